@@ -1,0 +1,436 @@
+//! A real server per test: Redis, or anything that speaks as it does.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::poll::poll;
+use crate::port::free_port;
+use crate::process::Process;
+use crate::resp::{Connection, Reply};
+
+/// A server on a free port of 127.0.0.1, in memory only, in a folder of its own; killed and removed
+/// on drop.
+#[derive(Debug)]
+pub struct RedisServer {
+    // Dropped in this order: the process, then the folder it works in.
+    process: Process,
+    folder: Folder,
+    binary: PathBuf,
+    arguments: Vec<String>,
+    port: u16,
+}
+
+impl RedisServer {
+    /// The `redis-server` on PATH.
+    ///
+    /// # Panics
+    /// When there is none (the message names what installs it), or it does not answer within ten
+    /// seconds.
+    #[track_caller]
+    #[must_use]
+    pub fn start() -> Self {
+        Self::start_with(&redis_on_path(), &[])
+    }
+
+    /// The server of `binary`, with more `arguments` as on its command line: `&["--maxmemory",
+    /// "10mb"]`. Later ones win.
+    ///
+    /// # Panics
+    /// When it cannot be started, or does not answer within ten seconds.
+    #[track_caller]
+    #[must_use]
+    pub fn start_with(binary: &Path, arguments: &[&str]) -> Self {
+        let folder = Folder::create();
+        let arguments: Vec<String> =
+            arguments.iter().map(|&argument| argument.to_owned()).collect();
+        for _ in 0..PORTS_TRIED {
+            let port = free_port();
+            let mut process = spawn(binary, &folder, port, &arguments);
+            if answers(&mut process, port) {
+                return Self { process, folder, binary: binary.to_owned(), arguments, port };
+            }
+            // Lost the port to another process between finding it and binding it? Any other reason
+            // stays.
+            if !folder.log().contains("Address already in use") {
+                break;
+            }
+        }
+        panic!(
+            "{} {arguments:?} ended, or did not answer within {START_BOUND:?}; it said:\n{}",
+            binary.display(),
+            folder.log()
+        );
+    }
+
+    /// Every server at hand: the `redis-server` on PATH first, then those that `./check --full`
+    /// installs and names in the environment. A test of what differs between versions runs on each.
+    ///
+    /// # Panics
+    /// When there is no `redis-server` on PATH, or the environment names a file that is none.
+    #[track_caller]
+    #[must_use]
+    pub fn versions() -> Vec<ServerVersion> {
+        let default = ServerVersion { name: "redis-server on PATH", path: redis_on_path() };
+        let others = OTHER_VERSIONS.iter().filter_map(|&(name, variable)| {
+            let path = PathBuf::from(std::env::var_os(variable)?);
+            assert!(
+                is_program(&path),
+                "{variable} names {}, which is no program: run ./check --full, or unset it",
+                path.display()
+            );
+            Some(ServerVersion { name, path })
+        });
+        std::iter::once(default).chain(others).collect()
+    }
+
+    /// `redis://127.0.0.1:port`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// The port, the same after a restart.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The process id, another after a restart.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// One command on a connection of its own.
+    ///
+    /// # Panics
+    /// When the server does not answer: where that is expected, [`connect`](Self::connect) gives
+    /// the error.
+    #[track_caller]
+    pub fn command(&self, arguments: &[impl AsRef<[u8]>]) -> Reply {
+        match self.connect().command(arguments) {
+            Ok(reply) => reply,
+            Err(error) => {
+                let words: Vec<_> =
+                    arguments.iter().map(|word| String::from_utf8_lossy(word.as_ref())).collect();
+                panic!("no answer to {words:?} from {}: {error}", self.url())
+            }
+        }
+    }
+
+    /// A connection to send several commands on.
+    ///
+    /// # Panics
+    /// When the server does not listen.
+    #[track_caller]
+    #[must_use]
+    pub fn connect(&self) -> Connection {
+        match Connection::open(self.port) {
+            Ok(connection) => connection,
+            Err(error) => panic!("cannot connect to {}: {error}", self.url()),
+        }
+    }
+
+    /// Stops it in its tracks (SIGSTOP): connections stay open, nothing is answered.
+    ///
+    /// # Panics
+    /// When it has ended.
+    #[track_caller]
+    pub fn pause(&self) {
+        self.process.pause();
+    }
+
+    /// Lets it go on (SIGCONT); what was sent meanwhile is executed now.
+    ///
+    /// # Panics
+    /// When it has ended.
+    #[track_caller]
+    pub fn resume(&self) {
+        self.process.resume();
+    }
+
+    /// Ends it at once (SIGKILL): connections break, the state is lost.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Kills it if it runs, and starts it again on the same port with the same arguments. Empty,
+    /// unless they say otherwise.
+    ///
+    /// # Panics
+    /// When it does not answer within ten seconds, such as when another process took the port.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        self.kill();
+        self.process = spawn(&self.binary, &self.folder, self.port, &self.arguments);
+        assert!(
+            answers(&mut self.process, self.port),
+            "{} did not come back; it said:\n{}",
+            self.url(),
+            self.folder.log()
+        );
+    }
+}
+
+/// One of the servers at hand.
+#[derive(Clone, Debug)]
+pub struct ServerVersion {
+    /// For messages.
+    pub name: &'static str,
+    /// For [`RedisServer::start_with`].
+    pub path: PathBuf,
+}
+
+#[track_caller]
+fn spawn(binary: &Path, folder: &Folder, port: u16, arguments: &[String]) -> Process {
+    let (output, errors) = folder.create_log();
+    let mut command = Command::new(binary);
+    command.args([
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+        "--bind",
+        "127.0.0.1",
+        "--protected-mode",
+        "no",
+    ]);
+    command.args(["--port", &port.to_string()]).args(arguments);
+    // The folder is its working directory: what it writes stays there, and a leftover can be told
+    // by it.
+    command.current_dir(&folder.0).stdin(Stdio::null()).stdout(output).stderr(errors);
+    Process::start_owning(&mut command, Some(&folder.0))
+}
+
+/// Whether this very process, not another one that has the port, answers before the bound; `false`
+/// at once when it ends.
+#[track_caller]
+fn answers(process: &mut Process, port: u16) -> bool {
+    let own_id = format!("process_id:{}\r\n", process.pid());
+    poll(START_BOUND, || {
+        let mut connection = match Connection::open(port) {
+            Ok(connection) => connection,
+            Err(_) if process.is_running() => return None,
+            Err(_) => return Some(false),
+        };
+        let Ok(Reply::Bulk(info)) = connection.command(&["INFO", "server"]) else {
+            return None;
+        };
+        if !String::from_utf8_lossy(&info).contains(&own_id) {
+            // Somebody else listens here; ours is about to find out.
+            return (!process.is_running()).then_some(false);
+        }
+        // LOADING, for one, is an error until the data is there.
+        (connection.command(&["PING"]).ok()? == Reply::Status("PONG".into())).then_some(true)
+    })
+    .unwrap_or(false)
+}
+
+#[track_caller]
+fn redis_on_path() -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    match find_program("redis-server", std::env::split_paths(&path)) {
+        Some(program) => program,
+        None => panic!(
+            "no redis-server on PATH: this test needs a real one; run ./check, which installs it or names the command"
+        ),
+    }
+}
+
+fn find_program(name: &str, mut folders: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
+    folders.find_map(|folder| Some(folder.join(name)).filter(|program| is_program(program)))
+}
+
+fn is_program(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+/// A folder of its own among the system's temporary files.
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Folder {
+    #[track_caller]
+    fn create() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path =
+            std::env::temp_dir().join(format!("spillgate-redis-{}-{number}", std::process::id()));
+        // One left behind by a process that had the same id and lost its guard as well.
+        let _ = fs::remove_dir_all(&path);
+        match fs::create_dir(&path) {
+            Ok(()) => Self(path),
+            Err(error) => panic!("cannot create {}: {error}", path.display()),
+        }
+    }
+
+    #[track_caller]
+    fn create_log(&self) -> (File, File) {
+        let log = File::create(self.0.join(LOG));
+        match log.and_then(|log| Ok((log.try_clone()?, log))) {
+            Ok(handles) => handles,
+            Err(error) => panic!("cannot create {LOG} in {}: {error}", self.0.display()),
+        }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.0.join(LOG)).unwrap_or_else(|error| format!("({LOG}: {error})"))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A leftover temporary folder is no reason to fail a test.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What `./check --full` installs, and the variable that holds the path of each.
+const OTHER_VERSIONS: [(&str, &str); 3] = [
+    ("Redis 6.2", "SPILLGATE_REDIS_6_2"),
+    ("Redis 8.2", "SPILLGATE_REDIS_8_2"),
+    ("Valkey 9", "SPILLGATE_VALKEY_9"),
+];
+
+const LOG: &str = "server.log";
+
+/// A start takes 10 to 30 ms; this is for a machine with every core busy.
+const START_BOUND: Duration = Duration::from_secs(10);
+
+/// Two losses of the race for a port in a row are rare already.
+const PORTS_TRIED: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_started_server_answers_and_keeps_what_it_is_told() {
+        let server = RedisServer::start();
+        assert_eq!(server.url(), format!("redis://127.0.0.1:{}", server.port()));
+        assert_eq!(server.command(&["SET", "key", "value"]), Reply::Status("OK".into()));
+        assert_eq!(server.command(&["GET", "key"]).text(), "value");
+        assert_eq!(server.command(&["INCR", "count"]).integer(), 1);
+        assert_eq!(server.command(&["GET", "missing"]), Reply::Nil);
+        assert!(
+            matches!(server.command(&["INCR", "key"]), Reply::Error(text) if text.starts_with("ERR"))
+        );
+        assert_eq!(
+            server.command(&["EVAL", "return {1, {2}}", "0"]),
+            Reply::Array(vec![Reply::Integer(1), Reply::Array(vec![Reply::Integer(2)])])
+        );
+    }
+
+    #[test]
+    fn every_version_at_hand_starts_and_writes_nothing_to_disk() {
+        for version in RedisServer::versions() {
+            let server = RedisServer::start_with(&version.path, &["--maxmemory", "32mb"]);
+            let saved = server.command(&["CONFIG", "GET", "save"]);
+            assert_eq!(
+                saved,
+                Reply::Array(vec![Reply::Bulk(b"save".to_vec()), Reply::Bulk(Vec::new())]),
+                "{}",
+                version.name
+            );
+            assert_eq!(
+                server.command(&["CONFIG", "GET", "maxmemory"]),
+                Reply::Array(vec![
+                    Reply::Bulk(b"maxmemory".to_vec()),
+                    Reply::Bulk(b"33554432".to_vec())
+                ]),
+                "{}",
+                version.name
+            );
+        }
+    }
+
+    #[test]
+    fn a_dropped_server_leaves_no_process_and_no_folder() {
+        let server = RedisServer::start();
+        let (port, folder) = (server.port(), server.folder.0.clone());
+        assert!(folder.is_dir());
+        drop(server);
+        assert!(Connection::open(port).is_err());
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn a_paused_server_says_nothing_until_it_is_resumed() {
+        let server = RedisServer::start();
+        let mut connection = server.connect();
+        connection.set_patience(Duration::from_millis(50)).unwrap();
+        server.pause();
+        assert!(connection.command(&["PING"]).is_err());
+        server.resume();
+        assert_eq!(server.command(&["PING"]).text(), "PONG");
+    }
+
+    #[test]
+    fn a_restarted_server_is_empty_on_the_same_port() {
+        let mut server = RedisServer::start();
+        let (port, pid) = (server.port(), server.pid());
+        server.command(&["SET", "key", "value"]);
+        server.restart();
+        assert_eq!(server.port(), port);
+        assert_ne!(server.pid(), pid);
+        assert_eq!(server.command(&["GET", "key"]), Reply::Nil);
+    }
+
+    #[test]
+    fn a_killed_server_refuses_connections_until_it_is_restarted() {
+        let mut server = RedisServer::start();
+        server.kill();
+        assert!(Connection::open(server.port()).is_err());
+        server.restart();
+        assert_eq!(server.command(&["PING"]).text(), "PONG");
+    }
+
+    #[test]
+    fn many_servers_at_once_get_ports_of_their_own() {
+        std::thread::scope(|scope| {
+            for number in 0..8 {
+                scope.spawn(move || {
+                    let server = RedisServer::start();
+                    assert_eq!(
+                        server.command(&["SET", "number", &number.to_string()]).text(),
+                        "OK"
+                    );
+                    assert_eq!(server.command(&["GET", "number"]).integer(), number);
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_server_is_not_taken_for_another_one_on_its_port() {
+        let first = RedisServer::start();
+        let folder = Folder::create();
+        let mut second = spawn(&redis_on_path(), &folder, first.port(), &[]);
+        assert!(!answers(&mut second, first.port()));
+        assert!(folder.log().contains("Address already in use"));
+    }
+
+    #[test]
+    #[should_panic(expected = "Bad directive")]
+    fn a_server_that_does_not_start_is_quoted() {
+        let _ = RedisServer::start_with(&redis_on_path(), &["--no-such-setting", "1"]);
+    }
+
+    #[test]
+    fn a_program_is_found_only_where_it_can_be_run() {
+        let folder = Folder::create();
+        let file = folder.0.join("redis-server");
+        let find = || {
+            find_program("redis-server", [PathBuf::from("/nowhere"), folder.0.clone()].into_iter())
+        };
+        assert_eq!(find(), None);
+        fs::write(&file, "").unwrap();
+        assert_eq!(find(), None);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(find(), Some(file));
+    }
+}
