@@ -1,0 +1,82 @@
+//! What the doors know: one thing that answers questions. Nothing here knows a protocol.
+
+use std::path::Path;
+
+use spillgate::{Decision, Limiter, Policy, Question};
+
+use crate::config::{ConfigError, Problem, Store};
+
+/// The limiter behind every door. Clones share it.
+#[derive(Clone)]
+pub(crate) struct App {
+    limiter: Limiter,
+}
+
+impl App {
+    /// Opens the store. One that is out of reach is no error: it is an outage, and decided as one.
+    pub(crate) async fn open(store: &Store, policy: Policy) -> Result<App, ConfigError> {
+        let mut builder = Limiter::builder().policy(policy);
+        if let Some(url) = &store.url {
+            builder = builder.redis(url);
+        }
+        if let Some(timeout) = store.timeout {
+            builder = builder.timeout(timeout);
+        }
+        if let Some(keys_max) = store.keys_max {
+            builder = builder.keys_max(keys_max);
+        }
+        if let Some(file) = &store.key_secret_file {
+            builder = builder.key_secret(read_secret(file)?);
+        }
+        let limiter = builder
+            .build()
+            .await
+            .map_err(|error| Problem::of_setting("store.url", error.to_string()))?;
+        Ok(App { limiter })
+    }
+
+    pub(crate) async fn check(&self, question: &Question<'_>) -> Decision {
+        if let Question::Request(request) = question {
+            return self.limiter.check(request).await;
+        }
+        let mut decisions = self.decide(std::slice::from_ref(question)).await;
+        decisions.pop().expect("the limiter answers each question")
+    }
+
+    /// Judges each question alone, in order.
+    pub(crate) async fn decide(&self, questions: &[Question<'_>]) -> Vec<Decision> {
+        self.limiter.decide(questions).await
+    }
+}
+
+fn read_secret(file: &Path) -> Result<[u8; 16], Problem> {
+    let problem = |why: String| {
+        let message = format!("{}: {why}; make one with: openssl rand -hex 16", file.display());
+        Problem::of_setting("store.key_secret_file", message)
+    };
+    let text = std::fs::read_to_string(file).map_err(|error| problem(error.to_string()))?;
+    secret(text.trim())
+        .ok_or_else(|| problem("holds no secret, which is 32 hexadecimal digits".to_owned()))
+}
+
+fn secret(text: &str) -> Option<[u8; 16]> {
+    let digits_only = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let number = digits_only.then(|| u128::from_str_radix(text, 16).ok())?;
+    number.map(u128::to_be_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_32_hexadecimal_digits_and_nothing_else() {
+        let bytes = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255];
+        assert_eq!(secret("000102030405060708090a0b0c0d0eFF"), Some(bytes));
+        for text in
+            ["", "00", "+00102030405060708090a0b0c0d0eff", "000102030405060708090a0b0c0d0eff0"]
+        {
+            assert_eq!(secret(text), None, "{text:?}");
+        }
+    }
+}

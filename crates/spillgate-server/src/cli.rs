@@ -1,0 +1,195 @@
+//! The command line: commands, flags and their help. What the flags mean is said in `config`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Spillgate limits rates for a whole fleet: exact, fast, and honest about failure.
+#[derive(Debug, Parser)]
+#[command(name = "spillgate", version, after_help = EXAMPLES, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Serve(ServeArgs),
+    Check(CheckArgs),
+    Validate(ValidateArgs),
+}
+
+/// Answers checks over HTTP until SIGTERM or Ctrl-C.
+///
+/// Settings come from the flags, then from the environment (SPILLGATE_STORE__URL is `url` under
+/// `[store]`), then from the file. Without any: http://127.0.0.1:8080, no rules, state in memory.
+#[derive(Args, Debug)]
+#[command(after_help = SERVE_EXAMPLES)]
+pub(crate) struct ServeArgs {
+    /// Rules and settings, as `spillgate validate` checks them
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// State in this Redis or Valkey, shared with every process that names it
+    #[arg(long, value_name = "URL")]
+    pub(crate) redis: Option<String>,
+
+    /// Where the HTTP door listens; port 0 takes a free one [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) http: Option<String>,
+}
+
+/// Asks once whether something may happen now, and charges it if so.
+///
+/// Give attributes for the rules of the policy to meet, or --key and --quota for a limit that
+/// comes with the question. A cost of 0 looks without charging.
+#[derive(Args, Debug)]
+#[command(after_help = CHECK_EXAMPLES)]
+pub(crate) struct CheckArgs {
+    /// Attributes of the request: ip=203.0.113.7 route=/login
+    #[arg(value_name = "NAME=VALUE", value_parser = attribute)]
+    pub(crate) attributes: Vec<(String, String)>,
+
+    /// The server to ask
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    pub(crate) url: String,
+
+    /// Ask this Redis or Valkey directly, without a server
+    #[arg(long, value_name = "URL", conflicts_with = "url")]
+    pub(crate) redis: Option<String>,
+
+    /// Rules and settings to ask it by
+    #[arg(long, value_name = "FILE", requires = "redis")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// The domain of the rules, or of the key [default: default]
+    #[arg(long)]
+    pub(crate) domain: Option<String>,
+
+    /// What it costs: a number of requests, or by unit: requests=1,tokens=900 [default: 1]
+    #[arg(long, value_parser = cost, allow_hyphen_values = true)]
+    pub(crate) cost: Option<Cost>,
+
+    /// Who is limited, where the limit comes with the question
+    #[arg(long, requires = "quota", conflicts_with = "attributes")]
+    pub(crate) key: Option<String>,
+
+    /// The limit: 5/minute, 100/30s, 1_000_000/day
+    #[arg(long, requires = "key")]
+    pub(crate) quota: Option<String>,
+
+    /// How much may pass at once; token buckets only [default: the quota's count]
+    #[arg(long, value_name = "NUMBER", requires = "quota")]
+    pub(crate) burst: Option<u64>,
+
+    /// token-bucket, fixed-window, sliding-log or sliding-window [default: token-bucket]
+    #[arg(long, value_name = "NAME", requires = "quota")]
+    pub(crate) algorithm: Option<String>,
+
+    /// Print the server's JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Tells whether a file of rules and settings loads, and in which order its rules are judged.
+#[derive(Args, Debug)]
+#[command(after_help = VALIDATE_EXAMPLES)]
+pub(crate) struct ValidateArgs {
+    /// The file
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A cost as it goes into the body of a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cost {
+    Requests(u64),
+    ByUnit(Vec<(String, u64)>),
+}
+
+fn attribute(text: &str) -> Result<(String, String), String> {
+    let (name, value) =
+        text.split_once('=').ok_or("write NAME=VALUE, for example ip=203.0.113.7")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+fn cost(text: &str) -> Result<Cost, String> {
+    let amount = |text: &str| text.parse::<u64>().map_err(|_| COST_HELP.to_owned());
+    if !text.contains('=') {
+        return amount(text).map(Cost::Requests);
+    }
+    let by_unit = text.split(',').map(|part| {
+        let (unit, text) = part.split_once('=').ok_or(COST_HELP)?;
+        Ok((unit.to_owned(), amount(text)?))
+    });
+    by_unit.collect::<Result<_, String>>().map(Cost::ByUnit)
+}
+
+const COST_HELP: &str =
+    "write a whole number such as 5, or whole numbers by unit such as requests=1,tokens=900";
+
+const EXAMPLES: &str = "\
+Examples:
+  spillgate serve
+  spillgate serve --redis redis://127.0.0.1:6379 --config limits.toml
+  spillgate check --key u1 --quota 5/minute
+  spillgate validate limits.toml
+
+Exit codes: 0 done, 3 error; those of `check` and `validate` are in their help.";
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  spillgate serve
+  spillgate serve --redis redis://127.0.0.1:6379
+  spillgate serve --config limits.toml --http 127.0.0.1:9090
+  SPILLGATE_STORE__TIMEOUT=10ms spillgate serve --config limits.toml
+
+  curl -s localhost:8080/v1/check -d '{\"key\":\"u1\",\"limit\":{\"quota\":\"5/minute\"}}'";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  spillgate check --key u1 --quota 5/minute
+  spillgate check ip=203.0.113.7 route=/login
+  spillgate check --domain web --cost requests=1,tokens=900 tenant=acme
+  spillgate check --redis redis://127.0.0.1:6379 --config limits.toml ip=203.0.113.7
+
+Exit codes: 0 allowed, 1 denied, 2 never, 3 error.";
+
+const VALIDATE_EXAMPLES: &str = "\
+Examples:
+  spillgate validate limits.toml
+  spillgate validate --json limits.toml
+
+Exit codes: 0 it loads, 1 it does not, 3 error.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_cost_is_a_number_or_numbers_by_unit() {
+        let by_unit = vec![("requests".to_owned(), 1), ("tokens".to_owned(), 900)];
+        assert_eq!(cost("5"), Ok(Cost::Requests(5)));
+        assert_eq!(cost("18446744073709551615"), Ok(Cost::Requests(u64::MAX)));
+        assert_eq!(cost("requests=1,tokens=900"), Ok(Cost::ByUnit(by_unit)));
+        for text in ["", "-1", "1.5", "tokens", "tokens=", "tokens=1,", "18446744073709551616"] {
+            assert_eq!(cost(text), Err(COST_HELP.to_owned()), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_attribute_ends_its_name_at_the_first_equals_sign() {
+        assert_eq!(attribute("query=a=b"), Ok(("query".to_owned(), "a=b".to_owned())));
+        assert!(attribute("ip").is_err());
+    }
+}

@@ -1,0 +1,54 @@
+//! The commands, and what they share: how they end, and where their words go.
+
+use std::error::Error;
+use std::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+
+use crate::cli::Command;
+
+mod check;
+mod serve;
+mod validate;
+
+/// Runs one command to its end.
+pub(crate) fn run(command: Command) -> ExitCode {
+    let end = match command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Validate(args) => validate::run(&args),
+    };
+    end.unwrap_or_else(|failure| {
+        complain(&failure);
+        ExitCode::from(ERROR)
+    })
+}
+
+/// Help and version on the output, wrong usage on the error output.
+pub(crate) fn explain_usage(usage: &clap::Error) -> ExitCode {
+    // Nobody left to tell when even this cannot be written.
+    let _ = usage.print();
+    match usage.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+        _ => ExitCode::from(ERROR),
+    }
+}
+
+/// Why a command did not do what it was asked; its text is for people.
+type Failure = Box<dyn Error>;
+
+/// A line of the result, on the standard output.
+fn say(line: &impl fmt::Display) -> io::Result<()> {
+    writeln!(io::stdout(), "{line}")
+}
+
+/// A line about the program itself, on the error output.
+fn complain(line: &impl fmt::Display) {
+    // Nobody left to tell when even this cannot be written.
+    let _ = writeln!(io::stderr(), "spillgate: {line}");
+}
+
+/// The exit code of all that went wrong, usage included: 1 and 2 are verdicts.
+const ERROR: u8 = 3;

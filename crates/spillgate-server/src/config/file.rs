@@ -1,0 +1,110 @@
+//! The file's own settings: the tables that are not the policy's, each field with its line.
+
+use std::borrow::Cow;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, Error};
+
+use super::{Given, Place, Problem, SECTIONS};
+
+/// Every field under our tables, inner tables as `server.tls.cert`.
+pub(super) fn settings_in(file: &str, text: &str) -> Result<Vec<Given>, Problem> {
+    let text = &without_entries(text);
+    let reader = Reader { file, text };
+    let table = DeTable::parse(text).map_err(|error| reader.syntax(&error))?;
+    let mut given = Vec::new();
+    for (key, value) in table.get_ref() {
+        if SECTIONS.contains(&key.get_ref().as_ref()) {
+            reader.read(key.get_ref(), key, value, &mut given);
+        }
+    }
+    Ok(given)
+}
+
+/// The file with its rules and overrides blanked, line for line: as a tree, a million of them would
+/// take gigabytes. What looks like a head inside a text of several lines is none, so a file with
+/// such texts is read whole.
+fn without_entries(text: &str) -> Cow<'_, str> {
+    if text.contains("\"\"\"") || text.contains("'''") {
+        return Cow::Borrowed(text);
+    }
+    let mut in_entry = false;
+    let kept = text.split_inclusive('\n').map(|line| {
+        if line.starts_with('[') {
+            in_entry = ENTRIES.iter().any(|head| line.starts_with(head));
+        }
+        if in_entry { "\n" } else { line }
+    });
+    Cow::Owned(kept.collect())
+}
+
+struct Reader<'a> {
+    file: &'a str,
+    text: &'a str,
+}
+
+impl Reader<'_> {
+    fn read(
+        &self,
+        name: &str,
+        key: &Spanned<impl Sized>,
+        value: &Spanned<DeValue<'_>>,
+        given: &mut Vec<Given>,
+    ) {
+        let DeValue::Table(table) = value.get_ref() else {
+            let place =
+                Place::Line { file: self.file.to_owned(), line: self.line(key.span().start) };
+            given.push(Given { name: name.to_owned(), value: as_text(value.get_ref()), place });
+            return;
+        };
+        for (key, value) in table {
+            self.read(&format!("{name}.{}", key.get_ref()), key, value, given);
+        }
+    }
+
+    fn syntax(&self, error: &Error) -> Problem {
+        let start = error.span().map_or(0, |span| span.start);
+        let (file, line) = (self.file, self.line(start));
+        // Only the message: the whole error quotes the line, and there may be a password in it.
+        Problem::File(format!("{file}:{line}: no TOML: {}", error.message()))
+    }
+
+    fn line(&self, offset: usize) -> usize {
+        1 + self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
+    }
+}
+
+/// As the environment would say it.
+fn as_text(value: &DeValue<'_>) -> Option<String> {
+    match value {
+        DeValue::String(text) => Some(text.to_string()),
+        DeValue::Boolean(claim) => Some(claim.to_string()),
+        DeValue::Integer(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// How a table begins that is the policy's.
+const ENTRIES: [&str; 4] = ["[[rule]]", "[[override]]", "[rule.", "[override."];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_blanked_and_lines_keep_their_numbers() {
+        let text =
+            "[server]\na = 1\n[[rule]]\nname = \"x\"\n[store]\nb = 2\n[[override]]\nrule = \"x\"";
+        assert_eq!(without_entries(text), "[server]\na = 1\n\n\n[store]\nb = 2\n\n\n");
+    }
+
+    #[test]
+    fn a_file_with_texts_of_several_lines_is_read_whole() {
+        let text = "[[rule]]\nname = \"\"\"\n[server]\nno = 1\n\"\"\"\n[store]\nurl = \"a\"\n";
+        let given = settings_in("f", text).unwrap_or_default();
+        assert_eq!(
+            given.iter().map(|given| given.name.as_str()).collect::<Vec<_>>(),
+            ["store.url"]
+        );
+    }
+}

@@ -1,0 +1,92 @@
+//! What is wrong with settings or policy: where, which field, and the way out.
+
+use std::error::Error;
+use std::fmt;
+
+use spillgate::PolicyError;
+
+/// What keeps a command from starting: one line for each problem.
+#[derive(Debug)]
+pub(crate) struct ConfigError(pub(super) Vec<Problem>);
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<String> = self.0.iter().map(Problem::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+impl Error for ConfigError {}
+
+impl From<Problem> for ConfigError {
+    fn from(problem: Problem) -> Self {
+        ConfigError(vec![problem])
+    }
+}
+
+/// One thing that is wrong: where, which field, and the way out.
+#[derive(Clone, Debug)]
+pub(crate) enum Problem {
+    Setting { place: Place, name: String, message: String },
+    Policy(PolicyError),
+    File(String),
+}
+
+/// Where a setting was given.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    Line {
+        file: String,
+        line: usize,
+    },
+    Variable(String),
+    Flag(&'static str),
+    /// Wherever it was: what is wrong shows only once all is put together.
+    Anywhere,
+}
+
+impl Problem {
+    pub(crate) fn of_setting(name: &str, message: String) -> Problem {
+        Problem::Setting { place: Place::Anywhere, name: name.to_owned(), message }
+    }
+
+    pub(crate) fn line(&self) -> Option<usize> {
+        match self {
+            Problem::Setting { place: Place::Line { line, .. }, .. } => Some(*line),
+            Problem::Policy(error) => Some(error.line()),
+            _ => None,
+        }
+    }
+
+    /// Empty if it is about no field.
+    pub(crate) fn field(&self) -> &str {
+        match self {
+            Problem::Setting { name, .. } => name,
+            Problem::Policy(error) => error.field(),
+            Problem::File(_) => "",
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Problem::Setting { place, name, message } => {
+                write!(f, "{place}field `{name}`: {message}")
+            }
+            Problem::Policy(error) => error.fmt(f),
+            Problem::File(message) => f.write_str(message),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Line { file, line } => write!(f, "{file}:{line}: "),
+            Place::Variable(variable) => write!(f, "environment, {variable}: "),
+            Place::Flag(flag) => write!(f, "{flag}: "),
+            Place::Anywhere => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Values of settings, out of text: whichever place they come from, they mean the same.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    if text == "off" {
+        return Err(
+            "HTTP is the only door of this version, so it cannot be off; leave it out".to_owned()
+        );
+    }
+    let local = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
+    let address = local.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    address.or_else(|| text.parse().ok()).ok_or_else(|| {
+        format!(
+            "{text:?} is no address to listen on; write an IP address and a port, \
+             such as \"127.0.0.1:8080\""
+        )
+    })
+}
+
+/// Never quoted in a message: there may be a password in it.
+pub(super) fn store_url(text: &str) -> Result<String, String> {
+    let known = text.starts_with("redis://");
+    known.then(|| text.to_owned()).ok_or_else(|| {
+        "no store of this version; write redis://host:port/db, or leave it out for memory"
+            .to_owned()
+    })
+}
+
+pub(super) fn boolean(text: &str) -> Result<bool, String> {
+    text.parse().map_err(|_| format!("{text:?} is neither true nor false; write one of them"))
+}
+
+pub(super) fn count(text: &str) -> Result<usize, String> {
+    let count = text.replace('_', "").parse().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| {
+        format!("{text:?} is no count; write a whole number from 1 up, such as 1_000_000")
+    })
+}
+
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let in_ms = |digits: &str, factor: u64| digits.parse::<u64>().ok()?.checked_mul(factor);
+    let ms = match text.strip_suffix("ms") {
+        Some(digits) => in_ms(digits, 1),
+        None => text.strip_suffix('s').and_then(|digits| in_ms(digits, 1_000)),
+    };
+    let ms = ms.filter(|ms| (1..=DURATION_MAX_MS).contains(ms));
+    ms.map(Duration::from_millis)
+        .ok_or_else(|| format!("{text:?} is no time from 1ms to 60s; write for example \"25ms\""))
+}
+
+/// A caller that waits longer for a verdict has left.
+const DURATION_MAX_MS: u64 = 60_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_an_ip_address_and_a_port() {
+        assert_eq!(address("localhost:8080"), Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))));
+        assert!(address("[::1]:0").is_ok());
+        for text in [
+            "",
+            "8080",
+            ":8080",
+            "127.0.0.1",
+            "127.0.0.1:65536",
+            "example.com:80",
+            "http://127.0.0.1:1",
+            "off",
+        ] {
+            assert!(address(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_time_says_its_unit() {
+        assert_eq!(duration("25ms"), Ok(Duration::from_millis(25)));
+        assert_eq!(duration("60s"), Ok(Duration::from_secs(60)));
+        for text in ["", "25", "0ms", "61s", "-1s", "1.5s", "ms", "1m", "18446744073709551615s"] {
+            assert!(duration(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_count_is_above_zero_and_may_be_grouped() {
+        assert_eq!(count("1_000_000"), Ok(1_000_000));
+        for text in ["", "0", "-1", "1e6", "many"] {
+            assert!(count(text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Refusals to answer, as RFC 9457 problem details: what is wrong, in which field, and the way out.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Method, StatusCode};
+use serde::Serialize;
+
+/// Why a request got no verdict; nothing was charged.
+#[derive(Debug)]
+pub(super) struct Problem {
+    status: StatusCode,
+    /// `limit.quota`, `[3].cost`; empty if it is about no field.
+    field: String,
+    message: String,
+}
+
+impl Problem {
+    pub(super) fn in_field(field: &str, message: &str) -> Problem {
+        Problem {
+            status: StatusCode::BAD_REQUEST,
+            field: shortened(field),
+            message: shortened(message),
+        }
+    }
+
+    /// The same problem, as that of one item of a batch.
+    pub(super) fn in_item(self, index: usize) -> Problem {
+        Problem { field: format!("[{index}].{}", self.field), ..self }
+    }
+
+    pub(super) fn broken_json(line: usize, column: usize, message: &str) -> Problem {
+        let message = shortened(message);
+        Problem::of(
+            StatusCode::BAD_REQUEST,
+            format!("the body is no JSON: {message} at line {line}, column {column}"),
+        )
+    }
+
+    pub(super) fn broken_off() -> Problem {
+        Problem::of(
+            StatusCode::BAD_REQUEST,
+            "the body broke off; send as much as Content-Length says".to_owned(),
+        )
+    }
+
+    pub(super) fn too_large(bytes_max: usize) -> Problem {
+        let message =
+            format!("the body is above {bytes_max} bytes; send the checks in several calls");
+        Problem::of(StatusCode::PAYLOAD_TOO_LARGE, message)
+    }
+
+    pub(super) fn too_slow(bound: Duration) -> Problem {
+        let message =
+            format!("the body took more than {} s; send it with its head", bound.as_secs());
+        Problem::of(StatusCode::REQUEST_TIMEOUT, message)
+    }
+
+    pub(super) fn no_such_path(path: &str) -> Problem {
+        Problem::of(
+            StatusCode::NOT_FOUND,
+            format!("there is no {}; there are {PATHS}", shortened(path)),
+        )
+    }
+
+    pub(super) fn wrong_method(method: &Method, path: &str) -> Problem {
+        let message = format!(
+            "{} is not for {}; there are {PATHS}",
+            shortened(path),
+            shortened(method.as_str())
+        );
+        Problem::of(StatusCode::METHOD_NOT_ALLOWED, message)
+    }
+
+    fn of(status: StatusCode, message: String) -> Problem {
+        Problem { status, field: String::new(), message }
+    }
+}
+
+#[derive(Serialize)]
+struct Body9457<'p> {
+    r#type: &'static str,
+    title: &'static str,
+    status: u16,
+    detail: &'p str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    field: &'p str,
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let detail = match self.field.as_str() {
+            "" => self.message,
+            field => format!("{field}: {}", self.message),
+        };
+        let body = Body9457 {
+            // Says that the status says it all: no page of ours explains more.
+            r#type: "about:blank",
+            title: self.status.canonical_reason().unwrap_or_default(),
+            status: self.status.as_u16(),
+            detail: &detail,
+            field: &self.field,
+        };
+        let body = serde_json::to_vec(&body).expect("strings and numbers always make JSON");
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = self.status;
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        response
+    }
+}
+
+/// What comes from the caller goes back in part only: an answer must not grow with its question.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(TEXT_MAX) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}…", &text[..end]),
+    }
+}
+
+const PATHS: &str = "POST /v1/check and POST /v1/check/batch";
+
+/// Characters: two lines of a terminal, and any message of our own.
+const TEXT_MAX: usize = 300;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        assert_eq!(shortened("short"), "short");
+        let cut = shortened(&"é".repeat(1_000));
+        assert_eq!(cut.chars().count(), TEXT_MAX + 1);
+        assert!(cut.ends_with('…'));
+    }
+}

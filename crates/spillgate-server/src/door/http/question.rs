@@ -1,0 +1,261 @@
+//! The bodies of checks: what they hold, their bounds, and the question that they ask.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use spillgate::{Cost, LimitSpec, Question, Request, Value};
+
+use super::json::{List, Name, Named, NamedVisitor, Object, Text};
+use super::problem::Problem;
+
+/// One check, by the rules of the policy or with a limit of its own. Borrows from the body.
+pub(super) type Check<'a> = Object<CheckFields<'a>>;
+
+/// Several, each judged alone.
+pub(super) type Batch<'a> = List<Check<'a>, BATCH_MAX>;
+
+/// A field that is null is left out.
+#[derive(serde::Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"attributes\": {\"ip\": \"203.0.113.7\"}}"
+)]
+pub(super) struct CheckFields<'a> {
+    #[serde(borrow)]
+    domain: Option<Name<'a>>,
+    #[serde(borrow)]
+    attributes: Option<Named<'a, Attribute<'a>>>,
+    #[serde(borrow)]
+    key: Option<Key<'a>>,
+    #[serde(borrow)]
+    limit: Option<Object<LimitFields<'a>>>,
+    #[serde(borrow)]
+    cost: Option<CostField<'a>>,
+    wait_ms: Option<Whole>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields, expecting = "an object such as {\"quota\": \"5/minute\"}")]
+struct LimitFields<'a> {
+    #[serde(borrow)]
+    quota: Text<'a>,
+    burst: Option<Whole>,
+    #[serde(borrow)]
+    algorithm: Option<Text<'a>>,
+    #[serde(borrow)]
+    time_zone: Option<Text<'a>>,
+    #[serde(borrow)]
+    hold: Option<Text<'a>>,
+}
+
+impl CheckFields<'_> {
+    fn question(&self) -> Result<Question<'_>, Problem> {
+        if self.wait_ms.as_ref().is_some_and(|wait| wait.0 > 0) {
+            return Err(Problem::in_field("wait_ms", NO_WAITING));
+        }
+        match (&self.key, &self.limit, &self.attributes) {
+            (None, None, _) => Ok(Question::Request(self.request())),
+            (Some(_), None, _) => Err(Problem::in_field("limit", NO_LIMIT)),
+            (None, Some(_), _) => Err(Problem::in_field("key", NO_KEY)),
+            (Some(_), Some(_), Some(_)) => Err(Problem::in_field("attributes", NO_RULES)),
+            (Some(key), Some(limit), None) => Ok(Question::AdHoc {
+                domain: self.domain.as_ref().map_or(DOMAIN, |domain| &domain.0),
+                key: &key.0,
+                limit: limit.0.build()?,
+                cost: self.cost(),
+            }),
+        }
+    }
+
+    fn request(&self) -> Request<'_> {
+        let mut request = Request::new().costing(self.cost());
+        if let Some(Name(domain)) = &self.domain {
+            request = request.in_domain(domain.as_ref());
+        }
+        for (name, Attribute(value)) in self.attributes.iter().flat_map(|attributes| &attributes.0)
+        {
+            request = request.with(name.as_ref(), Value::from(value.as_ref()));
+        }
+        request
+    }
+
+    fn cost(&self) -> Cost<'_> {
+        match &self.cost {
+            None => Cost::default(),
+            Some(CostField::Requests(amount)) => Cost::requests(*amount),
+            Some(CostField::ByUnit(amounts)) => {
+                let nothing = Cost::requests(0);
+                amounts
+                    .iter()
+                    .fold(nothing, |cost, (unit, Whole(amount))| cost.and(unit.as_ref(), *amount))
+            }
+        }
+    }
+}
+
+impl Check<'_> {
+    /// What it asks, or which field keeps it from asking anything.
+    pub(super) fn question(&self) -> Result<Question<'_>, Problem> {
+        self.0.question()
+    }
+}
+
+impl Batch<'_> {
+    /// What they ask, in order: all, or the first that asks nothing.
+    pub(super) fn questions(&self) -> Result<Vec<Question<'_>>, Problem> {
+        let checks = self.0.iter().enumerate();
+        checks
+            .map(|(index, check)| check.question().map_err(|problem| problem.in_item(index)))
+            .collect()
+    }
+}
+
+impl LimitFields<'_> {
+    fn build(&self) -> Result<spillgate::Limit, Problem> {
+        let owned = |text: &Option<Text<'_>>| text.as_ref().map(|Text(text)| text.to_string());
+        let spec = LimitSpec {
+            quota: self.quota.0.to_string(),
+            burst: self.burst.as_ref().map(|burst| burst.0),
+            algorithm: owned(&self.algorithm),
+            time_zone: owned(&self.time_zone),
+            hold: owned(&self.hold),
+            ..LimitSpec::default()
+        };
+        spec.build().map_err(|error| {
+            Problem::in_field(&format!("limit.{}", error.field()), error.message())
+        })
+    }
+}
+
+/// Whom a limit of the check's own is for.
+struct Key<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Text(key) = Text::deserialize(deserializer)?;
+        match key.len() {
+            1..=VALUE_MAX => Ok(Key(key)),
+            // Most likely a variable that was never set: all such callers would share one limit.
+            0 => Err(D::Error::custom("an empty key; name who is limited")),
+            length => Err(too_long(length)),
+        }
+    }
+}
+
+/// The value of an attribute: a string, or an integer as its digits.
+struct Attribute<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Attribute<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AttributeVisitor).map(Attribute)
+    }
+}
+
+struct AttributeVisitor;
+
+impl<'de> Visitor<'de> for AttributeVisitor {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string, or an integer of 64 bits")
+    }
+
+    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
+        bounded(Cow::Borrowed(text))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        bounded(Cow::Owned(text.to_owned()))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(number.to_string()))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(number.to_string()))
+    }
+}
+
+fn bounded<E: Error>(value: Cow<'_, str>) -> Result<Cow<'_, str>, E> {
+    if value.len() > VALUE_MAX {
+        return Err(too_long(value.len()));
+    }
+    Ok(value)
+}
+
+fn too_long<E: Error>(length: usize) -> E {
+    E::custom(format_args!("{length} bytes, and {VALUE_MAX} at most; send a hash of it"))
+}
+
+/// A number of requests, or numbers by unit.
+enum CostField<'a> {
+    Requests(u64),
+    ByUnit(Vec<(Cow<'a, str>, Whole)>),
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for CostField<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(CostVisitor)
+    }
+}
+
+struct CostVisitor;
+
+impl<'de> Visitor<'de> for CostVisitor {
+    type Value = CostField<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a whole number from 0 to {}, or an object of such numbers by unit", u64::MAX)
+    }
+
+    fn visit_u64<E: Error>(self, amount: u64) -> Result<Self::Value, E> {
+        Ok(CostField::Requests(amount))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        NamedVisitor(PhantomData).visit_map(map).map(CostField::ByUnit)
+    }
+}
+
+/// A whole number that 64 bits hold.
+struct Whole(u64);
+
+impl<'de> Deserialize<'de> for Whole {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_u64(WholeVisitor).map(Whole)
+    }
+}
+
+struct WholeVisitor;
+
+impl Visitor<'_> for WholeVisitor {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a whole number from 0 to {}", u64::MAX)
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<u64, E> {
+        Ok(number)
+    }
+}
+
+const NO_WAITING: &str =
+    "waiting is not in this version yet; leave it out, and come back after retry_after_ms";
+const NO_LIMIT: &str = "missing beside key; add for example \"limit\": {\"quota\": \"5/minute\"}, \
+     or send attributes in place of key";
+const NO_KEY: &str = "missing beside limit; add whom it limits, for example \"key\": \"user:42\"";
+const NO_RULES: &str =
+    "a check with key and limit meets no rules; leave attributes out, or key and limit";
+
+/// The domain of checks that name none.
+const DOMAIN: &str = "default";
+
+/// One call to the store, and an answer of less than a megabyte.
+const BATCH_MAX: usize = 1_000;
+
+/// Bytes of an attribute's value or of a key: the longest path or token that is still told whole.
+const VALUE_MAX: usize = 4 * 1024;

@@ -1,0 +1,278 @@
+//! What cannot be understood is refused whole, by name, and charges nothing.
+
+use serde_json::{Value, json};
+
+use crate::client::Reply;
+use crate::server::Server;
+
+/// Every line: a body of `/v1/check`, the field that the problem names, and a part of what it says.
+const BAD_CHECKS: &[(&str, &str, &str)] = &[
+    // The shape.
+    ("5", "", "expected an object such as"),
+    ("null", "", "expected an object such as"),
+    (r#"["web"]"#, "", "expected an object such as"),
+    (r#"{"keys":"u"}"#, "keys", "unknown field `keys`, expected one of `domain`"),
+    (r#"{"key":"u","key":"v","limit":{"quota":"5/minute"}}"#, "key", "duplicate field `key`"),
+    (r#"{"key":"u"}"#, "limit", "missing beside key"),
+    (r#"{"key":"u","limit":null}"#, "limit", "missing beside key"),
+    (r#"{"limit":{"quota":"5/minute"}}"#, "key", "missing beside limit"),
+    (r#"{"key":"u","limit":{"quota":"5/minute"},"attributes":{}}"#, "attributes", "meets no rules"),
+    // Domain and key.
+    (r#"{"domain":5}"#, "domain", "expected a string"),
+    (r#"{"domain":""}"#, "domain", "names have 1 to 64"),
+    (r#"{"key":5,"limit":{"quota":"5/minute"}}"#, "key", "expected a string"),
+    (r#"{"key":"","limit":{"quota":"5/minute"}}"#, "key", "an empty key"),
+    // Attributes.
+    (r#"{"attributes":["ip"]}"#, "attributes", "expected an object"),
+    (r#"{"attributes":{"ip":true}}"#, "attributes.ip", "expected a string, or an integer"),
+    (r#"{"attributes":{"ip":null}}"#, "attributes.ip", "expected a string, or an integer"),
+    (r#"{"attributes":{"ip":1.5}}"#, "attributes.ip", "expected a string, or an integer"),
+    (r#"{"attributes":{"ip":["a"]}}"#, "attributes.ip", "expected a string, or an integer"),
+    (r#"{"attributes":{"ip":"a","ip":"b"}}"#, "attributes.ip", "duplicate field `ip`"),
+    (r#"{"attributes":{"":"a"}}"#, "attributes", "names have 1 to 64"),
+    // Costs.
+    (
+        r#"{"cost":-1}"#,
+        "cost",
+        "integer `-1`, expected a whole number from 0 to 18446744073709551615",
+    ),
+    (r#"{"cost":1.5}"#, "cost", "floating point `1.5`, expected a whole number"),
+    (r#"{"cost":1e3}"#, "cost", "expected a whole number"),
+    (r#"{"cost":18446744073709551616}"#, "cost", "expected a whole number"),
+    (r#"{"cost":"5"}"#, "cost", "string \"5\", expected a whole number"),
+    (r#"{"cost":[5]}"#, "cost", "expected a whole number"),
+    (r#"{"cost":{"tokens":-1}}"#, "cost.tokens", "integer `-1`, expected a whole number"),
+    (r#"{"cost":{"tokens":null}}"#, "cost.tokens", "expected a whole number"),
+    (r#"{"cost":{"tokens":1,"tokens":2}}"#, "cost.tokens", "duplicate field `tokens`"),
+    // Limits.
+    (r#"{"key":"u","limit":"5/minute"}"#, "limit", "expected an object such as"),
+    (r#"{"key":"u","limit":["5/minute"]}"#, "limit", "expected an object such as"),
+    (r#"{"key":"u","limit":{}}"#, "limit.quota", "missing field `quota`"),
+    (r#"{"key":"u","limit":{"quota":5}}"#, "limit.quota", "expected a string"),
+    (r#"{"key":"u","limit":{"quota":"5/minute","rate":5}}"#, "limit.rate", "unknown field `rate`"),
+    (
+        r#"{"key":"u","limit":{"quota":"5/minute","quota":"6/minute"}}"#,
+        "limit.quota",
+        "duplicate field `quota`",
+    ),
+    (r#"{"key":"u","limit":{"quota":"0/minute"}}"#, "limit.quota", "a count of 0"),
+    (r#"{"key":"u","limit":{"quota":"-5/minute"}}"#, "limit.quota", ""),
+    (r#"{"key":"u","limit":{"quota":"99999999999999999999/minute"}}"#, "limit.quota", ""),
+    (r#"{"key":"u","limit":{"quota":"5/fortnight"}}"#, "limit.quota", "is no length of time"),
+    (r#"{"key":"u","limit":{"quota":""}}"#, "limit.quota", ""),
+    (r#"{"key":"u","limit":{"quota":"5/minute","burst":0}}"#, "limit.burst", ""),
+    (
+        r#"{"key":"u","limit":{"quota":"5/minute","burst":-1}}"#,
+        "limit.burst",
+        "expected a whole number",
+    ),
+    (
+        r#"{"key":"u","limit":{"quota":"5/minute","burst":"9"}}"#,
+        "limit.burst",
+        "expected a whole number",
+    ),
+    (
+        r#"{"key":"u","limit":{"quota":"5/minute","algorithm":"leaky"}}"#,
+        "limit.algorithm",
+        "is no algorithm",
+    ),
+    // Waiting.
+    (r#"{"wait_ms":1}"#, "wait_ms", "not in this version yet; leave it out"),
+    (r#"{"wait_ms":-1}"#, "wait_ms", "expected a whole number"),
+    // Broken JSON.
+    ("", "", "no JSON: EOF while parsing a value at line 1, column 0"),
+    ("{\n\"cost\": 1,,}", "", "at line 2, column"),
+    (r#"{"cost":1} x"#, "", "trailing characters at line 1, column 12"),
+    (r#"{"attributes":{"ip":"\ud800"}}"#, "", "at line 1"),
+    ("{'key':1}", "", "at line 1, column 2"),
+    ("NaN", "", "at line 1, column 1"),
+];
+
+#[test]
+fn a_bad_check_is_a_400_that_names_its_field() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    for (body, field, part) in BAD_CHECKS {
+        let reply = client.post("/v1/check", body.as_bytes()).unwrap();
+        expect_problem(&reply, 400, "Bad Request", field, part, body);
+    }
+}
+
+#[test]
+fn a_field_that_is_null_is_left_out() {
+    let server = Server::start(&[]);
+    let nulls =
+        r#"{"domain":null,"attributes":null,"key":null,"limit":null,"cost":null,"wait_ms":null}"#;
+    assert_eq!(server.check(nulls)["verdict"], "allowed");
+    let nulls =
+        r#"{"key":"u","limit":{"quota":"5/minute","burst":null,"algorithm":null},"wait_ms":0}"#;
+    assert_eq!(server.check(nulls)["remaining"], 4);
+}
+
+#[test]
+fn each_bound_admits_its_last_and_refuses_the_next() {
+    let server = Server::start(&[]);
+    let text = |length: usize| "x".repeat(length);
+    let attributes = |count: usize| -> Value {
+        (0..count).map(|n| (format!("a{n}"), json!("v"))).collect::<serde_json::Map<_, _>>().into()
+    };
+    let units = |count: usize| -> Value {
+        (0..count).map(|n| (format!("u{n}"), json!(1))).collect::<serde_json::Map<_, _>>().into()
+    };
+    let key = |length: usize| json!({"key": text(length), "limit": {"quota": "5/minute"}});
+    let cases = [
+        (
+            "attributes",
+            json!({"attributes": attributes(32)}),
+            json!({"attributes": attributes(33)}),
+        ),
+        (
+            &format!("attributes.{}", text(65)),
+            json!({"attributes": {text(64): ""}}),
+            json!({"attributes": {text(65): ""}}),
+        ),
+        (
+            "attributes.a",
+            json!({"attributes": {"a": text(4_096)}}),
+            json!({"attributes": {"a": text(4_097)}}),
+        ),
+        ("key", key(4_096), key(4_097)),
+        ("domain", json!({"domain": text(64)}), json!({"domain": text(65)})),
+        ("cost", json!({"cost": units(32)}), json!({"cost": units(33)})),
+    ];
+    for (field, last, next) in cases {
+        server.check(&last.to_string());
+        let reply = server.post("/v1/check", next.to_string().as_bytes());
+        expect_problem(&reply, 400, "Bad Request", field, "", field);
+    }
+}
+
+#[test]
+fn one_bad_item_refuses_the_batch_by_its_index_and_charges_nothing() {
+    let server = Server::start(&[]);
+    let good = r#"{"key":"u1","limit":{"quota":"5/minute"}}"#;
+    for (bad, field) in [
+        ("5", "[2]"),
+        ("[]", "[2]"),
+        (r#"{"cost":-1}"#, "[2].cost"),
+        (r#"{"attributes":{"ip":true}}"#, "[2].attributes.ip"),
+        (r#"{"key":"u","limit":{"quota":"0/minute"}}"#, "[2].limit.quota"),
+        (r#"{"key":"u"}"#, "[2].limit"),
+        (r#"{"kye":"u"}"#, "[2].kye"),
+        (r#"{"cost":1,"cost":1}"#, "[2].cost"),
+    ] {
+        let batch = format!("[{good},{good},{bad},{good}]");
+        let reply = server.post("/v1/check/batch", batch.as_bytes());
+        expect_problem(&reply, 400, "Bad Request", field, "", bad);
+    }
+    assert_eq!(server.check(good)["remaining"], 4);
+}
+
+#[test]
+fn a_batch_is_an_array_of_at_most_one_thousand() {
+    let server = Server::start(&[]);
+    let reply = server.post("/v1/check/batch", b"{}");
+    expect_problem(&reply, 400, "Bad Request", "", "expected an array of at most 1000", "{}");
+    let reply =
+        server.post("/v1/check/batch", json!(vec![json!({}); 1_001]).to_string().as_bytes());
+    expect_problem(
+        &reply,
+        400,
+        "Bad Request",
+        "",
+        "more than 1000 items; send the rest in another call",
+        "1,001 items",
+    );
+}
+
+#[test]
+fn a_body_above_one_mebibyte_is_a_413() {
+    let server = Server::start(&[]);
+    let body = |length: usize| format!("{{}}{}", " ".repeat(length - 2));
+    assert_eq!(server.post("/v1/check", body(1024 * 1024).as_bytes()).status, 200);
+    for length in [1024 * 1024 + 1, 4 * 1024 * 1024] {
+        let reply = server.post("/v1/check", body(length).as_bytes());
+        expect_problem(
+            &reply,
+            413,
+            "Payload Too Large",
+            "",
+            "above 1048576 bytes; send the checks in several calls",
+            "a long body",
+        );
+    }
+}
+
+#[test]
+fn a_wrong_path_or_method_names_those_that_exist() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    for (method, path) in
+        [("GET", "/"), ("POST", "/v1/chek"), ("POST", "/v1/check/"), ("DELETE", "/v2")]
+    {
+        let reply = client.send(method, path, b"").unwrap();
+        expect_problem(
+            &reply,
+            404,
+            "Not Found",
+            "",
+            "there are POST /v1/check and POST /v1/check/batch",
+            path,
+        );
+    }
+    for (method, path) in [("GET", "/v1/check"), ("PUT", "/v1/check/batch"), ("BREW", "/v1/check")]
+    {
+        let reply = client.send(method, path, b"").unwrap();
+        expect_problem(
+            &reply,
+            405,
+            "Method Not Allowed",
+            "",
+            "there are POST /v1/check and POST /v1/check/batch",
+            method,
+        );
+        assert_eq!(reply.header("allow"), Some("POST"), "{method} {path}");
+    }
+}
+
+#[test]
+fn an_answer_does_not_grow_with_its_question() {
+    let server = Server::start(&[]);
+    let long = "x".repeat(100_000);
+    for body in [
+        format!(r#"{{"{long}":1}}"#),
+        format!(r#"{{"cost":"{long}"}}"#),
+        format!(r#"{{"key":"u","limit":{{"quota":"{long}"}}}}"#),
+    ] {
+        let reply = server.post("/v1/check", body.as_bytes());
+        assert_eq!(reply.status, 400);
+        assert!(reply.body.len() < 2_000, "{} bytes", reply.body.len());
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_are_refused() {
+    let server = Server::start(&[]);
+    for body in [b"{\"key\":\"\xff\"}".as_slice(), b"\x00", b"\xef\xbb\xbf{}", &[0x5b; 100_000]] {
+        let reply = server.post("/v1/check", body);
+        assert_eq!(reply.status, 400, "{}", reply.body);
+    }
+}
+
+#[track_caller]
+fn expect_problem(reply: &Reply, status: u16, title: &str, field: &str, part: &str, sent: &str) {
+    let context = format!("{sent}: {}", reply.body);
+    assert_eq!(reply.status, status, "{context}");
+    assert_eq!(reply.header("content-type"), Some("application/problem+json"), "{context}");
+    let problem = reply.json();
+    assert_eq!(problem["type"], "about:blank", "{context}");
+    assert_eq!(problem["title"], title, "{context}");
+    assert_eq!(problem["status"], status, "{context}");
+    assert_eq!(
+        problem.get("field").map_or("", |field| field.as_str().unwrap()),
+        field,
+        "{context}"
+    );
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains(part) && detail.starts_with(field), "{context}");
+}

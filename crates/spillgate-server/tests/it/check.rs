@@ -1,0 +1,150 @@
+//! `spillgate check`: its words for people, its JSON for programs, its exit codes.
+
+use spillgate_testkit::{RedisServer, free_port};
+
+use crate::server::{Server, TempFile, run};
+
+#[test]
+fn the_exit_code_is_the_verdict() {
+    let server = Server::start(&[]);
+    let check = |cost: &str| {
+        let url = server.url();
+        let output =
+            run(&["check", "--url", &url, "--key", "u1", "--quota", "2/minute", "--cost", cost]);
+        output.status.code()
+    };
+    assert_eq!(check("2"), Some(0));
+    assert_eq!(check("1"), Some(1));
+    assert_eq!(check("3"), Some(2));
+    assert_eq!(check("tokens=9"), Some(1));
+}
+
+#[test]
+fn people_read_the_verdict_first_and_then_every_tier() {
+    let server = Server::start(&[]);
+    let check = || said(&["check", "--url", &server.url(), "--key", "u1", "--quota", "1/minute"]);
+    assert!(check().starts_with(
+        "allowed\n  the limit given: allowed, 0 of 1 requests left, untouched again in "
+    ));
+    assert!(check().starts_with("denied by the limit given, try again in "));
+}
+
+#[test]
+fn programs_get_the_servers_json() {
+    let server = Server::start(&[]);
+    let asked = said(&[
+        "check",
+        "--url",
+        &server.url(),
+        "--json",
+        "--key",
+        "u1",
+        "--quota",
+        "5/minute",
+        "--burst",
+        "9",
+        "--algorithm",
+        "token-bucket",
+    ]);
+    let answer: serde_json::Value = serde_json::from_str(&asked).unwrap();
+    assert_eq!((&answer["remaining"], &answer["capacity"]), (&8.into(), &9.into()));
+}
+
+#[test]
+fn attributes_domain_and_costs_reach_the_rules() {
+    let rule = "[[rule]]\nname = \"api\"\ndomain = \"web\"\nkey = [\"tenant\"]\nlimits = [\"10/minute\"]\n";
+    let file = TempFile::new("limits.toml", rule);
+    let server = Server::start(&["--config", file.path()]);
+    let url = server.url();
+    let check = |more: &[&str]| said(&[&["check", "--url", &url, "tenant=a=b"], more].concat());
+    assert!(
+        check(&["--domain", "web", "--cost", "4"])
+            .contains("api/0: allowed, 6 of 10 requests left")
+    );
+    assert!(
+        check(&["--domain", "web", "--cost", "requests=1,tokens=9"])
+            .contains("5 of 10 requests left")
+    );
+    assert!(check(&[]).starts_with("allowed: no rule is met"));
+}
+
+#[test]
+fn a_store_is_asked_directly_and_holds_what_a_server_charges() {
+    let redis = RedisServer::start();
+    let server = Server::start(&["--redis", &redis.url()]);
+    server.check(r#"{"key":"u1","limit":{"quota":"5/minute"}}"#);
+    let direct = said(&["check", "--redis", &redis.url(), "--key", "u1", "--quota", "5/minute"]);
+    assert!(direct.contains("3 of 5 requests left"), "{direct}");
+}
+
+#[test]
+fn a_store_is_asked_by_the_rules_of_a_file() {
+    let redis = RedisServer::start();
+    let file = TempFile::new(
+        "limits.toml",
+        "[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"1/minute\"]\n",
+    );
+    let check = || {
+        run(&["check", "--redis", &redis.url(), "--config", file.path(), "ip=::1"]).status.code()
+    };
+    assert_eq!((check(), check()), (Some(0), Some(1)));
+}
+
+#[test]
+fn what_cannot_be_asked_or_answered_is_exit_code_3_and_says_why() {
+    let server = Server::start(&[]);
+    let url = server.url();
+    let nobody = format!("http://127.0.0.1:{}", free_port());
+    for (arguments, part) in [
+        (&["--url", &url, "--key", "u", "--quota", "5/fortnight"][..], "limit.quota: "),
+        (&["--url", &url, "a=1", "a=2"], "attributes.a: duplicate"),
+        (&["--url", &nobody], "start one with `spillgate serve`, or name another with --url"),
+        (
+            &["--url", "localhost:8080"],
+            "no address of a server; write for example http://127.0.0.1:8080",
+        ),
+        (&["--url", "https://localhost"], "no address of a server"),
+        (&["--redis", "nonsense", "--key", "u", "--quota", "5/minute"], "store"),
+        (&["ip"], "write NAME=VALUE"),
+        (&["--cost", "-1"], "--cost"),
+        (&["--key", "u"], "--quota"),
+        (&["--key", "u", "--quota", "5/minute", "ip=1"], "cannot be used with"),
+        (&["--redis", "redis://127.0.0.1", "--url", &url], "cannot be used with"),
+        (&["--config", "f"], "--redis"),
+        (&["--nonsense"], "--nonsense"),
+    ] {
+        let output = run(&[&["check"], arguments].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}: {said}");
+        assert!(said.contains(part), "{arguments:?}: {said}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn help_shows_examples_and_every_exit_code() {
+    for (arguments, parts) in [
+        (&["--help"][..], ["spillgate serve", "spillgate check --key u1 --quota 5/minute"]),
+        (&["serve", "--help"], ["--redis <URL>", "curl -s localhost:8080/v1/check"]),
+        (
+            &["check", "--help"],
+            ["Exit codes: 0 allowed, 1 denied, 2 never, 3 error.", "--cost requests=1,tokens=900"],
+        ),
+        (
+            &["validate", "--help"],
+            ["spillgate validate limits.toml", "Exit codes: 0 it loads, 1 it does not, 3 error."],
+        ),
+    ] {
+        let help = said(arguments);
+        assert!(parts.iter().all(|part| help.contains(part)), "{arguments:?}: {help}");
+    }
+    assert_eq!(said(&["--version"]), concat!("spillgate ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+/// What it prints as its result.
+#[track_caller]
+fn said(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert!(output.stderr.is_empty(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}

@@ -1,0 +1,170 @@
+//! What the HTTP door promises about checks that it understands.
+
+use serde_json::{Value, json};
+
+use crate::server::{Server, TempFile, on_both_engines};
+
+const FIVE_A_MINUTE: &str = r#"{"key":"u1","limit":{"quota":"5/minute"}}"#;
+
+#[test]
+fn five_a_minute_are_allowed_five_times_then_denied_for_at_most_twelve_seconds() {
+    on_both_engines(&[], |server| {
+        for call in 1..=5 {
+            assert_eq!(server.check(FIVE_A_MINUTE)["allowed"], true, "call {call}");
+        }
+        let sixth = server.check(FIVE_A_MINUTE);
+        assert_eq!((&sixth["verdict"], &sixth["allowed"]), (&json!("denied"), &json!(false)));
+        let wait = sixth["retry_after_ms"].as_u64().unwrap();
+        assert!((1..=12_000).contains(&wait), "{sixth}");
+    });
+}
+
+#[test]
+fn an_answer_has_every_field_in_its_order_and_null_for_what_is_not_known() {
+    on_both_engines(&[], |server| {
+        let reply =
+            server.post("/v1/check", br#"{"key":"u1","limit":{"quota":"5/minute"},"cost":6}"#);
+        assert_eq!(reply.header("content-type"), Some("application/json"));
+        let numbers = r#""capacity":5,"remaining":5,"retry_after_ms":null,"reset_after_ms":0"#;
+        let tier = format!(
+            r#"{{"rule":null,"limit":"0","unit":"requests",{numbers},"verdict":"never","source":"store"}}"#
+        );
+        let verdict = r#""verdict":"never","allowed":false,"rule":null,"limit":"0""#;
+        let source = r#""source":"store","degraded":false"#;
+        assert_eq!(reply.body, format!(r#"{{{verdict},{numbers},{source},"tiers":[{tier}]}}"#));
+    });
+}
+
+#[test]
+fn a_request_is_judged_by_the_rules_that_it_meets() {
+    on_both_engines(&["--config", rules().path()], |server| {
+        let login = r#"{"attributes":{"ip":"203.0.113.7","route":"/login"}}"#;
+        let first = server.check(login);
+        assert_eq!((&first["rule"], &first["remaining"]), (&json!("login"), &json!(1)));
+        server.check(login);
+        assert_eq!(server.check(login)["verdict"], "denied");
+        let other = r#"{"attributes":{"ip":"203.0.113.8","route":"/login"}}"#;
+        assert_eq!(server.check(other)["verdict"], "allowed");
+    });
+}
+
+#[test]
+fn a_request_that_meets_no_rule_is_allowed_and_has_no_numbers() {
+    on_both_engines(&["--config", rules().path()], |server| {
+        let unmet = json!({
+            "verdict": "allowed", "allowed": true, "rule": null, "limit": null, "capacity": null, "remaining": null,
+            "retry_after_ms": 0, "reset_after_ms": null, "source": "store", "degraded": false, "tiers": [],
+        });
+        assert_eq!(server.check("{}"), unmet);
+        assert_eq!(
+            server.check(r#"{"domain":"elsewhere","attributes":{"ip":"203.0.113.7"}}"#),
+            unmet
+        );
+    });
+}
+
+#[test]
+fn a_number_is_the_same_attribute_as_its_digits() {
+    let file = TempFile::new(
+        "limits.toml",
+        "[[rule]]\nname = \"user\"\nkey = [\"user\"]\nlimits = [\"2/minute\"]\n",
+    );
+    let server = Server::start(&["--config", file.path()]);
+    server.check(r#"{"attributes":{"user":-7}}"#);
+    server.check(r#"{"attributes":{"user":"-7"}}"#);
+    assert_eq!(server.check(r#"{"attributes":{"user":-7}}"#)["verdict"], "denied");
+}
+
+#[test]
+fn an_escaped_key_is_the_same_key() {
+    let server = Server::start(&[]);
+    server.check(r#"{"key":"caf\u00e9","limit":{"quota":"2/minute"}}"#);
+    assert_eq!(server.check(r#"{"key":"café","limit":{"quota":"2/minute"}}"#)["remaining"], 0);
+}
+
+#[test]
+fn a_key_is_another_one_in_another_domain() {
+    on_both_engines(&[], |server| {
+        let check = |domain: &str| {
+            server.check(&format!(
+                r#"{{"domain":{domain},"key":"u","limit":{{"quota":"2/minute"}}}}"#
+            ))
+        };
+        assert_eq!(check("\"a\"")["remaining"], 1);
+        assert_eq!(check("\"b\"")["remaining"], 1);
+        assert_eq!(check("null")["remaining"], 1);
+        assert_eq!(check("\"default\"")["remaining"], 0);
+    });
+}
+
+#[test]
+fn a_cost_of_nothing_looks_and_a_cost_above_capacity_is_never() {
+    on_both_engines(&[], |server| {
+        let check = |cost: &str| {
+            server.check(&format!(r#"{{"key":"u","limit":{{"quota":"5/minute"}},"cost":{cost}}}"#))
+        };
+        let told = |answer: Value| (answer["verdict"].clone(), answer["remaining"].clone());
+        assert_eq!(told(check("0")), (json!("allowed"), json!(5)));
+        assert_eq!(told(check("18446744073709551615")), (json!("never"), json!(5)));
+        assert_eq!(told(check(r#"{"requests":3,"tokens":9}"#)), (json!("allowed"), json!(2)));
+        assert_eq!(told(check(r#"{"tokens":9}"#)), (json!("allowed"), json!(2)));
+        assert_eq!(told(check("3")), (json!("denied"), json!(2)));
+        assert_eq!(told(check("{}")), (json!("allowed"), json!(2)));
+    });
+}
+
+#[test]
+fn a_batch_is_answered_in_order_each_judged_alone() {
+    on_both_engines(&["--config", rules().path()], |server| {
+        let ad_hoc = |key: &str| json!({"key": key, "limit": {"quota": "1/minute"}});
+        let login = json!({"attributes": {"ip": "::1", "route": "/login"}, "cost": 2});
+        let batch = json!([ad_hoc("a"), ad_hoc("a"), login, ad_hoc("b"), {}, login]).to_string();
+        let reply = server.post("/v1/check/batch", batch.as_bytes());
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        let reply = reply.json();
+        let verdicts: Vec<&Value> =
+            reply["results"].as_array().unwrap().iter().map(|one| &one["verdict"]).collect();
+        assert_eq!(verdicts, ["allowed", "denied", "allowed", "allowed", "allowed", "denied"]);
+    });
+}
+
+#[test]
+fn an_empty_batch_has_no_results() {
+    let server = Server::start(&[]);
+    assert_eq!(server.post("/v1/check/batch", b"[]").body, r#"{"results":[]}"#);
+}
+
+#[test]
+fn a_full_batch_of_one_thousand_is_answered() {
+    on_both_engines(&[], |server| {
+        let checks: Vec<Value> = (0..1_000)
+            .map(|n| json!({"key": format!("k{}", n % 10), "limit": {"quota": "50/day"}}))
+            .collect();
+        let reply = server.post("/v1/check/batch", json!(checks).to_string().as_bytes()).json();
+        let results = reply["results"].as_array().unwrap();
+        assert_eq!(results.len(), 1_000);
+        assert_eq!(results.iter().filter(|one| one["allowed"] == true).count(), 500);
+    });
+}
+
+#[test]
+fn the_content_type_does_not_matter() {
+    let server = Server::start(&[]);
+    for content_type in ["application/json", "application/x-www-form-urlencoded", "nonsense"] {
+        let mut client = server.client();
+        let length = FIVE_A_MINUTE.len();
+        let head = format!(
+            "POST /v1/check HTTP/1.1\r\nHost: h\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n\r\n"
+        );
+        client.write(head.as_bytes()).unwrap();
+        client.write(FIVE_A_MINUTE.as_bytes()).unwrap();
+        assert_eq!(client.read().unwrap().status, 200, "{content_type}");
+    }
+}
+
+fn rules() -> TempFile {
+    TempFile::new(
+        "limits.toml",
+        "[[rule]]\nname = \"login\"\nmatch = { route = \"/login\" }\nkey = [\"ip\"]\nlimits = [\"2/minute\"]\n",
+    )
+}

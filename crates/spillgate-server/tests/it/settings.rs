@@ -1,0 +1,217 @@
+//! Settings: three places with one meaning, and every mistake told with its place and the way out.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::process::Stdio;
+use std::time::Duration;
+
+use spillgate_testkit::{Process, free_port};
+
+use crate::server::{Server, TempFile, spillgate};
+
+#[test]
+fn it_listens_on_loopback_and_keeps_state_in_memory_unless_told_otherwise() {
+    let server = Server::start(&[]);
+    assert_eq!(
+        server.ready,
+        format!("spillgate: HTTP on http://127.0.0.1:{}, store: memory\n", server.port)
+    );
+}
+
+#[test]
+fn flags_go_over_the_environment_and_the_environment_over_the_file() {
+    let file = TempFile::new(
+        "settings.toml",
+        "[server]\nhttp = \"127.0.0.1:1\"\n[store]\nurl = \"redis://in-file:1\"\n",
+    );
+    let serve = |environment: &[(&str, &str)], flags: &[&str]| {
+        let mut command = spillgate(&[&["serve", "--config", file.path()], flags].concat());
+        Server::start_command(command.envs(environment.iter().copied())).ready
+    };
+    let http = ("SPILLGATE_SERVER__HTTP", "127.0.0.1:0");
+    let store = ("SPILLGATE_STORE__URL", "redis://in-environment:1");
+    assert!(serve(&[http], &[]).ends_with("store: redis://in-file:1\n"));
+    assert!(serve(&[http, store], &[]).ends_with("store: redis://in-environment:1\n"));
+    assert!(
+        serve(&[http, store], &["--redis", "redis://in-flag:1"])
+            .ends_with("store: redis://in-flag:1\n")
+    );
+    assert!(
+        serve(&[("SPILLGATE_SERVER__HTTP", "127.0.0.1:2")], &["--http", "127.0.0.1:0"])
+            .contains("http://127.0.0.1:")
+    );
+    assert!(
+        serve(&[http, ("SPILLGATE_STORE__URL", "")], &[]).ends_with("store: redis://in-file:1\n")
+    );
+}
+
+/// A file, and how the complaint about it begins behind its name.
+const BAD_FILES: &[(&str, &str)] = &[
+    (
+        "[server]\nhttp = \"8080\"\n",
+        ":2: field `server.http`: \"8080\" is no address to listen on; write an IP address and a port",
+    ),
+    ("[server]\nhttp = 8080\n", ":2: field `server.http`: \"8080\" is no address"),
+    (
+        "[server]\n\nhttpp = \"127.0.0.1:0\"\n",
+        ":3: field `server.httpp`: no such setting; there are server.http, ",
+    ),
+    ("[server]\nhttp = { a = 1 }\n", ":2: field `server.http.a`: no such setting"),
+    (
+        "[server]\nhttp = \"off\"\n",
+        ":2: field `server.http`: HTTP is the only door of this version",
+    ),
+    (
+        "[server]\ninsecure = \"yes\"\n",
+        ":2: field `server.insecure`: \"yes\" is neither true nor false",
+    ),
+    ("server = 5\n", ":1: field `server`: no such setting"),
+    (
+        "[store]\ntimeout = \"25\"\n",
+        ":2: field `store.timeout`: \"25\" is no time from 1ms to 60s; write for example \"25ms\"",
+    ),
+    ("[store]\ntimeout = 25\n", ":2: field `store.timeout`: \"25\" is no time"),
+    ("[store]\nkeys_max = 0\n", ":2: field `store.keys_max`: \"0\" is no count"),
+    (
+        "[store]\nurl = [\"a\"]\n",
+        ":2: field `store.url`: takes one string, whole number, true or false",
+    ),
+    (
+        "[server]\ngrpc = \"127.0.0.1:8081\"\n",
+        ":2: field `server.grpc`: not in this version yet; leave it out",
+    ),
+    ("[server]\nresp = \"off\"\n", ":2: field `server.resp`: not in this version yet"),
+    ("[server]\nadmin = \"127.0.0.1:8082\"\n", ":2: field `server.admin`: not in this version yet"),
+    ("[server.tls]\ncert = \"a\"\n", ":2: field `server.tls.cert`: not in this version yet"),
+    (
+        "[store]\nsentinel = { master = \"a\" }\n",
+        ":2: field `store.sentinel.master`: not in this version yet",
+    ),
+    ("[store]\ncluster = [\"a\"]\n", ":2: field `store.cluster`: not in this version yet"),
+    ("[telemetry]\nlog = \"debug\"\n", ":2: field `telemetry.log`: not in this version yet"),
+    ("[server]\nhttp = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n", ":3: "),
+    ("[server\n", ":1: "),
+    ("[[rule]]\nname = \"a\"\nkey = []\nlimits = [\"5/fortnight\"]\n", ":4: "),
+];
+
+#[test]
+fn a_bad_file_keeps_it_from_starting_with_file_line_field_and_remedy() {
+    for (text, complaint) in BAD_FILES {
+        let file = TempFile::new("settings.toml", text);
+        let said = refusal(&["serve", "--config", file.path(), "--http", "127.0.0.1:0"], &[]);
+        assert!(
+            said.starts_with(&format!("spillgate: {}{complaint}", file.path())),
+            "{text:?}: {said}"
+        );
+    }
+}
+
+#[test]
+fn every_mistake_is_told_at_once() {
+    let file = TempFile::new("settings.toml", "[server]\nhttp = \"a\"\n[store]\ntimeout = \"b\"\n");
+    assert_eq!(refusal(&["serve", "--config", file.path()], &[]).lines().count(), 2);
+}
+
+#[test]
+fn a_bad_variable_is_named_and_a_foreign_one_is_left_alone() {
+    let complain =
+        |name: &str, value: &str| refusal(&["serve", "--http", "127.0.0.1:0"], &[(name, value)]);
+    assert!(complain("SPILLGATE_STORE__TIMEOUT", "soon").starts_with(
+        "spillgate: environment, SPILLGATE_STORE__TIMEOUT: field `store.timeout`: \"soon\" is no time"
+    ));
+    assert!(complain("SPILLGATE_STORE__ULR", "x").contains("field `store.ulr`: no such setting"));
+    assert!(
+        complain("SPILLGATE_SERVER__GRPC__ON_OUTAGE_DENY", "x").contains("not in this version yet")
+    );
+    let mut command = spillgate(&["serve", "--http", "127.0.0.1:0"]);
+    Server::start_command(
+        command.env("SPILLGATE_STORE_PORT", "6379").env("SPILLGATE_FOO__BAR", "x"),
+    );
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let said = refusal(&["serve", "--config", "/nowhere/limits.toml"], &[]);
+    assert!(said.starts_with("spillgate: cannot read /nowhere/limits.toml: "), "{said}");
+}
+
+#[test]
+fn a_door_open_to_other_machines_is_refused_unless_it_is_said_to_be_insecure() {
+    let said = refusal(&["serve", "--http", "0.0.0.0:0"], &[]);
+    assert!(said.contains("field `server.http`: 0.0.0.0:0 is open to other machines"), "{said}");
+    assert!(said.contains("insecure = true under [server]"), "{said}");
+    let mut command = spillgate(&["serve", "--http", "127.0.0.1:0"]);
+    Server::start_command(command.env("SPILLGATE_SERVER__INSECURE", "true"));
+    assert!(refusal(&["serve", "--http", "[::]:0"], &[]).contains("open to other machines"));
+    assert!(
+        refusal(&["serve", "--http", "[::ffff:0.0.0.0]:0"], &[]).contains("open to other machines")
+    );
+}
+
+#[test]
+fn a_port_that_is_taken_is_named_with_the_way_out() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = other.local_addr().unwrap();
+    let said = refusal(&["serve", "--http", &taken.to_string()], &[]);
+    assert!(said.contains(&format!("cannot listen on {taken}: it is in use")), "{said}");
+    assert!(said.contains("choose another port with --http"), "{said}");
+}
+
+#[test]
+fn a_store_that_is_out_of_reach_does_not_keep_it_from_serving() {
+    let url = format!("redis://127.0.0.1:{}", free_port());
+    let server = Server::start(&["--redis", &url]);
+    let answer = server.check(r#"{"key":"u1","limit":{"quota":"16/second"}}"#);
+    assert_eq!((&answer["degraded"], &answer["source"]), (&true.into(), &"fallback".into()));
+}
+
+#[test]
+fn credentials_are_never_printed() {
+    let url = format!("redis://user:hunter2@127.0.0.1:{}/0", free_port());
+    let server = Server::start(&["--redis", &url]);
+    assert!(server.ready.contains("store: redis://127.0.0.1:"), "{}", server.ready);
+    server.check(r#"{"key":"u1","limit":{"quota":"5/minute"}}"#);
+    let ready = server.ready.clone();
+    let said = ready + &server.last_words();
+    assert!(!said.contains("hunter2") && !said.contains("user"), "{said}");
+
+    let file =
+        TempFile::new("settings.toml", "[store]\nurl = \"redis://user:hunter2@host\" nonsense\n");
+    for said in [
+        refusal(&["serve", "--config", file.path()], &[]),
+        refusal(&["serve", "--redis", "nonsense://user:hunter2@host"], &[]),
+        refusal(&["serve", "--redis", "redis://user:hunter2@host:99999"], &[]),
+        refusal(&["serve", "--redis", "user:hunter2@host"], &[]),
+    ] {
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}
+
+#[test]
+fn a_secret_file_holds_32_hexadecimal_digits() {
+    let name = "SPILLGATE_STORE__KEY_SECRET_FILE";
+    let good = TempFile::new("secret", "000102030405060708090a0b0c0d0e0f\n");
+    Server::start_command(spillgate(&["serve", "--http", "127.0.0.1:0"]).env(name, good.path()));
+    let bad = TempFile::new("secret", "password");
+    let said = refusal(&["serve", "--http", "127.0.0.1:0"], &[(name, bad.path())]);
+    assert!(
+        said.contains("field `store.key_secret_file`: ") && said.contains("openssl rand -hex 16"),
+        "{said}"
+    );
+    assert!(!said.contains("password"), "{said}");
+}
+
+/// What it says when it does not start.
+#[track_caller]
+fn refusal(arguments: &[&str], environment: &[(&str, &str)]) -> String {
+    let mut command = spillgate(arguments);
+    let mut process =
+        Process::start(command.envs(environment.iter().copied()).stderr(Stdio::piped()));
+    let status = process
+        .wait(Duration::from_secs(10))
+        .unwrap_or_else(|| panic!("{arguments:?} {environment:?} started"));
+    let mut said = String::new();
+    process.stderr().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(status.code(), Some(3), "{said}");
+    said
+}

@@ -1,0 +1,109 @@
+//! SIGTERM and SIGINT: no new callers, an answer for those who asked, exit code 0.
+
+use std::io;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use spillgate_testkit::Process;
+
+use crate::client::Client;
+use crate::server::{Server, spillgate};
+
+const BODY: &[u8] = br#"{"key":"u1","limit":{"quota":"5/minute"}}"#;
+
+#[test]
+fn under_load_every_request_that_was_taken_is_answered_and_the_exit_code_is_0() {
+    let server = Server::start(&[]);
+    let port = server.port;
+    let answered = AtomicU32::new(0);
+    let stopping = AtomicBool::new(false);
+    let status = std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while let Ok(mut client) = Client::connect(port) {
+                    let new = stopping.load(Ordering::SeqCst);
+                    match ask_until_told_to_leave(&mut client, &answered) {
+                        Ok(()) => assert!(
+                            stopping.load(Ordering::SeqCst),
+                            "told to leave before the signal"
+                        ),
+                        // Connected by the system before the listener was gone, but never taken.
+                        Err(_) if new => return,
+                        Err(error) => panic!("a request was taken and not answered: {error}"),
+                    }
+                }
+            });
+        }
+        while answered.load(Ordering::Relaxed) < 200 {
+            std::thread::yield_now();
+        }
+        stopping.store(true, Ordering::SeqCst);
+        server.stop()
+    });
+    assert_eq!(status.code(), Some(0));
+}
+
+fn ask_until_told_to_leave(client: &mut Client, answered: &AtomicU32) -> io::Result<()> {
+    loop {
+        let reply = client.post("/v1/check", BODY)?;
+        assert_eq!(reply.status, 200);
+        answered.fetch_add(1, Ordering::Relaxed);
+        if reply.header("connection") == Some("close") {
+            return Ok(());
+        }
+    }
+}
+
+#[test]
+fn a_request_that_is_half_sent_at_the_signal_is_answered() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let head =
+        format!("POST /v1/check HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", BODY.len());
+    client.write(head.as_bytes()).unwrap();
+    // Answered, so the server has accepted the connection above as well.
+    server.check("{}");
+    let port = server.port;
+    let status = std::thread::scope(|scope| {
+        let stopped = scope.spawn(|| server.stop());
+        while Client::connect(port).is_ok() {
+            std::thread::yield_now();
+        }
+        client.write(BODY).unwrap();
+        let reply = client.read().unwrap();
+        assert_eq!((reply.status, reply.header("connection")), (200, Some("close")));
+        stopped.join().unwrap()
+    });
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn silent_callers_do_not_keep_it_from_ending() {
+    let server = Server::start(&[]);
+    let mut silent: Vec<Client> = (0..20).map(|_| server.client()).collect();
+    for client in &mut silent {
+        client.post("/v1/check", b"{}").unwrap();
+    }
+    assert_eq!(server.stop().code(), Some(0));
+    let ended = silent[0].read().unwrap_err();
+    assert_eq!(ended.kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn the_keyboards_interrupt_ends_it_as_well() {
+    let mut server = Process::start(
+        spillgate(&["serve", "--http", "127.0.0.1:0"]).stderr(std::process::Stdio::piped()),
+    );
+    let mut ready = String::new();
+    io::BufRead::read_line(&mut io::BufReader::new(server.stderr().unwrap()), &mut ready).unwrap();
+    let pid = server.pid().to_string();
+    assert!(
+        Command::new("sh")
+            .args(["-c", r#"kill -s INT "$1""#, "sh", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(server.wait(Duration::from_secs(15)).and_then(|status| status.code()), Some(0));
+}

@@ -1,0 +1,108 @@
+//! `spillgate validate`: every problem with its place, or the order of the rules.
+
+use serde_json::Value;
+
+use crate::server::{TempFile, run};
+
+const GOOD: &str = r#"
+[server]
+http = "127.0.0.1:0"
+
+[[rule]]
+name = "all"
+key = []
+limits = ["1000/second"]
+
+[[rule]]
+name = "login"
+key = ["ip"]
+limits = ["5/minute"]
+
+[[rule]]
+name = "user"
+key = ["user"]
+limits = ["9/minute"]
+
+[[rule]]
+name = "tenant"
+key = ["tenant", "user"]
+limits = ["7/minute"]
+
+[[override]]
+rule = "login"
+subject = { ip = "203.0.113.7" }
+limits = ["50/minute"]
+"#;
+
+#[test]
+fn a_good_file_is_ok_with_the_order_in_which_its_rules_are_judged() {
+    let (code, said) = validate(&[], GOOD);
+    assert_eq!(code, Some(0), "{said}");
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].ends_with("limits.toml: ok, 4 rules, 1 override"), "{said}");
+    let starts =
+        ["Judged in this order", "  1. tenant, ", "  2. login, ", "  3. user, ", "  4. all, "];
+    for (line, start) in lines[1..].iter().zip(starts) {
+        assert!(line.starts_with(start), "{said}");
+    }
+    assert!(lines[4].ends_with("(as wide as login, which comes first in the file)"), "{said}");
+    assert_eq!(lines.len(), 6);
+}
+
+#[test]
+fn a_good_file_is_ok_as_json_too() {
+    let (code, said) = validate(&["--json"], GOOD);
+    let report: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(code, Some(0));
+    assert_eq!(
+        (&report["ok"], &report["rules"], &report["overrides"]),
+        (&true.into(), &4.into(), &1.into())
+    );
+    assert_eq!(report["order"][2]["ties_with"], "login");
+    assert_eq!(report["order"][3]["rule"], "all");
+}
+
+#[test]
+fn every_problem_is_told_with_its_place() {
+    let bad = "[server]\nhttp = \"here\"\n[store]\ntimeout = \"soon\"\n[[rule]]\nname = \"a\"\nkey = []\nlimits = [\"5/fortnight\"]\n";
+    let (code, said) = validate(&[], bad);
+    assert_eq!(code, Some(1), "{said}");
+    let places: Vec<&str> =
+        said.lines().map(|line| line.split("limits.toml").nth(1).unwrap()).collect();
+    assert_eq!(places.len(), 3, "{said}");
+    for (place, start) in
+        places.iter().zip([":2: field `server.http`: ", ":4: field `store.timeout`: ", ":8: "])
+    {
+        assert!(place.starts_with(start), "{said}");
+    }
+
+    let (code, said) = validate(&["--json"], bad);
+    let report: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((code, &report["ok"]), (Some(1), &false.into()));
+    let lines: Vec<&Value> =
+        report["problems"].as_array().unwrap().iter().map(|problem| &problem["line"]).collect();
+    assert_eq!(lines, [2, 4, 8]);
+    assert_eq!(report["problems"][0]["field"], "server.http");
+}
+
+#[test]
+fn an_empty_file_is_ok() {
+    let (code, said) = validate(&[], "");
+    assert_eq!(code, Some(0));
+    assert!(said.ends_with(": ok, 0 rules, 0 overrides\n"), "{said}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_exit_code_3() {
+    let output = run(&["validate", "/nowhere/limits.toml"]);
+    assert_eq!(output.status.code(), Some(3));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.starts_with("spillgate: cannot read /nowhere/limits.toml: "), "{said}");
+}
+
+fn validate(flags: &[&str], text: &str) -> (Option<i32>, String) {
+    let file = TempFile::new("limits.toml", text);
+    let output = run(&[&["validate", file.path()], flags].concat());
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}

@@ -1,0 +1,169 @@
+//! The five algorithms: pure, `now` an argument, integers only.
+//!
+//! Each has a Rust and a Lua file side by side, with the same names. [`step`] is one decision over
+//! loaded tiers; `check.lua` is the same in Redis. Nothing here reads a clock, does IO or logs.
+//!
+//! A tier's stored state is a [`State`]. [`View::of`] shows it as it stands at an instant, under
+//! the numbers in force: what is stored may have been written under other numbers, or by a clock
+//! ahead of this one. What is charged goes through the view into the state.
+
+use std::fmt;
+
+use crate::limit::Algorithm;
+
+pub mod concurrency;
+pub mod fixed_window;
+pub mod sliding_log;
+pub mod sliding_window;
+mod step;
+#[cfg(test)]
+mod testing;
+pub mod token_bucket;
+mod view;
+
+pub use step::{GiveBack, Intent, Tier, force, give_back, step};
+pub use view::View;
+
+/// A limit's numbers, valid and ready to compute with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Numbers {
+    /// See [`token_bucket`].
+    TokenBucket(token_bucket::Numbers),
+    /// See [`fixed_window`].
+    FixedWindow(fixed_window::Numbers),
+    /// See [`sliding_log`].
+    SlidingLog(sliding_log::Numbers),
+    /// See [`sliding_window`].
+    SlidingWindow(sliding_window::Numbers),
+    /// See [`concurrency`].
+    Concurrency(concurrency::Numbers),
+}
+
+/// What is stored of a tier that is not untouched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// See [`token_bucket`].
+    TokenBucket(token_bucket::State),
+    /// See [`fixed_window`].
+    FixedWindow(fixed_window::State),
+    /// See [`sliding_log`].
+    SlidingLog(Box<sliding_log::State>),
+    /// See [`sliding_window`].
+    SlidingWindow(sliding_window::State),
+    /// See [`concurrency`].
+    Concurrency(Box<concurrency::State>),
+}
+
+/// A tier's numbers for people, for one cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// The largest cost that would have room now.
+    pub remaining: u64,
+    /// How long until the cost has room, nobody else asking; 0 if it has. Absent when unknown.
+    pub retry_after_us: Option<u64>,
+    /// How long until untouched again.
+    pub reset_after_us: u64,
+}
+
+/// What a receipt says of one tier: enough to give the charge back, and no more than that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// The life of the tier's state that was charged; another life gives nothing back.
+    pub incarnation: u64,
+    /// The store's instant of the charge; for a slot, with `incarnation` and `slot` its name.
+    pub at_us: u64,
+    /// All that was charged.
+    pub amount: u64,
+    /// Which slot, for concurrency; 0 elsewhere.
+    pub slot: u64,
+}
+
+impl Numbers {
+    /// The algorithm that these numbers belong to.
+    pub fn algorithm(&self) -> Algorithm {
+        match self {
+            Numbers::TokenBucket(_) => Algorithm::TokenBucket,
+            Numbers::FixedWindow(_) => Algorithm::FixedWindow,
+            Numbers::SlidingLog(_) => Algorithm::SlidingLog,
+            Numbers::SlidingWindow(_) => Algorithm::SlidingWindow,
+            Numbers::Concurrency(_) => Algorithm::Concurrency,
+        }
+    }
+
+    /// The most that can be used at once.
+    pub fn capacity(&self) -> u64 {
+        u64::from(match self {
+            Numbers::TokenBucket(numbers) => numbers.burst,
+            Numbers::FixedWindow(numbers) => numbers.count,
+            Numbers::SlidingLog(numbers) => numbers.count,
+            Numbers::SlidingWindow(numbers) => numbers.count,
+            Numbers::Concurrency(numbers) => numbers.count,
+        })
+    }
+
+    /// These numbers as the Lua beside them reads them; `estimate_us` is where the store's time is
+    /// thought to be.
+    pub fn words(&self, out: &mut Vec<u64>, estimate_us: u64) {
+        match self {
+            Numbers::TokenBucket(numbers) => numbers.words(out),
+            Numbers::FixedWindow(numbers) => numbers.words(out, estimate_us),
+            Numbers::SlidingLog(numbers) => numbers.words(out),
+            Numbers::SlidingWindow(numbers) => numbers.words(out),
+            Numbers::Concurrency(numbers) => numbers.words(out),
+        }
+    }
+
+    /// The longest that a cost within capacity can have to wait, nobody else asking.
+    pub fn longest_wait_us(&self) -> u64 {
+        match self {
+            Numbers::TokenBucket(numbers) => numbers.refill_us(),
+            Numbers::FixedWindow(numbers) => numbers.longest_wait_us(),
+            Numbers::SlidingLog(numbers) => numbers.period_us,
+            Numbers::SlidingWindow(numbers) => 2 * numbers.period_us,
+            Numbers::Concurrency(numbers) => numbers.hold_us,
+        }
+    }
+}
+
+impl State {
+    /// When it is untouched again by the numbers it was written under; nobody needs it then.
+    pub fn gone_us(&self) -> u64 {
+        match self {
+            State::TokenBucket(state) => state.gone_us(),
+            State::FixedWindow(state) => state.end_us,
+            State::SlidingLog(state) => state.gone_us(),
+            State::SlidingWindow(state) => state.gone_us(),
+            State::Concurrency(state) => state.gone_us(),
+        }
+    }
+
+    /// The bytes it holds beside itself.
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            State::SlidingLog(state) => state.heap_bytes(),
+            State::Concurrency(state) => state.heap_bytes(),
+            State::TokenBucket(_) | State::FixedWindow(_) | State::SlidingWindow(_) => 0,
+        }
+    }
+}
+
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Numbers::TokenBucket(numbers) => numbers.fmt(f),
+            Numbers::FixedWindow(numbers) => numbers.fmt(f),
+            Numbers::SlidingLog(numbers) => numbers.fmt(f),
+            Numbers::SlidingWindow(numbers) => numbers.fmt(f),
+            Numbers::Concurrency(numbers) => numbers.fmt(f),
+        }
+    }
+}
+
+/// How far stored time may be ahead of now before the clock is taken to have stepped back.
+pub(crate) fn tolerated_us(longest_wait_us: u64) -> u64 {
+    longest_wait_us.min(SECOND_US)
+}
+
+/// Charges by force (post-paid, payback) may go to this many times the capacity, and no further.
+pub(crate) const FORCED_TIMES: u64 = 2;
+const SECOND_US: u64 = 1_000_000;

@@ -1,0 +1,690 @@
+//! Concurrency: slots held and not expired ≤ count.
+//!
+//! A charge of cost c is one hold of weight c. It ends when it is released, or `hold_us` after it
+//! was taken or last renewed, whichever comes first. Each hold carries its own end, so a changed
+//! count binds at once, and a changed `hold_us` binds holds taken or renewed from then on; what is
+//! held is gone when it ends by the numbers that it was taken under. `retry_after` is "at the
+//! latest": exact if nobody releases.
+//!
+//! A hold is found by its name: the receipt's `incarnation` (the caller's nonce) and `slot`. While
+//! it lasts, nothing but its own receipt frees it, and only what it holds, so a release can never
+//! mint: receipts outlive changed numbers and a stepped clock. After a reset no such hold is there.
+//!
+//! Ends are kept on the holds' own clock, which never goes back: it runs `shift_us` ahead of the
+//! store's, and a re-base is nothing but a larger shift.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use self::holds::{HOLD_BYTES, Hold, Holds};
+use super::{Charge, FORCED_TIMES, GiveBack, Reading, tolerated_us};
+
+mod holds;
+
+/// At most `count` slots held at once, each for at most `hold`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// The capacity.
+    pub count: u32,
+    /// How long a slot is held that nobody releases.
+    pub hold_us: u64,
+}
+
+/// What is held; expired holds stay until slots are taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    holds: Holds,
+    ends: BTreeMap<u64, End>,
+    /// The slots taken so far, which names the next.
+    taken: u64,
+    /// When the last of them was taken or renewed, by the holds' clock.
+    last_us: u64,
+    /// How far the holds' clock runs ahead of the store's.
+    shift_us: u64,
+}
+
+/// Where a slot's hold is to be found, and whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct End {
+    end_us: u64,
+    incarnation: u64,
+}
+
+/// The slots at an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View<'n> {
+    numbers: &'n Numbers,
+    /// Slots held and not expired.
+    pub held: u64,
+    /// Now, by the holds' clock.
+    clock_us: u64,
+    shift_us: u64,
+    /// How far a stored instant, which rules, is ahead of now.
+    ahead_us: u64,
+    rebased: bool,
+}
+
+impl Numbers {
+    /// These numbers as `concurrency.lua` reads them.
+    pub fn words(&self, out: &mut Vec<u64>) {
+        out.extend([u64::from(self.count), self.hold_us]);
+    }
+
+    /// The numbers for people, from what `concurrency.lua` replies.
+    pub fn reading(&self, reply: &[i64; REPLY_WIDTH], _cost: u64) -> Reading {
+        let held = u64::try_from(reply[0]).unwrap_or(0);
+        Reading {
+            remaining: u64::from(self.count).saturating_sub(held),
+            retry_after_us: u64::try_from(reply[1]).ok(),
+            reset_after_us: u64::try_from(reply[2]).unwrap_or(0),
+        }
+    }
+}
+
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} hold ", self.count)?;
+        crate::limit::write_period(f, self.hold_us)
+    }
+}
+
+impl<'n> View<'n> {
+    /// The stored slots as they stand at `now_us` under `numbers`.
+    pub fn of(state: Option<&State>, numbers: &'n Numbers, now_us: u64) -> View<'n> {
+        let Some(state) = state else { return View::untouched(numbers, now_us) };
+        let (mut shift_us, mut clock_us) = (state.shift_us, now_us + state.shift_us);
+        let mut ahead_us = state.last_us.saturating_sub(clock_us);
+        let rebased = ahead_us > tolerated_us(numbers.hold_us);
+        if rebased {
+            shift_us += ahead_us;
+            clock_us = state.last_us;
+            ahead_us = 0;
+        }
+        clock_us += ahead_us;
+        match state.holds.weight_after(clock_us) {
+            0 => View::untouched(numbers, now_us),
+            held => View { numbers, held, clock_us, shift_us, ahead_us, rebased },
+        }
+    }
+
+    /// Whether `cost` more slots are free now.
+    pub fn has_room(&self, cost: u64) -> bool {
+        self.held + cost <= u64::from(self.numbers.count)
+    }
+
+    /// The numbers for people, for `cost`.
+    pub fn reading(&self, state: Option<&State>, cost: u64) -> Reading {
+        let count = u64::from(self.numbers.count);
+        let holds = state.filter(|_| self.held > 0).map(|state| &state.holds);
+        let wait_us = |room| {
+            let end_us = holds.and_then(|holds| holds.end_leaving(room));
+            end_us.map_or(0, |end_us| end_us - self.clock_us + self.ahead_us)
+        };
+        Reading {
+            remaining: count.saturating_sub(self.held),
+            retry_after_us: count
+                .checked_sub(cost)
+                .map(|room| if self.held <= room { 0 } else { wait_us(room) }),
+            reset_after_us: wait_us(0),
+        }
+    }
+
+    /// Whether stored time lay too far ahead of now, so that what is held was kept from now on.
+    pub fn rebased(&self) -> bool {
+        self.rebased
+    }
+
+    /// Takes `cost` slots as one hold. It always has a receipt: nothing else could release it.
+    pub fn charge(
+        &mut self,
+        slots: &mut State,
+        cost: u64,
+        now_us: u64,
+        nonce: Option<u64>,
+    ) -> Option<Charge> {
+        // Without a nonce the instant tells one life of the state from another.
+        let incarnation = nonce.unwrap_or(now_us);
+        let slot = self.take(slots, cost, incarnation);
+        Some(Charge { incarnation, at_us: now_us, amount: cost, slot })
+    }
+
+    /// Takes up to `cost` slots though there is no room, as far as force goes; they end with
+    /// `hold_us`, as nobody has a receipt.
+    pub fn force(&mut self, slots: &mut State, cost: u64, now_us: u64) {
+        let forced_max = FORCED_TIMES * u64::from(self.numbers.count);
+        match cost.min(forced_max.saturating_sub(self.held)) {
+            0 => self.save(slots),
+            forced => {
+                self.take(slots, forced, now_us);
+            }
+        }
+    }
+
+    /// Gives back; answers the slots that came back, nothing where nothing changed. Without a
+    /// receipt, whatever ends soonest goes first: it is the likeliest to be abandoned. That is
+    /// O(log n) for each hold that goes.
+    pub fn give_back(&mut self, slots: &mut State, what: GiveBack, now_us: u64) -> Option<u64> {
+        let held = self.held;
+        match what {
+            GiveBack::Unused { charge, unused } => {
+                let hold = self.held_by(slots, &charge)?;
+                self.lower(slots, hold, unused);
+            }
+            GiveBack::Amount(amount) => {
+                let left = held.saturating_sub(amount);
+                while self.held > left
+                    && let Some(hold) = slots.holds.first_after(self.clock_us)
+                {
+                    self.lower(slots, hold, self.held - left);
+                }
+            }
+        }
+        let returned = held - self.held;
+        if returned == 0 {
+            return None;
+        }
+        if self.held == 0 {
+            *self = View::untouched(self.numbers, now_us);
+        }
+        self.save(slots);
+        Some(returned)
+    }
+
+    /// Keeps a slot for another hold from now, never shorter than before, if it is still held;
+    /// answers when it now ends.
+    pub fn renew(&mut self, slots: &mut State, charge: &Charge) -> Option<u64> {
+        let hold = self.held_by(slots, charge)?;
+        let end_us = hold.end_us.max(self.clock_us + self.numbers.hold_us);
+        slots.forget(hold);
+        slots.put(Hold { end_us, ..hold }, charge.incarnation);
+        slots.last_us = self.clock_us;
+        self.save(slots);
+        Some(end_us - self.shift_us)
+    }
+
+    /// Stores a re-base, and forgets what has ended once all has.
+    pub fn save(&self, slots: &mut State) {
+        slots.shift_us = self.shift_us;
+        if self.held == 0 {
+            slots.clear();
+        }
+    }
+
+    fn untouched(numbers: &'n Numbers, now_us: u64) -> View<'n> {
+        View { numbers, held: 0, clock_us: now_us, shift_us: 0, ahead_us: 0, rebased: false }
+    }
+
+    /// Takes a hold of `weight`; answers which slot it is.
+    fn take(&mut self, slots: &mut State, weight: u64, incarnation: u64) -> u64 {
+        self.save(slots);
+        slots.forget_ended(self.clock_us);
+        let slot = slots.taken;
+        slots.taken += 1;
+        slots.last_us = self.clock_us;
+        slots.put(Hold { end_us: self.clock_us + self.numbers.hold_us, slot, weight }, incarnation);
+        self.held += weight;
+        slot
+    }
+
+    /// The hold of a receipt, unless it has ended or was released.
+    fn held_by(&self, slots: &State, charge: &Charge) -> Option<Hold> {
+        // Untouched, the view no longer runs on the clock of the holds that ended.
+        let end = slots.ends.get(&charge.slot).filter(|_| self.held > 0)?;
+        if end.incarnation != charge.incarnation || end.end_us <= self.clock_us {
+            return None;
+        }
+        slots.holds.get(end.end_us, charge.slot)
+    }
+
+    /// Lowers a hold by at most `by`.
+    fn lower(&mut self, slots: &mut State, hold: Hold, by: u64) {
+        let by = by.min(hold.weight);
+        self.held -= by;
+        if by == hold.weight {
+            slots.forget(hold);
+        } else {
+            slots.holds.remove(hold.end_us, hold.slot);
+            slots.holds.insert(Hold { weight: hold.weight - by, ..hold });
+        }
+    }
+}
+
+impl State {
+    /// When the last hold ends.
+    pub fn gone_us(&self) -> u64 {
+        self.holds.end_leaving(0).map_or(0, |end_us| end_us.saturating_sub(self.shift_us))
+    }
+
+    /// The bytes it holds beside the enum that names it.
+    pub fn heap_bytes(&self) -> usize {
+        size_of::<State>() + self.ends.len() * (HOLD_BYTES + END_BYTES)
+    }
+
+    fn put(&mut self, hold: Hold, incarnation: u64) {
+        self.holds.insert(hold);
+        self.ends.insert(hold.slot, End { end_us: hold.end_us, incarnation });
+    }
+
+    fn forget(&mut self, hold: Hold) {
+        self.holds.remove(hold.end_us, hold.slot);
+        self.ends.remove(&hold.slot);
+    }
+
+    /// Forgets holds that have ended: some of them, so that no single call pays for all.
+    fn forget_ended(&mut self, clock_us: u64) {
+        for _ in 0..FORGOTTEN_MOST {
+            let Some(hold) = self.holds.pop_ended(clock_us) else { return };
+            self.ends.remove(&hold.slot);
+        }
+    }
+
+    /// Nothing held; slots go on counting, so that no old receipt names a new one.
+    fn clear(&mut self) {
+        *self = State { taken: self.taken, ..State::default() };
+    }
+}
+
+/// How many integers `concurrency.lua` replies for a tier.
+pub const REPLY_WIDTH: usize = 3;
+/// More than one, so that expired holds get fewer; few, so that taking a slot stays cheap.
+const FORGOTTEN_MOST: usize = 64;
+/// A slot's place in the map: nodes of a B-tree are two thirds full.
+const END_BYTES: usize = size_of::<(u64, End)>() * 3 / 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW_US: u64 = 1_700_000_000_000_000;
+    const SECOND_US: u64 = 1_000_000;
+
+    const NUMBERS: Numbers = Numbers { count: 10, hold_us: 30 * SECOND_US };
+
+    /// Slots with one set of numbers after the other, and everything that can be done to them.
+    #[derive(Clone, Default)]
+    struct Slots {
+        state: State,
+        nonce: u64,
+    }
+
+    impl Slots {
+        fn take(&mut self, numbers: &Numbers, cost: u64, now_us: u64) -> Charge {
+            self.nonce += 1;
+            let mut view = View::of(Some(&self.state), numbers, now_us);
+            assert!(view.has_room(cost), "no room for {cost}: {view:?}");
+            view.charge(&mut self.state, cost, now_us, Some(self.nonce)).unwrap()
+        }
+
+        fn release(&mut self, numbers: &Numbers, charge: Charge, now_us: u64) -> Option<u64> {
+            let what = GiveBack::Unused { charge, unused: charge.amount };
+            View::of(Some(&self.state), numbers, now_us).give_back(&mut self.state, what, now_us)
+        }
+
+        fn reading(&self, numbers: &Numbers, cost: u64, now_us: u64) -> Reading {
+            View::of(Some(&self.state), numbers, now_us).reading(Some(&self.state), cost)
+        }
+
+        fn held(&self, numbers: &Numbers, now_us: u64) -> u64 {
+            View::of(Some(&self.state), numbers, now_us).held
+        }
+    }
+
+    #[test]
+    fn a_slot_ends_by_release_or_at_hold() {
+        let mut slots = Slots::default();
+        let first = slots.take(&NUMBERS, 4, NOW_US);
+        slots.take(&NUMBERS, 6, NOW_US + SECOND_US);
+        assert_eq!(
+            slots.reading(&NUMBERS, 4, NOW_US + SECOND_US),
+            Reading {
+                remaining: 0,
+                retry_after_us: Some(29 * SECOND_US),
+                reset_after_us: 30 * SECOND_US
+            }
+        );
+        assert_eq!(slots.release(&NUMBERS, first, NOW_US + SECOND_US), Some(4));
+        assert_eq!(slots.release(&NUMBERS, first, NOW_US + SECOND_US), None);
+        assert_eq!(slots.held(&NUMBERS, NOW_US + 31 * SECOND_US - 1), 6);
+        assert_eq!(slots.held(&NUMBERS, NOW_US + 31 * SECOND_US), 0);
+    }
+
+    #[test]
+    fn an_expired_slot_gives_nothing_back() {
+        let mut slots = Slots::default();
+        let expired = slots.take(&NUMBERS, 1, NOW_US);
+        slots.take(&NUMBERS, 1, NOW_US + SECOND_US);
+        assert_eq!(slots.release(&NUMBERS, expired, NOW_US + NUMBERS.hold_us), None);
+        assert_eq!(slots.held(&NUMBERS, NOW_US + NUMBERS.hold_us), 1);
+    }
+
+    #[test]
+    fn a_receipt_of_another_life_gives_nothing_back() {
+        let mut slots = Slots::default();
+        let old = slots.take(&NUMBERS, 1, NOW_US);
+        slots.state = State::default();
+        let new = slots.take(&NUMBERS, 1, NOW_US);
+        assert_eq!(old.slot, new.slot);
+        assert_eq!(slots.release(&NUMBERS, old, NOW_US), None);
+        assert_eq!(slots.release(&NUMBERS, new, NOW_US), Some(1));
+        assert_eq!(slots.release(&NUMBERS, new, NOW_US), None);
+    }
+
+    #[test]
+    fn a_receipt_outlives_changed_numbers_and_a_stepped_clock() {
+        let mut slots = Slots::default();
+        let charge = slots.take(&NUMBERS, 5, NOW_US);
+        let changed = Numbers { count: 3, hold_us: SECOND_US };
+        let hour_ago_us = NOW_US - 3_600 * SECOND_US;
+        assert_eq!(slots.held(&changed, hour_ago_us), 5);
+        assert_eq!(slots.release(&changed, charge, hour_ago_us), Some(5));
+    }
+
+    #[test]
+    fn a_changed_count_binds_at_once_and_a_changed_hold_from_then_on() {
+        let mut slots = Slots::default();
+        slots.take(&NUMBERS, 5, NOW_US);
+        let smaller = Numbers { count: 5, hold_us: SECOND_US };
+        assert_eq!(slots.reading(&smaller, 1, NOW_US).retry_after_us, Some(30 * SECOND_US));
+        let larger = Numbers { count: 6, hold_us: SECOND_US };
+        slots.take(&larger, 1, NOW_US);
+        assert_eq!(slots.held(&larger, NOW_US + SECOND_US), 5);
+    }
+
+    #[test]
+    fn a_clock_that_stepped_back_locks_nobody_out_for_longer_than_a_hold() {
+        let mut slots = Slots::default();
+        slots.take(&NUMBERS, 10, NOW_US);
+        let hour_ago_us = NOW_US - 3_600 * SECOND_US;
+        let view = View::of(Some(&slots.state), &NUMBERS, hour_ago_us);
+        assert!(view.rebased() && !view.has_room(1));
+        view.save(&mut slots.state);
+        let reading = slots.reading(&NUMBERS, 1, hour_ago_us);
+        assert_eq!(reading.retry_after_us, Some(NUMBERS.hold_us));
+        assert_eq!(slots.held(&NUMBERS, hour_ago_us + NUMBERS.hold_us), 0);
+    }
+
+    #[test]
+    fn renewing_keeps_a_slot_for_another_hold_and_never_shortens_it() {
+        let mut slots = Slots::default();
+        let charge = slots.take(&NUMBERS, 2, NOW_US);
+        let renew = |slots: &mut Slots, numbers: &Numbers, now_us| {
+            View::of(Some(&slots.state), numbers, now_us).renew(&mut slots.state, &charge)
+        };
+        let later_us = NOW_US + 20 * SECOND_US;
+        let end_us = later_us + NUMBERS.hold_us;
+        assert_eq!(renew(&mut slots, &NUMBERS, later_us), Some(end_us));
+        let shorter = Numbers { hold_us: SECOND_US, ..NUMBERS };
+        assert_eq!(renew(&mut slots, &shorter, later_us), Some(end_us));
+        assert_eq!(slots.held(&NUMBERS, end_us - 1), 2);
+        assert_eq!(renew(&mut slots, &NUMBERS, end_us), None);
+        assert_eq!(slots.held(&NUMBERS, end_us), 0);
+    }
+
+    #[test]
+    fn force_ends_at_twice_the_capacity() {
+        let mut slots = Slots::default();
+        for _ in 0..3 {
+            View::of(Some(&slots.state), &NUMBERS, NOW_US).force(&mut slots.state, 9, NOW_US);
+        }
+        assert_eq!(slots.held(&NUMBERS, NOW_US), 20);
+        assert_eq!(slots.held(&NUMBERS, NOW_US + NUMBERS.hold_us), 0);
+    }
+
+    #[test]
+    fn without_a_receipt_whatever_ends_soonest_goes_first() {
+        let mut slots = Slots::default();
+        let first = slots.take(&NUMBERS, 3, NOW_US);
+        let second = slots.take(&NUMBERS, 3, NOW_US);
+        let mut view = View::of(Some(&slots.state), &NUMBERS, NOW_US);
+        assert_eq!(view.give_back(&mut slots.state, GiveBack::Amount(4), NOW_US), Some(4));
+        assert_eq!(slots.release(&NUMBERS, first, NOW_US), None);
+        assert_eq!(slots.release(&NUMBERS, second, NOW_US), Some(2));
+    }
+
+    #[test]
+    fn ten_thousand_calls_in_one_instant_are_ten_thousand_slots() {
+        let numbers = Numbers { count: 10_000, hold_us: SECOND_US };
+        let mut slots = Slots::default();
+        let charges: Vec<Charge> = (0..10_000).map(|_| slots.take(&numbers, 1, NOW_US)).collect();
+        assert_eq!(slots.reading(&numbers, 1, NOW_US).remaining, 0);
+        for charge in charges {
+            assert_eq!(slots.release(&numbers, charge, NOW_US), Some(1));
+        }
+        assert_eq!(slots.held(&numbers, NOW_US), 0);
+    }
+
+    #[test]
+    fn a_cost_above_the_count_never_has_room() {
+        let slots = Slots::default();
+        assert_eq!(slots.reading(&NUMBERS, 10, NOW_US).retry_after_us, Some(0));
+        assert_eq!(slots.reading(&NUMBERS, 11, NOW_US).retry_after_us, None);
+    }
+
+    #[test]
+    fn taking_slots_forgets_the_expired_ones_a_few_at_a_time() {
+        let numbers = Numbers { count: 1_000_000, hold_us: SECOND_US };
+        let mut slots = Slots::default();
+        for i in 0..10 * FORGOTTEN_MOST as u64 {
+            slots.take(&numbers, 1, NOW_US + i);
+        }
+        let last_us = NOW_US + SECOND_US + 10 * FORGOTTEN_MOST as u64 - 2;
+        for kept in (1..10).rev() {
+            slots.take(&numbers, 1, last_us);
+            assert!(slots.state.ends.len() >= kept * FORGOTTEN_MOST, "forgets all at once");
+        }
+        slots.take(&numbers, 1, last_us);
+        assert_eq!(slots.state.ends.len() as u64, slots.held(&numbers, last_us));
+    }
+
+    #[test]
+    fn reads_as_the_policy_says_it() {
+        assert_eq!(NUMBERS.to_string(), "10 hold 30s");
+    }
+
+    /// What is held, straight from the definition: every hold with its end by the store's clock.
+    #[derive(Clone, Default)]
+    struct Oracle {
+        /// When it ends, and its weight; in the order taken, expired and released ones too.
+        holds: Vec<(i128, u64)>,
+        last_us: i128,
+    }
+
+    impl Oracle {
+        /// What is held at an instant, re-based where the clock stepped back, and the instant that
+        /// rules.
+        fn at(&self, hold_us: u64, now_us: u64) -> (Oracle, i128) {
+            let mut oracle = self.clone();
+            let ahead_us = self.last_us - i128::from(now_us);
+            if ahead_us > i128::from(hold_us.min(SECOND_US)) {
+                oracle.holds.iter_mut().for_each(|(end_us, _)| *end_us -= ahead_us);
+                oracle.last_us -= ahead_us;
+            }
+            let rules_us = oracle.last_us.max(now_us.into());
+            if oracle.forget_unless_held(rules_us) {
+                return (oracle, now_us.into());
+            }
+            (oracle, rules_us)
+        }
+
+        /// With nothing held, there is nothing that could be held again by an earlier instant.
+        fn forget_unless_held(&mut self, rules_us: i128) -> bool {
+            let forgets = self.held_after(rules_us) == 0;
+            if forgets {
+                self.holds.iter_mut().for_each(|hold| hold.1 = 0);
+            }
+            forgets
+        }
+
+        /// Lowers one hold, if it is held; answers by how much.
+        fn lower(&mut self, i: usize, by: u64, rules_us: i128) -> u64 {
+            let (end_us, weight) = &mut self.holds[i];
+            let by = if *end_us > rules_us { by.min(*weight) } else { 0 };
+            *weight -= by;
+            by
+        }
+
+        fn held_after(&self, at_us: i128) -> u64 {
+            self.holds.iter().filter(|(end_us, _)| *end_us > at_us).map(|(_, weight)| weight).sum()
+        }
+
+        /// The least wait after which no more than `room` is held.
+        fn wait_us(&self, room: u64, rules_us: i128, now_us: u64) -> u64 {
+            let ends = self.holds.iter().map(|(end_us, _)| *end_us).chain([rules_us]);
+            let fits =
+                ends.filter(|end_us| *end_us >= rules_us && self.held_after(*end_us) <= room);
+            match fits.min().unwrap() {
+                first_us if first_us == rules_us => 0,
+                first_us => u64::try_from(first_us - i128::from(now_us)).unwrap(),
+            }
+        }
+    }
+
+    struct Xorshift(u64);
+
+    impl Xorshift {
+        fn below(&mut self, bound: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 >> 11) % bound
+        }
+
+        /// Of any magnitude up to 2^`bits`.
+        fn any(&mut self, bits: u64) -> u64 {
+            let magnitude = self.below(bits + 1);
+            self.below(1 << magnitude)
+        }
+    }
+
+    #[test]
+    fn agrees_with_the_definition_whatever_happens() {
+        for seed in 1..=1_000_u64 {
+            let mut random = Xorshift(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let mut now_us = NOW_US;
+            let mut numbers = Numbers { count: 12, hold_us: SECOND_US };
+            let (mut slots, mut oracle) = (Slots::default(), Oracle::default());
+            let mut charges: Vec<(Charge, usize)> = Vec::new();
+            for step in 0..300 {
+                let at = format!("seed {seed}, step {step}");
+                match random.below(20) {
+                    0..8 => now_us += random.any(22),
+                    8 => now_us += random.any(34),
+                    9 => now_us -= random.any(21),
+                    10 if step % 4 == 0 => now_us -= random.any(34),
+                    11 => {
+                        numbers = Numbers {
+                            count: 1 + random.any(8) as u32,
+                            hold_us: 1_000 + random.any(26),
+                        };
+                    }
+                    12 if step % 8 == 0 => {
+                        slots.state = State::default();
+                        oracle.holds.iter_mut().for_each(|hold| hold.1 = 0);
+                        // Without a nonce only the instant tells lives apart, and the clock may
+                        // step back to it.
+                        charges.retain(|(charge, _)| charge.incarnation < NOW_US / 2);
+                    }
+                    _ => {}
+                }
+                let (mut now_held, rules_us) = oracle.at(numbers.hold_us, now_us);
+                let count = u64::from(numbers.count);
+                let held = now_held.held_after(rules_us);
+                let cost = (1 + random.any(8)).min(count);
+                let mut view = View::of(Some(&slots.state), &numbers, now_us);
+                let expected = Reading {
+                    remaining: count.saturating_sub(held),
+                    retry_after_us: Some(now_held.wait_us(count - cost, rules_us, now_us)),
+                    reset_after_us: now_held.wait_us(0, rules_us, now_us),
+                };
+                assert_eq!(view.reading(Some(&slots.state), cost), expected, "{at}: {view:?}");
+                assert_eq!(view.has_room(cost), held + cost <= count, "{at}");
+                let last_end_us = now_us + expected.reset_after_us;
+                assert!(
+                    view.rebased() || held == 0 || slots.state.gone_us() == last_end_us,
+                    "{at}"
+                );
+
+                let end_us = rules_us + i128::from(numbers.hold_us);
+                let take = |oracle: &mut Oracle, weight| {
+                    *oracle = now_held.clone();
+                    oracle.last_us = rules_us;
+                    oracle.holds.push((end_us, weight));
+                };
+                match random.below(8) {
+                    0..4 if held + cost <= count => {
+                        slots.nonce += 1;
+                        let nonce = Some(slots.nonce).filter(|_| random.below(2) == 0);
+                        let charge = view.charge(&mut slots.state, cost, now_us, nonce).unwrap();
+                        charges.push((charge, oracle.holds.len()));
+                        take(&mut oracle, cost);
+                    }
+                    0..4 => {
+                        if view.rebased() {
+                            view.save(&mut slots.state);
+                            oracle = now_held;
+                        }
+                        let wait_us = expected.retry_after_us.unwrap();
+                        let has_room_at =
+                            |at_us| View::of(Some(&slots.state), &numbers, at_us).has_room(cost);
+                        assert!(!has_room_at(now_us + wait_us - 1), "{at}: too long");
+                        assert!(has_room_at(now_us + wait_us), "{at}: too short");
+                    }
+                    4 if step % 3 == 0 => {
+                        let forced = random.any(9);
+                        view.force(&mut slots.state, forced, now_us);
+                        match forced.min((2 * count).saturating_sub(held)) {
+                            0 => oracle = now_held,
+                            forced => take(&mut oracle, forced),
+                        }
+                    }
+                    5 if step % 3 == 0 => {
+                        let amount = random.any(6);
+                        let mut order: Vec<usize> = (0..now_held.holds.len()).collect();
+                        order.sort_by_key(|i| now_held.holds[*i].0);
+                        let mut back = 0;
+                        for i in order {
+                            back += now_held.lower(i, amount - back, rules_us);
+                        }
+                        let what = GiveBack::Amount(amount);
+                        let returned = view.give_back(&mut slots.state, what, now_us);
+                        assert_eq!(returned, Some(back).filter(|back| *back > 0), "{at}");
+                        if back > 0 {
+                            now_held.forget_unless_held(rules_us);
+                            oracle = now_held;
+                        }
+                    }
+                    6 | 7 if !charges.is_empty() => {
+                        let recent = charges.len() as u64 - 1;
+                        let (charge, i) = charges[(recent - random.any(6).min(recent)) as usize];
+                        if random.below(3) == 0 {
+                            let renewed = view.renew(&mut slots.state, &charge);
+                            let (old_end_us, weight) = now_held.holds[i];
+                            assert_eq!(
+                                renewed.is_some(),
+                                weight > 0 && old_end_us > rules_us,
+                                "{at}"
+                            );
+                            if let Some(renewed_us) = renewed {
+                                oracle = now_held;
+                                oracle.last_us = rules_us;
+                                oracle.holds[i].0 = old_end_us.max(end_us);
+                                assert_eq!(i128::from(renewed_us), oracle.holds[i].0, "{at}");
+                            }
+                        } else {
+                            let unused = random.below(charge.amount + 1);
+                            let what = GiveBack::Unused { charge, unused };
+                            let returned = view.give_back(&mut slots.state, what, now_us);
+                            let back = now_held.lower(i, unused, rules_us);
+                            assert_eq!(returned, Some(back).filter(|back| *back > 0), "{at}");
+                            if back > 0 {
+                                now_held.forget_unless_held(rules_us);
+                                oracle = now_held;
+                            }
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}

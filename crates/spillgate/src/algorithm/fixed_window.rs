@@ -1,0 +1,600 @@
+//! Fixed window: per window ≤ count.
+//!
+//! Windows of a period are aligned to the epoch, those of a day, week, month or year to a calendar.
+//!
+//! State is one window and what was used in it. It counts for as long as that window lasts,
+//! whichever numbers are in force, and is gone with its end. The first charge that finds it to be
+//! another window than the one of its own numbers moves what was used into that one.
+
+use std::fmt;
+use std::ops::Range;
+
+use super::{Charge, FORCED_TIMES, GiveBack, Reading, tolerated_us};
+use crate::calendar::Calendar;
+
+/// At most `count` in each window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// The capacity.
+    pub count: u32,
+    /// When windows begin and end.
+    pub window: Window,
+}
+
+/// When windows begin and end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Window {
+    /// Every so often, aligned to the epoch.
+    Every {
+        /// How often.
+        period_us: u64,
+    },
+    /// As the calendar has them.
+    Calendar(Calendar),
+}
+
+/// A window and what was used in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// When the window began.
+    pub start_us: u64,
+    /// When it ends.
+    pub end_us: u64,
+    /// What was used in it; never 0 where it is stored.
+    pub used: u32,
+    /// This life's name; 0 until the first receipt.
+    pub incarnation: u64,
+}
+
+/// The window at an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View<'n> {
+    numbers: &'n Numbers,
+    /// The window that counts; an empty one while nothing is used.
+    state: State,
+    now_us: u64,
+    rebased: bool,
+}
+
+/// How much is used, and for how long still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// What is used in the window.
+    pub used: u64,
+    /// Until the window ends; 0 while nothing is used.
+    pub left_us: u64,
+}
+
+impl Numbers {
+    /// These numbers as `fixed_window.lua` reads them, a calendar as the windows around the
+    /// caller's estimate of the store's time.
+    pub fn words(&self, out: &mut Vec<u64>, estimate_us: u64) {
+        let (period_us, around) = match &self.window {
+            Window::Every { period_us } => (*period_us, [0; 4]),
+            Window::Calendar(calendar) => (0, calendar.around(estimate_us)),
+        };
+        out.extend([u64::from(self.count), period_us]);
+        out.extend(around);
+    }
+
+    /// The numbers for people, from what `fixed_window.lua` replies.
+    pub fn reading(&self, reply: &[i64; REPLY_WIDTH], cost: u64) -> Reading {
+        let [used, left_us] = reply.map(|word| word.max(0) as u64);
+        Level { used, left_us }.reading(self, cost)
+    }
+
+    /// The longest that a window can last.
+    pub fn longest_wait_us(&self) -> u64 {
+        match &self.window {
+            Window::Every { period_us } => *period_us,
+            Window::Calendar(calendar) => calendar.longest_us(),
+        }
+    }
+}
+
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/", self.count)?;
+        match &self.window {
+            Window::Every { period_us } => crate::limit::write_period(f, *period_us),
+            Window::Calendar(calendar) => calendar.fmt(f),
+        }
+    }
+}
+
+impl Window {
+    /// The window that contains an instant.
+    pub fn at(&self, at_us: u64) -> Range<u64> {
+        match self {
+            Window::Every { period_us } => {
+                let start_us = at_us - at_us % period_us;
+                start_us..start_us.saturating_add(*period_us)
+            }
+            Window::Calendar(calendar) => {
+                let [_, start_us, end_us, _] = calendar.around(at_us);
+                start_us..end_us
+            }
+        }
+    }
+}
+
+impl<'n> View<'n> {
+    /// The stored window as it stands at `now_us` under `numbers`.
+    pub fn of(state: Option<&State>, numbers: &'n Numbers, now_us: u64) -> View<'n> {
+        let untouched =
+            View { numbers, state: State::new(now_us..now_us, 0), now_us, rebased: false };
+        match state {
+            Some(state) if now_us < state.end_us => {
+                let ahead_us = state.start_us.saturating_sub(now_us);
+                if ahead_us <= tolerated_us(numbers.longest_wait_us()) {
+                    return View { state: *state, ..untouched };
+                }
+                let window = numbers.window.at(now_us);
+                let state = State::new(window, state.used);
+                View { state, rebased: true, ..untouched }
+            }
+            _ => untouched,
+        }
+    }
+
+    /// Whether `cost` more fits now.
+    pub fn has_room(&self, cost: u64) -> bool {
+        self.level().has_room(self.numbers, cost)
+    }
+
+    /// The numbers for people, for `cost`.
+    pub fn reading(&self, cost: u64) -> Reading {
+        self.level().reading(self.numbers, cost)
+    }
+
+    /// Whether the stored window lay too far ahead of now, so that usage was kept from now on.
+    pub fn rebased(&self) -> bool {
+        self.rebased
+    }
+
+    /// Uses `cost` in the current window of these numbers.
+    pub fn charge(&mut self, cost: u64, now_us: u64) {
+        // Only here is the calendar asked: a stored window that contains now rules by itself.
+        let window = self.numbers.window.at(now_us.max(self.state.start_us));
+        if window != (self.state.start_us..self.state.end_us) {
+            self.state = State::new(window, self.state.used);
+        }
+        // What has room, or is forced, ends at twice the largest count, which fits.
+        self.state.used = self.state.used.saturating_add(cost as u32);
+    }
+
+    /// Uses up to `cost` though there is no room, as far as force goes.
+    pub fn force(&mut self, cost: u64, now_us: u64) {
+        let forced_max = FORCED_TIMES * u64::from(self.numbers.count);
+        let cost = cost.min(forced_max.saturating_sub(self.level().used));
+        if cost > 0 {
+            self.charge(cost, now_us);
+        }
+    }
+
+    /// A receipt for `amount` charged just now; begins a life of `nonce` if there is none.
+    pub fn receipt(&mut self, amount: u64, now_us: u64, nonce: u64) -> Charge {
+        if self.state.incarnation == 0 {
+            self.state.incarnation = nonce;
+        }
+        Charge { incarnation: self.state.incarnation, at_us: now_us, amount, slot: 0 }
+    }
+
+    /// Gives back; answers how much came back, nothing where nothing changed.
+    pub fn give_back(&mut self, what: GiveBack, now_us: u64) -> Option<u64> {
+        let back = match what {
+            GiveBack::Unused { charge, unused } if self.holds(&charge, now_us) => unused,
+            GiveBack::Unused { .. } => 0,
+            GiveBack::Amount(amount) => amount,
+        };
+        let back = back.min(self.level().used);
+        self.state.used -= back as u32;
+        (back > 0).then_some(back)
+    }
+
+    /// What to store; nothing once untouched.
+    pub fn state(&self) -> Option<State> {
+        (self.state.used > 0).then_some(self.state)
+    }
+
+    /// Whether a charge is part of what is used: a life never outlasts its window.
+    fn holds(&self, charge: &Charge, now_us: u64) -> bool {
+        charge.incarnation != 0
+            && charge.incarnation == self.state.incarnation
+            && charge.at_us <= now_us
+    }
+
+    fn level(&self) -> Level {
+        let State { used, end_us, .. } = self.state;
+        let left_us = if used == 0 { 0 } else { end_us.saturating_sub(self.now_us) };
+        Level { used: u64::from(used), left_us }
+    }
+}
+
+impl State {
+    fn new(window: Range<u64>, used: u32) -> State {
+        State { start_us: window.start, end_us: window.end, used, incarnation: 0 }
+    }
+}
+
+impl Level {
+    fn has_room(self, numbers: &Numbers, cost: u64) -> bool {
+        cost <= u64::from(numbers.count).saturating_sub(self.used)
+    }
+
+    /// The numbers for people, for `cost`.
+    pub fn reading(self, numbers: &Numbers, cost: u64) -> Reading {
+        let fits = self.has_room(numbers, cost);
+        Reading {
+            remaining: u64::from(numbers.count).saturating_sub(self.used),
+            retry_after_us: Some(if fits { 0 } else { self.left_us }),
+            reset_after_us: self.left_us,
+        }
+    }
+}
+
+/// How many integers `fixed_window.lua` replies for a tier.
+pub const REPLY_WIDTH: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::testing::{DAY, HOUR, NOON, Random, SECOND, Stored};
+    use crate::algorithm::{self, Intent};
+    use crate::calendar::CalendarUnit;
+
+    fn every(count: u32, period_us: u64) -> algorithm::Numbers {
+        algorithm::Numbers::FixedWindow(Numbers { count, window: Window::Every { period_us } })
+    }
+
+    fn calendar(count: u32, unit: CalendarUnit, zone: &str) -> algorithm::Numbers {
+        let window = Window::Calendar(Calendar::new(unit, zone).unwrap());
+        algorithm::Numbers::FixedWindow(Numbers { count, window })
+    }
+
+    #[test]
+    fn allows_the_count_in_each_window_aligned_to_the_epoch() {
+        let mut stored = Stored::new(every(10, 90 * SECOND));
+        let start = NOON - NOON % (90 * SECOND);
+        for window in 0..3 {
+            let start = start + window * 90 * SECOND;
+            assert!(stored.allows(4, start));
+            assert!(stored.allows(6, start + SECOND));
+            let (allowed, reading) = stored.check(1, start + 30 * SECOND);
+            let ends_us = Some(60 * SECOND);
+            assert!(!allowed);
+            assert_eq!((reading.remaining, reading.retry_after_us), (0, ends_us));
+            assert!(!stored.allows(1, start + 90 * SECOND - 1));
+        }
+    }
+
+    #[test]
+    fn allows_104250_a_day_and_not_one_more() {
+        let mut stored = Stored::new(calendar(104_250, CalendarUnit::Day, "Europe/Berlin"));
+        // 2026-03-29, a day of 23 hours.
+        let (start, end) = (1_774_738_800 * SECOND, 1_774_821_600 * SECOND);
+        for k in 0..104_250 {
+            assert!(stored.allows(1, start + k * 700_000), "{k}");
+        }
+        let (allowed, reading) = stored.check(1, end - SECOND);
+        assert_eq!((allowed, reading.retry_after_us), (false, Some(SECOND)));
+        assert!(stored.allows(104_250, end));
+    }
+
+    #[test]
+    fn another_count_binds_and_helps_at_once() {
+        let mut stored = Stored::new(every(10, HOUR));
+        assert!(stored.allows(8, NOON));
+        stored.numbers = every(5, HOUR);
+        let (allowed, reading) = stored.check(1, NOON + 1);
+        assert!(!allowed);
+        assert_eq!((reading.remaining, reading.retry_after_us), (0, Some(HOUR - 1)));
+        stored.numbers = every(20, HOUR);
+        assert!(stored.allows(12, NOON + 2));
+        assert!(!stored.allows(1, NOON + 3));
+    }
+
+    #[test]
+    fn a_window_of_other_numbers_counts_until_its_own_end() {
+        let mut stored = Stored::new(calendar(10, CalendarUnit::Day, "UTC"));
+        assert!(stored.allows(8, NOON));
+        stored.numbers = every(10, HOUR);
+        let (allowed, reading) = stored.check(3, NOON + 1);
+        assert_eq!((allowed, reading.retry_after_us), (false, Some(12 * HOUR - 1)));
+        assert!(!stored.clone().allows(3, NOON + 12 * HOUR - 1));
+        assert!(stored.clone().allows(10, NOON + 12 * HOUR));
+        // A charge carries it into the window of the new numbers, where it ends.
+        assert!(stored.allows(1, NOON + 2));
+        assert_eq!(stored.peek(NOON + 2).remaining, 1);
+        assert!(stored.allows(10, NOON + HOUR));
+    }
+
+    #[test]
+    fn a_window_carried_into_a_longer_one_counts_to_its_end() {
+        let mut stored = Stored::new(every(10, HOUR));
+        assert!(stored.allows(8, NOON));
+        stored.numbers = calendar(10, CalendarUnit::Month, "UTC");
+        assert!(stored.allows(2, NOON + 1));
+        assert!(!stored.allows(1, NOON + DAY));
+        // 2026-04-01
+        assert_eq!(
+            stored.check(1, NOON + DAY).1.retry_after_us,
+            Some(1_775_001_600 * SECOND - NOON - DAY)
+        );
+    }
+
+    #[test]
+    fn a_window_that_begins_within_a_second_counts_already() {
+        let mut stored = Stored::new(every(10, HOUR));
+        assert!(stored.allows(10, NOON));
+        let before = stored.clone();
+        let (allowed, reading) = stored.check(1, NOON - SECOND);
+        assert_eq!((allowed, reading.retry_after_us), (false, Some(HOUR + SECOND)));
+        assert_eq!(stored.state, before.state);
+    }
+
+    #[test]
+    fn a_window_far_ahead_is_moved_to_now_with_what_was_used() {
+        let mut stored = Stored::new(every(10, HOUR));
+        assert!(stored.allows(8, NOON + DAY));
+        let now = NOON + HOUR / 2;
+        assert_eq!(stored.peek(now).reset_after_us, HOUR / 2);
+        let before = stored.clone();
+        stored.step(0, Intent::Peek, now);
+        assert_eq!(stored.state, before.state, "a peek writes nothing");
+        let (allowed, reading) = stored.check(3, now);
+        assert!(!allowed);
+        assert_eq!((reading.remaining, reading.retry_after_us), (2, Some(HOUR / 2)));
+        assert_ne!(stored.state, before.state, "a denial writes the re-base");
+        assert!(stored.allows(10, NOON + HOUR));
+    }
+
+    #[test]
+    fn force_ends_at_twice_the_count_and_never_lowers() {
+        let mut stored = Stored::new(every(10, HOUR));
+        stored.force(15, NOON);
+        stored.force(u64::MAX, NOON);
+        let Some(algorithm::State::FixedWindow(state)) = &stored.state else { panic!() };
+        assert_eq!(state.used, 20);
+        let before = stored.clone();
+        stored.numbers = calendar(3, CalendarUnit::Month, "UTC");
+        stored.force(5, NOON + 1);
+        assert_eq!(stored.state, before.state);
+    }
+
+    #[test]
+    fn a_receipt_gives_back_in_its_own_window_only() {
+        let mut stored = Stored::new(every(10, HOUR));
+        let charge = stored.reserve(7, 99, NOON);
+        let unused = |unused| GiveBack::Unused { charge, unused };
+        assert_eq!(stored.clone().give_back(unused(7), NOON - 1), 0, "before it was charged");
+        assert_eq!(stored.clone().give_back(unused(7), NOON + HOUR), 0, "after its window");
+        let other = Charge { incarnation: 98, ..charge };
+        assert_eq!(stored.give_back(GiveBack::Unused { charge: other, unused: 7 }, NOON), 0);
+        assert_eq!(stored.give_back(unused(3), NOON + HOUR - 1), 3);
+        assert_eq!(stored.peek(NOON).remaining, 6);
+        assert_eq!(stored.give_back(unused(9), NOON + 1), 4);
+        assert_eq!(stored.state, None);
+        // What is used by others since is theirs.
+        assert!(stored.allows(5, NOON + 2));
+        assert_eq!(stored.give_back(unused(2), NOON + 3), 0);
+    }
+
+    #[test]
+    fn a_charge_under_another_window_ends_the_life_of_older_receipts() {
+        let mut stored = Stored::new(every(10, HOUR));
+        let charge = stored.reserve(3, 99, NOON);
+        stored.numbers = every(10, 2 * HOUR);
+        let what = GiveBack::Unused { charge, unused: 1 };
+        assert_eq!(stored.clone().give_back(what, NOON), 1);
+        assert!(stored.allows(1, NOON));
+        assert_eq!(stored.give_back(what, NOON), 0);
+    }
+
+    #[test]
+    fn an_amount_is_given_back_down_to_nothing() {
+        let mut stored = Stored::new(every(10, HOUR));
+        assert!(stored.allows(7, NOON));
+        assert_eq!(stored.give_back(GiveBack::Amount(3), NOON), 3);
+        assert_eq!(stored.give_back(GiveBack::Amount(9), NOON), 4);
+        assert_eq!(stored.give_back(GiveBack::Amount(9), NOON), 0);
+    }
+
+    #[test]
+    fn displays_as_a_quota() {
+        assert_eq!(every(100, 90 * SECOND).to_string(), "100/90s");
+        assert_eq!(
+            calendar(5, CalendarUnit::Month, "Europe/Berlin").to_string(),
+            "5/month Europe/Berlin"
+        );
+    }
+
+    /// The definition once more: single charges, each in its window; and windows by counting.
+    #[derive(Default)]
+    struct Oracle {
+        window: (i128, i128),
+        charges: Vec<i128>,
+        life: Option<u64>,
+    }
+
+    impl Oracle {
+        fn used(&self) -> i128 {
+            self.charges.iter().sum()
+        }
+
+        /// Forgets what is over, moves what is too far ahead; answers whether it moved anything.
+        fn settle(&mut self, numbers: &Numbers, now: i128) -> bool {
+            if self.charges.is_empty() || self.window.1 <= now {
+                *self = Oracle::default();
+                return false;
+            }
+            let longest = match numbers.window {
+                Window::Every { period_us } => period_us.into(),
+                Window::Calendar(_) => i128::MAX,
+            };
+            if self.window.0 - now <= longest.min(1_000_000) {
+                return false;
+            }
+            self.window = plain_window(&numbers.window, now);
+            self.life = None;
+            true
+        }
+
+        fn charge(&mut self, numbers: &Numbers, amount: i128, now: i128) {
+            let at = if self.charges.is_empty() { now } else { now.max(self.window.0) };
+            let window = plain_window(&numbers.window, at);
+            if window != self.window {
+                self.window = window;
+                self.life = None;
+            }
+            self.charges.push(amount);
+        }
+
+        fn lower(&mut self, amount: i128) -> i128 {
+            let back = amount.min(self.used());
+            self.charges = vec![self.used() - back];
+            self.charges.retain(|charge| *charge > 0);
+            back
+        }
+    }
+
+    /// The window that contains an instant, by plain counting of days since 1970-01-01, a Thursday.
+    fn plain_window(window: &Window, at: i128) -> (i128, i128) {
+        let day = i128::from(DAY);
+        let unit = match window {
+            Window::Every { period_us } => {
+                let period = i128::from(*period_us);
+                return (at.div_euclid(period) * period, (at.div_euclid(period) + 1) * period);
+            }
+            Window::Calendar(calendar) => calendar.to_string(),
+        };
+        let (mut start, mut month, mut year) = (0, 0, 1970);
+        loop {
+            let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+            let months = [31, 28 + i128::from(leap), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+            let length = match unit.as_str() {
+                "day UTC" => return (at.div_euclid(day) * day, (at.div_euclid(day) + 1) * day),
+                "week UTC" => {
+                    let monday = (at + 3 * day).div_euclid(7 * day) * 7 * day - 3 * day;
+                    return (monday, monday + 7 * day);
+                }
+                "month UTC" => months[month] * day,
+                "year UTC" => months.iter().sum::<i128>() * day,
+                other => panic!("{other}"),
+            };
+            if at < start + length {
+                return (start, start + length);
+            }
+            start += length;
+            month = (month + 1) % 12;
+            year += i32::from(month == 0 || unit == "year UTC");
+            month *= usize::from(unit != "year UTC");
+        }
+    }
+
+    #[test]
+    fn agrees_with_counting_single_charges() {
+        for seed in 1..=60 {
+            differ(seed);
+        }
+    }
+
+    fn differ(seed: u64) {
+        let mut random = Random(seed);
+        let kinds = [
+            every(10, 1_000),
+            every(25, 700_000),
+            every(20, 400_000),
+            every(12, 90 * SECOND),
+            every(1, 2 * HOUR),
+            every(1_000_000_000, 366 * DAY),
+            calendar(20, CalendarUnit::Day, "UTC"),
+            calendar(15, CalendarUnit::Week, "UTC"),
+            calendar(30, CalendarUnit::Month, "UTC"),
+            calendar(40, CalendarUnit::Year, "UTC"),
+        ];
+        let mut stored = Stored::new(kinds[random.below(10) as usize].clone());
+        let mut oracle = Oracle::default();
+        let mut receipts: Vec<(Charge, Option<u64>)> = Vec::new();
+        let mut now = NOON + random.below(400 * DAY);
+        for turn in 0..1_500 {
+            now = random.later(now);
+            if random.below(6) == 0 {
+                stored.numbers = kinds[random.below(10) as usize].clone();
+            }
+            let algorithm::Numbers::FixedWindow(numbers) = stored.numbers.clone() else { panic!() };
+            let (count, at) = (i128::from(numbers.count), i128::from(now));
+            let before = (oracle.window, oracle.charges.clone(), oracle.life);
+            let rebased = oracle.settle(&numbers, at);
+            let used = oracle.used();
+            let cost = 1 + random.below(u64::from(numbers.count)) / (1 + random.below(6));
+            let case =
+                format!("seed {seed}, turn {turn}: {numbers} at {now}, cost {cost}, used {used}");
+            let mut saved = false;
+            let reading = match random.below(8) {
+                0 => {
+                    let reading = stored.peek(now);
+                    assert_eq!(reading.retry_after_us == Some(0), used < count, "{case}");
+                    reading
+                }
+                1 => {
+                    let forced = i128::from(cost).min(2 * count - used).max(0);
+                    if forced > 0 {
+                        oracle.charge(&numbers, forced, at);
+                    }
+                    saved = true;
+                    stored.force(cost, now)
+                }
+                2 if !receipts.is_empty() => {
+                    let place = random.below(receipts.len() as u64) as usize;
+                    let (charge, life) = receipts[place];
+                    let unused = random.below(charge.amount + 1);
+                    let holds = life.is_some() && life == oracle.life && charge.at_us <= now;
+                    let expected = if holds { oracle.lower(unused.into()) } else { 0 };
+                    receipts[place].0.amount -= unused;
+                    let returned = stored.give_back(GiveBack::Unused { charge, unused }, now);
+                    assert_eq!(i128::from(returned), expected, "{case}");
+                    saved = expected > 0;
+                    stored.peek(now)
+                }
+                3 => {
+                    let amount = random.below(cost + 1);
+                    let expected = oracle.lower(amount.into());
+                    assert_eq!(
+                        i128::from(stored.give_back(GiveBack::Amount(amount), now)),
+                        expected,
+                        "{case}"
+                    );
+                    saved = expected > 0;
+                    stored.peek(now)
+                }
+                kind => {
+                    let nonce = (kind < 6).then(|| 1 + random.below((1 << 48) - 1));
+                    let intent = nonce.map_or(Intent::Charge, |nonce| Intent::Reserve { nonce });
+                    let (fits, reading, charge) = stored.step(cost, intent, now);
+                    assert_eq!(fits, used + i128::from(cost) <= count, "{case}");
+                    if fits {
+                        oracle.charge(&numbers, cost.into(), at);
+                        oracle.life = oracle.life.or(nonce);
+                    }
+                    saved = fits || rebased;
+                    receipts.extend(charge.map(|charge| (charge, oracle.life)));
+                    if !fits {
+                        // Tight, on what is stored now.
+                        let wait = reading.retry_after_us.unwrap();
+                        assert!(wait > 0 && !stored.clone().allows(cost, now + wait - 1), "{case}");
+                        assert!(stored.clone().allows(cost, now + wait), "{case}");
+                    }
+                    reading
+                }
+            };
+            let used = oracle.used();
+            assert_eq!(i128::from(reading.remaining), (count - used).max(0), "{case}");
+            let reset = if used > 0 { oracle.window.1 - at } else { 0 };
+            assert_eq!(i128::from(reading.reset_after_us), reset, "{case}");
+            if !saved {
+                (oracle.window, oracle.charges, oracle.life) = before;
+            }
+        }
+    }
+}

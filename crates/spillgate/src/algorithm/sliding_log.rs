@@ -1,0 +1,740 @@
+//! Sliding log: in every half-open window of one period, admitted ≤ count, exactly.
+//!
+//! An entry is an instant and what was admitted in it; it is live while instant + period > now. The
+//! entries before the head have expired or were given back: each write moves the head, and only an
+//! admission frees what lies before it, a few chunks at a time.
+//!
+//! State written under other numbers is judged by the new period over the entries from the head on,
+//! and is gone at the latest when it would have been by the period it was written under, which is
+//! also when the store forgets it. No write marks the change, so every call sees the same.
+//!
+//! Instants are kept on the log's own clock, which never goes back: it runs `shift_us` ahead of the
+//! store's, and a re-base is nothing but a larger shift.
+
+use std::fmt;
+
+use self::entries::{Entries, Place};
+use super::{Charge, FORCED_TIMES, GiveBack, Reading, tolerated_us};
+
+mod entries;
+
+/// `count` units in every window of one period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// The capacity.
+    pub count: u32,
+    /// The period.
+    pub period_us: u64,
+}
+
+/// What was admitted of late, and what it was admitted under.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    entries: Entries,
+    /// Where those begin that have neither expired nor been given back, as of the last write.
+    head: Place,
+    /// The units from there on; 0 is an untouched log.
+    used: u64,
+    /// The newest entry's instant, by the log's clock.
+    last_us: u64,
+    /// How far the log's clock runs ahead of the store's.
+    shift_us: u64,
+    count: u32,
+    period_us: u64,
+    /// This life's name; 0 until the first receipt.
+    incarnation: u64,
+}
+
+/// The log at an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View<'n> {
+    numbers: &'n Numbers,
+    /// The live units.
+    pub used: u64,
+    /// Until the log is gone by the period it was written under, where that was another.
+    pub gone_after_us: Option<u64>,
+    head: Place,
+    last_us: u64,
+    /// Now, by the log's clock; the stored instant where that rules.
+    clock_us: u64,
+    /// How far a stored instant, which rules, is ahead of now.
+    ahead_us: u64,
+    shift_us: u64,
+    incarnation: u64,
+    rebased: bool,
+}
+
+impl Numbers {
+    /// These numbers as `sliding_log.lua` reads them.
+    pub fn words(&self, out: &mut Vec<u64>) {
+        out.extend([u64::from(self.count), self.period_us, self.at_width()]);
+    }
+
+    /// The numbers for people, from what `sliding_log.lua` replies.
+    pub fn reading(&self, reply: &[i64; REPLY_WIDTH], _cost: u64) -> Reading {
+        let [used, retry_after_us, reset_after_us] = reply.map(|word| word.max(0).cast_unsigned());
+        Reading {
+            remaining: u64::from(self.count).saturating_sub(used),
+            retry_after_us: Some(retry_after_us),
+            reset_after_us,
+        }
+    }
+
+    /// How many bytes an entry's instant takes in Redis, where it counts from its chunk's first:
+    /// enough for two chunks' worth of calls at the full rate, so that a full log fills its chunks.
+    fn at_width(&self) -> u64 {
+        let span_us = 2 * CHUNK_ENTRIES * self.period_us / u64::from(self.count);
+        (2..6).find(|width| span_us >> (8 * width) == 0).unwrap_or(6)
+    }
+}
+
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/", self.count)?;
+        crate::limit::write_period(f, self.period_us)
+    }
+}
+
+impl State {
+    /// When it is untouched by the numbers it was written under.
+    pub fn gone_us(&self) -> u64 {
+        if self.used == 0 {
+            0
+        } else {
+            (self.last_us + self.period_us).saturating_sub(self.shift_us)
+        }
+    }
+
+    /// The bytes that it holds besides its own.
+    pub fn heap_bytes(&self) -> usize {
+        self.entries.heap_bytes()
+    }
+}
+
+impl<'n> View<'n> {
+    /// The stored log as it stands at `now_us` under `numbers`.
+    pub fn of(state: Option<&State>, numbers: &'n Numbers, now_us: u64) -> View<'n> {
+        let Some(state) = state.filter(|state| state.used > 0) else {
+            return View::untouched(numbers, now_us);
+        };
+        let (mut shift_us, mut clock_us) = (state.shift_us, now_us + state.shift_us);
+        if state.last_us + state.period_us.min(numbers.period_us) <= clock_us {
+            return View::untouched(numbers, now_us);
+        }
+        let mut ahead_us = state.last_us.saturating_sub(clock_us);
+        let rebased = ahead_us > tolerated_us(numbers.period_us);
+        if rebased {
+            shift_us += ahead_us;
+            clock_us = state.last_us;
+            ahead_us = 0;
+        }
+        clock_us += ahead_us;
+        let live_from_us = (clock_us + 1).saturating_sub(numbers.period_us);
+        let (head, expired) = state.entries.seek(state.head, live_from_us, 0);
+        // A re-base is written under the numbers in force, and begins another life.
+        let same_period = rebased || state.period_us == numbers.period_us;
+        let same_life = !rebased && same_period && state.count == numbers.count;
+        View {
+            numbers,
+            used: state.used - expired,
+            gone_after_us: (!same_period)
+                .then(|| state.last_us + state.period_us - clock_us + ahead_us),
+            head,
+            last_us: state.last_us,
+            clock_us,
+            ahead_us,
+            shift_us,
+            incarnation: if same_life { state.incarnation } else { 0 },
+            rebased,
+        }
+    }
+
+    /// Whether `cost` more units fit now.
+    pub fn has_room(&self, cost: u64) -> bool {
+        self.used + cost <= u64::from(self.numbers.count)
+    }
+
+    /// The numbers for people, for `cost`.
+    pub fn reading(&self, state: Option<&State>, cost: u64) -> Reading {
+        let count = u64::from(self.numbers.count);
+        let over = (self.used + cost).saturating_sub(count);
+        let expiry_us = |state: &State, unit| {
+            let (place, _) = state.entries.seek(self.head, 0, unit);
+            self.expiry_us(state.entries.at_us(place))
+        };
+        Reading {
+            remaining: count.saturating_sub(self.used),
+            retry_after_us: match state {
+                Some(state) if over > 0 && over <= self.used => Some(expiry_us(state, over)),
+                _ => (over == 0).then_some(0),
+            },
+            reset_after_us: if self.used == 0 { 0 } else { self.expiry_us(self.last_us) },
+        }
+    }
+
+    /// Whether stored time lay too far ahead of now, so that usage was kept from now on.
+    pub fn rebased(&self) -> bool {
+        self.rebased
+    }
+
+    /// Admits `cost` units; with a receipt if there is a nonce to name a new life by.
+    pub fn charge(
+        &mut self,
+        state: &mut State,
+        cost: u64,
+        now_us: u64,
+        nonce: Option<u64>,
+    ) -> Option<Charge> {
+        if let Some(nonce) = nonce
+            && self.incarnation == 0
+        {
+            self.incarnation = nonce;
+        }
+        self.admit(state, cost);
+        // A receipt tells its entry's instant: by how far its incarnation is past the log's, the
+        // entry is past the charge.
+        let incarnation = (self.incarnation + self.ahead_us) % INCARNATIONS;
+        nonce.map(|_| Charge { incarnation, at_us: now_us, amount: cost, slot: 0 })
+    }
+
+    /// Admits up to `cost` units though there is no room, as far as force goes.
+    pub fn force(&mut self, state: &mut State, cost: u64, _now_us: u64) {
+        let forced_max = FORCED_TIMES * u64::from(self.numbers.count);
+        let cost = cost.min(forced_max.saturating_sub(self.used));
+        self.gone_after_us = None;
+        if cost == 0 { self.save(state) } else { self.admit(state, cost) }
+    }
+
+    /// Gives back; answers the units that came back, nothing where nothing changed. Without a
+    /// receipt the oldest go, as if they had expired: that frees no more in any later window than
+    /// whichever others could have been meant.
+    pub fn give_back(&mut self, state: &mut State, what: GiveBack, now_us: u64) -> Option<u64> {
+        let returned = match what {
+            GiveBack::Unused { charge, unused } => self.lower_own(state, &charge, unused, now_us),
+            GiveBack::Amount(amount) => self.lower_oldest(state, amount),
+        };
+        if returned == 0 {
+            return None;
+        }
+        self.gone_after_us = None;
+        self.used -= returned;
+        if self.used == 0 {
+            *self = View { rebased: self.rebased, ..View::untouched(self.numbers, now_us) };
+        } else {
+            let (place, _) = state.entries.seek(self.head, 0, self.used);
+            self.last_us = state.entries.at_us(place);
+        }
+        self.save(state);
+        Some(returned)
+    }
+
+    /// Stores this view as it stands.
+    pub fn save(&self, state: &mut State) {
+        state.head = self.head;
+        state.used = self.used;
+        state.last_us = self.last_us;
+        state.shift_us = self.shift_us;
+        state.count = self.numbers.count;
+        state.period_us = self.numbers.period_us;
+        state.incarnation = self.incarnation;
+    }
+
+    fn admit(&mut self, state: &mut State, units: u64) {
+        if self.used == 0 {
+            self.head = state.entries.begin();
+        }
+        self.head = state.entries.append(self.head, self.clock_us, units);
+        state.entries.prune(self.head);
+        self.used += units;
+        self.last_us = self.clock_us;
+        self.gone_after_us = None;
+        self.save(state);
+    }
+
+    /// Lowers the entry of a charge by what of it was not used, and is left.
+    fn lower_own(&self, state: &mut State, charge: &Charge, unused: u64, now_us: u64) -> u64 {
+        let past_us = (charge.incarnation + INCARNATIONS - self.incarnation) % INCARNATIONS;
+        let same_life = self.incarnation > 0 && past_us <= tolerated_us(self.numbers.period_us);
+        if !same_life || now_us < charge.at_us {
+            return 0;
+        }
+        let at_us = charge.at_us + self.shift_us + past_us;
+        let (place, before) = state.entries.seek(self.head, at_us, 0);
+        if before == self.used || state.entries.at_us(place) != at_us {
+            return 0;
+        }
+        let returned = unused.min(charge.amount).min(state.entries.units(place));
+        state.entries.lower(place, returned);
+        returned
+    }
+
+    fn lower_oldest(&mut self, state: &mut State, amount: u64) -> u64 {
+        let returned = amount.min(self.used);
+        if returned > 0 {
+            let (place, before) = state.entries.seek(self.head, 0, returned);
+            state.entries.lower(place, returned - before);
+            self.head = place;
+        }
+        returned
+    }
+
+    fn expiry_us(&self, at_us: u64) -> u64 {
+        let wait_us = at_us + self.numbers.period_us - self.clock_us + self.ahead_us;
+        wait_us.min(self.gone_after_us.unwrap_or(u64::MAX))
+    }
+
+    fn untouched(numbers: &'n Numbers, now_us: u64) -> View<'n> {
+        View {
+            numbers,
+            used: 0,
+            gone_after_us: None,
+            head: Place::default(),
+            last_us: 0,
+            clock_us: now_us,
+            ahead_us: 0,
+            shift_us: 0,
+            incarnation: 0,
+            rebased: false,
+        }
+    }
+}
+
+/// A log keeps an entry for every instant, so that its count has an end.
+pub const COUNT_MAX: u32 = 1_000_000;
+/// How many integers `sliding_log.lua` replies for a tier.
+pub const REPLY_WIDTH: usize = 3;
+/// Incarnations are below this.
+const INCARNATIONS: u64 = 1 << 48;
+/// About how many entries go into a chunk in Redis.
+const CHUNK_ENTRIES: u64 = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE_US: u64 = 60_000_000;
+    const START_US: u64 = 1_700_000_000_000_000;
+
+    #[test]
+    fn admits_the_count_in_every_half_open_window() {
+        let numbers = Numbers { count: 2, period_us: MINUTE_US };
+        let mut state = State::default();
+        for (at_us, allowed) in [
+            (0, true),
+            (1, true),
+            (2, false),
+            (MINUTE_US - 1, false),
+            (MINUTE_US, true),
+            (MINUTE_US, false),
+            (MINUTE_US + 1, true),
+        ] {
+            assert_eq!(admitted(&mut state, &numbers, START_US + at_us, 1), allowed, "at {at_us}");
+        }
+    }
+
+    #[test]
+    fn ten_thousand_calls_in_one_instant_all_count() {
+        let numbers = Numbers { count: 10_000, period_us: MINUTE_US };
+        let mut state = State::default();
+        let calls = (0..10_001).filter(|_| admitted(&mut state, &numbers, START_US, 1));
+        assert_eq!(calls.count(), 10_000);
+        assert!(state.heap_bytes() < 1_000);
+    }
+
+    #[test]
+    fn the_wait_is_for_the_entry_that_makes_room() {
+        let numbers = Numbers { count: 10, period_us: MINUTE_US };
+        let mut state = State::default();
+        for (at_us, cost) in [(0, 1), (10, 6), (20, 3)] {
+            assert!(admitted(&mut state, &numbers, START_US + at_us, cost));
+        }
+        let view = View::of(Some(&state), &numbers, START_US + 30);
+        let wait_us = |cost| view.reading(Some(&state), cost).retry_after_us;
+        assert_eq!(wait_us(1), Some(MINUTE_US - 30));
+        assert_eq!([wait_us(2), wait_us(7)], [Some(MINUTE_US - 20); 2]);
+        assert_eq!([wait_us(8), wait_us(10)], [Some(MINUTE_US - 10); 2]);
+    }
+
+    #[test]
+    fn half_a_million_expired_entries_cost_one_call_no_more_than_a_few_chunks() {
+        let numbers = Numbers { count: COUNT_MAX, period_us: 2 * u64::from(COUNT_MAX) };
+        let mut state = State::default();
+        for call in 0..u64::from(COUNT_MAX) {
+            assert!(admitted(&mut state, &numbers, START_US + call, 1));
+        }
+        let full = state.heap_bytes();
+        assert!(full < 18 * COUNT_MAX as usize, "{full} bytes");
+        let half_us = START_US + numbers.period_us + u64::from(COUNT_MAX) / 2;
+        let view = View::of(Some(&state), &numbers, half_us);
+        assert_eq!(view.used, u64::from(COUNT_MAX) / 2 - 1);
+        assert!(admitted(&mut state, &numbers, half_us, 1));
+        assert!(full - state.heap_bytes() < 10_000, "freed at once");
+        for call in 1..10_000 {
+            assert!(admitted(&mut state, &numbers, half_us + call, 1));
+        }
+        assert!(state.heap_bytes() < full * 6 / 10, "freed in time");
+    }
+
+    #[test]
+    fn a_small_log_stays_small() {
+        let numbers = Numbers { count: 10, period_us: MINUTE_US };
+        let mut state = State::default();
+        for call in 0..10_000 {
+            assert!(admitted(&mut state, &numbers, START_US + call * MINUTE_US / 10, 1));
+        }
+        assert!(state.heap_bytes() <= 1_000, "{} bytes", state.heap_bytes());
+    }
+
+    #[test]
+    fn reservations_that_are_cancelled_leave_nothing() {
+        let numbers = Numbers { count: 100, period_us: 86_400_000_000 };
+        let mut state = State::default();
+        assert!(admitted(&mut state, &numbers, START_US, 1));
+        for call in 1..100_000 {
+            let now_us = START_US + call;
+            let mut view = View::of(Some(&state), &numbers, now_us);
+            let charge = view.charge(&mut state, 7, now_us, Some(5)).unwrap();
+            let what = GiveBack::Unused { charge, unused: 7 };
+            let mut view = View::of(Some(&state), &numbers, now_us);
+            assert_eq!(view.give_back(&mut state, what, now_us), Some(7));
+        }
+        assert!(state.heap_bytes() <= 1_000, "{} bytes", state.heap_bytes());
+        assert_eq!(View::of(Some(&state), &numbers, START_US + 100_000).used, 1);
+    }
+
+    #[test]
+    fn a_receipt_lowers_its_own_entry_and_no_other() {
+        let numbers = Numbers { count: 10, period_us: MINUTE_US };
+        let mut state = State::default();
+        let mut charges = Vec::new();
+        for at_us in [START_US, START_US + 10] {
+            let mut view = View::of(Some(&state), &numbers, at_us);
+            charges.push(view.charge(&mut state, 4, at_us, Some(77)).unwrap());
+        }
+        let mut give_back = |charge, unused, now_us| {
+            let mut view = View::of(Some(&state), &numbers, now_us);
+            view.give_back(&mut state, GiveBack::Unused { charge, unused }, now_us)
+        };
+        let foreign = Charge { incarnation: 76, ..charges[0] };
+        assert_eq!(give_back(foreign, 4, START_US + 20), None);
+        assert_eq!(give_back(charges[0], 3, START_US + 20), Some(3));
+        assert_eq!(give_back(charges[0], 3, START_US + 20), Some(1));
+        assert_eq!(give_back(charges[0], 3, START_US + 20), None);
+        assert_eq!(give_back(charges[1], 3, START_US + 9), None);
+        assert_eq!(give_back(charges[1], 3, START_US + 10 + MINUTE_US), None);
+        assert_eq!(give_back(charges[1], 4, START_US + 9 + MINUTE_US), Some(4));
+    }
+
+    #[test]
+    fn a_clock_stepped_back_keeps_what_is_used_and_locks_nobody_out() {
+        let numbers = Numbers { count: 3, period_us: MINUTE_US };
+        let mut state = State::default();
+        for at_us in [0, 20_000_000, 40_000_000] {
+            assert!(admitted(&mut state, &numbers, START_US + at_us, 1));
+        }
+        let back_us = START_US - 86_400_000_000;
+        let view = View::of(Some(&state), &numbers, back_us);
+        assert!(view.rebased() && view.used == 3);
+        assert_eq!(view.reading(Some(&state), 1).retry_after_us, Some(20_000_000));
+        view.save(&mut state);
+        assert!(!admitted(&mut state, &numbers, back_us + 19_999_999, 1));
+        assert!(admitted(&mut state, &numbers, back_us + 20_000_000, 1));
+    }
+
+    #[test]
+    fn agrees_with_the_definition() {
+        for seed in 1..=3000 {
+            agrees_from(seed, 2_000);
+        }
+    }
+
+    fn agrees_from(seed: u64, operations: usize) {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let counts = [1, 3, 10, 100, 1_000, 50_000];
+        let count = counts[random.below(6) as usize];
+        let periods = [1_000, 50_000, 2_000_000, MINUTE_US, 3_600_000_000];
+        let mut numbers = Numbers { count, period_us: periods[random.below(5) as usize] };
+        let pace_us = 1 + numbers.period_us / (1 + random.below(400));
+        let mut now_us = START_US;
+        let mut state = State::default();
+        let mut oracle = Oracle::default();
+        let mut receipts: Vec<(Charge, Own)> = Vec::new();
+        for operation in 0..operations {
+            let place = format!("seed {seed}, operation {operation}, {numbers:?}, now {now_us}");
+            now_us = match random.below(300) {
+                0 => now_us - random.below(2 * numbers.period_us + 2_000_000),
+                1..10 => now_us - random.below(tolerated_us(numbers.period_us) + 2),
+                10 => now_us + random.below(3 * numbers.period_us),
+                11..80 => now_us,
+                _ => now_us + random.below(pace_us),
+            };
+            if random.below(150) == 0 {
+                let factors = [1, 2, 5];
+                let [a, b, c, d] = [(); 4].map(|()| factors[random.below(3) as usize]);
+                numbers.count = (numbers.count * a / b).clamp(1, COUNT_MAX);
+                numbers.period_us = numbers.period_us * u64::from(c) / u64::from(d);
+            }
+            let mut view = View::of(Some(&state), &numbers, now_us);
+            oracle.judges(&numbers, now_us, |seen| {
+                assert_eq!(view.used, seen.used(), "{place}");
+                for cost in [1, 1 + random.below(u64::from(numbers.count))] {
+                    let reading = view.reading(Some(&state), cost);
+                    assert_eq!(
+                        reading.remaining,
+                        u64::from(numbers.count).saturating_sub(seen.used()),
+                        "{place}"
+                    );
+                    assert_eq!(reading.retry_after_us, Some(seen.wait_us(cost)), "{place}");
+                    assert_eq!(reading.reset_after_us, seen.reset_us(), "{place}");
+                }
+            });
+            let cost = 1 + random.below(u64::from(numbers.count))
+                / (1 + random.below(u64::from(numbers.count)));
+            match random.below(20) {
+                0 => {
+                    view.force(&mut state, cost, now_us);
+                    oracle.force(&numbers, now_us, cost);
+                }
+                1 => {
+                    let amount = random.below(2 * cost);
+                    let returned = view.give_back(&mut state, GiveBack::Amount(amount), now_us);
+                    assert_eq!(returned, oracle.lower(&numbers, now_us, amount), "{place}");
+                }
+                2..8 if !receipts.is_empty() => {
+                    let newest = receipts.len() as u64 - 1;
+                    let (charge, own) = receipts
+                        [(newest - random.below(newest + 1).min(random.below(200))) as usize];
+                    let unused = random.below(charge.amount + 1);
+                    let returned =
+                        view.give_back(&mut state, GiveBack::Unused { charge, unused }, now_us);
+                    assert_eq!(
+                        returned,
+                        oracle.give_back(&numbers, now_us, own, unused),
+                        "{place}"
+                    );
+                }
+                _ if view.has_room(cost) => {
+                    assert!(oracle.has_room(&numbers, now_us, cost), "{place}");
+                    let nonce = (random.below(2) == 0).then(|| 1 + random.below(INCARNATIONS - 1));
+                    let charge = view.charge(&mut state, cost, now_us, nonce);
+                    let own = oracle.charge(&numbers, now_us, cost, nonce.is_some());
+                    receipts.extend(charge.zip(own));
+                }
+                _ => {
+                    assert!(!oracle.has_room(&numbers, now_us, cost), "{place}");
+                    if view.rebased() {
+                        view.save(&mut state);
+                        oracle.rebase(&numbers, now_us);
+                    }
+                    let view = View::of(Some(&state), &numbers, now_us);
+                    let wait_us = view.reading(Some(&state), cost).retry_after_us.unwrap();
+                    for (later_us, fits) in [(wait_us - 1, false), (wait_us, true)] {
+                        let later = View::of(Some(&state), &numbers, now_us + later_us);
+                        assert_eq!(later.has_room(cost), fits, "{place}: {cost} after {later_us}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// A plain list of what was admitted, and the definition.
+    #[derive(Clone, Default)]
+    struct Oracle {
+        entries: Vec<OracleEntry>,
+        written: Option<Numbers>,
+        life: u64,
+    }
+
+    #[derive(Clone, Copy)]
+    struct OracleEntry {
+        at_us: i128,
+        units: u64,
+    }
+
+    /// Which life and which entry of it a receipt is of.
+    #[derive(Clone, Copy)]
+    struct Own {
+        life: u64,
+        entry_us: i128,
+        charged_us: u64,
+    }
+
+    /// What the oracle holds to be live at an instant.
+    struct Seen<'o> {
+        entries: &'o [OracleEntry],
+        numbers: &'o Numbers,
+        gone_us: i128,
+        now_us: i128,
+    }
+
+    impl Oracle {
+        /// Brings the list to `now_us` under `numbers`, as a write would.
+        fn settle(&mut self, numbers: &Numbers, now_us: u64) {
+            let now_us = i128::from(now_us);
+            let Some(last) = self.entries.last().copied() else { return };
+            let ahead_us = last.at_us - now_us;
+            let written = self.written.unwrap();
+            if last.at_us + i128::from(written.period_us) <= now_us {
+                self.entries.clear();
+                return;
+            }
+            if ahead_us > i128::from(numbers.period_us.min(1_000_000)) {
+                self.entries.iter_mut().for_each(|entry| entry.at_us -= ahead_us);
+                self.life += 1;
+                self.written = Some(*numbers);
+            } else if written != *numbers {
+                self.life += 1;
+            }
+            let clock_us = now_us.max(self.entries.last().unwrap().at_us);
+            self.entries.retain(|entry| entry.at_us + i128::from(numbers.period_us) > clock_us);
+        }
+
+        fn judges(&self, numbers: &Numbers, now_us: u64, look: impl FnOnce(&Seen<'_>)) {
+            let mut settled = self.clone();
+            settled.settle(numbers, now_us);
+            let gone_us = match (settled.entries.last(), settled.written) {
+                (Some(last), Some(written)) => last.at_us + i128::from(written.period_us),
+                _ => 0,
+            };
+            look(&Seen { entries: &settled.entries, numbers, gone_us, now_us: i128::from(now_us) });
+        }
+
+        fn has_room(&self, numbers: &Numbers, now_us: u64, cost: u64) -> bool {
+            let mut room = false;
+            self.judges(numbers, now_us, |seen| {
+                room = seen.used() + cost <= u64::from(numbers.count)
+            });
+            room
+        }
+
+        fn rebase(&mut self, numbers: &Numbers, now_us: u64) {
+            self.settle(numbers, now_us);
+            self.wrote(numbers);
+        }
+
+        fn wrote(&mut self, numbers: &Numbers) {
+            self.written = Some(*numbers);
+            if self.entries.is_empty() {
+                self.life += 1;
+            }
+        }
+
+        fn charge(
+            &mut self,
+            numbers: &Numbers,
+            now_us: u64,
+            cost: u64,
+            receipt: bool,
+        ) -> Option<Own> {
+            self.settle(numbers, now_us);
+            if self.entries.is_empty() {
+                self.life += 1;
+            }
+            let at_us = self.entries.last().map_or(0, |last| last.at_us).max(i128::from(now_us));
+            match self.entries.last_mut() {
+                Some(last) if last.at_us == at_us => last.units += cost,
+                _ => self.entries.push(OracleEntry { at_us, units: cost }),
+            }
+            self.written = Some(*numbers);
+            receipt.then_some(Own { life: self.life, entry_us: at_us, charged_us: now_us })
+        }
+
+        fn force(&mut self, numbers: &Numbers, now_us: u64, cost: u64) {
+            self.settle(numbers, now_us);
+            let used: u64 = self.entries.iter().map(|entry| entry.units).sum();
+            let cost = cost.min((2 * u64::from(numbers.count)).saturating_sub(used));
+            if cost > 0 {
+                self.charge(numbers, now_us, cost, false);
+            }
+            self.wrote(numbers);
+        }
+
+        fn lower(&mut self, numbers: &Numbers, now_us: u64, amount: u64) -> Option<u64> {
+            let mut settled = self.clone();
+            settled.settle(numbers, now_us);
+            let mut left = amount;
+            for entry in &mut settled.entries {
+                let taken = left.min(entry.units);
+                entry.units -= taken;
+                left -= taken;
+            }
+            self.take(settled, numbers, amount - left)
+        }
+
+        fn give_back(
+            &mut self,
+            numbers: &Numbers,
+            now_us: u64,
+            own: Own,
+            unused: u64,
+        ) -> Option<u64> {
+            let mut settled = self.clone();
+            settled.settle(numbers, now_us);
+            if own.life != settled.life || now_us < own.charged_us {
+                return None;
+            }
+            let entry = settled.entries.iter_mut().find(|entry| entry.at_us == own.entry_us)?;
+            let returned = unused.min(entry.units);
+            entry.units -= returned;
+            self.take(settled, numbers, returned)
+        }
+
+        fn take(&mut self, mut settled: Oracle, numbers: &Numbers, returned: u64) -> Option<u64> {
+            if returned == 0 {
+                return None;
+            }
+            settled.entries.retain(|entry| entry.units > 0);
+            settled.wrote(numbers);
+            *self = settled;
+            Some(returned)
+        }
+    }
+
+    impl Seen<'_> {
+        fn used(&self) -> u64 {
+            self.entries.iter().map(|entry| entry.units).sum()
+        }
+
+        fn wait_us(&self, cost: u64) -> u64 {
+            let mut used = self.used();
+            let mut wait_us = 0;
+            for entry in self.entries {
+                if used + cost <= u64::from(self.numbers.count) {
+                    break;
+                }
+                used -= entry.units;
+                wait_us = self.until_us(entry);
+            }
+            wait_us
+        }
+
+        fn reset_us(&self) -> u64 {
+            self.entries.last().map_or(0, |entry| self.until_us(entry))
+        }
+
+        fn until_us(&self, entry: &OracleEntry) -> u64 {
+            let expiry_us = entry.at_us + i128::from(self.numbers.period_us);
+            (expiry_us.min(self.gone_us) - self.now_us) as u64
+        }
+    }
+
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, end: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % end.max(1)
+        }
+    }
+
+    fn admitted(state: &mut State, numbers: &Numbers, now_us: u64, cost: u64) -> bool {
+        let mut view = View::of(Some(state), numbers, now_us);
+        let room = view.has_room(cost);
+        if room {
+            view.charge(state, cost, now_us, None);
+        }
+        room
+    }
+}

@@ -1,0 +1,674 @@
+//! Sliding window: prev × (P − e) + curr × P ≤ count × P, without rounding.
+//!
+//! Two counts: of the window of now, and of the one before, which weighs as much as a period that
+//! ends now still covers of it. Windows are aligned to the epoch. Costs are whole, so comparing what
+//! is used, rounded up, is the same as comparing the products.
+//!
+//! State written under another period is judged by that period against the count in force, until a
+//! charge makes what is used the count of the current window of the new period.
+
+use std::fmt;
+
+use super::{Charge, FORCED_TIMES, GiveBack, Reading, tolerated_us};
+
+/// `count` in a period that slides, in good approximation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// The capacity.
+    pub count: u32,
+    /// The period.
+    pub period_us: u64,
+}
+
+/// The counts of two windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// When the current window began.
+    pub start_us: u64,
+    /// The period that it was written under.
+    pub period_us: u64,
+    /// What was charged in the window before.
+    pub prev: u32,
+    /// What was charged in the current one.
+    pub curr: u32,
+    /// This life's name; 0 until the first receipt.
+    pub incarnation: u64,
+}
+
+/// The two windows at an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View<'n> {
+    numbers: &'n Numbers,
+    /// The window that contains now is its current one.
+    state: State,
+    now_us: u64,
+    rebased: bool,
+}
+
+/// The two counts and the place of now in their period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// What was charged in the window before.
+    pub prev: u64,
+    /// What was charged in the current one.
+    pub curr: u64,
+    /// How long the current window lasts already; negative for as long as it lies ahead of now.
+    pub elapsed_us: i64,
+    /// The period that they were written under.
+    pub period_us: u64,
+}
+
+impl Numbers {
+    /// These numbers as `sliding_window.lua` reads them.
+    pub fn words(&self, out: &mut Vec<u64>) {
+        out.extend([u64::from(self.count), self.period_us]);
+    }
+
+    /// The numbers for people, from what `sliding_window.lua` replies.
+    pub fn reading(&self, reply: &[i64; REPLY_WIDTH], cost: u64) -> Reading {
+        let [prev, curr, elapsed_us, period_us] = *reply;
+        let [prev, curr, period_us] = [prev, curr, period_us].map(|word| word.max(0) as u64);
+        Counts { prev, curr, elapsed_us, period_us }.reading(self, cost)
+    }
+}
+
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/", self.count)?;
+        crate::limit::write_period(f, self.period_us)
+    }
+}
+
+impl<'n> View<'n> {
+    /// The stored windows as they stand at `now_us` under `numbers`.
+    pub fn of(state: Option<&State>, numbers: &'n Numbers, now_us: u64) -> View<'n> {
+        let untouched =
+            View { numbers, state: State::new(numbers, now_us, 0), now_us, rebased: false };
+        let Some(state) = state else { return untouched };
+        if state.start_us.saturating_sub(now_us) > tolerated_us(2 * numbers.period_us) {
+            let used = state.counts(state.start_us).used();
+            let state = State::new(numbers, now_us, used);
+            return View { state, rebased: true, ..untouched };
+        }
+        state.at(now_us).map_or(untouched, |state| View { state, ..untouched })
+    }
+
+    /// Whether `cost` more fits now.
+    pub fn has_room(&self, cost: u64) -> bool {
+        self.counts().has_room(self.numbers, cost)
+    }
+
+    /// The numbers for people, for `cost`.
+    pub fn reading(&self, cost: u64) -> Reading {
+        self.counts().reading(self.numbers, cost)
+    }
+
+    /// Whether the stored window lay too far ahead of now, so that usage was kept from now on.
+    pub fn rebased(&self) -> bool {
+        self.rebased
+    }
+
+    /// Uses `cost` in the current window.
+    pub fn charge(&mut self, cost: u64, now_us: u64) {
+        if self.state.period_us != self.numbers.period_us {
+            let used = self.counts().used();
+            self.state = State::new(self.numbers, now_us.max(self.state.start_us), used);
+        }
+        // What has room, or is forced, ends at twice the largest count, which fits.
+        self.state.curr = self.state.curr.saturating_add(cost as u32);
+    }
+
+    /// Uses up to `cost` though there is no room, as far as force goes.
+    pub fn force(&mut self, cost: u64, now_us: u64) {
+        let forced_max = FORCED_TIMES * u64::from(self.numbers.count);
+        let cost = cost.min(forced_max.saturating_sub(self.counts().used()));
+        if cost > 0 {
+            self.charge(cost, now_us);
+        }
+    }
+
+    /// A receipt for `amount` charged just now; begins a life of `nonce` if there is none.
+    pub fn receipt(&mut self, amount: u64, now_us: u64, nonce: u64) -> Charge {
+        if self.state.incarnation == 0 {
+            self.state.incarnation = nonce;
+        }
+        Charge { incarnation: self.state.incarnation, at_us: now_us, amount, slot: 0 }
+    }
+
+    /// Gives back; answers how much less is used now, nothing where nothing changed.
+    pub fn give_back(&mut self, what: GiveBack, now_us: u64) -> Option<u64> {
+        let (before, used) = (self.state, self.counts().used());
+        match what {
+            GiveBack::Unused { charge, unused } => self.uncharge(&charge, unused, now_us),
+            GiveBack::Amount(amount) => self.lower_by(amount),
+        }
+        if (self.state.prev, self.state.curr) == (before.prev, before.curr) {
+            return None;
+        }
+        Some(used - self.counts().used())
+    }
+
+    /// What to store; nothing once untouched.
+    pub fn state(&self) -> Option<State> {
+        (self.state.prev > 0 || self.state.curr > 0).then_some(self.state)
+    }
+
+    /// Takes `unused` of a charge off the window that it was charged in.
+    fn uncharge(&mut self, charge: &Charge, unused: u64, now_us: u64) {
+        let State { start_us, period_us, incarnation, .. } = self.state;
+        if charge.incarnation == 0 || charge.incarnation != incarnation || now_us < charge.at_us {
+            return;
+        }
+        let unused = u32::try_from(unused).unwrap_or(u32::MAX);
+        if charge.at_us >= start_us {
+            self.state.curr = self.state.curr.saturating_sub(unused);
+        } else if charge.at_us.saturating_add(period_us) >= start_us {
+            self.state.prev = self.state.prev.saturating_sub(unused);
+        }
+    }
+
+    /// Lowers what is used now by `amount`, not below 0: the current window first, then the one
+    /// before to the largest count that weighs so much less.
+    fn lower_by(&mut self, amount: u64) {
+        let counts = self.counts();
+        let from_curr = amount.min(counts.curr);
+        self.state.curr -= from_curr as u32;
+        if from_curr == amount {
+            return;
+        }
+        let weight = counts.weight().saturating_sub(amount - from_curr);
+        let prev = u128::from(weight) * u128::from(counts.period_us) / u128::from(counts.left_us());
+        self.state.prev = self.state.prev.min(u32::try_from(prev).unwrap_or(u32::MAX));
+    }
+
+    fn counts(&self) -> Counts {
+        self.state.counts(self.now_us)
+    }
+}
+
+impl State {
+    /// When it is untouched again: neither count weighs anything then.
+    pub fn gone_us(&self) -> u64 {
+        self.start_us + self.period_us * if self.curr > 0 { 2 } else { 1 }
+    }
+
+    /// `used` in the window of `numbers` that contains `at_us`, nothing before it.
+    fn new(numbers: &Numbers, at_us: u64, used: u64) -> State {
+        State {
+            start_us: at_us - at_us % numbers.period_us,
+            period_us: numbers.period_us,
+            prev: 0,
+            curr: u32::try_from(used).unwrap_or(u32::MAX),
+            incarnation: 0,
+        }
+    }
+
+    /// The same with the window that contains `now_us` as the current one; nothing once untouched.
+    fn at(&self, now_us: u64) -> Option<State> {
+        match now_us.saturating_sub(self.start_us) / self.period_us {
+            0 => Some(*self),
+            1 if self.curr > 0 => {
+                let start_us = self.start_us + self.period_us;
+                Some(State { start_us, prev: self.curr, curr: 0, ..*self })
+            }
+            _ => None,
+        }
+    }
+
+    fn counts(&self, now_us: u64) -> Counts {
+        Counts {
+            prev: u64::from(self.prev),
+            curr: u64::from(self.curr),
+            elapsed_us: now_us.wrapping_sub(self.start_us) as i64,
+            period_us: self.period_us,
+        }
+    }
+}
+
+impl Counts {
+    /// The numbers for people, for `cost`.
+    pub fn reading(self, numbers: &Numbers, cost: u64) -> Reading {
+        let reset_us = match self {
+            Counts { prev: 0, curr: 0, .. } => 0,
+            Counts { curr: 0, .. } => self.ends_us(),
+            Counts { .. } => self.ends_us() + self.period_us,
+        };
+        let fits = self.has_room(numbers, cost);
+        Reading {
+            remaining: u64::from(numbers.count).saturating_sub(self.used()),
+            retry_after_us: Some(if fits { 0 } else { self.wait_us(numbers, cost) }),
+            reset_after_us: reset_us,
+        }
+    }
+
+    /// Until `cost`, which has no room now, has it.
+    fn wait_us(self, numbers: &Numbers, cost: u64) -> u64 {
+        let count = u64::from(numbers.count);
+        // A count weighs nothing any more at the end of the window after its own; so much earlier
+        // it weighs no more than `room`.
+        let earlier_us = |room: u64, of: u64| {
+            (u128::from(room) * u128::from(self.period_us) / u128::from(of.max(1))) as u64
+        };
+        match count.checked_sub(self.curr.saturating_add(cost)) {
+            Some(room) => self.ends_us().saturating_sub(earlier_us(room, self.prev)),
+            None => {
+                self.ends_us() + self.period_us - earlier_us(count.saturating_sub(cost), self.curr)
+            }
+        }
+    }
+
+    fn has_room(self, numbers: &Numbers, cost: u64) -> bool {
+        cost <= u64::from(numbers.count).saturating_sub(self.used())
+    }
+
+    /// What is used now, rounded up.
+    fn used(self) -> u64 {
+        self.curr + self.weight()
+    }
+
+    /// What the window before still weighs, rounded up.
+    fn weight(self) -> u64 {
+        let parts = u128::from(self.prev) * u128::from(self.left_us());
+        parts.div_ceil(u128::from(self.period_us.max(1))) as u64
+    }
+
+    /// How much of the current window is left; all of it while it lies ahead of now.
+    fn left_us(self) -> u64 {
+        self.ends_us().min(self.period_us)
+    }
+
+    /// Until the current window ends.
+    fn ends_us(self) -> u64 {
+        (self.period_us as i64 - self.elapsed_us).max(0) as u64
+    }
+}
+
+/// How many integers `sliding_window.lua` replies for a tier.
+pub const REPLY_WIDTH: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::testing::{DAY, HOUR, NOON, Random, SECOND, Stored};
+    use crate::algorithm::{self, Intent};
+
+    fn numbers(count: u32, period_us: u64) -> algorithm::Numbers {
+        algorithm::Numbers::SlidingWindow(Numbers { count, period_us })
+    }
+
+    fn per_hour(count: u32) -> Stored {
+        Stored::new(numbers(count, HOUR))
+    }
+
+    /// Claims that, after a full window, a cost fits so many µs into the next one and not before.
+    #[track_caller]
+    fn fits_after(count: u32, period_us: u64, cost: u64, elapsed_us: u64) {
+        let mut stored = Stored::new(numbers(count, period_us));
+        let start = NOON - NOON % period_us;
+        assert!(stored.allows(count.into(), start));
+        let next = start + period_us;
+        for now in [start, next - 1, next, next + elapsed_us - 1] {
+            let (allowed, reading) = stored.check(cost, now);
+            assert_eq!((allowed, reading.retry_after_us), (false, Some(next + elapsed_us - now)));
+        }
+        assert!(stored.allows(cost, next + elapsed_us));
+    }
+
+    #[test]
+    fn a_full_window_makes_room_bit_by_bit_in_the_next() {
+        fits_after(10, HOUR, 1, HOUR / 10);
+        fits_after(10, HOUR, 10, HOUR);
+        // 86,400,000,000 / 104,250 = 828,776.97…
+        fits_after(104_250, DAY, 1, 828_777);
+        fits_after(104_250, DAY, 104_249, DAY - 828_776);
+        fits_after(1_000_000_000, 30 * DAY, 1, 2_592);
+        fits_after(1_000_000_000, 30 * DAY, 999_999_999, 30 * DAY - 2_592);
+        fits_after(999_999_937, 366 * DAY, 7, 221_357);
+    }
+
+    #[test]
+    fn counts_cost_five_as_five_of_one() {
+        let (mut one, mut five) = (per_hour(100), per_hour(100));
+        for k in 0..50 {
+            let now = NOON + k * HOUR / 17;
+            if five.allows(5, now) {
+                assert!((0..5).all(|_| one.allows(1, now)));
+            } else {
+                assert!(one.peek(now).remaining < 5);
+            }
+            assert_eq!(one.state, five.state);
+        }
+    }
+
+    #[test]
+    fn is_gone_at_the_end_of_the_next_window() {
+        let mut stored = per_hour(10);
+        let (_, reading) = stored.check(1, NOON + HOUR / 4);
+        assert_eq!((reading.remaining, reading.reset_after_us), (9, 2 * HOUR - HOUR / 4));
+        assert_eq!(stored.peek(NOON + 2 * HOUR - 1).reset_after_us, 1);
+        assert_eq!(stored.peek(NOON + 2 * HOUR).reset_after_us, 0);
+    }
+
+    #[test]
+    fn another_count_binds_and_helps_at_once() {
+        let mut stored = per_hour(10);
+        assert!(stored.allows(8, NOON));
+        stored.numbers = numbers(5, HOUR);
+        let (allowed, reading) = stored.check(1, NOON);
+        // 8 × (P − e) ≤ 4 × P
+        assert!(!allowed);
+        assert_eq!((reading.remaining, reading.retry_after_us), (0, Some(HOUR + HOUR / 2)));
+        stored.numbers = numbers(20, HOUR);
+        assert!(stored.allows(12, NOON));
+        assert!(!stored.allows(1, NOON));
+    }
+
+    #[test]
+    fn another_period_is_judged_by_the_old_one_until_it_is_charged() {
+        let mut stored = per_hour(10);
+        assert!(stored.allows(8, NOON));
+        stored.numbers = numbers(10, DAY);
+        let (allowed, reading) = stored.check(3, NOON + HOUR + 1);
+        // 8 × (P − e) ≤ 7 × P
+        assert_eq!((allowed, reading.retry_after_us), (false, Some(HOUR / 8 - 1)));
+        assert!(stored.allows(1, NOON + HOUR + HOUR / 2));
+        // Now 4 + 1 belong to the day.
+        let (allowed, reading) = stored.check(6, NOON + 2 * HOUR);
+        assert!(!allowed);
+        assert_eq!((reading.remaining, reading.reset_after_us), (5, 34 * HOUR));
+    }
+
+    #[test]
+    fn a_window_that_begins_within_a_second_counts_already() {
+        let mut stored = per_hour(10);
+        assert!(stored.allows(10, NOON));
+        let before = stored.clone();
+        let (allowed, reading) = stored.check(1, NOON - SECOND);
+        assert_eq!((allowed, reading.retry_after_us), (false, Some(SECOND + HOUR + HOUR / 10)));
+        assert_eq!(stored.state, before.state);
+    }
+
+    #[test]
+    fn a_window_far_ahead_is_moved_to_now_with_what_was_used() {
+        let mut stored = per_hour(10);
+        assert!(stored.allows(8, NOON + DAY));
+        let (before, now) = (stored.clone(), NOON + HOUR / 2);
+        assert_eq!(stored.peek(now).reset_after_us, HOUR + HOUR / 2);
+        stored.step(0, Intent::Peek, now);
+        assert_eq!(stored.state, before.state, "a peek writes nothing");
+        let (allowed, reading) = stored.check(3, now);
+        assert!(!allowed);
+        assert_eq!((reading.remaining, reading.retry_after_us), (2, Some(HOUR / 2 + HOUR / 8)));
+        assert_ne!(stored.state, before.state, "a denial writes the re-base");
+    }
+
+    #[test]
+    fn force_ends_at_twice_the_count_and_never_lowers() {
+        let mut stored = per_hour(10);
+        stored.force(15, NOON);
+        stored.force(u64::MAX, NOON);
+        assert_eq!(stored.check(1, NOON).1.retry_after_us, Some(HOUR + HOUR * 11 / 20));
+        let before = stored.clone();
+        stored.numbers = numbers(3, DAY);
+        stored.force(5, NOON + 1);
+        assert_eq!(stored.state, before.state);
+    }
+
+    #[test]
+    fn a_receipt_gives_back_to_its_own_window() {
+        let mut stored = per_hour(20);
+        let first = stored.reserve(8, 99, NOON);
+        let second = stored.reserve(6, 98, NOON + HOUR + 1);
+        assert_eq!(second.incarnation, 99, "one life");
+        let unused = |charge, unused| GiveBack::Unused { charge, unused };
+        let now = NOON + HOUR + HOUR / 2;
+        assert_eq!(stored.peek(now).remaining, 10);
+        assert_eq!(stored.give_back(unused(first, 4), now), 2);
+        assert_eq!(stored.give_back(unused(second, 4), now), 4);
+        assert_eq!(stored.peek(now).remaining, 16);
+        let now = NOON + 2 * HOUR + 1;
+        assert_eq!(
+            stored.give_back(unused(first, 4), now),
+            0,
+            "its window weighs nothing any more"
+        );
+        assert_eq!(stored.clone().give_back(unused(second, 2), NOON), 0, "before it was charged");
+        assert_eq!(stored.give_back(unused(second, 2), now), 2);
+        assert_eq!(stored.state, None);
+        assert!(stored.allows(5, now));
+        assert_eq!(stored.give_back(unused(second, 2), now), 0, "another life");
+    }
+
+    #[test]
+    fn an_amount_lowers_what_is_used_now_by_just_so_much() {
+        for amount in 0..=12 {
+            let mut stored = per_hour(10);
+            assert!(stored.allows(9, NOON));
+            let now = NOON + HOUR + HOUR / 3;
+            assert!(stored.allows(4, now));
+            assert_eq!(stored.give_back(GiveBack::Amount(amount), now), amount.min(10));
+            assert_eq!(stored.peek(now).remaining, amount.min(10));
+        }
+    }
+
+    #[test]
+    fn displays_as_a_quota() {
+        assert_eq!(numbers(100, 90 * SECOND).to_string(), "100/90s");
+    }
+
+    /// The definition once more: single charges by the window they fell in, and the products.
+    #[derive(Clone, Default)]
+    struct Oracle {
+        period: i128,
+        /// The current window when this was written.
+        start: i128,
+        charges: Vec<(i128, i128)>,
+        life: Option<u64>,
+    }
+
+    impl Oracle {
+        fn of_window(&self, start: i128) -> i128 {
+            let of_it = self.charges.iter().filter(|(window, _)| *window == start);
+            of_it.map(|(_, amount)| amount).sum()
+        }
+
+        fn counts(&self) -> (i128, i128) {
+            (self.of_window(self.start - self.period), self.of_window(self.start))
+        }
+
+        /// prev × (P − e) + curr × P.
+        fn product(&self, now: i128) -> i128 {
+            let elapsed = now.max(self.start) - self.start;
+            let (prev, curr) = self.counts();
+            prev * (self.period - elapsed) + curr * self.period
+        }
+
+        fn fits(&self, cost: i128, count: i128, now: i128) -> bool {
+            self.product(now) + cost * self.period <= count * self.period
+        }
+
+        /// The least whole amount that is no less than what is used.
+        fn used(&self, now: i128) -> i128 {
+            let whole = self.product(now) / self.period;
+            if whole * self.period == self.product(now) { whole } else { whole + 1 }
+        }
+
+        fn afresh(period: i128, at: i128, used: i128) -> Oracle {
+            let start = at.div_euclid(period) * period;
+            Oracle { period, start, charges: vec![(start, used)], life: None }
+        }
+
+        /// As it stands at an instant; answers whether it moved to now what was too far ahead.
+        fn settle(&mut self, numbers: &Numbers, now: i128) -> bool {
+            let period = i128::from(numbers.period_us);
+            if self.charges.is_empty() {
+                *self = Oracle::afresh(period, now, 0);
+                return false;
+            }
+            if self.start - now > (2 * period).min(1_000_000) {
+                *self = Oracle::afresh(period, now, self.used(self.start));
+                return true;
+            }
+            while self.start + self.period <= now {
+                self.start += self.period;
+                if self.of_window(self.start - self.period) == 0 {
+                    *self = Oracle::afresh(period, now, 0);
+                    break;
+                }
+            }
+            false
+        }
+
+        fn charge(&mut self, numbers: &Numbers, amount: i128, now: i128) {
+            let period = i128::from(numbers.period_us);
+            if self.period != period {
+                *self = Oracle::afresh(period, now.max(self.start), self.used(now));
+            }
+            self.charges.push((self.start, amount));
+        }
+
+        /// Takes an amount off one window's charges.
+        fn take(&mut self, window: i128, amount: i128) {
+            let left = (self.of_window(window) - amount).max(0);
+            self.charges.retain(|(start, _)| *start != window);
+            self.charges.push((window, left));
+            if self.charges.iter().all(|(_, amount)| *amount == 0) {
+                self.life = None;
+            }
+        }
+
+        fn lower(&mut self, amount: i128, now: i128) {
+            let target = (self.used(now) - amount).max(0);
+            let from_curr = amount.min(self.of_window(self.start));
+            self.take(self.start, from_curr);
+            // The most that may stay of the window before, by bisection.
+            let before = self.start - self.period;
+            let (mut least, mut most) = (0, self.of_window(before));
+            while least < most {
+                let middle = (least + most) / 2;
+                let mut less = self.clone();
+                less.take(before, middle);
+                if less.used(now) <= target { most = middle } else { least = middle + 1 }
+            }
+            self.take(before, least);
+        }
+    }
+
+    #[test]
+    fn agrees_with_the_products_of_single_charges() {
+        for seed in 1..=60 {
+            differ(seed);
+        }
+    }
+
+    fn differ(seed: u64) {
+        let mut random = Random(seed);
+        let kinds = [
+            numbers(10, 1_000),
+            numbers(25, 700_000),
+            numbers(20, 400_000),
+            numbers(12, 90 * SECOND),
+            numbers(7, HOUR),
+            numbers(104_250, DAY),
+            numbers(999_999_937, DAY),
+            numbers(1_000_000_000, 30 * DAY),
+            numbers(30, 366 * DAY),
+        ];
+        let mut stored = Stored::new(kinds[random.below(9) as usize].clone());
+        let mut oracle = Oracle::default();
+        let mut receipts: Vec<(Charge, Option<u64>)> = Vec::new();
+        let mut now = NOON + random.below(400 * DAY);
+        for turn in 0..1_500 {
+            now = random.later(now);
+            if random.below(6) == 0 {
+                stored.numbers = kinds[random.below(9) as usize].clone();
+            }
+            let algorithm::Numbers::SlidingWindow(numbers) = stored.numbers.clone() else {
+                panic!()
+            };
+            let (count, at) = (i128::from(numbers.count), i128::from(now));
+            let before = oracle.clone();
+            let rebased = oracle.settle(&numbers, at);
+            let used = oracle.used(at);
+            let cost = 1 + random.below(u64::from(numbers.count)) / (1 + random.below(6));
+            let case =
+                format!("seed {seed}, turn {turn}: {numbers} at {now}, cost {cost}, used {used}");
+            let mut saved = false;
+            let reading = match random.below(8) {
+                0 => {
+                    let reading = stored.peek(now);
+                    assert_eq!(
+                        reading.retry_after_us == Some(0),
+                        oracle.fits(1, count, at),
+                        "{case}"
+                    );
+                    reading
+                }
+                1 => {
+                    let forced = i128::from(cost).min(2 * count - used).max(0);
+                    if forced > 0 {
+                        oracle.charge(&numbers, forced, at);
+                    }
+                    saved = true;
+                    stored.force(cost, now)
+                }
+                2 if !receipts.is_empty() => {
+                    let place = random.below(receipts.len() as u64) as usize;
+                    let (charge, life) = receipts[place];
+                    let unused = random.below(charge.amount + 1);
+                    let counts = oracle.counts();
+                    if life.is_some() && life == oracle.life && charge.at_us <= now {
+                        let window =
+                            i128::from(charge.at_us).div_euclid(oracle.period) * oracle.period;
+                        oracle.take(window.min(oracle.start), unused.into());
+                    }
+                    receipts[place].0.amount -= unused;
+                    let returned = stored.give_back(GiveBack::Unused { charge, unused }, now);
+                    assert_eq!(i128::from(returned), used - oracle.used(at), "{case}");
+                    saved = counts != oracle.counts();
+                    stored.peek(now)
+                }
+                3 => {
+                    let amount = random.below(cost + 1);
+                    oracle.lower(amount.into(), at);
+                    let returned = stored.give_back(GiveBack::Amount(amount), now);
+                    assert_eq!(i128::from(returned), i128::from(amount).min(used), "{case}");
+                    assert_eq!(i128::from(returned), used - oracle.used(at), "{case}");
+                    saved = returned > 0;
+                    stored.peek(now)
+                }
+                kind => {
+                    let nonce = (kind < 6).then(|| 1 + random.below((1 << 48) - 1));
+                    let intent = nonce.map_or(Intent::Charge, |nonce| Intent::Reserve { nonce });
+                    let (fits, reading, charge) = stored.step(cost, intent, now);
+                    assert_eq!(fits, oracle.fits(cost.into(), count, at), "{case}");
+                    if fits {
+                        oracle.charge(&numbers, cost.into(), at);
+                        oracle.life = oracle.life.or(nonce);
+                    } else {
+                        // Tight, on what is stored now.
+                        let wait = reading.retry_after_us.unwrap();
+                        assert!(wait > 0 && !stored.clone().allows(cost, now + wait - 1), "{case}");
+                        assert!(stored.clone().allows(cost, now + wait), "{case}");
+                    }
+                    saved = fits || rebased;
+                    receipts.extend(charge.map(|charge| (charge, oracle.life)));
+                    reading
+                }
+            };
+            let used = oracle.used(at);
+            assert_eq!(i128::from(reading.remaining), (count - used).max(0), "{case}");
+            let gone = match oracle.counts() {
+                (0, 0) => at,
+                (_, 0) => oracle.start + oracle.period,
+                (_, _) => oracle.start + 2 * oracle.period,
+            };
+            assert_eq!(i128::from(reading.reset_after_us), gone - at, "{case}");
+            if !saved {
+                oracle = before;
+            } else if gone == at {
+                oracle = Oracle::default();
+            }
+        }
+    }
+}

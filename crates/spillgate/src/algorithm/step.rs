@@ -1,0 +1,131 @@
+//! One decision over loaded tiers: all or none. `check.lua` is the same in Redis.
+
+use super::{Charge, Numbers, Reading, State, View};
+
+/// One tier of a decision: what it is charged, and after [`step`] what became of it.
+#[derive(Debug)]
+pub struct Tier<'a> {
+    /// The limit's numbers.
+    pub numbers: &'a Numbers,
+    /// What this decision costs it; 0 peeks.
+    pub cost: u64,
+    /// 0 is enforced; each other number is a shadow rule, judged by itself.
+    pub group: u16,
+    /// The stored state; changed in place.
+    pub state: Option<State>,
+    /// Whether `state` was changed and must be stored.
+    pub changed: bool,
+    /// Whether the cost had room (for a peek, whether a cost of 1 has).
+    pub fits: bool,
+    /// The numbers for people, after the decision.
+    pub reading: Reading,
+    /// The receipt's part, where one was asked for and something was charged.
+    pub charge: Option<Charge>,
+}
+
+/// What a decision is to do where there is room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// Charge.
+    Charge,
+    /// Charge and give a receipt; the nonce names new incarnations and the slots taken.
+    Reserve {
+        /// Random, below 2^48.
+        nonce: u64,
+    },
+    /// Judge, and change nothing.
+    Peek,
+}
+
+/// What is to be given back to one tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GiveBack {
+    /// So much of what a receipt says was charged.
+    Unused {
+        /// The receipt's part for this tier.
+        charge: Charge,
+        /// How much of it was not used.
+        unused: u64,
+    },
+    /// So much, whoever charged it; may mint.
+    Amount(u64),
+}
+
+impl<'a> Tier<'a> {
+    /// A tier with its stored state, before the decision.
+    pub fn new(numbers: &'a Numbers, cost: u64, group: u16, state: Option<State>) -> Tier<'a> {
+        let reading = Reading { remaining: 0, retry_after_us: None, reset_after_us: 0 };
+        Tier { numbers, cost, group, state, changed: false, fits: false, reading, charge: None }
+    }
+
+    /// A peek asks whether a cost of 1 would fit.
+    fn judged_cost(&self) -> u64 {
+        self.cost.max(1)
+    }
+}
+
+/// Decides over `tiers`, enforced ones first, at `now_us`; answers whether it is allowed.
+///
+/// Every enforced tier has room and all are charged, or none is. Shadow rules are judged only
+/// where the answer is yes, and each is charged all or none by itself.
+pub fn step(tiers: &mut [Tier<'_>], intent: Intent, now_us: u64) -> bool {
+    let mut allowed = true;
+    let mut rest = tiers;
+    while let Some(first) = rest.first() {
+        let group = first.group;
+        let length = rest.iter().take_while(|tier| tier.group == group).count();
+        let (members, others) = rest.split_at_mut(length);
+        rest = others;
+        let enforced = group == 0;
+        let may_charge = allowed && intent != Intent::Peek;
+        let fits = step_group(members, if may_charge { intent } else { Intent::Peek }, now_us);
+        allowed = allowed && (fits || !enforced);
+    }
+    allowed
+}
+
+fn step_group(tiers: &mut [Tier<'_>], intent: Intent, now_us: u64) -> bool {
+    let mut views: smallvec::SmallVec<[View<'_>; 4]> = smallvec::SmallVec::new();
+    for tier in tiers.iter_mut() {
+        let view = View::of(tier.state.as_ref(), tier.numbers, now_us);
+        tier.fits = view.has_room(tier.judged_cost());
+        views.push(view);
+    }
+    let fits = tiers.iter().all(|tier| tier.fits);
+    for (tier, view) in tiers.iter_mut().zip(&mut views) {
+        if fits && intent != Intent::Peek && tier.cost > 0 {
+            tier.charge = view.charge(&mut tier.state, tier.cost, intent, now_us);
+            tier.changed = true;
+        } else if intent != Intent::Peek && tier.cost > 0 && view.rebased() {
+            view.save(&mut tier.state);
+            tier.changed = true;
+        }
+        tier.reading = view.reading(tier.state.as_ref(), tier.judged_cost());
+        if tier.fits {
+            // A charge may have used the room up; whoever was let in waits for nothing.
+            tier.reading.retry_after_us = Some(0);
+        }
+    }
+    fits
+}
+
+/// Charges every tier, room or not, as far as force goes.
+pub fn force(tiers: &mut [Tier<'_>], now_us: u64) {
+    for tier in tiers {
+        let mut view = View::of(tier.state.as_ref(), tier.numbers, now_us);
+        view.force(&mut tier.state, tier.cost, now_us);
+        tier.changed = true;
+        tier.fits = true;
+        tier.reading = view.reading(tier.state.as_ref(), 1);
+    }
+}
+
+/// Gives back to one tier; answers the whole units that came back.
+pub fn give_back(tier: &mut Tier<'_>, what: GiveBack, now_us: u64) -> u64 {
+    let mut view = View::of(tier.state.as_ref(), tier.numbers, now_us);
+    let returned = view.give_back(&mut tier.state, what, now_us);
+    tier.changed = returned.is_some();
+    tier.fits = true;
+    tier.reading = view.reading(tier.state.as_ref(), 1);
+    returned.unwrap_or(0)
+}

@@ -1,0 +1,97 @@
+//! What the tests of several algorithms share: one stored tier, and randomness that replays.
+
+use super::{Charge, GiveBack, Intent, Numbers, Reading, State, Tier, force, give_back, step};
+
+/// One tier's stored state, and the numbers in force.
+#[derive(Clone)]
+pub(super) struct Stored {
+    pub(super) numbers: Numbers,
+    pub(super) state: Option<State>,
+}
+
+impl Stored {
+    pub(super) fn new(numbers: Numbers) -> Stored {
+        Stored { numbers, state: None }
+    }
+
+    pub(super) fn check(&mut self, cost: u64, now_us: u64) -> (bool, Reading) {
+        let (fits, reading, _) = self.step(cost, Intent::Charge, now_us);
+        (fits, reading)
+    }
+
+    pub(super) fn allows(&mut self, cost: u64, now_us: u64) -> bool {
+        self.check(cost, now_us).0
+    }
+
+    pub(super) fn reserve(&mut self, cost: u64, nonce: u64, now_us: u64) -> Charge {
+        self.step(cost, Intent::Reserve { nonce }, now_us).2.expect("there is room")
+    }
+
+    pub(super) fn peek(&self, now_us: u64) -> Reading {
+        self.clone().step(0, Intent::Peek, now_us).1
+    }
+
+    pub(super) fn step(
+        &mut self,
+        cost: u64,
+        intent: Intent,
+        now_us: u64,
+    ) -> (bool, Reading, Option<Charge>) {
+        let mut tiers = [Tier::new(&self.numbers, cost, 0, self.state.clone())];
+        let fits = step(&mut tiers, intent, now_us);
+        let [tier] = tiers;
+        assert!(tier.changed || tier.state == self.state, "changed without saying so");
+        self.state = tier.state;
+        (fits, tier.reading, tier.charge)
+    }
+
+    pub(super) fn force(&mut self, cost: u64, now_us: u64) -> Reading {
+        let mut tiers = [Tier::new(&self.numbers, cost, 0, self.state.clone())];
+        force(&mut tiers, now_us);
+        let [tier] = tiers;
+        self.state = tier.state;
+        tier.reading
+    }
+
+    pub(super) fn give_back(&mut self, what: GiveBack, now_us: u64) -> u64 {
+        let mut tier = Tier::new(&self.numbers, 0, 0, self.state.clone());
+        let returned = give_back(&mut tier, what, now_us);
+        assert!(tier.changed || tier.state == self.state, "changed without saying so");
+        self.state = tier.state;
+        returned
+    }
+}
+
+/// xorshift64*.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % end.max(1)
+    }
+
+    /// Mostly a little later; sometimes much later, and sometimes earlier.
+    pub(super) fn later(&mut self, now_us: u64) -> u64 {
+        let kind = self.below(10);
+        let most = match kind {
+            0 => self.one_of([2, 1_000, SECOND, SECOND, 2 * SECOND, DAY]),
+            1 => self.one_of([3 * DAY, 40 * DAY, 400 * DAY]),
+            _ => self.one_of([1, 3, 1_000, SECOND, HOUR]),
+        };
+        let by = self.below(most);
+        if kind == 0 { now_us - by } else { now_us + by }
+    }
+
+    pub(super) fn one_of<const N: usize>(&mut self, choices: [u64; N]) -> u64 {
+        choices[self.below(N as u64) as usize]
+    }
+}
+
+pub(super) const SECOND: u64 = 1_000_000;
+pub(super) const HOUR: u64 = 3_600 * SECOND;
+pub(super) const DAY: u64 = 24 * HOUR;
+/// A Wednesday: 2026-03-18T12:00Z.
+pub(super) const NOON: u64 = 1_773_835_200 * SECOND;

@@ -1,0 +1,426 @@
+//! Token bucket: in any interval L, admitted ≤ burst + floor(L × rate).
+//!
+//! State is a number of whole used tokens and the boundary at which the first of them began to
+//! drain. A token drains in `n/d` µs, the period over the count in lowest terms, so instants are
+//! kept in parts of 1/d µs and nothing is ever rounded: admission compares whole tokens.
+//!
+//! State written under other numbers keeps its whole tokens and its boundary, and drains at the
+//! new rate from there; it is gone at the latest when it would have been under its own numbers,
+//! which is also when the store forgets it. No write marks the change, so every call sees the same.
+
+use std::fmt;
+
+use super::{Charge, FORCED_TIMES, GiveBack, Reading, tolerated_us};
+use crate::limit::{COUNT_MAX, EXACT_MAX, LimitError};
+
+/// `count` tokens every `period`, at most `burst` at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// Tokens a period.
+    pub count: u32,
+    /// The period.
+    pub period_us: u64,
+    /// The capacity.
+    pub burst: u32,
+    /// A token drains in `n / d` µs.
+    pub n: u64,
+    /// Parts of a µs in which instants are kept.
+    pub d: u32,
+    /// The most that force may bring it to: twice the burst, if that drains within 2^53 µs.
+    pub forced_max: u64,
+}
+
+/// Whole tokens used at the boundary, and what they were charged under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Whole tokens used at the boundary; never 0.
+    pub used: u32,
+    /// When the first of them began to drain: whole µs …
+    pub boundary_us: u64,
+    /// … and parts of 1/d µs.
+    pub boundary_part: u32,
+    /// The count that it was written under.
+    pub count: u32,
+    /// The period that it was written under.
+    pub period_us: u64,
+    /// Kept from the first receipt on.
+    pub tracked: Option<Tracked>,
+}
+
+/// What receipts need: which life of the state they belong to, and how empty it has been since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tracked {
+    /// This life's name.
+    pub incarnation: u64,
+    /// The burst that it began under.
+    pub burst: u32,
+    /// When the current span of one full refill began.
+    pub span_us: u64,
+    /// The lowest level of the current span.
+    pub low: Level,
+    /// The lowest level of the span before.
+    pub low_before: Level,
+}
+
+/// A level: `tokens` whole tokens, of which the first has drained by `drained` parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Level {
+    /// Tokens in use, the partly drained one included.
+    pub tokens: u64,
+    /// Parts (1/d µs) that the first token has drained; below n. Negative for as long as a
+    /// boundary lies ahead of now.
+    pub drained: i64,
+}
+
+/// The bucket at an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View<'n> {
+    numbers: &'n Numbers,
+    /// How full.
+    pub level: Level,
+    /// Until the state is gone by the numbers it was written under, where they were others.
+    pub gone_after_us: Option<u64>,
+    /// The boundary that belongs to the level.
+    boundary: (u64, u32),
+    tracked: Option<Tracked>,
+    rebased: bool,
+}
+
+impl Numbers {
+    /// The numbers in lowest terms, or which of them does not fit.
+    pub fn new(count: u32, period_us: u64, burst: u64) -> Result<Numbers, LimitError> {
+        let Some(burst) = u32::try_from(burst).ok().filter(|b| (1..=COUNT_MAX).contains(b)) else {
+            let nearest = if burst == 0 { 1 } else { COUNT_MAX };
+            return Err(LimitError::new(
+                "burst",
+                format!("a burst is from 1 to {COUNT_MAX}; the nearest that fits is {nearest}"),
+            ));
+        };
+        let divisor = gcd(period_us, u64::from(count));
+        let (n, d) = (period_us / divisor, count / divisor as u32);
+        let burst_max = u128::from(EXACT_MAX) * u128::from(d) / u128::from(n);
+        if u128::from(burst) > burst_max {
+            return Err(LimitError::new(
+                "burst",
+                format!(
+                    "a full bucket of {burst} would take longer than 2^53 µs to refill at this rate; the largest burst that fits is {burst_max}"
+                ),
+            ));
+        }
+        let forced_max = burst_max.min(u128::from(FORCED_TIMES * u64::from(burst))) as u64;
+        Ok(Numbers { count, period_us, burst, n, d, forced_max })
+    }
+
+    /// These numbers as `token_bucket.lua` reads them.
+    pub fn words(&self, out: &mut Vec<u64>) {
+        let code = PERIOD_SECONDS.iter().position(|s| s * 1_000_000 == self.period_us);
+        out.extend([
+            u64::from(self.burst),
+            self.forced_max,
+            self.n,
+            u64::from(self.d),
+            u64::from(self.count),
+            self.period_us,
+            code.map_or(0, |code| code as u64 + 1),
+        ]);
+    }
+
+    /// The numbers for people, from what `token_bucket.lua` replies.
+    pub fn reading(&self, reply: &[i64; REPLY_WIDTH], cost: u64) -> Reading {
+        let level = Level { tokens: reply[0].max(0) as u64, drained: reply[1] };
+        level.reading(self, cost, u64::try_from(reply[2]).ok())
+    }
+
+    /// How long a full bucket takes to drain.
+    pub fn refill_us(&self) -> u64 {
+        ceil_us(u128::from(self.burst) * u128::from(self.n), self.d)
+    }
+}
+
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/", self.count)?;
+        crate::limit::write_period(f, self.period_us)?;
+        if self.burst != self.count {
+            write!(f, " burst {}", self.burst)?;
+        }
+        Ok(())
+    }
+}
+
+impl<'n> View<'n> {
+    /// The stored bucket as it stands at `now_us` under `numbers`.
+    pub fn of(state: Option<&State>, numbers: &'n Numbers, now_us: u64) -> View<'n> {
+        let Some(state) = state else { return View::untouched(numbers, now_us) };
+        if (state.count, state.period_us) == (numbers.count, numbers.period_us) {
+            return View::drained_by(state, numbers, now_us);
+        }
+        let gone_us = state.gone_us();
+        let converted = State {
+            boundary_us: state.boundary_us + u64::from(state.boundary_part > 0),
+            boundary_part: 0,
+            tracked: None,
+            ..*state
+        };
+        let mut view = View::drained_by(&converted, numbers, now_us);
+        if gone_us <= now_us {
+            return View::untouched(numbers, now_us);
+        }
+        if !view.rebased && view.level.tokens > 0 {
+            view.gone_after_us = Some(gone_us - now_us);
+        }
+        view
+    }
+
+    /// Whether `cost` more tokens fit now.
+    pub fn has_room(&self, cost: u64) -> bool {
+        self.level.tokens + cost <= u64::from(self.numbers.burst)
+    }
+
+    /// The numbers for people, for `cost`.
+    pub fn reading(&self, cost: u64) -> Reading {
+        self.level.reading(self.numbers, cost, self.gone_after_us)
+    }
+
+    /// Whether the stored boundary lay too far ahead of now, so that usage was kept from now on.
+    pub fn rebased(&self) -> bool {
+        self.rebased
+    }
+
+    /// Uses `cost` tokens.
+    pub fn charge(&mut self, cost: u64, now_us: u64) {
+        self.note_low(now_us);
+        self.gone_after_us = None;
+        self.level.tokens += cost;
+    }
+
+    /// Uses up to `cost` tokens though there is no room, as far as force goes.
+    pub fn force(&mut self, cost: u64, now_us: u64) {
+        let forced = self.level.tokens.saturating_add(cost).min(self.numbers.forced_max);
+        self.charge(forced.saturating_sub(self.level.tokens), now_us);
+    }
+
+    /// A receipt for `amount` tokens charged just now; begins a life of `nonce` if there is none.
+    pub fn receipt(&mut self, amount: u64, now_us: u64, nonce: u64) -> Charge {
+        let tracked = *self.tracked.get_or_insert(Tracked {
+            incarnation: nonce,
+            burst: self.numbers.burst,
+            span_us: now_us,
+            low: self.level.begun(),
+            low_before: self.level.begun(),
+        });
+        Charge { incarnation: tracked.incarnation, at_us: now_us, amount, slot: 0 }
+    }
+
+    /// Gives back; answers the whole tokens that came back, nothing where nothing changed.
+    pub fn give_back(&mut self, what: GiveBack, now_us: u64) -> Option<u64> {
+        self.note_low(now_us);
+        let back = match what {
+            GiveBack::Unused { charge, unused } => self.returnable(&charge, unused, now_us),
+            GiveBack::Amount(amount) => Level { tokens: amount, drained: 0 },
+        };
+        let back = back.min(self.level);
+        let back = if self.level.drained < 0 { back.whole() } else { back };
+        if back == Level::default() {
+            return None;
+        }
+        self.gone_after_us = None;
+        self.lower(back, now_us);
+        Some(back.whole().tokens)
+    }
+
+    /// What would be free now had `unused` tokens of `charge` never been charged.
+    fn returnable(&self, charge: &Charge, unused: u64, now_us: u64) -> Level {
+        let Some(tracked) = self.tracked else { return Level::default() };
+        if tracked.incarnation != charge.incarnation || now_us < charge.at_us {
+            return Level::default();
+        }
+        let elapsed = u128::from(now_us - charge.at_us) * u128::from(self.numbers.d);
+        let charged = u128::from(charge.amount) * u128::from(self.numbers.n);
+        let left = Level::of_parts(charged.saturating_sub(elapsed), self.numbers.n);
+        let low = tracked.low_since(charge.at_us, self.numbers.refill_us());
+        Level { tokens: unused, drained: 0 }.min(left.max(low))
+    }
+
+    /// What to store; nothing once untouched.
+    pub fn state(&self) -> Option<State> {
+        (self.level.tokens > 0).then(|| State {
+            // Forced charges end at twice the largest burst, which fits.
+            used: u32::try_from(self.level.tokens).unwrap_or(u32::MAX),
+            boundary_us: self.boundary.0,
+            boundary_part: self.boundary.1,
+            count: self.numbers.count,
+            period_us: self.numbers.period_us,
+            tracked: self.tracked,
+        })
+    }
+
+    fn untouched(numbers: &'n Numbers, now_us: u64) -> View<'n> {
+        View {
+            numbers,
+            level: Level::default(),
+            gone_after_us: None,
+            boundary: (now_us, 0),
+            tracked: None,
+            rebased: false,
+        }
+    }
+
+    fn drained_by(state: &State, numbers: &'n Numbers, now_us: u64) -> View<'n> {
+        // A smaller burst binds at once, but locks nobody out for what a larger one let pass.
+        let used = u64::from(state.used).min(numbers.forced_max);
+        let tracked = state.tracked.filter(|tracked| tracked.burst == numbers.burst);
+        let boundary = (state.boundary_us, state.boundary_part);
+        let n = u128::from(numbers.n);
+        if now_us <= state.boundary_us {
+            let ahead_us = state.boundary_us - now_us;
+            if ahead_us > tolerated_us(numbers.refill_us()) {
+                let level = Level { tokens: used, drained: 0 };
+                return View { level, rebased: true, ..View::untouched(numbers, now_us) };
+            }
+            let ahead = u128::from(ahead_us) * u128::from(numbers.d) + u128::from(boundary.1);
+            let level = Level { tokens: used, drained: -(ahead as i64) };
+            return View { level, boundary, tracked, ..View::untouched(numbers, now_us) };
+        }
+        let parts =
+            u128::from(now_us - boundary.0) * u128::from(numbers.d) - u128::from(boundary.1);
+        if parts / n >= u128::from(used) {
+            return View::untouched(numbers, now_us);
+        }
+        let level = Level { tokens: used - (parts / n) as u64, drained: (parts % n) as i64 };
+        let boundary = before(now_us, level.drained as u64, numbers.d);
+        View { level, boundary, tracked, ..View::untouched(numbers, now_us) }
+    }
+
+    fn lower(&mut self, by: Level, now_us: u64) {
+        self.level = self.level.less(by, self.numbers.n);
+        if self.level.tokens == 0 {
+            *self = View { rebased: self.rebased, ..View::untouched(self.numbers, now_us) };
+            return;
+        }
+        if self.level.drained >= 0 {
+            self.boundary = before(now_us, self.level.drained as u64, self.numbers.d);
+        }
+        let n = self.numbers.n;
+        if let Some(tracked) = &mut self.tracked {
+            tracked.low = tracked.low.less(by, n);
+            tracked.low_before = tracked.low_before.less(by, n);
+        }
+    }
+
+    /// The level only falls between two writes, so its low is the level just before a write.
+    fn note_low(&mut self, now_us: u64) {
+        let span = self.numbers.refill_us();
+        let level = self.level.begun();
+        let Some(tracked) = &mut self.tracked else { return };
+        match now_us.saturating_sub(tracked.span_us) {
+            since if since < span => tracked.low = tracked.low.min(level),
+            since if since < 2 * span => {
+                tracked.low_before = tracked.low;
+                tracked.low = level;
+                tracked.span_us += span;
+            }
+            _ => {
+                tracked.low_before = level;
+                tracked.low = level;
+                tracked.span_us = now_us;
+            }
+        }
+    }
+}
+
+impl State {
+    /// When all of it has drained, at the rate it was written under.
+    pub fn gone_us(&self) -> u64 {
+        let drain = u128::from(self.used) * u128::from(self.period_us);
+        self.boundary_us + u64::from(self.boundary_part > 0) + ceil_us(drain, self.count)
+    }
+}
+
+impl Tracked {
+    fn low_since(&self, at_us: u64, span: u64) -> Level {
+        if at_us >= self.span_us {
+            self.low
+        } else if at_us + span >= self.span_us {
+            self.low.min(self.low_before)
+        } else {
+            Level::default()
+        }
+    }
+}
+
+impl Level {
+    /// The numbers for people, for `cost`.
+    pub fn reading(self, numbers: &Numbers, cost: u64, gone_after_us: Option<u64>) -> Reading {
+        let burst = u64::from(numbers.burst);
+        let wait = |tokens: u64| {
+            let parts = i128::from(tokens) * i128::from(numbers.n) - i128::from(self.drained);
+            let wait_us = ceil_us(u128::try_from(parts).unwrap_or(0), numbers.d);
+            wait_us.min(gone_after_us.unwrap_or(u64::MAX))
+        };
+        let over = (self.tokens + cost).saturating_sub(burst);
+        Reading {
+            remaining: burst.saturating_sub(self.tokens),
+            retry_after_us: Some(if over == 0 { 0 } else { wait(over) }),
+            reset_after_us: if self.tokens == 0 { 0 } else { wait(self.tokens) },
+        }
+    }
+
+    fn of_parts(parts: u128, n: u64) -> Level {
+        let n = u128::from(n);
+        let tokens = parts.div_ceil(n);
+        Level { tokens: tokens as u64, drained: (tokens * n - parts) as i64 }
+    }
+
+    /// Fewer tokens, or as many of which more has drained.
+    fn min(self, other: Level) -> Level {
+        let key = |level: Level| (level.tokens, -level.drained);
+        if key(self) <= key(other) { self } else { other }
+    }
+
+    fn max(self, other: Level) -> Level {
+        if self.min(other) == self { other } else { self }
+    }
+
+    /// As if a boundary ahead of now were now: never higher than the level itself.
+    fn begun(self) -> Level {
+        Level { drained: self.drained.max(0), ..self }
+    }
+
+    /// Rounded down to whole tokens.
+    fn whole(self) -> Level {
+        Level { tokens: self.tokens - u64::from(self.drained > 0), drained: 0 }
+    }
+
+    fn less(self, by: Level, n: u64) -> Level {
+        if self.min(by) == self {
+            return Level::default();
+        }
+        let level = Level { tokens: self.tokens - by.tokens, drained: self.drained - by.drained };
+        // A boundary ahead of now stays ahead; else what is left began to drain a token earlier.
+        if self.drained >= 0 && level.drained < 0 {
+            return Level { tokens: level.tokens + 1, drained: level.drained + n as i64 };
+        }
+        level
+    }
+}
+
+/// The instant `parts` of 1/d µs before `now_us`.
+fn before(now_us: u64, parts: u64, d: u32) -> (u64, u32) {
+    let whole = parts.div_ceil(u64::from(d));
+    (now_us - whole, (whole * u64::from(d) - parts) as u32)
+}
+
+fn ceil_us(parts: u128, d: u32) -> u64 {
+    parts.div_ceil(u128::from(d)) as u64
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// How many integers `token_bucket.lua` replies for a tier.
+pub const REPLY_WIDTH: usize = 3;
+/// Periods that fit a short body in Redis, by code; `coded_period_us` in the Lua is the same.
+const PERIOD_SECONDS: [u64; 13] =
+    [1, 10, 30, 60, 300, 600, 900, 3_600, 43_200, 86_400, 604_800, 2_592_000, 31_536_000];

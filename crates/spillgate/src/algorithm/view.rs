@@ -1,0 +1,215 @@
+//! A tier as it stands at one instant: one match over the five algorithms.
+
+use super::{
+    Charge, GiveBack, Intent, Numbers, Reading, State, concurrency, fixed_window, sliding_log,
+    sliding_window, token_bucket,
+};
+
+/// A tier as it stands at one instant, under the numbers in force.
+#[derive(Clone, Debug)]
+pub enum View<'n> {
+    /// See [`token_bucket`].
+    TokenBucket(token_bucket::View<'n>),
+    /// See [`fixed_window`].
+    FixedWindow(fixed_window::View<'n>),
+    /// See [`sliding_log`].
+    SlidingLog(sliding_log::View<'n>),
+    /// See [`sliding_window`].
+    SlidingWindow(sliding_window::View<'n>),
+    /// See [`concurrency`].
+    Concurrency(concurrency::View<'n>),
+}
+
+/// Does one thing with whichever view it is.
+macro_rules! each {
+    ($view:expr, $bound:ident => $do:expr) => {
+        match $view {
+            View::TokenBucket($bound) => $do,
+            View::FixedWindow($bound) => $do,
+            View::SlidingLog($bound) => $do,
+            View::SlidingWindow($bound) => $do,
+            View::Concurrency($bound) => $do,
+        }
+    };
+}
+
+impl<'n> View<'n> {
+    /// The stored state as it stands at `now_us` under `numbers`. State of another algorithm is
+    /// none of this tier's: it starts afresh.
+    pub fn of(state: Option<&State>, numbers: &'n Numbers, now_us: u64) -> View<'n> {
+        match numbers {
+            Numbers::TokenBucket(numbers) => View::TokenBucket(token_bucket::View::of(
+                state.and_then(State::token_bucket),
+                numbers,
+                now_us,
+            )),
+            Numbers::FixedWindow(numbers) => View::FixedWindow(fixed_window::View::of(
+                state.and_then(State::fixed_window),
+                numbers,
+                now_us,
+            )),
+            Numbers::SlidingLog(numbers) => View::SlidingLog(sliding_log::View::of(
+                state.and_then(State::sliding_log),
+                numbers,
+                now_us,
+            )),
+            Numbers::SlidingWindow(numbers) => View::SlidingWindow(sliding_window::View::of(
+                state.and_then(State::sliding_window),
+                numbers,
+                now_us,
+            )),
+            Numbers::Concurrency(numbers) => View::Concurrency(concurrency::View::of(
+                state.and_then(State::concurrency),
+                numbers,
+                now_us,
+            )),
+        }
+    }
+
+    /// Whether `cost` more fits now.
+    pub fn has_room(&self, cost: u64) -> bool {
+        each!(self, view => view.has_room(cost))
+    }
+
+    /// Whether stored time lay too far ahead of now, so that usage was kept from now on.
+    pub fn rebased(&self) -> bool {
+        each!(self, view => view.rebased())
+    }
+
+    /// The numbers for people, for `cost`.
+    pub fn reading(&self, state: Option<&State>, cost: u64) -> Reading {
+        match self {
+            View::TokenBucket(view) => view.reading(cost),
+            View::FixedWindow(view) => view.reading(cost),
+            View::SlidingLog(view) => view.reading(state.and_then(State::sliding_log), cost),
+            View::SlidingWindow(view) => view.reading(cost),
+            View::Concurrency(view) => view.reading(state.and_then(State::concurrency), cost),
+        }
+    }
+
+    /// Charges `cost`, which has room, and stores; with a receipt if `intent` asks for one. A
+    /// slot always has one: nothing else could release it.
+    pub fn charge(
+        &mut self,
+        stored: &mut Option<State>,
+        cost: u64,
+        intent: Intent,
+        now_us: u64,
+    ) -> Option<Charge> {
+        let nonce = match intent {
+            Intent::Reserve { nonce } => Some(nonce),
+            Intent::Charge | Intent::Peek => None,
+        };
+        match self {
+            View::SlidingLog(view) => return view.charge(State::log(stored), cost, now_us, nonce),
+            View::Concurrency(view) => {
+                return view.charge(State::slots(stored), cost, now_us, nonce);
+            }
+            View::TokenBucket(view) => view.charge(cost, now_us),
+            View::FixedWindow(view) => view.charge(cost, now_us),
+            View::SlidingWindow(view) => view.charge(cost, now_us),
+        }
+        let charge = nonce.map(|nonce| self.receipt(cost, now_us, nonce));
+        self.save(stored);
+        charge
+    }
+
+    /// Charges up to `cost` though there is no room, as far as force goes, and stores.
+    pub fn force(&mut self, stored: &mut Option<State>, cost: u64, now_us: u64) {
+        match self {
+            View::SlidingLog(view) => return view.force(State::log(stored), cost, now_us),
+            View::Concurrency(view) => return view.force(State::slots(stored), cost, now_us),
+            View::TokenBucket(view) => view.force(cost, now_us),
+            View::FixedWindow(view) => view.force(cost, now_us),
+            View::SlidingWindow(view) => view.force(cost, now_us),
+        }
+        self.save(stored);
+    }
+
+    /// Gives back, and stores; answers the whole units that came back, nothing where nothing
+    /// changed.
+    pub fn give_back(
+        &mut self,
+        stored: &mut Option<State>,
+        what: GiveBack,
+        now_us: u64,
+    ) -> Option<u64> {
+        let returned = match self {
+            View::SlidingLog(view) => return view.give_back(State::log(stored), what, now_us),
+            View::Concurrency(view) => return view.give_back(State::slots(stored), what, now_us),
+            View::TokenBucket(view) => view.give_back(what, now_us),
+            View::FixedWindow(view) => view.give_back(what, now_us),
+            View::SlidingWindow(view) => view.give_back(what, now_us),
+        };
+        if returned.is_some() {
+            self.save(stored);
+        }
+        returned
+    }
+
+    /// Stores this view as it stands: after a charge, or a re-base.
+    pub fn save(&self, stored: &mut Option<State>) {
+        match self {
+            View::SlidingLog(view) => view.save(State::log(stored)),
+            View::Concurrency(view) => view.save(State::slots(stored)),
+            View::TokenBucket(view) => *stored = view.state().map(State::TokenBucket),
+            View::FixedWindow(view) => *stored = view.state().map(State::FixedWindow),
+            View::SlidingWindow(view) => *stored = view.state().map(State::SlidingWindow),
+        }
+    }
+
+    fn receipt(&mut self, amount: u64, now_us: u64, nonce: u64) -> Charge {
+        match self {
+            View::TokenBucket(view) => view.receipt(amount, now_us, nonce),
+            View::FixedWindow(view) => view.receipt(amount, now_us, nonce),
+            View::SlidingWindow(view) => view.receipt(amount, now_us, nonce),
+            View::SlidingLog(_) | View::Concurrency(_) => {
+                Charge { incarnation: nonce, at_us: now_us, amount, slot: 0 }
+            }
+        }
+    }
+}
+
+impl State {
+    fn token_bucket(&self) -> Option<&token_bucket::State> {
+        if let State::TokenBucket(state) = self { Some(state) } else { None }
+    }
+
+    fn fixed_window(&self) -> Option<&fixed_window::State> {
+        if let State::FixedWindow(state) = self { Some(state) } else { None }
+    }
+
+    fn sliding_log(&self) -> Option<&sliding_log::State> {
+        if let State::SlidingLog(state) = self { Some(state) } else { None }
+    }
+
+    fn sliding_window(&self) -> Option<&sliding_window::State> {
+        if let State::SlidingWindow(state) = self { Some(state) } else { None }
+    }
+
+    fn concurrency(&self) -> Option<&concurrency::State> {
+        if let State::Concurrency(state) = self { Some(state) } else { None }
+    }
+
+    /// The log in place, an empty one where there is none.
+    fn log(stored: &mut Option<State>) -> &mut sliding_log::State {
+        if !matches!(stored, Some(State::SlidingLog(_))) {
+            *stored = Some(State::SlidingLog(Box::default()));
+        }
+        match stored {
+            Some(State::SlidingLog(log)) => log,
+            _ => unreachable!("a log was stored just above"),
+        }
+    }
+
+    /// The held slots in place, none held where there are none.
+    fn slots(stored: &mut Option<State>) -> &mut concurrency::State {
+        if !matches!(stored, Some(State::Concurrency(_))) {
+            *stored = Some(State::Concurrency(Box::default()));
+        }
+        match stored {
+            Some(State::Concurrency(slots)) => slots,
+            _ => unreachable!("slots were stored just above"),
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! The answer: one verdict, and what it means for each tier that was asked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::Charge;
+use crate::limit::{Algorithm, Limit};
+use crate::policy::{Met, Mode, Policy};
+
+/// May it happen?
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Verdict {
+    /// Yes, and it was charged.
+    Allowed,
+    /// Not now; nothing was charged anywhere.
+    Denied,
+    /// Not ever: it costs more than a tier can hold. Nothing was charged.
+    Never,
+}
+
+impl Verdict {
+    /// The word for it: `allowed`, `denied`, `never`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Allowed => "allowed",
+            Verdict::Denied => "denied",
+            Verdict::Never => "never",
+        }
+    }
+}
+
+/// Who judged, the worst last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Source {
+    /// The store, or the process's own memory where that is the store.
+    Store,
+    /// Tokens that this process took ahead.
+    Lease,
+    /// A refusal that still holds.
+    DenialCache,
+    /// This process alone, while the store is out of reach.
+    Fallback,
+    /// The rule's `on_outage`, while the store is out of reach.
+    OutagePolicy,
+}
+
+impl Source {
+    /// The word for it: `store`, `lease`, `denial-cache`, `fallback`, `outage-policy`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Source::Store => "store",
+            Source::Lease => "lease",
+            Source::DenialCache => "denial-cache",
+            Source::Fallback => "fallback",
+            Source::OutagePolicy => "outage-policy",
+        }
+    }
+}
+
+/// One verdict over every tier that a request met.
+///
+/// The numbers at the top are those of the tier that matters most: of the refusing one that takes
+/// longest, else of the one nearest to its end. What is not known is `None`, never made up.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    verdict: Verdict,
+    source: Source,
+    top: Option<usize>,
+    tiers: SmallVec<[Judged; 2]>,
+    names: Names,
+}
+
+/// Where the names of tiers are found.
+#[derive(Clone, Debug)]
+pub(crate) enum Names {
+    Policy(Arc<Policy>),
+    AdHoc(Limit),
+}
+
+/// One tier as judged, its names still in the policy.
+#[derive(Clone, Debug)]
+pub(crate) struct Judged {
+    pub(crate) rule: u32,
+    pub(crate) overridden: Option<u32>,
+    pub(crate) limit: u32,
+    pub(crate) shadow: bool,
+    pub(crate) verdict: Verdict,
+    pub(crate) source: Source,
+    pub(crate) capacity: Option<u64>,
+    pub(crate) remaining: Option<u64>,
+    pub(crate) retry_after_us: Option<u64>,
+    pub(crate) reset_after_us: Option<u64>,
+    pub(crate) charge: Option<Charge>,
+}
+
+/// One tier of a decision.
+#[derive(Clone, Copy, Debug)]
+pub struct TierDecision<'d> {
+    judged: &'d Judged,
+    names: &'d Names,
+}
+
+impl Decision {
+    pub(crate) fn new(tiers: SmallVec<[Judged; 2]>, names: Names) -> Decision {
+        let enforced = || tiers.iter().filter(|tier| !tier.shadow);
+        let verdict = enforced().map(|tier| tier.verdict).max().unwrap_or(Verdict::Allowed);
+        let source = enforced().map(|tier| tier.source).max().unwrap_or(Source::Store);
+        let top = top(&tiers, verdict);
+        Decision { verdict, source, top, tiers, names }
+    }
+
+    /// May it happen?
+    pub fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// Whether it may happen.
+    pub fn allowed(&self) -> bool {
+        self.verdict == Verdict::Allowed
+    }
+
+    /// How long to wait; zero if allowed, `None` if no wait helps or nobody knows.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.verdict {
+            Verdict::Allowed => Some(Duration::ZERO),
+            Verdict::Never => None,
+            Verdict::Denied => self.top().and_then(|tier| tier.retry_after()),
+        }
+    }
+
+    /// The rule of the tier that matters most.
+    pub fn rule(&self) -> Option<&str> {
+        self.top().and_then(|tier| tier.rule())
+    }
+
+    /// The limit of the tier that matters most.
+    pub fn limit(&self) -> Option<&str> {
+        self.top().map(|tier| tier.limit())
+    }
+
+    /// How much that tier holds when untouched.
+    pub fn capacity(&self) -> Option<u64> {
+        self.top().and_then(|tier| tier.capacity())
+    }
+
+    /// The largest cost that it would admit now.
+    pub fn remaining(&self) -> Option<u64> {
+        self.top().and_then(|tier| tier.remaining())
+    }
+
+    /// How long until it is untouched again.
+    pub fn reset_after(&self) -> Option<Duration> {
+        self.top().and_then(|tier| tier.reset_after())
+    }
+
+    /// Who judged: the worst of the enforced tiers' sources.
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Whether the store had no part in it.
+    pub fn degraded(&self) -> bool {
+        self.source >= Source::Fallback
+    }
+
+    /// Every tier, in the order of the policy, shadow rules included.
+    pub fn tiers(&self) -> impl ExactSizeIterator<Item = TierDecision<'_>> {
+        self.tiers.iter().map(|judged| TierDecision { judged, names: &self.names })
+    }
+
+    fn top(&self) -> Option<TierDecision<'_>> {
+        self.top.map(|top| TierDecision { judged: &self.tiers[top], names: &self.names })
+    }
+}
+
+impl<'d> TierDecision<'d> {
+    /// The rule; `None` for a limit that came with the request.
+    pub fn rule(&self) -> Option<&'d str> {
+        match self.names {
+            Names::Policy(policy) => Some(policy.rule_name(self.judged)),
+            Names::AdHoc(_) => None,
+        }
+    }
+
+    /// The limit's name: as given, else its position in the rule.
+    pub fn limit(&self) -> &'d str {
+        match self.names {
+            Names::Policy(policy) => policy.limit_name(self.judged),
+            Names::AdHoc(limit) => limit.name().unwrap_or("0"),
+        }
+    }
+
+    /// What it counts.
+    pub fn unit(&self) -> &'d str {
+        self.definition().unit()
+    }
+
+    /// How it counts.
+    pub fn algorithm(&self) -> Algorithm {
+        self.definition().algorithm()
+    }
+
+    /// The limit itself.
+    pub fn definition(&self) -> &'d Limit {
+        match self.names {
+            Names::Policy(policy) => policy.limit(self.judged),
+            Names::AdHoc(limit) => limit,
+        }
+    }
+
+    /// What this tier alone would have said.
+    pub fn verdict(&self) -> Verdict {
+        self.judged.verdict
+    }
+
+    /// Who judged.
+    pub fn source(&self) -> Source {
+        self.judged.source
+    }
+
+    /// Whether its rule is only watched, and had no part in the verdict.
+    pub fn shadow(&self) -> bool {
+        self.judged.shadow
+    }
+
+    /// How much it holds when untouched; `None` if unlimited.
+    pub fn capacity(&self) -> Option<u64> {
+        self.judged.capacity
+    }
+
+    /// The largest cost that it would admit now.
+    pub fn remaining(&self) -> Option<u64> {
+        self.judged.remaining
+    }
+
+    /// How long until it would admit the cost; zero if it does, `None` if never or unknown.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.judged.retry_after_us.map(Duration::from_micros)
+    }
+
+    /// How long until it is untouched again.
+    pub fn reset_after(&self) -> Option<Duration> {
+        self.judged.reset_after_us.map(Duration::from_micros)
+    }
+
+    /// What a receipt needs to give this tier's charge back.
+    #[cfg(feature = "internals")]
+    pub fn charge(&self) -> Option<Charge> {
+        self.judged.charge
+    }
+}
+
+impl Judged {
+    /// A tier of a rule that was met, before anybody judged it.
+    pub(crate) fn unknown(met: &Met<'_>, position: usize) -> Judged {
+        Judged {
+            rule: met.rule_index,
+            overridden: met.overridden,
+            limit: position as u32,
+            shadow: met.rule.mode() == Mode::Shadow,
+            ..Judged::ad_hoc()
+        }
+    }
+
+    /// The one tier of a limit that came with the request.
+    pub(crate) fn ad_hoc() -> Judged {
+        Judged {
+            rule: 0,
+            overridden: None,
+            limit: 0,
+            shadow: false,
+            verdict: Verdict::Allowed,
+            source: Source::Store,
+            capacity: None,
+            remaining: None,
+            retry_after_us: None,
+            reset_after_us: None,
+            charge: None,
+        }
+    }
+}
+
+/// The tier that speaks for all: the refusing one with the longest wait, unknown being longest;
+/// else the one with the least left of its capacity; ties go to the first in the file.
+fn top(tiers: &[Judged], verdict: Verdict) -> Option<usize> {
+    let enforced = tiers.iter().enumerate().filter(|(_, tier)| !tier.shadow);
+    if verdict == Verdict::Allowed {
+        let bounded = enforced.filter_map(|(i, tier)| Some((i, tier.remaining?, tier.capacity?)));
+        let least = |a: &(usize, u64, u64), b: &(usize, u64, u64)| {
+            (u128::from(a.1) * u128::from(b.2)).cmp(&(u128::from(b.1) * u128::from(a.2)))
+        };
+        return bounded
+            .min_by(least)
+            .map(|(i, _, _)| i)
+            .or_else(|| tiers.iter().position(|tier| !tier.shadow));
+    }
+    let wait = |tier: &Judged| tier.retry_after_us.map_or((1, 0), |us| (0, us));
+    let mut longest: Option<(usize, (u8, u64))> = None;
+    for (i, tier) in enforced.filter(|(_, tier)| tier.verdict == verdict) {
+        if longest.is_none_or(|(_, known)| wait(tier) > known) {
+            longest = Some((i, wait(tier)));
+        }
+    }
+    longest.map(|(i, _)| i)
+}

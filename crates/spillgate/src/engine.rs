@@ -1,0 +1,147 @@
+//! Where tier state lives: memory or Redis. An engine decides; it knows nothing of rules, requests
+//! or doors.
+
+use smallvec::SmallVec;
+
+use crate::algorithm::{Charge, GiveBack, Intent, Numbers, Reading};
+use crate::limit::NamedLimit;
+use crate::subject::SubjectKey;
+
+pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
+
+pub use memory::Memory;
+#[cfg(feature = "redis")]
+pub use redis::Redis;
+
+/// One decision to make: tiers grouped by rule, the enforced ones (group 0) first.
+#[derive(Clone, Debug)]
+pub struct Ask<'a> {
+    /// What to do where there is room.
+    pub intent: Intent,
+    /// No two with the same key and limit.
+    pub tiers: SmallVec<[AskTier<'a>; 4]>,
+}
+
+/// One tier of a decision, and what it is to be charged.
+#[derive(Clone, Copy, Debug)]
+pub struct AskTier<'a> {
+    /// Whose state.
+    pub key: SubjectKey,
+    /// Under which name.
+    pub limit: &'a NamedLimit,
+    /// With which numbers.
+    pub numbers: &'a Numbers,
+    /// At most the capacity; 0 peeks.
+    pub cost: u64,
+    /// 0 is enforced; each other number is a shadow rule.
+    pub group: u16,
+}
+
+/// What became of a decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Whether every enforced tier had room.
+    pub allowed: bool,
+    /// As asked, in order.
+    pub tiers: SmallVec<[ToldTier; 4]>,
+}
+
+/// What became of one tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToldTier {
+    /// Whether the cost had room.
+    pub fits: bool,
+    /// The numbers for people.
+    pub reading: Reading,
+    /// The receipt's part.
+    pub charge: Option<Charge>,
+}
+
+/// Something done to one tier that is no decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Charge so much, room or not.
+    Force(u64),
+    /// Give back.
+    GiveBack(GiveBack),
+}
+
+/// The engine of a limiter.
+#[derive(Debug)]
+pub enum Engine {
+    /// In this process.
+    Memory(Memory),
+    /// In a store that other processes share.
+    #[cfg(feature = "redis")]
+    Redis(Redis),
+}
+
+/// Why a store gave no answer. Whether it executed the call is what matters to the caller.
+#[derive(Clone, Debug)]
+pub enum StoreError {
+    /// It refused, or was never reached: nothing was charged.
+    NotExecuted(String),
+    /// It may have charged, or not: unknown means charged.
+    Unknown(String),
+    /// What it holds or says is not ours: counted as a bug.
+    Foreign(String),
+}
+
+impl Engine {
+    /// Decides each of `asks`, in order, each by itself.
+    pub async fn decide(&self, asks: &[Ask<'_>]) -> Vec<Result<Told, StoreError>> {
+        match self {
+            Engine::Memory(memory) => asks.iter().map(|ask| Ok(memory.decide(ask))).collect(),
+            #[cfg(feature = "redis")]
+            Engine::Redis(redis) => redis.decide(asks).await,
+        }
+    }
+
+    /// Decides one.
+    pub async fn decide_one(&self, ask: &Ask<'_>) -> Result<Told, StoreError> {
+        match self {
+            Engine::Memory(memory) => Ok(memory.decide(ask)),
+            #[cfg(feature = "redis")]
+            Engine::Redis(redis) => redis.decide_one(ask).await,
+        }
+    }
+
+    /// Changes one tier; answers the whole units that came back, and the tier as it is then.
+    pub async fn change(
+        &self,
+        tier: &AskTier<'_>,
+        change: Change,
+    ) -> Result<(u64, ToldTier), StoreError> {
+        match self {
+            Engine::Memory(memory) => Ok(memory.change(tier, change)),
+            #[cfg(feature = "redis")]
+            Engine::Redis(redis) => redis.change(tier, change).await,
+        }
+    }
+
+    /// Forgets all that these limits hold for a subject.
+    pub async fn reset(&self, key: SubjectKey, limits: &[NamedLimit]) -> Result<(), StoreError> {
+        match self {
+            Engine::Memory(memory) => {
+                memory.reset(key, limits);
+                Ok(())
+            }
+            #[cfg(feature = "redis")]
+            Engine::Redis(redis) => redis.reset(key, limits).await,
+        }
+    }
+}
+
+impl std::fmt::Display for StoreError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            StoreError::NotExecuted(why) => write!(f, "the store did not execute: {why}"),
+            StoreError::Unknown(why) => write!(f, "the store may have executed: {why}"),
+            StoreError::Foreign(why) => write!(f, "what the store holds is not ours: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}

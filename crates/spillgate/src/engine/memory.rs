@@ -1,0 +1,192 @@
+//! Tier state in this process: shards of packed slots, bounded, swept as they are used.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+
+use super::{Ask, AskTier, Change, Told, ToldTier};
+use crate::algorithm::{self, Tier};
+use crate::limit::NamedLimit;
+use crate::subject::SubjectKey;
+use crate::time::Clock;
+
+mod shard;
+mod slot;
+
+use shard::{Place, Shard};
+
+/// The memory engine. All tiers of one rule and subject live in one shard, so most decisions take
+/// one lock.
+#[derive(Debug)]
+pub struct Memory {
+    shards: Box<[Mutex<Shard>]>,
+    clock: Clock,
+    evicted: AtomicU64,
+    overflowed: AtomicU64,
+}
+
+/// What the memory engine has had to do for want of room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evictions {
+    /// Live tiers that were forgotten.
+    pub live: u64,
+    /// Decisions on a tier shared by all new subjects of a limit.
+    pub overflowed: u64,
+}
+
+impl Memory {
+    /// An engine of at most `keys_max` tiers.
+    pub fn new(keys_max: usize, clock: Clock) -> Memory {
+        let each = keys_max.div_ceil(SHARDS).max(1);
+        let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(each))).collect();
+        Memory { shards, clock, evicted: AtomicU64::new(0), overflowed: AtomicU64::new(0) }
+    }
+
+    /// Decides, all or none.
+    pub fn decide(&self, ask: &Ask<'_>) -> Told {
+        let now_us = self.clock.now_us();
+        if let [tier] = ask.tiers.as_slice() {
+            let mut shard = self.shard(tier.key).lock();
+            return self.decide_one(&mut shard, tier, ask, now_us);
+        }
+        let mut locked = self.lock(&ask.tiers);
+        let mut places: SmallVec<[Place; 4]> = SmallVec::new();
+        let mut tiers: SmallVec<[Tier<'_>; 4]> = SmallVec::new();
+        for tier in &ask.tiers {
+            let shard = locked.of(tier.key);
+            let place = self.place(shard, tier, now_us);
+            tiers.push(Tier::new(tier.numbers, tier.cost, tier.group, shard.take(&place)));
+            places.push(place);
+        }
+        let allowed = algorithm::step(&mut tiers, ask.intent, now_us);
+        let mut told = Told { allowed, tiers: SmallVec::new() };
+        for ((asked, tier), place) in ask.tiers.iter().zip(tiers).zip(places) {
+            told.tiers.push(ToldTier::of(&tier));
+            locked.of(asked.key).put(place, tier.state, tier.changed, tier.reading.remaining == 0);
+        }
+        told
+    }
+
+    /// Changes one tier without a decision; answers the whole units that came back.
+    pub fn change(&self, asked: &AskTier<'_>, change: Change) -> (u64, ToldTier) {
+        let now_us = self.clock.now_us();
+        let mut shard = self.shard(asked.key).lock();
+        let place = self.place(&mut shard, asked, now_us);
+        let mut tier = Tier::new(asked.numbers, asked.cost, 0, shard.take(&place));
+        let returned = match change {
+            Change::Force(cost) => {
+                tier.cost = cost;
+                algorithm::force(std::slice::from_mut(&mut tier), now_us);
+                0
+            }
+            Change::GiveBack(what) => algorithm::give_back(&mut tier, what, now_us),
+        };
+        let told = ToldTier::of(&tier);
+        shard.put(place, tier.state, tier.changed, tier.reading.remaining == 0);
+        (returned, told)
+    }
+
+    /// Forgets what these limits hold for a subject.
+    pub fn reset(&self, key: SubjectKey, limits: &[NamedLimit]) {
+        let mut shard = self.shard(key).lock();
+        for limit in limits {
+            shard.forget(tier_key(key, limit));
+        }
+    }
+
+    /// How many tiers are held.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    /// Whether none is held.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes that the shards' tables hold.
+    pub fn bytes(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().bytes()).sum()
+    }
+
+    /// What had to go for want of room.
+    pub fn evictions(&self) -> Evictions {
+        Evictions {
+            live: self.evicted.load(Ordering::Relaxed),
+            overflowed: self.overflowed.load(Ordering::Relaxed),
+        }
+    }
+
+    fn decide_one(
+        &self,
+        shard: &mut Shard,
+        asked: &AskTier<'_>,
+        ask: &Ask<'_>,
+        now_us: u64,
+    ) -> Told {
+        let place = self.place(shard, asked, now_us);
+        let mut tier = Tier::new(asked.numbers, asked.cost, asked.group, shard.take(&place));
+        let allowed = algorithm::step(std::slice::from_mut(&mut tier), ask.intent, now_us);
+        let told = ToldTier::of(&tier);
+        shard.put(place, tier.state, tier.changed, tier.reading.remaining == 0);
+        Told { allowed, tiers: SmallVec::from_iter([told]) }
+    }
+
+    /// Where a tier's state is or will be. A new subject finds room, or shares the limit's
+    /// overflow tier with all others that found none.
+    fn place(&self, shard: &mut Shard, tier: &AskTier<'_>, now_us: u64) -> Place {
+        let key = tier_key(tier.key, tier.limit);
+        let place = shard.find(key);
+        if place.is_known() || tier.cost == 0 || shard.make_room(now_us, &self.evicted) {
+            return place;
+        }
+        self.overflowed.fetch_add(1, Ordering::Relaxed);
+        shard.find(overflow_key(tier.key, tier.limit))
+    }
+
+    fn shard(&self, key: SubjectKey) -> &Mutex<Shard> {
+        &self.shards[shard_of(key)]
+    }
+
+    /// Locks every shard that the tiers live in, in one order for all callers.
+    fn lock(&self, tiers: &[AskTier<'_>]) -> Locked<'_> {
+        let mut numbers: SmallVec<[usize; 4]> =
+            tiers.iter().map(|tier| shard_of(tier.key)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        Locked(numbers.into_iter().map(|number| (number, self.shards[number].lock())).collect())
+    }
+}
+
+/// The shards of one decision.
+struct Locked<'m>(SmallVec<[(usize, MutexGuard<'m, Shard>); 4]>);
+
+impl Locked<'_> {
+    fn of(&mut self, key: SubjectKey) -> &mut Shard {
+        let number = shard_of(key);
+        let place = self.0.iter().position(|(locked, _)| *locked == number);
+        &mut self.0[place.expect("every tier's shard was locked before")].1
+    }
+}
+
+impl ToldTier {
+    fn of(tier: &Tier<'_>) -> ToldTier {
+        ToldTier { fits: tier.fits, reading: tier.reading, charge: tier.charge }
+    }
+}
+
+fn shard_of(key: SubjectKey) -> usize {
+    (key.id >> 64) as usize % SHARDS
+}
+
+fn tier_key(key: SubjectKey, limit: &NamedLimit) -> u128 {
+    key.id ^ limit.mix()
+}
+
+fn overflow_key(key: SubjectKey, limit: &NamedLimit) -> u128 {
+    key.rule ^ limit.mix()
+}
+
+/// More than cores, so that they seldom meet; few enough to keep each shard's table dense.
+const SHARDS: usize = 64;

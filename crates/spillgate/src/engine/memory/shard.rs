@@ -1,0 +1,201 @@
+//! One shard: a table of slots, the few states that do not fit one, and its share of the sweeping.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hashbrown::HashTable;
+
+use super::slot::{Slot, Unpacked};
+use crate::algorithm::State;
+
+#[derive(Debug)]
+pub(super) struct Shard {
+    table: HashTable<Entry>,
+    large: Vec<Option<State>>,
+    large_free: Vec<u32>,
+    keys_max: usize,
+    /// Where the sweep goes on.
+    cursor: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// A u128 in two, for its alignment.
+    key: [u64; 2],
+    slot: Slot,
+}
+
+/// Where a tier's state is, or under which key it will be.
+#[derive(Debug)]
+pub(super) struct Place {
+    key: [u64; 2],
+    bucket: Option<usize>,
+}
+
+impl Place {
+    pub(super) fn is_known(&self) -> bool {
+        self.bucket.is_some()
+    }
+}
+
+impl Shard {
+    pub(super) fn new(keys_max: usize) -> Shard {
+        Shard {
+            table: HashTable::new(),
+            large: Vec::new(),
+            large_free: Vec::new(),
+            keys_max,
+            cursor: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.table.allocation_size()
+            + self.large.capacity() * size_of::<Option<State>>()
+            + self.large.iter().flatten().map(State::heap_bytes).sum::<usize>()
+    }
+
+    pub(super) fn find(&self, key: u128) -> Place {
+        let key = [key as u64, (key >> 64) as u64];
+        Place { key, bucket: self.table.find_bucket_index(key[0], |entry| entry.key == key) }
+    }
+
+    /// The state of a place; a large one is lent out until it is put back.
+    pub(super) fn take(&mut self, place: &Place) -> Option<State> {
+        let entry = self.table.get_bucket(place.bucket?)?;
+        match entry.slot.unpack() {
+            Unpacked::State(state) => Some(state),
+            Unpacked::Large(index) => self.large[index as usize].take(),
+        }
+    }
+
+    /// Stores what became of a state that was taken. An unchanged small one is still there.
+    pub(super) fn put(
+        &mut self,
+        place: Place,
+        state: Option<State>,
+        changed: bool,
+        exhausted: bool,
+    ) {
+        let before = place.bucket.and_then(|bucket| self.table.get_bucket(bucket)).map(|e| e.slot);
+        let large = before.and_then(|slot| match slot.unpack() {
+            Unpacked::Large(index) => Some(index),
+            Unpacked::State(_) => None,
+        });
+        if !changed && large.is_none() {
+            return;
+        }
+        let Some(state) = state else {
+            return self.remove(&place, large);
+        };
+        let slot = match (Slot::pack(&state), large) {
+            (Some(slot), None) => slot,
+            (Some(slot), Some(index)) => {
+                self.large_free.push(index);
+                slot
+            }
+            (None, Some(index)) => {
+                self.large[index as usize] = Some(state);
+                Slot::large(index)
+            }
+            (None, None) => Slot::large(self.add_large(state)),
+        };
+        self.write(place, slot, before, exhausted);
+    }
+
+    pub(super) fn forget(&mut self, key: u128) {
+        let place = self.find(key);
+        let taken = self.take(&place);
+        self.put(place, None, taken.is_some(), false);
+    }
+
+    /// Sweeps a little, and says whether one more tier may be added; if need be the least used of
+    /// a sample goes.
+    pub(super) fn make_room(&mut self, now_us: u64, evicted: &AtomicU64) -> bool {
+        let sample = if self.table.len() < self.keys_max { SWEEP } else { SAMPLE };
+        let mut least: Option<(usize, u64)> = None;
+        for bucket in self.next_buckets(sample) {
+            let Some(entry) = self.table.get_bucket_mut(bucket) else { continue };
+            let slot = entry.slot;
+            entry.slot.age();
+            let gone = match slot.unpack() {
+                Unpacked::State(state) => state.gone_us() <= now_us,
+                Unpacked::Large(index) => self.large[index as usize]
+                    .as_ref()
+                    .is_some_and(|state| state.gone_us() <= now_us),
+            };
+            if gone {
+                self.remove_bucket(bucket);
+            } else if slot.may_go() && least.is_none_or(|(_, uses)| slot.uses() < uses) {
+                least = Some((bucket, slot.uses()));
+            }
+        }
+        if self.table.len() < self.keys_max {
+            return true;
+        }
+        let Some((bucket, _)) = least else { return false };
+        self.remove_bucket(bucket);
+        evicted.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    fn next_buckets(
+        &mut self,
+        count: usize,
+    ) -> std::iter::Map<std::ops::Range<usize>, impl FnMut(usize) -> usize + use<>> {
+        let buckets = self.table.num_buckets().max(1);
+        let from = self.cursor;
+        self.cursor = (self.cursor + count) % buckets;
+        (0..count).map(move |step| (from + step) % buckets)
+    }
+
+    fn write(&mut self, place: Place, mut slot: Slot, before: Option<Slot>, exhausted: bool) {
+        slot.used(before, exhausted);
+        match place.bucket.and_then(|bucket| self.table.get_bucket_mut(bucket)) {
+            Some(entry) => entry.slot = slot,
+            None => {
+                let entry = Entry { key: place.key, slot };
+                self.table.insert_unique(place.key[0], entry, |entry| entry.key[0]);
+            }
+        }
+    }
+
+    fn remove(&mut self, place: &Place, large: Option<u32>) {
+        if let Some(index) = large {
+            self.large[index as usize] = None;
+            self.large_free.push(index);
+        }
+        if let Some(bucket) = place.bucket
+            && let Ok(entry) = self.table.get_bucket_entry(bucket)
+        {
+            entry.remove();
+        }
+    }
+
+    fn remove_bucket(&mut self, bucket: usize) {
+        let Some(entry) = self.table.get_bucket(bucket) else { return };
+        let large = match entry.slot.unpack() {
+            Unpacked::Large(index) => Some(index),
+            Unpacked::State(_) => None,
+        };
+        self.remove(&Place { key: entry.key, bucket: Some(bucket) }, large);
+    }
+
+    fn add_large(&mut self, state: State) -> u32 {
+        if let Some(index) = self.large_free.pop() {
+            self.large[index as usize] = Some(state);
+            return index;
+        }
+        self.large.push(Some(state));
+        // A shard's share of `keys_max` is far below 2^32.
+        (self.large.len() - 1) as u32
+    }
+}
+
+/// Buckets looked at for each new tier: two, so that the sweep outruns the growth.
+const SWEEP: usize = 2;
+/// Buckets to choose from when full.
+const SAMPLE: usize = 16;

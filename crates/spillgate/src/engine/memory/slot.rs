@@ -1,0 +1,163 @@
+//! A tier's state in 24 bytes, where it fits; else the place of a larger one.
+
+use crate::algorithm::{State, fixed_window, sliding_window, token_bucket};
+
+/// Packed state. `word` holds an instant (52 bits), the tag (3), the period's high bits (3), whether
+/// the tier was exhausted when last written (1), and how often it was used of late (5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot {
+    word: u64,
+    a: u32,
+    b: u32,
+    c: u32,
+    d: u32,
+}
+
+/// A slot unpacked: the state itself, or where among the shard's large ones it is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unpacked {
+    State(State),
+    Large(u32),
+}
+
+impl Slot {
+    /// The state in a slot, if it fits: nothing that receipts, logs or slots need does.
+    pub(super) fn pack(state: &State) -> Option<Slot> {
+        match state {
+            State::TokenBucket(token_bucket::State {
+                used,
+                boundary_us,
+                boundary_part,
+                count,
+                period_us,
+                tracked: None,
+            }) => Slot::new(BUCKET, *boundary_us, *period_us, [*used, *boundary_part, *count]),
+            State::FixedWindow(fixed_window::State { start_us, end_us, used, incarnation: 0 }) => {
+                Slot::new(FIXED, *start_us, end_us - start_us, [*used, 0, 0])
+            }
+            State::SlidingWindow(sliding_window::State {
+                start_us,
+                period_us,
+                prev,
+                curr,
+                incarnation: 0,
+            }) => Slot::new(SLIDING, *start_us, *period_us, [*prev, *curr, 0]),
+            _ => None,
+        }
+    }
+
+    /// A slot that points to a large state.
+    pub(super) fn large(index: u32) -> Slot {
+        Slot { word: LARGE << TAG_SHIFT, a: index, b: 0, c: 0, d: 0 }
+    }
+
+    pub(super) fn unpack(&self) -> Unpacked {
+        let instant_us = self.word & INSTANT;
+        let length_us = (u64::from(self.d) | ((self.word >> LENGTH_SHIFT) & 7) << 32) * 1_000;
+        Unpacked::State(match (self.word >> TAG_SHIFT) & 7 {
+            BUCKET => State::TokenBucket(token_bucket::State {
+                used: self.a,
+                boundary_us: instant_us,
+                boundary_part: self.b,
+                count: self.c,
+                period_us: length_us,
+                tracked: None,
+            }),
+            FIXED => State::FixedWindow(fixed_window::State {
+                start_us: instant_us,
+                end_us: instant_us + length_us,
+                used: self.a,
+                incarnation: 0,
+            }),
+            SLIDING => State::SlidingWindow(sliding_window::State {
+                start_us: instant_us,
+                period_us: length_us,
+                prev: self.a,
+                curr: self.b,
+                incarnation: 0,
+            }),
+            _ => return Unpacked::Large(self.a),
+        })
+    }
+
+    /// Notes one more use, and whether it left the tier exhausted.
+    pub(super) fn used(&mut self, before: Option<Slot>, exhausted: bool) {
+        let uses = before.map_or(0, |slot| slot.uses()) + 1;
+        self.word &= !(EXHAUSTED | USES_MAX << USES_SHIFT);
+        self.word |= uses.min(USES_MAX) << USES_SHIFT | if exhausted { EXHAUSTED } else { 0 };
+    }
+
+    /// How often it was used of late.
+    pub(super) fn uses(&self) -> u64 {
+        self.word >> USES_SHIFT & USES_MAX
+    }
+
+    /// Halves the count of uses, so that it speaks of late.
+    pub(super) fn age(&mut self) {
+        let uses = self.uses() / 2;
+        self.word = self.word & !(USES_MAX << USES_SHIFT) | uses << USES_SHIFT;
+    }
+
+    /// Whether forgetting it would let nobody through who was just refused, nor lose a receipt.
+    pub(super) fn may_go(&self) -> bool {
+        self.word & EXHAUSTED == 0 && (self.word >> TAG_SHIFT) & 7 != LARGE
+    }
+
+    fn new(tag: u64, instant_us: u64, length_us: u64, [a, b, c]: [u32; 3]) -> Option<Slot> {
+        let length_ms = length_us / 1_000;
+        if instant_us > INSTANT || !length_us.is_multiple_of(1_000) || length_ms >> 35 != 0 {
+            return None;
+        }
+        let word = instant_us | tag << TAG_SHIFT | (length_ms >> 32) << LENGTH_SHIFT;
+        Some(Slot { word, a, b, c, d: length_ms as u32 })
+    }
+}
+
+const INSTANT: u64 = (1 << 52) - 1;
+const TAG_SHIFT: u64 = 52;
+const LENGTH_SHIFT: u64 = 55;
+const EXHAUSTED: u64 = 1 << 58;
+const USES_SHIFT: u64 = 59;
+const USES_MAX: u64 = 31;
+const BUCKET: u64 = 0;
+const FIXED: u64 = 1;
+const SLIDING: u64 = 2;
+const LARGE: u64 = 7;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_packed_comes_back(
+            used: u32, part in 0..1_000_000_000u32, count: u32,
+            instant_us in 0..1u64 << 52, period_ms in 1..=366 * 86_400_000u64,
+        ) {
+            let period_us = period_ms * 1_000;
+            for state in [
+                State::TokenBucket(token_bucket::State {
+                    used, boundary_us: instant_us, boundary_part: part, count, period_us, tracked: None,
+                }),
+                State::FixedWindow(fixed_window::State {
+                    start_us: instant_us, end_us: instant_us + period_us, used, incarnation: 0,
+                }),
+                State::SlidingWindow(sliding_window::State {
+                    start_us: instant_us, period_us, prev: used, curr: count, incarnation: 0,
+                }),
+            ] {
+                let mut slot = Slot::pack(&state).unwrap();
+                slot.used(None, used % 2 == 0);
+                slot.age();
+                prop_assert_eq!(slot.unpack(), Unpacked::State(state));
+            }
+        }
+    }
+
+    #[test]
+    fn a_tier_takes_forty_bytes_with_its_key() {
+        assert_eq!(size_of::<(u128, Slot)>().max(40), 48, "a u128 would pad it");
+        assert_eq!(size_of::<([u64; 2], Slot)>(), 40);
+    }
+}

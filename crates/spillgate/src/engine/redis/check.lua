@@ -1,0 +1,299 @@
+-- Decides: loads every tier, steps every decision in order, stores what changed.
+--
+-- Each decision is all or none by itself: every enforced tier has room and all are charged, or
+-- nothing is. The algorithms are joined to this file, one function each, run when first needed.
+--
+-- KEYS:    the value of each rule and subject, the logs and the slots; all of one hash tag
+-- ARGV[1]: msgpack, one flat array: the program
+--   now_us (0: ask TIME), nonce (below 2^48, another for each call: names new incarnations and slots),
+--   limits: how many, then for each: algorithm 1-5, name 0-14 or 15, name (8 bytes, or 0),
+--           and its algorithm's Numbers
+--   decisions, up to the end; for each: operation, then
+--     CHARGE RESERVE PEEK: how many tiers, for each of them: key, own key, limit, cost;
+--                          how many shadow rules, for each: how many tiers, and those
+--     FORCE:               key, own key, limit, cost
+--     GIVE_BACK:           key, own key, limit, incarnation, at_us, amount, slot, unused
+--     LOWER:               key, own key, limit, amount
+--   Keys and limits are given by their index; only a log and slots have a key of their own, else 0.
+-- Returns: integers: now_us, and for each decision, each tier: fits (1, 0, or -1: the state is not
+--   ours to read, nothing done), its algorithm's Reply, and for RESERVE and slots the incarnation
+--   (0 if nothing was charged); for GIVE_BACK and LOWER the whole units that came back, then the
+--   tier. A slot is named by that incarnation and by the place of its tier's `fits` in the answer,
+--   counted from 1. Or now_us, -2: outside a calendar that the program carries, nothing executed.
+
+local CHARGE, RESERVE, PEEK, FORCE, GIVE_BACK, LOWER = 0, 1, 2, 3, 4, 5
+-- The sizes of record bodies, and whose they are, by kind.
+local SIZES = '@sizes@'
+local OWNERS = '@owners@'
+local NAMED = 15
+local SLOTS = 5
+
+local program = cmsgpack.unpack(ARGV[1])
+local now = program[1]
+if now == 0 then
+    local time = redis.call('TIME')
+    now = time[1] * 1000000 + time[2]
+end
+local nonce = program[2]
+
+-- floor(a * b / c) and the rest, within the integers that a double holds; c below 2^51.
+local function mul_div(a, b, c)
+    local product = a * b
+    if product < 9007199254740992 then
+        local quotient = math.floor(product / c)
+        return quotient, product - quotient * c
+    end
+    local b_quotient = math.floor(b / c)
+    local b_rest = b - b_quotient * c
+    local quotient, rest = 0, 0
+    local bits, length = math.frexp(a)
+    for _ = 1, length do
+        bits, quotient, rest = bits * 2, quotient * 2, rest * 2
+        if bits >= 1 then
+            bits, quotient, rest = bits - 1, quotient + b_quotient, rest + b_rest
+        end
+        while rest >= c do
+            quotient, rest = quotient + 1, rest - c
+        end
+    end
+    return quotient, rest
+end
+
+-- @algorithms@
+
+local modules = {}
+local function module(algorithm)
+    local found = modules[algorithm]
+    if not found then
+        found = algorithms[algorithm]()
+        modules[algorithm] = found
+    end
+    return found
+end
+
+local limits = {}
+local at = 4
+for l = 1, program[3] do
+    local algorithm = program[at]
+    local owner = module(algorithm)
+    local limit, after = owner.numbers(program, at + 3)
+    if not limit then
+        return { now, -2 }
+    end
+    limit.algorithm, limit.module = algorithm, owner
+    limit.name, limit.long_name = program[at + 1], program[at + 2]
+    limits[l] = limit
+    at = after
+end
+
+local values = redis.call('MGET', unpack(KEYS))
+local cells = {}
+local dirty = {}
+
+-- Where a limit's record begins in a value: its kind and the place of its body; false where the
+-- value is not ours to read.
+local function find(value, limit)
+    local place, size = 1, #value
+    while place <= size do
+        local head = string.byte(value, place)
+        local kind = head % 16
+        local name = (head - kind) / 16
+        local body = place + 1 + (name == NAMED and 8 or 0)
+        local length = string.byte(SIZES, kind + 1)
+        if not length or body + length - 1 > size then
+            return false
+        end
+        if name == limit.name and string.byte(OWNERS, kind + 1) == limit.algorithm
+            and (name < NAMED or string.sub(value, place + 1, place + 8) == limit.long_name) then
+            return kind, body
+        end
+        place = body + length
+    end
+end
+
+-- The loaded tier of a key and a limit; nothing where its state is not ours to read.
+local function cell_of(key, own_key, l)
+    local of_key = cells[key]
+    if not of_key then
+        of_key = {}
+        cells[key] = of_key
+    end
+    local cell = of_key[l]
+    if cell == nil then
+        local limit, value = limits[l], values[key]
+        local kind, body
+        if value then
+            kind, body = find(value, limit)
+        end
+        cell = kind ~= false and limit.module.load(value, kind, body, limit, KEYS[own_key]) or false
+        if cell then
+            cell.body = body
+        end
+        of_key[l] = cell
+    end
+    return cell
+end
+
+local function changed(key, cell)
+    cell.changed = true
+    dirty[key] = true
+end
+
+local out, o = { now }, 2
+
+local function answer(cell, l, cost, fits)
+    local limit = limits[l]
+    if cell then
+        out[o] = fits and 1 or 0
+        o = limit.module.reply(cell, limit, cost, out, o + 1)
+        return
+    end
+    out[o] = -1
+    for i = o + 1, o + limit.module.width do
+        out[i] = 0
+    end
+    o = o + 1 + limit.module.width
+end
+
+-- One group of tiers from `first` on: charged if all have room and it may.
+local function step(first, count, operation, may_charge)
+    local last = first + 4 * count - 1
+    local fits, whole = true, true
+    for p = first, last, 4 do
+        local l = program[p + 2]
+        local cell, limit = cell_of(program[p], program[p + 1], l), limits[l]
+        if not cell then
+            fits, whole = false, false
+        elseif not limit.module.has_room(cell, limit, math.max(1, program[p + 3])) then
+            fits = false
+        end
+    end
+    for p = first, last, 4 do
+        local key, l, cost = program[p], program[p + 2], program[p + 3]
+        local cell, limit = cell_of(key, program[p + 1], l), limits[l]
+        local had_room = cell and limit.module.has_room(cell, limit, math.max(1, cost))
+        local incarnation = 0
+        if may_charge and cost > 0 then
+            if fits then
+                limit.module.charge(cell, limit, cost)
+                if operation == RESERVE or limit.algorithm == SLOTS then
+                    incarnation = limit.module.receipt(cell, limit, cost, nonce, o)
+                end
+                changed(key, cell)
+            elseif whole and cell.rebased then
+                changed(key, cell)
+            end
+        end
+        answer(cell, l, math.max(1, cost), had_room)
+        if operation == RESERVE or limit.algorithm == SLOTS then
+            out[o] = incarnation
+            o = o + 1
+        end
+    end
+    return fits
+end
+
+local size = #program
+while at <= size do
+    local operation = program[at]
+    if operation <= PEEK then
+        local count = program[at + 1]
+        local fits = step(at + 2, count, operation, operation ~= PEEK)
+        at = at + 2 + 4 * count
+        local shadows = program[at]
+        at = at + 1
+        for _ = 1, shadows do
+            count = program[at]
+            step(at + 1, count, operation, fits and operation ~= PEEK)
+            at = at + 1 + 4 * count
+        end
+    else
+        local key, l = program[at + 1], program[at + 3]
+        local cell, limit = cell_of(key, program[at + 2], l), limits[l]
+        if operation == FORCE then
+            if cell then
+                limit.module.force(cell, limit, program[at + 4], o)
+                changed(key, cell)
+            end
+            at = at + 5
+        else
+            local returned
+            if cell and operation == GIVE_BACK then
+                returned = limit.module.give_back(cell, limit, program[at + 4], program[at + 5],
+                    program[at + 6], program[at + 7], program[at + 8])
+            elseif cell then
+                returned = limit.module.lower_by(cell, limit, program[at + 4])
+            end
+            if returned then
+                changed(key, cell)
+            end
+            out[o] = returned or 0
+            o = o + 1
+            at = at + (operation == GIVE_BACK and 9 or 5)
+        end
+        answer(cell, l, 1, true)
+    end
+end
+
+-- The records of a value that this call did not name, and the us until the last of them ends.
+local function others(value, of_key)
+    local kept, longest_us = '', 0
+    local named = {}
+    for _, cell in pairs(of_key) do
+        if cell and cell.body then
+            named[cell.body] = true
+        end
+    end
+    local place, length = 1, #value
+    while place <= length do
+        local head = string.byte(value, place)
+        local kind = head % 16
+        local body = place + 1 + ((head - kind) / 16 == NAMED and 8 or 0)
+        local after = body + string.byte(SIZES, kind + 1)
+        if not named[body] then
+            local until_us = module(string.byte(OWNERS, kind + 1)).until_us(value, kind, body)
+            if until_us > 0 then
+                kept = kept .. string.sub(value, place, after - 1)
+                longest_us = math.max(longest_us, until_us)
+            end
+        end
+        place = after
+    end
+    return kept, longest_us
+end
+
+for key in pairs(dirty) do
+    local old, of_key = values[key], cells[key]
+    local value, longest_us = '', 0
+    if old and next(of_key, next(of_key)) == nil then
+        local l, cell = next(of_key)
+        if not cell.body or #old > cell.body - 1 + string.byte(SIZES, string.byte(old) % 16 + 1) then
+            value, longest_us = others(old, of_key)
+        end
+    elseif old then
+        value, longest_us = others(old, of_key)
+    end
+    for l, cell in pairs(of_key) do
+        local limit = limits[l]
+        local kind, body, until_us = limit.module.pack(cell, limit)
+        if kind then
+            local head = string.char(limit.name * 16 + kind)
+            if limit.name == NAMED then
+                head = head .. limit.long_name
+            end
+            value = value .. head .. body
+            if until_us > longest_us then
+                longest_us = until_us
+            end
+        end
+    end
+    if value == '' then
+        redis.call('DEL', KEYS[key])
+    else
+        -- Between the time until irrelevant and that and max(1 s, 10 %).
+        local until_ms = longest_us / 1000
+        redis.call('SET', KEYS[key], value, 'PX', math.ceil(until_ms + math.max(500, until_ms / 20)))
+    end
+end
+
+return out

@@ -1,0 +1,47 @@
+//! The names of what is kept in the store: `sg1:{tag}:id`, and never a byte of a caller's.
+
+use crate::limit::{Algorithm, NamedLimit, RecordName};
+use crate::subject::SubjectKey;
+
+/// The key of the value that holds the small states of all limits of one rule and subject.
+pub(super) fn value(key: SubjectKey) -> Vec<u8> {
+    let mut name = Vec::with_capacity(KEY_LENGTH);
+    name.extend_from_slice(b"sg1:{");
+    base64url(key.tag, &mut name);
+    name.extend_from_slice(b"}:");
+    base64url(key.id, &mut name);
+    name
+}
+
+/// The key that a log or slots have beside it; the other algorithms have none.
+pub(super) fn own(key: SubjectKey, limit: &NamedLimit) -> Option<Vec<u8>> {
+    let letter = match limit.algorithm() {
+        Algorithm::SlidingLog => b'l',
+        Algorithm::Concurrency => b's',
+        Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::SlidingWindow => return None,
+    };
+    let mut name = value(key);
+    name.extend_from_slice(&[b':', letter]);
+    match limit.record() {
+        RecordName::Position(position) => name.extend_from_slice(position.to_string().as_bytes()),
+        RecordName::Given(hash) => {
+            name.push(b':');
+            base64url(u128::from(u64::from_le_bytes(hash)), &mut name);
+        }
+    }
+    Some(name)
+}
+
+/// Every key that a subject's limits may have.
+pub(super) fn all_of(key: SubjectKey, limits: &[NamedLimit]) -> Vec<Vec<u8>> {
+    std::iter::once(value(key)).chain(limits.iter().filter_map(|limit| own(key, limit))).collect()
+}
+
+/// 22 characters for 128 bits.
+fn base64url(bits: u128, out: &mut Vec<u8>) {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    out.extend((0..22).map(|place| LETTERS[(bits >> (6 * place)) as usize & 63]));
+}
+
+/// `sg1:{` 22 `}:` 22.
+const KEY_LENGTH: usize = 51;

@@ -1,0 +1,64 @@
+//! The one script: the driver with the pure algorithm files joined to it.
+
+use std::sync::LazyLock;
+
+use crate::limit::Algorithm;
+
+/// A script and its SHA1, as EVALSHA wants it.
+#[derive(Debug)]
+pub(super) struct Script {
+    pub(super) text: String,
+    pub(super) sha: String,
+}
+
+/// With `#!lua`: a server that knows it refuses undeclared keys, and refuses on a replica at once.
+pub(super) static MARKED: LazyLock<Script> =
+    LazyLock::new(|| Script::new(format!("#!lua\n{}", text())));
+/// For servers before 7.0, where `#` is a syntax error.
+pub(super) static PLAIN: LazyLock<Script> = LazyLock::new(|| Script::new(text()));
+
+impl Script {
+    fn new(text: String) -> Script {
+        let sha = redis::Script::new(&text).get_hash().to_owned();
+        Script { text, sha }
+    }
+}
+
+/// The script's text.
+pub fn text() -> String {
+    let functions: String = ALGORITHMS.map(|(_, lua)| format!("function()\n{lua}end,\n")).concat();
+    DRIVER
+        .replace("-- @algorithms@", &format!("local algorithms = {{\n{functions}}}"))
+        .replace("@sizes@", &escaped(KINDS.map(|(size, _)| size)))
+        .replace("@owners@", &escaped(KINDS.map(|(_, owner)| number(owner))))
+}
+
+/// An algorithm's number in programs.
+pub(super) fn number(algorithm: Algorithm) -> u8 {
+    let place = ALGORITHMS.iter().position(|(known, _)| *known == algorithm);
+    1 + place.expect("every algorithm has a Lua file") as u8
+}
+
+fn escaped(bytes: [u8; KINDS.len()]) -> String {
+    bytes.map(|byte| format!("\\{byte:03}")).concat()
+}
+
+const DRIVER: &str = include_str!("check.lua");
+const ALGORITHMS: [(Algorithm, &str); 5] = [
+    (Algorithm::TokenBucket, include_str!("../../algorithm/token_bucket.lua")),
+    (Algorithm::FixedWindow, include_str!("../../algorithm/fixed_window.lua")),
+    (Algorithm::SlidingLog, include_str!("../../algorithm/sliding_log.lua")),
+    (Algorithm::SlidingWindow, include_str!("../../algorithm/sliding_window.lua")),
+    (Algorithm::Concurrency, include_str!("../../algorithm/concurrency.lua")),
+];
+/// The record bodies by kind: their size, and whose they are. Sizes never change; a new body is a
+/// new kind.
+const KINDS: [(u8, Algorithm); 7] = [
+    (11, Algorithm::TokenBucket),
+    (25, Algorithm::TokenBucket),
+    (62, Algorithm::TokenBucket),
+    (23, Algorithm::FixedWindow),
+    (27, Algorithm::SlidingWindow),
+    (49, Algorithm::SlidingLog),
+    (29, Algorithm::Concurrency),
+];

@@ -1,0 +1,353 @@
+//! A limit: an algorithm with its numbers and a unit.
+//!
+//! [`Limit`] is always valid: [`LimitSpec`] holds what somebody wrote, and [`LimitSpec::build`]
+//! either makes a `Limit` of it or says which field is wrong and what would fit.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::algorithm::{Numbers, token_bucket};
+
+mod error;
+mod named;
+mod quota;
+mod spec;
+
+pub use error::LimitError;
+pub use named::{NamedLimit, RecordName};
+use quota::{Length, Quota};
+pub use spec::LimitSpec;
+
+/// Numbers that Lua sees stay below this: doubles hold every integer up to here.
+pub(crate) const EXACT_MAX: u64 = 1 << 53;
+
+/// How a limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// In any interval L: at most burst + floor(L × rate). The default.
+    TokenBucket,
+    /// At most count in each window aligned to the epoch or to the calendar.
+    FixedWindow,
+    /// At most count in every window of one period, exactly.
+    SlidingLog,
+    /// The count of this window and a share of the last one's; a few bytes per subject.
+    SlidingWindow,
+    /// At most count slots held at once.
+    Concurrency,
+}
+
+impl Algorithm {
+    /// All algorithms, in the order of the documentation.
+    pub const ALL: [Algorithm; 5] = [
+        Algorithm::TokenBucket,
+        Algorithm::FixedWindow,
+        Algorithm::SlidingLog,
+        Algorithm::SlidingWindow,
+        Algorithm::Concurrency,
+    ];
+
+    /// The name as written in a policy: `token-bucket`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::TokenBucket => "token-bucket",
+            Algorithm::FixedWindow => "fixed-window",
+            Algorithm::SlidingLog => "sliding-log",
+            Algorithm::SlidingWindow => "sliding-window",
+            Algorithm::Concurrency => "concurrency",
+        }
+    }
+
+    /// The algorithm of that name.
+    ///
+    /// ```
+    /// # use spillgate::Algorithm;
+    /// assert_eq!(Algorithm::named("sliding-log"), Some(Algorithm::SlidingLog));
+    /// assert_eq!(Algorithm::named("leaky"), None);
+    /// ```
+    pub fn named(name: &str) -> Option<Algorithm> {
+        Algorithm::ALL.into_iter().find(|a| a.name() == name)
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One limit: an algorithm with its numbers and a unit. Cheap to clone.
+///
+/// ```
+/// use spillgate::{Algorithm, Limit};
+/// let limit = Limit::per_second(10).burst(20);
+/// assert_eq!((limit.algorithm(), limit.capacity()), (Algorithm::TokenBucket, Some(20)));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    kind: Kind,
+    algorithm: Algorithm,
+    name: Option<Arc<str>>,
+    unit: Option<Arc<str>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Said as `"unlimited"`: always room, nothing kept.
+    Unlimited,
+    /// Said as `"none"`: a capacity of nothing, so every cost is above it.
+    Nothing,
+    Counted(Numbers),
+}
+
+impl Limit {
+    /// `count` calls a second on average, as a token bucket whose burst is `count`.
+    ///
+    /// ```
+    /// # use spillgate::Limit;
+    /// # use std::time::Duration;
+    /// assert_eq!(Limit::per_second(7), Limit::per(7, Duration::from_secs(1)));
+    /// assert_eq!(Limit::per_second(7).to_string(), "7/1s");
+    /// ```
+    ///
+    /// # Panics
+    /// If `count` is 0 or above 10⁹; [`Limit::parse`] and [`LimitSpec`] answer an error instead.
+    #[track_caller]
+    pub fn per_second(count: u64) -> Limit {
+        Limit::per(count, Duration::from_secs(1))
+    }
+
+    /// `count` calls a minute on average.
+    ///
+    /// ```
+    /// # use spillgate::Limit;
+    /// assert_eq!(Limit::per_minute(5), Limit::parse("5/minute").unwrap());
+    /// ```
+    ///
+    /// # Panics
+    /// As [`Limit::per_second`].
+    #[track_caller]
+    pub fn per_minute(count: u64) -> Limit {
+        Limit::per(count, Duration::from_secs(60))
+    }
+
+    /// `count` calls an hour on average.
+    ///
+    /// ```
+    /// # use spillgate::Limit;
+    /// assert_eq!(Limit::per_hour(5), Limit::parse("5/hour").unwrap());
+    /// ```
+    ///
+    /// # Panics
+    /// As [`Limit::per_second`].
+    #[track_caller]
+    pub fn per_hour(count: u64) -> Limit {
+        Limit::per(count, Duration::from_secs(3_600))
+    }
+
+    /// `count` calls a day (24 hours) on average.
+    ///
+    /// ```
+    /// # use spillgate::Limit;
+    /// assert_eq!(Limit::per_day(5), Limit::parse("5/day").unwrap());
+    /// ```
+    ///
+    /// # Panics
+    /// As [`Limit::per_second`].
+    #[track_caller]
+    pub fn per_day(count: u64) -> Limit {
+        Limit::per(count, Duration::from_secs(86_400))
+    }
+
+    /// `count` calls every `period` on average: `Limit::per(3, Duration::from_secs(10))` is three
+    /// every ten seconds.
+    ///
+    /// ```
+    /// # use spillgate::Limit;
+    /// # use std::time::Duration;
+    /// assert_eq!(Limit::per(3, Duration::from_secs(10)), Limit::parse("3/10s").unwrap());
+    /// ```
+    ///
+    /// # Panics
+    /// If `count` is 0 or above 10⁹, or `period` is not a whole number of milliseconds from 1 ms
+    /// to 366 days.
+    #[track_caller]
+    pub fn per(count: u64, period: Duration) -> Limit {
+        let length = Length::of(period);
+        Limit::valid(length.and_then(|length| {
+            LimitSpec::default().build_with(Quota::Rate { count, length }, Algorithm::TokenBucket)
+        }))
+    }
+
+    /// At most `count` slots held at once, each for at most `hold`.
+    ///
+    /// ```
+    /// # use spillgate::{Algorithm, Limit};
+    /// # use std::time::Duration;
+    /// let limit = Limit::concurrent(20, Duration::from_secs(30));
+    /// assert_eq!((limit.algorithm(), limit.capacity()), (Algorithm::Concurrency, Some(20)));
+    /// ```
+    ///
+    /// # Panics
+    /// As [`Limit::per`].
+    #[track_caller]
+    pub fn concurrent(count: u64, hold: Duration) -> Limit {
+        Limit::valid(Length::of(hold).and_then(|hold| {
+            let spec = LimitSpec { hold: Some(hold.to_string()), ..LimitSpec::default() };
+            spec.build_with(Quota::Slots { count }, Algorithm::Concurrency)
+        }))
+    }
+
+    /// No limit at all, said aloud.
+    ///
+    /// ```
+    /// # use spillgate::Limit;
+    /// assert_eq!(Limit::unlimited(), Limit::parse("unlimited").unwrap());
+    /// assert_eq!(Limit::unlimited().capacity(), None);
+    /// ```
+    pub fn unlimited() -> Limit {
+        Limit::of(Kind::Unlimited, Algorithm::TokenBucket)
+    }
+
+    /// Nothing at all: every call is refused for good. What a block is made of.
+    ///
+    /// ```
+    /// # use spillgate::Limit;
+    /// assert_eq!(Limit::none(), Limit::parse("none").unwrap());
+    /// assert_eq!(Limit::none().capacity(), Some(0));
+    /// ```
+    pub fn none() -> Limit {
+        Limit::of(Kind::Nothing, Algorithm::TokenBucket)
+    }
+
+    /// A token bucket from a quota such as `100/second`, `5/30s`, `1_000_000/month`.
+    pub fn parse(quota: &str) -> Result<Limit, LimitError> {
+        LimitSpec::new(quota).build()
+    }
+
+    /// The same bucket with another burst: how much may pass at once after a quiet time.
+    ///
+    /// ```
+    /// # use spillgate::Limit;
+    /// assert_eq!(Limit::per_second(10).burst(20).capacity(), Some(20));
+    /// ```
+    ///
+    /// # Panics
+    /// If this is no token bucket, or `burst` is 0 or above 10⁹.
+    #[track_caller]
+    pub fn burst(self, burst: u64) -> Limit {
+        let Kind::Counted(Numbers::TokenBucket(numbers)) = self.kind else {
+            return Limit::valid(Err(LimitError::burst_elsewhere(self.algorithm)));
+        };
+        let numbers = token_bucket::Numbers::new(numbers.count, numbers.period_us, burst);
+        Limit::valid(
+            numbers.map(|numbers| Limit {
+                kind: Kind::Counted(Numbers::TokenBucket(numbers)),
+                ..self
+            }),
+        )
+    }
+
+    /// The same limit under a name of its own, which says which state is whose when a rule's
+    /// limits are reordered.
+    ///
+    /// # Panics
+    /// If `name` is not `[A-Za-z0-9_./-]{1,64}`.
+    #[track_caller]
+    pub fn named(self, name: &str) -> Limit {
+        Limit::valid(checked_name("name", name).map(|name| Limit { name: Some(name), ..self }))
+    }
+
+    /// The same limit, counting another unit than `requests`.
+    ///
+    /// # Panics
+    /// If `unit` is not `[A-Za-z0-9_./-]{1,64}`.
+    #[track_caller]
+    pub fn unit_named(self, unit: &str) -> Limit {
+        Limit::valid(checked_name("unit", unit).map(|unit| Limit { unit: Some(unit), ..self }))
+    }
+
+    /// How this limit counts.
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// The name given to it, if any; else its position in the rule is its name.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// What it counts: `requests` unless said otherwise.
+    pub fn unit(&self) -> &str {
+        self.unit.as_deref().unwrap_or(REQUESTS)
+    }
+
+    /// The most that can be used at once: the burst of a bucket, the count of the others.
+    /// Absent when unlimited.
+    pub fn capacity(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Unlimited => None,
+            Kind::Nothing => Some(0),
+            Kind::Counted(numbers) => Some(numbers.capacity()),
+        }
+    }
+
+    /// How long a used-up tier takes to be untouched again, by the limit's own numbers.
+    pub fn refill(&self) -> Option<Duration> {
+        match &self.kind {
+            Kind::Unlimited | Kind::Nothing => None,
+            Kind::Counted(numbers) => Some(Duration::from_micros(numbers.longest_wait_us())),
+        }
+    }
+
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    fn of(kind: Kind, algorithm: Algorithm) -> Limit {
+        Limit { kind, algorithm, name: None, unit: None }
+    }
+
+    #[track_caller]
+    fn valid(limit: Result<Limit, LimitError>) -> Limit {
+        match limit {
+            Ok(limit) => limit,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            Kind::Unlimited => f.write_str("unlimited"),
+            Kind::Nothing => f.write_str("none"),
+            Kind::Counted(numbers) => numbers.fmt(f),
+        }
+    }
+}
+
+/// A period as a quota would say it: `90s`, `1500ms`, `7d`.
+pub(crate) fn write_period(f: &mut fmt::Formatter<'_>, period_us: u64) -> fmt::Result {
+    quota::write_length(f, period_us / 1_000)
+}
+
+/// A name as rules, limits and units have them.
+pub(crate) fn checked_name(field: &'static str, name: &str) -> Result<Arc<str>, LimitError> {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'/' | b'-');
+    if (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(fits) {
+        return Ok(name.into());
+    }
+    Err(LimitError::new(
+        field,
+        format!("{name:?} is no name; write 1 to {NAME_MAX} of A-Z a-z 0-9 _ . / -"),
+    ))
+}
+
+/// The unit of a limit that names none.
+pub(crate) const REQUESTS: &str = "requests";
+/// The largest count and burst: with any period they stay exact.
+pub(crate) const COUNT_MAX: u32 = 1_000_000_000;
+/// Names go into headers and metrics, so they are short.
+const NAME_MAX: usize = 64;

@@ -1,0 +1,117 @@
+//! A limit as stored state knows it: by its name and algorithm, never by its numbers.
+
+use std::sync::LazyLock;
+
+use siphasher::sip128::SipHasher24;
+
+use super::{Algorithm, Kind, Limit};
+use crate::algorithm::Numbers;
+
+/// A limit with the name that its state goes by.
+#[derive(Clone, Debug)]
+pub struct NamedLimit {
+    limit: Limit,
+    position: u8,
+    record: RecordName,
+    mix: u128,
+}
+
+/// A limit's name as one Redis value holds it: short for positions, hashed for given names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RecordName {
+    /// The position in the rule, below 15.
+    Position(u8),
+    /// The hash of a name that is no such position.
+    Given([u8; 8]),
+}
+
+impl NamedLimit {
+    /// A limit by its given name, or else by its position in the rule.
+    pub fn new(limit: Limit, position: usize) -> NamedLimit {
+        // A decision holds 64 tiers at most, so a rule has no more limits than that.
+        let position = position.min(POSITION_NAMES.len() - 1);
+        let name = limit.name().unwrap_or(POSITION_NAMES[position]);
+        let record = RecordName::of(name);
+        let mix = match record {
+            RecordName::Position(named) => {
+                POSITION_MIXES[usize::from(named)][limit.algorithm() as usize]
+            }
+            RecordName::Given(_) => mix(name, limit.algorithm()),
+        };
+        NamedLimit { position: position as u8, limit, record, mix }
+    }
+
+    /// The limit.
+    pub fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    /// Its name within its rule.
+    pub fn name(&self) -> &str {
+        self.limit.name().unwrap_or(POSITION_NAMES[usize::from(self.position)])
+    }
+
+    /// Its name within a Redis value.
+    pub fn record(&self) -> RecordName {
+        self.record
+    }
+
+    /// What tells this limit's state from that of the subject's other limits.
+    pub fn mix(&self) -> u128 {
+        self.mix
+    }
+
+    /// What it counts with; absent for `unlimited` and `none`, which keep no state.
+    pub fn numbers(&self) -> Option<&Numbers> {
+        match self.limit.kind() {
+            Kind::Counted(numbers) => Some(numbers),
+            Kind::Unlimited | Kind::Nothing => None,
+        }
+    }
+
+    /// How it counts.
+    pub fn algorithm(&self) -> Algorithm {
+        self.limit.algorithm()
+    }
+}
+
+impl RecordName {
+    fn of(name: &str) -> RecordName {
+        match name.parse() {
+            Ok(position @ 0..POSITIONS) if name == position.to_string() => {
+                RecordName::Position(position)
+            }
+            _ => {
+                let [given @ .., _, _, _, _, _, _, _, _] = hash(&[name.as_bytes()]).to_le_bytes();
+                RecordName::Given(given)
+            }
+        }
+    }
+}
+
+fn mix(name: &str, algorithm: Algorithm) -> u128 {
+    hash(&[name.as_bytes(), algorithm.name().as_bytes()])
+}
+
+/// The same in every process and version; names are the operator's, so no secret is needed.
+fn hash(parts: &[&[u8]]) -> u128 {
+    let mut encoding = crate::subject::Encoding::new();
+    parts.iter().for_each(|part| encoding.part(part));
+    SipHasher24::new().hash(encoding.as_bytes()).as_u128()
+}
+
+/// Positions that fit the four bits that a record's head has for them.
+const POSITIONS: u8 = 15;
+/// The names of limits that were given none.
+const POSITION_NAMES: [&str; 64] = [
+    "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16",
+    "17", "18", "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31", "32",
+    "33", "34", "35", "36", "37", "38", "39", "40", "41", "42", "43", "44", "45", "46", "47", "48",
+    "49", "50", "51", "52", "53", "54", "55", "56", "57", "58", "59", "60", "61", "62", "63",
+];
+/// So that a limit that comes with a request costs no hashing.
+static POSITION_MIXES: LazyLock<[[u128; 5]; POSITIONS as usize]> = LazyLock::new(|| {
+    std::array::from_fn(|position| {
+        Algorithm::ALL.map(|algorithm| mix(POSITION_NAMES[position], algorithm))
+    })
+});

@@ -1,0 +1,211 @@
+//! The language of quotas: `100/second`, `5/30s`, `1_000_000/month`, `20`, `unlimited`, `none`.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::LimitError;
+use crate::calendar::CalendarUnit;
+
+/// A quota as read, its count not yet checked against any algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Quota {
+    Unlimited,
+    Nothing,
+    Slots { count: u64 },
+    Rate { count: u64, length: Length },
+}
+
+impl Quota {
+    pub(super) fn parse(text: &str) -> Result<Quota, LimitError> {
+        match text {
+            "unlimited" => return Ok(Quota::Unlimited),
+            "none" => return Ok(Quota::Nothing),
+            _ => {}
+        }
+        let Some((count, length)) = text.split_once('/') else {
+            return Ok(Quota::Slots { count: number("quota", text, text)? });
+        };
+        let count = number("quota", count, text)?;
+        Ok(Quota::Rate { count, length: Length::parse("quota", length)? })
+    }
+}
+
+/// A length of time of 1 ms to 366 days, and whether it was said as a calendar unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Length {
+    ms: u64,
+    calendar: Option<CalendarUnit>,
+}
+
+impl Length {
+    pub(super) fn of(duration: Duration) -> Result<Length, LimitError> {
+        let whole = duration.subsec_nanos().is_multiple_of(1_000_000);
+        let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        if !whole {
+            return Err(LimitError::new(
+                "quota",
+                format!(
+                    "{duration:?} is no whole number of milliseconds; the nearest that fits is {}ms",
+                    ms.max(1)
+                ),
+            ));
+        }
+        Length::checked("quota", ms)
+    }
+
+    pub(super) fn parse(field: &'static str, text: &str) -> Result<Length, LimitError> {
+        let digits = text.bytes().take_while(|b| b.is_ascii_digit() || *b == b'_').count();
+        let (amount, unit) = text.split_at(digits);
+        if let Some((ms, calendar)) = spelled(unit).filter(|_| amount.is_empty()) {
+            return Ok(Length { ms, calendar });
+        }
+        let Some(unit_ms) = short(unit) else {
+            return Err(LimitError::new(
+                field,
+                format!(
+                    "{text:?} is no length of time; write second, minute, hour, day, week, month or year, or a number with ms, s, m, h or d"
+                ),
+            ));
+        };
+        let amount = if amount.is_empty() { 1 } else { number(field, amount, text)? };
+        Length::checked(field, amount.saturating_mul(unit_ms))
+    }
+
+    pub(super) fn us(self) -> u64 {
+        self.ms * 1_000
+    }
+
+    pub(super) fn calendar(self) -> Option<CalendarUnit> {
+        self.calendar
+    }
+
+    fn checked(field: &'static str, ms: u64) -> Result<Length, LimitError> {
+        if (1..=MS_MAX).contains(&ms) {
+            return Ok(Length { ms, calendar: None });
+        }
+        let nearest = if ms == 0 { "1ms" } else { "366d" };
+        Err(LimitError::new(
+            field,
+            format!("a period lasts from 1ms to 366d; the nearest that fits is {nearest}"),
+        ))
+    }
+}
+
+/// The shortest exact way to write a length: `90s`, `1500ms`, `7d`.
+pub(crate) fn write_length(f: &mut fmt::Formatter<'_>, ms: u64) -> fmt::Result {
+    let (unit_ms, unit) = SHORT
+        .into_iter()
+        .rev()
+        .find(|(unit_ms, _)| ms.is_multiple_of(*unit_ms))
+        .unwrap_or((1, "ms"));
+    write!(f, "{}{unit}", ms / unit_ms)
+}
+
+impl fmt::Display for Length {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_length(f, self.ms)
+    }
+}
+
+fn number(field: &'static str, digits: &str, whole: &str) -> Result<u64, LimitError> {
+    let wrong = |why: &str| {
+        LimitError::new(
+            field,
+            format!(
+                "{whole:?} {why}; write for example \"100/second\", \"5/30s\" or \"1_000_000/month\""
+            ),
+        )
+    };
+    let grouped = |s: &str| !s.starts_with('_') && !s.ends_with('_') && !s.contains("__");
+    if digits.is_empty()
+        || !digits.bytes().all(|b| b.is_ascii_digit() || b == b'_')
+        || !grouped(digits)
+    {
+        return Err(wrong("does not begin with a whole number"));
+    }
+    digits.replace('_', "").parse().map_err(|_| wrong("has too large a number"))
+}
+
+fn spelled(unit: &str) -> Option<(u64, Option<CalendarUnit>)> {
+    Some(match unit {
+        "second" => (SECOND_MS, None),
+        "minute" => (60 * SECOND_MS, None),
+        "hour" => (3_600 * SECOND_MS, None),
+        "day" => (DAY_MS, Some(CalendarUnit::Day)),
+        "week" => (7 * DAY_MS, Some(CalendarUnit::Week)),
+        "month" => (30 * DAY_MS, Some(CalendarUnit::Month)),
+        "year" => (365 * DAY_MS, Some(CalendarUnit::Year)),
+        _ => return None,
+    })
+}
+
+fn short(unit: &str) -> Option<u64> {
+    SHORT.into_iter().find(|(_, name)| *name == unit).map(|(ms, _)| ms)
+}
+
+const SECOND_MS: u64 = 1_000;
+const DAY_MS: u64 = 86_400 * SECOND_MS;
+/// A leap year is the longest thing people limit by.
+const MS_MAX: u64 = 366 * DAY_MS;
+const SHORT: [(u64, &str); 5] =
+    [(1, "ms"), (SECOND_MS, "s"), (60 * SECOND_MS, "m"), (3_600 * SECOND_MS, "h"), (DAY_MS, "d")];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_every_unit() {
+        for (text, ms) in [
+            ("second", 1_000),
+            ("minute", 60_000),
+            ("week", 604_800_000),
+            ("month", 2_592_000_000),
+            ("year", 31_536_000_000),
+            ("30s", 30_000),
+            ("5m", 300_000),
+            ("1ms", 1),
+            ("366d", 31_622_400_000),
+            ("d", 86_400_000),
+        ] {
+            assert_eq!(Length::parse("quota", text).unwrap().ms, ms, "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_nonsense_with_a_way_out() {
+        for text in [
+            "",
+            "/",
+            "5/",
+            "/second",
+            "5/0s",
+            "5/367d",
+            "-1/second",
+            "1.5/second",
+            "5/seconds",
+            "5 / second",
+            "5/second/second",
+            "99999999999999999999/second",
+            "5/99999999999999999999d",
+            "_5/second",
+            "5_/second",
+            "5__0/second",
+            "∞/second",
+            "5/30",
+            "0x5/second",
+            "1e3/second",
+        ] {
+            let error = Quota::parse(text).expect_err(text);
+            assert!(error.message().len() > 20, "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn underscores_group_digits() {
+        assert_eq!(
+            Quota::parse("1_000_000/month").unwrap(),
+            Quota::Rate { count: 1_000_000, length: Length::parse("quota", "month").unwrap() }
+        );
+    }
+}

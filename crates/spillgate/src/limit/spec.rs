@@ -1,0 +1,215 @@
+//! A limit as somebody wrote it, and the way from there to one that makes sense.
+
+use super::quota::{Length, Quota};
+use super::{Algorithm, COUNT_MAX, Kind, Limit, LimitError, checked_name};
+use crate::algorithm::{
+    Numbers, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
+};
+use crate::calendar::{Calendar, CalendarUnit};
+
+/// A limit as somebody wrote it, not yet known to make sense.
+///
+/// ```
+/// use spillgate::{Algorithm, LimitSpec};
+/// let limit = LimitSpec::new("1000/month").algorithm("fixed-window").time_zone("Europe/Berlin").build()?;
+/// assert_eq!(limit.algorithm(), Algorithm::FixedWindow);
+///
+/// let error = LimitSpec::new("5/fortnight").build().unwrap_err();
+/// assert_eq!(error.field(), "quota");
+/// # Ok::<(), spillgate::LimitError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LimitSpec {
+    /// `100/second`, `5/30s`, `20` (slots), `unlimited`, `none`.
+    pub quota: String,
+    /// `token-bucket` unless said otherwise.
+    pub algorithm: Option<String>,
+    /// How much may pass at once; token buckets only. The count unless said otherwise.
+    pub burst: Option<u64>,
+    /// The name, else its position.
+    pub name: Option<String>,
+    /// What is counted; `requests` unless said otherwise.
+    pub unit: Option<String>,
+    /// The time zone of calendar windows; UTC unless said otherwise.
+    pub time_zone: Option<String>,
+    /// How long a slot may be held; concurrency only, and needed there.
+    pub hold: Option<String>,
+}
+
+impl LimitSpec {
+    /// Only the quota said.
+    pub fn new(quota: impl Into<String>) -> LimitSpec {
+        LimitSpec { quota: quota.into(), ..LimitSpec::default() }
+    }
+
+    /// With an algorithm by name.
+    pub fn algorithm(self, algorithm: impl Into<String>) -> LimitSpec {
+        LimitSpec { algorithm: Some(algorithm.into()), ..self }
+    }
+
+    /// With a burst.
+    pub fn burst(self, burst: u64) -> LimitSpec {
+        LimitSpec { burst: Some(burst), ..self }
+    }
+
+    /// With a time zone.
+    pub fn time_zone(self, time_zone: impl Into<String>) -> LimitSpec {
+        LimitSpec { time_zone: Some(time_zone.into()), ..self }
+    }
+
+    /// With a hold.
+    pub fn hold(self, hold: impl Into<String>) -> LimitSpec {
+        LimitSpec { hold: Some(hold.into()), ..self }
+    }
+
+    /// The limit that this says, or which field is wrong and what would fit.
+    pub fn build(&self) -> Result<Limit, LimitError> {
+        let algorithm = match &self.algorithm {
+            None => Algorithm::TokenBucket,
+            Some(name) => Algorithm::named(name).ok_or_else(|| LimitError {
+                field: "algorithm",
+                message: format!(
+                    "{name:?} is no algorithm; write token-bucket, fixed-window, sliding-log, sliding-window or concurrency"
+                ),
+            })?,
+        };
+        self.build_with(Quota::parse(&self.quota)?, algorithm)
+    }
+
+    pub(super) fn build_with(
+        &self,
+        quota: Quota,
+        algorithm: Algorithm,
+    ) -> Result<Limit, LimitError> {
+        if algorithm != Algorithm::TokenBucket && self.burst.is_some() {
+            return Err(LimitError::burst_elsewhere(algorithm));
+        }
+        if algorithm != Algorithm::FixedWindow && self.time_zone.is_some() {
+            return Err(LimitError::new(
+                "time_zone",
+                format!(
+                    "{algorithm} has no calendar; leave time_zone out, or write algorithm = \"fixed-window\""
+                ),
+            ));
+        }
+        if algorithm != Algorithm::Concurrency && self.hold.is_some() {
+            return Err(LimitError::new(
+                "hold",
+                format!(
+                    "{algorithm} holds no slots; leave hold out, or write algorithm = \"concurrency\""
+                ),
+            ));
+        }
+        let kind = match quota {
+            Quota::Unlimited => Kind::Unlimited,
+            Quota::Nothing => Kind::Nothing,
+            Quota::Slots { count } if algorithm == Algorithm::Concurrency => {
+                Kind::Counted(Numbers::Concurrency(self.slots(count)?))
+            }
+            Quota::Slots { count } => {
+                return Err(LimitError::new(
+                    "quota",
+                    format!("{count} says no period; write for example \"{count}/second\""),
+                ));
+            }
+            Quota::Rate { count, .. } if algorithm == Algorithm::Concurrency => {
+                return Err(LimitError::new(
+                    "quota",
+                    format!(
+                        "concurrency counts slots, not calls in a time; write quota = \"{count}\" and hold = \"30s\""
+                    ),
+                ));
+            }
+            Quota::Rate { count, length } => Kind::Counted(self.rate(count, length, algorithm)?),
+        };
+        Ok(Limit {
+            name: self.name.as_deref().map(|name| checked_name("name", name)).transpose()?,
+            unit: self.unit.as_deref().map(|unit| checked_name("unit", unit)).transpose()?,
+            ..Limit::of(kind, algorithm)
+        })
+    }
+
+    fn slots(&self, count: u64) -> Result<concurrency::Numbers, LimitError> {
+        let Some(hold) = &self.hold else {
+            return Err(LimitError::new(
+                "hold",
+                "a slot needs an end even if its holder dies; write for example hold = \"30s\"",
+            ));
+        };
+        let hold = Length::parse("hold", hold)?;
+        Ok(concurrency::Numbers { count: checked_count(count)?, hold_us: hold.us() })
+    }
+
+    fn rate(
+        &self,
+        count: u64,
+        length: Length,
+        algorithm: Algorithm,
+    ) -> Result<Numbers, LimitError> {
+        let count = checked_count(count)?;
+        let period_us = length.us();
+        match algorithm {
+            Algorithm::TokenBucket => {
+                let burst = self.burst.unwrap_or(u64::from(count));
+                token_bucket::Numbers::new(count, period_us, burst).map(Numbers::TokenBucket)
+            }
+            Algorithm::FixedWindow => {
+                let window = match (length.calendar(), &self.time_zone) {
+                    (Some(unit), zone) => {
+                        fixed_window::Window::Calendar(calendar(unit, zone.as_deref())?)
+                    }
+                    (None, None) => fixed_window::Window::Every { period_us },
+                    (None, Some(_)) => {
+                        return Err(LimitError::new(
+                            "time_zone",
+                            format!(
+                                "windows of {length} are aligned to the epoch, in no time zone; write a quota per day, week, month or year, or leave time_zone out"
+                            ),
+                        ));
+                    }
+                };
+                Ok(Numbers::FixedWindow(fixed_window::Numbers { count, window }))
+            }
+            Algorithm::SlidingLog if count > sliding_log::COUNT_MAX => Err(LimitError::new(
+                "quota",
+                format!(
+                    "a sliding-log keeps every call, so its count ends at {}; that is the nearest that fits, or write algorithm = \"sliding-window\"",
+                    sliding_log::COUNT_MAX
+                ),
+            )),
+            Algorithm::SlidingLog => {
+                Ok(Numbers::SlidingLog(sliding_log::Numbers { count, period_us }))
+            }
+            Algorithm::SlidingWindow => {
+                Ok(Numbers::SlidingWindow(sliding_window::Numbers { count, period_us }))
+            }
+            Algorithm::Concurrency => Ok(Numbers::Concurrency(self.slots(u64::from(count))?)),
+        }
+    }
+}
+
+fn checked_count(count: u64) -> Result<u32, LimitError> {
+    match u32::try_from(count) {
+        Ok(count @ 1..=COUNT_MAX) => Ok(count),
+        Ok(0) => Err(LimitError::new(
+            "quota",
+            "a count of 0 lets nothing pass; write \"none\" to say so, or \"unlimited\" for the opposite",
+        )),
+        _ => Err(LimitError::new(
+            "quota",
+            format!("{count} is above {COUNT_MAX}, the nearest count that fits"),
+        )),
+    }
+}
+
+fn calendar(unit: CalendarUnit, time_zone: Option<&str>) -> Result<Calendar, LimitError> {
+    Calendar::new(unit, time_zone.unwrap_or("UTC")).ok_or_else(|| {
+        LimitError::new(
+            "time_zone",
+            format!(
+                "{:?} is no time zone; write an IANA name such as \"Europe/Berlin\"",
+                time_zone.unwrap_or_default()
+            ),
+        )
+    })
+}

@@ -1,0 +1,211 @@
+//! The policy: read from TOML with the line of every mistake ([`file`], [`limits`], [`rule`],
+//! [`overrides`]), and found again by what a request says ([`matching`], [`overrides`]).
+//!
+//! It is data: it holds no state of any subject, does no IO and reads no clock.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::decision::Judged;
+use crate::limit::{Limit, NamedLimit};
+use crate::request::Request;
+
+mod file;
+mod limits;
+mod matching;
+mod overrides;
+mod problem;
+mod rule;
+
+use file::{Piece, Place, Table, pieces, text_in};
+use matching::Index;
+use overrides::Overrides;
+pub use problem::PolicyError;
+use problem::{Problem, Problems};
+pub use rule::{Mode, OnOutage, Rule};
+
+#[doc = include_str!("policy.md")]
+#[derive(Clone, Default)]
+pub struct Policy {
+    rules: Vec<Rule>,
+    places_by_name: HashMap<Arc<str>, u32>,
+    index: Index,
+    overrides: Overrides,
+}
+
+/// A rule that a request meets.
+#[derive(Debug)]
+pub(crate) struct Met<'p> {
+    pub(crate) rule: &'p Rule,
+    pub(crate) rule_index: u32,
+    /// Which limits are in force instead of the rule's, if others are.
+    pub(crate) overridden: Option<u32>,
+    /// The limits in force.
+    pub(crate) limits: &'p [NamedLimit],
+}
+
+impl Policy {
+    /// The policy that a text says. Errors call the file `policy`.
+    pub fn from_toml(text: &str) -> Result<Policy, PolicyError> {
+        Policy::from_toml_file("policy", text)
+    }
+
+    /// The policy that the text of a file says; the name is for errors, and nothing is opened.
+    ///
+    /// The error is the first of [`Policy::problems_in`].
+    pub fn from_toml_file(file_name: &str, text: &str) -> Result<Policy, PolicyError> {
+        let mut problems = Problems::in_text(text);
+        let policy = Policy::read(text, PIECE_BYTES, &mut problems);
+        match problems.into_errors(file_name).into_iter().next() {
+            None => Ok(policy),
+            Some(first) => Err(first),
+        }
+    }
+
+    /// Everything that is wrong with a file, in its order, or the first hundred things or so.
+    ///
+    /// Overrides are looked at once all rules are right.
+    pub fn problems_in(file_name: &str, text: &str) -> Vec<PolicyError> {
+        let mut problems = Problems::in_text(text);
+        Policy::read(text, PIECE_BYTES, &mut problems);
+        problems.into_errors(file_name)
+    }
+
+    /// The rules in the order of the file.
+    pub fn rules(&self) -> impl ExactSizeIterator<Item = &Rule> {
+        self.rules.iter()
+    }
+
+    /// The rule of that name.
+    pub fn rule(&self, name: &str) -> Option<&Rule> {
+        self.places_by_name.get(name).map(|place| &self.rules[*place as usize])
+    }
+
+    /// The rules that a request meets, in the order of the file, those that are off left out.
+    pub(crate) fn met<'p>(&'p self, request: &Request<'_>) -> SmallVec<[Met<'p>; 4]> {
+        let candidates = self.index.candidates(request).into_iter();
+        let candidates =
+            candidates.map(|rule_index| (rule_index, &self.rules[rule_index as usize]));
+        let met = candidates.filter(|(_, rule)| rule.is_met_by(request));
+        met.map(|(rule_index, rule)| {
+            let overridden = self.overrides.of(rule_index, rule, request);
+            Met { rule, rule_index, overridden, limits: self.limits_in_force(rule, overridden) }
+        })
+        .collect()
+    }
+
+    pub(crate) fn rule_name(&self, judged: &Judged) -> &str {
+        self.rules[judged.rule as usize].name()
+    }
+
+    pub(crate) fn limit_name(&self, judged: &Judged) -> &str {
+        self.named_limit(judged).name()
+    }
+
+    pub(crate) fn limit(&self, judged: &Judged) -> &Limit {
+        self.named_limit(judged).limit()
+    }
+
+    fn named_limit(&self, judged: &Judged) -> &NamedLimit {
+        let rule = &self.rules[judged.rule as usize];
+        &self.limits_in_force(rule, judged.overridden)[judged.limit as usize]
+    }
+
+    fn limits_in_force<'p>(&'p self, rule: &'p Rule, overridden: Option<u32>) -> &'p [NamedLimit] {
+        overridden.map_or(rule.named_limits(), |place| self.overrides.limits(place))
+    }
+
+    /// What the text says; to be used only if no problem was noted. The text is read twice, first
+    /// the rules and then the overrides, so that either may stand first and no more than one piece
+    /// is held as a tree.
+    fn read(text: &str, piece_bytes: usize, problems: &mut Problems<'_>) -> Policy {
+        let mut policy = Policy::default();
+        if text.len() > TEXT_MAX {
+            problems.note(too_long());
+            return policy;
+        }
+        let pieces = pieces(text, piece_bytes);
+        for piece in &pieces {
+            policy.read_rules(piece, problems);
+        }
+        if !problems.is_empty() {
+            return policy;
+        }
+        let mut reading = overrides::Reading::new(&policy.rules, &policy.places_by_name);
+        for piece in &pieces {
+            read_overrides(piece, &mut reading, problems);
+        }
+        policy.overrides = reading.finish(problems);
+        policy.index = Index::of(&policy.rules);
+        policy
+    }
+
+    fn read_rules(&mut self, piece: &Piece<'_>, problems: &mut Problems<'_>) {
+        let Some(tree) = piece.parse(problems) else { return };
+        let file = Table::of_piece(&tree, piece);
+        file.refuse_unknown(&SECTIONS, problems);
+        for table in file.entries("rule", |fields| Place::Rule(text_in(fields, "name")), problems) {
+            if problems.are_plenty() {
+                return;
+            }
+            if let Some(rule) = Rule::read(&table, problems) {
+                self.add(rule, &table, problems);
+            }
+        }
+    }
+
+    fn add(&mut self, rule: Rule, table: &Table<'_>, problems: &mut Problems<'_>) {
+        let place = self.rules.len() as u32;
+        if self.places_by_name.insert(rule.shared_name(), place).is_some() {
+            problems.note(
+                table.wrong("name", "another rule further up has this name; give each its own"),
+            );
+        }
+        self.rules.push(rule);
+    }
+}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = (self.rules.len(), self.overrides.count());
+        f.debug_struct("Policy")
+            .field("rules", &counts.0)
+            .field("overrides", &counts.1)
+            .finish_non_exhaustive()
+    }
+}
+
+fn read_overrides(
+    piece: &Piece<'_>,
+    reading: &mut overrides::Reading<'_>,
+    problems: &mut Problems<'_>,
+) {
+    let Some(tree) = piece.parse(problems) else { return };
+    let file = Table::of_piece(&tree, piece);
+    for table in
+        file.entries("override", |fields| Place::Override(text_in(fields, "rule")), problems)
+    {
+        if problems.are_plenty() {
+            return;
+        }
+        reading.read(&table, problems);
+    }
+}
+
+fn too_long() -> Problem {
+    let message = format!("longer than {TEXT_MAX} bytes; leave some overrides out");
+    Problem { at: 0, place: String::new(), field: String::new(), message }
+}
+
+/// The tables of a file: what is ours, and what the service reads.
+const SECTIONS: [&str; 5] = ["rule", "override", "server", "store", "telemetry"];
+/// So that places fit 32 bits and a mistaken file cannot fill the memory.
+const TEXT_MAX: usize = 1 << 30;
+/// Some hundred entries: enough to read fast, few enough to be held as a tree.
+const PIECE_BYTES: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,377 @@
+//! The policy file as TOML: its tables with their places, so that every problem has a line.
+
+use std::fmt;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue};
+
+use super::problem::{Problem, Problems, nearest};
+
+/// A part of the file that is TOML by itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece<'t> {
+    at: usize,
+    text: &'t str,
+}
+
+/// Cuts the file before `[[rule]]` and `[[override]]`: as a tree it takes fifty times its size, so
+/// a large one is read piece by piece. A line that begins like these could only be something else
+/// inside a text of several lines, so behind the first triple quote nothing is cut.
+pub(super) fn pieces(text: &str, bytes: usize) -> Vec<Piece<'_>> {
+    let mut pieces = Vec::new();
+    let mut at = 0;
+    while at < text.len() {
+        let end =
+            end_of_piece(&text.as_bytes()[at..], bytes).map_or(text.len(), |length| at + length);
+        pieces.push(Piece { at, text: &text[at..end] });
+        at = end;
+    }
+    pieces
+}
+
+fn end_of_piece(rest: &[u8], bytes: usize) -> Option<usize> {
+    let begins_entry =
+        |at: &usize| HEADS.iter().any(|head| rest[*at..].starts_with(head.as_bytes()));
+    let far_enough = rest.get(bytes..)?.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+    let end = far_enough.map(|(i, _)| bytes + i + 1).find(begins_entry)?;
+    let triple_quoted = |three: &[u8]| three == b"\"\"\"" || three == b"'''";
+    (!rest[..end].windows(3).any(triple_quoted)).then_some(end)
+}
+
+impl<'t> Piece<'t> {
+    /// The piece as a tree, unless it is not TOML.
+    pub(super) fn parse(&self, problems: &mut Problems<'_>) -> Option<Spanned<DeTable<'t>>> {
+        let (tree, errors) = DeTable::parse_recoverable(self.text);
+        for error in &errors {
+            problems.note(self.syntax(error));
+        }
+        errors.is_empty().then_some(tree)
+    }
+
+    fn syntax(&self, error: &toml::de::Error) -> Problem {
+        let span = error.span().unwrap_or_default();
+        let place = String::new();
+        let at = self.at + span.start;
+        if error.message() == "duplicate key" {
+            let field = self.text[span].trim_matches(['"', '\'']).to_owned();
+            let message = "said twice in one table; keep one of them".to_owned();
+            return Problem { at, place, field, message };
+        }
+        let field = self.key_of_line(span.start).to_owned();
+        let message = format!(
+            "not TOML: {}; put texts in quotes, lists in brackets, and each field on a line of its own",
+            error.message()
+        );
+        Problem { at, place, field, message }
+    }
+
+    /// What stands in front of the `=` of a line, if it looks like a field.
+    fn key_of_line(&self, at: usize) -> &'t str {
+        let before = self.text.get(..at).unwrap_or_default();
+        let line = &self.text[before.rfind('\n').map_or(0, |newline| newline + 1)..];
+        let line = line.lines().next().unwrap_or_default();
+        let key = line.split_once('=').map_or("", |(key, _)| key.trim());
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
+        if key.bytes().all(plain) { key } else { "" }
+    }
+}
+
+/// What a table of the file is called in messages.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place<'t> {
+    File,
+    /// With its name, if it has one.
+    Rule(Option<&'t str>),
+    /// With the rule's name, if it has one.
+    Override(Option<&'t str>),
+}
+
+/// Which limit of a rule or override: by its name, else its position.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum LimitPlace<'t> {
+    Named(&'t str),
+    At(usize),
+}
+
+/// One table of the file, with its place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Table<'t> {
+    fields: &'t DeTable<'t>,
+    /// Where a missing field is missing.
+    head: usize,
+    piece: Piece<'t>,
+    place: Place<'t>,
+    limit: Option<LimitPlace<'t>>,
+}
+
+/// A text of the file, with its place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Text<'t> {
+    pub(super) at: usize,
+    pub(super) text: &'t str,
+}
+
+/// A value of the file, and the key that it stands behind.
+pub(super) type Entry<'t> = (&'t str, &'t Spanned<DeValue<'t>>);
+
+impl<'t> Table<'t> {
+    /// The whole piece.
+    pub(super) fn of_piece(tree: &'t Spanned<DeTable<'t>>, piece: &Piece<'t>) -> Table<'t> {
+        Table {
+            fields: tree.get_ref(),
+            head: piece.at,
+            piece: *piece,
+            place: Place::File,
+            limit: None,
+        }
+    }
+
+    /// One limit of this table's list.
+    pub(super) fn of_limit(
+        self,
+        fields: &'t DeTable<'t>,
+        span: Range<usize>,
+        limit: LimitPlace<'t>,
+    ) -> Table<'t> {
+        Table { fields, head: self.piece.at + span.start, limit: Some(limit), ..self }
+    }
+
+    /// The same table, speaking of one of its limits.
+    pub(super) fn at_limit(self, limit: LimitPlace<'t>) -> Table<'t> {
+        Table { limit: Some(limit), ..self }
+    }
+
+    /// The tables `[[name]]` of the file.
+    pub(super) fn entries(
+        self,
+        name: &'static str,
+        place: fn(&'t DeTable<'t>) -> Place<'t>,
+        problems: &mut Problems<'_>,
+    ) -> Vec<Table<'t>> {
+        let Some(value) = self.fields.get(name) else { return Vec::new() };
+        let wrong = self.wrong(name, format!("write each in a table of its own, below [[{name}]]"));
+        let entries: Option<Vec<Table<'t>>> = value.get_ref().as_array().and_then(|array| {
+            let entry = |value: &'t Spanned<DeValue<'t>>| {
+                let fields = value.get_ref().as_table()?;
+                let head = self.piece.at + value.span().start;
+                Some(Table { fields, head, place: place(fields), ..self })
+            };
+            array.iter().map(entry).collect()
+        });
+        problems.noting(entries.ok_or(wrong)).unwrap_or_default()
+    }
+
+    /// Something wrong with a field, where it stands or is missing.
+    pub(super) fn wrong(&self, field: &str, message: impl Into<String>) -> Problem {
+        self.wrong_at(self.place_of(field), field, message)
+    }
+
+    /// Something wrong with a part of a field.
+    pub(super) fn wrong_at(&self, at: usize, field: &str, message: impl Into<String>) -> Problem {
+        let place = match self.limit {
+            None => self.place.to_string(),
+            Some(limit) => format!("{}, limit {limit}", self.place),
+        };
+        Problem { at, place, field: field.to_owned(), message: message.into() }
+    }
+
+    /// Something other than what the field is for.
+    fn wrong_kind(&self, at: usize, field: &str, value: &DeValue<'_>, instead: &str) -> Problem {
+        self.wrong_at(at, field, format!("{} stands here; write {instead}", kind(value)))
+    }
+
+    /// Where a field stands, or is missing.
+    pub(super) fn place_of(&self, field: &str) -> usize {
+        self.fields.get_key_value(field).map_or(self.head, |(key, _)| self.at(key.span()))
+    }
+
+    /// Where a part of this table stands in the file.
+    pub(super) fn at(&self, span: Range<usize>) -> usize {
+        self.piece.at + span.start
+    }
+
+    /// A field as written, unless it is spread over tables of its own.
+    pub(super) fn as_written(&self, field: &str) -> Option<&'t str> {
+        let text = &self.piece.text[self.fields.get(field)?.span()];
+        (!text.starts_with("[[")).then_some(text)
+    }
+
+    /// Notes each field that is none of `known`.
+    pub(super) fn refuse_unknown(&self, known: &[&str], problems: &mut Problems<'_>) {
+        let fields = self.fields.keys().map(|key| key.get_ref().as_ref());
+        for field in fields.filter(|field| !known.contains(field)) {
+            let way_out = match nearest(field, known) {
+                _ if LATER.contains(&field) => "not in this version yet; leave it out".to_owned(),
+                Some(nearest) => format!("there is no such field; did you mean `{nearest}`?"),
+                None => format!(
+                    "there is no such field; those that exist here are {}",
+                    known.join(", ")
+                ),
+            };
+            problems.note(self.wrong(field, way_out));
+        }
+    }
+
+    /// Notes a field that is missing, unless another looks like it: that is noted where it stands.
+    pub(super) fn require(&self, field: &str, example: &str, problems: &mut Problems<'_>) {
+        let mut names = self.fields.keys().map(|key| key.get_ref().as_ref());
+        if !names.any(|name| nearest(name, &[field]).is_some()) {
+            problems.note(self.wrong(field, format!("missing; write for example {example}")));
+        }
+    }
+
+    pub(super) fn has(&self, field: &str) -> bool {
+        self.fields.contains_key(field)
+    }
+
+    pub(super) fn text(&self, field: &str, problems: &mut Problems<'_>) -> Option<&'t str> {
+        let value = self.fields.get(field)?;
+        problems.noting(self.text_of(field, value)).map(|text| text.text)
+    }
+
+    pub(super) fn whole_number(&self, field: &str, problems: &mut Problems<'_>) -> Option<u64> {
+        let value = self.fields.get(field)?;
+        let number = match value.get_ref() {
+            DeValue::Integer(digits) => u64::from_str_radix(digits.as_str(), digits.radix()).ok(),
+            _ => None,
+        };
+        let wrong = || {
+            self.wrong(
+                field,
+                format!("this is no whole number from 0 up; write for example {field} = 200"),
+            )
+        };
+        problems.noting(number.ok_or_else(wrong))
+    }
+
+    /// One of a few words.
+    pub(super) fn choice<T: Copy>(
+        &self,
+        field: &str,
+        choices: &[(&str, T)],
+        problems: &mut Problems<'_>,
+    ) -> Option<T> {
+        let said = self.text(field, problems)?;
+        if let Some((_, choice)) = choices.iter().find(|(word, _)| *word == said) {
+            return Some(*choice);
+        }
+        let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+        problems.note(
+            self.wrong(
+                field,
+                format!("{said:?} is none of {}; write one of these", words.join(", ")),
+            ),
+        );
+        None
+    }
+
+    pub(super) fn list(&self, field: &str, problems: &mut Problems<'_>) -> Option<&'t DeArray<'t>> {
+        let value = self.fields.get(field)?;
+        let at = self.at(value.span());
+        let wrong =
+            || self.wrong_kind(at, field, value.get_ref(), &format!("a list: {field} = [...]"));
+        problems.noting(value.get_ref().as_array().ok_or_else(wrong))
+    }
+
+    /// A list of texts.
+    pub(super) fn texts(&self, field: &str, problems: &mut Problems<'_>) -> Option<Vec<Text<'t>>> {
+        let list = self.list(field, problems)?;
+        let texts = list.iter().filter_map(|value| problems.noting(self.text_of(field, value)));
+        Some(texts.collect()).filter(|texts: &Vec<_>| texts.len() == list.len())
+    }
+
+    /// A table of attributes: their names, which fit, and what stands behind them.
+    pub(super) fn attributes(
+        &self,
+        field: &str,
+        problems: &mut Problems<'_>,
+    ) -> Option<Vec<Entry<'t>>> {
+        let value = self.fields.get(field)?;
+        let at = self.at(value.span());
+        let wrong = || {
+            let instead = format!("a table of attributes: {field} = {{ ip = \"203.0.113.7\" }}");
+            self.wrong_kind(at, field, value.get_ref(), &instead)
+        };
+        let table = problems.noting(value.get_ref().as_table().ok_or_else(wrong))?;
+        let mut entries = Vec::with_capacity(table.len());
+        for (key, value) in table {
+            let name =
+                self.attribute_name(field, Text { at: self.at(key.span()), text: key.get_ref() });
+            entries.extend(problems.noting(name).map(|name| (name, value)));
+        }
+        Some(entries)
+    }
+
+    /// The name of an attribute, which a request must be able to have.
+    pub(super) fn attribute_name(&self, field: &str, name: Text<'t>) -> Result<&'t str, Problem> {
+        if (1..=ATTRIBUTE_NAME_MAX).contains(&name.text.len()) {
+            return Ok(name.text);
+        }
+        let message = format!(
+            "the name of an attribute has 1 to {ATTRIBUTE_NAME_MAX} bytes, and this one has {}; write it as requests have it",
+            name.text.len()
+        );
+        Err(self.wrong_at(name.at, field, message))
+    }
+
+    pub(super) fn text_of(
+        &self,
+        field: &str,
+        value: &'t Spanned<DeValue<'t>>,
+    ) -> Result<Text<'t>, Problem> {
+        let at = self.at(value.span());
+        match value.get_ref() {
+            DeValue::String(text) => Ok(Text { at, text }),
+            other => Err(self.wrong_kind(at, field, other, "a text, in quotes")),
+        }
+    }
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::File => Ok(()),
+            Place::Rule(None) => f.write_str("rule without a name"),
+            Place::Rule(Some(name)) => write!(f, "rule {name:?}"),
+            Place::Override(None) => f.write_str("override of no rule"),
+            Place::Override(Some(rule)) => write!(f, "override of {rule:?}"),
+        }
+    }
+}
+
+impl fmt::Display for LimitPlace<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LimitPlace::Named(name) => write!(f, "{name:?}"),
+            LimitPlace::At(position) => write!(f, "\"{position}\""),
+        }
+    }
+}
+
+/// The text of a field, if it is one: what a table calls itself in messages.
+pub(super) fn text_in<'t>(fields: &'t DeTable<'t>, field: &str) -> Option<&'t str> {
+    fields.get(field).and_then(|value| value.get_ref().as_str())
+}
+
+/// What a value is, in the words of somebody who wrote it.
+fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) => "a whole number",
+        DeValue::Float(_) => "a number with a fraction",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date or time",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+/// The lines that a file may be cut before.
+const HEADS: [&str; 2] = ["[[rule]]", "[[override]]"];
+/// Fields that a later version acts on: known, so that they are taken for no slip of the pen, and
+/// refused, so that nobody relies on them.
+const LATER: [&str; 6] =
+    ["lease", "postpaid", "parallel", "fallback_share", "negative_hits", "request_limit"];
+/// As the doors have it.
+const ATTRIBUTE_NAME_MAX: usize = 64;

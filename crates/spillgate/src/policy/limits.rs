@@ -1,0 +1,142 @@
+//! The `limits` of a rule or an override as written: quotas, or tables with more to say.
+
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::file::{LimitPlace, Table, text_in};
+use super::problem::{Problem, Problems};
+use crate::limit::{Algorithm, Limit, LimitError, LimitSpec};
+
+/// One limit of the list, with its place.
+#[derive(Debug)]
+pub(super) struct WrittenLimit<'t> {
+    pub(super) spec: LimitSpec,
+    at: usize,
+    shape: Shape,
+    /// The limit's own table, or the one whose list has the quota.
+    table: Table<'t>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    /// `"5/minute"`
+    Quota,
+    /// `{ quota = "5/minute", … }`
+    Table,
+}
+
+/// The limits of a table; nothing if any of them cannot be read.
+pub(super) fn read<'t>(
+    table: &Table<'t>,
+    problems: &mut Problems<'_>,
+) -> Option<Vec<WrittenLimit<'t>>> {
+    let list = table.list("limits", problems)?;
+    if list.is_empty() {
+        problems.note(table.wrong(
+            "limits",
+            "an empty list; write for example limits = [\"5/minute\"], or \"unlimited\" to say so",
+        ));
+        return None;
+    }
+    if list.len() > LIMITS_MAX {
+        let message =
+            format!("{} limits, and a decision holds {LIMITS_MAX}; leave some out", list.len());
+        problems.note(table.wrong("limits", message));
+        return None;
+    }
+    let limits: Vec<WrittenLimit<'t>> = (0..)
+        .zip(list.iter())
+        .filter_map(|(position, value)| read_one(table, position, value, problems))
+        .collect();
+    (limits.len() == list.len()).then_some(limits)
+}
+
+fn read_one<'t>(
+    table: &Table<'t>,
+    position: usize,
+    value: &'t Spanned<DeValue<'t>>,
+    problems: &mut Problems<'_>,
+) -> Option<WrittenLimit<'t>> {
+    let at = table.at(value.span());
+    let place = LimitPlace::At(position);
+    match value.get_ref() {
+        DeValue::String(quota) => {
+            let spec = LimitSpec::new(quota.as_ref());
+            Some(WrittenLimit { spec, at, shape: Shape::Quota, table: table.at_limit(place) })
+        }
+        DeValue::Table(fields) => {
+            let place = text_in(fields, "name").map_or(place, LimitPlace::Named);
+            let table = table.of_limit(fields, value.span(), place);
+            let spec = read_spec(&table, problems)?;
+            Some(WrittenLimit { spec, at, shape: Shape::Table, table })
+        }
+        _ => {
+            let message = "neither a text nor a table stands here; write \"5/minute\" or { quota = \"5/minute\" }";
+            problems.note(table.at_limit(place).wrong_at(at, "limits", message));
+            None
+        }
+    }
+}
+
+fn read_spec(table: &Table<'_>, problems: &mut Problems<'_>) -> Option<LimitSpec> {
+    table.refuse_unknown(&FIELDS, problems);
+    table.require("quota", "quota = \"5/minute\"", problems);
+    let mut owned = |field: &str| table.text(field, problems).map(str::to_owned);
+    let [quota, name, algorithm, unit, time_zone, hold] =
+        ["quota", "name", "algorithm", "unit", "time_zone", "hold"].map(&mut owned);
+    let burst = table.whole_number("burst", problems);
+    Some(LimitSpec { quota: quota?, burst, name, algorithm, unit, time_zone, hold })
+}
+
+impl WrittenLimit<'_> {
+    /// Something wrong with this limit as a whole.
+    pub(super) fn wrong(&self, message: impl Into<String>) -> Problem {
+        self.table.wrong_at(self.at, "limits", message)
+    }
+
+    /// The limit as written.
+    pub(super) fn build(&self) -> Result<Limit, Problem> {
+        self.spec.build().map_err(|error| self.not_built(&error))
+    }
+
+    /// The limit in place of a rule's: whatever is not written is as the rule has it, but the
+    /// burst, which goes with the quota, and what another algorithm or period has no use for.
+    pub(super) fn build_in_place_of(&self, replaced: &LimitSpec) -> Result<Limit, Problem> {
+        let written = &self.spec;
+        let algorithm = written.algorithm.as_ref().or(replaced.algorithm.as_ref());
+        let same_algorithm =
+            algorithm_name(algorithm) == algorithm_name(replaced.algorithm.as_ref());
+        let kept = |field: &Option<String>| field.clone().filter(|_| same_algorithm);
+        let spec = LimitSpec {
+            quota: written.quota.clone(),
+            burst: written.burst,
+            name: replaced.name.clone(),
+            algorithm: algorithm.cloned(),
+            unit: written.unit.clone().or_else(|| replaced.unit.clone()),
+            time_zone: written.time_zone.clone().or_else(|| kept(&replaced.time_zone)),
+            hold: written.hold.clone().or_else(|| kept(&replaced.hold)),
+        };
+        let built = match spec.build() {
+            Err(error) if error.field() == "time_zone" && written.time_zone.is_none() => {
+                LimitSpec { time_zone: None, ..spec }.build()
+            }
+            built => built,
+        };
+        built.map_err(|error| self.not_built(&error))
+    }
+
+    fn not_built(&self, error: &LimitError) -> Problem {
+        match self.shape {
+            Shape::Quota => self.wrong(error.message()),
+            Shape::Table => self.table.wrong(error.field(), error.message()),
+        }
+    }
+}
+
+fn algorithm_name(name: Option<&String>) -> &str {
+    name.map_or(Algorithm::TokenBucket.name(), String::as_str)
+}
+
+const FIELDS: [&str; 7] = ["name", "quota", "burst", "algorithm", "unit", "time_zone", "hold"];
+/// As many tiers as a decision holds.
+const LIMITS_MAX: usize = 64;

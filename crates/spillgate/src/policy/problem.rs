@@ -1,0 +1,151 @@
+//! What is wrong with a policy file: where, and the way out.
+
+use std::fmt;
+
+/// Why a policy was refused: the file, the line, the field, what is wrong with it and the way out.
+///
+/// ```
+/// use spillgate::Policy;
+/// let text = "[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"5/fortnight\"]\n";
+/// let error = Policy::from_toml_file("limits.toml", text).unwrap_err();
+/// assert_eq!((error.file(), error.line(), error.field()), ("limits.toml", 4, "limits"));
+/// assert!(error.to_string().starts_with("limits.toml:4: rule \"login\", limit \"0\", field `limits`: "));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyError {
+    file: String,
+    line: usize,
+    place: String,
+    field: String,
+    message: String,
+}
+
+impl PolicyError {
+    /// The file, by the name that the caller gave it.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// The line, counted from 1. A field that is missing is missing where its table begins.
+    pub fn line(&self) -> usize {
+        self.line
+    }
+
+    /// The field that is wrong; empty where the file is not TOML and names none.
+    pub fn field(&self) -> &str {
+        &self.field
+    }
+
+    /// What is wrong, and the way out.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: ", self.file, self.line)?;
+        let field =
+            if self.field.is_empty() { String::new() } else { format!("field `{}`", self.field) };
+        let parts = [self.place.as_str(), &field];
+        let where_at: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        if !where_at.is_empty() {
+            write!(f, "{}: ", where_at.join(", "))?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for PolicyError {}
+
+/// Something wrong with the file, its line not yet counted.
+#[derive(Debug)]
+pub(super) struct Problem {
+    /// In bytes from the beginning of the file.
+    pub(super) at: usize,
+    /// The rule, override or limit, as [`super::file::Place`] says it; empty for the file itself.
+    pub(super) place: String,
+    pub(super) field: String,
+    pub(super) message: String,
+}
+
+/// All that was found wrong. Reading goes on behind a problem, so that a linter can tell all at
+/// once, and what was read is used only if there are none.
+#[derive(Debug)]
+pub(super) struct Problems<'t> {
+    text: &'t str,
+    found: Vec<Problem>,
+}
+
+impl<'t> Problems<'t> {
+    pub(super) fn in_text(text: &'t str) -> Problems<'t> {
+        Problems { text, found: Vec::new() }
+    }
+
+    pub(super) fn note(&mut self, problem: Problem) {
+        self.found.push(problem);
+    }
+
+    /// The value, or nothing and what is wrong with it noted.
+    pub(super) fn noting<T>(&mut self, value: Result<T, Problem>) -> Option<T> {
+        value.map_err(|problem| self.note(problem)).ok()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// Whether reading may stop: nobody mends more at once.
+    pub(super) fn are_plenty(&self) -> bool {
+        self.found.len() >= PROBLEMS_PLENTY
+    }
+
+    pub(super) fn line_of(&self, at: usize) -> usize {
+        1 + newlines(&self.text.as_bytes()[..at])
+    }
+
+    /// In the order of the file.
+    pub(super) fn into_errors(mut self, file_name: &str) -> Vec<PolicyError> {
+        self.found.sort_by_key(|problem| problem.at);
+        let (mut line, mut counted) = (1, 0);
+        let with_line = |problem: Problem| {
+            line += newlines(&self.text.as_bytes()[counted..problem.at]);
+            counted = problem.at;
+            let Problem { place, field, message, .. } = problem;
+            PolicyError { file: file_name.to_owned(), line, place, field, message }
+        };
+        self.found.into_iter().map(with_line).collect()
+    }
+}
+
+/// The known word that somebody probably meant: less than a third of it is wrong.
+pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+    let distances = known.iter().map(|known| (edits(word, known), *known));
+    let (distance, nearest) = distances.min_by_key(|(distance, _)| *distance)?;
+    (distance * 3 <= nearest.len()).then_some(nearest)
+}
+
+/// How many bytes must be inserted, removed or replaced to make one word of the other. A word
+/// beyond any field's length is like none.
+fn edits(word: &str, known: &str) -> usize {
+    if word.len() > 2 * known.len() {
+        return usize::MAX / 3;
+    }
+    let mut row: Vec<usize> = (0..=known.len()).collect();
+    for (i, a) in word.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in known.bytes().enumerate() {
+            let replaced = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[known.len()]
+}
+
+fn newlines(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|byte| **byte == b'\n').count()
+}
+
+const PROBLEMS_PLENTY: usize = 100;

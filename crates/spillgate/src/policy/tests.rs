@@ -1,0 +1,300 @@
+use std::collections::BTreeSet;
+
+use super::problem::Problems;
+use super::{PIECE_BYTES, Policy};
+use crate::limit::{Algorithm, Limit};
+use crate::request::Request;
+use crate::subject::{SHARED_SECRET, Secret, SubjectKey};
+
+mod differential;
+mod refusals;
+
+fn policy(text: &str) -> Policy {
+    Policy::from_toml(text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn names_met<'p>(policy: &'p Policy, request: &Request<'_>) -> Vec<&'p str> {
+    policy.met(request).iter().map(|met| met.rule.name()).collect()
+}
+
+/// The limits in force for the one rule that the request meets.
+fn in_force(policy: &Policy, request: &Request<'_>) -> Vec<String> {
+    let met = policy.met(request);
+    assert_eq!(met.len(), 1);
+    met[0].limits.iter().map(|named| named.limit().to_string()).collect()
+}
+
+#[test]
+fn a_request_meets_rules_in_file_order_but_for_those_that_are_off() {
+    let policy = policy(
+        r#"
+        rule = [
+            { name = "z", key = [], limits = ["1/second"], match = { route = "/a" } },
+            { name = "off", key = [], limits = ["1/second"], mode = "off" },
+            { name = "y", key = [], limits = ["1/second"], mode = "shadow" },
+            { name = "x", key = [], limits = ["1/second"], match = { route = "/*" } },
+        ]"#,
+    );
+    assert_eq!(names_met(&policy, &Request::new().with("route", "/a")), ["z", "y", "x"]);
+    assert_eq!(names_met(&policy, &Request::new().with("route", "/b")), ["y", "x"]);
+    assert_eq!(names_met(&policy, &Request::new()), ["y"]);
+}
+
+#[test]
+fn a_rule_is_met_only_in_its_domain_and_with_its_whole_key() {
+    let policy = policy(
+        r#"
+        rule = [
+            { name = "web", domain = "web", key = ["ip"], limits = ["1/second"] },
+            { name = "default", key = ["tenant", "user"], limits = ["1/second"] },
+        ]"#,
+    );
+    let request = Request::new().with("ip", "::1").with("tenant", "t");
+    assert!(names_met(&policy, &request).is_empty());
+    assert_eq!(names_met(&policy, &request.clone().in_domain("web")), ["web"]);
+    assert!(names_met(&policy, &request.clone().in_domain("other")).is_empty());
+    assert_eq!(names_met(&policy, &request.clone().with("user", "")), ["default"]);
+    assert_eq!(policy.rule("default").unwrap().missing_from(&request), Some("user"));
+}
+
+#[test]
+fn only_a_star_at_the_end_is_special_and_only_where_it_is_not_taken_literally() {
+    let rule = |pattern| {
+        format!(
+            "[[rule]]\nname = 'a'\nkey = []\nlimits = ['1/second']\nmatch = {{ a = {pattern} }}"
+        )
+    };
+    for (pattern, holds, fails) in [
+        ("'/a'", &["/a"][..], &["/", "/a/", "/A", ""][..]),
+        ("'/a*'", &["/a", "/a*", "/a/b"], &["/", "b/a"]),
+        ("'*'", &["", "*", "x"], &[]),
+        ("''", &[""], &["x"]),
+        ("['x', 'y*']", &["x", "y", "yx"], &["xy", "z"]),
+        ("{ exact = 'x*' }", &["x*"], &["x", "xx"]),
+        ("{ prefix = 'x*' }", &["x*", "x*y"], &["x", "xx"]),
+        ("['z', { exact = '*' }]", &["z", "*"], &["", "x"]),
+    ] {
+        let policy = policy(&rule(pattern));
+        let holds_for = |value: &&&str| !policy.met(&Request::new().with("a", **value)).is_empty();
+        assert_eq!(holds.iter().filter(holds_for).count(), holds.len(), "{pattern}");
+        assert_eq!(fails.iter().filter(holds_for).count(), 0, "{pattern}");
+        assert!(policy.met(&Request::new().with("b", "x")).is_empty(), "{pattern}");
+    }
+}
+
+#[test]
+fn values_are_any_bytes() {
+    let policy = policy("[[rule]]\nname = 'a'\nkey = ['a']\nlimits = ['1/second']\nmatch.a = 'ÿ*'");
+    assert!(policy.met(&Request::new().with("a", &b"\xff\xfe"[..])).is_empty());
+    assert_eq!(policy.met(&Request::new().with("a", &b"\xc3\xbf\xff"[..])).len(), 1);
+}
+
+#[test]
+fn ten_thousand_rules_are_no_more_to_look_at_than_one() {
+    let rule = |i: u32| {
+        let route = if i.is_multiple_of(2) { format!("/{i}") } else { format!("/{i}/*") };
+        format!(
+            "[[rule]]\nname = 'r{i}'\nkey = []\nlimits = ['1/second']\nmatch = {{ method = 'POST', route = '{route}' }}\n"
+        )
+    };
+    let policy = policy(&(0..10_000).map(rule).collect::<String>());
+    assert_eq!(policy.rules().len(), 10_000);
+    for (route, met) in [("/1234", &["r1234"][..]), ("/4321/x", &["r4321"]), ("/nowhere", &[])] {
+        let request = Request::new().with("method", "POST").with("route", route);
+        assert_eq!(policy.index.candidates(&request).len(), met.len());
+        assert_eq!(names_met(&policy, &request), met);
+    }
+}
+
+fn key_of(rule: &str, request: &Request<'_>) -> SubjectKey {
+    let policy = policy(&format!("[[rule]]\nlimits = ['1/second']\n{rule}"));
+    policy.rules().next().unwrap().subject_key(request, &Secret::new(&SHARED_SECRET))
+}
+
+#[test]
+fn the_order_of_key_and_anchor_is_no_part_of_the_state() {
+    let request = Request::new().with("a", "1").with("b", "2").with("c", "3");
+    assert_eq!(
+        key_of("name = 'r'\nkey = ['a', 'b', 'c']\nanchor = ['a', 'b']", &request),
+        key_of("name = 'r'\nkey = ['c', 'a', 'b']\nanchor = ['b', 'a']", &request),
+    );
+}
+
+#[test]
+fn whatever_says_who_is_limited_tells_states_apart() {
+    let request = Request::new().with("a", "1").with("b", "1");
+    let ids: BTreeSet<u128> = [
+        key_of("name = 'r'\nkey = ['a']", &request),
+        key_of("name = 'q'\nkey = ['a']", &request),
+        key_of("name = 'r'\nkey = ['a']\ndomain = 'web'", &request),
+        key_of("name = 'r'\nkey = ['b']", &request),
+        key_of("name = 'r'\nkey = ['a', 'b']", &request),
+        key_of("name = 'r'\nkey = []", &request),
+        key_of("name = 'r'\nkey = ['a']", &Request::new().with("a", "2")),
+    ]
+    .iter()
+    .map(|key| key.id)
+    .collect();
+    assert_eq!(ids.len(), 7);
+}
+
+#[test]
+fn what_has_one_anchor_is_on_one_shard() {
+    let request = Request::new().with("tenant", "t").with("user", "u");
+    let tag = |rule: &str, request: &Request<'_>| key_of(rule, request).tag;
+    let by_tenant = tag("name = 'r'\nkey = ['tenant']", &request);
+    let anchored = "name = 'q'\nkey = ['tenant', 'user']\nanchor = ['tenant']";
+    assert_eq!(tag(anchored, &request), by_tenant);
+    assert_eq!(tag(anchored, &request.clone().with("user", "v")), by_tenant);
+    assert_ne!(tag(anchored, &request.clone().with("tenant", "s")), by_tenant);
+    assert_ne!(tag("name = 'q'\nkey = ['tenant', 'user']", &request), by_tenant);
+}
+
+// What stores hold is found by these.
+#[test]
+fn subjects_go_by_the_same_keys_as_ever() {
+    let request = Request::new().with("tenant", "acme").with("user", "42");
+    let key = key_of("name = 'api'\nkey = ['user', 'tenant']\nanchor = ['tenant']", &request);
+    let written = format!("{:032x} {:032x} {:032x}", key.tag, key.id, key.rule);
+    assert_eq!(
+        written,
+        "3751c440340acbd26caa81019f92d763 84aba06af007a548e376588b2236184e ba34567e8304119506110ae88827c10f"
+    );
+}
+
+const API: &str = r#"
+    [[rule]]
+    name = "api"
+    key = ["tenant", "user"]
+    limits = [
+        { quota = "100/second", burst = 200 },
+        { name = "monthly", quota = "500/month", algorithm = "fixed-window", time_zone = "Europe/Berlin", unit = "tokens" },
+        { name = "slots", quota = "5", algorithm = "concurrency", hold = "30s" },
+    ]
+"#;
+
+/// The rule above, with these limits for tenant `t`.
+fn api_with(limits: &str) -> Policy {
+    policy(&format!(
+        "{API}[[override]]\nrule = 'api'\nsubject = {{ tenant = 't' }}\nlimits = {limits}"
+    ))
+}
+
+fn user_of(tenant: &'static str) -> Request<'static> {
+    Request::new().with("tenant", tenant).with("user", "u")
+}
+
+#[test]
+fn an_override_pairs_by_name_else_by_position_and_leaves_the_rest() {
+    let before = in_force(&policy(API), &user_of("t"));
+    for (limits, replaced) in [
+        ("['9/second']", [true, false, false]),
+        ("[{ name = 'slots', quota = '9' }]", [false, false, true]),
+        ("[{ name = 'slots', quota = '9' }, '9/month']", [false, true, true]),
+        ("[{ name = '0', quota = '9/second' }, '9/month', '9']", [true, true, true]),
+        ("['unlimited', 'none', 'none']", [true, true, true]),
+    ] {
+        let policy = api_with(limits);
+        let after = in_force(&policy, &user_of("t"));
+        assert_eq!(std::array::from_fn(|i| before[i] != after[i]), replaced, "{limits}");
+        assert_eq!(in_force(&policy, &user_of("s")), before, "nobody else");
+    }
+}
+
+#[test]
+fn what_an_override_leaves_unsaid_is_as_in_the_rule() {
+    let policy = api_with("['9/second', '9/month', '9']");
+    let met = policy.met(&user_of("t"));
+    let [bucket, monthly, slots] = met[0].limits else { panic!("three limits") };
+    assert_eq!(bucket.limit(), &Limit::per_second(9), "the burst goes with the quota");
+    assert_eq!((monthly.name(), monthly.limit().unit()), ("monthly", "tokens"));
+    assert_eq!((slots.name(), slots.algorithm()), ("slots", Algorithm::Concurrency));
+    for (before, after) in met[0].rule.named_limits().iter().zip(met[0].limits) {
+        assert_eq!(
+            (before.record(), before.mix()),
+            (after.record(), after.mix()),
+            "the state stays"
+        );
+    }
+}
+
+#[test]
+fn an_override_need_not_unsay_what_does_not_fit_it() {
+    let policy = api_with(
+        "[{ name = 'monthly', quota = '9/90s' }, { name = 'slots', quota = '9/second', algorithm = 'sliding-log' }]",
+    );
+    let met = policy.met(&user_of("t"));
+    let algorithms: Vec<Algorithm> = met[0].limits.iter().map(|limit| limit.algorithm()).collect();
+    assert_eq!(algorithms, [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingLog]);
+}
+
+/// Overrides of the rule `api` for tenants `t0`, `t1`, …, of two wordings in turn.
+fn overrides_of_tenants(count: u32) -> String {
+    let one = |i: u32| {
+        let quota = 7 + i % 2;
+        format!(
+            "[[override]]\nrule = 'api'\nsubject.tenant = 't{i}'\nlimits = ['{quota}/second']\n"
+        )
+    };
+    (0..count).map(one).collect()
+}
+
+#[test]
+fn overrides_written_alike_share_their_limits() {
+    let policy = policy(&format!("{API}{}", overrides_of_tenants(1_000)));
+    let tenants = ["t1", "t2", "t3", "t998", "t1000"];
+    let places: BTreeSet<Option<u32>> =
+        tenants.iter().map(|tenant| policy.met(&user_of(tenant))[0].overridden).collect();
+    assert_eq!(places, [None, Some(0), Some(1)].into());
+    assert_eq!(in_force(&policy, &user_of("t998"))[0], "7/1s");
+    assert_eq!(in_force(&policy, &user_of("t999"))[0], "8/1s");
+    assert_eq!(format!("{policy:?}"), "Policy { rules: 1, overrides: 1000, .. }");
+}
+
+#[test]
+fn a_file_says_the_same_in_pieces_and_with_the_overrides_first() {
+    let last = "[[rule]]\nname = 'b'\nkey = []\nlimits = ['1/day']";
+    let text = format!("{}{}{last}", overrides_of_tenants(50), API.replace("    ", ""));
+    for piece_bytes in [0, 1, 100, 1_000, PIECE_BYTES] {
+        let mut problems = Problems::in_text(&text);
+        let policy = Policy::read(&text, piece_bytes, &mut problems);
+        assert!(problems.is_empty(), "{problems:?}");
+        assert_eq!(policy.rules().map(|rule| rule.name()).collect::<Vec<_>>(), ["api", "b"]);
+        assert_eq!(policy.overrides.count(), 50);
+        let met = policy.met(&user_of("t49"));
+        assert_eq!(met[0].limits[0].limit(), &Limit::per_second(8));
+    }
+}
+
+#[test]
+fn a_piece_knows_its_lines_and_ends_inside_no_text() {
+    let rule = "[[rule]]\r\nname = 'a'\r\nkey = []\r\nlimits = ['1/day']\r\n";
+    let inside = "match.a = '''\n[[rule]]\n'''\n";
+    for (text, line) in [
+        (format!("{rule}{rule}"), Some(6)),
+        (format!("{rule}{inside}"), None),
+        (format!("{rule}{inside}{rule}"), Some(9)),
+        (format!("\u{feff}{rule}\n\n[[rule]]\nname = "), Some(8)),
+    ] {
+        let mut problems = Problems::in_text(&text);
+        Policy::read(&text, 1, &mut problems);
+        let errors = problems.into_errors("policy");
+        assert_eq!(errors.first().map(|error| error.line()), line, "{text}\n{errors:?}");
+    }
+}
+
+#[test]
+fn a_linter_is_told_of_every_problem_in_the_order_of_the_file() {
+    let text = "[[rule]]\nname = 'a b'\nlimits = ['5', '1/x']\ncolour = 1\n[[rule]]\n[server]\n[[colour]]\n";
+    let errors = Policy::problems_in("policy", text);
+    let told: Vec<(usize, &str)> =
+        errors.iter().map(|error| (error.line(), error.field())).collect();
+    assert_eq!(told[..5], [(1, "key"), (2, "name"), (3, "limits"), (3, "limits"), (4, "colour")]);
+    assert_eq!(told[5..], [(5, "name"), (5, "key"), (5, "limits"), (7, "colour")]);
+}
+
+#[test]
+fn a_hopeless_file_is_not_read_to_its_end() {
+    let told = Policy::problems_in("policy", &"[[rule]]\n".repeat(100_000)).len();
+    assert!((100..110).contains(&told), "{told}");
+}

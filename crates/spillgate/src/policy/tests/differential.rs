@@ -1,0 +1,159 @@
+//! The index and the override tables against the plainest thing that could be right.
+
+use proptest::prelude::*;
+
+use crate::policy::Policy;
+use crate::request::Request;
+
+const ATTRIBUTES: [&str; 4] = ["a", "b", "c", "d"];
+
+/// What each of the four attributes is, if it is there.
+type Values = [Option<&'static str>; 4];
+
+#[derive(Clone, Debug)]
+enum Pattern {
+    Exact(&'static str),
+    Prefix(&'static str),
+}
+
+#[derive(Clone, Debug)]
+struct Rule {
+    domain: &'static str,
+    conditions: [Option<Vec<Pattern>>; 4],
+    key: [bool; 4],
+    off: bool,
+}
+
+impl Rule {
+    fn is_met_by(&self, domain: &str, values: &Values) -> bool {
+        let holds = |i: usize| match (&self.conditions[i], values[i]) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(any_of), Some(value)) => any_of.iter().any(|pattern| match pattern {
+                Pattern::Exact(exact) => value == *exact,
+                Pattern::Prefix(prefix) => value.starts_with(prefix),
+            }),
+        };
+        let complete = (0..4).all(|i| !self.key[i] || values[i].is_some());
+        !self.off && self.domain == domain && complete && (0..4).all(holds)
+    }
+
+    fn write(&self, name: usize) -> String {
+        let key: Vec<&str> = (0..4).filter(|i| self.key[*i]).map(|i| ATTRIBUTES[i]).collect();
+        let mode = if self.off { "off" } else { "shadow" };
+        let domain = self.domain;
+        let mut text = format!(
+            "[[rule]]\nname = '{name}'\ndomain = '{domain}'\nkey = {key:?}\nmode = '{mode}'\nlimits = ['1/day']\n"
+        );
+        for (attribute, any_of) in ATTRIBUTES.iter().zip(&self.conditions) {
+            let Some(any_of) = any_of else { continue };
+            let written: Vec<String> = any_of.iter().map(Pattern::write).collect();
+            text += &format!("match.{attribute} = [{}]\n", written.join(", "));
+        }
+        text
+    }
+}
+
+impl Pattern {
+    fn write(&self) -> String {
+        match self {
+            Pattern::Exact(text) if text.contains('*') => format!("{{ exact = '{text}' }}"),
+            Pattern::Prefix(text) if text.contains('*') => format!("{{ prefix = '{text}' }}"),
+            Pattern::Exact(text) => format!("'{text}'"),
+            Pattern::Prefix(text) => format!("'{text}*'"),
+        }
+    }
+}
+
+fn value() -> impl Strategy<Value = &'static str> {
+    proptest::sample::select(vec!["", "x", "y", "*", "xy", "x*", "yx", "xyx", "x*y"])
+}
+
+fn values() -> impl Strategy<Value = Values> {
+    proptest::array::uniform4(proptest::option::weighted(0.8, value()))
+}
+
+fn domain() -> impl Strategy<Value = &'static str> {
+    proptest::sample::select(vec!["default", "web"])
+}
+
+fn rule() -> impl Strategy<Value = Rule> {
+    let pattern = prop_oneof![value().prop_map(Pattern::Exact), value().prop_map(Pattern::Prefix)];
+    let condition = proptest::option::weighted(0.4, proptest::collection::vec(pattern, 1..4));
+    let keyed = proptest::array::uniform4(proptest::bool::weighted(0.2));
+    let parts =
+        (domain(), proptest::array::uniform4(condition), keyed, proptest::bool::weighted(0.1));
+    parts.prop_map(|(domain, conditions, key, off)| Rule { domain, conditions, key, off })
+}
+
+fn request(values: &Values) -> Request<'static> {
+    let present =
+        ATTRIBUTES.into_iter().zip(values).filter_map(|(name, value)| Some((name, (*value)?)));
+    present.fold(Request::new(), |request, (name, value)| request.with(name, value))
+}
+
+/// Whether an override of these values covers that subject.
+fn covers(named: &Values, subject: &Values) -> bool {
+    (0..4).all(|i| named[i].is_none() || named[i] == subject[i])
+}
+
+fn count(values: &Values) -> usize {
+    values.iter().flatten().count()
+}
+
+fn tie(one: &Values, other: &Values) -> bool {
+    let agree = (0..4).all(|i| one[i].is_none() || other[i].is_none() || one[i] == other[i]);
+    count(one) == count(other) && agree
+}
+
+fn policy_with(overrides: &[Values]) -> String {
+    let mut text = format!("[[rule]]\nname = 'r'\nkey = {ATTRIBUTES:?}\nlimits = ['1000/day']\n");
+    for (i, named) in overrides.iter().enumerate() {
+        text += &format!("[[override]]\nrule = 'r'\nlimits = ['{}/day']\n", i + 1);
+        for (attribute, value) in ATTRIBUTES.iter().zip(named) {
+            if let Some(value) = value {
+                text += &format!("subject.{attribute} = {}\n", Pattern::Exact(value).write());
+            }
+        }
+    }
+    text
+}
+
+proptest! {
+    #[test]
+    fn a_request_meets_what_a_search_through_all_rules_finds(
+        rules in proptest::collection::vec(rule(), 0..12),
+        requests in proptest::collection::vec((domain(), values()), 1..12),
+    ) {
+        let text: String = rules.iter().enumerate().map(|(name, rule)| rule.write(name)).collect();
+        let policy = Policy::from_toml(&text).unwrap();
+        for (domain, values) in &requests {
+            let met = policy.met(&request(values).in_domain(*domain));
+            let met: Vec<usize> = met.iter().map(|met| met.rule_index as usize).collect();
+            let expected: Vec<usize> =
+                (0..rules.len()).filter(|i| rules[*i].is_met_by(domain, values)).collect();
+            prop_assert_eq!(met, expected, "{:?}\n{}", values, text);
+        }
+    }
+
+    #[test]
+    fn the_override_of_most_attributes_wins_and_ties_are_refused(
+        overrides in proptest::collection::vec(values().prop_filter("names somebody", |named| count(named) > 0), 0..8),
+        subjects in proptest::collection::vec(proptest::array::uniform4(value()), 1..12),
+    ) {
+        let text = policy_with(&overrides);
+        let ties = (0..overrides.len()).any(|i| overrides[..i].iter().any(|earlier| tie(earlier, &overrides[i])));
+        let policy = Policy::from_toml(&text);
+        prop_assert_eq!(policy.is_err(), ties, "{}", text);
+        let Ok(policy) = policy else { return Ok(()) };
+        for subject in subjects {
+            let subject = subject.map(Some);
+            let winner = (0..overrides.len())
+                .filter(|i| covers(&overrides[*i], &subject))
+                .max_by_key(|i| count(&overrides[*i]));
+            let met = policy.met(&request(&subject));
+            let expected = winner.map_or(1_000, |i| i as u64 + 1);
+            prop_assert_eq!(met[0].limits[0].limit().capacity(), Some(expected), "{:?}\n{}", subject, text);
+        }
+    }
+}

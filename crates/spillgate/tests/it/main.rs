@@ -1,0 +1,13 @@
+//! The integration tests: one binary, one vocabulary, every body on both engines.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    unreachable_pub,
+    reason = "tests fail by panicking, print their tables, and are nobody's interface"
+)]
+
+mod differential;
+mod oracle;
+mod support;
+mod tidy;
+mod vectors;

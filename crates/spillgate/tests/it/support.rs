@@ -1,0 +1,4 @@
+//! What the suites share: the vocabulary of operations, and everything that can be asked.
+
+pub mod random;
+pub mod target;

@@ -1,0 +1,306 @@
+//! Everything that can be asked the same question: the pure algorithm, the memory engine, the Lua
+//! in a real Redis, the Redis engine, and each algorithm's oracle.
+
+use std::time::Duration;
+
+use spillgate::internals::algorithm::{
+    self, Charge, GiveBack, Intent, Numbers, Reading, State, Tier,
+};
+use spillgate::internals::engine::{Ask, AskTier, Change, Engine, Memory, Redis};
+use spillgate::internals::limit::{NamedLimit, RecordName};
+use spillgate::internals::subject::SubjectKey;
+use spillgate::internals::time::Clock;
+use spillgate_testkit::{Connection, RedisServer, Reply};
+
+/// One thing to do to a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Charge if there is room; 0 peeks.
+    Check(u64),
+    /// The same with a receipt, kept by the target under the next number.
+    Reserve(u64),
+    /// Look at a cost without charging.
+    Look(u64),
+    Force(u64),
+    /// Give back so much of a receipt, by number, modulo those there are.
+    Return {
+        receipt: u64,
+        unused: u64,
+    },
+    Lower(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub fits: bool,
+    pub reading: Reading,
+    pub returned: u64,
+}
+
+pub trait Target {
+    fn name(&self) -> &'static str;
+    fn act(&mut self, act: Act, limit: &NamedLimit, now_us: u64) -> Answer;
+}
+
+/// Receipts by number; a refused reservation keeps its number, and returns nothing.
+#[derive(Default)]
+pub struct Receipts(Vec<Option<Charge>>);
+
+impl Receipts {
+    pub fn keep(&mut self, charge: Option<Charge>) {
+        self.0.push(charge);
+    }
+
+    pub fn give_back(&self, act: Act) -> GiveBack {
+        let nothing = Charge { incarnation: 0, at_us: 0, amount: 0, slot: 0 };
+        match act {
+            Act::Lower(amount) => GiveBack::Amount(amount),
+            Act::Return { receipt, unused } => {
+                let place = receipt as usize % self.0.len().max(1);
+                let charge = self.0.get(place).copied().flatten().unwrap_or(nothing);
+                GiveBack::Unused { charge, unused: unused.min(charge.amount) }
+            }
+            other => panic!("{other:?} gives nothing back"),
+        }
+    }
+}
+
+/// The pure algorithm over one state.
+#[derive(Default)]
+pub struct Pure {
+    state: Option<State>,
+    receipts: Receipts,
+    nonce: u64,
+}
+
+impl Target for Pure {
+    fn name(&self) -> &'static str {
+        "pure"
+    }
+
+    fn act(&mut self, act: Act, limit: &NamedLimit, now_us: u64) -> Answer {
+        self.nonce += 1;
+        let cost = cost_of(act);
+        let mut tier = Tier::new(numbers(limit), cost, 0, self.state.take());
+        let mut returned = 0;
+        match act {
+            Act::Force(_) => algorithm::force(std::slice::from_mut(&mut tier), now_us),
+            Act::Return { .. } | Act::Lower(_) => {
+                returned = algorithm::give_back(&mut tier, self.receipts.give_back(act), now_us);
+            }
+            _ => {
+                let intent = intent_of(act, self.nonce);
+                algorithm::step(std::slice::from_mut(&mut tier), intent, now_us);
+            }
+        }
+        if let Act::Reserve(_) = act {
+            self.receipts.keep(tier.charge);
+        }
+        self.state = tier.state;
+        Answer { fits: tier.fits, reading: tier.reading, returned }
+    }
+}
+
+/// An engine, asked about one subject.
+pub struct OnEngine {
+    engine: Engine,
+    name: &'static str,
+    clock: Clock,
+    key: SubjectKey,
+    receipts: Receipts,
+    nonce: u64,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl OnEngine {
+    pub fn memory(key: SubjectKey) -> OnEngine {
+        let clock = Clock::given(0);
+        let engine = Engine::Memory(Memory::new(1_000, clock.clone()));
+        OnEngine::new("memory engine", engine, clock, key, runtime())
+    }
+
+    pub fn redis(server: &RedisServer, key: SubjectKey) -> OnEngine {
+        let clock = Clock::given(0);
+        let runtime = runtime();
+        let engine = runtime.block_on(async {
+            Redis::connect(&server.url(), Duration::from_secs(10)).await.unwrap()
+        });
+        let engine = Engine::Redis(engine.with_clock(clock.clone()));
+        OnEngine::new("redis engine", engine, clock, key, runtime)
+    }
+
+    fn new(
+        name: &'static str,
+        engine: Engine,
+        clock: Clock,
+        key: SubjectKey,
+        runtime: tokio::runtime::Runtime,
+    ) -> OnEngine {
+        OnEngine { engine, name, clock, key, receipts: Receipts::default(), nonce: 0, runtime }
+    }
+}
+
+impl Target for OnEngine {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn act(&mut self, act: Act, limit: &NamedLimit, now_us: u64) -> Answer {
+        self.clock.set(now_us);
+        self.nonce += 1;
+        let tier =
+            AskTier { key: self.key, limit, numbers: numbers(limit), cost: cost_of(act), group: 0 };
+        let change = match act {
+            Act::Force(cost) => Change::Force(cost),
+            Act::Return { .. } | Act::Lower(_) => Change::GiveBack(self.receipts.give_back(act)),
+            _ => {
+                let ask =
+                    Ask { intent: intent_of(act, self.nonce), tiers: [tier].into_iter().collect() };
+                let told = self.runtime.block_on(self.engine.decide_one(&ask)).unwrap();
+                if let Act::Reserve(_) = act {
+                    self.receipts.keep(told.tiers[0].charge);
+                }
+                let tier = told.tiers[0];
+                return Answer { fits: tier.fits, reading: tier.reading, returned: 0 };
+            }
+        };
+        let (returned, told) = self.runtime.block_on(self.engine.change(&tier, change)).unwrap();
+        Answer { fits: told.fits, reading: told.reading, returned }
+    }
+}
+
+/// The script itself, with a program written by hand and no engine between.
+pub struct InLua<'s> {
+    connection: Connection,
+    script: String,
+    keys: [String; 2],
+    receipts: Receipts,
+    nonce: u64,
+    server: std::marker::PhantomData<&'s RedisServer>,
+}
+
+impl<'s> InLua<'s> {
+    pub fn new(server: &'s RedisServer, id: u128) -> InLua<'s> {
+        let mut connection = server.connect();
+        let text = spillgate::internals::engine::redis::script_text();
+        let script = match connection.command(&["SCRIPT", "LOAD", &text]).unwrap() {
+            Reply::Bulk(sha) => String::from_utf8(sha).unwrap(),
+            other => panic!("the script does not load: {other:?}"),
+        };
+        let keys = [format!("lua:{{{id}}}"), format!("lua:{{{id}}}:own")];
+        let server = std::marker::PhantomData;
+        InLua { connection, script, keys, receipts: Receipts::default(), nonce: 0, server }
+    }
+
+    fn call(&mut self, program: &[u64]) -> Vec<i64> {
+        // One msgpack array of 64-bit numbers: long-winded, and so another encoder than ours.
+        let mut packed = vec![0xdd];
+        packed.extend((program.len() as u32).to_be_bytes());
+        program.iter().for_each(|word| {
+            packed.push(0xcf);
+            packed.extend(word.to_be_bytes());
+        });
+        let command: [&[u8]; 6] = [
+            b"EVALSHA",
+            self.script.as_bytes(),
+            b"2",
+            self.keys[0].as_bytes(),
+            self.keys[1].as_bytes(),
+            &packed,
+        ];
+        match self.connection.command(&command).unwrap() {
+            Reply::Array(integers) => integers.iter().map(Reply::integer).collect(),
+            other => panic!("the script answered {other:?}"),
+        }
+    }
+}
+
+impl Target for InLua<'_> {
+    fn name(&self) -> &'static str {
+        "lua"
+    }
+
+    fn act(&mut self, act: Act, limit: &NamedLimit, now_us: u64) -> Answer {
+        self.nonce += 1;
+        let RecordName::Position(position) = limit.record() else {
+            panic!("tests of the script name limits by position")
+        };
+        let algorithm = 1 + limit.algorithm() as u64;
+        let mut program = vec![now_us, self.nonce, 1, algorithm, u64::from(position), 0];
+        numbers(limit).words(&mut program, now_us);
+        let cost = cost_of(act);
+        let own = if matches!(algorithm, 3 | 5) { 2 } else { 0 };
+        match act {
+            Act::Check(_) => program.extend([0, 1, 1, own, 1, cost, 0]),
+            Act::Reserve(_) => program.extend([1, 1, 1, own, 1, cost, 0]),
+            Act::Look(_) => program.extend([2, 1, 1, own, 1, cost, 0]),
+            Act::Force(_) => program.extend([3, 1, own, 1, cost]),
+            Act::Return { .. } | Act::Lower(_) => match self.receipts.give_back(act) {
+                GiveBack::Unused { charge, unused } => {
+                    let Charge { incarnation, at_us, amount, slot } = charge;
+                    program.extend([4, 1, own, 1, incarnation, at_us, amount, slot, unused]);
+                }
+                GiveBack::Amount(amount) => program.extend([5, 1, own, 1, amount]),
+            },
+        }
+        let reply = self.call(&program);
+        assert_eq!(reply[0] as u64, now_us);
+        let gave_back = matches!(act, Act::Return { .. } | Act::Lower(_));
+        let returned = if gave_back { reply[1] as u64 } else { 0 };
+        let tier = &reply[1 + usize::from(gave_back)..];
+        let judged = if gave_back || matches!(act, Act::Force(_)) { 1 } else { cost.max(1) };
+        let mut reading = reading(numbers(limit), &tier[1..], judged);
+        let fits = tier[0] == 1;
+        if fits && !gave_back && !matches!(act, Act::Force(_)) {
+            reading.retry_after_us = Some(0);
+        }
+        if let Act::Reserve(amount) = act {
+            let incarnation = tier[tier.len() - 1] as u64;
+            let slot = if algorithm == 5 { SLOT_OF_FIRST } else { 0 };
+            let charge = Charge { incarnation, at_us: now_us, amount, slot };
+            self.receipts.keep((incarnation != 0).then_some(charge));
+        }
+        Answer { fits, reading, returned }
+    }
+}
+
+fn reading(numbers: &Numbers, reply: &[i64], cost: u64) -> Reading {
+    match numbers {
+        Numbers::TokenBucket(numbers) => numbers.reading(reply.first_chunk().unwrap(), cost),
+        Numbers::FixedWindow(numbers) => numbers.reading(reply.first_chunk().unwrap(), cost),
+        Numbers::SlidingLog(numbers) => numbers.reading(reply.first_chunk().unwrap(), cost),
+        Numbers::SlidingWindow(numbers) => numbers.reading(reply.first_chunk().unwrap(), cost),
+        Numbers::Concurrency(numbers) => numbers.reading(reply.first_chunk().unwrap(), cost),
+    }
+}
+
+/// A slot goes by the place of its tier in the answer, behind the time.
+const SLOT_OF_FIRST: u64 = 2;
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+pub fn numbers(limit: &NamedLimit) -> &Numbers {
+    limit.numbers().expect("tests ask limits that count")
+}
+
+pub fn cost_of(act: Act) -> u64 {
+    match act {
+        Act::Check(cost) | Act::Reserve(cost) | Act::Look(cost) | Act::Force(cost) => cost,
+        Act::Return { .. } | Act::Lower(_) => 0,
+    }
+}
+
+fn intent_of(act: Act, nonce: u64) -> Intent {
+    match act {
+        Act::Reserve(_) => Intent::Reserve { nonce },
+        Act::Look(_) => Intent::Peek,
+        _ => Intent::Charge,
+    }
+}
+
+/// A subject of its own for each test, so that no two share a key.
+pub fn subject(id: u128) -> SubjectKey {
+    SubjectKey { tag: id, id, rule: 0 }
+}

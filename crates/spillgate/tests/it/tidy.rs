@@ -1,0 +1,291 @@
+//! What the compiler does not check: who knows whom, how long a file is, that ARCHITECTURE.md names
+//! what exists. Each failure says what, where, and the way out.
+
+mod documents;
+mod source;
+mod tree;
+
+use std::collections::BTreeSet;
+
+use documents::{claimed_names, is_path, quoted_spans};
+use source::{alternatives, code_only, definitions, has_word, imports, without_trailing_tests};
+use tree::{SourceFile, TREE};
+
+#[test]
+fn pure_modules_do_no_io_read_no_clock_and_log_nothing() {
+    let forbidden = [
+        "crate::engine",
+        "super::engine",
+        "crate::limiter",
+        "super::limiter",
+        "crate::Limiter",
+        "tokio",
+        "tracing",
+        "std::net",
+        "std::fs",
+        "SystemTime",
+        "Instant::now",
+    ];
+    let pure = ["algorithm", "limit", "policy", "decision"];
+    let remedy = "pure modules compute: let the caller do that, and pass in the result";
+    assert_clean(&mentions(modules("crates/spillgate/src", &pure), &forbidden, remedy));
+}
+
+#[test]
+fn lua_algorithms_read_no_clock_and_no_key_but_their_own() {
+    let lua = || files("lua").filter(|file| file.path.contains("/src/algorithm/"));
+    let without_keys = lua().filter(|file| !file.text.contains("\n-- Own key:"));
+    let mut findings = mentions(
+        without_keys,
+        &["redis"],
+        "let check.lua load and store, or name the key after \"Own key:\" in the header",
+    );
+    findings.extend(mentions(lua(), &["TIME"], "check.lua asks once, first"));
+    assert_clean(&findings);
+}
+
+#[test]
+fn engines_know_nothing_of_doors() {
+    let engines = modules("crates/spillgate/src", &["engine"]);
+    assert_clean(&mentions(engines, &["door", "axum"], "let the door translate"));
+}
+
+#[test]
+fn doors_know_nothing_of_engines() {
+    let doors = modules("crates/spillgate-server/src", &["door"]);
+    let forbidden = ["spillgate::internals", "spillgate::engine", "redis"];
+    assert_clean(&mentions(doors, &forbidden, "let the App do that: a door decodes and encodes"));
+}
+
+#[test]
+fn files_are_short_or_say_why_not() {
+    let mut findings = Vec::new();
+    for file in files("rs").chain(files("lua")) {
+        let lines = without_trailing_tests(&file.text).lines().count();
+        let is_comment = |line: &&str| ["//", "--", "#!"].iter().any(|mark| line.starts_with(mark));
+        let mut top_comment = file.text.lines().take_while(is_comment);
+        if lines > LINES_MAX && !top_comment.any(|line| line.contains(LONG_BECAUSE)) {
+            findings.push(format!(
+                "{}: {lines} lines without its tests: split it by idea, or write \"{LONG_BECAUSE} …\" \
+                 in its top comment",
+                file.path
+            ));
+        }
+    }
+    assert_clean(&findings);
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    let mut findings = Vec::new();
+    for file in files("rs") {
+        for (number, line) in (1..).zip(code_only(&file.text).lines()) {
+            for mark in ["todo!(", "unimplemented!(", "dbg!(", "#[ignore"] {
+                if line.contains(mark) {
+                    findings.push(format!(
+                        "{}:{number}: `{mark}`: finish it, or take it out",
+                        file.path
+                    ));
+                }
+            }
+        }
+    }
+    assert_clean(&findings);
+}
+
+#[test]
+fn a_module_is_named_after_its_idea_not_mod() {
+    let findings: Vec<String> = files("rs")
+        .filter(|file| file.path.ends_with("/mod.rs"))
+        .map(|file| format!("{}: put it beside its folder, under the folder's name", file.path))
+        .collect();
+    assert_clean(&findings);
+}
+
+#[test]
+fn no_file_names_a_home_folder() {
+    // Each in two pieces, so that this file passes.
+    let homes = [concat!("/ho", "me/"), concat!("/Us", "ers/"), concat!("/ro", "ot/")];
+    let mut findings = Vec::new();
+    for file in &TREE.files {
+        for (number, line) in (1..).zip(file.text.lines()) {
+            if homes.iter().any(|home| line.contains(home)) {
+                findings.push(format!(
+                    "{}:{number}: a path of one machine: make it relative",
+                    file.path
+                ));
+            }
+        }
+    }
+    assert_clean(&findings);
+}
+
+#[test]
+fn architecture_names_files_that_exist() {
+    let mut findings = Vec::new();
+    for (number, span) in quoted_spans(architecture()) {
+        for path in alternatives(&span) {
+            if is_path(&path) && !TREE.has(&path) {
+                findings.push(format!(
+                    "ARCHITECTURE.md:{number}: there is no `{path}`: name what took its place"
+                ));
+            }
+        }
+    }
+    assert_clean(&findings);
+}
+
+#[test]
+fn architecture_names_functions_that_exist() {
+    let crates = ["spillgate", "spillgate_server", "spillgate_testkit", "crate", "Self"];
+    let mut defined: BTreeSet<String> = crates.map(str::to_owned).into();
+    for file in files("rs").chain(files("lua")) {
+        defined.extend(definitions(&file.code()));
+    }
+    let mut findings = Vec::new();
+    for (number, span) in quoted_spans(architecture()) {
+        for name in claimed_names(&span) {
+            if !defined.contains(name) {
+                findings.push(format!(
+                    "ARCHITECTURE.md:{number}: `{span}`: nothing defines `{name}`: say what it is called now"
+                ));
+            }
+        }
+    }
+    assert_clean(&findings);
+}
+
+#[test]
+fn every_dependency_says_why_it_is_there() {
+    let mut findings = Vec::new();
+    for file in files("toml").filter(|file| file.path.ends_with("Cargo.toml")) {
+        for (number, line) in unexplained_dependencies(&file.text) {
+            findings.push(format!(
+                "{}:{number}: `{line}`: say why, on it or on the line above",
+                file.path
+            ));
+        }
+    }
+    assert_clean(&findings);
+}
+
+#[test]
+fn the_check_on_dependencies_sees_what_it_is_for() {
+    let manifest = r##"
+[package]
+name = "x"
+[dependencies]
+bare = "1"
+same-line = "1" # reads the policy
+# reads the policy
+above = { version = "1", features = [
+    "one",
+] }
+shared.workspace = true
+hash = { git = "x#y" }
+[dev-dependencies.table]
+version = "1"
+# runs the tests
+[target.'cfg(unix)'.dependencies.explained]
+version = "1"
+[lints]
+workspace = true
+"##;
+    let names: Vec<&str> =
+        unexplained_dependencies(manifest).into_iter().map(|(_, line)| line).collect();
+    assert_eq!(names, ["bare = \"1\"", "hash = { git = \"x#y\" }", "[dev-dependencies.table]"]);
+}
+
+#[track_caller]
+fn assert_clean(findings: &[String]) {
+    assert!(findings.is_empty(), "{} to mend:\n  {}", findings.len(), findings.join("\n  "));
+}
+
+fn files(extension: &'static str) -> impl Iterator<Item = &'static SourceFile> {
+    let has_extension = move |file: &&SourceFile| {
+        file.path.rsplit_once('.').is_some_and(|(_, end)| end == extension)
+    };
+    TREE.files.iter().filter(has_extension)
+}
+
+/// The Rust files of these top-level modules of a crate, and of those named after them: for `door`,
+/// `door.rs`, `door/http.rs`, `door_limits.rs`.
+fn modules(folder: &str, names: &[&str]) -> Vec<&'static SourceFile> {
+    let found: Vec<_> = files("rs")
+        .filter(|file| {
+            let inside = file.path.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/'));
+            let module = inside.and_then(|path| path.split(['/', '.', '_']).next());
+            module.is_some_and(|module| names.contains(&module))
+        })
+        .collect();
+    assert!(
+        !found.is_empty(),
+        "no module of {folder} is called {names:?} any more: mend this test"
+    );
+    found
+}
+
+/// Where the code of `files`, outside their tests, names any of `forbidden`.
+fn mentions(
+    files: impl IntoIterator<Item = &'static SourceFile>,
+    forbidden: &[&str],
+    remedy: &str,
+) -> Vec<String> {
+    let mut findings = Vec::new();
+    for file in files {
+        let code = file.code_without_tests();
+        let spelled_out = imports(&code);
+        let lines = (1..).zip(code.lines().map(str::to_owned)).chain(spelled_out);
+        let found: BTreeSet<(usize, &str)> = lines
+            .flat_map(|(number, line)| {
+                let named = forbidden.iter().filter(move |name| has_word(&line, name));
+                named.map(move |name| (number, *name))
+            })
+            .collect();
+        findings.extend(
+            found
+                .iter()
+                .map(|(number, name)| format!("{}:{number}: `{name}`: {remedy}", file.path)),
+        );
+    }
+    findings
+}
+
+fn architecture() -> &'static str {
+    let file = TREE.files.iter().find(|file| file.path == "ARCHITECTURE.md");
+    &file.expect("ARCHITECTURE.md is missing: write the map of the code").text
+}
+
+/// Lines that name a direct dependency without a comment on them or right above. What a crate takes
+/// from the workspace is explained there.
+fn unexplained_dependencies(manifest: &str) -> Vec<(usize, &str)> {
+    let mut findings = Vec::new();
+    let (mut in_list, mut depth, mut above) = (false, 0, "");
+    for (number, line) in (1..).zip(manifest.lines()) {
+        // A `#` or a bracket inside quotes is none.
+        let bare: String = line.split('"').step_by(2).collect();
+        let is_header = depth == 0 && line.starts_with('[');
+        let is_entry =
+            depth == 0 && in_list && line.starts_with(|first: char| first.is_ascii_alphanumeric());
+        let names_one = (is_header && line.contains("dependencies.")) || is_entry;
+        let explained =
+            bare.contains('#') || above.starts_with('#') || bare.contains("workspace = true");
+        if names_one && !explained {
+            findings.push((number, line));
+        }
+        if is_header {
+            in_list = line.trim_end().ends_with("dependencies]");
+        } else {
+            let opened = bare.matches(['[', '{']).count();
+            depth = (depth + opened).saturating_sub(bare.matches([']', '}']).count());
+        }
+        above = line.trim_start();
+    }
+    findings
+}
+
+/// What a reader takes in at one go.
+const LINES_MAX: usize = 450;
+
+/// How a longer file says that it must be one.
+const LONG_BECAUSE: &str = "Longer than 450 lines because";
