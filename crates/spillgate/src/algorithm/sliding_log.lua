@@ -150,9 +150,12 @@ local function load(value, kind, at, limit, own_key)
     end
     local fields = { field_of(0, head), tail > head and field_of(0, tail) or nil }
     local texts = redis.pcall('HMGET', own_key, unpack(fields))
+    if texts.err then
+        return
+    end
     for i, field in ipairs(fields) do
         if not texts[i] then
-            -- Evicted, or none of ours: what it held is lost.
+            -- Evicted: what it held is lost.
             cell.rebased = nil
             return cell
         end

@@ -7,6 +7,7 @@
 )]
 
 mod differential;
+mod limiter;
 mod oracle;
 mod support;
 mod tidy;

@@ -1,4 +1,5 @@
 //! Every way in which a policy file can be wrong, with what is said about it.
+//! Longer than 450 lines because it is one table, and a table reads best in one place.
 
 use crate::policy::Policy;
 

@@ -1,0 +1,352 @@
+//! What a caller of the library sees, on both engines.
+
+use std::time::{Duration, Instant};
+
+use spillgate::{
+    Cost, Limit, Limiter, LimiterBuilder, Policy, Question, Request, Source, Verdict,
+};
+use spillgate_testkit::{RedisServer, free_port};
+
+/// Runs a body on a limiter in memory and on one in Redis.
+fn on_both<F: Future<Output = ()>>(policy: &str, body: impl Fn(Limiter) -> F) {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let patient = || Limiter::builder().timeout(Duration::from_secs(10));
+        for builder in [patient(), patient().redis(server.url())] {
+            let limiter = with(builder, policy).build().await.unwrap();
+            body(limiter).await;
+        }
+    });
+}
+
+fn with(builder: LimiterBuilder, policy: &str) -> LimiterBuilder {
+    builder.policy(Policy::from_toml(policy).unwrap())
+}
+
+fn of(user: &str) -> Request<'_> {
+    Request::new().with("user", user)
+}
+
+const MIXED: &str = r#"
+    [[rule]]
+    name = "mixed"
+    key = ["user"]
+    limits = [
+        { quota = "9/day", name = "bucket" },
+        { quota = "8/366d", name = "window", algorithm = "fixed-window" },
+        { quota = "7/day", name = "log", algorithm = "sliding-log" },
+        { quota = "6/366d", name = "sliding", algorithm = "sliding-window" },
+        { quota = "5", name = "slots", algorithm = "concurrency", hold = "1h" },
+    ]
+"#;
+
+#[test]
+fn charges_every_tier_or_none() {
+    on_both(MIXED, |limiter| async move {
+        let remaining = |decision: &spillgate::Decision| {
+            decision.tiers().map(|tier| tier.remaining().unwrap()).collect::<Vec<_>>()
+        };
+        let allowed = limiter.check(&of("a").costing(4)).await;
+        assert!(allowed.allowed());
+        assert_eq!(remaining(&allowed), [5, 4, 3, 2, 1]);
+
+        let denied = limiter.check(&of("a").costing(2)).await;
+        assert_eq!((denied.verdict(), denied.limit()), (Verdict::Denied, Some("slots")));
+        assert_eq!(remaining(&denied), [5, 4, 3, 2, 1]);
+        let verdicts: Vec<_> = denied.tiers().map(|tier| tier.verdict()).collect();
+        let fits = Verdict::Allowed;
+        assert_eq!(verdicts, [fits, fits, fits, fits, Verdict::Denied]);
+
+        assert_eq!(remaining(&limiter.peek(&of("a")).await), [5, 4, 3, 2, 1]);
+        assert_eq!(remaining(&limiter.peek(&of("b")).await), [9, 8, 7, 6, 5]);
+    });
+}
+
+#[test]
+fn a_cost_above_a_capacity_is_never_and_writes_nothing() {
+    on_both(MIXED, |limiter| async move {
+        for cost in [6, 10, 1 << 40, u64::MAX] {
+            let never = limiter.check(&of("a").costing(cost)).await;
+            assert_eq!((never.verdict(), never.retry_after()), (Verdict::Never, None), "{cost}");
+        }
+        let untouched = limiter.peek(&of("a")).await;
+        assert!(untouched.tiers().all(|tier| tier.remaining() == tier.capacity()));
+        assert_eq!(limiter.stats().never, 4);
+    });
+}
+
+#[test]
+fn the_longest_wait_speaks_for_a_denial_and_the_least_left_for_an_allowance() {
+    let policy = r#"
+        [[rule]]
+        name = "both"
+        key = ["user"]
+        limits = [{ quota = "10/day", name = "slow" }, { quota = "100/hour", name = "fast" }]
+    "#;
+    on_both(policy, |limiter| async move {
+        let allowed = limiter.check(&of("a").costing(9)).await;
+        assert_eq!((allowed.limit(), allowed.remaining()), (Some("slow"), Some(1)));
+        assert_eq!(allowed.retry_after(), Some(Duration::ZERO));
+        let denied = limiter.check(&of("a").costing(2)).await;
+        assert_eq!((denied.limit(), denied.capacity()), (Some("slow"), Some(10)));
+        let wait = denied.retry_after().unwrap();
+        assert!(wait > Duration::from_secs(8_000) && wait <= Duration::from_secs(8_640), "{wait:?}");
+    });
+}
+
+#[test]
+fn a_unit_that_is_not_named_is_peeked_at() {
+    let policy = r#"
+        [[rule]]
+        name = "llm"
+        key = ["user"]
+        limits = ["100/day", { quota = "1000/day", name = "tokens", unit = "tokens" }]
+    "#;
+    on_both(policy, |limiter| async move {
+        let both = of("a").costing(Cost::requests(1).and("tokens", 1000));
+        assert!(limiter.check(&both).await.allowed());
+        // No token is left, so not even a request that names none may pass; nothing is charged.
+        let denied = limiter.check(&of("a")).await;
+        assert_eq!((denied.verdict(), denied.limit()), (Verdict::Denied, Some("tokens")));
+        let requests = limiter.peek(&of("a")).await.tiers().next().unwrap().remaining();
+        assert_eq!(requests, Some(99));
+    });
+}
+
+#[test]
+fn a_shadow_rule_is_counted_and_changes_no_answer() {
+    let policy = r#"
+        [[rule]]
+        name = "watched"
+        mode = "shadow"
+        key = ["user"]
+        limits = ["2/day"]
+
+        [[rule]]
+        name = "enforced"
+        key = ["user"]
+        limits = ["3/day"]
+    "#;
+    on_both(policy, |limiter| async move {
+        for call in 1..=3 {
+            let decision = limiter.check(&of("a")).await;
+            assert!(decision.allowed());
+            assert_eq!(decision.rule(), Some("enforced"));
+            let watched = decision.tiers().next().unwrap();
+            assert!(watched.shadow());
+            assert_eq!(watched.verdict() == Verdict::Denied, call == 3);
+        }
+        assert_eq!(limiter.stats().would_deny, 1);
+        // Refused by the enforced rule: the shadow one is not charged, and not counted.
+        limiter.reset("watched", &of("a")).await.unwrap();
+        let denied = limiter.check(&of("a")).await;
+        assert_eq!((denied.verdict(), denied.rule()), (Verdict::Denied, Some("enforced")));
+        assert_eq!(denied.tiers().next().unwrap().remaining(), Some(2));
+        assert_eq!(limiter.stats().would_deny, 1);
+    });
+}
+
+#[test]
+fn unlimited_keeps_nothing_and_none_blocks() {
+    let policy = r#"
+        [[rule]]
+        name = "free"
+        match = { plan = "free" }
+        key = ["user"]
+        limits = ["unlimited"]
+
+        [[rule]]
+        name = "blocked"
+        match = { plan = "blocked" }
+        key = ["user"]
+        limits = ["none"]
+    "#;
+    on_both(policy, |limiter| async move {
+        let free = limiter.check(&of("a").with("plan", "free").costing(u64::MAX)).await;
+        assert!(free.allowed());
+        assert_eq!((free.capacity(), free.remaining()), (None, None));
+        let blocked = limiter.check(&of("a").with("plan", "blocked")).await;
+        assert_eq!((blocked.verdict(), blocked.retry_after()), (Verdict::Never, None));
+        let unmatched = limiter.check(&of("a")).await;
+        assert!(unmatched.allowed() && unmatched.tiers().len() == 0);
+        assert_eq!(limiter.stats().unmatched, 1);
+    });
+}
+
+#[test]
+fn a_new_policy_holds_from_the_next_request_and_forgets_nothing() {
+    let policy = |quota: &str| {
+        format!("[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"{quota}\"]")
+    };
+    on_both(&policy("5/day"), |limiter| async move {
+        assert!(limiter.check(&of("a").costing(5)).await.allowed());
+        assert!(!limiter.check(&of("a")).await.allowed());
+        limiter.set_policy(Policy::from_toml(&policy("8/day")).unwrap());
+        assert!(limiter.check(&of("a").costing(3)).await.allowed());
+        assert!(!limiter.check(&of("a")).await.allowed());
+        limiter.set_policy(Policy::from_toml(&policy("2/day")).unwrap());
+        assert!(!limiter.check(&of("a")).await.allowed());
+    });
+}
+
+#[test]
+fn an_override_replaces_the_numbers_of_whom_it_covers() {
+    let policy = r#"
+        [[rule]]
+        name = "api"
+        key = ["tenant", "user"]
+        limits = ["2/day"]
+
+        [[override]]
+        rule = "api"
+        subject = { tenant = "acme" }
+        limits = ["5/day"]
+    "#;
+    on_both(policy, |limiter| async move {
+        let acme = of("a").with("tenant", "acme");
+        assert_eq!(limiter.peek(&acme).await.capacity(), Some(5));
+        assert_eq!(limiter.peek(&of("a").with("tenant", "other")).await.capacity(), Some(2));
+    });
+}
+
+#[test]
+fn a_batch_is_judged_in_order_each_alone() {
+    on_both(MIXED, |limiter| async move {
+        let limit = Limit::per_day(3);
+        let ad_hoc = |key| Question::AdHoc {
+            domain: "default",
+            key,
+            limit: limit.clone(),
+            cost: Cost::requests(2),
+        };
+        let questions =
+            [ad_hoc("x"), ad_hoc("x"), Question::Request(of("a").costing(4)), ad_hoc("y")];
+        let decisions = limiter.decide(&questions).await;
+        let verdicts: Vec<_> = decisions.iter().map(spillgate::Decision::verdict).collect();
+        let allowed = Verdict::Allowed;
+        assert_eq!(verdicts, [allowed, Verdict::Denied, allowed, allowed]);
+        assert!(!limiter.check_limit("y", &limit, 2).await.allowed());
+    });
+}
+
+#[test]
+fn a_thousand_decisions_go_in_one_batch() {
+    on_both(MIXED, |limiter| async move {
+        let keys: Vec<String> = (0..1_000).map(|key| format!("k{}", key % 300)).collect();
+        let question = |key| Question::AdHoc {
+            domain: "default",
+            key,
+            limit: Limit::per_day(2),
+            cost: Cost::default(),
+        };
+        let questions: Vec<_> = keys.iter().map(|key| question(key.as_str())).collect();
+        let decisions = limiter.decide(&questions).await;
+        assert_eq!(decisions.iter().filter(|decision| decision.allowed()).count(), 600);
+    });
+}
+
+#[test]
+fn the_same_key_under_other_numbers_is_a_changed_limit() {
+    on_both("", |limiter| async move {
+        assert!(limiter.check_limit("k", &Limit::per_day(5), 5).await.allowed());
+        assert!(!limiter.check_limit("k", &Limit::per_day(4), 1).await.allowed());
+        assert!(limiter.check_limit("k", &Limit::per_day(6), 1).await.allowed());
+        // Within one batch too, where the script loads each tier once.
+        let question = |quota| Question::AdHoc {
+            domain: "default",
+            key: "batch",
+            limit: Limit::per_day(quota),
+            cost: Cost::requests(3),
+        };
+        let decisions = limiter.decide(&[question(3), question(5), question(6)]).await;
+        let verdicts: Vec<_> = decisions.iter().map(spillgate::Decision::allowed).collect();
+        assert_eq!(verdicts, [true, false, true]);
+    });
+}
+
+#[test]
+fn an_absent_store_is_decided_by_each_rules_policy() {
+    let policy = r#"
+        [[rule]]
+        name = "closed"
+        match = { route = "/login" }
+        key = ["user"]
+        limits = ["100/day"]
+        on_outage = "deny"
+
+        [[rule]]
+        name = "open"
+        match = { route = "/news" }
+        key = ["user"]
+        limits = ["100/day"]
+        on_outage = "allow"
+
+        [[rule]]
+        name = "local"
+        match = { route = "/api" }
+        key = ["user"]
+        limits = ["100/day"]
+    "#;
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let began = now();
+        let nobody = format!("redis://127.0.0.1:{}", free_port());
+        let limiter = with(Limiter::builder(), policy).redis(nobody).build().await.unwrap();
+        let to = |route| of("a").with("route", route);
+
+        let closed = limiter.check(&to("/login")).await;
+        assert_eq!((closed.verdict(), closed.source()), (Verdict::Denied, Source::OutagePolicy));
+        assert_eq!((closed.retry_after(), closed.remaining()), (None, None));
+        let open = limiter.check(&to("/news")).await;
+        assert_eq!((open.verdict(), open.source()), (Verdict::Allowed, Source::OutagePolicy));
+        assert_eq!(open.remaining(), None);
+        // 100 shared by sixteen is six.
+        for left in (0..6).rev() {
+            let local = limiter.check(&to("/api")).await;
+            assert_eq!((local.source(), local.remaining()), (Source::Fallback, Some(left)));
+        }
+        let local = limiter.check(&to("/api")).await;
+        assert_eq!(local.verdict(), Verdict::Denied);
+        assert!(local.degraded());
+        // Above the share, but not above the limit: it may fit once the store is back.
+        let large = limiter.check(&to("/api").costing(50)).await;
+        assert_eq!((large.verdict(), large.retry_after()), (Verdict::Denied, None));
+        assert_eq!(limiter.check(&to("/api").costing(101)).await.verdict(), Verdict::Never);
+        assert!(began.elapsed_below(Duration::from_secs(5)));
+    });
+}
+
+#[test]
+fn a_store_that_comes_back_decides_again() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut server = RedisServer::start();
+    runtime.block_on(async {
+        let limiter = Limiter::builder().redis(server.url()).build().await.unwrap();
+        let limit = Limit::per_day(1_000);
+        assert_eq!(limiter.check_limit("k", &limit, 1).await.source(), Source::Store);
+        server.kill();
+        assert!(limiter.check_limit("k", &limit, 1).await.degraded());
+        server.restart();
+        let began = now();
+        while limiter.check_limit("k", &limit, 1).await.degraded() {
+            assert!(began.elapsed_below(Duration::from_secs(10)), "still degraded");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+}
+
+/// Real time, where waiting for a real server is the point.
+struct Began(Instant);
+
+impl Began {
+    #[expect(clippy::disallowed_methods, reason = "a bound on real waiting")]
+    fn elapsed_below(&self, bound: Duration) -> bool {
+        self.0.elapsed() < bound
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a bound on real waiting")]
+fn now() -> Began {
+    Began(Instant::now())
+}
