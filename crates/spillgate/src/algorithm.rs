@@ -137,6 +137,12 @@ impl State {
         }
     }
 
+    /// Whether it is a log that holds nothing; the small states are not stored then. Slots stay for
+    /// a moment, so that no receipt of theirs ever names a slot taken later.
+    pub fn is_spent(&self) -> bool {
+        matches!(self, State::SlidingLog(log) if log.gone_us() == 0)
+    }
+
     /// The bytes it holds beside itself.
     pub fn heap_bytes(&self) -> usize {
         match self {

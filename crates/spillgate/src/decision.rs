@@ -246,7 +246,7 @@ impl<'d> TierDecision<'d> {
     }
 
     /// What a receipt needs to give this tier's charge back.
-    #[cfg(feature = "internals")]
+    #[doc(hidden)]
     pub fn charge(&self) -> Option<Charge> {
         self.judged.charge
     }

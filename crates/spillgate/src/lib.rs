@@ -24,8 +24,8 @@ pub use policy::{Mode, OnOutage, Policy, PolicyError, Rule};
 pub use request::{Cost, Request, Value};
 
 /// What the integration tests and benches reach into. No promise of stability.
-#[cfg(feature = "internals")]
 #[doc(hidden)]
+#[allow(missing_docs, reason = "each is documented where it stands")]
 pub mod internals {
     pub mod algorithm {
         pub use crate::algorithm::*;

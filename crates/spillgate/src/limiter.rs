@@ -209,7 +209,8 @@ impl Limiter {
             return Err(ResetError::MissingAttribute(missing.to_owned()));
         }
         let key = found.subject_key(subject, &self.inner.secret);
-        self.inner.engine.reset(key, found.named_limits()).await.map_err(ResetError::Store)
+        let limits = policy.limits_ever_in_force(found, subject);
+        self.inner.engine.reset(key, &limits).await.map_err(ResetError::Store)
     }
 
     /// From the next request on, this policy; a request under way keeps the one it began with.
@@ -228,7 +229,7 @@ impl Limiter {
     }
 
     /// The engine below.
-    #[cfg(feature = "internals")]
+    #[doc(hidden)]
     pub fn engine(&self) -> &Engine {
         &self.inner.engine
     }
@@ -315,7 +316,7 @@ impl LimiterBuilder {
     }
 
     /// The memory engine's clock.
-    #[cfg(feature = "internals")]
+    #[doc(hidden)]
     pub fn clock(self, clock: Clock) -> LimiterBuilder {
         LimiterBuilder { clock, ..self }
     }

@@ -84,6 +84,11 @@ impl Policy {
         self.places_by_name.get(name).map(|place| &self.rules[*place as usize])
     }
 
+    /// How many overrides there are.
+    pub fn override_count(&self) -> usize {
+        self.overrides.count()
+    }
+
     /// The rules that a request meets, in the order of the file, those that are off left out.
     pub(crate) fn met<'p>(&'p self, request: &Request<'_>) -> SmallVec<[Met<'p>; 4]> {
         let candidates = self.index.candidates(request).into_iter();
@@ -95,6 +100,21 @@ impl Policy {
             Met { rule, rule_index, overridden, limits: self.limits_in_force(rule, overridden) }
         })
         .collect()
+    }
+
+    /// The limits of a rule, and those that an override gives this subject: of either there may be
+    /// state.
+    pub(crate) fn limits_ever_in_force(
+        &self,
+        rule: &Rule,
+        subject: &Request<'_>,
+    ) -> Vec<NamedLimit> {
+        let overridden = self
+            .places_by_name
+            .get(rule.name())
+            .and_then(|place| self.overrides.of(*place, rule, subject))
+            .map_or(&[][..], |place| self.overrides.limits(place));
+        rule.named_limits().iter().chain(overridden).cloned().collect()
     }
 
     pub(crate) fn rule_name(&self, judged: &Judged) -> &str {

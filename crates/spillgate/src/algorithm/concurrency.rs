@@ -250,9 +250,11 @@ impl<'n> View<'n> {
 }
 
 impl State {
-    /// When the last hold ends.
+    /// When the last hold ends; where none is held, a moment after the last was taken: within one
+    /// instant, only the count of slots tells their names apart.
     pub fn gone_us(&self) -> u64 {
-        self.holds.end_leaving(0).map_or(0, |end_us| end_us.saturating_sub(self.shift_us))
+        let end_us = self.holds.end_leaving(0).unwrap_or(self.last_us + NAMES_US);
+        end_us.saturating_sub(self.shift_us)
     }
 
     /// The bytes it holds beside the enum that names it.
@@ -280,7 +282,8 @@ impl State {
 
     /// Nothing held; slots go on counting, so that no old receipt names a new one.
     fn clear(&mut self) {
-        *self = State { taken: self.taken, ..State::default() };
+        let State { taken, last_us, shift_us, .. } = *self;
+        *self = State { taken, last_us, shift_us, ..State::default() };
     }
 }
 
@@ -288,6 +291,8 @@ impl State {
 pub const REPLY_WIDTH: usize = 3;
 /// More than one, so that expired holds get fewer; few, so that taking a slot stays cheap.
 const FORGOTTEN_MOST: usize = 64;
+/// Far longer than an instant.
+const NAMES_US: u64 = 1_000_000;
 /// A slot's place in the map: nodes of a B-tree are two thirds full.
 const END_BYTES: usize = size_of::<(u64, End)>() * 3 / 2;
 

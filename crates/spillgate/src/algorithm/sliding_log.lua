@@ -265,21 +265,32 @@ local function append(cell, limit, units)
     store(cell, 0, cell.tail, node)
 end
 
+-- A node's text with so many units less from the entry behind a place on; an entry that has none
+-- left goes, but where it stands for a closed node.
+local function lowered(node, place, units, level)
+    local size = HEAD_SIZE + place * node.width
+    if node.units_width == 0 then
+        return string.sub(node.text, 1, size) .. string.sub(node.text, size + node.width + 1)
+    end
+    local _, before = entry(node, place)
+    local texts = { string.sub(node.text, 1, size) }
+    for at = size + 1, #node.text, node.width do
+        local at_us, through = struct.unpack(node.format, node.text, at)
+        through = through - units
+        if level > 0 or through > before then
+            texts[#texts + 1] = struct.pack(node.format, at_us, through)
+        end
+    end
+    return table.concat(texts)
+end
+
 -- Takes units from the entry behind a place, which has at least as many; it goes when it has none
 -- left.
 local function lower_entry(cell, number, place, units)
     local level = 0
     while true do
         local node = node_at(cell, level, number)
-        local texts = { string.sub(node.text, 1, HEAD_SIZE + place * node.width) }
-        local _, before = entry(node, place)
-        for i = place + 1, node.size do
-            local at_us, through = entry(node, i)
-            if level > 0 or through - units > before then
-                texts[#texts + 1] = struct.pack(node.format, at_us - node.base_us, through - units)
-            end
-        end
-        node.text = table.concat(texts)
+        node.text = lowered(node, place, units, level)
         node.size = (#node.text - HEAD_SIZE) / node.width
         store(cell, level, number, node)
         if level == TOP or number == open_number(cell, level) then
@@ -431,6 +442,7 @@ local function until_us(value, kind, at)
 end
 
 return {
-    width = 3, numbers = numbers, until_us = until_us, load = load, has_room = has_room, charge = charge, force = force,
-    receipt = receipt, give_back = give_back, lower_by = lower_by, reply = reply, pack = pack,
+    width = 3, numbers = numbers, until_us = until_us, load = load, has_room = has_room,
+    charge = charge, force = force, receipt = receipt, give_back = give_back, lower_by = lower_by,
+    reply = reply, pack = pack,
 }

@@ -134,6 +134,8 @@ impl<'n> View<'n> {
         what: GiveBack,
         now_us: u64,
     ) -> Option<u64> {
+        // Where nothing is stored nothing is used.
+        stored.as_ref()?;
         let returned = match self {
             View::SlidingLog(view) => return view.give_back(State::log(stored), what, now_us),
             View::Concurrency(view) => return view.give_back(State::slots(stored), what, now_us),

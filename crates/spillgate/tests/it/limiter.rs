@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use spillgate::{
-    Cost, Limit, Limiter, LimiterBuilder, Policy, Question, Request, Source, Verdict,
-};
+use spillgate::{Cost, Limit, Limiter, LimiterBuilder, Policy, Question, Request, Source, Verdict};
 use spillgate_testkit::{RedisServer, free_port};
 
 /// Runs a body on a limiter in memory and on one in Redis.
@@ -91,7 +89,10 @@ fn the_longest_wait_speaks_for_a_denial_and_the_least_left_for_an_allowance() {
         let denied = limiter.check(&of("a").costing(2)).await;
         assert_eq!((denied.limit(), denied.capacity()), (Some("slow"), Some(10)));
         let wait = denied.retry_after().unwrap();
-        assert!(wait > Duration::from_secs(8_000) && wait <= Duration::from_secs(8_640), "{wait:?}");
+        assert!(
+            wait > Duration::from_secs(8_000) && wait <= Duration::from_secs(8_640),
+            "{wait:?}"
+        );
     });
 }
 
@@ -176,9 +177,8 @@ fn unlimited_keeps_nothing_and_none_blocks() {
 
 #[test]
 fn a_new_policy_holds_from_the_next_request_and_forgets_nothing() {
-    let policy = |quota: &str| {
-        format!("[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"{quota}\"]")
-    };
+    let policy =
+        |quota: &str| format!("[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"{quota}\"]");
     on_both(&policy("5/day"), |limiter| async move {
         assert!(limiter.check(&of("a").costing(5)).await.allowed());
         assert!(!limiter.check(&of("a")).await.allowed());

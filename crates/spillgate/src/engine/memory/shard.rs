@@ -88,7 +88,7 @@ impl Shard {
         if !changed && large.is_none() {
             return;
         }
-        let Some(state) = state else {
+        let Some(state) = state.filter(|state| !state.is_spent()) else {
             return self.remove(&place, large);
         };
         let slot = match (Slot::pack(&state), large) {
@@ -113,11 +113,29 @@ impl Shard {
     }
 
     /// Sweeps a little, and says whether one more tier may be added; if need be the least used of
-    /// a sample goes.
+    /// a sample goes. More than one goes after a tier was added though there was no room.
     pub(super) fn make_room(&mut self, now_us: u64, evicted: &AtomicU64) -> bool {
-        let sample = if self.table.len() < self.keys_max { SWEEP } else { SAMPLE };
+        let mut samples = 0;
+        self.sweep(SWEEP, now_us);
+        while self.table.len() >= self.keys_max {
+            if samples == SAMPLES_MAX {
+                return false;
+            }
+            samples += 1;
+            let least = self.sweep(SAMPLE, now_us);
+            if let Some(bucket) = least.filter(|_| self.table.len() >= self.keys_max) {
+                self.remove_bucket(bucket);
+                evicted.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        true
+    }
+
+    /// Removes what is gone from the next so many buckets; answers where among the others the
+    /// least used is that may go.
+    fn sweep(&mut self, buckets: usize, now_us: u64) -> Option<usize> {
         let mut least: Option<(usize, u64)> = None;
-        for bucket in self.next_buckets(sample) {
+        for bucket in self.next_buckets(buckets) {
             let Some(entry) = self.table.get_bucket_mut(bucket) else { continue };
             let slot = entry.slot;
             entry.slot.age();
@@ -133,13 +151,7 @@ impl Shard {
                 least = Some((bucket, slot.uses()));
             }
         }
-        if self.table.len() < self.keys_max {
-            return true;
-        }
-        let Some((bucket, _)) = least else { return false };
-        self.remove_bucket(bucket);
-        evicted.fetch_add(1, Ordering::Relaxed);
-        true
+        least.map(|(bucket, _)| bucket)
     }
 
     fn next_buckets(
@@ -199,3 +211,5 @@ impl Shard {
 const SWEEP: usize = 2;
 /// Buckets to choose from when full.
 const SAMPLE: usize = 16;
+/// Samples taken before new subjects share a tier: a table that was full for long is sparse.
+const SAMPLES_MAX: usize = 4;

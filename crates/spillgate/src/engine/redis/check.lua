@@ -235,13 +235,13 @@ while at <= size do
     end
 end
 
--- The records of a value that this call did not name, and the us until the last of them ends.
+-- The records of a value that this call did not change, and the us until the last of them ends.
 local function others(value, of_key)
     local kept, longest_us = '', 0
-    local named = {}
+    local changed_at = {}
     for _, cell in pairs(of_key) do
-        if cell and cell.body then
-            named[cell.body] = true
+        if cell and cell.changed and cell.body then
+            changed_at[cell.body] = true
         end
     end
     local place, length = 1, #value
@@ -250,7 +250,7 @@ local function others(value, of_key)
         local kind = head % 16
         local body = place + 1 + ((head - kind) / 16 == NAMED and 8 or 0)
         local after = body + string.byte(SIZES, kind + 1)
-        if not named[body] then
+        if not changed_at[body] then
             local until_us = module(string.byte(OWNERS, kind + 1)).until_us(value, kind, body)
             if until_us > 0 then
                 kept = kept .. string.sub(value, place, after - 1)
@@ -266,8 +266,10 @@ for key in pairs(dirty) do
     local old, of_key = values[key], cells[key]
     local value, longest_us = '', 0
     if old and next(of_key, next(of_key)) == nil then
+        -- Alone in the value if it is the first record there, and ends with it.
         local l, cell = next(of_key)
-        if not cell.body or #old > cell.body - 1 + string.byte(SIZES, string.byte(old) % 16 + 1) then
+        local first = limits[l].name == NAMED and 10 or 2
+        if cell.body ~= first or #old > first - 1 + string.byte(SIZES, string.byte(old) % 16 + 1) then
             value, longest_us = others(old, of_key)
         end
     elseif old then
@@ -275,7 +277,10 @@ for key in pairs(dirty) do
     end
     for l, cell in pairs(of_key) do
         local limit = limits[l]
-        local kind, body, until_us = limit.module.pack(cell, limit)
+        local kind, body, until_us
+        if cell and cell.changed then
+            kind, body, until_us = limit.module.pack(cell, limit)
+        end
         if kind then
             local head = string.char(limit.name * 16 + kind)
             if limit.name == NAMED then

@@ -213,11 +213,10 @@ async fn open(client: &Client) -> Result<Open, RedisError> {
 
 /// A url without its credentials.
 fn redacted(url: &str) -> String {
-    match (url.find("://"), url.rfind('@')) {
-        (Some(scheme), Some(at)) if at > scheme => {
-            format!("{}***{}", &url[..scheme + 3], &url[at..])
-        }
-        _ => url.to_owned(),
+    let scheme = url.find("://").map_or(0, |at| at + 3);
+    match url[scheme..].rfind('@') {
+        Some(at) => format!("{}***{}", &url[..scheme], &url[scheme + at..]),
+        None => url.to_owned(),
     }
 }
 

@@ -157,3 +157,37 @@ proptest! {
         }
     }
 }
+
+/// A sound file, a part of it replaced.
+fn damaged() -> impl Strategy<Value = String> {
+    let sound = [
+        "[[rule]]\nname = 'r'\nkey = ['a', 'b']\nanchor = ['a']\nlimits = ['5/day', { quota = '1/s', burst = 2 }]\n",
+        "match = { a = ['x', 'y*'], b = { exact = '*' } }\nmode = 'off'\n",
+        "[[override]]\nrule = 'r'\nsubject = { a = 'é' }\nlimits = ['6/day']\n[store]\nurl = \"x\"\n",
+    ]
+    .concat();
+    Policy::from_toml(&sound).unwrap();
+    let snippet = proptest::sample::select(vec![
+        "", "'", "\"", "[", "]", "[[", "{", "}", "=", "\n", "\r", "'''", "\u{feff}", "\0", "é",
+        "5", "-", ".", "*", "rule", "\\u",
+    ]);
+    (0..sound.len(), 0..20_usize, snippet).prop_map(move |(from, length, snippet)| {
+        let mut bytes = sound.clone().into_bytes();
+        let end = (from + length).min(bytes.len());
+        bytes.splice(from..end, snippet.bytes());
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+proptest! {
+    #[test]
+    fn whatever_the_text_it_is_a_policy_or_has_a_problem_in_one_of_its_lines(text in damaged()) {
+        let problems = Policy::problems_in("policy", &text);
+        let refused = Policy::from_toml(&text).err();
+        prop_assert_eq!(refused.as_ref(), problems.first());
+        for problem in problems {
+            prop_assert!((1..=text.lines().count() + 1).contains(&problem.line()), "{}", problem);
+            prop_assert!(!problem.message().is_empty());
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Several decisions in one call of the library, which is one call of the script.
+
+use spillgate::{Cost, Limit, Limiter, Question};
+use spillgate_testkit::RedisServer;
+use tokio::runtime::Runtime;
+
+use crate::Outcome;
+use crate::load::{drive, key, limiter_on, runtime};
+use crate::rounds::{Effort, Rounds, Run};
+use crate::table::{Budget, Row, Table, micros, rate};
+use crate::yardstick::QUOTA;
+
+pub fn of_sizes(effort: Effort) -> Outcome {
+    let server = RedisServer::start();
+    let runtime = runtime();
+    let limiter = runtime.block_on(limiter_on(&server))?;
+    let mut contenders: Vec<Box<dyn FnMut() -> Run>> = Vec::new();
+    for size in SIZES {
+        let (server, runtime, limiter) = (&server, &runtime, &limiter);
+        contenders.push(Box::new(move || batches(effort, server, runtime, limiter, size)));
+    }
+    let rounds = Rounds::of(effort, &mut contenders);
+    let rows = SIZES.iter().enumerate().flat_map(|(who, size)| {
+        [
+            Row {
+                measure: format!("decisions, {size} a call"),
+                ours: rate(rounds.figure(who)),
+                yardstick: rate(rounds.figure(0)),
+                ratio: Some(rounds.figure_ratio(who, 0)),
+                budget: Budget::Nothing,
+            },
+            Row {
+                measure: format!("Redis CPU each, {size} a call"),
+                ours: micros(rounds.store_us(who)),
+                yardstick: micros(rounds.store_us(0)),
+                ratio: Some(rounds.store_us_ratio(who, 0)),
+                budget: Budget::Nothing,
+            },
+        ]
+    });
+    let title = format!("Redis, one tier, {IN_FLIGHT} decisions under way; yardstick: one a call");
+    Ok(vec![Table { title, rows: rows.collect() }])
+}
+
+fn batches(
+    effort: Effort,
+    server: &RedisServer,
+    runtime: &Runtime,
+    limiter: &Limiter,
+    size: usize,
+) -> Run {
+    let limiter = limiter.clone();
+    drive(runtime, server, (IN_FLIGHT / size).max(CALLERS_MIN), effort.span, move |caller, call| {
+        let limiter = limiter.clone();
+        async move {
+            let keys: Vec<String> =
+                (call * size..(call + 1) * size).map(|n| key(caller, n)).collect();
+            let limit = Limit::per_second(QUOTA.0).burst(QUOTA.1);
+            let question = |key| Question::AdHoc {
+                domain: "default",
+                key,
+                limit: limit.clone(),
+                cost: Cost::requests(1),
+            };
+            let questions: Vec<Question<'_>> = keys.iter().map(|key| question(key)).collect();
+            limiter.decide(&questions).await.len()
+        }
+    })
+}
+
+const SIZES: [usize; 4] = [1, 8, 32, 64];
+const IN_FLIGHT: usize = 200;
+/// So that the server always has the next call at hand.
+const CALLERS_MIN: usize = 6;

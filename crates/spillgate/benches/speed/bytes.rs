@@ -1,0 +1,113 @@
+//! Bytes per subject of a token bucket, in this process and in Redis.
+
+use spillgate::internals::engine::Engine;
+use spillgate::{Cost, Limit, Limiter, Question};
+use spillgate_testkit::{RedisServer, Reply};
+
+use crate::Outcome;
+use crate::load::{info, limiter_on, runtime};
+use crate::machine::resident_bytes;
+use crate::rounds::{Effort, Spread};
+use crate::table::{Budget, Row, Table};
+use crate::yardstick::Yardstick;
+
+pub fn in_memory(_: Effort) -> Outcome {
+    let runtime = runtime();
+    let mut rows = Vec::new();
+    // Kept to the end: memory that one gave back would hide the next one's growth.
+    let mut limiters = Vec::new();
+    for subjects in [100_000, 1_000_000] {
+        let before = resident_bytes();
+        let limiter = runtime.block_on(Limiter::builder().build())?;
+        // A token an hour: nothing is swept before it is counted.
+        runtime.block_on(charge_each(&limiter, &Limit::per_hour(1), subjects));
+        let grown = before.and_then(|before| resident_bytes()?.checked_sub(before));
+        let tables = match limiter.engine() {
+            Engine::Memory(memory) => Some(memory.bytes() as u64),
+            Engine::Redis(_) => None,
+        };
+        for (what, bytes) in [("tables", tables), ("process", grown)] {
+            let Some(bytes) = bytes else { continue };
+            let each = bytes as f64 / subjects as f64;
+            rows.push(Row {
+                measure: format!("{what}, {subjects} subjects"),
+                ours: format!("{each:.1} bytes"),
+                yardstick: format!("{BUDGET} bytes"),
+                ratio: Some(Spread::of(std::iter::once(each / BUDGET))),
+                budget: Budget::AtMost(1.0),
+            });
+        }
+        limiters.push(limiter);
+    }
+    let title = format!("Memory engine, bytes per subject; yardstick: {BUDGET} bytes");
+    Ok(vec![Table { title, rows }])
+}
+
+pub fn in_redis(_: Effort) -> Outcome {
+    let server = RedisServer::start();
+    let runtime = runtime();
+    let limiter = runtime.block_on(limiter_on(&server))?;
+    let bare = runtime.block_on(Yardstick::connect(&server))?;
+    // What scripts and connections take is there before anything is counted.
+    runtime.block_on(charge_each(&limiter, &Limit::per_hour(1), 1_000));
+    runtime.block_on(bare.set(std::iter::once("warm".to_owned()), TTL_MS));
+    let mut rows = Vec::new();
+    for (name, limit) in [
+        ("100/second burst 200", Limit::per_second(100).burst(200)),
+        ("5/minute", Limit::per_minute(5)),
+        ("1000/hour", Limit::per_hour(1_000)),
+        ("7/minute", Limit::per_minute(7)),
+    ] {
+        let ours = grown(&server, || runtime.block_on(charge_each(&limiter, &limit, SUBJECTS)));
+        let keys = keys(&server);
+        let plain = grown(&server, || {
+            keys.chunks(1_000)
+                .for_each(|some| runtime.block_on(bare.set(some.iter().cloned(), TTL_MS)));
+        });
+        let each = |bytes: f64| format!("{:.1} bytes", bytes / keys.len() as f64);
+        rows.push(Row {
+            measure: format!("{name}, {} subjects", keys.len()),
+            ours: each(ours),
+            yardstick: each(plain),
+            ratio: Some(Spread::of(std::iter::once(ours / plain))),
+            budget: Budget::AtMost(1.3),
+        });
+    }
+    let title = "Redis, bytes per subject; yardstick: SET key 1 PX of the same keys".into();
+    Ok(vec![Table { title, rows }])
+}
+
+/// The bytes that the server holds more for what `write` did to an empty one.
+fn grown(server: &RedisServer, write: impl Fn()) -> f64 {
+    server.command(&["FLUSHALL"]);
+    let empty = info(server, "memory", "used_memory");
+    write();
+    info(server, "memory", "used_memory") - empty
+}
+
+/// Full buckets take longest to be gone: two seconds at the fastest rate here, time enough to count.
+async fn charge_each(limiter: &Limiter, limit: &Limit, subjects: usize) {
+    let full = limit.capacity().unwrap_or(1);
+    for first in (0..subjects).step_by(BATCH) {
+        let keys: Vec<String> = (first..first + BATCH).map(|n| format!("user:{n}")).collect();
+        let question = |key| Question::AdHoc {
+            domain: "default",
+            key,
+            limit: limit.clone(),
+            cost: Cost::requests(full),
+        };
+        limiter.decide(&keys.iter().map(|key| question(key)).collect::<Vec<_>>()).await;
+    }
+}
+
+fn keys(server: &RedisServer) -> Vec<String> {
+    match server.command(&["KEYS", "*"]) {
+        Reply::Array(keys) => keys.iter().map(|key| key.text().to_owned()).collect(),
+        other => panic!("KEYS answered {other:?}"),
+    }
+}
+
+const BUDGET: f64 = 96.0;
+const SUBJECTS: usize = 100_000;
+const BATCH: usize = 100;
+const TTL_MS: u64 = 600_000;

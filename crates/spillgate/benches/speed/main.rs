@@ -1,0 +1,93 @@
+//! Speed as ratios to yardsticks run beside ours, and bytes per subject: `./evidence speed`.
+//!
+//! A figure alone says more of the machine than of the code, so what counts here are ratios within
+//! one round of interleaved runs: the median of the rounds, with their spread. Nothing here fails for
+//! being slow.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::float_arithmetic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a bench reads clocks, divides, and prints its tables"
+)]
+
+use std::error::Error;
+use std::process::ExitCode;
+
+mod algorithms;
+mod batches;
+mod bytes;
+mod load;
+mod machine;
+mod memory;
+mod rounds;
+mod strict;
+mod table;
+mod tiers;
+mod yardstick;
+
+use rounds::Effort;
+use table::Table;
+
+type Outcome = Result<Vec<Table>, Box<dyn Error>>;
+
+fn main() -> ExitCode {
+    let options = match Options::of(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("{why}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    println!("{}\n", machine::description());
+    for (name, section) in SECTIONS {
+        if !options.filters.iter().all(|filter| name.contains(filter.as_str())) {
+            continue;
+        }
+        match section(options.effort) {
+            Ok(tables) => tables.iter().for_each(|table| println!("{table}")),
+            Err(error) => {
+                eprintln!("{name}: {error}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+struct Options {
+    filters: Vec<String>,
+    effort: Effort,
+}
+
+impl Options {
+    fn of(arguments: impl Iterator<Item = String>) -> Result<Options, String> {
+        let mut options = Options { filters: Vec::new(), effort: Effort::FULL };
+        for argument in arguments {
+            match argument.as_str() {
+                // What cargo adds.
+                "--bench" => {}
+                "--quick" => options.effort = Effort::QUICK,
+                flag if flag.starts_with('-') => return Err(format!("unknown option {flag}")),
+                _ => options.filters.push(argument),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// The first is so because what others freed would hide its growth.
+const SECTIONS: [(&str, fn(Effort) -> Outcome); 7] = [
+    ("memory bytes", bytes::in_memory),
+    ("memory", memory::against_governor),
+    ("redis bytes", bytes::in_redis),
+    ("redis strict", strict::against_yardsticks),
+    ("redis batches", batches::of_sizes),
+    ("redis tiers", tiers::one_to_eight),
+    ("redis algorithms", algorithms::by_store_time),
+];
+const USAGE: &str =
+    "Usage: cargo bench -p spillgate --bench speed --all-features -- [--quick] [WORD ...]
+
+Runs the sections whose names hold every WORD: memory bytes, memory, redis bytes, redis strict,
+redis batches, redis tiers, redis algorithms.";

@@ -1,0 +1,85 @@
+//! Contenders run in turn, so that whatever else the machine does meets them all alike.
+
+use std::time::Duration;
+
+/// How long to try.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    pub rounds: usize,
+    /// Of one contender in one round.
+    pub span: Duration,
+}
+
+impl Effort {
+    pub const FULL: Effort = Effort { rounds: 7, span: Duration::from_millis(500) };
+    pub const QUICK: Effort = Effort { rounds: 3, span: Duration::from_millis(200) };
+}
+
+/// What one contender did in one round.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// Decisions a second, or µs where a time is measured.
+    pub figure: f64,
+    /// The store's CPU time per decision; 0 without a store.
+    pub store_us: f64,
+}
+
+/// Each contender's runs, one a round.
+pub struct Rounds(Vec<Vec<Run>>);
+
+/// Of several rounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Spread {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+impl Rounds {
+    /// Runs every contender once a round, after one round that does not count; every other round
+    /// goes backwards, so that nobody always comes after the same.
+    pub fn of(effort: Effort, contenders: &mut [Box<dyn FnMut() -> Run + '_>]) -> Rounds {
+        let mut runs = vec![Vec::new(); contenders.len()];
+        for round in 0..=effort.rounds {
+            let mut order: Vec<usize> = (0..contenders.len()).collect();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for who in order {
+                let run = contenders[who]();
+                if round > 0 {
+                    runs[who].push(run);
+                }
+            }
+        }
+        Rounds(runs)
+    }
+
+    pub fn figure(&self, who: usize) -> f64 {
+        Spread::of(self.0[who].iter().map(|run| run.figure)).median
+    }
+
+    pub fn store_us(&self, who: usize) -> f64 {
+        Spread::of(self.0[who].iter().map(|run| run.store_us)).median
+    }
+
+    pub fn figure_ratio(&self, who: usize, to: usize) -> Spread {
+        self.ratio(who, to, |run| run.figure)
+    }
+
+    pub fn store_us_ratio(&self, who: usize, to: usize) -> Spread {
+        self.ratio(who, to, |run| run.store_us)
+    }
+
+    fn ratio(&self, who: usize, to: usize, of: fn(&Run) -> f64) -> Spread {
+        Spread::of(self.0[who].iter().zip(&self.0[to]).map(|(a, b)| of(a) / of(b)))
+    }
+}
+
+impl Spread {
+    pub fn of(figures: impl Iterator<Item = f64>) -> Spread {
+        let mut sorted: Vec<f64> = figures.collect();
+        sorted.sort_by(f64::total_cmp);
+        Spread { median: sorted[sorted.len() / 2], min: sorted[0], max: sorted[sorted.len() - 1] }
+    }
+}

@@ -1,0 +1,141 @@
+//! One strict decision per call on Redis, against the bare script and a plain SET.
+
+use std::time::Instant;
+
+use spillgate::{Limit, Limiter};
+use spillgate_testkit::RedisServer;
+use tokio::runtime::Runtime;
+
+use crate::Outcome;
+use crate::load::{drive, key, limiter_on, runtime};
+use crate::rounds::{Effort, Rounds, Run, Spread};
+use crate::table::{Budget, Row, Table, micros, rate};
+use crate::yardstick::{QUOTA, Yardstick};
+
+pub fn against_yardsticks(effort: Effort) -> Outcome {
+    let server = RedisServer::start();
+    let runtime = runtime();
+    let limiter = runtime.block_on(limiter_on(&server))?;
+    let bare = runtime.block_on(Yardstick::connect(&server))?;
+    let mut rows = throughput(effort, &server, &runtime, &limiter, &bare);
+    rows.push(lone_latency(effort, &runtime, &limiter, &bare));
+    let title =
+        format!("Redis, one tier per call, distinct keys, {CALLERS} callers on one connection");
+    Ok(vec![Table { title, rows }])
+}
+
+fn throughput(
+    effort: Effort,
+    server: &RedisServer,
+    runtime: &Runtime,
+    limiter: &Limiter,
+    bare: &Yardstick,
+) -> Vec<Row> {
+    let ours = || {
+        let limiter = limiter.clone();
+        drive(runtime, server, CALLERS, effort.span, move |caller, call| {
+            let limiter = limiter.clone();
+            async move {
+                let key = key(caller, call);
+                limiter.check_limit(&key, &limit(), 1).await;
+                1
+            }
+        })
+    };
+    let evalsha = || {
+        let bare = bare.clone();
+        drive(runtime, server, CALLERS, effort.span, move |caller, call| {
+            let bare = bare.clone();
+            async move {
+                bare.check(&format!("bare:{}", key(caller, call))).await;
+                1
+            }
+        })
+    };
+    let set = || {
+        let bare = bare.clone();
+        drive(runtime, server, SET_CALLERS, effort.span, move |caller, call| {
+            let bare = bare.clone();
+            async move {
+                let numbers = call * PIPELINE..(call + 1) * PIPELINE;
+                bare.set(numbers.map(|number| format!("set:{}", key(caller, number))), TTL_MS)
+                    .await;
+                PIPELINE
+            }
+        })
+    };
+    let rounds = Rounds::of(effort, &mut [Box::new(ours), Box::new(evalsha), Box::new(set)]);
+    let set = format!("SET PX, {PIPELINE} a pipeline");
+    [("bare EVALSHA", 1, 2.2, 0.5), (set.as_str(), 2, 0.0, 0.0)]
+        .into_iter()
+        .flat_map(|(name, to, rate_budget, cpu_budget)| {
+            let promised = rate_budget > 0.0;
+            [
+                Row {
+                    measure: format!("decisions, against {name}"),
+                    ours: rate(rounds.figure(0)),
+                    yardstick: rate(rounds.figure(to)),
+                    ratio: Some(rounds.figure_ratio(0, to)),
+                    budget: if promised {
+                        Budget::AtLeastLater(rate_budget)
+                    } else {
+                        Budget::Nothing
+                    },
+                },
+                Row {
+                    measure: format!("Redis CPU each, against {name}"),
+                    ours: micros(rounds.store_us(0)),
+                    yardstick: micros(rounds.store_us(to)),
+                    ratio: Some(rounds.store_us_ratio(0, to)),
+                    budget: if promised {
+                        Budget::AtMostLater(cpu_budget)
+                    } else {
+                        Budget::Nothing
+                    },
+                },
+            ]
+        })
+        .collect()
+}
+
+fn lone_latency(effort: Effort, runtime: &Runtime, limiter: &Limiter, bare: &Yardstick) -> Row {
+    let ours = || {
+        runtime.block_on(median_us(effort, |call| async move {
+            limiter.check_limit(&key(CALLERS, call), &limit(), 1).await;
+        }))
+    };
+    let evalsha = || {
+        runtime.block_on(median_us(effort, |call| async move {
+            bare.check(&format!("bare:{}", key(CALLERS, call))).await;
+        }))
+    };
+    let rounds = Rounds::of(effort, &mut [Box::new(ours), Box::new(evalsha)]);
+    Row {
+        measure: "a lone check's median time, against bare EVALSHA".into(),
+        ours: micros(rounds.figure(0)),
+        yardstick: micros(rounds.figure(1)),
+        ratio: Some(rounds.figure_ratio(0, 1)),
+        budget: Budget::AtMostLater(1.05),
+    }
+}
+
+async fn median_us<F: Future<Output = ()>>(effort: Effort, call: impl Fn(usize) -> F) -> Run {
+    let start = Instant::now();
+    let mut times = Vec::new();
+    while start.elapsed() < effort.span {
+        let begun = Instant::now();
+        call(times.len()).await;
+        times.push(begun.elapsed().as_secs_f64() * 1e6);
+    }
+    Run { figure: Spread::of(times.into_iter()).median, store_us: 0.0 }
+}
+
+fn limit() -> Limit {
+    Limit::per_second(QUOTA.0).burst(QUOTA.1)
+}
+
+const CALLERS: usize = 200;
+const SET_CALLERS: usize = 8;
+const PIPELINE: usize = 64;
+/// As long as a full bucket of ours takes to drain.
+const TTL_MS: u64 = 2_000;

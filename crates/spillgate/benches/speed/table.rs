@@ -1,0 +1,112 @@
+//! The tables, as Markdown that reads well unrendered.
+
+use std::fmt;
+
+use crate::rounds::Spread;
+
+/// A title and its rows.
+pub struct Table {
+    pub title: String,
+    pub rows: Vec<Row>,
+}
+
+/// One measure against its yardstick.
+pub struct Row {
+    pub measure: String,
+    pub ours: String,
+    pub yardstick: String,
+    pub ratio: Option<Spread>,
+    pub budget: Budget,
+}
+
+/// What was promised of a ratio.
+#[derive(Clone, Copy)]
+pub enum Budget {
+    AtLeast(f64),
+    AtMost(f64),
+    /// Of a change that is still to come.
+    AtLeastLater(f64),
+    AtMostLater(f64),
+    Nothing,
+}
+
+impl Budget {
+    fn verdict(self, ratio: Option<Spread>) -> &'static str {
+        let holds = match (self, ratio) {
+            (Budget::AtLeast(bound), Some(ratio)) => ratio.median >= bound,
+            (Budget::AtMost(bound), Some(ratio)) => ratio.median <= bound,
+            _ => return "reported",
+        };
+        if holds { "holds" } else { "falls short" }
+    }
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Budget::AtLeast(bound) => write!(f, "≥ {bound}"),
+            Budget::AtMost(bound) => write!(f, "≤ {bound}"),
+            Budget::AtLeastLater(bound) => write!(f, "(≥ {bound})"),
+            Budget::AtMostLater(bound) => write!(f, "(≤ {bound})"),
+            Budget::Nothing => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let heads =
+            ["measure", "ours", "yardstick", "ratio", "min-max", "budget", ""].map(str::to_owned);
+        let mut lines = vec![heads];
+        lines.extend(self.rows.iter().map(Row::cells));
+        let width = |column: usize| {
+            lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0)
+        };
+        let widths: [usize; COLUMNS] = std::array::from_fn(width);
+        let rule = widths.map(|width| "-".repeat(width));
+        lines.insert(1, rule);
+        writeln!(f, "### {}\n", self.title)?;
+        for line in &lines {
+            let cells = line.iter().zip(widths).map(|(cell, width)| format!(" {cell:width$} |"));
+            writeln!(f, "|{}", cells.collect::<String>())?;
+        }
+        Ok(())
+    }
+}
+
+impl Row {
+    fn cells(&self) -> [String; COLUMNS] {
+        let ratio = self.ratio.map_or(String::new(), |ratio| format!("{:.2}", ratio.median));
+        let spread =
+            self.ratio.map_or(String::new(), |ratio| format!("{:.2}-{:.2}", ratio.min, ratio.max));
+        [
+            self.measure.clone(),
+            self.ours.clone(),
+            self.yardstick.clone(),
+            ratio,
+            spread,
+            self.budget.to_string(),
+            self.budget.verdict(self.ratio).to_owned(),
+        ]
+    }
+}
+
+/// `1 234 567/s`, rounded to three digits.
+pub fn rate(per_second: f64) -> String {
+    let unit = 10f64.powf(per_second.max(1.0).log10().floor() - 2.0).max(1.0);
+    let digits = format!("{:.0}", (per_second / unit).round() * unit);
+    let groups: Vec<&str> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .filter_map(|group| std::str::from_utf8(group).ok())
+        .collect();
+    format!("{}/s", groups.join(","))
+}
+
+/// A time of a few µs.
+pub fn micros(us: f64) -> String {
+    format!("{us:.2} µs")
+}
+
+const COLUMNS: usize = 7;

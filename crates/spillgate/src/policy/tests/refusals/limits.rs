@@ -1,0 +1,111 @@
+//! What a list of limits can have wrong.
+
+use super::{refuses, refuses_rule};
+
+#[test]
+fn refuses_lists_that_hold_no_limits() {
+    refuses_rule(
+        r#"limits = "5/minute""#,
+        r#"2: rule "a", field `limits`: a text stands here; write a list: limits = [...]"#,
+    );
+    refuses_rule(
+        "limits = []",
+        r#"2: rule "a", field `limits`: an empty list; write for example limits = ["5/minute"], or "unlimited" to say so"#,
+    );
+    refuses_rule(
+        "limits = [5]",
+        r#"2: rule "a", limit "0", field `limits`: neither a text nor a table stands here; write "5/minute" or { quota = "5/minute" }"#,
+    );
+    refuses_rule(
+        &format!(r#"limits = ["unlimited"{}]"#, r#", "1/day""#.repeat(64)),
+        r#"2: rule "a", field `limits`: 65 limits, and a decision holds 64; leave some out"#,
+    );
+}
+
+#[test]
+fn refuses_wrong_limits() {
+    refuses_rule(
+        r#"limits = ["5/fortnight"]"#,
+        r#"2: rule "a", limit "0", field `limits`: "fortnight" is no length of time; write second, minute, hour, day, week, month or year, or a number with ms, s, m, h or d"#,
+    );
+    refuses_rule(
+        r#"limits = [
+  "5/minute",
+  { name = "daily", quota = "0/day" },
+]"#,
+        r#"4: rule "a", limit "daily", field `quota`: a count of 0 lets nothing pass; write "none" to say so, or "unlimited" for the opposite"#,
+    );
+    refuses_rule(
+        "limits = [{ burst = 5 }]",
+        r#"2: rule "a", limit "0", field `quota`: missing; write for example quota = "5/minute""#,
+    );
+    refuses_rule(
+        r#"limits = [{ quota = "5/minute", burst = -1 }]"#,
+        r#"2: rule "a", limit "0", field `burst`: this is no whole number from 0 up; write for example burst = 200"#,
+    );
+    refuses_rule(
+        r#"limits = [{ quota = "5/minute", burst = "10" }]"#,
+        r#"2: rule "a", limit "0", field `burst`: this is no whole number from 0 up; write for example burst = 200"#,
+    );
+    refuses_rule(
+        r#"limits = [{ quota = "5/minute", algoritm = "sliding-log" }]"#,
+        r#"2: rule "a", limit "0", field `algoritm`: there is no such field; did you mean `algorithm`?"#,
+    );
+    refuses_rule(
+        r#"limits = [{ quota = "5/minute", algorithm = "leaky" }]"#,
+        r#"2: rule "a", limit "0", field `algorithm`: "leaky" is no algorithm; write token-bucket, fixed-window, sliding-log, sliding-window or concurrency"#,
+    );
+    refuses_rule(
+        r#"limits = [{ quota = "5/minute", algorithm = "fixed-window", burst = 5 }]"#,
+        r#"2: rule "a", limit "0", field `burst`: only a token-bucket has a burst, and this is a fixed-window; leave burst out"#,
+    );
+    refuses_rule(
+        r#"limits = [{ quota = "5/day", algorithm = "fixed-window", time_zone = "Berlin" }]"#,
+        r#"2: rule "a", limit "0", field `time_zone`: "Berlin" is no time zone; write an IANA name such as "Europe/Berlin""#,
+    );
+    refuses_rule(
+        r#"limits = [{ quota = "5", algorithm = "concurrency" }]"#,
+        r#"2: rule "a", limit "0", field `hold`: a slot needs an end even if its holder dies; write for example hold = "30s""#,
+    );
+    refuses_rule(
+        r#"limits = [{ name = "a b", quota = "5/day" }]"#,
+        r#"2: rule "a", limit "a b", field `name`: "a b" is no name; write 1 to 64 of A-Z a-z 0-9 _ . / -"#,
+    );
+    refuses_rule(
+        r#"limits = [{ quota = "5/day", unit = "" }]"#,
+        r#"2: rule "a", limit "0", field `unit`: "" is no name; write 1 to 64 of A-Z a-z 0-9 _ . / -"#,
+    );
+    refuses(
+        r#"[[rule]]
+name = "a"
+key = []
+[[rule.limits]]
+quota = "5/day"
+[[rule.limits]]
+quota = "5/never""#,
+        r#"7: rule "a", limit "1", field `quota`: "never" is no length of time; write second, minute, hour, day, week, month or year, or a number with ms, s, m, h or d"#,
+    );
+}
+
+#[test]
+fn refuses_two_of_one_name() {
+    refuses(
+        r#"[[rule]]
+name = "a"
+key = []
+limits = ["5/minute"]
+[[rule]]
+name = "a"
+key = []
+limits = ["5/minute"]"#,
+        r#"6: rule "a", field `name`: another rule further up has this name; give each its own"#,
+    );
+    refuses_rule(
+        r#"limits = [{ name = "x", quota = "5/day" }, { name = "x", quota = "6/hour" }]"#,
+        r#"2: rule "a", limit "x", field `limits`: another limit of this rule is named "x" already, be it by its position; give each a name of its own"#,
+    );
+    refuses_rule(
+        r#"limits = [{ name = "1", quota = "5/day" }, "6/hour"]"#,
+        r#"2: rule "a", limit "1", field `limits`: another limit of this rule is named "1" already, be it by its position; give each a name of its own"#,
+    );
+}
