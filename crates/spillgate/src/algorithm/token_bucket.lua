@@ -16,6 +16,8 @@ local function numbers(program, i)
     return {
         burst = program[i], forced_max = program[i + 1], n = program[i + 2], d = program[i + 3],
         count = program[i + 4], period_us = program[i + 5], code = program[i + 6],
+        -- The driver's, here so that the table is made in its full size.
+        algorithm = 0, module = 0, name = 0, long_name = 0,
     }, i + 7
 end
 
@@ -51,9 +53,17 @@ local function before(parts, d)
     return now - whole, whole * d - parts
 end
 
+-- A bucket that nobody has touched, made in its full size.
+local function new_cell()
+    return {
+        used = 0, drained = 0, boundary_us = now, part = 0,
+        body = false, fits = false, changed = false, tracked = false,
+    }
+end
+
 local function untouched(cell)
     cell.used, cell.drained, cell.boundary_us, cell.part = 0, 0, now, 0
-    cell.gone_after_us, cell.tracked = nil, nil
+    cell.gone_after_us, cell.tracked = nil, false
     return cell
 end
 
@@ -62,7 +72,7 @@ local function drain(cell, used, boundary_us, part, limit)
         used = limit.forced_max
     end
     if cell.tracked and cell.tracked.burst ~= limit.burst then
-        cell.tracked = nil
+        cell.tracked = false
     end
     if now <= boundary_us then
         local ahead_us = boundary_us - now
@@ -94,7 +104,7 @@ local function convert(cell, used, boundary_us, part, count, period_us, limit)
     local whole, rest = mul_div(period_us, used, count)
     local begun = part > 0 and 1 or 0
     local gone_after_us = whole + (rest > 0 and 1 or 0) + begun - (now - boundary_us)
-    cell.tracked = nil
+    cell.tracked = false
     drain(cell, used, boundary_us + begun, 0, limit)
     if gone_after_us <= 0 then
         cell.rebased = nil
@@ -107,21 +117,21 @@ local function convert(cell, used, boundary_us, part, count, period_us, limit)
 end
 
 local function load(value, kind, at, limit)
+    local cell = new_cell()
     if not at then
-        return untouched({})
+        return cell
     end
     if kind == SHORT then
         local high, low, count, used = struct.unpack('>I1I6I2I2', value, at)
         local boundary_us = (high % 16) * 281474976710656 + low
         local code = (high - high % 16) / 16
         if count == limit.count and code == limit.code then
-            return drain({}, used, boundary_us, 0, limit)
+            return drain(cell, used, boundary_us, 0, limit)
         end
-        return convert({}, used, boundary_us, 0, count, coded_period_us(code), limit)
+        return convert(cell, used, boundary_us, 0, count, coded_period_us(code), limit)
     end
     local high, low, part, period_us, count, used = struct.unpack('>I1I6I4I6I4I4', value, at)
     local boundary_us = high * 281474976710656 + low
-    local cell = {}
     if kind == TRACKED then
         local t = {}
         t.incarnation, t.burst, high, low, t.low_used, t.low_drained, t.before_used, t.before_drained =

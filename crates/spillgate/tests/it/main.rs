@@ -6,9 +6,12 @@
     reason = "tests fail by panicking, print their tables, and are nobody's interface"
 )]
 
+mod accidents;
 mod differential;
+mod fleet;
 mod limiter;
 mod oracle;
+mod store;
 mod support;
 mod tidy;
 mod vectors;

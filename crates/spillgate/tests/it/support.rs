@@ -1,4 +1,7 @@
 //! What the suites share: the vocabulary of operations, and everything that can be asked.
 
 pub mod random;
+pub mod script;
+pub mod storm;
 pub mod target;
+pub mod world;

@@ -27,6 +27,11 @@ local SIZES = '@sizes@'
 local OWNERS = '@owners@'
 local NAMED = 15
 local SLOTS = 5
+-- More than the limits of a call, so that key * MANY + limit names a tier.
+local MANY = 256
+
+-- Looked up once: these are used for every tier.
+local byte, floor, ceil, max = string.byte, math.floor, math.ceil, math.max
 
 local program = cmsgpack.unpack(ARGV[1])
 local now = program[1]
@@ -40,10 +45,10 @@ local nonce = program[2]
 local function mul_div(a, b, c)
     local product = a * b
     if product < 9007199254740992 then
-        local quotient = math.floor(product / c)
+        local quotient = floor(product / c)
         return quotient, product - quotient * c
     end
-    local b_quotient = math.floor(b / c)
+    local b_quotient = floor(b / c)
     local b_rest = b - b_quotient * c
     local quotient, rest = 0, 0
     local bits, length = math.frexp(a)
@@ -89,21 +94,22 @@ end
 local values = redis.call('MGET', unpack(KEYS))
 local cells = {}
 local dirty = {}
+local out, o = { now }, 2
 
 -- Where a limit's record begins in a value: its kind and the place of its body; false where the
 -- value is not ours to read.
 local function find(value, limit)
     local place, size = 1, #value
     while place <= size do
-        local head = string.byte(value, place)
+        local head = byte(value, place)
         local kind = head % 16
         local name = (head - kind) / 16
         local body = place + 1 + (name == NAMED and 8 or 0)
-        local length = string.byte(SIZES, kind + 1)
+        local length = byte(SIZES, kind + 1)
         if not length or body + length - 1 > size then
             return false
         end
-        if name == limit.name and string.byte(OWNERS, kind + 1) == limit.algorithm
+        if name == limit.name and byte(OWNERS, kind + 1) == limit.algorithm
             and (name < NAMED or string.sub(value, place + 1, place + 8) == limit.long_name) then
             return kind, body
         end
@@ -111,14 +117,9 @@ local function find(value, limit)
     end
 end
 
--- The loaded tier of a key and a limit; nothing where its state is not ours to read.
+-- The loaded tier of a key and a limit; false where its state is not ours to read.
 local function cell_of(key, own_key, l)
-    local of_key = cells[key]
-    if not of_key then
-        of_key = {}
-        cells[key] = of_key
-    end
-    local cell = of_key[l]
+    local cell = cells[key * MANY + l]
     if cell == nil then
         local limit, value = limits[l], values[key]
         local kind, body
@@ -127,22 +128,14 @@ local function cell_of(key, own_key, l)
         end
         cell = kind ~= false and limit.module.load(value, kind, body, limit, KEYS[own_key]) or false
         if cell then
-            cell.body = body
+            cell.body = body or false
         end
-        of_key[l] = cell
+        cells[key * MANY + l] = cell
     end
     return cell
 end
 
-local function changed(key, cell)
-    cell.changed = true
-    dirty[key] = true
-end
-
-local out, o = { now }, 2
-
-local function answer(cell, l, cost, fits)
-    local limit = limits[l]
+local function answer(cell, limit, cost, fits)
     if cell then
         out[o] = fits and 1 or 0
         o = limit.module.reply(cell, limit, cost, out, o + 1)
@@ -160,32 +153,33 @@ local function step(first, count, operation, may_charge)
     local last = first + 4 * count - 1
     local fits, whole = true, true
     for p = first, last, 4 do
-        local l = program[p + 2]
+        local l, cost = program[p + 2], program[p + 3]
         local cell, limit = cell_of(program[p], program[p + 1], l), limits[l]
-        if not cell then
+        if cell then
+            cell.fits = limit.module.has_room(cell, limit, cost > 0 and cost or 1)
+            fits = fits and cell.fits
+        else
             fits, whole = false, false
-        elseif not limit.module.has_room(cell, limit, math.max(1, program[p + 3])) then
-            fits = false
         end
     end
     for p = first, last, 4 do
         local key, l, cost = program[p], program[p + 2], program[p + 3]
-        local cell, limit = cell_of(key, program[p + 1], l), limits[l]
-        local had_room = cell and limit.module.has_room(cell, limit, math.max(1, cost))
+        local cell, limit = cells[key * MANY + l], limits[l]
+        local receipts = operation == RESERVE or limit.algorithm == SLOTS
         local incarnation = 0
         if may_charge and cost > 0 then
             if fits then
                 limit.module.charge(cell, limit, cost)
-                if operation == RESERVE or limit.algorithm == SLOTS then
+                if receipts then
                     incarnation = limit.module.receipt(cell, limit, cost, nonce, o)
                 end
-                changed(key, cell)
+                cell.changed, dirty[key] = true, true
             elseif whole and cell.rebased then
-                changed(key, cell)
+                cell.changed, dirty[key] = true, true
             end
         end
-        answer(cell, l, math.max(1, cost), had_room)
-        if operation == RESERVE or limit.algorithm == SLOTS then
+        answer(cell, limit, cost > 0 and cost or 1, cell and cell.fits)
+        if receipts then
             out[o] = incarnation
             o = o + 1
         end
@@ -193,68 +187,75 @@ local function step(first, count, operation, may_charge)
     return fits
 end
 
+-- FORCE, GIVE_BACK or LOWER of one tier; where the next operation begins.
+local function change(operation, p)
+    local key, l = program[p + 1], program[p + 3]
+    local cell, limit = cell_of(key, program[p + 2], l), limits[l]
+    local returned
+    if cell and operation == FORCE then
+        limit.module.force(cell, limit, program[p + 4], o)
+    elseif cell and operation == GIVE_BACK then
+        returned = limit.module.give_back(cell, limit, program[p + 4], program[p + 5],
+            program[p + 6], program[p + 7], program[p + 8])
+    elseif cell then
+        returned = limit.module.lower_by(cell, limit, program[p + 4])
+    end
+    if cell and (returned or operation == FORCE) then
+        cell.changed, dirty[key] = true, true
+    end
+    if operation ~= FORCE then
+        out[o] = returned or 0
+        o = o + 1
+    end
+    answer(cell, limit, 1, true)
+    return p + (operation == GIVE_BACK and 9 or 5)
+end
+
 local size = #program
 while at <= size do
     local operation = program[at]
-    if operation <= PEEK then
+    if operation > PEEK then
+        at = change(operation, at)
+    else
         local count = program[at + 1]
-        local fits = step(at + 2, count, operation, operation ~= PEEK)
+        local may_charge = operation ~= PEEK
+        local fits = step(at + 2, count, operation, may_charge)
         at = at + 2 + 4 * count
         local shadows = program[at]
         at = at + 1
         for _ = 1, shadows do
             count = program[at]
-            step(at + 1, count, operation, fits and operation ~= PEEK)
+            step(at + 1, count, operation, fits and may_charge)
             at = at + 1 + 4 * count
         end
-    else
-        local key, l = program[at + 1], program[at + 3]
-        local cell, limit = cell_of(key, program[at + 2], l), limits[l]
-        if operation == FORCE then
-            if cell then
-                limit.module.force(cell, limit, program[at + 4], o)
-                changed(key, cell)
-            end
-            at = at + 5
-        else
-            local returned
-            if cell and operation == GIVE_BACK then
-                returned = limit.module.give_back(cell, limit, program[at + 4], program[at + 5],
-                    program[at + 6], program[at + 7], program[at + 8])
-            elseif cell then
-                returned = limit.module.lower_by(cell, limit, program[at + 4])
-            end
-            if returned then
-                changed(key, cell)
-            end
-            out[o] = returned or 0
-            o = o + 1
-            at = at + (operation == GIVE_BACK and 9 or 5)
-        end
-        answer(cell, l, 1, true)
     end
 end
 
 -- The records of a value that this call did not change, and the us until the last of them ends.
-local function others(value, of_key)
+local function others(value, key)
     local kept, longest_us = '', 0
     local changed_at = {}
-    for _, cell in pairs(of_key) do
+    for l = 1, #limits do
+        local cell = cells[key * MANY + l]
         if cell and cell.changed and cell.body then
             changed_at[cell.body] = true
         end
     end
     local place, length = 1, #value
     while place <= length do
-        local head = string.byte(value, place)
+        local head = byte(value, place)
         local kind = head % 16
         local body = place + 1 + ((head - kind) / 16 == NAMED and 8 or 0)
-        local after = body + string.byte(SIZES, kind + 1)
+        local after = body + (byte(SIZES, kind + 1) or length)
+        if after > length + 1 then
+            -- What follows is not ours to read; it stays, and harms nobody who does not ask for it.
+            return kept .. string.sub(value, place), longest_us
+        end
         if not changed_at[body] then
-            local until_us = module(string.byte(OWNERS, kind + 1)).until_us(value, kind, body)
+            local until_us = module(byte(OWNERS, kind + 1)).until_us(value, kind, body)
             if until_us > 0 then
                 kept = kept .. string.sub(value, place, after - 1)
-                longest_us = math.max(longest_us, until_us)
+                longest_us = max(longest_us, until_us)
             end
         end
         place = after
@@ -262,43 +263,44 @@ local function others(value, of_key)
     return kept, longest_us
 end
 
-for key in pairs(dirty) do
-    local old, of_key = values[key], cells[key]
-    local value, longest_us = '', 0
-    if old and next(of_key, next(of_key)) == nil then
-        -- Alone in the value if it is the first record there, and ends with it.
-        local l, cell = next(of_key)
-        local first = limits[l].name == NAMED and 10 or 2
-        if cell.body ~= first or #old > first - 1 + string.byte(SIZES, string.byte(old) % 16 + 1) then
-            value, longest_us = others(old, of_key)
-        end
-    elseif old then
-        value, longest_us = others(old, of_key)
-    end
-    for l, cell in pairs(of_key) do
-        local limit = limits[l]
-        local kind, body, until_us
+-- A value with its changed records packed anew.
+local function store(key)
+    local value, longest_us, alone = '', 0, 0
+    for l = 1, #limits do
+        local cell, limit = cells[key * MANY + l], limits[l]
         if cell and cell.changed then
-            kind, body, until_us = limit.module.pack(cell, limit)
-        end
-        if kind then
-            local head = string.char(limit.name * 16 + kind)
-            if limit.name == NAMED then
-                head = head .. limit.long_name
+            local first = limit.name == NAMED and 10 or 2
+            if cell.body == first then
+                alone = first - 1 + byte(SIZES, byte(values[key]) % 16 + 1)
             end
-            value = value .. head .. body
-            if until_us > longest_us then
-                longest_us = until_us
+            local kind, body, until_us = limit.module.pack(cell, limit)
+            if kind then
+                local head = string.char(limit.name * 16 + kind)
+                if limit.name == NAMED then
+                    head = head .. limit.long_name
+                end
+                value = value .. head .. body
+                longest_us = max(longest_us, until_us)
             end
         end
+    end
+    -- Mostly the value was one record, and that one has changed.
+    local old = values[key]
+    if old and alone ~= #old then
+        local kept, until_us = others(old, key)
+        value, longest_us = kept .. value, max(longest_us, until_us)
     end
     if value == '' then
         redis.call('DEL', KEYS[key])
-    else
-        -- Between the time until irrelevant and that and max(1 s, 10 %).
-        local until_ms = longest_us / 1000
-        redis.call('SET', KEYS[key], value, 'PX', math.ceil(until_ms + math.max(500, until_ms / 20)))
+        return
     end
+    -- Between the time until irrelevant and that and max(1 s, 10 %).
+    local until_ms = longest_us / 1000
+    redis.call('SET', KEYS[key], value, 'PX', ceil(until_ms + max(500, until_ms / 20)))
+end
+
+for key in pairs(dirty) do
+    store(key)
 end
 
 return out

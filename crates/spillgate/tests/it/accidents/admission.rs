@@ -1,0 +1,374 @@
+//! Who is charged, how much, and what he is told of it.
+
+use spillgate::internals::algorithm::{Intent, Reading};
+use spillgate::internals::limit::NamedLimit;
+use spillgate::{Limit, LimitSpec, Limiter, Verdict};
+use spillgate_testkit::RedisServer;
+
+use crate::support::random::Random;
+use crate::support::world::{
+    ME, PATIENCE, PERIOD, PERIOD_US, TODAY_US, World, each_algorithm, runtime,
+};
+
+/// ACCIDENTS 8. Denied calls consumed: whoever kept asking never got in again.
+#[test]
+fn a_hundred_refusals_change_nothing() {
+    for world in World::both() {
+        for (who, limit) in (0..).zip(each_algorithm(10, PERIOD)) {
+            assert!(world.check(who, &limit, 10).fits);
+            let (stored, told) = (world.stored(), world.look(who, &limit, 1));
+            for _ in 0..100 {
+                assert_eq!(
+                    world.check(who, &limit, 1),
+                    told,
+                    "{} {}",
+                    limit.algorithm(),
+                    world.name()
+                );
+            }
+            assert_eq!(world.stored(), stored, "{}", limit.algorithm());
+        }
+    }
+}
+
+/// ACCIDENTS 9. A refused call that cost more than was left took it all, and more.
+#[test]
+fn a_costly_refusal_makes_no_debt() {
+    for world in World::both() {
+        for (who, limit) in (0..).zip(each_algorithm(10, PERIOD)) {
+            assert!(world.check(who, &limit, 6).fits);
+            let (stored, told) = (world.stored(), world.look(who, &limit, 1));
+            for cost in [5, 9, 10] {
+                assert!(!world.check(who, &limit, cost).fits);
+            }
+            assert_eq!(world.look(who, &limit, 1), told, "{} {}", limit.algorithm(), world.name());
+            assert_eq!(world.stored(), stored, "{}", limit.algorithm());
+            assert!(world.check(who, &limit, 4).fits);
+        }
+    }
+}
+
+/// ACCIDENTS 10. A cost above the capacity was given a time to come back at, again and again.
+#[test]
+fn a_cost_above_the_capacity_is_told_never() {
+    let server = RedisServer::start();
+    let runtime = runtime();
+    for builder in [Limiter::builder(), Limiter::builder().redis(server.url()).timeout(PATIENCE)] {
+        let limiter = runtime.block_on(builder.build()).unwrap();
+        for named in each_algorithm(10, PERIOD) {
+            let decision = runtime.block_on(limiter.check_limit("me", named.limit(), 11));
+            assert_eq!((decision.verdict(), decision.retry_after()), (Verdict::Never, None));
+            let decision = runtime.block_on(limiter.check_limit("me", named.limit(), 10));
+            assert_eq!(
+                decision.verdict(),
+                Verdict::Allowed,
+                "{} was charged before",
+                named.algorithm()
+            );
+        }
+    }
+}
+
+/// ACCIDENTS 11. A part of the cost was granted and another part charged.
+#[test]
+fn what_is_granted_is_what_is_charged() {
+    for world in World::both() {
+        for (who, limit) in (0..).zip(each_algorithm(1_000, PERIOD)) {
+            let (mut random, mut granted) = (Random::new(11), 0);
+            for _ in 0..100 {
+                let cost = random.spread(200);
+                let told = world.check(who, &limit, cost);
+                granted += if told.fits { cost } else { 0 };
+                assert_eq!(
+                    told.reading.remaining,
+                    1_000 - granted,
+                    "{} {}",
+                    limit.algorithm(),
+                    world.name()
+                );
+            }
+            assert!(granted > 900);
+        }
+    }
+}
+
+/// ACCIDENTS 12. One algorithm of several forgot the cost: everything cost one.
+#[test]
+fn a_call_of_cost_five_is_five_of_cost_one() {
+    for world in World::both() {
+        for limit in each_algorithm(13, PERIOD) {
+            world.check(0, &limit, 5);
+            (0..5).for_each(|_| assert!(world.check(1, &limit, 1).fits));
+            for cost in [1, 8, 9, 13] {
+                let told = [0, 1].map(|who| world.look(who, &limit, cost));
+                assert_eq!(told[0], told[1], "{} {}", limit.algorithm(), world.name());
+            }
+        }
+    }
+}
+
+/// ACCIDENTS 13. Looking and taking rounded differently: a peek said yes, and the check no.
+#[test]
+fn a_peek_and_a_check_agree() {
+    each_random_state(13, |world, limit, random, who| {
+        let cost = 1 + random.below(limit.limit().capacity().unwrap());
+        let peeked = world.look(who, limit, cost);
+        let checked = world.check(who, limit, cost);
+        assert_eq!(checked.fits, peeked.fits);
+        let left = peeked.reading.remaining - if checked.fits { cost } else { 0 };
+        assert_eq!(checked.reading.remaining, left);
+        if !checked.fits {
+            assert_eq!(checked.reading, peeked.reading);
+        }
+    });
+}
+
+/// ACCIDENTS 14. `remaining` was what had been used, or what was left before this call.
+#[test]
+fn after_k_calls_the_capacity_less_k_remains() {
+    for world in World::both() {
+        for limit in each_algorithm(20, PERIOD) {
+            assert_eq!(world.remaining(ME, &limit), 20);
+            for k in 1..=20 {
+                assert_eq!(
+                    world.check(ME, &limit, 1).reading.remaining,
+                    20 - k,
+                    "{} {}",
+                    limit.algorithm(),
+                    world.name()
+                );
+                assert_eq!(world.remaining(ME, &limit), 20 - k);
+            }
+            assert_eq!(world.check(ME, &limit, 1).reading.remaining, 0);
+        }
+    }
+}
+
+/// ACCIDENTS 15. `retry_after` was computed from the wrong entry, or in the wrong unit.
+#[test]
+fn a_refused_call_is_refused_until_its_wait_is_over_and_not_a_microsecond_longer() {
+    each_random_state(15, |world, limit, random, who| {
+        let cost = 1 + random.below(limit.limit().capacity().unwrap());
+        let told = world.check(who, limit, cost);
+        if told.fits {
+            return;
+        }
+        let (now_us, retry_us) = (world.now_us(), told.reading.retry_after_us.unwrap());
+        assert!(retry_us > 0);
+        world.at(now_us + retry_us - 1);
+        assert!(!world.check(who, limit, cost).fits, "let in 1 µs before {retry_us} µs were over");
+        world.at(now_us + retry_us);
+        assert!(world.check(who, limit, cost).fits, "still refused after {retry_us} µs");
+    });
+}
+
+/// ACCIDENTS 16. The first value of a limit stuck until its subjects were idle.
+#[test]
+fn a_changed_limit_holds_from_the_next_call() {
+    for world in World::both() {
+        let [hundred, five, thousand] = [100, 5, 1_000].map(|count| each_algorithm(count, PERIOD));
+        for ((hundred, five), thousand) in hundred.iter().zip(&five).zip(&thousand) {
+            let name = format!("{} {}", hundred.algorithm(), world.name());
+            assert!(world.check(ME, hundred, 50).fits);
+            assert!(!world.check(ME, five, 1).fits, "{name}: 50 of 5 are used");
+            assert_eq!(world.remaining(ME, five), 0, "{name}");
+            assert!(world.check(ME, thousand, 950).fits, "{name}: 50 of 1,000 are used");
+            assert!(!world.check(ME, thousand, 1).fits, "{name}");
+            assert!(!world.check(ME, hundred, 1).fits, "{name}");
+        }
+    }
+}
+
+/// ACCIDENTS 17. Of several limits those before the one that refused were charged.
+#[test]
+fn random_tiers_are_charged_all_or_none() {
+    for world in World::both() {
+        let mut random = Random::new(17);
+        let limits: Vec<NamedLimit> =
+            [3, 10, 40].into_iter().flat_map(|count| each_algorithm(count, PERIOD)).collect();
+        // Three subjects with limits of their own, so that no tier is met under two sets of numbers.
+        let tier = |random: &mut Random| {
+            let place = random.below(limits.len() as u64) as usize;
+            ((place / 5) as u128, &limits[place])
+        };
+        let (mut allowed, mut denied) = (0, 0);
+        for _ in 0..300 {
+            let mut costs: Vec<(u128, &NamedLimit, u64)> = Vec::new();
+            for _ in 0..=random.below(6) {
+                let (who, limit) = tier(&mut random);
+                if !costs
+                    .iter()
+                    .any(|(known, other, _)| *known == who && other.mix() == limit.mix())
+                {
+                    costs.push((who, limit, 1 + random.below(2)));
+                }
+            }
+            let before: Vec<u64> =
+                costs.iter().map(|(who, limit, _)| world.remaining(*who, limit)).collect();
+            let told = world.decide(&costs);
+            for ((who, limit, cost), before) in costs.iter().zip(before) {
+                let charged = if told.allowed { *cost } else { 0 };
+                assert_eq!(
+                    world.remaining(*who, limit),
+                    before - charged,
+                    "{} {}",
+                    limit.algorithm(),
+                    world.name()
+                );
+            }
+            *(if told.allowed { &mut allowed } else { &mut denied }) += 1;
+            if random.one_in(10) {
+                world.after(PERIOD_US / 3);
+            }
+        }
+        assert!(allowed > 50 && denied > 50, "{allowed} allowed, {denied} denied");
+    }
+}
+
+/// ACCIDENTS 18. A refund after a later charge gave back a wrong amount: units were minted or lost.
+#[test]
+fn settling_and_cancelling_conserves_the_quota() {
+    for world in World::both() {
+        for (who, limit) in (0..).zip(each_algorithm(1_000, PERIOD)) {
+            let mut random = Random::new(18);
+            let (mut open, mut used) = (Vec::new(), 0);
+            for _ in 0..200 {
+                if random.one_in(2) {
+                    let cost = 1 + random.spread(99);
+                    let receipt = world.reserve(who, &limit, cost);
+                    assert_eq!(
+                        receipt.is_some(),
+                        used + cost <= 1_000,
+                        "{} {}",
+                        limit.algorithm(),
+                        world.name()
+                    );
+                    open.extend(receipt);
+                    used += receipt.map_or(0, |receipt| receipt.amount);
+                } else if !open.is_empty() {
+                    // Settled at less than it was reserved for, or cancelled.
+                    let receipt = open.swap_remove(random.below(open.len() as u64) as usize);
+                    let unused = if random.one_in(3) {
+                        receipt.amount
+                    } else {
+                        random.below(receipt.amount)
+                    };
+                    let returned = world.give_back(who, &limit, receipt, unused);
+                    assert_eq!(returned, unused, "{} {}", limit.algorithm(), world.name());
+                    used -= unused;
+                }
+                assert_eq!(
+                    world.remaining(who, &limit),
+                    1_000 - used,
+                    "{} {}",
+                    limit.algorithm(),
+                    world.name()
+                );
+            }
+        }
+    }
+}
+
+/// ACCIDENTS 18. Another brother: what was given back late lowered what others had used since.
+#[test]
+fn a_refund_that_comes_too_late_gives_nothing_back() {
+    for world in World::both() {
+        for limit in each_algorithm(10, PERIOD) {
+            let receipt = world.at(TODAY_US).reserve(ME, &limit, 10).unwrap();
+            assert!(world.at(TODAY_US + 2 * PERIOD_US).check(ME, &limit, 10).fits);
+            assert_eq!(
+                world.give_back(ME, &limit, receipt, 10),
+                0,
+                "{} {}",
+                limit.algorithm(),
+                world.name()
+            );
+            assert!(!world.check(ME, &limit, 1).fits);
+        }
+    }
+}
+
+/// ACCIDENTS 19. A rate of zero meant no limit at all.
+#[test]
+fn zero_is_refused_and_all_or_nothing_are_said_aloud() {
+    for quota in ["0/second", "0/day"] {
+        for algorithm in ["token-bucket", "fixed-window", "sliding-log", "sliding-window"] {
+            let error = LimitSpec::new(quota).algorithm(algorithm).build().unwrap_err();
+            assert_eq!(error.field(), "quota");
+            assert!(
+                error.message().contains("none") && error.message().contains("unlimited"),
+                "{error}"
+            );
+        }
+    }
+    let server = RedisServer::start();
+    let runtime = runtime();
+    for builder in [Limiter::builder(), Limiter::builder().redis(server.url()).timeout(PATIENCE)] {
+        let limiter = runtime.block_on(builder.build()).unwrap();
+        let check =
+            |limit: &Limit, cost: u64| runtime.block_on(limiter.check_limit("me", limit, cost));
+        for cost in [1, 1_000_000_000, u64::MAX] {
+            assert_eq!(check(&Limit::unlimited(), cost).verdict(), Verdict::Allowed);
+            assert_eq!(check(&Limit::none(), cost).verdict(), Verdict::Never);
+        }
+        // No number is made up for what has none.
+        assert_eq!(check(&Limit::unlimited(), 1).remaining(), None);
+    }
+}
+
+/// ACCIDENTS 15. The readings of one instant contradicted each other.
+#[test]
+fn a_tier_that_was_never_used_reads_as_untouched() {
+    for world in World::both() {
+        for limit in each_algorithm(10, PERIOD) {
+            let untouched = Reading { remaining: 10, retry_after_us: Some(0), reset_after_us: 0 };
+            assert_eq!(world.look(ME, &limit, 10).reading, untouched);
+            let told = world.decide_one(Intent::Peek, &[(ME, &limit, 0)]);
+            assert_eq!(told.tiers[0].reading, untouched, "{}", world.name());
+        }
+    }
+}
+
+/// ACCIDENTS 12. Another brother: a cost in another unit than the limit counts was charged to it.
+#[test]
+fn a_limit_of_another_unit_is_looked_at_and_not_charged() {
+    let runtime = runtime();
+    let limiter = runtime.block_on(Limiter::builder().build()).unwrap();
+    let tokens = Limit::per_day(5).unit_named("tokens");
+    for _ in 0..10 {
+        let decision = runtime.block_on(limiter.check_limit("me", &tokens, 1));
+        assert_eq!((decision.allowed(), decision.remaining()), (true, Some(5)));
+    }
+}
+
+/// Visits states that random histories lead to: every algorithm, costs, pauses, small steps back,
+/// give-backs and charges by force.
+fn each_random_state(seed: u64, visit: impl Fn(&World, &NamedLimit, &mut Random, u128)) {
+    for world in World::both() {
+        let histories = if world.server.is_some() { 3 } else { 30 };
+        for limit in each_algorithm(10, PERIOD).into_iter().chain(each_algorithm(777, "90000s")) {
+            for who in 0..histories {
+                let mut random = Random::new(seed + who as u64);
+                let period_us = limit.limit().refill().unwrap().as_micros() as u64;
+                let mut receipts = Vec::new();
+                world.at(TODAY_US + random.below(period_us));
+                for _ in 0..20 {
+                    let cost = random.spread(limit.limit().capacity().unwrap());
+                    match random.below(8) {
+                        0 => drop(world.force(who, &limit, cost)),
+                        1 => receipts.extend(world.reserve(who, &limit, cost.max(1))),
+                        2 if !receipts.is_empty() => {
+                            let receipt =
+                                receipts.swap_remove(random.below(receipts.len() as u64) as usize);
+                            world.give_back(who, &limit, receipt, random.below(receipt.amount + 1));
+                        }
+                        3 => drop(world.at(world.now_us() - random.below(900_000))),
+                        4 | 5 => drop(world.after(random.spread(period_us / 4))),
+                        _ => drop(world.check(who, &limit, cost)),
+                    }
+                    visit(&world, &limit, &mut random, who);
+                }
+            }
+        }
+    }
+}

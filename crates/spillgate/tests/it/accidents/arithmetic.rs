@@ -1,0 +1,328 @@
+//! Intervals cut to milliseconds, floats, fourteen digits, and what lies beyond 2^53.
+
+use spillgate::internals::algorithm::Intent;
+use spillgate::internals::engine::Memory;
+use spillgate::internals::engine::redis::script_text;
+use spillgate::internals::limit::NamedLimit;
+use spillgate::internals::time::Clock;
+use spillgate::{Algorithm, Limit, LimitSpec, Limiter, Verdict};
+use spillgate_testkit::{RedisServer, Reply};
+
+use crate::support::random::Random;
+use crate::support::script::Script;
+use crate::support::world::{
+    ME, PATIENCE, PERIOD, PERIOD_US, TODAY_US, World, ask, each_algorithm, keys, limit, named,
+    runtime,
+};
+
+/// ACCIDENTS 1. The interval of a token was cut to milliseconds or nanoseconds: 600/s became
+/// 1000/s, and above 1000/s there was no limit at all.
+#[test]
+fn every_rate_admits_what_it_says_to_the_last_call() {
+    for world in World::both() {
+        let steps = if world.server.is_some() { 200 } else { 20_000 };
+        for rate in [1, 3, 7, 600, 999, 1_000, 1_001, 3_000, 1_000_000, 7_919, 104_729] {
+            // Two seconds' worth at once, so that no step fills the bucket and wastes the rate.
+            let limit = named(Limit::per_second(rate).burst(2 * rate));
+            let (mut random, who) = (Random::new(rate), u128::from(rate));
+            let (mut elapsed_us, mut admitted) = (0, 2 * rate);
+            assert!(world.at(TODAY_US).check(who, &limit, 2 * rate).fits);
+            for _ in 0..steps {
+                elapsed_us += 1 + random.below(900_000);
+                world.at(TODAY_US + elapsed_us);
+                let room = world.look(who, &limit, 1).reading.remaining;
+                assert!(room == 0 || world.check(who, &limit, room).fits);
+                admitted += room;
+            }
+            let expected = 2 * rate + rate * elapsed_us / 1_000_000;
+            assert_eq!(admitted, expected, "{rate}/s for {elapsed_us} us {}", world.name());
+        }
+    }
+}
+
+/// ACCIDENTS 2. Arrival times in floats were off by one: one call too many, or one too few.
+#[test]
+fn arrivals_fall_where_fractions_put_them() {
+    let steps = if std::env::var_os("SPILLGATE_EVIDENCE").is_some() { 10_000_000 } else { 500_000 };
+    let limits: Vec<NamedLimit> =
+        [("3/1s", 7), ("777777/day", 1_000), ("1000003/day", 5), ("7/1ms", 900), ("1/3s", 2)]
+            .map(|(quota, burst)| named(LimitSpec::new(quota).burst(burst).build().unwrap()))
+            .into();
+    let clock = Clock::given(TODAY_US);
+    let memory = Memory::new(1_000, clock.clone());
+    for (who, limit) in (0..).zip(&limits) {
+        let mut history = Arrivals::new(limit, steps / limits.len() as u64);
+        for (now_us, cost, fits) in &mut history {
+            clock.set(now_us);
+            let told = memory.decide(&ask(Intent::Charge, &[(who, limit, cost)]));
+            assert_eq!(told.allowed, fits, "{} at {now_us}, cost {cost}", limit.limit());
+        }
+    }
+    let redis = World::on_redis(RedisServer::start());
+    for (who, limit) in (0..).zip(&limits) {
+        // In Redis the forgetful clock is the real one: all of it in a burst.
+        let history: Vec<_> = Arrivals::new(limit, 2_000).collect();
+        let told =
+            redis.check_at(limit, history.iter().map(|(now_us, cost, _)| (*now_us, who, *cost)));
+        for ((now_us, cost, fits), told) in history.iter().zip(told) {
+            assert_eq!(told.fits, *fits, "{} at {now_us}, cost {cost} on Redis", limit.limit());
+        }
+    }
+}
+
+/// ACCIDENTS 3. Lua makes text of a number with 14 digits, and an instant in microseconds has 16:
+/// what came back from the store was seconds off.
+#[test]
+fn an_instant_of_sixteen_digits_survives_the_store() {
+    for limit in each_algorithm(7, PERIOD) {
+        let (memory, redis) = (World::in_memory(1_000), World::on_redis(RedisServer::start()));
+        // The last is the largest that state can hold, in the year 2112.
+        for (who, start_us) in (0..).zip([
+            TODAY_US + 1,
+            TODAY_US + 9_999_999,
+            1_799_999_999_999_999,
+            LAST_US - 2 * PERIOD_US,
+        ]) {
+            for cost in [3, 4] {
+                let told = [&memory, &redis]
+                    .map(|world| world.at(start_us + cost).check(who, &limit, cost));
+                assert!(told[0].fits && told[1].fits, "{} at {start_us}", limit.algorithm());
+            }
+            for later_us in
+                [5, 6, 1_000_003, PERIOD_US / 7 + 5, PERIOD_US - 1, PERIOD_US + 3, PERIOD_US + 4]
+            {
+                let told = [&memory, &redis]
+                    .map(|world| world.at(start_us + later_us).look(who, &limit, 1));
+                assert_eq!(told[0], told[1], "{} at {start_us} + {later_us}", limit.algorithm());
+            }
+        }
+    }
+}
+
+/// ACCIDENTS 4. Lua cut floats in replies: a wait below a second became 0, and callers came back at
+/// once.
+#[test]
+fn a_refusal_at_ten_a_second_waits_a_part_of_a_second() {
+    let limit = named(Limit::per_second(10).burst(1_000));
+    for world in World::both() {
+        assert!(world.at(TODAY_US).check(ME, &limit, 1_000).fits);
+        for into_us in [0, 1, 50_000, 99_998, 99_999] {
+            let told = world.at(TODAY_US + into_us).check(ME, &limit, 1);
+            assert_eq!(told.reading.retry_after_us, Some(100_000 - into_us), "{}", world.name());
+        }
+    }
+}
+
+/// ACCIDENTS 5. The two parts of TIME were glued as text, the microseconds not padded: 5 µs past a
+/// second came out before the second.
+#[test]
+fn the_parts_of_the_stores_time_add_up() {
+    let server = RedisServer::start();
+    let mut script = Script::new(&server, "time");
+    let limit = limit(Algorithm::TokenBucket, 1_000, PERIOD);
+    for us in [0, 5, 42, 999, 5_123, 99_999, 100_000, 999_999] {
+        for second in [1_795_000_000, 1_795_000_001] {
+            let store_us = second * 1_000_000 + us;
+            assert_eq!(script.check(&limit, 1, store_us, store_us).now_us, store_us);
+        }
+    }
+}
+
+/// ACCIDENTS 6. Zero rates, bursts and periods divided or looped; numbers beyond 2^53 lost their
+/// last digits. What cannot be exact does not load.
+#[test]
+fn a_limit_at_a_boundary_is_exact_or_refused_with_its_field() {
+    for (quota, algorithm, burst, wrong) in [
+        ("0/second", "token-bucket", None, Some("quota")),
+        ("1/0s", "token-bucket", None, Some("quota")),
+        ("1000000001/second", "fixed-window", None, Some("quota")),
+        ("18446744073709551616/second", "token-bucket", None, Some("quota")),
+        ("1/367d", "sliding-window", None, Some("quota")),
+        ("1000001/day", "sliding-log", None, Some("quota")),
+        ("0", "concurrency", None, Some("quota")),
+        ("1/second", "token-bucket", Some(0), Some("burst")),
+        ("1/second", "token-bucket", Some(1_000_000_001), Some("burst")),
+        // 2^53 µs are 285 years: 284 tokens of a year each fit, 286 do not.
+        ("1/366d", "token-bucket", Some(284), None),
+        ("1/366d", "token-bucket", Some(286), Some("burst")),
+        ("1000000000/1ms", "token-bucket", Some(1), None),
+        ("1000000000/1ms", "token-bucket", Some(1_000_000_000), None),
+        ("1000000000/366d", "sliding-window", None, None),
+        ("1000000000/366d", "token-bucket", None, None),
+        ("1000000/366d", "sliding-log", None, None),
+    ] {
+        let mut spec = LimitSpec::new(quota).algorithm(algorithm);
+        spec.burst = burst;
+        if algorithm == "concurrency" {
+            spec = spec.hold("1s");
+        }
+        let built = spec.build();
+        assert_eq!(
+            built.as_ref().err().map(|error| error.field()),
+            wrong,
+            "{quota} {algorithm} {burst:?}"
+        );
+        let Ok(limit) = built.map(named) else { continue };
+        let (memory, redis) = (World::in_memory(1_000), World::on_redis(RedisServer::start()));
+        let capacity = limit.limit().capacity().unwrap();
+        for cost in [capacity, 1, 0, capacity.div_ceil(2)] {
+            for after_us in [0, 1, PERIOD_US] {
+                let told =
+                    [&memory, &redis].map(|world| world.after(after_us).check(ME, &limit, cost));
+                assert_eq!(told[0], told[1], "{} {algorithm}, cost {cost}", limit.limit());
+            }
+        }
+    }
+}
+
+/// ACCIDENTS 6. A cost of 2^64 − 1 overflowed into room, and `limit − used` below zero into more
+/// room than anyone has.
+#[test]
+fn costs_of_any_size_are_judged_and_what_is_left_never_wraps() {
+    let server = RedisServer::start();
+    let runtime = runtime();
+    for url in [None, Some(server.url())] {
+        let builder = Limiter::builder().timeout(PATIENCE);
+        let builder = if let Some(url) = url { builder.redis(url) } else { builder };
+        let limiter = runtime.block_on(builder.build()).unwrap();
+        for named in each_algorithm(5, PERIOD) {
+            for cost in [6, 7, 1 << 31, 1 << 32, 1 << 53, u64::MAX - 1, u64::MAX] {
+                let decision = runtime.block_on(limiter.check_limit("me", named.limit(), cost));
+                assert_eq!(decision.verdict(), Verdict::Never, "{} {cost}", named.algorithm());
+                assert_eq!(decision.retry_after(), None);
+            }
+        }
+    }
+    assert_eq!(keys(&server), Vec::<String>::new(), "a cost that can never be wrote state");
+    for world in World::both() {
+        for (large, small) in each_algorithm(1_000, PERIOD).iter().zip(each_algorithm(10, PERIOD)) {
+            assert!(world.check(ME, large, 900).fits);
+            let told = world.look(ME, &small, 1);
+            assert_eq!(
+                (told.fits, told.reading.remaining),
+                (false, 0),
+                "{} {}",
+                small.algorithm(),
+                world.name()
+            );
+        }
+    }
+}
+
+/// ACCIDENTS 6. Products beyond 2^53 were computed in doubles all the same.
+#[test]
+fn products_too_large_for_a_double_are_exact_in_lua() {
+    let text = script_text();
+    let start = text.find("local function mul_div").unwrap();
+    let end = start + text[start..].find("\nend\n").unwrap();
+    let script = format!(
+        "local floor = math.floor\n{}\nend\nreturn {{ mul_div(tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])) }}",
+        &text[start..end]
+    );
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let mut random = Random::new(6);
+    for _ in 0..2_000 {
+        let c = 1 + random.spread((1 << 51) - 2);
+        let b = random.spread(c);
+        let a = random
+            .spread((1 << 53) - 1)
+            .min((u128::from(c) * (1 << 52) / u128::from(b.max(1))).min(1 << 52) as u64);
+        let command = ["EVAL", &script, "0", &a.to_string(), &b.to_string(), &c.to_string()];
+        let Reply::Array(parts) = connection.command(&command).unwrap() else {
+            panic!("{a} × {b} ÷ {c}")
+        };
+        let product = u128::from(a) * u128::from(b);
+        let expected = [product / u128::from(c), product % u128::from(c)];
+        assert_eq!(
+            parts.iter().map(|part| part.integer() as u128).collect::<Vec<_>>(),
+            expected,
+            "{a} × {b} ÷ {c}"
+        );
+    }
+}
+
+/// ACCIDENTS 7. Floats became integers by the rules of each processor. Here every server gives the
+/// answers of the Rust, to the microsecond.
+#[test]
+fn every_server_computes_as_this_process_does() {
+    for version in RedisServer::versions() {
+        let redis = World::on_redis(RedisServer::start_with(&version.path, &[]));
+        let memory = World::in_memory(1_000);
+        for limit in each_algorithm(1_000_003 % 999_983, PERIOD) {
+            let mut random = Random::new(7);
+            let mut now_us = TODAY_US;
+            let calls: Vec<_> = (0..500)
+                .map(|_| {
+                    now_us += 1 + random.spread(PERIOD_US / 50);
+                    (now_us, ME, random.below(4))
+                })
+                .collect();
+            let [expected, told] =
+                [&memory, &redis].map(|world| world.check_at(&limit, calls.clone()));
+            assert!(
+                expected.iter().any(|told| told.fits) && expected.iter().any(|told| !told.fits)
+            );
+            for ((expected, told), call) in expected.iter().zip(&told).zip(&calls) {
+                let name = format!("{} on {}: {call:?}", limit.algorithm(), version.name);
+                assert_eq!((told.fits, told.reading), (expected.fits, expected.reading), "{name}");
+            }
+        }
+    }
+}
+
+/// Calls on a bucket with what fractions say of each: a token is `period` parts, and `count` parts
+/// drain in a microsecond.
+struct Arrivals {
+    random: Random,
+    left: u64,
+    now_us: u64,
+    used: u128,
+    count: u128,
+    period: u128,
+    burst: u128,
+}
+
+impl Arrivals {
+    fn new(limit: &NamedLimit, calls: u64) -> Arrivals {
+        let Some(spillgate::internals::algorithm::Numbers::TokenBucket(numbers)) = limit.numbers()
+        else {
+            panic!("no bucket")
+        };
+        Arrivals {
+            random: Random::new(2),
+            left: calls,
+            now_us: TODAY_US,
+            used: 0,
+            count: u128::from(numbers.count),
+            period: u128::from(numbers.period_us),
+            burst: u128::from(numbers.burst),
+        }
+    }
+}
+
+impl Iterator for Arrivals {
+    type Item = (u64, u64, bool);
+
+    fn next(&mut self) -> Option<(u64, u64, bool)> {
+        self.left = self.left.checked_sub(1)?;
+        // Half of them to the microsecond where the last one was refused or just not.
+        let token_us = (self.period / self.count).max(1) as u64;
+        let step_us = if self.random.one_in(2) {
+            token_us + self.random.below(3) - 1
+        } else {
+            self.random.below(2 * token_us + 2)
+        };
+        self.now_us += step_us;
+        self.used = self.used.saturating_sub(u128::from(step_us) * self.count);
+        let cost = 1 + self.random.below(2);
+        let fits = self.used + u128::from(cost) * self.period <= self.burst * self.period;
+        if fits {
+            self.used += u128::from(cost) * self.period;
+        }
+        Some((self.now_us, cost, fits))
+    }
+}
+
+/// State holds instants of 52 bits.
+const LAST_US: u64 = (1 << 52) - 1;

@@ -1,0 +1,234 @@
+//! What well-read articles on rate limiting get wrong.
+
+use spillgate::internals::algorithm::Intent;
+use spillgate::internals::engine::Redis;
+use spillgate::{Algorithm, Limit, Limiter, Policy, Request, Source};
+use spillgate_testkit::{RedisServer, Reply};
+
+use crate::support::storm;
+use crate::support::world::{
+    AGES, ME, PATIENCE, PERIOD, PERIOD_US, TODAY_US, World, ask, each_algorithm, keys, limit,
+    named, runtime,
+};
+
+/// ACCIDENTS A1. The refill was rounded down, and the timestamp moved anyway: asked often enough,
+/// the bucket never refilled.
+#[test]
+fn a_bucket_asked_every_microsecond_still_refills() {
+    for world in World::both() {
+        // Drained, it refills one a millisecond and stays alive in Redis for a long time.
+        let limit = named(Limit::per_second(1_000).burst(1_000_000));
+        assert!(world.check(ME, &limit, 1_000_000).fits);
+        let told = world.check_at(&limit, (1..=3_500).map(|us| (TODAY_US + us, ME, 1)));
+        let admitted: Vec<usize> =
+            (1..).zip(told).filter(|(_, told)| told.fits).map(|(us, _)| us).collect();
+        assert_eq!(admitted, [1_000, 2_000, 3_000], "{}", world.name());
+    }
+}
+
+/// ACCIDENTS A2. Every bucket was kept for 60 s: a slow one was full again by then, and the dead
+/// ones of fast limits piled up.
+#[test]
+fn a_slow_bucket_outlives_a_minute_and_a_fast_one_does_not() {
+    let (slow, fast) = (named(Limit::per_hour(1)), named(Limit::per_second(100)));
+    for world in World::both() {
+        assert!(world.check(ME, &slow, 1).fits);
+        if let Some(server) = &world.server {
+            let ttl_ms = server.command(&["PTTL", &keys(server)[0]]).integer();
+            assert!((3_600_000..=3_960_000).contains(&ttl_ms), "{ttl_ms}");
+        }
+        for minutes in [1, 2, 59] {
+            world.at(TODAY_US + minutes * 60_000_000);
+            assert!(!world.check(ME, &slow, 1).fits, "{} after {minutes} min", world.name());
+        }
+        assert!(world.at(TODAY_US + 3_600_000_000).check(ME, &slow, 1).fits);
+
+        world.reset(ME, &[slow.clone(), fast.clone()]);
+        world.check(ME, &fast, 100);
+        if let Some(server) = &world.server {
+            let ttl_ms = server.command(&["PTTL", &keys(server)[0]]).integer();
+            assert!((1_000..=2_000).contains(&ttl_ms), "{ttl_ms}");
+        }
+    }
+}
+
+/// ACCIDENTS A3. Each caller sent his own clock as `now`, said to cure skew; one ahead purged or
+/// refilled for all. Here the store is asked for its own, once for each call.
+#[test]
+fn callers_send_no_clock_and_the_store_asks_its_own() {
+    let server = RedisServer::start();
+    let limits = each_algorithm(5, AGES);
+    let admitted = runtime().block_on(async {
+        let callers = [
+            Redis::connect(&server.url(), PATIENCE).await.unwrap(),
+            Redis::connect(&server.url(), PATIENCE).await.unwrap(),
+        ];
+        let mut admitted = 0;
+        for call in 0..20 {
+            let costs: Vec<_> = limits.iter().map(|limit| (ME, limit, 1)).collect();
+            let told = callers[call % 2].decide_one(&ask(Intent::Charge, &costs)).await.unwrap();
+            admitted += u64::from(told.allowed);
+        }
+        admitted
+    });
+    assert_eq!(admitted, 5);
+    let Reply::Bulk(statistics) = server.command(&["INFO", "commandstats"]) else { panic!() };
+    let statistics = String::from_utf8(statistics).unwrap();
+    assert!(statistics.contains("cmdstat_time:calls=20,"), "{statistics}");
+}
+
+/// ACCIDENTS A4. Log members were named by a microsecond timestamp alone: two calls in one
+/// microsecond counted as one.
+#[test]
+fn two_calls_in_one_microsecond_are_two() {
+    for world in World::both() {
+        for limit in each_algorithm(10, PERIOD) {
+            let told = world.check_at(&limit, (0..25).map(|_| (TODAY_US, ME, 1)));
+            let admitted = told.iter().filter(|told| told.fits).count();
+            assert_eq!(admitted, 10, "{} {}", limit.algorithm(), world.name());
+        }
+    }
+}
+
+/// ACCIDENTS A5. A pipeline added, counted, and removed again if over: refused calls counted
+/// meanwhile, so that a small one beside them was refused as well.
+#[test]
+fn a_call_being_refused_is_in_nobodys_way() {
+    let server = RedisServer::start();
+    for url in [None, Some(server.url())] {
+        let threads = storm::threads();
+        for limit in each_algorithm(10, AGES) {
+            let engine = storm::engine(&threads, url.as_deref());
+            for round in 0..20 {
+                let nine = ask(Intent::Charge, &[(round, &limit, 9)]);
+                assert!(threads.block_on(engine.decide_one(&nine)).unwrap().allowed);
+                // 30 calls that cannot fit, and one in their midst that does.
+                let costs = (0..31).map(|call| if call == 15 { 1 } else { 2 });
+                let fitted = storm::admitted(&threads, &engine, &[(round, &limit)], costs);
+                assert_eq!(fitted, 1, "{} with {url:?}", limit.algorithm());
+            }
+        }
+    }
+}
+
+/// ACCIDENTS A6. A sorted set said to be "O(1) memory per key" took 118 bytes for every admitted
+/// call.
+#[test]
+fn a_log_takes_at_most_eight_bytes_a_call() {
+    let world = World::on_redis(RedisServer::start());
+    let server = world.server.as_ref().unwrap();
+    for (who, count) in [(0, 1_000), (1, 100_000)] {
+        let limit = limit(Algorithm::SlidingLog, count, PERIOD);
+        let before = server.command(&["DBSIZE"]).integer();
+        let gap_us = PERIOD_US / count;
+        let told =
+            world.check_at(&limit, (0..count).map(|call| (TODAY_US + call * gap_us, who, 1)));
+        assert!(told.iter().all(|told| told.fits));
+        assert!(server.command(&["DBSIZE"]).integer() > before);
+        let bytes: i64 = keys(server)
+            .iter()
+            .map(|key| server.command(&["MEMORY", "USAGE", key, "SAMPLES", "0"]).integer())
+            .sum();
+        println!("a full log of {count}: {bytes} bytes");
+        assert!(bytes <= 8 * count as i64, "{bytes} bytes for {count} calls");
+        world.reset(who, &[limit]);
+    }
+}
+
+/// ACCIDENTS A7. The sliding counter counted seconds and rounded the last window's weight down, so
+/// that it refused or admitted up to a second's worth wrongly.
+#[test]
+fn the_last_window_weighs_less_with_every_microsecond() {
+    let limit = limit(Algorithm::SlidingWindow, 1_000, PERIOD);
+    for world in World::both() {
+        assert!(world.at(TODAY_US).check(ME, &limit, 1_000).fits);
+        for into_us in
+            [0, 1, 999_999, 1_000_000, 1_000_001, 1_999_999, 2_000_000, 500_000_000, PERIOD_US - 1]
+        {
+            world.at(TODAY_US + PERIOD_US + into_us);
+            let weight = (1_000 * (PERIOD_US - into_us)).div_ceil(PERIOD_US);
+            let told = world.look(ME, &limit, 1_000 - weight + 1);
+            assert_eq!(told.reading.remaining, 1_000 - weight, "{into_us} {}", world.name());
+            let retry_us = told.reading.retry_after_us.unwrap();
+            let freed_us = (1_000 - weight + 1) * PERIOD_US / 1_000;
+            assert_eq!(into_us + retry_us, freed_us, "{into_us} {}", world.name());
+        }
+    }
+}
+
+/// ACCIDENTS A9. Three tiers were asked in three calls: those that passed were charged although
+/// another refused.
+#[test]
+fn a_refusal_by_one_tier_charges_no_other() {
+    for world in World::both() {
+        let (wide, narrow) = (each_algorithm(10, PERIOD), each_algorithm(1, PERIOD));
+        for (refusing, limit) in narrow.iter().enumerate() {
+            let who = refusing as u128;
+            assert!(world.check(100 + who, limit, 1).fits);
+            let mut costs: Vec<_> = wide.iter().map(|limit| (who, limit, 3)).collect();
+            costs.insert(refusing, (100 + who, limit, 1));
+            let told = world.decide(&costs);
+            assert!(!told.allowed);
+            let refused: Vec<usize> =
+                (0..costs.len()).filter(|tier| !told.tiers[*tier].fits).collect();
+            assert_eq!(refused, [refusing], "{}", world.name());
+            for limit in &wide {
+                assert_eq!(
+                    world.remaining(who, limit),
+                    10,
+                    "{} {}",
+                    limit.algorithm(),
+                    world.name()
+                );
+            }
+        }
+    }
+}
+
+/// ACCIDENTS A9. The same from the door: three rules, three subjects, one request.
+#[test]
+fn a_request_refused_by_one_rule_is_charged_to_none() {
+    let policy = r#"
+        [[rule]]
+        name = "everybody"
+        key = []
+        limits = ["10/day"]
+        [[rule]]
+        name = "tenant"
+        key = ["tenant"]
+        limits = [{ quota = "10/day", algorithm = "sliding-log" }]
+        [[rule]]
+        name = "user"
+        key = ["user"]
+        limits = ["2/day"]
+    "#;
+    let server = RedisServer::start();
+    let runtime = runtime();
+    for builder in [Limiter::builder(), Limiter::builder().redis(server.url()).timeout(PATIENCE)] {
+        let builder = builder.policy(Policy::from_toml(policy).unwrap());
+        let limiter = runtime.block_on(builder.build()).unwrap();
+        let request = Request::new().with("tenant", "t").with("user", "u");
+        let mut left = Vec::new();
+        for _ in 0..5 {
+            runtime.block_on(limiter.check(&request));
+            let peeked = runtime.block_on(limiter.peek(&request));
+            left.push(peeked.tiers().map(|tier| tier.remaining().unwrap()).collect::<Vec<_>>());
+        }
+        assert_eq!(left, [[9, 9, 1], [8, 8, 0], [8, 8, 0], [8, 8, 0], [8, 8, 0]]);
+    }
+}
+
+/// ACCIDENTS A14. The NOSCRIPT error of EVALSHA went to the caller: an outage after every failover.
+#[test]
+fn a_store_that_forgot_the_script_is_no_outage() {
+    let server = RedisServer::start();
+    let runtime = runtime();
+    let limiter =
+        runtime.block_on(Limiter::builder().redis(server.url()).timeout(PATIENCE).build()).unwrap();
+    for call in 0..10 {
+        assert_eq!(server.command(&["SCRIPT", "FLUSH"]).text(), "OK");
+        let decision = runtime.block_on(limiter.check_limit("me", &Limit::per_day(5), 1));
+        assert_eq!((decision.allowed(), decision.source()), (call < 5, Source::Store));
+    }
+    assert_eq!(limiter.stats().store_errors, 0);
+}

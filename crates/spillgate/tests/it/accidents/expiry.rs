@@ -1,0 +1,293 @@
+//! Keys that never die, state that dies too soon, and memory without a bound.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use spillgate::internals::algorithm::Intent;
+use spillgate::internals::engine::{Engine, Redis};
+use spillgate::internals::limit::NamedLimit;
+use spillgate::{Algorithm, Limit, Limiter, Source};
+use spillgate_testkit::{RedisServer, Reply};
+
+use crate::support::random::Random;
+use crate::support::script::Script;
+use crate::support::world::{
+    ME, PATIENCE, PERIOD, PERIOD_US, TODAY_US, World, ask, each_algorithm, keys, limit, named,
+    runtime,
+};
+
+/// ACCIDENTS 20. INCR came first and EXPIRE second: a client that died in between locked its
+/// subject out for ever.
+#[test]
+fn a_client_that_dies_at_any_byte_leaves_no_key_without_an_end() {
+    let server = RedisServer::start();
+    for (number, limit) in each_algorithm(10, PERIOD).iter().enumerate() {
+        let mut script = Script::new(&server, &format!("dies {number}"));
+        let command = encoded(&script.command(limit, 1, TODAY_US, TODAY_US));
+        let cuts = [1, command.len() / 2, command.len() - 40, command.len() - 1, command.len()];
+        for cut in cuts {
+            let mut client = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+            client.write_all(&command[..cut]).unwrap();
+            drop(client);
+            assert_every_key_ends(&server);
+        }
+    }
+}
+
+/// ACCIDENTS 21. The TTL was set only where the value was the increment: after a cost of two, or a
+/// refund, there was none.
+#[test]
+fn every_key_has_an_end_after_every_act() {
+    let world = World::on_redis(RedisServer::start());
+    let server = world.server.as_ref().unwrap();
+    let limits = each_algorithm(50, PERIOD);
+    let mut random = Random::new(21);
+    let mut receipts = Vec::new();
+    for _ in 0..300 {
+        let limit = random.pick(&limits);
+        let cost = 1 + random.spread(49);
+        match random.below(5) {
+            0 => drop(world.check(ME, limit, cost)),
+            1 => drop(world.force(ME, limit, cost)),
+            2 => receipts.extend(world.reserve(ME, limit, cost).map(|receipt| (limit, receipt))),
+            3 if !receipts.is_empty() => {
+                let (limit, receipt) =
+                    receipts.swap_remove(random.below(receipts.len() as u64) as usize);
+                world.give_back(ME, limit, receipt, random.below(receipt.amount + 1));
+            }
+            _ => drop(world.after(random.below(PERIOD_US / 5))),
+        }
+        assert_every_key_ends(server);
+    }
+    assert!(!keys(server).is_empty());
+}
+
+/// ACCIDENTS 23. Expiry was computed by the caller's clock: one two windows off made keys that were
+/// dead at birth, and never limited.
+#[test]
+fn a_caller_two_windows_off_still_limits_and_writes_the_same_ttl() {
+    let server = RedisServer::start();
+    let mut limits = each_algorithm(3, PERIOD);
+    limits.push(limit(Algorithm::FixedWindow, 3, "day"));
+    for (number, limit) in limits.iter().enumerate() {
+        let period_us = limit.limit().refill().unwrap().as_micros() as i64;
+        let mut ttls = Vec::new();
+        for windows in [0, -2, 2] {
+            let mut script = Script::new(&server, &format!("expiry {number} {windows}"));
+            let estimate_us = TODAY_US.saturating_add_signed(windows * period_us);
+            let fits = [(); 5].map(|()| script.check(limit, 1, TODAY_US, estimate_us).fits);
+            assert_eq!(fits, [true, true, true, false, false], "{}", limit.limit());
+            let longest =
+                keys(&server).iter().map(|key| server.command(&["PTTL", key]).integer()).max();
+            server.command(&["FLUSHALL"]);
+            ttls.push(longest.unwrap());
+        }
+        assert!(
+            ttls.iter().all(|ttl| (ttl - ttls[0]).abs() < 1_000),
+            "{}: {ttls:?} ms",
+            limit.limit()
+        );
+    }
+}
+
+/// ACCIDENTS 24. Cleaning up took a live client or an index of all keys.
+#[test]
+fn a_store_that_everybody_left_empties_itself() {
+    let server = RedisServer::start();
+    runtime().block_on(async {
+        let redis = Redis::connect(&server.url(), PATIENCE).await.unwrap();
+        for limit in each_algorithm(10, "50ms") {
+            for who in 0..20 {
+                redis.decide_one(&ask(Intent::Charge, &[(who, &limit, 3)])).await.unwrap();
+            }
+        }
+    });
+    assert!(server.command(&["DBSIZE"]).integer() > 0);
+    // The real clock is the point here. TTL ends at most 1 s after the state does.
+    for _ in 0..100 {
+        if server.command(&["DBSIZE"]).integer() == 0 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("left behind: {:?}", keys(&server));
+}
+
+/// ACCIDENTS 24. In memory, the dead were swept only by a task that could die itself. Here every
+/// new subject sweeps a little.
+#[test]
+fn dead_subjects_in_memory_make_way_for_new_ones() {
+    for limit in each_algorithm(10, "1s") {
+        let world = World::in_memory(1_000_000);
+        let Engine::Memory(memory) = &*world.engine else { panic!("in memory") };
+        for who in 0..50_000 {
+            // 500 are alive at a time.
+            world.at(TODAY_US + who / 500 * 2_000_000);
+            assert!(world.check(u128::from(who), &limit, 1).fits);
+        }
+        let held = memory.len();
+        assert!(held < 4_000, "{held} of 50,000 {}s are left", limit.algorithm());
+        assert_eq!(memory.evictions().live, 0);
+    }
+}
+
+/// ACCIDENTS 25. Local maps grew with every key they saw, or threw out the very subjects that were
+/// being refused.
+#[test]
+fn memory_is_flat_over_a_million_subjects_and_forgets_nobody_who_matters() {
+    let evidence = std::env::var_os("SPILLGATE_EVIDENCE").is_some();
+    let subjects: u128 = if evidence { 10_000_000 } else { 1_000_000 };
+    let world = World::in_memory(20_000);
+    let Engine::Memory(memory) = &*world.engine else { panic!("in memory") };
+    let bucket = named(Limit::per_day(10));
+    let limits = each_algorithm(10, "366d");
+    let first = 1_000_000_000_u128;
+    // For each algorithm: those who are exhausted, and an open reservation each.
+    for limit in &limits {
+        for who in first..first + 50 {
+            assert!(world.check(who, limit, 10).fits);
+            assert!(world.reserve(who + 50, limit, 4).is_some());
+        }
+    }
+    let mut peak = 0;
+    for who in 0..subjects {
+        memory.decide(&ask(Intent::Charge, &[(who, &bucket, 1)]));
+        if who == subjects / 2 {
+            peak = memory.bytes();
+        }
+    }
+    println!(
+        "{subjects} subjects, {} held in {} bytes: {:?}",
+        memory.len(),
+        memory.bytes(),
+        memory.evictions()
+    );
+    assert!(memory.bytes() <= peak + peak / 10, "{} bytes after {peak}", memory.bytes());
+    // Rounded up for each of 64 shards, and a tier that those who find no room share.
+    assert!(memory.len() <= 20_000 + 2 * 64, "{} tiers", memory.len());
+    assert!(memory.evictions().live > 0, "they were counted");
+    for limit in &limits {
+        for who in first..first + 50 {
+            assert!(
+                !world.look(who, limit, 1).fits,
+                "an exhausted {} was forgotten",
+                limit.algorithm()
+            );
+            assert_eq!(
+                world.remaining(who + 50, limit),
+                6,
+                "a reserved {} was forgotten",
+                limit.algorithm()
+            );
+        }
+    }
+}
+
+/// ACCIDENTS 25. Full of exhausted subjects, a map either grew or let them all in again.
+#[test]
+fn a_memory_full_of_exhausted_subjects_lets_new_ones_share_a_limit() {
+    for limit in each_algorithm(1, PERIOD) {
+        let world = World::in_memory(64);
+        let Engine::Memory(memory) = &*world.engine else { panic!("in memory") };
+        let admitted: Vec<u128> =
+            (0..5_000).filter(|who| world.check(*who, &limit, 1).fits).collect();
+        // Each of 64 shards holds one of its own, and one that all others share.
+        assert!(admitted.len() <= 128, "{} admitted {}", limit.algorithm(), admitted.len());
+        assert!(admitted.iter().all(|who| !world.check(*who, &limit, 1).fits));
+        assert!(memory.len() <= 128 && memory.evictions().overflowed > 4_000);
+        assert_eq!(memory.evictions().live, 0, "{}", limit.algorithm());
+    }
+}
+
+/// ACCIDENTS 26. A store out of memory answered OOM errors, which went to the caller or let
+/// everybody in. Here they are an outage: decided by the rule, charged nowhere, over when it ends.
+#[test]
+fn a_store_out_of_memory_is_an_outage_and_heals() {
+    for version in RedisServer::versions() {
+        let server = RedisServer::start_with(&version.path, &["--maxmemory-policy", "noeviction"]);
+        let runtime = runtime();
+        let limiter = runtime
+            .block_on(Limiter::builder().redis(server.url()).timeout(PATIENCE).build())
+            .unwrap();
+        let sources = |key: &str| -> Vec<Source> {
+            let limits = each_algorithm(160, "366d");
+            let one = |limit: &NamedLimit| {
+                runtime.block_on(limiter.check_limit(key, limit.limit(), 1)).source()
+            };
+            limits.iter().map(one).collect()
+        };
+        assert_eq!(sources("me"), [Source::Store; 5], "{}", version.name);
+        let kept = dumps(&server);
+        assert_eq!(server.command(&["CONFIG", "SET", "maxmemory", "1mb"]).text(), "OK");
+        let full = server.command(&["SET", "junk", "junk"]);
+        assert!(matches!(&full, Reply::Error(text) if text.starts_with("OOM")), "{full:?}");
+        assert_eq!(sources("me"), [Source::Fallback; 5], "{}", version.name);
+        assert_eq!(sources("you"), [Source::Fallback; 5], "{}", version.name);
+        assert_eq!((limiter.stats().degraded, limiter.stats().store_errors), (10, 10));
+        assert_eq!(dumps(&server), kept, "nothing was charged on {}", version.name);
+        server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+        assert_eq!(sources("me"), [Source::Store; 5], "{}", version.name);
+    }
+}
+
+/// ACCIDENTS 26. Eviction resets limits: with allkeys-lru a subject may get one fresh allowance, and
+/// never an error. (Warning of that setting at the start is another matter.)
+#[test]
+fn a_store_that_evicts_goes_on_deciding() {
+    let server = RedisServer::start_with(
+        &RedisServer::versions()[0].path,
+        &["--maxmemory-policy", "allkeys-lru"],
+    );
+    let runtime = runtime();
+    let limiter =
+        runtime.block_on(Limiter::builder().redis(server.url()).timeout(PATIENCE).build()).unwrap();
+    let info = server.command(&["INFO", "memory"]);
+    let used: u64 = info
+        .text()
+        .lines()
+        .find_map(|line| line.strip_prefix("used_memory:"))
+        .unwrap()
+        .parse()
+        .unwrap();
+    server.command(&["CONFIG", "SET", "maxmemory", &(used + 300_000).to_string()]);
+    for limit in each_algorithm(3, "366d") {
+        let check = |key: &str| {
+            let decision = runtime.block_on(limiter.check_limit(key, limit.limit(), 1));
+            assert_eq!(decision.source(), Source::Store, "{}", limit.algorithm());
+            decision.allowed()
+        };
+        let mut hot = 0;
+        for who in 0..1_500 {
+            hot += u32::from(check("hot"));
+            assert!(check(&who.to_string()), "a new subject was refused");
+        }
+        println!("{}: the hot subject was admitted {hot} times by a limit of 3", limit.algorithm());
+        assert!((3..1_500).contains(&hot));
+    }
+    let evicted = server.command(&["INFO", "stats"]);
+    assert!(!evicted.text().contains("evicted_keys:0\r"), "the test needs more subjects");
+}
+
+#[track_caller]
+fn assert_every_key_ends(server: &RedisServer) {
+    for key in keys(server) {
+        let ttl_ms = server.command(&["PTTL", &key]).integer();
+        // Gone meanwhile is an end, too.
+        assert!(ttl_ms > 0 || ttl_ms == -2, "{key} has no end");
+    }
+}
+
+fn dumps(server: &RedisServer) -> Vec<Reply> {
+    keys(server).iter().map(|key| server.command(&["DUMP", key])).collect()
+}
+
+fn encoded(command: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", command.len()).into_bytes();
+    for word in command {
+        bytes.extend(format!("${}\r\n", word.len()).into_bytes());
+        bytes.extend(word);
+        bytes.extend(b"\r\n");
+    }
+    bytes
+}

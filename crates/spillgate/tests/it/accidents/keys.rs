@@ -1,0 +1,309 @@
+//! Keys that collide, stores that forget, and scripts under load.
+
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::Duration;
+
+use spillgate::internals::algorithm::Intent;
+use spillgate::internals::engine::redis::script_text;
+use spillgate::{Cost, Limit, Limiter, Policy, Question, Request};
+use spillgate_testkit::{RedisServer, Reply};
+
+use crate::support::storm;
+use crate::support::world::{
+    AGES, ME, PATIENCE, PERIOD, World, ask, each_algorithm, keys, named, runtime,
+};
+
+/// ACCIDENTS 31. Parts of a key were glued without a separator: two subjects shared one.
+#[test]
+fn two_subjects_share_a_key_only_if_they_are_one() {
+    let server = RedisServer::start();
+    let runtime = runtime();
+    let (position, name) = (Limit::per_day(1), &Limit::per_day(1).named("other"));
+    for builder in [Limiter::builder(), Limiter::builder().redis(server.url()).timeout(PATIENCE)] {
+        let limiter = runtime.block_on(builder.build()).unwrap();
+        let subjects = [
+            ("a", "bc"),
+            ("ab", "c"),
+            ("abc", ""),
+            ("", "abc"),
+            ("a:b", "c"),
+            ("a", "b:c"),
+            ("a}", "{b"),
+            ("{a}", "b"),
+            ("a\0b", ""),
+            ("a", "\0b"),
+            ("A", "bc"),
+            ("a", "bc "),
+            ("ä", "b"),
+            ("a\u{308}", "b"),
+        ];
+        let question = |(domain, key), limit: &Limit| Question::AdHoc {
+            domain,
+            key,
+            limit: limit.clone(),
+            cost: Cost::requests(1),
+        };
+        for limit in [&position, name] {
+            let questions = subjects.map(|subject| question(subject, limit));
+            let first = runtime.block_on(limiter.decide(&questions));
+            assert!(first.iter().all(|decision| decision.allowed()), "two subjects share a key");
+            let again = runtime.block_on(limiter.decide(&questions));
+            assert!(again.iter().all(|decision| !decision.allowed()), "one subject has two keys");
+        }
+    }
+}
+
+/// ACCIDENTS 31. The same with the attributes of a rule's key.
+#[test]
+fn two_requests_share_a_tier_only_if_all_their_attributes_agree() {
+    let policy = r#"
+        [[rule]]
+        name = "pair"
+        key = ["first", "second"]
+        limits = ["1/day"]
+    "#;
+    let server = RedisServer::start();
+    let runtime = runtime();
+    for builder in [Limiter::builder(), Limiter::builder().redis(server.url()).timeout(PATIENCE)] {
+        let builder = builder.policy(Policy::from_toml(policy).unwrap());
+        let limiter = runtime.block_on(builder.build()).unwrap();
+        let check = |first: &[u8], second: &[u8]| {
+            let request = Request::new().with("second", second).with("first", first);
+            runtime.block_on(limiter.check(&request)).allowed()
+        };
+        let pairs: [(&[u8], &[u8]); 8] = [
+            (b"a", b"bc"),
+            (b"ab", b"c"),
+            (b"bc", b"a"),
+            (b"", b"abc"),
+            (b"abc", b""),
+            (b"a\0", b"bc"),
+            (b"a", b"\0bc"),
+            (b"\xff\xfe", b"\x80"),
+        ];
+        assert!(pairs.iter().all(|(first, second)| check(first, second)), "two share a tier");
+        assert!(!pairs.iter().any(|(first, second)| check(first, second)), "one has two tiers");
+    }
+}
+
+/// ACCIDENTS 33. FLUSHDB was the way to clear.
+#[test]
+fn a_reset_forgets_one_subject_and_nothing_of_anybody_elses() {
+    let world = World::on_redis(RedisServer::start());
+    let server = world.server.as_ref().unwrap();
+    let foreign = ["session:1", "sg", "sg1", "sg1:", "sg1:{me}:x", "{sg1}"];
+    foreign.iter().for_each(|key| assert_eq!(server.command(&["SET", key, "theirs"]).text(), "OK"));
+    let limits = each_algorithm(3, PERIOD);
+    for limit in &limits {
+        [ME, 1].iter().for_each(|who| assert!(world.check(*who, limit, 3).fits));
+    }
+    world.reset(ME, &limits);
+    for limit in &limits {
+        assert_eq!(world.remaining(ME, limit), 3, "{}", limit.algorithm());
+        assert_eq!(world.remaining(1, limit), 0, "{} of another subject", limit.algorithm());
+    }
+    world.reset(1, &limits);
+    assert_eq!(keys(server).len(), foreign.len(), "{:?}", keys(server));
+    foreign.iter().for_each(|key| assert_eq!(server.command(&["GET", key]).text(), "theirs"));
+}
+
+/// ACCIDENTS 33. Whatever stands under one of our keys was taken for ours.
+#[test]
+fn what_is_not_ours_is_an_error_and_stays_as_it_is() {
+    for limit in each_algorithm(3, PERIOD) {
+        let world = World::on_redis(RedisServer::start());
+        let server = world.server.as_ref().unwrap();
+        world.check(ME, &limit, 1);
+        let ours = keys(server);
+        for key in &ours {
+            server.command(&["SET", key, "\u{7f}theirs"]);
+            let told = world.try_check(ME, &limit, 1);
+            assert!(told.is_err(), "{} read {key}: {told:?}", limit.algorithm());
+            assert_eq!(server.command(&["GET", key]).text(), "\u{7f}theirs");
+            world.reset(ME, std::slice::from_ref(&limit));
+            assert!(world.check(ME, &limit, 1).fits);
+        }
+    }
+}
+
+/// ACCIDENTS 34. NOSCRIPT after SCRIPT FLUSH surfaced, above all inside a pipeline. (Fail-over and
+/// new nodes belong to the topologies.)
+#[test]
+fn scripts_flushed_under_load_surface_nowhere() {
+    let server = RedisServer::start();
+    let threads = storm::threads();
+    let engine = storm::engine(&threads, Some(&server.url()));
+    let limits = each_algorithm(500, AGES);
+    thread::scope(|scope| {
+        let flush = scope.spawn(|| {
+            for _ in 0..100 {
+                server.command(&["SCRIPT", "FLUSH"]);
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        for limit in &limits {
+            // An error would be a panic in there.
+            assert_eq!(
+                storm::admitted(&threads, &engine, &[(ME, limit)], [1; 800]),
+                500,
+                "{}",
+                limit.algorithm()
+            );
+        }
+        flush.join().unwrap();
+    });
+}
+
+/// ACCIDENTS 35. Read, then write: callers at the same time all read the same, and all were let in.
+#[test]
+fn a_thousand_callers_at_once_are_admitted_to_the_limit() {
+    let server = RedisServer::start();
+    for url in [None, Some(server.url())] {
+        let threads = storm::threads();
+        let engine = storm::engine(&threads, url.as_deref());
+        for limit in each_algorithm(300, AGES) {
+            let admitted = storm::admitted(&threads, &engine, &[(ME, &limit)], [1; 1_000]);
+            assert_eq!(admitted, 300, "{} with {url:?}", limit.algorithm());
+            // And over three subjects, locked in whatever order they come.
+            let tiers = [(1, &limit), (2, &limit), (3, &limit)];
+            let admitted = storm::admitted(&threads, &engine, &tiers, [1; 1_000]);
+            assert_eq!(admitted, 300, "{} three tiers with {url:?}", limit.algorithm());
+        }
+    }
+}
+
+/// ACCIDENTS 36. Compare-and-swap gave up on hot keys after some tries: refused, with room left.
+#[test]
+fn nobody_is_refused_on_a_hot_key_while_there_is_room() {
+    let server = RedisServer::start();
+    for url in [None, Some(server.url())] {
+        let threads = storm::threads();
+        let engine = storm::engine(&threads, url.as_deref());
+        for limit in each_algorithm(1_000, AGES) {
+            let admitted = storm::admitted(&threads, &engine, &[(ME, &limit)], [1; 1_000]);
+            assert_eq!(admitted, 1_000, "{} with {url:?}", limit.algorithm());
+        }
+    }
+}
+
+/// ACCIDENTS 37. Members of a sorted set collided: calls in one instant counted as one.
+#[test]
+fn ten_thousand_calls_in_one_instant_all_count() {
+    for world in World::both() {
+        for limit in each_algorithm(10_000, PERIOD) {
+            for batch in 0..10 {
+                assert_eq!(world.check_times(1_000, (ME, &limit, 1)), 1_000, "batch {batch}");
+            }
+            assert_eq!(
+                world.check_times(100, (ME, &limit, 1)),
+                0,
+                "{} {}",
+                limit.algorithm(),
+                world.name()
+            );
+            assert_eq!(world.remaining(ME, &limit), 0);
+        }
+    }
+}
+
+/// ACCIDENTS 38. `unpack` ended at 8,000 elements: large costs and large batches were errors.
+#[test]
+fn a_cost_of_a_million_and_a_batch_of_a_thousand_are_nothing_special() {
+    for world in World::both() {
+        for limit in each_algorithm(1_000_000, PERIOD) {
+            assert!(world.check(0, &limit, 999_000).fits, "{} {}", limit.algorithm(), world.name());
+            assert_eq!(world.check_times(1_200, (0, &limit, 1)), 1_000, "{}", world.name());
+            let receipt = world.reserve(1, &limit, 1_000_000).unwrap();
+            assert_eq!(
+                world.give_back(1, &limit, receipt, 1_000_000),
+                1_000_000,
+                "{} {}",
+                limit.algorithm(),
+                world.name()
+            );
+        }
+    }
+}
+
+/// ACCIDENTS 38. Another brother: a batch over a thousand subjects, each with tiers of all kinds.
+#[test]
+fn a_batch_over_a_thousand_subjects_judges_each() {
+    for world in World::both() {
+        let limits = each_algorithm(1, PERIOD);
+        let costs: Vec<Vec<_>> =
+            (0..1_000).map(|who| limits.iter().map(|limit| (who, limit, 1)).collect()).collect();
+        let asks: Vec<_> = costs.iter().map(|costs| ask(Intent::Charge, costs)).collect();
+        for fits in [true, false] {
+            let told = world.decide_each(&asks);
+            assert_eq!(told.len(), 1_000);
+            assert!(told.iter().all(|told| told.allowed == fits), "{}", world.name());
+        }
+    }
+}
+
+/// ACCIDENTS 39. Scripts used commands that newer servers deprecate, or relied on replication by
+/// script.
+#[test]
+fn every_server_at_hand_runs_the_script_and_deprecates_nothing_in_it() {
+    let text = script_text();
+    let named = |call| text.split(call).skip(1).filter_map(|rest| rest.split('\'').next());
+    let commands: BTreeSet<&str> = named("redis.call('").chain(named("redis.pcall('")).collect();
+    assert!(commands.contains("TIME") && commands.contains("SET"), "{commands:?}");
+    for version in RedisServer::versions() {
+        let server = RedisServer::start_with(&version.path, &[]);
+        for command in &commands {
+            // Before 7.0 there is nothing to ask.
+            let Reply::Array(docs) = server.command(&["COMMAND", "DOCS", command]) else {
+                continue;
+            };
+            let docs = format!("{docs:?}");
+            assert!(!docs.contains("deprecated_since") && docs.len() > 100, "{command}: {docs}");
+        }
+        let world = World::on_redis(server);
+        for limit in each_algorithm(10, PERIOD) {
+            assert!(world.check(ME, &limit, 4).fits, "{}", version.name);
+            let receipt = world.reserve(ME, &limit, 5).unwrap();
+            assert_eq!(world.check(ME, &limit, 1).reading.remaining, 0);
+            assert!(!world.check(ME, &limit, 1).fits, "{} {}", limit.algorithm(), version.name);
+            assert_eq!(
+                world.give_back(ME, &limit, receipt, 2),
+                2,
+                "{} {}",
+                limit.algorithm(),
+                version.name
+            );
+            assert_eq!(world.force(ME, &limit, 7).reading.remaining, 0);
+            world.reset(ME, &[limit]);
+        }
+        assert_eq!(keys(world.server.as_ref().unwrap()), Vec::<String>::new());
+    }
+}
+
+/// ACCIDENTS 54. `per_second(n)` meant once every n seconds. (Every constructor's documentation
+/// holds an example, too.)
+#[test]
+fn every_constructor_means_what_it_says() {
+    for (limit, quota, again_us) in [
+        (Limit::per_second(5), "5/second", 200_000),
+        (Limit::per_minute(5), "5/minute", 12_000_000),
+        (Limit::per_hour(5), "5/hour", 720_000_000),
+        (Limit::per_day(5), "5/day", 17_280_000_000),
+        (Limit::per(5, Duration::from_secs(10)), "5/10s", 2_000_000),
+        (Limit::per(5, Duration::from_millis(1)), "5/1ms", 200),
+    ] {
+        assert_eq!(limit, Limit::parse(quota).unwrap());
+        let (world, limit) = (World::in_memory(1_000), named(limit));
+        assert!(world.check(ME, &limit, 5).fits, "{quota}: five at once");
+        assert!(
+            !world.after(again_us - 1).check(ME, &limit, 1).fits,
+            "{quota}: no sixth before its time"
+        );
+        assert!(world.after(1).check(ME, &limit, 1).fits, "{quota}: one every {again_us} us");
+    }
+    let (world, slots) =
+        (World::in_memory(1_000), named(Limit::concurrent(5, Duration::from_secs(10))));
+    assert!(world.check(ME, &slots, 5).fits);
+    assert!(!world.after(9_999_999).check(ME, &slots, 1).fits);
+    assert!(world.after(1).check(ME, &slots, 5).fits, "all five are free after 10 s");
+}

@@ -1,0 +1,243 @@
+//! What stands in Redis: a denial leaves every byte as it was, and nothing stays longer than it
+//! matters, nor shorter.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use spillgate::Algorithm;
+use spillgate::internals::algorithm::{self, Intent, State, Tier};
+use spillgate::internals::limit::NamedLimit;
+use spillgate_testkit::RedisServer;
+
+use crate::support::random::Random;
+use crate::support::target::numbers;
+use crate::support::world::{ME, PERIOD, PERIOD_US, World, each_algorithm, keys, limit};
+
+/// ACCIDENTS 17. Tiers leaked when one refused; and 8, 9: refusals were written.
+#[test]
+fn a_denial_leaves_every_byte_of_every_tier_but_for_a_re_base() {
+    let mut tally = Tally::default();
+    for seed in 0..3 {
+        let mut store = Mirrored::new(seed);
+        for _ in 0..300 {
+            let costs = store.random_costs();
+            let before = store.world.stored();
+            let (allowed, rebased) = store.decide(&costs);
+            let after = store.world.stored();
+            match (allowed, rebased) {
+                (true, _) => tally.allowed += 1,
+                (false, true) => tally.rebased += 1,
+                (false, false) => {
+                    tally.denied += 1;
+                    assert_eq!(after, before, "seed {seed}: {costs:?}");
+                }
+            }
+        }
+    }
+    println!("{tally:?}");
+    // Else this test has become easier than it says.
+    assert!(tally.allowed > 100 && tally.denied > 100 && tally.rebased > 10, "{tally:?}");
+}
+
+/// ACCIDENTS 22. The TTL was shorter than the state's life, and limits were forgotten; or far
+/// longer, and the store filled with what nobody needed.
+#[test]
+fn a_key_lives_until_its_state_is_irrelevant_and_a_tenth_longer_at_most() {
+    for seed in 10..13 {
+        let mut store = Mirrored::new(seed);
+        let mut seen = BTreeSet::new();
+        for _ in 0..300 {
+            let costs = store.random_costs();
+            store.decide(&costs);
+            for (key, until_us) in store.written_keys() {
+                let ttl_ms = store.ttl_ms(&key);
+                let until_ms = until_us.div_ceil(1_000) as i64;
+                let most_ms = until_ms + (until_ms / 10).max(1_000);
+                assert!(
+                    (until_ms..=most_ms).contains(&ttl_ms),
+                    "seed {seed}: {key} lives {ttl_ms} ms and matters for {until_ms} ms: {costs:?}"
+                );
+                seen.insert(key);
+            }
+        }
+        // Each subject's value, and the keys that its logs and slots have beside it.
+        assert!(seen.len() >= 3 * SUBJECTS, "{seen:?}");
+    }
+}
+
+/// ACCIDENTS 17. Another brother: all small states of a subject stand in one value, and a charge to
+/// one of them wrote the value without the others.
+#[test]
+fn a_charge_to_one_limit_keeps_what_its_neighbours_hold() {
+    let world = World::on_redis(RedisServer::start());
+    let limits: Vec<NamedLimit> = (0..3).flat_map(neighbours).collect();
+    let mut remaining = vec![100; limits.len()];
+    for _ in 0..2 {
+        for (charged, limit) in limits.iter().enumerate() {
+            assert!(world.check(ME, limit, 1).fits);
+            remaining[charged] -= 1;
+            let left: Vec<u64> = limits.iter().map(|limit| world.remaining(ME, limit)).collect();
+            assert_eq!(left, remaining, "after a charge to {} {}", limit.algorithm(), limit.name());
+        }
+    }
+}
+
+/// A limit of each algorithm by the same name: at the first position, at the second, or a name of
+/// its own.
+fn neighbours(kind: usize) -> Vec<NamedLimit> {
+    let named = |limit: NamedLimit| match kind {
+        2 => NamedLimit::new(limit.limit().clone().named("own"), 0),
+        position => NamedLimit::new(limit.limit().clone(), position),
+    };
+    each_algorithm(100, PERIOD).into_iter().map(named).collect()
+}
+
+/// A Redis engine beside the pure algorithms, tier by tier.
+struct Mirrored {
+    world: World,
+    random: Random,
+    tiers: Vec<MirroredTier>,
+    written: Vec<usize>,
+}
+
+struct MirroredTier {
+    who: u128,
+    limit: NamedLimit,
+    state: Option<State>,
+    /// The keys that it is stored under: the value that it shares, its own, or both.
+    keys: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct TierCost {
+    tier: usize,
+    cost: u64,
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    allowed: u32,
+    denied: u32,
+    rebased: u32,
+}
+
+impl Mirrored {
+    fn new(seed: u64) -> Mirrored {
+        let world = World::on_redis(RedisServer::start());
+        let mut tiers = Vec::new();
+        for who in 0..SUBJECTS as u128 {
+            for (place, (count, period)) in
+                [(4, "1000s"), (30, "3600s"), (200, "100s")].into_iter().enumerate()
+            {
+                tiers.extend(Algorithm::ALL.map(|algorithm| {
+                    let limit =
+                        NamedLimit::new(limit(algorithm, count, period).limit().clone(), place);
+                    // Alone on the server it shows its keys.
+                    world.check(who, &limit, 1);
+                    let keys = keys(world.server.as_ref().unwrap());
+                    world.reset(who, std::slice::from_ref(&limit));
+                    MirroredTier { who, limit, state: None, keys }
+                }));
+            }
+        }
+        Mirrored { world, random: Random::new(seed), tiers, written: Vec::new() }
+    }
+
+    /// Goes to the next instant, and chooses what to ask there.
+    fn random_costs(&mut self) -> Vec<TierCost> {
+        if self.random.one_in(20) {
+            // Further than any tier tolerates, and all of them are asked about it.
+            self.use_what_is_gone();
+            let back_us = 1_000_001 + self.random.below(PERIOD_US);
+            self.step(-(back_us as i64));
+            return (0..self.tiers.len()).map(|tier| TierCost { tier, cost: 1 }).collect();
+        }
+        if self.random.one_in(2) {
+            let step_us = self.random.spread(PERIOD_US / 20);
+            self.step(step_us as i64);
+        }
+        let mut places = BTreeSet::new();
+        for _ in 0..=self.random.below(6) {
+            places.insert(self.random.below(self.tiers.len() as u64) as usize);
+        }
+        let mut costs: Vec<TierCost> = Vec::new();
+        for tier in places {
+            let capacity = self.tiers[tier].limit.limit().capacity().unwrap();
+            costs.push(TierCost { tier, cost: 1 + self.random.spread(capacity / 3) });
+        }
+        costs
+    }
+
+    /// A step back would find it again, if the store has not forgotten it yet.
+    fn use_what_is_gone(&mut self) {
+        let now_us = self.world.now_us();
+        for tier in &mut self.tiers {
+            if tier.state.as_ref().is_some_and(|state| state.gone_us() <= now_us) {
+                self.world.force(tier.who, &tier.limit, 1);
+                let mut here = [Tier::new(numbers(&tier.limit), 1, 0, tier.state.take())];
+                algorithm::force(&mut here, now_us);
+                tier.state = here[0].state.take();
+            }
+        }
+    }
+
+    /// Moves the clock by which all is decided, and Redis's own, by which keys expire.
+    fn step(&mut self, by_us: i64) {
+        self.world.at(self.world.now_us().saturating_add_signed(by_us));
+        let by_ms = (by_us / 1_000).to_string();
+        self.world.server.as_ref().unwrap().command(&["EVAL", STEP, "0", &by_ms]);
+    }
+
+    /// Decides here and there alike; answers whether it was allowed, and whether a denial wrote
+    /// a re-base.
+    fn decide(&mut self, costs: &[TierCost]) -> (bool, bool) {
+        let asked: Vec<_> = costs
+            .iter()
+            .map(|cost| (self.tiers[cost.tier].who, &self.tiers[cost.tier].limit, cost.cost))
+            .collect();
+        let told = self.world.decide(&asked);
+        let mut stepped: Vec<Tier<'_>> = costs
+            .iter()
+            .zip(&asked)
+            .map(|(cost, (_, limit, _))| {
+                Tier::new(numbers(limit), cost.cost, 0, self.tiers[cost.tier].state.clone())
+            })
+            .collect();
+        let allowed = algorithm::step(&mut stepped, Intent::Charge, self.world.now_us());
+        assert_eq!(told.allowed, allowed, "{costs:?}");
+        for (told, stepped) in told.tiers.iter().zip(&stepped) {
+            assert_eq!(told.reading, stepped.reading, "{}: {:?}", stepped.numbers, stepped.state);
+        }
+        let after: Vec<_> = stepped.into_iter().map(|tier| (tier.state, tier.changed)).collect();
+        self.written.clear();
+        for (cost, (state, changed)) in costs.iter().zip(after) {
+            self.tiers[cost.tier].state = state;
+            if changed {
+                self.written.push(cost.tier);
+            }
+        }
+        (allowed, !allowed && !self.written.is_empty())
+    }
+
+    /// The keys that the last decision wrote, and how long what is in them matters.
+    fn written_keys(&self) -> BTreeMap<String, u64> {
+        let now_us = self.world.now_us();
+        let keys: BTreeSet<&String> =
+            self.written.iter().flat_map(|tier| &self.tiers[*tier].keys).collect();
+        let until = |key: &String| {
+            let stored = self.tiers.iter().filter(|tier| tier.keys.contains(key));
+            let gone = stored.filter_map(|tier| Some(tier.state.as_ref()?.gone_us()));
+            gone.max().unwrap_or(0).saturating_sub(now_us)
+        };
+        keys.into_iter().map(|key| (key.clone(), until(key))).collect()
+    }
+
+    fn ttl_ms(&self, key: &str) -> i64 {
+        self.world.server.as_ref().unwrap().command(&["PTTL", key]).integer()
+    }
+}
+
+const SUBJECTS: usize = 3;
+const STEP: &str = "
+for _, key in ipairs(redis.call('KEYS', '*')) do
+    redis.call('PEXPIRE', key, redis.call('PTTL', key) - ARGV[1])
+end";

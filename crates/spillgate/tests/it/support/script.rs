@@ -1,0 +1,112 @@
+//! The script itself under a TIME of the test's choosing, so that the store's clock and a caller's
+//! idea of it can differ as they do in a fleet.
+
+use spillgate::Algorithm;
+use spillgate::internals::engine::redis::script_text;
+use spillgate::internals::limit::NamedLimit;
+use spillgate_testkit::{Connection, RedisServer, Reply};
+
+use super::target::numbers;
+
+pub(crate) struct Script {
+    connection: Connection,
+    text: String,
+    keys: [String; 2],
+    calls: u64,
+}
+
+/// What one check was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Said {
+    /// When it was decided.
+    pub(crate) now_us: u64,
+    pub(crate) fits: bool,
+}
+
+impl Script {
+    pub(crate) fn new(server: &RedisServer, who: &str) -> Script {
+        let keys = [format!("script:{{{who}}}"), format!("script:{{{who}}}:own")];
+        let text = format!("{FAKED_TIME}{}", script_text());
+        Script { connection: server.connect(), text, keys, calls: 0 }
+    }
+
+    /// A check at the store's time by a caller who takes it to be `estimate_us`; who is told that
+    /// the store's time lies in no window that he sent asks again with it, as the engine does.
+    pub(crate) fn check(
+        &mut self,
+        limit: &NamedLimit,
+        cost: u64,
+        store_us: u64,
+        estimate_us: u64,
+    ) -> Said {
+        let mut answer = self.run(limit, cost, store_us, estimate_us);
+        if answer[1] == OUTSIDE {
+            answer = self.run(limit, cost, store_us, answer[0] as u64);
+        }
+        Said { now_us: answer[0] as u64, fits: answer[1] == 1 }
+    }
+
+    /// The bytes of the command that such a check is.
+    pub(crate) fn command(
+        &mut self,
+        limit: &NamedLimit,
+        cost: u64,
+        store_us: u64,
+        estimate_us: u64,
+    ) -> Vec<Vec<u8>> {
+        self.calls += 1;
+        let own =
+            u64::from(matches!(limit.algorithm(), Algorithm::SlidingLog | Algorithm::Concurrency))
+                * 2;
+        let mut program = vec![ASK_TIME, self.calls, 1, 1 + limit.algorithm() as u64, 0, 0];
+        numbers(limit).words(&mut program, estimate_us);
+        program.extend([CHARGE, 1, 1, own, 1, cost, 0]);
+        let (seconds, us) = (store_us / 1_000_000, store_us % 1_000_000);
+        let words: [&[u8]; 8] = [
+            b"EVAL",
+            self.text.as_bytes(),
+            b"2",
+            self.keys[0].as_bytes(),
+            self.keys[1].as_bytes(),
+            &packed(&program),
+            // As TIME answers: two numbers as text, the second not padded.
+            &seconds.to_string().into_bytes(),
+            &us.to_string().into_bytes(),
+        ];
+        words.map(<[u8]>::to_vec).into()
+    }
+
+    fn run(&mut self, limit: &NamedLimit, cost: u64, store_us: u64, estimate_us: u64) -> Vec<i64> {
+        let command = self.command(limit, cost, store_us, estimate_us);
+        match self.connection.command(&command).unwrap() {
+            Reply::Array(integers) => integers.iter().map(Reply::integer).collect(),
+            other => panic!("the script answered {other:?}"),
+        }
+    }
+}
+
+/// One msgpack array of 64-bit numbers.
+fn packed(program: &[u64]) -> Vec<u8> {
+    let mut packed = vec![0xdd];
+    packed.extend((program.len() as u32).to_be_bytes());
+    for word in program {
+        packed.push(0xcf);
+        packed.extend(word.to_be_bytes());
+    }
+    packed
+}
+
+const FAKED_TIME: &str = "
+local real = redis
+local redis = setmetatable({
+    call = function(command, ...)
+        if command == 'TIME' then
+            return { ARGV[2], ARGV[3] }
+        end
+        return real.call(command, ...)
+    end,
+}, { __index = real })
+";
+const ASK_TIME: u64 = 0;
+const CHARGE: u64 = 0;
+const OUTSIDE: i64 = -2;

@@ -1,0 +1,48 @@
+//! Many callers at once.
+
+use std::sync::Arc;
+
+use spillgate::internals::algorithm::Intent;
+use spillgate::internals::engine::{Engine, Memory, Redis};
+use spillgate::internals::limit::NamedLimit;
+use spillgate::internals::time::Clock;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use super::world::{PATIENCE, TODAY_US, ask};
+
+/// An engine in memory where there is no url, and by the store's own clock where there is one.
+pub(crate) fn engine(runtime: &Runtime, url: Option<&str>) -> Arc<Engine> {
+    Arc::new(match url {
+        None => Engine::Memory(Memory::new(100_000, Clock::given(TODAY_US))),
+        Some(url) => Engine::Redis(runtime.block_on(Redis::connect(url, PATIENCE)).unwrap()),
+    })
+}
+
+/// Runs on threads enough to meet.
+pub(crate) fn threads() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap()
+}
+
+/// One caller for each of `costs`, all at once, each charging all `tiers`; how many were admitted.
+pub(crate) fn admitted(
+    runtime: &Runtime,
+    engine: &Arc<Engine>,
+    tiers: &[(u128, &NamedLimit)],
+    costs: impl IntoIterator<Item = u64>,
+) -> usize {
+    let tiers: Arc<[(u128, NamedLimit)]> =
+        tiers.iter().map(|(who, limit)| (*who, (*limit).clone())).collect();
+    let mut callers = JoinSet::new();
+    for cost in costs {
+        let (engine, tiers) = (Arc::clone(engine), Arc::clone(&tiers));
+        callers.spawn_on(
+            async move {
+                let costs: Vec<_> = tiers.iter().map(|(who, limit)| (*who, limit, cost)).collect();
+                engine.decide_one(&ask(Intent::Charge, &costs)).await.unwrap().allowed
+            },
+            runtime.handle(),
+        );
+    }
+    runtime.block_on(callers.join_all()).into_iter().filter(|allowed| *allowed).count()
+}

@@ -1,0 +1,262 @@
+//! An engine and the time it lives in, in the test's hand: the same acts on memory and on a real
+//! Redis.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillgate::internals::algorithm::{Charge, GiveBack, Intent};
+use spillgate::internals::engine::{
+    Ask, AskTier, Change, Engine, Memory, Redis, StoreError, Told, ToldTier,
+};
+use spillgate::internals::limit::NamedLimit;
+use spillgate::internals::subject::SubjectKey;
+use spillgate::internals::time::Clock;
+use spillgate::{Algorithm, Limit, LimitSpec};
+use spillgate_testkit::{RedisServer, Reply};
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use super::target::numbers;
+
+pub(crate) struct World {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) server: Option<RedisServer>,
+    runtime: Runtime,
+    clock: Clock,
+    nonce: Cell<u64>,
+}
+
+/// Who is charged how much under which limit.
+pub(crate) type Costs<'a> = (u128, &'a NamedLimit, u64);
+
+impl World {
+    /// One in memory, one on a Redis of its own; it is `TODAY_US` in both.
+    pub(crate) fn both() -> [World; 2] {
+        [World::in_memory(KEYS_MAX), World::on_redis(RedisServer::start())]
+    }
+
+    pub(crate) fn in_memory(keys_max: usize) -> World {
+        let clock = Clock::given(TODAY_US);
+        let engine = Engine::Memory(Memory::new(keys_max, clock.clone()));
+        World::new(engine, None, clock, runtime())
+    }
+
+    pub(crate) fn on_redis(server: RedisServer) -> World {
+        let (clock, runtime) = (Clock::given(TODAY_US), runtime());
+        let redis = runtime.block_on(Redis::connect(&server.url(), PATIENCE)).unwrap();
+        let engine = Engine::Redis(redis.with_clock(clock.clone()));
+        World::new(engine, Some(server), clock, runtime)
+    }
+
+    /// For messages.
+    pub(crate) fn name(&self) -> &'static str {
+        if self.server.is_some() { "on Redis" } else { "in memory" }
+    }
+
+    /// Goes to an instant.
+    pub(crate) fn at(&self, now_us: u64) -> &World {
+        self.clock.set(now_us);
+        self
+    }
+
+    /// Goes on.
+    pub(crate) fn after(&self, us: u64) -> &World {
+        self.at(self.now_us() + us)
+    }
+
+    pub(crate) fn now_us(&self) -> u64 {
+        self.clock.now_us()
+    }
+
+    /// Charges if there is room.
+    pub(crate) fn check(&self, who: u128, limit: &NamedLimit, cost: u64) -> ToldTier {
+        self.decide_one(Intent::Charge, &[(who, limit, cost)]).tiers[0]
+    }
+
+    /// What a check of this cost would be told.
+    pub(crate) fn look(&self, who: u128, limit: &NamedLimit, cost: u64) -> ToldTier {
+        self.decide_one(Intent::Peek, &[(who, limit, cost)]).tiers[0]
+    }
+
+    /// What is left.
+    pub(crate) fn remaining(&self, who: u128, limit: &NamedLimit) -> u64 {
+        self.look(who, limit, 1).reading.remaining
+    }
+
+    /// A receipt, if there was room.
+    pub(crate) fn reserve(&self, who: u128, limit: &NamedLimit, cost: u64) -> Option<Charge> {
+        self.nonce.set(self.nonce.get() + 1);
+        let intent = Intent::Reserve { nonce: self.nonce.get() };
+        self.decide_one(intent, &[(who, limit, cost)]).tiers[0].charge
+    }
+
+    /// How much came back.
+    pub(crate) fn give_back(
+        &self,
+        who: u128,
+        limit: &NamedLimit,
+        charge: Charge,
+        unused: u64,
+    ) -> u64 {
+        let change = Change::GiveBack(GiveBack::Unused { charge, unused });
+        self.change(who, limit, change).0
+    }
+
+    pub(crate) fn force(&self, who: u128, limit: &NamedLimit, cost: u64) -> ToldTier {
+        self.change(who, limit, Change::Force(cost)).1
+    }
+
+    /// Charges all or none.
+    pub(crate) fn decide(&self, costs: &[Costs<'_>]) -> Told {
+        self.decide_one(Intent::Charge, costs)
+    }
+
+    pub(crate) fn decide_one(&self, intent: Intent, costs: &[Costs<'_>]) -> Told {
+        self.runtime.block_on(self.engine.decide_one(&ask(intent, costs))).unwrap()
+    }
+
+    /// So many checks of one tier in one call of the engine; how many were allowed.
+    pub(crate) fn check_times(&self, times: usize, costs: Costs<'_>) -> usize {
+        let asks = vec![ask(Intent::Charge, &[costs]); times];
+        self.decide_each(&asks).iter().filter(|told| told.allowed).count()
+    }
+
+    /// Many decisions in one call of the engine.
+    pub(crate) fn decide_each(&self, asks: &[Ask<'_>]) -> Vec<Told> {
+        let told = self.runtime.block_on(self.engine.decide(asks));
+        told.into_iter().map(Result::unwrap).collect()
+    }
+
+    /// One check after another, each at an instant of its own, without waiting for the answer of
+    /// the one before: the only quick way to a long history on Redis.
+    pub(crate) fn check_at(
+        &self,
+        limit: &NamedLimit,
+        calls: impl IntoIterator<Item = (u64, u128, u64)>,
+    ) -> Vec<ToldTier> {
+        let mut told = Vec::new();
+        let mut calls = calls.into_iter().peekable();
+        while calls.peek().is_some() {
+            let mut under_way = JoinSet::new();
+            for (place, (now_us, who, cost)) in calls.by_ref().take(IN_FLIGHT).enumerate() {
+                let (engine, clock, limit) =
+                    (self.engine.clone(), self.clock.clone(), limit.clone());
+                under_way.spawn_on(
+                    async move {
+                        // One thread runs these in order, and the engine reads its clock before it
+                        // first waits.
+                        clock.set(now_us);
+                        let told =
+                            engine.decide_one(&ask(Intent::Charge, &[(who, &limit, cost)])).await;
+                        (place, told)
+                    },
+                    self.runtime.handle(),
+                );
+            }
+            let mut answers = self.runtime.block_on(under_way.join_all());
+            answers.sort_unstable_by_key(|(place, _)| *place);
+            told.extend(answers.into_iter().map(|(_, told)| told.unwrap().tiers[0]));
+        }
+        told
+    }
+
+    pub(crate) fn reset(&self, who: u128, limits: &[NamedLimit]) {
+        self.runtime.block_on(self.engine.reset(subject(who), limits)).unwrap();
+    }
+
+    pub(crate) fn try_check(
+        &self,
+        who: u128,
+        limit: &NamedLimit,
+        cost: u64,
+    ) -> Result<Told, StoreError> {
+        let ask = ask(Intent::Charge, &[(who, limit, cost)]);
+        self.runtime.block_on(self.engine.decide_one(&ask))
+    }
+
+    /// Every key on Redis with the bytes of its value; nothing in memory.
+    pub(crate) fn stored(&self) -> Vec<(String, Vec<u8>)> {
+        let Some(server) = &self.server else { return Vec::new() };
+        let mut connection = server.connect();
+        keys(server)
+            .into_iter()
+            .filter_map(|key| match connection.command(&["DUMP", &key]).unwrap() {
+                Reply::Bulk(bytes) => Some((key, bytes)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn change(&self, who: u128, limit: &NamedLimit, change: Change) -> (u64, ToldTier) {
+        let tier = tier(who, limit, 0);
+        self.runtime.block_on(self.engine.change(&tier, change)).unwrap()
+    }
+
+    fn new(engine: Engine, server: Option<RedisServer>, clock: Clock, runtime: Runtime) -> World {
+        World { engine: Arc::new(engine), server, runtime, clock, nonce: Cell::new(0) }
+    }
+}
+
+/// All keys of a server, in order.
+pub(crate) fn keys(server: &RedisServer) -> Vec<String> {
+    let Reply::Array(keys) = server.command(&["KEYS", "*"]) else { panic!("KEYS answers a list") };
+    let mut keys: Vec<String> = keys.iter().map(|key| key.text().to_owned()).collect();
+    keys.sort();
+    keys
+}
+
+/// One decision, all of it enforced.
+pub(crate) fn ask<'a>(intent: Intent, costs: &[Costs<'a>]) -> Ask<'a> {
+    Ask { intent, tiers: costs.iter().map(|(who, limit, cost)| tier(*who, limit, *cost)).collect() }
+}
+
+fn tier(who: u128, limit: &NamedLimit, cost: u64) -> AskTier<'_> {
+    AskTier { key: subject(who), limit, numbers: numbers(limit), cost, group: 0 }
+}
+
+/// A subject by number, scattered as a hash would.
+pub(crate) fn subject(who: u128) -> SubjectKey {
+    let id = (who + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
+    SubjectKey { tag: id, id, rule: 1 }
+}
+
+/// The same count and period for each algorithm, all under one name: for slots the period is how
+/// long they are held.
+pub(crate) fn each_algorithm(count: u64, period: &str) -> Vec<NamedLimit> {
+    Algorithm::ALL.map(|algorithm| limit(algorithm, count, period)).into()
+}
+
+pub(crate) fn limit(algorithm: Algorithm, count: u64, period: &str) -> NamedLimit {
+    named(
+        match algorithm {
+            Algorithm::Concurrency => LimitSpec::new(count.to_string()).hold(period),
+            _ => LimitSpec::new(format!("{count}/{period}")),
+        }
+        .algorithm(algorithm.name())
+        .build()
+        .unwrap(),
+    )
+}
+
+pub(crate) fn named(limit: Limit) -> NamedLimit {
+    NamedLimit::new(limit, 0)
+}
+
+pub(crate) fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// A multiple of 1,000 s, so that windows of `PERIOD` begin with it.
+pub(crate) const TODAY_US: u64 = 1_795_000_000_000_000;
+/// Long enough that nothing expires in Redis while a test runs, whatever the test's own clock says.
+pub(crate) const PERIOD: &str = "1000s";
+pub(crate) const PERIOD_US: u64 = 1_000_000_000;
+/// For tests by the store's own clock: nothing refills meanwhile, and no window ends.
+pub(crate) const AGES: &str = "366d";
+/// The one subject of most tests.
+pub(crate) const ME: u128 = 0;
+/// Tests of exactness wait for a busy machine rather than fail.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+const KEYS_MAX: usize = 100_000;
+const IN_FLIGHT: usize = 500;
