@@ -42,6 +42,17 @@ impl Connection {
         self.stream.get_mut().write_all(&encode(arguments))?;
         Reply::read(&mut self.stream)
     }
+
+    /// Sends many commands in one write and reads their replies: few enough that neither side's
+    /// buffer fills while the other waits.
+    ///
+    /// # Errors
+    /// As [`Connection::command`].
+    pub fn pipeline(&mut self, commands: &[Vec<Vec<u8>>]) -> io::Result<Vec<Reply>> {
+        let bytes: Vec<u8> = commands.iter().flat_map(|command| encode(command)).collect();
+        self.stream.get_mut().write_all(&bytes)?;
+        commands.iter().map(|_| Reply::read(&mut self.stream)).collect()
+    }
 }
 
 /// What a server answered.

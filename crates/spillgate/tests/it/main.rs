@@ -2,6 +2,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
+    clippy::float_arithmetic,
     unreachable_pub,
     reason = "tests fail by panicking, print their tables, and are nobody's interface"
 )]
@@ -10,6 +11,7 @@ mod accidents;
 mod differential;
 mod fleet;
 mod limiter;
+mod log_budget;
 mod oracle;
 mod store;
 mod support;

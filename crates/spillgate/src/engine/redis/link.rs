@@ -159,15 +159,15 @@ impl Shared {
         tokio::spawn(async move {
             let mut pause = PAUSE_MIN;
             loop {
-                match open(&shared.client).await {
-                    Ok(open) => {
+                match tokio::time::timeout(CONNECT, open(&shared.client)).await {
+                    Ok(Ok(open)) => {
                         shared.open.store(Some(Arc::new(open)));
                         shared.connecting.store(false, Ordering::Release);
                         shared.changed.notify_waiters();
                         return;
                     }
-                    Err(_) if Arc::strong_count(&shared) == 1 => return,
-                    Err(_) => tokio::time::sleep(pause).await,
+                    _ if Arc::strong_count(&shared) == 1 => return,
+                    _ => tokio::time::sleep(pause).await,
                 }
                 pause = (pause * 2).min(PAUSE_MAX);
             }
@@ -188,11 +188,12 @@ impl std::fmt::Debug for Open {
     }
 }
 
-/// A connection with the script loaded; which one shows whether the server knows `#!lua`.
+/// A connection with the script loaded; which one shows whether the server knows `#!lua`. Every
+/// wait on it is the caller's to bound.
 async fn open(client: &Client) -> Result<Open, RedisError> {
     let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT))
-        .set_response_timeout(Some(CONNECT))
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
         .set_pipeline_buffer_size(PIPELINE);
     let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
     for script in [&*script::MARKED, &*script::PLAIN] {

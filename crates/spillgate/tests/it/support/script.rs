@@ -86,7 +86,7 @@ impl Script {
 }
 
 /// One msgpack array of 64-bit numbers.
-fn packed(program: &[u64]) -> Vec<u8> {
+pub(crate) fn packed(program: &[u64]) -> Vec<u8> {
     let mut packed = vec![0xdd];
     packed.extend((program.len() as u32).to_be_bytes());
     for word in program {

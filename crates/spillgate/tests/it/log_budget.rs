@@ -1,0 +1,165 @@
+//! What a sliding log takes: bytes for each call in Redis, and the server's time beside a bucket's.
+
+use std::collections::BTreeMap;
+
+use spillgate::LimitSpec;
+use spillgate::internals::engine::redis::script_text;
+use spillgate::internals::limit::NamedLimit;
+use spillgate_testkit::{Connection, RedisServer, Reply};
+
+use crate::support::script::packed;
+use crate::support::target::numbers;
+
+/// One subject's tier, asked by pipelined calls of the script at instants of the test's own.
+struct Tier {
+    connection: Connection,
+    script: String,
+    limit: NamedLimit,
+    name: String,
+    calls: u64,
+}
+
+impl Tier {
+    fn new(server: &RedisServer, algorithm: &str, quota: &str) -> Tier {
+        let mut connection = server.connect();
+        let script = match connection.command(&["SCRIPT", "LOAD", &script_text()]).unwrap() {
+            Reply::Bulk(sha) => String::from_utf8(sha).unwrap(),
+            other => panic!("the script does not load: {other:?}"),
+        };
+        let spec = LimitSpec::new(quota).algorithm(algorithm);
+        let limit = NamedLimit::new(spec.build().unwrap(), 0);
+        let name = format!("budget:{{{algorithm} {quota}}}");
+        Tier { connection, script, limit, name, calls: 0 }
+    }
+
+    /// One call of cost 1 at each instant; how many were admitted.
+    fn call_at(&mut self, instants: impl Iterator<Item = u64>) -> u64 {
+        let commands: Vec<Vec<Vec<u8>>> = instants.map(|at| self.command(at)).collect();
+        let mut admitted = 0;
+        for commands in commands.chunks(AT_ONCE) {
+            for reply in self.connection.pipeline(commands).unwrap() {
+                match reply {
+                    Reply::Array(integers) => admitted += u64::from(integers[1].integer() == 1),
+                    other => panic!("the script answered {other:?}"),
+                }
+            }
+        }
+        admitted
+    }
+
+    fn command(&mut self, now_us: u64) -> Vec<Vec<u8>> {
+        self.calls += 1;
+        let algorithm = 1 + self.limit.algorithm() as u64;
+        let own = if algorithm == LOG { 2 } else { 0 };
+        let mut program = vec![now_us, self.calls, 1, algorithm, 0, 0];
+        numbers(&self.limit).words(&mut program, now_us);
+        program.extend([0, 1, 1, own, 1, 1, 0]);
+        let words: [&[u8]; 6] = [
+            b"EVALSHA",
+            self.script.as_bytes(),
+            b"2",
+            self.name.as_bytes(),
+            &self.own_key(),
+            &packed(&program),
+        ];
+        words.map(<[u8]>::to_vec).into()
+    }
+
+    fn own_key(&self) -> Vec<u8> {
+        format!("{}:own", self.name).into_bytes()
+    }
+
+    /// The log's bytes for each call that a full one holds.
+    fn bytes_each(&mut self, count: u64) -> f64 {
+        let own = self.own_key();
+        let command = [&b"MEMORY"[..], b"USAGE", &own, b"SAMPLES", b"0"];
+        self.connection.command(&command).unwrap().integer() as f64 / count as f64
+    }
+
+    /// The server's own time for each of some calls, in µs.
+    fn time_each(&mut self, instants: impl Iterator<Item = u64>) -> f64 {
+        self.connection.command(&["CONFIG", "RESETSTAT"]).unwrap();
+        self.call_at(instants);
+        let reply = self.connection.command(&["INFO", "commandstats"]).unwrap();
+        let line = reply.text().lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
+        let fields: BTreeMap<&str, &str> =
+            line.unwrap().split(',').filter_map(|field| field.split_once('=')).collect();
+        fields["usec_per_call"].parse().unwrap()
+    }
+}
+
+/// A log of `count` calls an hour, filled at the rate at which it stays full.
+fn fill(server: &RedisServer, count: u64) -> (Tier, u64) {
+    let mut log = Tier::new(server, "sliding-log", &format!("{count}/hour"));
+    let step_us = HOUR_US / count;
+    let admitted = log.call_at((0..count).map(|call| NOON_US + call * step_us));
+    assert_eq!(admitted, count);
+    (log, step_us)
+}
+
+#[test]
+fn a_full_log_takes_eight_bytes_a_call_at_most() {
+    let server = RedisServer::start();
+    for count in [1_000, 100_000] {
+        let (mut log, step_us) = fill(&server, count);
+        let first = log.bytes_each(count);
+        // On for another half of a period: as many expire as are admitted.
+        let again = (count..count * 3 / 2).map(|call| NOON_US + call * step_us);
+        assert_eq!(log.call_at(again), count / 2);
+        let steady = log.bytes_each(count);
+        println!(
+            "| {count:>9} calls | {first:.2} bytes each when filled | {steady:.2} in steady state |"
+        );
+        assert!(first <= 8.0 && steady <= 8.0, "{count}: {first} and {steady} bytes");
+    }
+}
+
+/// Times are judged where proof is asked for; the gate only sees that the calls are admitted.
+#[test]
+fn a_log_of_any_size_costs_the_store_little_more_than_a_bucket() {
+    let server = RedisServer::start();
+    let proof = std::env::var_os("SPILLGATE_EVIDENCE").is_some();
+    let largest = if proof { 1_000_000 } else { 10_000 };
+    let calls = if proof { 20_000 } else { 1_000 };
+    for count in [10, 1_000, 100_000, 1_000_000].into_iter().filter(|count| *count <= largest) {
+        let (mut log, step_us) = fill(&server, count);
+        let mut bucket = Tier::new(&server, "token-bucket", &format!("{count}/hour"));
+        bucket.call_at((0..count.min(1_000)).map(|call| NOON_US + call * step_us));
+        let mut ratios: Vec<f64> = (0..5)
+            .map(|round| {
+                let from = count + round * calls;
+                let instants = || (from..from + calls).map(|call| NOON_US + call * step_us);
+                log.time_each(instants()) / bucket.time_each(instants())
+            })
+            .collect();
+        let ratio = median(&mut ratios);
+        println!("| {count:>9} an hour | {ratio:.2} × a token-bucket call |");
+        assert!(!proof || ratio <= 3.0, "{count}: {ratio} times a bucket's time");
+    }
+}
+
+#[test]
+fn the_first_call_after_half_the_log_expired_is_no_scan() {
+    let server = RedisServer::start();
+    let proof = std::env::var_os("SPILLGATE_EVIDENCE").is_some();
+    let count = if proof { 1_000_000 } else { 10_000 };
+    let (mut log, step_us) = fill(&server, count);
+    let end = NOON_US + (count - 1) * step_us;
+    let steady = log.time_each((1..=1_000).map(|call| end + call * step_us));
+    // Half a period later half of what is left has expired, and nobody has called meanwhile.
+    let later = end + HOUR_US / 2;
+    let first = log.time_each(std::iter::once(later));
+    println!("| {count:>9} an hour, half expired | {:.1} × a steady call |", first / steady);
+    assert!(!proof || first <= 10.0 * steady, "{first} µs against {steady} µs");
+}
+
+fn median(ratios: &mut [f64]) -> f64 {
+    ratios.sort_by(f64::total_cmp);
+    ratios[ratios.len() / 2]
+}
+
+const NOON_US: u64 = 1_795_176_000_000_000;
+const HOUR_US: u64 = 3_600_000_000;
+/// Commands in one write: some ten kilobytes.
+const AT_ONCE: usize = 64;
+const LOG: u64 = 3;
