@@ -21,7 +21,7 @@ mod testing;
 pub mod token_bucket;
 mod view;
 
-pub use step::{GiveBack, Intent, Tier, force, give_back, step};
+pub use step::{GiveBack, Intent, Tier, force, give_back, step, step_one};
 pub use view::View;
 
 /// A limit's numbers, valid and ready to compute with.

@@ -68,9 +68,12 @@ pub struct Decision {
     verdict: Verdict,
     source: Source,
     top: Option<usize>,
-    tiers: SmallVec<[Judged; 2]>,
+    tiers: Tiers,
     names: Names,
 }
+
+/// The tiers of a decision; most have one.
+pub(crate) type Tiers = SmallVec<[Judged; 1]>;
 
 /// Where the names of tiers are found.
 #[derive(Clone, Debug)]
@@ -103,7 +106,7 @@ pub struct TierDecision<'d> {
 }
 
 impl Decision {
-    pub(crate) fn new(tiers: SmallVec<[Judged; 2]>, names: Names) -> Decision {
+    pub(crate) fn new(tiers: Tiers, names: Names) -> Decision {
         let enforced = || tiers.iter().filter(|tier| !tier.shadow);
         let verdict = enforced().map(|tier| tier.verdict).max().unwrap_or(Verdict::Allowed);
         let source = enforced().map(|tier| tier.source).max().unwrap_or(Source::Store);

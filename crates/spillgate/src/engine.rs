@@ -21,7 +21,7 @@ pub struct Ask<'a> {
     /// What to do where there is room.
     pub intent: Intent,
     /// No two with the same key and limit.
-    pub tiers: SmallVec<[AskTier<'a>; 4]>,
+    pub tiers: SmallVec<[AskTier<'a>; 1]>,
 }
 
 /// One tier of a decision, and what it is to be charged.
@@ -45,7 +45,7 @@ pub struct Told {
     /// Whether every enforced tier had room.
     pub allowed: bool,
     /// As asked, in order.
-    pub tiers: SmallVec<[ToldTier; 4]>,
+    pub tiers: SmallVec<[ToldTier; 1]>,
 }
 
 /// What became of one tier.

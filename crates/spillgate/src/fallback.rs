@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::algorithm::{
     Intent, Numbers, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
 };
-use crate::decision::{Judged, Source, Verdict};
+use crate::decision::{Source, Tiers, Verdict};
 use crate::engine::{Ask, AskTier, Memory};
 use crate::plan::Plan;
 use crate::policy::OnOutage;
@@ -23,7 +23,7 @@ impl Fallback {
     }
 
     /// Decides a plan whose store did not answer: all or none over the mix of what its rules say.
-    pub(crate) fn judge(&self, plan: Plan<'_>) -> SmallVec<[Judged; 2]> {
+    pub(crate) fn judge(&self, plan: Plan<'_>) -> Tiers {
         let shares: Vec<Option<Numbers>> = plan
             .ask
             .tiers

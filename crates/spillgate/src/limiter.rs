@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-use crate::decision::{Decision, Names, Source, Verdict};
+use crate::decision::{Decision, Names, Source, Tiers, Verdict};
 use crate::engine::{Ask, Engine, Memory, StoreError, Told};
 use crate::error::BuildError;
 use crate::fallback::Fallback;
@@ -124,16 +124,12 @@ impl Limiter {
 
     /// May this happen now? An outage of the store is a decision too: this cannot fail.
     pub async fn check(&self, request: &Request<'_>) -> Decision {
-        let policy = self.inner.policy.load_full();
-        let plan = Plan::of_request(&policy, request, &self.inner.secret, Asking::ToCharge);
-        self.decide_plan(plan, Names::Policy(Arc::clone(&policy))).await
+        self.inner.check(request, Asking::ToCharge).await
     }
 
     /// What a cost of one would be told now, with the numbers as they stand; nothing is written.
     pub async fn peek(&self, request: &Request<'_>) -> Decision {
-        let policy = self.inner.policy.load_full();
-        let plan = Plan::of_request(&policy, request, &self.inner.secret, Asking::ToPeek);
-        self.decide_plan(plan, Names::Policy(Arc::clone(&policy))).await
+        self.inner.check(request, Asking::ToPeek).await
     }
 
     /// One key against one limit, without a policy.
@@ -154,9 +150,7 @@ impl Limiter {
         limit: &Limit,
         cost: impl Into<Cost<'a>>,
     ) -> Decision {
-        let named = NamedLimit::new(limit.clone(), 0);
-        let plan = Plan::ad_hoc(DEFAULT_DOMAIN, key, &named, &cost.into(), &self.inner.secret);
-        self.decide_plan(plan, Names::AdHoc(limit.clone())).await
+        self.inner.check_limit(key, limit, cost.into()).await
     }
 
     /// Judges each question alone, in order, in as few calls to the store as it takes.
@@ -196,7 +190,7 @@ impl Limiter {
             .into_iter()
             .map(|(plan, names)| {
                 let answer = if plan.asks() { told.next() } else { None };
-                self.conclude(plan, names, answer)
+                self.inner.decision(self.inner.judged(plan, answer), names)
             })
             .collect()
     }
@@ -233,30 +227,71 @@ impl Limiter {
     pub fn engine(&self) -> &Engine {
         &self.inner.engine
     }
+}
 
-    async fn decide_plan(&self, plan: Plan<'_>, names: Names) -> Decision {
-        let told =
-            if plan.asks() { Some(self.inner.engine.decide_one(&plan.ask).await) } else { None };
-        self.conclude(plan, names, told)
+/// In memory there is nothing to wait for, and a check is one plain call. On a store it is a future,
+/// boxed: else every caller would move its kilobyte about, in memory too.
+impl Inner {
+    async fn check(&self, request: &Request<'_>, asking: Asking) -> Decision {
+        match &self.engine {
+            Engine::Memory(memory) => {
+                let policy = self.policy.load_full();
+                let plan = Plan::of_request(&policy, request, &self.secret, asking);
+                let told = plan.asks().then(|| Ok(memory.decide(&plan.ask)));
+                self.decision(self.judged(plan, told), Names::Policy(policy))
+            }
+            store => {
+                Box::pin(async move {
+                    let policy = self.policy.load_full();
+                    let plan = Plan::of_request(&policy, request, &self.secret, asking);
+                    let judged = self.asked(store, plan).await;
+                    self.decision(judged, Names::Policy(policy))
+                })
+                .await
+            }
+        }
+    }
+
+    async fn check_limit(&self, key: &str, limit: &Limit, cost: Cost<'_>) -> Decision {
+        match &self.engine {
+            Engine::Memory(memory) => {
+                let named = NamedLimit::new(limit.clone(), 0);
+                let plan = Plan::ad_hoc(DEFAULT_DOMAIN, key, &named, &cost, &self.secret);
+                let told = plan.asks().then(|| Ok(memory.decide(&plan.ask)));
+                self.decision(self.judged(plan, told), Names::AdHoc(named.into_limit()))
+            }
+            store => {
+                Box::pin(async move {
+                    let named = NamedLimit::new(limit.clone(), 0);
+                    let plan = Plan::ad_hoc(DEFAULT_DOMAIN, key, &named, &cost, &self.secret);
+                    let judged = self.asked(store, plan).await;
+                    self.decision(judged, Names::AdHoc(named.into_limit()))
+                })
+                .await
+            }
+        }
+    }
+
+    async fn asked(&self, store: &Engine, plan: Plan<'_>) -> Tiers {
+        let told = if plan.asks() { Some(store.decide_one(&plan.ask).await) } else { None };
+        self.judged(plan, told)
     }
 
     /// The one place where an outage becomes a decision.
-    fn conclude(
-        &self,
-        plan: Plan<'_>,
-        names: Names,
-        told: Option<Result<Told, StoreError>>,
-    ) -> Decision {
-        let judged = match told {
+    fn judged(&self, plan: Plan<'_>, told: Option<Result<Told, StoreError>>) -> Tiers {
+        match told {
             None => plan.judged,
             Some(Ok(told)) => plan.judged_by(&told, Source::Store),
             Some(Err(_)) => {
-                self.inner.counters.store_errors.fetch_add(1, Ordering::Relaxed);
-                self.inner.fallback.judge(plan)
+                self.counters.store_errors.fetch_add(1, Ordering::Relaxed);
+                self.fallback.judge(plan)
             }
-        };
+        }
+    }
+
+    fn decision(&self, judged: Tiers, names: Names) -> Decision {
         let decision = Decision::new(judged, names);
-        self.inner.counters.count(&decision);
+        self.counters.count(&decision);
         decision
     }
 }

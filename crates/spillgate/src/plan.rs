@@ -3,21 +3,21 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::Intent;
-use crate::decision::{Judged, Source, Verdict};
+use crate::decision::{Judged, Source, Tiers, Verdict};
 use crate::engine::{Ask, AskTier, Told};
 use crate::limit::{Kind, NamedLimit};
 use crate::policy::{Met, Mode, OnOutage, Policy};
 use crate::request::{Cost, Request};
-use crate::subject::{Encoding, Secret, SubjectKey};
+use crate::subject::{Secret, SubjectKey};
 
 /// What one request asks of the engine, and what is known without asking.
 #[derive(Debug)]
 pub(crate) struct Plan<'p> {
     pub(crate) ask: Ask<'p>,
     /// Every tier in file order; those that are asked for get their numbers from the answer.
-    pub(crate) judged: SmallVec<[Judged; 2]>,
+    pub(crate) judged: Tiers,
     /// For each tier asked, its place in `judged` and what its rule says of an outage.
-    asked: SmallVec<[(usize, OnOutage); 4]>,
+    asked: SmallVec<[(usize, OnOutage); 1]>,
 }
 
 /// Whether room is to be used, or only looked at.
@@ -65,10 +65,7 @@ impl<'p> Plan<'p> {
         cost: &Cost<'_>,
         secret: &Secret,
     ) -> Plan<'p> {
-        // No rule has an empty domain and an empty name, so no rule's state can be meant.
-        let mut encoding = Encoding::new();
-        [b"", b"", domain.as_bytes(), key.as_bytes()].iter().for_each(|part| encoding.part(part));
-        let id = secret.hash(&encoding);
+        let id = secret.hash_ad_hoc(domain, key);
         let mut plan = Plan::empty();
         plan.judged.push(Judged::ad_hoc());
         let cost = cost.of(limit.limit().unit());
@@ -87,7 +84,7 @@ impl<'p> Plan<'p> {
     }
 
     /// The tiers with their numbers, as an engine told them.
-    pub(crate) fn judged_by(mut self, told: &Told, source: Source) -> SmallVec<[Judged; 2]> {
+    pub(crate) fn judged_by(mut self, told: &Told, source: Source) -> Tiers {
         for (tier, (place, _)) in told.tiers.iter().zip(&self.asked) {
             let judged = &mut self.judged[*place];
             judged.source = source;
@@ -106,7 +103,7 @@ impl<'p> Plan<'p> {
     pub(crate) fn judged_with(
         mut self,
         mut judge: impl FnMut(usize, OnOutage, &mut Judged),
-    ) -> SmallVec<[Judged; 2]> {
+    ) -> Tiers {
         for (i, (place, on_outage)) in self.asked.iter().enumerate() {
             judge(i, *on_outage, &mut self.judged[*place]);
         }

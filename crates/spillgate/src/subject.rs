@@ -1,7 +1,9 @@
 //! Who is limited, as keyed hashes: no byte of a caller's reaches a store, and nobody without the
 //! secret can aim two subjects at one shard or guess who is behind a key.
 
-use siphasher::sip128::SipHasher24;
+use std::hash::Hasher;
+
+use siphasher::sip128::{Hasher128, SipHasher24};
 use smallvec::SmallVec;
 
 /// The name of one rule's state for one subject.
@@ -19,17 +21,25 @@ pub struct SubjectKey {
 #[derive(Clone)]
 pub struct Secret {
     hasher: SipHasher24,
+    /// With what all ad hoc keys begin: no rule has an empty domain and an empty name.
+    ad_hoc: SipHasher24,
 }
 
 impl Secret {
     /// From 16 bytes.
     pub fn new(bytes: &[u8; 16]) -> Secret {
-        Secret { hasher: SipHasher24::new_with_key(bytes) }
+        let hasher = SipHasher24::new_with_key(bytes);
+        Secret { hasher, ad_hoc: with_parts(hasher, [b"", b""]) }
     }
 
     /// The hash of an encoding.
     pub fn hash(&self, encoding: &Encoding) -> u128 {
         self.hash_bytes(&encoding.0)
+    }
+
+    /// The hash of a key that comes with its limit.
+    pub fn hash_ad_hoc(&self, domain: &str, key: &str) -> u128 {
+        with_parts(self.ad_hoc, [domain.as_bytes(), key.as_bytes()]).finish128().as_u128()
     }
 
     /// The hash of bytes that are an injective encoding already.
@@ -44,6 +54,15 @@ impl std::fmt::Debug for Secret {
     }
 }
 
+/// Takes in the encoding of `parts`, without making one.
+fn with_parts(mut hasher: SipHasher24, parts: [&[u8]; 2]) -> SipHasher24 {
+    for part in parts {
+        hasher.write(&Encoding::length(part));
+        hasher.write(part);
+    }
+    hasher
+}
+
 /// Parts glued so that no two lists of parts look alike: each part behind its length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Encoding(SmallVec<[u8; 160]>);
@@ -56,9 +75,13 @@ impl Encoding {
 
     /// One part more.
     pub fn part(&mut self, part: &[u8]) {
-        // No part comes near 4 GiB: requests are bounded, and policies are files.
-        self.0.extend_from_slice(&(part.len() as u32).to_le_bytes());
+        self.0.extend_from_slice(&Encoding::length(part));
         self.0.extend_from_slice(part);
+    }
+
+    /// No part comes near 4 GiB: requests are bounded, and policies are files.
+    fn length(part: &[u8]) -> [u8; 4] {
+        (part.len() as u32).to_le_bytes()
     }
 
     /// All of another encoding, in front of what follows.

@@ -22,7 +22,7 @@ pub fn shuffled(end: u32) -> Vec<u32> {
         state ^= state >> 12;
         state ^= state << 25;
         state ^= state >> 27;
-        (u128::from(state.wrapping_mul(0x2545_F491_4F6C_DD1D)) * u128::from(end) >> 64) as usize
+        ((u128::from(state.wrapping_mul(0x2545_F491_4F6C_DD1D)) * u128::from(end)) >> 64) as usize
     };
     let mut places: Vec<u32> = (0..end).collect();
     for place in (1..places.len()).rev() {

@@ -8,7 +8,8 @@
     clippy::float_arithmetic,
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a bench reads clocks, divides, and prints its tables"
+    unreachable_pub,
+    reason = "a bench reads clocks, divides, prints its tables, and is nobody's interface"
 )]
 
 use std::error::Error;
@@ -76,8 +77,10 @@ impl Options {
     }
 }
 
+type Section = fn(Effort) -> Outcome;
+
 /// The first is so because what others freed would hide its growth.
-const SECTIONS: [(&str, fn(Effort) -> Outcome); 7] = [
+const SECTIONS: [(&str, Section); 7] = [
     ("memory bytes", bytes::in_memory),
     ("memory", memory::against_governor),
     ("redis bytes", bytes::in_redis),

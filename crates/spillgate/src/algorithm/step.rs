@@ -58,10 +58,42 @@ impl<'a> Tier<'a> {
         Tier { numbers, cost, group, state, changed: false, fits: false, reading, charge: None }
     }
 
+    /// The tier at an instant; notes whether the cost has room.
+    fn view(&mut self, now_us: u64) -> View<'a> {
+        let view = View::of(self.state.as_ref(), self.numbers, now_us);
+        self.fits = view.has_room(self.judged_cost());
+        view
+    }
+
+    /// Charges if the whole group fits and that is intended, and takes the reading.
+    fn settle(&mut self, view: &mut View<'_>, group_fits: bool, intent: Intent, now_us: u64) {
+        if intent != Intent::Peek && self.cost > 0 {
+            if group_fits {
+                self.charge = view.charge(&mut self.state, self.cost, intent, now_us);
+                self.changed = true;
+            } else if view.rebased() {
+                view.save(&mut self.state);
+                self.changed = true;
+            }
+        }
+        self.reading = view.reading(self.state.as_ref(), self.judged_cost());
+        if self.fits {
+            // A charge may have used the room up; whoever was let in waits for nothing.
+            self.reading.retry_after_us = Some(0);
+        }
+    }
+
     /// A peek asks whether a cost of 1 would fit.
     fn judged_cost(&self) -> u64 {
         self.cost.max(1)
     }
+}
+
+/// [`step`] over the one tier that most decisions have; answers whether it is allowed.
+pub fn step_one(tier: &mut Tier<'_>, intent: Intent, now_us: u64) -> bool {
+    let mut view = tier.view(now_us);
+    tier.settle(&mut view, tier.fits, intent, now_us);
+    tier.fits || tier.group > 0
 }
 
 /// Decides over `tiers`, enforced ones first, at `now_us`; answers whether it is allowed.
@@ -87,24 +119,11 @@ pub fn step(tiers: &mut [Tier<'_>], intent: Intent, now_us: u64) -> bool {
 fn step_group(tiers: &mut [Tier<'_>], intent: Intent, now_us: u64) -> bool {
     let mut views: smallvec::SmallVec<[View<'_>; 4]> = smallvec::SmallVec::new();
     for tier in tiers.iter_mut() {
-        let view = View::of(tier.state.as_ref(), tier.numbers, now_us);
-        tier.fits = view.has_room(tier.judged_cost());
-        views.push(view);
+        views.push(tier.view(now_us));
     }
     let fits = tiers.iter().all(|tier| tier.fits);
     for (tier, view) in tiers.iter_mut().zip(&mut views) {
-        if fits && intent != Intent::Peek && tier.cost > 0 {
-            tier.charge = view.charge(&mut tier.state, tier.cost, intent, now_us);
-            tier.changed = true;
-        } else if intent != Intent::Peek && tier.cost > 0 && view.rebased() {
-            view.save(&mut tier.state);
-            tier.changed = true;
-        }
-        tier.reading = view.reading(tier.state.as_ref(), tier.judged_cost());
-        if tier.fits {
-            // A charge may have used the room up; whoever was let in waits for nothing.
-            tier.reading.retry_after_us = Some(0);
-        }
+        tier.settle(view, fits, intent, now_us);
     }
     fits
 }

@@ -7,10 +7,11 @@
 -- Numbers: burst, forced_max, n, d, count, period_us, code (of the period, 0 if it has none)
 -- Reply:   used, drained, gone_after_us (-1: written under these very numbers)
 -- Bodies:  kind 0: code * 16 + boundary, count, used
+--          kind 7: code * 16 + boundary, part, count, used; of small counts that leave parts
 --          kind 1: boundary, part, period_us, count, used
 --          kind 2: as 1; incarnation, burst, span, low, low_before
 
-local SHORT, LONG, TRACKED = 0, 1, 2
+local SHORT, LONG, TRACKED, PART = 0, 1, 2, 7
 
 local function numbers(program, i)
     return {
@@ -116,19 +117,30 @@ local function convert(cell, used, boundary_us, part, count, period_us, limit)
     return cell
 end
 
+-- A short body: code, boundary_us, part, count, used.
+local function short(value, kind, at)
+    local high, low, part, count, used
+    if kind == SHORT then
+        high, low, count, used = struct.unpack('>I1I6I2I2', value, at)
+        part = 0
+    else
+        high, low, part, count, used = struct.unpack('>I1I6I1I1I2', value, at)
+    end
+    local code = math.floor(high / 16)
+    return code, (high - code * 16) * 281474976710656 + low, part, count, used
+end
+
 local function load(value, kind, at, limit)
     local cell = new_cell()
     if not at then
         return cell
     end
-    if kind == SHORT then
-        local high, low, count, used = struct.unpack('>I1I6I2I2', value, at)
-        local boundary_us = (high % 16) * 281474976710656 + low
-        local code = (high - high % 16) / 16
+    if kind == SHORT or kind == PART then
+        local code, boundary_us, part, count, used = short(value, kind, at)
         if count == limit.count and code == limit.code then
-            return drain(cell, used, boundary_us, 0, limit)
+            return drain(cell, used, boundary_us, part, limit)
         end
-        return convert(cell, used, boundary_us, 0, count, coded_period_us(code), limit)
+        return convert(cell, used, boundary_us, part, count, coded_period_us(code), limit)
     end
     local high, low, part, period_us, count, used = struct.unpack('>I1I6I4I6I4I4', value, at)
     local boundary_us = high * 281474976710656 + low
@@ -306,8 +318,14 @@ local function pack(cell, limit)
     local low = cell.boundary_us % 281474976710656
     local high = (cell.boundary_us - low) / 281474976710656
     local t = cell.tracked
-    if not t and limit.d == 1 and limit.code > 0 and limit.count < 65536 and used < 65536 then
-        return SHORT, struct.pack('>I1I6I2I2', limit.code * 16 + high, low, limit.count, used), until_us
+    if not t and limit.code > 0 and used < 65536 then
+        high = limit.code * 16 + high
+        if limit.d == 1 and limit.count < 65536 then
+            return SHORT, struct.pack('>I1I6I2I2', high, low, limit.count, used), until_us
+        elseif limit.count < 256 then
+            return PART, struct.pack('>I1I6I1I1I2', high, low, cell.part, limit.count, used), until_us
+        end
+        high = high - limit.code * 16
     end
     local body = struct.pack('>I1I6I4I6I4I4', high, low, cell.part, limit.period_us, limit.count, used)
     if not t then
@@ -321,10 +339,9 @@ end
 
 -- Us until a record is untouched by the numbers it was written under.
 local function until_us(value, kind, at)
-    if kind == SHORT then
-        local high, low, count, used = struct.unpack('>I1I6I2I2', value, at)
-        local boundary_us = (high % 16) * 281474976710656 + low
-        return boundary_us - now + used * coded_period_us((high - high % 16) / 16) / count
+    if kind == SHORT or kind == PART then
+        local code, boundary_us, part, count, used = short(value, kind, at)
+        return boundary_us - now + 1 + used * coded_period_us(code) / count
     end
     local high, low, part, period_us, count, used = struct.unpack('>I1I6I4I6I4I4', value, at)
     return high * 281474976710656 + low - now + used * period_us / count

@@ -6,7 +6,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::{Ask, AskTier, Change, Told, ToldTier};
-use crate::algorithm::{self, Tier};
+use crate::algorithm::{self, Intent, Tier};
 use crate::limit::NamedLimit;
 use crate::subject::SubjectKey;
 use crate::time::Clock;
@@ -45,11 +45,14 @@ impl Memory {
 
     /// Decides, all or none.
     pub fn decide(&self, ask: &Ask<'_>) -> Told {
-        let now_us = self.clock.now_us();
         if let [tier] = ask.tiers.as_slice() {
-            let mut shard = self.shard(tier.key).lock();
-            return self.decide_one(&mut shard, tier, ask, now_us);
+            let told = self.decide_one(tier, ask.intent);
+            return Told {
+                allowed: told.fits || tier.group > 0,
+                tiers: SmallVec::from_iter([told]),
+            };
         }
+        let now_us = self.clock.now_us();
         let mut locked = self.lock(&ask.tiers);
         let mut places: SmallVec<[Place; 4]> = SmallVec::new();
         let mut tiers: SmallVec<[Tier<'_>; 4]> = SmallVec::new();
@@ -65,6 +68,18 @@ impl Memory {
             told.tiers.push(ToldTier::of(&tier));
             locked.of(asked.key).put(place, tier.state, tier.changed, tier.reading.remaining == 0);
         }
+        told
+    }
+
+    /// Decides over one tier.
+    pub fn decide_one(&self, asked: &AskTier<'_>, intent: Intent) -> ToldTier {
+        let now_us = self.clock.now_us();
+        let mut shard = self.shard(asked.key).lock();
+        let place = self.place(&mut shard, asked, now_us);
+        let mut tier = Tier::new(asked.numbers, asked.cost, asked.group, shard.take(&place));
+        algorithm::step_one(&mut tier, intent, now_us);
+        let told = ToldTier::of(&tier);
+        shard.put(place, tier.state, tier.changed, tier.reading.remaining == 0);
         told
     }
 
@@ -116,21 +131,6 @@ impl Memory {
             live: self.evicted.load(Ordering::Relaxed),
             overflowed: self.overflowed.load(Ordering::Relaxed),
         }
-    }
-
-    fn decide_one(
-        &self,
-        shard: &mut Shard,
-        asked: &AskTier<'_>,
-        ask: &Ask<'_>,
-        now_us: u64,
-    ) -> Told {
-        let place = self.place(shard, asked, now_us);
-        let mut tier = Tier::new(asked.numbers, asked.cost, asked.group, shard.take(&place));
-        let allowed = algorithm::step(std::slice::from_mut(&mut tier), ask.intent, now_us);
-        let told = ToldTier::of(&tier);
-        shard.put(place, tier.state, tier.changed, tier.reading.remaining == 0);
-        Told { allowed, tiers: SmallVec::from_iter([told]) }
     }
 
     /// Where a tier's state is or will be. A new subject finds room, or shares the limit's

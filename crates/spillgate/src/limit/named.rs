@@ -30,13 +30,18 @@ impl NamedLimit {
     pub fn new(limit: Limit, position: usize) -> NamedLimit {
         // A decision holds 64 tiers at most, so a rule has no more limits than that.
         let position = position.min(POSITION_NAMES.len() - 1);
-        let name = limit.name().unwrap_or(POSITION_NAMES[position]);
-        let record = RecordName::of(name);
+        let record = match limit.name() {
+            // Limits that come with a request have no name: for them this is on the path.
+            None if position < usize::from(POSITIONS) => RecordName::Position(position as u8),
+            name => RecordName::of(name.unwrap_or(POSITION_NAMES[position])),
+        };
         let mix = match record {
             RecordName::Position(named) => {
                 POSITION_MIXES[usize::from(named)][limit.algorithm() as usize]
             }
-            RecordName::Given(_) => mix(name, limit.algorithm()),
+            RecordName::Given(_) => {
+                mix(limit.name().unwrap_or(POSITION_NAMES[position]), limit.algorithm())
+            }
         };
         NamedLimit { position: position as u8, limit, record, mix }
     }
@@ -44,6 +49,11 @@ impl NamedLimit {
     /// The limit.
     pub fn limit(&self) -> &Limit {
         &self.limit
+    }
+
+    /// The limit, its name left behind.
+    pub(crate) fn into_limit(self) -> Limit {
+        self.limit
     }
 
     /// Its name within its rule.

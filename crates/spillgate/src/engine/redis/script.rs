@@ -53,7 +53,7 @@ const ALGORITHMS: [(Algorithm, &str); 5] = [
 ];
 /// The record bodies by kind: their size, and whose they are. Sizes never change; a new body is a
 /// new kind.
-const KINDS: [(u8, Algorithm); 7] = [
+const KINDS: [(u8, Algorithm); 8] = [
     (11, Algorithm::TokenBucket),
     (25, Algorithm::TokenBucket),
     (62, Algorithm::TokenBucket),
@@ -61,4 +61,5 @@ const KINDS: [(u8, Algorithm); 7] = [
     (27, Algorithm::SlidingWindow),
     (49, Algorithm::SlidingLog),
     (29, Algorithm::Concurrency),
+    (11, Algorithm::TokenBucket),
 ];
