@@ -336,6 +336,23 @@ fn a_store_that_comes_back_decides_again() {
     });
 }
 
+#[test]
+fn a_store_that_pauses_within_the_timeout_still_decides() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let patient = Limiter::builder().redis(server.url()).timeout(Duration::from_secs(10));
+        let patient = patient.build().await.unwrap();
+        let hasty = Limiter::builder().redis(server.url()).build().await.unwrap();
+        server.command(&["CLIENT", "PAUSE", "1200"]);
+        let limit = Limit::per_day(10);
+        let began = now();
+        assert!(hasty.check_limit("hasty", &limit, 1).await.degraded());
+        assert!(began.elapsed_below(Duration::from_secs(1)), "25 ms were promised");
+        assert_eq!(patient.check_limit("patient", &limit, 1).await.source(), Source::Store);
+    });
+}
+
 /// Real time, where waiting for a real server is the point.
 struct Began(Instant);
 

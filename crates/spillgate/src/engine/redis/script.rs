@@ -24,8 +24,12 @@ impl Script {
     }
 }
 
-/// The script's text.
+/// The script's text, without its comments: after a flush it travels with every call under way.
 pub fn text() -> String {
+    joined().split_inclusive('\n').filter(|line| !line.trim_start().starts_with("--")).collect()
+}
+
+fn joined() -> String {
     let functions: String = ALGORITHMS.map(|(_, lua)| format!("function()\n{lua}end,\n")).concat();
     DRIVER
         .replace("-- @algorithms@", &format!("local algorithms = {{\n{functions}}}"))

