@@ -22,7 +22,7 @@ impl Log {
     }
 
     fn last(&self) -> Option<i128> {
-        self.entries.iter().rev().find(|(_, units)| *units > 0).map(|(at, _)| *at)
+        self.entries.last().map(|(at, _)| *at)
     }
 }
 
@@ -116,6 +116,7 @@ impl Target for Oracle {
                 }
             }
         }
+        log.entries.retain(|(_, units)| *units > 0);
         let returned = (used - log.used()).max(0);
         if returned > 0 {
             (write, gone) = (true, None);
