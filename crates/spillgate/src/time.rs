@@ -36,7 +36,9 @@ impl Clock {
     }
 }
 
-/// The wall clock at the last look, and the processor's counter then.
+/// The wall clock at the last look, and the processor's counter then. A stepped wall clock is seen up
+/// to [`LOOK_EVERY_US`] late, and a new look may step back by a few microseconds: the algorithms
+/// tolerate a second.
 struct Fast {
     counter: quanta::Clock,
     wall_less_counter_us: AtomicU64,

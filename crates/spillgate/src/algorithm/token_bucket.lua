@@ -35,8 +35,8 @@ local function drained_since(boundary_us, part, n, d, most)
     local elapsed = now - boundary_us
     if elapsed * d < 9007199254740992 then
         local parts = elapsed * d - part
-        local tokens = math.floor(parts / n)
-        return tokens, parts - tokens * n
+        local rest = parts % n
+        return (parts - rest) / n, rest
     end
     if elapsed / n * d > most * 1.001 + 1 then
         return most, 0
@@ -50,6 +50,9 @@ end
 
 -- The instant `parts` of 1/d us before now: whole us and parts.
 local function before(parts, d)
+    if d == 1 then
+        return now - parts, 0
+    end
     local whole = math.ceil(parts / d)
     return now - whole, whole * d - parts
 end
@@ -208,7 +211,9 @@ local function has_room(cell, limit, cost)
 end
 
 local function charge(cell, limit, cost)
-    note_low(cell, limit)
+    if cell.tracked then
+        note_low(cell, limit)
+    end
     cell.gone_after_us = nil
     cell.used = cell.used + cost
 end

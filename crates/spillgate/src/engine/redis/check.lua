@@ -94,12 +94,15 @@ end
 local values = redis.call('MGET', unpack(KEYS))
 local cells = {}
 local dirty = {}
+-- The limit of each key that was loaded last, the one before it by key * MANY + limit, and where the
+-- record that was found last ends.
+local newest, before, ends = {}, {}, {}
 local out, o = { now }, 2
 
--- Where a limit's record begins in a value: its kind and the place of its body; false where the
--- value is not ours to read.
-local function find(value, limit)
-    local place, size = 1, #value
+-- A limit's record in a value, from a place on: its kind, where its body is, where the next one is;
+-- false where the value is not ours to read.
+local function find(value, limit, place)
+    local size = #value
     while place <= size do
         local head = byte(value, place)
         local kind = head % 16
@@ -111,7 +114,7 @@ local function find(value, limit)
         end
         if name == limit.name and byte(OWNERS, kind + 1) == limit.algorithm
             and (name < NAMED or string.sub(value, place + 1, place + 8) == limit.long_name) then
-            return kind, body
+            return kind, body, body + length
         end
         place = body + length
     end
@@ -124,13 +127,20 @@ local function cell_of(key, own_key, l)
         local limit, value = limits[l], values[key]
         local kind, body
         if value then
-            kind, body = find(value, limit)
+            -- Records lie in the order in which tiers are asked for, as a rule.
+            local place, after = ends[key] or 1, nil
+            kind, body, after = find(value, limit, place)
+            if kind == nil and place > 1 then
+                kind, body, after = find(value, limit, 1)
+            end
+            ends[key] = after or place
         end
         cell = kind ~= false and limit.module.load(value, kind, body, limit, KEYS[own_key]) or false
         if cell then
             cell.body = body or false
         end
         cells[key * MANY + l] = cell
+        before[key * MANY + l], newest[key] = newest[key], l
     end
     return cell
 end
@@ -235,11 +245,13 @@ end
 local function others(value, key)
     local kept, longest_us = '', 0
     local changed_at = {}
-    for l = 1, #limits do
+    local l = newest[key]
+    while l do
         local cell = cells[key * MANY + l]
         if cell and cell.changed and cell.body then
             changed_at[cell.body] = true
         end
+        l = before[key * MANY + l]
     end
     local place, length = 1, #value
     while place <= length do
@@ -265,13 +277,15 @@ end
 
 -- A value with its changed records packed anew.
 local function store(key)
-    local value, longest_us, alone = '', 0, 0
-    for l = 1, #limits do
+    local old, value, longest_us, replaced = values[key], '', 0, 0
+    local l = newest[key]
+    while l do
         local cell, limit = cells[key * MANY + l], limits[l]
         if cell and cell.changed then
-            local first = limit.name == NAMED and 10 or 2
-            if cell.body == first then
-                alone = first - 1 + byte(SIZES, byte(values[key]) % 16 + 1)
+            local head_length = limit.name == NAMED and 9 or 1
+            if cell.body then
+                local kind = byte(old, cell.body - head_length) % 16
+                replaced = replaced + head_length + byte(SIZES, kind + 1)
             end
             local kind, body, until_us = limit.module.pack(cell, limit)
             if kind then
@@ -279,14 +293,14 @@ local function store(key)
                 if limit.name == NAMED then
                     head = head .. limit.long_name
                 end
-                value = value .. head .. body
-                longest_us = max(longest_us, until_us)
+                value = head .. body .. value
+                longest_us = until_us > longest_us and until_us or longest_us
             end
         end
+        l = before[key * MANY + l]
     end
-    -- Mostly the value was one record, and that one has changed.
-    local old = values[key]
-    if old and alone ~= #old then
+    -- Mostly all that the value held has changed.
+    if old and replaced < #old then
         local kept, until_us = others(old, key)
         value, longest_us = kept .. value, max(longest_us, until_us)
     end
