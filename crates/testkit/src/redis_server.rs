@@ -1,13 +1,11 @@
 //! A real server per test: Redis, or anything that speaks as it does.
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
-use crate::poll::poll;
+use crate::folder::Folder;
+use crate::launch::{Launch, START_BOUND, answers};
 use crate::port::free_port;
 use crate::process::Process;
 use crate::resp::{Connection, Reply};
@@ -19,8 +17,7 @@ pub struct RedisServer {
     // Dropped in this order: the process, then the folder it works in.
     process: Process,
     folder: Folder,
-    binary: PathBuf,
-    arguments: Vec<String>,
+    launch: Launch,
     port: u16,
 }
 
@@ -44,14 +41,18 @@ impl RedisServer {
     #[track_caller]
     #[must_use]
     pub fn start_with(binary: &Path, arguments: &[&str]) -> Self {
-        let folder = Folder::create();
-        let arguments: Vec<String> =
-            arguments.iter().map(|&argument| argument.to_owned()).collect();
+        Self::launch(Launch::new(binary, arguments), Folder::create())
+    }
+
+    #[track_caller]
+    pub(crate) fn launch(launch: Launch, folder: Folder) -> Self {
         for _ in 0..PORTS_TRIED {
             let port = free_port();
-            let mut process = spawn(binary, &folder, port, &arguments);
-            if answers(&mut process, port) {
-                return Self { process, folder, binary: binary.to_owned(), arguments, port };
+            let mut process = launch.spawn(&folder, port);
+            if answers(&mut process, port, is_pong) {
+                let server = Self { process, folder, launch, port };
+                server.admit_user();
+                return server;
             }
             // Lost the port to another process between finding it and binding it? Any other reason
             // stays.
@@ -60,8 +61,9 @@ impl RedisServer {
             }
         }
         panic!(
-            "{} {arguments:?} ended, or did not answer within {START_BOUND:?}; it said:\n{}",
-            binary.display(),
+            "{} {:?} ended, or did not answer within {START_BOUND:?}; it said:\n{}",
+            launch.binary.display(),
+            launch.arguments,
             folder.log()
         );
     }
@@ -87,11 +89,19 @@ impl RedisServer {
         std::iter::once(default).chain(others).collect()
     }
 
-    /// `redis://127.0.0.1:port`.
+    /// `redis://127.0.0.1:port`; where the environment has [`USER_RULES`](Self::USER_RULES), with a
+    /// user of those rights.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        match std::env::var_os(Self::USER_RULES) {
+            None => format!("redis://127.0.0.1:{}", self.port),
+            Some(_) => format!("redis://{USER}:{PASSWORD}@127.0.0.1:{}", self.port),
+        }
     }
+
+    /// The variable whose value, as `ACL SETUSER` takes it, is what whoever connects by
+    /// [`url`](Self::url) may do: a whole suite runs as that user. The fixture itself may do all.
+    pub const USER_RULES: &str = "SPILLGATE_TEST_USER_RULES";
 
     /// The port, the same after a restart.
     #[must_use]
@@ -165,15 +175,42 @@ impl RedisServer {
     /// When it does not answer within ten seconds, such as when another process took the port.
     #[track_caller]
     pub fn restart(&mut self) {
+        self.restart_with(&[], is_pong);
+        self.admit_user();
+    }
+
+    /// Restarts it with more arguments, for this once, until it answers PING as `ready` wants.
+    #[track_caller]
+    pub(crate) fn restart_with(&mut self, more: &[&str], ready: impl Fn(&Reply) -> bool) {
         self.kill();
-        self.process = spawn(&self.binary, &self.folder, self.port, &self.arguments);
+        let mut launch = self.launch.clone();
+        launch.arguments.extend(more.iter().map(|&argument| argument.to_owned()));
+        self.process = launch.spawn(&self.folder, self.port);
         assert!(
-            answers(&mut self.process, self.port),
+            answers(&mut self.process, self.port, ready),
             "{} did not come back; it said:\n{}",
             self.url(),
             self.folder.log()
         );
     }
+
+    #[track_caller]
+    fn admit_user(&self) {
+        if let Ok(rules) = std::env::var(Self::USER_RULES) {
+            let rules: Vec<&str> = rules.split(' ').collect();
+            let _url = self.url_of_user(USER, PASSWORD, &rules);
+        }
+    }
+
+    /// Where it keeps what it writes.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder.0
+    }
+}
+
+/// LOADING, for one, is an error until the data is there.
+fn is_pong(reply: &Reply) -> bool {
+    *reply == Reply::Status("PONG".into())
 }
 
 /// One of the servers at hand.
@@ -186,52 +223,7 @@ pub struct ServerVersion {
 }
 
 #[track_caller]
-fn spawn(binary: &Path, folder: &Folder, port: u16, arguments: &[String]) -> Process {
-    let (output, errors) = folder.create_log();
-    let mut command = Command::new(binary);
-    command.args([
-        "--save",
-        "",
-        "--appendonly",
-        "no",
-        "--bind",
-        "127.0.0.1",
-        "--protected-mode",
-        "no",
-    ]);
-    command.args(["--port", &port.to_string()]).args(arguments);
-    // The folder is its working directory: what it writes stays there, and a leftover can be told
-    // by it.
-    command.current_dir(&folder.0).stdin(Stdio::null()).stdout(output).stderr(errors);
-    Process::start_owning(&mut command, Some(&folder.0))
-}
-
-/// Whether this very process, not another one that has the port, answers before the bound; `false`
-/// at once when it ends.
-#[track_caller]
-fn answers(process: &mut Process, port: u16) -> bool {
-    let own_id = format!("process_id:{}\r\n", process.pid());
-    poll(START_BOUND, || {
-        let mut connection = match Connection::open(port) {
-            Ok(connection) => connection,
-            Err(_) if process.is_running() => return None,
-            Err(_) => return Some(false),
-        };
-        let Ok(Reply::Bulk(info)) = connection.command(&["INFO", "server"]) else {
-            return None;
-        };
-        if !String::from_utf8_lossy(&info).contains(&own_id) {
-            // Somebody else listens here; ours is about to find out.
-            return (!process.is_running()).then_some(false);
-        }
-        // LOADING, for one, is an error until the data is there.
-        (connection.command(&["PING"]).ok()? == Reply::Status("PONG".into())).then_some(true)
-    })
-    .unwrap_or(false)
-}
-
-#[track_caller]
-fn redis_on_path() -> PathBuf {
+pub(crate) fn redis_on_path() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     match find_program("redis-server", std::env::split_paths(&path)) {
         Some(program) => program,
@@ -249,46 +241,6 @@ fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-/// A folder of its own among the system's temporary files.
-#[derive(Debug)]
-struct Folder(PathBuf);
-
-impl Folder {
-    #[track_caller]
-    fn create() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path =
-            std::env::temp_dir().join(format!("spillgate-redis-{}-{number}", std::process::id()));
-        // One left behind by a process that had the same id and lost its guard as well.
-        let _ = fs::remove_dir_all(&path);
-        match fs::create_dir(&path) {
-            Ok(()) => Self(path),
-            Err(error) => panic!("cannot create {}: {error}", path.display()),
-        }
-    }
-
-    #[track_caller]
-    fn create_log(&self) -> (File, File) {
-        let log = File::create(self.0.join(LOG));
-        match log.and_then(|log| Ok((log.try_clone()?, log))) {
-            Ok(handles) => handles,
-            Err(error) => panic!("cannot create {LOG} in {}: {error}", self.0.display()),
-        }
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.0.join(LOG)).unwrap_or_else(|error| format!("({LOG}: {error})"))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // A leftover temporary folder is no reason to fail a test.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// What `./check --full` installs, and the variable that holds the path of each.
 const OTHER_VERSIONS: [(&str, &str); 3] = [
     ("Redis 6.2", "SPILLGATE_REDIS_6_2"),
@@ -296,16 +248,16 @@ const OTHER_VERSIONS: [(&str, &str); 3] = [
     ("Valkey 9", "SPILLGATE_VALKEY_9"),
 ];
 
-const LOG: &str = "server.log";
-
-/// A start takes 10 to 30 ms; this is for a machine with every core busy.
-const START_BOUND: Duration = Duration::from_secs(10);
+const USER: &str = "tester";
+const PASSWORD: &str = "secret";
 
 /// Two losses of the race for a port in a row are rare already.
 const PORTS_TRIED: usize = 10;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -409,8 +361,8 @@ mod tests {
     fn a_server_is_not_taken_for_another_one_on_its_port() {
         let first = RedisServer::start();
         let folder = Folder::create();
-        let mut second = spawn(&redis_on_path(), &folder, first.port(), &[]);
-        assert!(!answers(&mut second, first.port()));
+        let mut second = Launch::new(&redis_on_path(), &[]).spawn(&folder, first.port());
+        assert!(!answers(&mut second, first.port(), is_pong));
         assert!(folder.log().contains("Address already in use"));
     }
 

@@ -5,6 +5,8 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use crate::poll::PATIENCE;
+
 /// One connection to a server on 127.0.0.1.
 #[derive(Debug)]
 pub struct Connection {
@@ -39,8 +41,13 @@ impl Connection {
     /// # Errors
     /// When the connection fails, or the server says nothing for longer than its patience.
     pub fn command(&mut self, arguments: &[impl AsRef<[u8]>]) -> io::Result<Reply> {
-        self.stream.get_mut().write_all(&encode(arguments))?;
+        self.send(arguments)?;
         Reply::read(&mut self.stream)
+    }
+
+    /// Sends one command and leaves its reply unread: there may be none.
+    pub(crate) fn send(&mut self, arguments: &[impl AsRef<[u8]>]) -> io::Result<()> {
+        self.stream.get_mut().write_all(&encode(arguments))
     }
 
     /// Sends many commands in one write and reads their replies: few enough that neither side's
@@ -175,9 +182,6 @@ fn malformed(what: &str) -> io::Error {
 
 /// The servers' own bound on one string.
 const LENGTH_MAX: usize = 512 * 1024 * 1024;
-
-/// Far longer than any healthy answer on loopback takes, short enough to see which test hangs.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {

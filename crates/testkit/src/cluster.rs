@@ -1,0 +1,384 @@
+//! A real Redis Cluster: primaries, replicas of each, slots shared out, nodes killed, slots moved.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::poll::poll;
+use crate::redis_server::{RedisServer, redis_on_path};
+use crate::resp::{Connection, Reply};
+
+/// A cluster on this machine: the primaries come first among its nodes, then the replicas.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<RedisServer>,
+    ids: Vec<String>,
+    primaries: usize,
+}
+
+/// A node by its place among [`Cluster::nodes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node(pub usize);
+
+impl Cluster {
+    /// So many primaries, each with so many replicas, of the `redis-server` on PATH.
+    ///
+    /// # Panics
+    /// When it is not complete within a minute.
+    #[track_caller]
+    #[must_use]
+    pub fn start(primaries: usize, replicas_of_each: usize) -> Self {
+        Self::start_with(&redis_on_path(), primaries, replicas_of_each, &[])
+    }
+
+    /// The same of another `binary`, with more `arguments` for every node.
+    ///
+    /// # Panics
+    /// When it is not complete within a minute.
+    #[track_caller]
+    #[must_use]
+    pub fn start_with(
+        binary: &Path,
+        primaries: usize,
+        replicas_of_each: usize,
+        arguments: &[&str],
+    ) -> Self {
+        let arguments = [&NODE_SETTINGS, arguments].concat();
+        let nodes: Vec<RedisServer> = (0..primaries * (1 + replicas_of_each))
+            .map(|_| RedisServer::start_with(binary, &arguments))
+            .collect();
+        let id = |node: &RedisServer| node.command(&["CLUSTER", "MYID"]).text().to_owned();
+        let ids = nodes.iter().map(id).collect();
+        let cluster = Self { nodes, ids, primaries };
+        cluster.share_out_slots();
+        cluster.introduce();
+        cluster.assign_replicas();
+        cluster.wait_until_complete();
+        cluster
+    }
+
+    /// All of its servers, those that were killed included.
+    #[must_use]
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
+    /// One of its servers.
+    #[must_use]
+    pub fn node(&self, node: Node) -> &RedisServer {
+        &self.nodes[node.0]
+    }
+
+    /// One of its servers, to kill or restart.
+    pub fn node_mut(&mut self, node: Node) -> &mut RedisServer {
+        &mut self.nodes[node.0]
+    }
+
+    /// Where to begin: the address of every node.
+    #[must_use]
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(RedisServer::url).collect()
+    }
+
+    /// The slot of a key, as the cluster counts it.
+    ///
+    /// # Panics
+    /// When no node answers.
+    #[track_caller]
+    #[must_use]
+    pub fn slot_of(&self, key: &str) -> u16 {
+        let reply = self
+            .reachable()
+            .find_map(|(_, mut connection)| connection.command(&["CLUSTER", "KEYSLOT", key]).ok());
+        reply.expect("a node answers").integer() as u16
+    }
+
+    /// Who owns a slot, once all nodes that answer agree on one that does: after a kill this waits
+    /// for the failover.
+    ///
+    /// # Panics
+    /// When they do not agree within half a minute.
+    #[track_caller]
+    #[must_use]
+    pub fn owner_of(&self, slot: u16) -> Node {
+        let agreed = poll(AGREEMENT_BOUND, || {
+            let views: Vec<(usize, Option<usize>)> = self
+                .reachable()
+                .filter_map(|(node, mut connection)| {
+                    let view = connection.command(&["CLUSTER", "SLOTS"]).ok()?;
+                    Some((node, self.owner_in(&view, slot)))
+                })
+                .collect();
+            let owner = views.first()?.1?;
+            let all = views.iter().all(|(_, seen)| *seen == Some(owner));
+            (all && views.iter().any(|(node, _)| *node == owner)).then_some(Node(owner))
+        });
+        agreed.unwrap_or_else(|| panic!("the nodes do not agree on an owner of slot {slot}"))
+    }
+
+    /// A replica of a primary that answers.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[track_caller]
+    #[must_use]
+    pub fn replica_of(&self, primary: Node) -> Node {
+        let port = i64::from(self.nodes[primary.0].port());
+        let follows = |role: &Reply| match role {
+            Reply::Array(role) => role.len() == 5 && role[2].integer() == port,
+            _ => false,
+        };
+        let found = self.reachable().find_map(|(node, mut connection)| {
+            follows(&connection.command(&["ROLE"]).ok()?).then_some(Node(node))
+        });
+        found.unwrap_or_else(|| panic!("no replica of {primary:?} answers"))
+    }
+
+    /// Hands a primary's part over to its replica, as an operator does before maintenance; answers
+    /// who has it now.
+    ///
+    /// # Panics
+    /// When the replica has not taken over within half a minute.
+    #[track_caller]
+    pub fn fail_over(&self, primary: Node) -> Node {
+        let replica = self.replica_of(primary);
+        let taken = poll(AGREEMENT_BOUND, || {
+            self.node(replica).command(&["CLUSTER", "FAILOVER"]);
+            poll(FAILOVER_BOUND, || self.is_primary(replica).then_some(()))
+        });
+        assert!(taken.is_some(), "{replica:?} has not taken over from {primary:?}");
+        replica
+    }
+
+    /// Opens a slot for moving: from here on its owner answers ASK for keys that it has not.
+    ///
+    /// # Panics
+    /// When a node refuses, here and below.
+    #[track_caller]
+    pub fn begin_migration(&self, slot: u16, to: Node) {
+        let from = self.owner_of(slot);
+        let slot = slot.to_string();
+        self.ok(to, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.ids[from.0]]);
+        self.ok(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &self.ids[to.0]]);
+    }
+
+    /// Moves the keys of a slot that is open for moving, at most so many; answers how many.
+    #[track_caller]
+    pub fn migrate_keys(&self, slot: u16, from: Node, to: Node, at_most: usize) -> usize {
+        let (slot, most) = (slot.to_string(), at_most.to_string());
+        let keys = self.node(from).command(&["CLUSTER", "GETKEYSINSLOT", &slot, &most]);
+        let Reply::Array(keys) = keys else { panic!("keys of slot {slot}: {keys:?}") };
+        let port = self.node(to).port().to_string();
+        for key in &keys {
+            self.ok(from, &["MIGRATE", "127.0.0.1", &port, key.text(), "0", "5000"]);
+        }
+        keys.len()
+    }
+
+    /// Closes a slot that was open for moving: it is `to`'s from here on.
+    #[track_caller]
+    pub fn end_migration(&self, slot: u16, from: Node, to: Node) {
+        let slot = slot.to_string();
+        for node in [to, from] {
+            self.ok(node, &["CLUSTER", "SETSLOT", &slot, "NODE", &self.ids[to.0]]);
+        }
+    }
+
+    /// Moves a slot with all of its keys.
+    #[track_caller]
+    pub fn migrate(&self, slot: u16, to: Node) {
+        let from = self.owner_of(slot);
+        self.begin_migration(slot, to);
+        while self.migrate_keys(slot, from, to, KEYS_AT_ONCE) > 0 {}
+        self.end_migration(slot, from, to);
+    }
+
+    /// Whether a node sees itself as a primary.
+    #[track_caller]
+    fn is_primary(&self, node: Node) -> bool {
+        let role = self.node(node).command(&["ROLE"]);
+        matches!(&role, Reply::Array(role) if role[0].text() == "master")
+    }
+
+    #[track_caller]
+    fn share_out_slots(&self) {
+        for (node, server) in self.nodes[..self.primaries].iter().enumerate() {
+            let border = |node: usize| node * SLOTS / self.primaries;
+            let slots = (border(node)..border(node + 1)).map(|slot| slot.to_string());
+            let words: Vec<String> =
+                ["CLUSTER", "ADDSLOTS"].map(str::to_owned).into_iter().chain(slots).collect();
+            assert_eq!(server.command(&words), Reply::Status("OK".into()));
+        }
+        for (node, epoch) in (0..self.nodes.len()).zip(1..) {
+            self.ok(Node(node), &["CLUSTER", "SET-CONFIG-EPOCH", &format!("{epoch}")]);
+        }
+    }
+
+    #[track_caller]
+    fn introduce(&self) {
+        for node in 1..self.nodes.len() {
+            let port = self.nodes[0].port().to_string();
+            self.ok(Node(node), &["CLUSTER", "MEET", "127.0.0.1", &port]);
+        }
+        let all = self.nodes.len().to_string();
+        let met = poll(COMPLETE_BOUND, || {
+            self.nodes
+                .iter()
+                .all(|node| cluster_info(node, "cluster_known_nodes") == all)
+                .then_some(())
+        });
+        assert!(met.is_some(), "the nodes have not met");
+    }
+
+    #[track_caller]
+    fn assign_replicas(&self) {
+        for replica in self.primaries..self.nodes.len() {
+            let primary = &self.ids[replica % self.primaries];
+            // Known by name a moment before it is known well enough.
+            let done = poll(COMPLETE_BOUND, || {
+                let reply = self.nodes[replica].command(&["CLUSTER", "REPLICATE", primary]);
+                (reply == Reply::Status("OK".into())).then_some(())
+            });
+            assert!(done.is_some(), "node {replica} cannot follow {primary}");
+        }
+    }
+
+    #[track_caller]
+    fn wait_until_complete(&self) {
+        let complete = poll(COMPLETE_BOUND, || {
+            let well = self.nodes.iter().all(|node| cluster_info(node, "cluster_state") == "ok");
+            let followed = self.nodes[self.primaries..]
+                .iter()
+                .all(|replica| replica.info("replication", "master_link_status") == "up");
+            let known = (0..SLOTS)
+                .step_by(SLOTS / self.primaries)
+                .all(|slot| self.everyone_knows_replicas(slot));
+            (well && followed && known).then_some(())
+        });
+        assert!(complete.is_some(), "the cluster is not complete after {COMPLETE_BOUND:?}");
+    }
+
+    /// Whether every node lists an owner of a slot with all of its replicas.
+    fn everyone_knows_replicas(&self, slot: usize) -> bool {
+        let each = self.nodes.len() / self.primaries;
+        self.nodes.iter().all(|node| {
+            let view = node.command(&["CLUSTER", "SLOTS"]);
+            range_of(&view, slot as i64).is_some_and(|range| range.len() == 2 + each)
+        })
+    }
+
+    fn owner_in(&self, view: &Reply, slot: u16) -> Option<usize> {
+        let Reply::Array(primary) = &range_of(view, i64::from(slot))?[2] else { return None };
+        let port = primary[1].integer();
+        self.nodes.iter().position(|node| i64::from(node.port()) == port)
+    }
+
+    /// A connection to every node that answers at once.
+    fn reachable(&self) -> impl Iterator<Item = (usize, Connection)> {
+        self.nodes.iter().enumerate().filter_map(|(place, node)| {
+            let mut connection = Connection::open(node.port()).ok()?;
+            connection.set_patience(REACHABLE).ok()?;
+            connection.command(&["PING"]).ok()?;
+            Some((place, connection))
+        })
+    }
+
+    #[track_caller]
+    fn ok(&self, node: Node, words: &[&str]) {
+        let reply = self.node(node).command(words);
+        assert_eq!(reply, Reply::Status("OK".into()), "{words:?} on {node:?}");
+    }
+}
+
+/// The range of `CLUSTER SLOTS` that a slot is in: first, last, primary, replicas.
+fn range_of(view: &Reply, slot: i64) -> Option<&[Reply]> {
+    let Reply::Array(ranges) = view else { return None };
+    ranges.iter().find_map(|range| match range {
+        Reply::Array(range) if (range[0].integer()..=range[1].integer()).contains(&slot) => {
+            Some(&range[..])
+        }
+        _ => None,
+    })
+}
+
+fn cluster_info(node: &RedisServer, field: &str) -> String {
+    let info = node.command(&["CLUSTER", "INFO"]);
+    let value = info.text().lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    value.unwrap_or_default().to_owned()
+}
+
+/// A node is given up after a second and a half, and a replica's first copy begins at once.
+const NODE_SETTINGS: [&str; 6] = [
+    "--cluster-enabled",
+    "yes",
+    "--cluster-node-timeout",
+    "1500",
+    "--repl-diskless-sync-delay",
+    "0",
+];
+
+const SLOTS: usize = 16_384;
+const KEYS_AT_ONCE: usize = 100;
+/// Meeting takes a second or two; a starved machine many more.
+const COMPLETE_BOUND: Duration = Duration::from_secs(60);
+/// A failover takes the node's time-out, an election, and gossip.
+const AGREEMENT_BOUND: Duration = Duration::from_secs(30);
+/// A failover by hand that has not happened by then has given up, and is asked for again.
+const FAILOVER_BOUND: Duration = Duration::from_secs(6);
+/// A node that is paused accepts connections and says nothing.
+const REACHABLE: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get(node: &RedisServer, key: &str) -> Reply {
+        node.command(&["GET", key])
+    }
+
+    #[test]
+    fn a_slot_moves_with_its_keys_and_answers_ask_meanwhile() {
+        let cluster = Cluster::start(3, 0);
+        let slot = cluster.slot_of("{tag}1");
+        let from = cluster.owner_of(slot);
+        let to = Node((from.0 + 1) % 3);
+        for key in ["{tag}1", "{tag}2"] {
+            assert_eq!(cluster.node(from).command(&["SET", key, "value"]).text(), "OK");
+        }
+        assert!(
+            matches!(get(cluster.node(to), "{tag}1"), Reply::Error(e) if e.starts_with("MOVED"))
+        );
+
+        cluster.begin_migration(slot, to);
+        assert_eq!(cluster.migrate_keys(slot, from, to, 1), 1);
+        let asked = get(cluster.node(from), "{tag}3");
+        assert!(matches!(&asked, Reply::Error(e) if e.starts_with("ASK")), "{asked:?}");
+        let both = cluster.node(from).command(&["MGET", "{tag}1", "{tag}2"]);
+        assert!(matches!(&both, Reply::Error(e) if e.starts_with("TRYAGAIN")), "{both:?}");
+        assert_eq!(cluster.migrate_keys(slot, from, to, 10), 1);
+        cluster.end_migration(slot, from, to);
+
+        assert_eq!(cluster.owner_of(slot), to);
+        assert_eq!(get(cluster.node(to), "{tag}2").text(), "value");
+        cluster.migrate(slot, from);
+        assert_eq!(get(cluster.node(from), "{tag}2").text(), "value");
+    }
+
+    #[test]
+    fn a_replica_takes_over_when_told_and_when_its_primary_dies() {
+        let mut cluster = Cluster::start(3, 1);
+        let slot = cluster.slot_of("key");
+        let first = cluster.owner_of(slot);
+        assert_eq!(cluster.node(first).command(&["SET", "key", "value"]).text(), "OK");
+        let second = cluster.fail_over(first);
+        assert_eq!(cluster.owner_of(slot), second);
+        assert_eq!(cluster.replica_of(second), first);
+        // Once it has copied what there is.
+        poll(AGREEMENT_BOUND, || {
+            let status = cluster.node(first).info("replication", "master_link_status");
+            (status == "up").then_some(())
+        });
+        cluster.node_mut(second).kill();
+        assert_eq!(cluster.owner_of(slot), first);
+        assert_eq!(get(cluster.node(first), "key").text(), "value");
+    }
+}

@@ -1,0 +1,532 @@
+//! A TCP proxy that does to a connection what networks do, switched while it runs.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Stands before a server on 127.0.0.1; every connection through it is cut on drop.
+#[derive(Debug)]
+pub struct FaultProxy {
+    shared: Arc<Shared>,
+    port: u16,
+    accepting: Option<JoinHandle<()>>,
+}
+
+/// What the network does from now on, to the connections that there are and to new ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It works.
+    None,
+    /// Each piece waits so long, in each direction; what arrives meanwhile is a piece of its own.
+    Delay(Duration),
+    /// So many bytes pass in a second, in each direction of each connection.
+    Bandwidth(u32),
+    /// A connection breaks once so many more bytes have passed in one direction.
+    CutAfter(Direction, u64),
+    /// What is sent is lost, and nobody is told: connections open, and stay open.
+    BlackHole,
+    /// The same in one direction.
+    LoseAll(Direction),
+    /// Nothing moves, and nothing is lost: it goes on with the next fault.
+    Freeze,
+    /// The next bytes from the server are lost, and their connection breaks; then it works again.
+    LoseNextReply,
+    /// The receiver is told that no more will come this way; the other way works.
+    HalfClose(Direction),
+    /// Whoever sends next has its connection reset.
+    Reset,
+    /// The connections that there are lead nowhere any more, for good, and nobody is told; new ones
+    /// work, as after a router has restarted.
+    ForgetLines,
+    /// New connections are closed at once; those that there are work on.
+    Refuse,
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the client.
+    ToServer,
+    /// From the server.
+    ToClient,
+}
+
+/// How much came through; it only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// Connections that were accepted.
+    pub connections: u64,
+    /// Bytes handed on to the server.
+    pub to_server: u64,
+    /// Bytes handed on to the client.
+    pub to_client: u64,
+}
+
+impl FaultProxy {
+    /// Before the server on this port of 127.0.0.1, on a port of its own.
+    ///
+    /// # Panics
+    /// When the system gives no port.
+    #[track_caller]
+    #[must_use]
+    pub fn before(server: u16) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let shared = Arc::new(Shared::default());
+        shared.lock().server = server;
+        let accepting = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || accept(&shared, &listener))
+        };
+        Self { shared, port, accepting: Some(accepting) }
+    }
+
+    /// The port to connect to instead.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `redis://127.0.0.1:port`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Switches. What waits in a frozen or a slow connection goes on by the new fault.
+    pub fn set(&self, fault: Fault) {
+        let mut network = self.shared.lock();
+        network.fault = fault;
+        network.switched += 1;
+        let lines = network.lines.clone();
+        drop(network);
+        self.shared.changed.notify_all();
+        for line in &lines {
+            match fault {
+                Fault::HalfClose(direction) => line.close_half(direction),
+                Fault::ForgetLines => line.forgotten.store(true, Ordering::SeqCst),
+                _ => {}
+            }
+        }
+    }
+
+    /// New connections lead to the server on another port, as after a name has changed hands.
+    pub fn lead_to(&self, server: u16) {
+        self.shared.lock().server = server;
+    }
+
+    /// Breaks every connection that there is.
+    pub fn cut(&self) {
+        let lines = std::mem::take(&mut self.shared.lock().lines);
+        lines.iter().for_each(|line| line.cut());
+    }
+
+    /// What has passed so far.
+    #[must_use]
+    pub fn passed(&self) -> Passed {
+        Passed {
+            connections: self.shared.connections.load(Ordering::SeqCst),
+            to_server: self.shared.to_server.load(Ordering::SeqCst),
+            to_client: self.shared.to_client.load(Ordering::SeqCst),
+        }
+    }
+}
+
+impl Drop for FaultProxy {
+    fn drop(&mut self) {
+        self.shared.lock().stopped = true;
+        self.shared.changed.notify_all();
+        self.cut();
+        // Wakes the thread that accepts.
+        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
+        if let Some(accepting) = self.accepting.take() {
+            let _ = accepting.join();
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    network: Mutex<Network>,
+    changed: Condvar,
+    connections: AtomicU64,
+    to_server: AtomicU64,
+    to_client: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Network {
+    /// The port that new connections lead to.
+    server: u16,
+    fault: Fault,
+    /// How often the fault was set: what a connection counts since the last time.
+    switched: u64,
+    stopped: bool,
+    lines: Vec<Arc<Line>>,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self { server: 0, fault: Fault::None, switched: 0, stopped: false, lines: Vec::new() }
+    }
+}
+
+/// One connection: both of its ends.
+#[derive(Debug)]
+struct Line {
+    client: TcpStream,
+    server: TcpStream,
+    /// Being reset: closed without a word.
+    reset: AtomicBool,
+    /// Whatever is sent is lost.
+    forgotten: AtomicBool,
+}
+
+/// What becomes of a piece.
+enum Fate {
+    Pass { pause: Duration, at_most: usize },
+    Lost,
+    LostWithItsLine,
+    Cut { after: usize },
+    Reset,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Network> {
+        self.network.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn passed(&self, direction: Direction) -> &AtomicU64 {
+        match direction {
+            Direction::ToServer => &self.to_server,
+            Direction::ToClient => &self.to_client,
+        }
+    }
+
+    /// Waits out a freeze; then what the network does to a piece of so many bytes.
+    fn fate(&self, counted: &mut Counted, direction: Direction, size: usize) -> Fate {
+        let mut network = self.lock();
+        while network.fault == Fault::Freeze && !network.stopped {
+            network = self.changed.wait(network).unwrap_or_else(PoisonError::into_inner);
+        }
+        if counted.switched != network.switched {
+            *counted = Counted { switched: network.switched, bytes: 0 };
+        }
+        let pass = Fate::Pass { pause: Duration::ZERO, at_most: size };
+        match network.fault {
+            Fault::Delay(pause) => Fate::Pass { pause, at_most: size },
+            Fault::Bandwidth(rate) => {
+                let at_most = size.min((rate / PIECES_A_SECOND).max(1) as usize);
+                let us = at_most as u64 * 1_000_000 / u64::from(rate.max(1));
+                Fate::Pass { pause: Duration::from_micros(us), at_most }
+            }
+            Fault::CutAfter(way, bytes) if way == direction => {
+                let left = bytes.saturating_sub(counted.bytes);
+                if size as u64 >= left { Fate::Cut { after: left as usize } } else { pass }
+            }
+            Fault::BlackHole => Fate::Lost,
+            Fault::LoseAll(way) if way == direction => Fate::Lost,
+            Fault::LoseNextReply if direction == Direction::ToClient => {
+                network.fault = Fault::None;
+                Fate::LostWithItsLine
+            }
+            Fault::Reset => Fate::Reset,
+            _ => pass,
+        }
+    }
+}
+
+/// How many bytes a connection has passed in one direction since the fault was set.
+#[derive(Debug, Default)]
+struct Counted {
+    switched: u64,
+    bytes: u64,
+}
+
+impl Line {
+    fn cut(&self) {
+        // Gone already, perhaps.
+        let _ = self.client.shutdown(Shutdown::Both);
+        let _ = self.server.shutdown(Shutdown::Both);
+    }
+
+    fn close_half(&self, direction: Direction) {
+        let _ = self.ends(direction).1.shutdown(Shutdown::Write);
+    }
+
+    fn ends(&self, direction: Direction) -> (&TcpStream, &TcpStream) {
+        match direction {
+            Direction::ToServer => (&self.client, &self.server),
+            Direction::ToClient => (&self.server, &self.client),
+        }
+    }
+}
+
+fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+    for client in listener.incoming() {
+        let Ok(client) = client else { continue };
+        let (stopped, fault, server) = {
+            let network = shared.lock();
+            (network.stopped, network.fault, network.server)
+        };
+        if stopped {
+            return;
+        }
+        shared.connections.fetch_add(1, Ordering::SeqCst);
+        if fault != Fault::Refuse {
+            // A server that is not there: the client's connection is closed, as it would be.
+            let _ = open_line(shared, client, server);
+        }
+    }
+}
+
+fn open_line(shared: &Arc<Shared>, client: TcpStream, server: u16) -> io::Result<()> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, server));
+    let server = TcpStream::connect_timeout(&address, CONNECT)?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let line = Arc::new(Line {
+        client,
+        server,
+        reset: AtomicBool::new(false),
+        forgotten: AtomicBool::new(false),
+    });
+    let mut network = shared.lock();
+    // Those that only this list still holds have ended.
+    network.lines.retain(|line| Arc::strong_count(line) > 1);
+    network.lines.push(Arc::clone(&line));
+    drop(network);
+    for direction in [Direction::ToServer, Direction::ToClient] {
+        let (shared, line) = (Arc::clone(shared), Arc::clone(&line));
+        thread::spawn(move || {
+            if pump(&shared, &line, direction).is_err() {
+                line.cut();
+            }
+        });
+    }
+    Ok(())
+}
+
+/// Hands on what comes in one direction until an end closes: that is handed on too.
+fn pump(shared: &Shared, line: &Arc<Line>, direction: Direction) -> io::Result<()> {
+    let (mut from, mut to) = line.ends(direction);
+    let mut buffer = vec![0; PIECE];
+    let mut counted = Counted::default();
+    loop {
+        // Looked at before it is read: a socket that is closed with bytes unread sends a reset.
+        let seen = from.peek(&mut buffer)?;
+        if line.reset.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        if seen == 0 {
+            // Gone already, perhaps.
+            let _ = to.shutdown(Shutdown::Write);
+            return Ok(());
+        }
+        if line.forgotten.load(Ordering::SeqCst) {
+            from.read_exact(&mut buffer[..seen])?;
+            continue;
+        }
+        let (take, pause) = match shared.fate(&mut counted, direction, seen) {
+            Fate::Pass { pause, at_most } => (at_most, pause),
+            Fate::Lost => {
+                from.read_exact(&mut buffer[..seen])?;
+                continue;
+            }
+            Fate::LostWithItsLine => return Err(ErrorKind::ConnectionAborted.into()),
+            Fate::Cut { after } => {
+                shared.passed(direction).fetch_add(after as u64, Ordering::SeqCst);
+                to.write_all(&buffer[..after])?;
+                return Err(ErrorKind::ConnectionAborted.into());
+            }
+            Fate::Reset => {
+                // Forgotten by all but the other direction, which this wakes.
+                line.reset.store(true, Ordering::SeqCst);
+                shared.lock().lines.retain(|other| !Arc::ptr_eq(other, line));
+                let _ = to.shutdown(Shutdown::Both);
+                return Ok(());
+            }
+        };
+        thread::sleep(pause);
+        from.read_exact(&mut buffer[..take])?;
+        counted.bytes += take as u64;
+        // Before whoever receives it can ask.
+        shared.passed(direction).fetch_add(take as u64, Ordering::SeqCst);
+        to.write_all(&buffer[..take])?;
+    }
+}
+
+/// More than a batch of decisions.
+const PIECE: usize = 64 * 1024;
+/// So that a slow line is slow evenly.
+const PIECES_A_SECOND: u32 = 100;
+/// On this machine a connection is made in microseconds or not at all.
+const CONNECT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::poll::{PATIENCE, poll};
+    use crate::{Connection, RedisServer, Reply};
+
+    fn through(server: &RedisServer) -> (FaultProxy, Connection) {
+        let proxy = FaultProxy::before(server.port());
+        let connection = Connection::open(proxy.port()).unwrap();
+        (proxy, connection)
+    }
+
+    #[track_caller]
+    fn assert_pongs(connection: &mut Connection) {
+        assert_eq!(connection.command(&["PING"]).unwrap().text(), "PONG");
+    }
+
+    #[test]
+    fn without_a_fault_everything_passes_and_is_counted() {
+        let server = RedisServer::start();
+        let (proxy, mut connection) = through(&server);
+        let large = "x".repeat(1_000_000);
+        assert_eq!(connection.command(&["SET", "key", &large]).unwrap().text(), "OK");
+        assert_eq!(connection.command(&["GET", "key"]).unwrap().text(), large);
+        let passed = proxy.passed();
+        assert_eq!(passed.connections, 1);
+        assert!(passed.to_server > 1_000_000 && passed.to_client > 1_000_000, "{passed:?}");
+    }
+
+    #[test]
+    fn a_connection_is_cut_at_the_byte_it_is_told() {
+        let server = RedisServer::start();
+        for (direction, bytes) in [(Direction::ToServer, 13), (Direction::ToClient, 3)] {
+            let (proxy, mut connection) = through(&server);
+            assert_pongs(&mut connection);
+            let before = proxy.passed();
+            proxy.set(Fault::CutAfter(direction, bytes));
+            assert!(connection.command(&["PING"]).is_err());
+            let after = proxy.passed();
+            match direction {
+                Direction::ToServer => assert_eq!(after.to_server - before.to_server, bytes),
+                Direction::ToClient => assert_eq!(after.to_client - before.to_client, bytes),
+            }
+        }
+    }
+
+    #[test]
+    fn a_reply_is_lost_after_the_server_has_executed() {
+        let server = RedisServer::start();
+        let (proxy, mut connection) = through(&server);
+        proxy.set(Fault::LoseNextReply);
+        assert!(connection.command(&["INCR", "count"]).is_err());
+        assert_eq!(server.command(&["GET", "count"]).integer(), 1);
+        let mut next = Connection::open(proxy.port()).unwrap();
+        assert_eq!(next.command(&["INCR", "count"]).unwrap().integer(), 2);
+    }
+
+    #[test]
+    fn a_frozen_network_loses_nothing_and_a_black_hole_everything() {
+        let server = RedisServer::start();
+        let (proxy, mut connection) = through(&server);
+        connection.set_patience(Duration::from_millis(50)).unwrap();
+        proxy.set(Fault::Freeze);
+        assert!(connection.command(&["INCR", "frozen"]).is_err());
+        assert_eq!(server.command(&["GET", "frozen"]), Reply::Nil);
+        proxy.set(Fault::None);
+        let executed = poll(PATIENCE, || {
+            (server.command(&["GET", "frozen"]) == Reply::Bulk(b"1".into())).then_some(())
+        });
+        assert!(executed.is_some());
+
+        proxy.set(Fault::BlackHole);
+        let mut lost = Connection::open(proxy.port()).unwrap();
+        lost.set_patience(Duration::from_millis(50)).unwrap();
+        assert!(lost.command(&["INCR", "lost"]).is_err());
+        proxy.set(Fault::None);
+        assert!(lost.command(&["INCR", "found"]).is_ok());
+        assert_eq!(server.command(&["GET", "lost"]), Reply::Nil);
+
+        proxy.set(Fault::LoseAll(Direction::ToClient));
+        assert!(lost.command(&["INCR", "half"]).is_err());
+        assert_eq!(server.command(&["GET", "half"]).integer(), 1);
+    }
+
+    #[test]
+    fn a_slow_network_is_slow() {
+        let server = RedisServer::start();
+        let (proxy, mut connection) = through(&server);
+        connection.set_patience(Duration::from_millis(100)).unwrap();
+        proxy.set(Fault::Delay(Duration::from_millis(400)));
+        assert!(connection.command(&["PING"]).is_err());
+        drop(connection);
+        proxy.set(Fault::None);
+        server.command(&["SET", "key", &"x".repeat(100_000)]);
+        let mut connection = Connection::open(proxy.port()).unwrap();
+        proxy.set(Fault::Bandwidth(10_000));
+        connection.set_patience(Duration::from_secs(5)).unwrap();
+        connection.send(&["GET", "key"]).unwrap();
+        let before = proxy.passed().to_client;
+        thread::sleep(Duration::from_millis(300));
+        let in_that_time = proxy.passed().to_client - before;
+        assert!(in_that_time < 10_000, "{in_that_time} bytes");
+    }
+
+    #[test]
+    fn a_reset_tells_the_sender_and_a_half_close_the_receiver() {
+        let server = RedisServer::start();
+        let (proxy, mut connection) = through(&server);
+        assert_pongs(&mut connection);
+        proxy.set(Fault::Reset);
+        let error = connection.command(&["PING"]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+
+        proxy.set(Fault::None);
+        let mut connection = Connection::open(proxy.port()).unwrap();
+        assert_pongs(&mut connection);
+        proxy.set(Fault::HalfClose(Direction::ToClient));
+        assert_eq!(
+            connection.command(&["INCR", "count"]).unwrap_err().kind(),
+            ErrorKind::UnexpectedEof
+        );
+        // What was sent got through.
+        let counted = poll(PATIENCE, || {
+            (server.command(&["GET", "count"]) == Reply::Bulk(b"1".into())).then_some(())
+        });
+        assert!(counted.is_some());
+    }
+
+    #[test]
+    fn old_lines_are_forgotten_and_new_ones_lead_elsewhere() {
+        let (server, other) = (RedisServer::start(), RedisServer::start());
+        let (proxy, mut old) = through(&server);
+        assert_pongs(&mut old);
+        proxy.set(Fault::ForgetLines);
+        old.set_patience(Duration::from_millis(50)).unwrap();
+        assert!(old.command(&["INCR", "count"]).is_err());
+        assert_pongs(&mut Connection::open(proxy.port()).unwrap());
+        assert_eq!(server.command(&["GET", "count"]), Reply::Nil);
+
+        proxy.lead_to(other.port());
+        let mut new = Connection::open(proxy.port()).unwrap();
+        assert_eq!(new.command(&["INCR", "count"]).unwrap().integer(), 1);
+        assert_eq!(other.command(&["GET", "count"]).integer(), 1);
+    }
+
+    #[test]
+    fn connections_are_refused_cut_and_gone_with_the_proxy() {
+        let server = RedisServer::start();
+        let (proxy, mut connection) = through(&server);
+        assert_pongs(&mut connection);
+        proxy.set(Fault::Refuse);
+        assert!(Connection::open(proxy.port()).unwrap().command(&["PING"]).is_err());
+        assert_pongs(&mut connection);
+        proxy.cut();
+        assert!(connection.command(&["PING"]).is_err());
+        proxy.set(Fault::None);
+        let port = proxy.port();
+        let mut connection = Connection::open(port).unwrap();
+        assert_pongs(&mut connection);
+        drop(proxy);
+        assert!(connection.command(&["PING"]).is_err());
+        assert!(Connection::open(port).is_err());
+    }
+}

@@ -1,0 +1,207 @@
+//! A primary, its replicas, and real Sentinels that watch them.
+
+use std::time::Duration;
+
+use crate::folder::Folder;
+use crate::launch::Launch;
+use crate::poll::poll;
+use crate::redis_server::{RedisServer, redis_on_path};
+use crate::resp::{Connection, Reply};
+
+/// A watched primary: who that is can change.
+#[derive(Debug)]
+pub struct Sentinels {
+    servers: Vec<RedisServer>,
+    sentinels: Vec<RedisServer>,
+}
+
+impl Sentinels {
+    /// A primary with so many replicas, watched by so many sentinels; most of them must agree.
+    ///
+    /// # Panics
+    /// When they have not found each other within a minute.
+    #[track_caller]
+    #[must_use]
+    pub fn start(replicas: usize, sentinels: usize) -> Self {
+        let primary = RedisServer::start_with(&redis_on_path(), &SERVER_SETTINGS);
+        let port = primary.port().to_string();
+        let following = [&SERVER_SETTINGS, &["--replicaof", "127.0.0.1", &port][..]].concat();
+        let follower = |_| RedisServer::start_with(&redis_on_path(), &following);
+        let mut servers = vec![primary];
+        servers.extend((0..replicas).map(follower));
+        let watch = |_| start_sentinel(servers[0].port(), sentinels / 2 + 1);
+        let sentinels = (0..sentinels).map(watch).collect();
+        let all = Self { servers, sentinels };
+        all.wait_until_complete();
+        all
+    }
+
+    /// The name under which the sentinels know the primary.
+    pub const NAME: &str = "spillgate";
+
+    /// The address of every sentinel.
+    #[must_use]
+    pub fn urls(&self) -> Vec<String> {
+        self.sentinels.iter().map(RedisServer::url).collect()
+    }
+
+    /// The servers that hold data: the first primary, then its replicas.
+    #[must_use]
+    pub fn servers(&self) -> &[RedisServer] {
+        &self.servers
+    }
+
+    /// One of the servers that hold data, to kill or restart.
+    pub fn server_mut(&mut self, place: usize) -> &mut RedisServer {
+        &mut self.servers[place]
+    }
+
+    /// The sentinels themselves, to pause or kill.
+    pub fn sentinels_mut(&mut self) -> &mut [RedisServer] {
+        &mut self.sentinels
+    }
+
+    /// Who is primary, by its place, once every sentinel that answers says so and it says so
+    /// itself: after a kill this waits for the failover.
+    ///
+    /// # Panics
+    /// When they do not agree within half a minute.
+    #[track_caller]
+    #[must_use]
+    pub fn primary(&self) -> usize {
+        let agreed = poll(AGREEMENT_BOUND, || {
+            let mut said = self.sentinels.iter().filter_map(primary_according_to);
+            let port = said.next()?;
+            if !said.all(|other| other == port) {
+                return None;
+            }
+            let place = self.servers.iter().position(|server| server.port() == port)?;
+            let role = ask(&self.servers[place], &["ROLE"])?;
+            matches!(&role, Reply::Array(role) if role[0].text() == "master").then_some(place)
+        });
+        agreed.unwrap_or_else(|| panic!("the sentinels do not agree on a primary"))
+    }
+
+    /// Has the sentinels hand the part of primary over to a replica, which by then has seen all that
+    /// the primary has; answers who has the part now. The one before is a replica when this returns:
+    /// in between both take writes, and those of the old one are lost.
+    ///
+    /// # Panics
+    /// When that has not happened within half a minute.
+    #[track_caller]
+    pub fn fail_over(&self) -> usize {
+        let before = self.primary();
+        self.wait_until_seen_by_all(before);
+        let moved = poll(AGREEMENT_BOUND, || {
+            // Refused while one is under way, or no replica is good enough yet.
+            ask(&self.sentinels[0], &["SENTINEL", "FAILOVER", Self::NAME])?;
+            poll(FAILOVER_BOUND, || Some(self.primary()).filter(|now| *now != before))
+        });
+        let now = moved.unwrap_or_else(|| panic!("no replica has taken over from server {before}"));
+        let follows = || {
+            let role = ask(&self.servers[before], &["ROLE"])?;
+            matches!(&role, Reply::Array(role) if role[0].text() == "slave").then_some(())
+        };
+        let demoted = poll(AGREEMENT_BOUND, follows);
+        assert!(demoted.is_some(), "server {before} is still a primary after {AGREEMENT_BOUND:?}");
+        now
+    }
+
+    /// Waits until every server has what the primary has written.
+    #[track_caller]
+    fn wait_until_seen_by_all(&self, primary: usize) {
+        let offset = |server: &RedisServer| server.info("replication", "master_repl_offset");
+        let seen = poll(AGREEMENT_BOUND, || {
+            let written = offset(&self.servers[primary]);
+            self.servers.iter().all(|server| offset(server) == written).then_some(())
+        });
+        assert!(seen.is_some(), "the replicas are behind after {AGREEMENT_BOUND:?}");
+    }
+
+    #[track_caller]
+    fn wait_until_complete(&self) {
+        let (replicas, others) = (self.servers.len() - 1, self.sentinels.len() - 1);
+        let complete = poll(COMPLETE_BOUND, || {
+            let follows =
+                |server: &RedisServer| server.info("replication", "master_link_status") == "up";
+            let knows = |sentinel: &RedisServer| {
+                let seen = fields(&ask(sentinel, &["SENTINEL", "MASTER", Self::NAME])?);
+                let is = |name: &str, count: usize| {
+                    seen.iter().any(|(field, value)| field == name && *value == count.to_string())
+                };
+                (is("num-slaves", replicas) && is("num-other-sentinels", others)).then_some(())
+            };
+            let all = self.servers[1..].iter().all(follows)
+                && self.sentinels.iter().all(|sentinel| knows(sentinel).is_some());
+            all.then_some(())
+        });
+        assert!(complete.is_some(), "the sentinels are not complete after {COMPLETE_BOUND:?}");
+    }
+}
+
+/// A sentinel is a server of its own, which writes what it learns into its settings.
+#[track_caller]
+fn start_sentinel(primary: u16, quorum: usize) -> RedisServer {
+    let name = Sentinels::NAME;
+    let settings = format!(
+        "sentinel monitor {name} 127.0.0.1 {primary} {quorum}\n\
+         sentinel down-after-milliseconds {name} 1000\n\
+         sentinel failover-timeout {name} 3000\n"
+    );
+    let folder = Folder::create();
+    let path = folder.write("sentinel.conf", &settings);
+    let mut launch = Launch::new(&redis_on_path(), &["--sentinel"]);
+    launch.settings = Some(path);
+    RedisServer::launch(launch, folder)
+}
+
+fn primary_according_to(sentinel: &RedisServer) -> Option<u16> {
+    let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Sentinels::NAME];
+    let Reply::Array(address) = ask(sentinel, &words)? else { return None };
+    address[1].text().parse().ok()
+}
+
+/// One that is paused or dead answers nothing.
+fn ask(server: &RedisServer, words: &[&str]) -> Option<Reply> {
+    let mut connection = Connection::open(server.port()).ok()?;
+    connection.set_patience(REACHABLE).ok()?;
+    connection.command(words).ok()
+}
+
+/// A flat list of names and values.
+fn fields(reply: &Reply) -> Vec<(String, String)> {
+    let Reply::Array(flat) = reply else { return Vec::new() };
+    let pairs = flat.chunks_exact(2);
+    pairs.map(|pair| (pair[0].text().to_owned(), pair[1].text().to_owned())).collect()
+}
+
+/// A replica's first copy begins at once.
+const SERVER_SETTINGS: [&str; 2] = ["--repl-diskless-sync-delay", "0"];
+
+/// They say hello every two seconds, and look at INFO every ten.
+const COMPLETE_BOUND: Duration = Duration::from_secs(60);
+const AGREEMENT_BOUND: Duration = Duration::from_secs(30);
+const FAILOVER_BOUND: Duration = Duration::from_secs(6);
+const REACHABLE: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_takes_over_when_told_and_when_the_primary_dies() {
+        let mut watched = Sentinels::start(2, 3);
+        assert_eq!(watched.primary(), 0);
+        assert_eq!(watched.servers()[0].command(&["SET", "key", "value"]).text(), "OK");
+        assert_eq!(watched.servers()[0].command(&["WAIT", "2", "5000"]).integer(), 2);
+
+        let second = watched.fail_over();
+        assert_ne!(second, 0);
+        assert_eq!(watched.servers()[second].command(&["GET", "key"]).text(), "value");
+
+        watched.server_mut(second).kill();
+        let third = watched.primary();
+        assert_ne!(third, second);
+        assert_eq!(watched.servers()[third].command(&["GET", "key"]).text(), "value");
+    }
+}
