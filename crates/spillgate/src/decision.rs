@@ -7,7 +7,11 @@ use smallvec::SmallVec;
 
 use crate::algorithm::Charge;
 use crate::limit::{Algorithm, Limit};
-use crate::policy::{Met, Mode, Policy};
+use crate::policy::{LimitPlace, Met, Mode, Policy};
+
+mod kept;
+
+use kept::{Kept, KeptTier};
 
 /// May it happen?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -67,13 +71,13 @@ impl Source {
 pub struct Decision {
     verdict: Verdict,
     source: Source,
-    top: Option<usize>,
-    tiers: Tiers,
+    top: Option<u16>,
+    tiers: Kept,
     names: Names,
 }
 
-/// The tiers of a decision; most have one.
-pub(crate) type Tiers = SmallVec<[Judged; 1]>;
+/// The tiers of a decision while it is made.
+pub(crate) type Tiers = SmallVec<[Judged; 4]>;
 
 /// Where the names of tiers are found.
 #[derive(Clone, Debug)]
@@ -89,6 +93,10 @@ pub(crate) struct Judged {
     pub(crate) overridden: Option<u32>,
     pub(crate) limit: u32,
     pub(crate) shadow: bool,
+    /// Post-paid, or given back to: no part in the verdict.
+    pub(crate) advisory: bool,
+    /// The limit in force where the caller asked for one below the rule's.
+    pub(crate) narrowed: Option<Arc<Limit>>,
     pub(crate) verdict: Verdict,
     pub(crate) source: Source,
     pub(crate) capacity: Option<u64>,
@@ -101,17 +109,26 @@ pub(crate) struct Judged {
 /// One tier of a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct TierDecision<'d> {
-    judged: &'d Judged,
+    tier: &'d KeptTier,
     names: &'d Names,
 }
 
 impl Decision {
     pub(crate) fn new(tiers: Tiers, names: Names) -> Decision {
         let enforced = || tiers.iter().filter(|tier| !tier.shadow);
-        let verdict = enforced().map(|tier| tier.verdict).max().unwrap_or(Verdict::Allowed);
+        let decisive = enforced().filter(|tier| !tier.advisory);
+        let verdict = decisive.map(|tier| tier.verdict).max().unwrap_or(Verdict::Allowed);
         let source = enforced().map(|tier| tier.source).max().unwrap_or(Source::Store);
-        let top = top(&tiers, verdict);
-        Decision { verdict, source, top, tiers, names }
+        // A decision is over 64 tiers at most.
+        let top = top(&tiers, verdict).map(|top| top as u16);
+        Decision { verdict, source, top, tiers: tiers.into(), names }
+    }
+
+    /// The decision over a single tier, an enforced one.
+    #[inline]
+    pub(crate) fn alone(tier: Judged, names: Names) -> Decision {
+        let (verdict, source) = (tier.verdict, tier.source);
+        Decision { verdict, source, top: Some(0), tiers: Kept::One(tier.into()), names }
     }
 
     /// May it happen?
@@ -170,11 +187,14 @@ impl Decision {
 
     /// Every tier, in the order of the policy, shadow rules included.
     pub fn tiers(&self) -> impl ExactSizeIterator<Item = TierDecision<'_>> {
-        self.tiers.iter().map(|judged| TierDecision { judged, names: &self.names })
+        self.tiers.as_slice().iter().map(|tier| TierDecision { tier, names: &self.names })
     }
 
-    fn top(&self) -> Option<TierDecision<'_>> {
-        self.top.map(|top| TierDecision { judged: &self.tiers[top], names: &self.names })
+    /// The tier that matters most, whose numbers are those of the decision: of the refusing ones the
+    /// one with the longest wait, else the one with the least left of its capacity.
+    pub fn top(&self) -> Option<TierDecision<'_>> {
+        let tiers = self.tiers.as_slice();
+        self.top.map(|top| TierDecision { tier: &tiers[usize::from(top)], names: &self.names })
     }
 }
 
@@ -182,7 +202,7 @@ impl<'d> TierDecision<'d> {
     /// The rule; `None` for a limit that came with the request.
     pub fn rule(&self) -> Option<&'d str> {
         match self.names {
-            Names::Policy(policy) => Some(policy.rule_name(self.judged)),
+            Names::Policy(policy) => Some(policy.rule_name(self.place())),
             Names::AdHoc(_) => None,
         }
     }
@@ -190,7 +210,7 @@ impl<'d> TierDecision<'d> {
     /// The limit's name: as given, else its position in the rule.
     pub fn limit(&self) -> &'d str {
         match self.names {
-            Names::Policy(policy) => policy.limit_name(self.judged),
+            Names::Policy(policy) => policy.limit_name(self.place()),
             Names::AdHoc(limit) => limit.name().unwrap_or("0"),
         }
     }
@@ -207,51 +227,66 @@ impl<'d> TierDecision<'d> {
 
     /// The limit itself.
     pub fn definition(&self) -> &'d Limit {
+        if let Some(narrowed) = self.tier.narrowed() {
+            return narrowed;
+        }
         match self.names {
-            Names::Policy(policy) => policy.limit(self.judged),
+            Names::Policy(policy) => policy.limit(self.place()),
             Names::AdHoc(limit) => limit,
         }
     }
 
-    /// What this tier alone would have said.
+    /// What this tier alone would have said; a tier that nobody was asked about, because another
+    /// had refused already, refused nothing, and has no numbers.
     pub fn verdict(&self) -> Verdict {
-        self.judged.verdict
+        self.tier.verdict
     }
 
     /// Who judged.
     pub fn source(&self) -> Source {
-        self.judged.source
+        self.tier.source
     }
 
     /// Whether its rule is only watched, and had no part in the verdict.
     pub fn shadow(&self) -> bool {
-        self.judged.shadow
+        self.tier.shadow
+    }
+
+    /// Whether it had no part in the verdict because nothing was asked of it: its rule is charged
+    /// afterwards, or it was given back to. What it says is how it stands.
+    pub fn advisory(&self) -> bool {
+        self.tier.advisory
     }
 
     /// How much it holds when untouched; `None` if unlimited.
     pub fn capacity(&self) -> Option<u64> {
-        self.judged.capacity
+        self.tier.capacity.number()
     }
 
     /// The largest cost that it would admit now.
     pub fn remaining(&self) -> Option<u64> {
-        self.judged.remaining
+        self.tier.remaining.number()
     }
 
     /// How long until it would admit the cost; zero if it does, `None` if never or unknown.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.judged.retry_after_us.map(Duration::from_micros)
+        self.tier.retry_after_us.number().map(Duration::from_micros)
     }
 
     /// How long until it is untouched again.
     pub fn reset_after(&self) -> Option<Duration> {
-        self.judged.reset_after_us.map(Duration::from_micros)
+        self.tier.reset_after_us.number().map(Duration::from_micros)
     }
 
     /// What a receipt needs to give this tier's charge back.
     #[doc(hidden)]
     pub fn charge(&self) -> Option<Charge> {
-        self.judged.charge
+        self.tier.charge()
+    }
+
+    fn place(&self) -> LimitPlace {
+        let KeptTier { rule, overridden, limit, .. } = *self.tier;
+        LimitPlace { rule, overridden: overridden.number(), limit: u32::from(limit) }
     }
 }
 
@@ -274,6 +309,8 @@ impl Judged {
             overridden: None,
             limit: 0,
             shadow: false,
+            advisory: false,
+            narrowed: None,
             verdict: Verdict::Allowed,
             source: Source::Store,
             capacity: None,
@@ -301,7 +338,7 @@ fn top(tiers: &[Judged], verdict: Verdict) -> Option<usize> {
     }
     let wait = |tier: &Judged| tier.retry_after_us.map_or((1, 0), |us| (0, us));
     let mut longest: Option<(usize, (u8, u64))> = None;
-    for (i, tier) in enforced.filter(|(_, tier)| tier.verdict == verdict) {
+    for (i, tier) in enforced.filter(|(_, tier)| !tier.advisory && tier.verdict == verdict) {
         if longest.is_none_or(|(_, known)| wait(tier) > known) {
             longest = Some((i, wait(tier)));
         }

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Charge, GiveBack, Intent, Numbers, Reading};
 use crate::limit::NamedLimit;
+use crate::probe::StoreProbe;
 use crate::subject::SubjectKey;
 
 pub mod memory;
@@ -14,6 +15,10 @@ pub mod redis;
 pub use memory::Memory;
 #[cfg(feature = "redis")]
 pub use redis::Redis;
+#[cfg(feature = "redis")]
+pub(crate) use redis::jitter::jittered;
+#[cfg(feature = "redis")]
+pub(crate) use redis::spread::{Heard, Heards, Order, Question, StandIn, decide, decide_each};
 
 /// One decision to make: tiers grouped by rule, the enforced ones (group 0) first.
 #[derive(Clone, Debug)]
@@ -21,7 +26,7 @@ pub struct Ask<'a> {
     /// What to do where there is room.
     pub intent: Intent,
     /// No two with the same key and limit.
-    pub tiers: SmallVec<[AskTier<'a>; 1]>,
+    pub tiers: SmallVec<[AskTier<'a>; TIERS_INLINE]>,
 }
 
 /// One tier of a decision, and what it is to be charged.
@@ -37,6 +42,11 @@ pub struct AskTier<'a> {
     pub cost: u64,
     /// 0 is enforced; each other number is a shadow rule.
     pub group: u16,
+    /// How many attributes its subject goes by: the fewer, the more requests share it.
+    pub attributes: u8,
+    /// What was admitted while the store was out of reach and is charged now by force, before
+    /// anything else. In memory nothing is ever owed.
+    pub owed: u64,
 }
 
 /// What became of a decision.
@@ -45,7 +55,7 @@ pub struct Told {
     /// Whether every enforced tier had room.
     pub allowed: bool,
     /// As asked, in order.
-    pub tiers: SmallVec<[ToldTier; 1]>,
+    pub tiers: SmallVec<[ToldTier; TIERS_INLINE]>,
 }
 
 /// What became of one tier.
@@ -121,6 +131,15 @@ impl Engine {
         }
     }
 
+    /// Looks at every server; in memory there is none.
+    pub async fn probe(&self, samples: usize) -> StoreProbe {
+        match self {
+            Engine::Memory(_) => StoreProbe::default(),
+            #[cfg(feature = "redis")]
+            Engine::Redis(redis) => redis.probe(samples).await,
+        }
+    }
+
     /// Forgets all that these limits hold for a subject.
     pub async fn reset(&self, key: SubjectKey, limits: &[NamedLimit]) -> Result<(), StoreError> {
         match self {
@@ -145,3 +164,6 @@ impl std::fmt::Display for StoreError {
 }
 
 impl std::error::Error for StoreError {}
+
+/// As many tiers as most decisions over several have: they are decided without allocating.
+pub(crate) const TIERS_INLINE: usize = 4;

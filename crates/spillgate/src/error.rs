@@ -13,12 +13,26 @@ pub enum BuildError {
         /// What is wrong with it, and the way out.
         why: String,
     },
+    /// The nodes make no ring.
+    Ring {
+        /// Its number.
+        number: u32,
+        /// What is wrong with it, and the way out.
+        why: String,
+    },
+    /// The certificates are of no use.
+    Tls {
+        /// What is wrong with which of them, and the way out.
+        why: String,
+    },
 }
 
 impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BuildError::StoreUrl { url, why } => write!(f, "store address {url:?}: {why}"),
+            BuildError::Ring { number, why } => write!(f, "ring {number}: {why}"),
+            BuildError::Tls { why } => write!(f, "TLS to the store: {why}"),
         }
     }
 }

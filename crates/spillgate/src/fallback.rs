@@ -1,117 +1,277 @@
-//! Deciding while the store is out of reach: by each rule's `on_outage`, in one place.
+//! Deciding while a shard is out of reach: by each rule's `on_outage`, in one place. What is admitted
+//! alone is remembered, and charged to the store once it is back.
 
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::algorithm::{
-    Intent, Numbers, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
+use crate::algorithm::{Charge, GiveBack, Intent, Numbers};
+use crate::engine::{
+    Ask, AskTier, Change, Heard, Heards, Memory, Question, Redis, StandIn, StoreError, ToldTier,
 };
-use crate::decision::{Source, Tiers, Verdict};
-use crate::engine::{Ask, AskTier, Memory};
 use crate::plan::Plan;
-use crate::policy::OnOutage;
+use crate::policy::{OnOutage, Rule, Share};
 use crate::time::Clock;
 
-/// What this process does alone: a memory engine that enforces its share of every limit.
+mod debts;
+mod known;
+mod share;
+
+use debts::{Debt, Debts};
+use known::Known;
+
+/// What this process does alone: a memory engine that enforces its share of every limit, from what
+/// it last knew of each subject.
 #[derive(Debug)]
 pub(crate) struct Fallback {
     memory: Memory,
+    clock: Clock,
+    known: Known,
+    debts: Debts,
+    /// By the last heartbeats; 0 before the first.
+    live_nodes: AtomicU32,
+    /// By the settings; 0 where they say nothing.
+    expected_nodes: u32,
+    errors: AtomicU64,
+}
+
+/// Who decides for tiers of one plan whose shard gives no answer.
+pub(crate) struct Outage<'p> {
+    fallback: &'p Fallback,
+    rules: SmallVec<[Option<&'p Rule>; 4]>,
+    /// What this plan's calls are to pay, by the place of its tier.
+    owed: Mutex<Vec<(usize, Debt)>>,
 }
 
 impl Fallback {
-    pub(crate) fn new(keys_max: usize, clock: Clock) -> Fallback {
-        Fallback { memory: Memory::new(keys_max, clock) }
+    pub(crate) fn new(keys_max: usize, clock: Clock, expected_nodes: u32) -> Fallback {
+        Fallback {
+            memory: Memory::new(keys_max, clock.clone()),
+            clock,
+            known: Known::new(),
+            debts: Debts::default(),
+            live_nodes: AtomicU32::new(0),
+            expected_nodes,
+            errors: AtomicU64::new(0),
+        }
     }
 
-    /// Decides a plan whose store did not answer: all or none over the mix of what its rules say.
-    pub(crate) fn judge(&self, plan: Plan<'_>) -> Tiers {
-        let shares: Vec<Option<Numbers>> = plan
-            .ask
-            .tiers
-            .iter()
-            .zip(plan.on_outage())
-            .map(|(tier, on_outage)| (on_outage == OnOutage::Local).then(|| share_of(tier.numbers)))
-            .collect();
-        let refused = plan
-            .on_outage()
-            .zip(&plan.ask.tiers)
-            .any(|(on_outage, tier)| on_outage == OnOutage::Deny && tier.group == 0);
-        let told = {
-            let mut ask = Ask { intent: plan.ask.intent, tiers: SmallVec::new() };
-            let mut oversized = false;
-            for (tier, share) in plan.ask.tiers.iter().zip(&shares) {
-                let Some(numbers) = share else { continue };
-                let fits = tier.cost <= numbers.capacity();
-                oversized |= !fits && tier.group == 0;
-                let cost = if fits { tier.cost } else { 0 };
-                ask.tiers.push(AskTier { numbers, cost, ..*tier });
+    /// The question that a plan puts to the store; it pays what its tiers owe.
+    pub(crate) fn question<'q, 'p>(
+        &'q self,
+        plan: &'q mut Plan<'p>,
+    ) -> Question<'q, 'p, Outage<'q>> {
+        let owed = Mutex::new(self.take_debts(&mut plan.ask));
+        let plan = &*plan;
+        let stand_in = Outage { fallback: self, rules: plan.rules(), owed };
+        Question { ask: &plan.ask, order: plan.order(), stand_in }
+    }
+
+    /// Takes note of what the store said.
+    pub(crate) fn settle(&self, question: &Question<'_, '_, Outage<'_>>, heard: &Heards) {
+        let now_us = self.clock.now_us();
+        for (tier, heard) in question.ask.tiers.iter().zip(heard) {
+            if let Heard::Store(told) = heard {
+                self.known.note(tier, &told.reading, now_us);
             }
-            if refused || oversized {
-                ask.intent = Intent::Peek;
+        }
+        for (place, debt) in question.stand_in.owed.lock().drain(..) {
+            match heard[place] {
+                Heard::Nobody => self.debts.put_back(debt),
+                _ => self.forget(&debt),
             }
-            self.memory.decide(&ask)
-        };
-        let costs: SmallVec<[(u64, u64); 4]> = plan
-            .ask
-            .tiers
-            .iter()
-            .zip(&shares)
-            .map(|(tier, share)| (tier.cost, share.as_ref().map_or(u64::MAX, Numbers::capacity)))
-            .collect();
-        let mut told = told.tiers.into_iter();
-        plan.judged_with(|i, on_outage, judged| {
-            let hopeless = judged.verdict == Verdict::Never;
-            judged.source = Source::OutagePolicy;
-            match on_outage {
-                OnOutage::Deny if !hopeless => judged.verdict = Verdict::Denied,
-                OnOutage::Allow if !hopeless => judged.retry_after_us = Some(0),
-                OnOutage::Deny | OnOutage::Allow => {}
-                OnOutage::Local => {
-                    judged.source = Source::Fallback;
-                    let Some(tier) = told.next() else { return };
-                    let (cost, capacity) = costs[i];
-                    if hopeless {
-                        return;
-                    }
-                    // A cost above the share may fit the whole limit once the store is back.
-                    let fits = tier.fits && cost <= capacity;
-                    judged.verdict = if fits { Verdict::Allowed } else { Verdict::Denied };
-                    judged.retry_after_us =
-                        tier.reading.retry_after_us.filter(|_| cost <= capacity);
-                    judged.remaining = Some(tier.reading.remaining);
-                    judged.reset_after_us = Some(tier.reading.reset_after_us);
-                }
+        }
+    }
+
+    /// Pays some of what is owed by subjects that nobody asks about.
+    pub(crate) async fn repay(&self, redis: &Redis) {
+        if self.debts.are_none() {
+            return;
+        }
+        let payable = |debt: &Debt| redis.is_asked(debt.key.tag);
+        for debt in self.debts.take_some(REPAID_IN_A_ROUND, payable) {
+            let occupied = self.occupied_by(&debt);
+            let Some(numbers) = debt.limit.numbers().filter(|_| occupied > 0) else { continue };
+            let (key, limit) = (debt.key, &debt.limit);
+            let tier = AskTier { key, limit, numbers, cost: 0, group: 0, attributes: 0, owed: 0 };
+            match redis.change(&tier, Change::Force(occupied)).await {
+                Ok(_) => self.forget(&debt),
+                Err(StoreError::NotExecuted(_)) => self.debts.put_back(debt),
+                // Unknown means paid.
+                Err(_) => {}
             }
-        })
+        }
+    }
+
+    /// Takes note of how many processes the shards have heard of.
+    pub(crate) fn note_live_nodes(&self, live: u32) {
+        self.live_nodes.store(live, Ordering::Relaxed);
+    }
+
+    /// How many processes share each limit while the store is out of reach.
+    pub(crate) fn nodes(&self) -> u32 {
+        let told = self.live_nodes.load(Ordering::Relaxed).max(self.expected_nodes);
+        if told > 0 { told } else { NODES_UNTOLD }
+    }
+
+    /// The same for a process that starts while the store is out of reach, and has heard of nobody;
+    /// nothing where the settings do not say.
+    pub(crate) fn expected_nodes(&self) -> Option<u32> {
+        Some(self.expected_nodes).filter(|nodes| *nodes > 0)
+    }
+
+    /// Counts a call that the store has failed.
+    pub(crate) fn note_error(&self) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many calls the store has failed.
+    pub(crate) fn store_errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    /// This process's share of a limit, for a rule or for a limit that came with the request.
+    fn share_of(&self, rule: Option<&Rule>, numbers: &Numbers) -> Numbers {
+        let own = rule.and_then(Rule::fallback_share);
+        share::part_of(numbers, own.unwrap_or_else(|| Share::one_of(self.nodes())))
+    }
+
+    /// Charges a share as far as the whole was used when the store last spoke of it, unless it was
+    /// used alone since.
+    fn begin(&self, tier: &AskTier<'_>, share: &Numbers) {
+        let Some(left) = self.known.remaining(tier, self.clock.now_us()) else { return };
+        let local = AskTier { numbers: share, cost: 0, ..*tier };
+        if self.look(&local).reading.reset_after_us > 0 {
+            return;
+        }
+        let (part, whole) = (share.capacity(), tier.numbers.capacity());
+        let left = u128::from(left) * u128::from(part) / u128::from(whole);
+        // No more is left of a part than the part.
+        let used = part - left as u64;
+        if used > 0 {
+            self.memory.change(&local, Change::Force(used));
+        }
+    }
+
+    /// A call that writes pays what its tiers owe.
+    fn take_debts(&self, ask: &mut Ask<'_>) -> Vec<(usize, Debt)> {
+        let writes = ask.intent != Intent::Peek && ask.tiers.iter().any(|tier| tier.cost > 0);
+        if self.debts.are_none() || !writes {
+            return Vec::new();
+        }
+        let mut taken = Vec::new();
+        for (place, tier) in ask.tiers.iter_mut().enumerate() {
+            let Some(debt) = self.debts.take(tier) else { continue };
+            tier.owed = self.occupied_by(&debt);
+            taken.push((place, debt));
+        }
+        taken
+    }
+
+    /// What of a debt's admissions still counts: what has drained, or lies in a past window, does
+    /// not.
+    fn occupied_by(&self, debt: &Debt) -> u64 {
+        let (key, limit, numbers) = (debt.key, &debt.limit, &debt.share);
+        let tier = AskTier { key, limit, numbers, cost: 0, group: 0, attributes: 0, owed: 0 };
+        let used = numbers.capacity().saturating_sub(self.look(&tier).reading.remaining);
+        used.min(debt.admitted)
+    }
+
+    /// The store knows of it now, and is asked from now on.
+    fn forget(&self, debt: &Debt) {
+        self.memory.reset(debt.key, std::slice::from_ref(&debt.limit));
+    }
+
+    fn look(&self, tier: &AskTier<'_>) -> ToldTier {
+        self.memory.decide_one(tier, Intent::Peek)
     }
 }
 
-/// This process's share of a limit: the rate exactly, counts and bursts rounded down, at least 1.
-fn share_of(numbers: &Numbers) -> Numbers {
-    let part = |count: u32| (count / SHARES).max(1);
-    match numbers {
-        Numbers::TokenBucket(numbers) => {
-            let period_us = numbers.period_us * u64::from(SHARES);
-            let burst = u64::from(part(numbers.burst));
-            let share = token_bucket::Numbers::new(numbers.count, period_us, burst);
-            // One token at the slowest rate still refills within 2^53 µs.
-            Numbers::TokenBucket(share.unwrap_or(*numbers))
+impl StandIn for Outage<'_> {
+    type Error = Infallible;
+
+    /// All or none over the mix of what the rules say.
+    fn decide(
+        &self,
+        ask: &Ask<'_>,
+        places: &[usize],
+        error: StoreError,
+    ) -> Result<Heards, Infallible> {
+        self.fallback.errors.fetch_add(1, Ordering::Relaxed);
+        self.note_unpaid(places, &error);
+        let tiers = || ask.tiers.iter().zip(places);
+        let shares: Vec<Numbers> = tiers()
+            .map(|(tier, place)| self.fallback.share_of(self.rules[*place], tier.numbers))
+            .collect();
+        let mut local = Ask { intent: ask.intent, tiers: SmallVec::new() };
+        for ((tier, place), share) in tiers().zip(&shares) {
+            let says = self.says(*place);
+            let fits = tier.cost <= share.capacity();
+            if says == OnOutage::Local {
+                self.fallback.begin(tier, share);
+                let cost = if fits { tier.cost } else { 0 };
+                local.tiers.push(AskTier { numbers: share, cost, owed: 0, ..*tier });
+            }
+            if tier.group == 0 && (says == OnOutage::Deny || says == OnOutage::Local && !fits) {
+                local.intent = Intent::Peek;
+            }
         }
-        Numbers::FixedWindow(numbers) => Numbers::FixedWindow(fixed_window::Numbers {
-            count: part(numbers.count),
-            window: numbers.window.clone(),
-        }),
-        Numbers::SlidingLog(numbers) => {
-            Numbers::SlidingLog(sliding_log::Numbers { count: part(numbers.count), ..*numbers })
+        let told = self.fallback.memory.decide(&local);
+        // What the store may have charged already is no debt.
+        let uncharged = matches!(error, StoreError::NotExecuted(_));
+        if told.allowed && local.intent != Intent::Peek && uncharged {
+            for (tier, told) in local.tiers.iter().zip(&told.tiers) {
+                if tier.cost > 0 && told.fits {
+                    self.fallback.debts.add(tier, tier.numbers, tier.cost);
+                }
+            }
         }
-        Numbers::SlidingWindow(numbers) => Numbers::SlidingWindow(sliding_window::Numbers {
-            count: part(numbers.count),
-            ..*numbers
-        }),
-        Numbers::Concurrency(numbers) => {
-            Numbers::Concurrency(concurrency::Numbers { count: part(numbers.count), ..*numbers })
+        let mut told = told.tiers.into_iter();
+        let heard = tiers().zip(&shares).map(|((tier, place), share)| match self.says(*place) {
+            OnOutage::Deny => Heard::OutagePolicy { passes: false },
+            OnOutage::Allow => Heard::OutagePolicy { passes: true },
+            OnOutage::Local => {
+                let mut told = told.next().expect("each local tier was asked");
+                if tier.cost > share.capacity() {
+                    // It may fit the whole limit, once the store is back.
+                    told.fits = false;
+                    told.reading.retry_after_us = None;
+                }
+                Heard::Fallback(told)
+            }
+        });
+        Ok(heard.collect())
+    }
+
+    fn give_back(&self, tier: &AskTier<'_>, place: usize, charge: Charge) -> Option<ToldTier> {
+        let share = self.fallback.share_of(self.rules[place], tier.numbers);
+        let what = GiveBack::Unused { charge, unused: charge.amount };
+        self.fallback.debts.lower(tier, charge.amount);
+        let local = AskTier { numbers: &share, ..*tier };
+        Some(self.fallback.memory.change(&local, Change::GiveBack(what)).1)
+    }
+}
+
+impl Outage<'_> {
+    /// Limits without a rule are enforced locally.
+    fn says(&self, place: usize) -> OnOutage {
+        self.rules[place].map_or(OnOutage::Local, Rule::on_outage)
+    }
+
+    /// What surely was not executed paid nothing; unknown means paid.
+    fn note_unpaid(&self, places: &[usize], error: &StoreError) {
+        let mut owed = self.owed.lock();
+        for (_, debt) in owed.extract_if(.., |(place, _)| places.contains(place)) {
+            if matches!(error, StoreError::NotExecuted(_)) {
+                self.fallback.debts.put_back(debt);
+            }
         }
     }
 }
 
 /// Nobody has told how many processes share the limit: enough for most fleets.
-const SHARES: u32 = 16;
+pub(crate) const NODES_UNTOLD: u32 = 16;
+/// Payments in one round of upkeep: below a hundredth of what a server takes in a second.
+const REPAID_IN_A_ROUND: usize = 256;

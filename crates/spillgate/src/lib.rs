@@ -3,25 +3,61 @@
 
 mod algorithm;
 mod calendar;
+mod control;
 mod decision;
 mod engine;
 mod error;
+#[cfg(feature = "redis")]
 mod fallback;
+#[cfg(feature = "http")]
+mod headers;
+#[cfg(feature = "http")]
+mod identity;
 mod limit;
 mod limiter;
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "metrics/none.rs"]
+mod metrics;
+#[cfg(feature = "http")]
+mod path;
 mod plan;
 mod policy;
+mod probe;
+#[cfg(feature = "http")]
+mod refusal;
 mod request;
+#[cfg(feature = "redis")]
+mod store;
 mod subject;
 mod time;
+mod together;
+#[cfg(feature = "tower")]
+pub mod tower;
 
+pub use control::{ControlError, Missed, Override, RuleMode, Written};
 pub use decision::{Decision, Source, TierDecision, Verdict};
 pub use engine::StoreError;
 pub use error::BuildError;
+#[cfg(feature = "http")]
+pub use headers::HeaderStyle;
+#[cfg(feature = "http")]
+pub use identity::{ByIp, CidrError};
 pub use limit::{Algorithm, Limit, LimitError, LimitSpec};
-pub use limiter::{Limiter, LimiterBuilder, Question, ResetError, Stats};
-pub use policy::{Mode, OnOutage, Policy, PolicyError, Rule};
+pub use limiter::{Limiter, LimiterBuilder, Question, Stats};
+#[cfg(feature = "http")]
+pub use path::normalised_path;
+pub use policy::{Mode, OnOutage, Policy, PolicyError, Rule, WhyNot};
+#[cfg(feature = "redis")]
+pub use probe::acl_rules;
+pub use probe::{ServerFacts, ServerProbe, StoreProbe};
+#[cfg(feature = "http")]
+pub use refusal::{Refusal, RefusalKind};
 pub use request::{Cost, Request, Value};
+#[cfg(feature = "redis")]
+pub use store::{Ring, ShardStatus, Tls};
+pub use together::{Combined, Part};
 
 /// What the integration tests and benches reach into. No promise of stability.
 #[doc(hidden)]
@@ -38,6 +74,10 @@ pub mod internals {
     }
     pub mod limit {
         pub use crate::limit::{NamedLimit, RecordName};
+    }
+    #[cfg(feature = "redis")]
+    pub mod store {
+        pub use crate::store::{Store, StoreOptions};
     }
     pub mod subject {
         pub use crate::subject::*;

@@ -11,10 +11,12 @@ use crate::algorithm::{Numbers, token_bucket};
 
 mod error;
 mod named;
+mod narrowed;
 mod quota;
 mod spec;
 
 pub use error::LimitError;
+pub(crate) use named::mix_of_position;
 pub use named::{NamedLimit, RecordName};
 use quota::{Length, Quota};
 pub use spec::LimitSpec;
@@ -88,6 +90,13 @@ impl fmt::Display for Algorithm {
 pub struct Limit {
     kind: Kind,
     algorithm: Algorithm,
+    /// None of them, and a limit is copied without touching memory elsewhere.
+    words: Option<Arc<Words>>,
+}
+
+/// What a limit may be given beside its numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Words {
     name: Option<Arc<str>>,
     unit: Option<Arc<str>>,
 }
@@ -180,6 +189,22 @@ impl Limit {
         }))
     }
 
+    /// `count` calls every `period` on average and `burst` at once, for numbers from outside: what
+    /// does not fit is an error.
+    ///
+    /// ```
+    /// # use spillgate::Limit;
+    /// # use std::time::Duration;
+    /// let limit = Limit::bucket(30, Duration::from_secs(60), 16);
+    /// assert_eq!(limit, Ok(Limit::per_minute(30).burst(16)));
+    /// assert_eq!(Limit::bucket(0, Duration::from_secs(60), 16).unwrap_err().field(), "quota");
+    /// ```
+    pub fn bucket(count: u64, period: Duration, burst: u64) -> Result<Limit, LimitError> {
+        let spec = LimitSpec { burst: Some(burst), ..LimitSpec::default() };
+        let length = Length::of(period)?;
+        spec.build_with(Quota::Rate { count, length }, Algorithm::TokenBucket)
+    }
+
     /// At most `count` slots held at once, each for at most `hold`.
     ///
     /// ```
@@ -256,7 +281,7 @@ impl Limit {
     /// If `name` is not `[A-Za-z0-9_./-]{1,64}`.
     #[track_caller]
     pub fn named(self, name: &str) -> Limit {
-        Limit::valid(checked_name("name", name).map(|name| Limit { name: Some(name), ..self }))
+        Limit::valid(checked_name("name", name).map(|name| self.with_name(name)))
     }
 
     /// The same limit, counting another unit than `requests`.
@@ -265,7 +290,7 @@ impl Limit {
     /// If `unit` is not `[A-Za-z0-9_./-]{1,64}`.
     #[track_caller]
     pub fn unit_named(self, unit: &str) -> Limit {
-        Limit::valid(checked_name("unit", unit).map(|unit| Limit { unit: Some(unit), ..self }))
+        Limit::valid(checked_name("unit", unit).map(|unit| self.with_unit(unit)))
     }
 
     /// How this limit counts.
@@ -275,12 +300,12 @@ impl Limit {
 
     /// The name given to it, if any; else its position in the rule is its name.
     pub fn name(&self) -> Option<&str> {
-        self.name.as_deref()
+        self.words.as_ref().and_then(|words| words.name.as_deref())
     }
 
     /// What it counts: `requests` unless said otherwise.
     pub fn unit(&self) -> &str {
-        self.unit.as_deref().unwrap_or(REQUESTS)
+        self.words.as_ref().and_then(|words| words.unit.as_deref()).unwrap_or(REQUESTS)
     }
 
     /// The most that can be used at once: the burst of a bucket, the count of the others.
@@ -301,12 +326,57 @@ impl Limit {
         }
     }
 
+    /// The time in which a capacity comes back: a window, the period of a log, or what a bucket's
+    /// burst takes to refill. Absent for slots, which come back when they are released, and for
+    /// what keeps no state. Of calendar windows the longest.
+    ///
+    /// ```
+    /// # use spillgate::Limit;
+    /// # use std::time::Duration;
+    /// assert_eq!(Limit::per_second(10).burst(50).window(), Some(Duration::from_secs(5)));
+    /// assert_eq!(Limit::concurrent(20, Duration::from_secs(30)).window(), None);
+    /// ```
+    pub fn window(&self) -> Option<Duration> {
+        match &self.kind {
+            Kind::Unlimited | Kind::Nothing | Kind::Counted(Numbers::Concurrency(_)) => None,
+            Kind::Counted(Numbers::SlidingWindow(numbers)) => {
+                Some(Duration::from_micros(numbers.period_us))
+            }
+            Kind::Counted(numbers) => Some(Duration::from_micros(numbers.longest_wait_us())),
+        }
+    }
+
+    /// How long a bucket takes to drain so many tokens, rounded down; the others do not drain evenly.
+    #[cfg(feature = "http")]
+    pub(crate) fn drain_time(&self, tokens: u64) -> Option<Duration> {
+        let Kind::Counted(Numbers::TokenBucket(numbers)) = &self.kind else { return None };
+        let us = u128::from(tokens) * u128::from(numbers.n) / u128::from(numbers.d);
+        u64::try_from(us).ok().map(Duration::from_micros)
+    }
+
+    /// Whether no other unit was named, told without reading one.
+    #[inline]
+    pub(crate) fn counts_requests(&self) -> bool {
+        self.words.as_ref().is_none_or(|words| words.unit.is_none())
+    }
+
+    #[inline]
     pub(crate) fn kind(&self) -> &Kind {
         &self.kind
     }
 
     fn of(kind: Kind, algorithm: Algorithm) -> Limit {
-        Limit { kind, algorithm, name: None, unit: None }
+        Limit { kind, algorithm, words: None }
+    }
+
+    fn with_name(mut self, name: Arc<str>) -> Limit {
+        Arc::make_mut(self.words.get_or_insert_default()).name = Some(name);
+        self
+    }
+
+    fn with_unit(mut self, unit: Arc<str>) -> Limit {
+        Arc::make_mut(self.words.get_or_insert_default()).unit = Some(unit);
+        self
     }
 
     #[track_caller]

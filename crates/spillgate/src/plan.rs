@@ -2,13 +2,22 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::Intent;
+use crate::algorithm::{Intent, Numbers};
 use crate::decision::{Judged, Source, Tiers, Verdict};
-use crate::engine::{Ask, AskTier, Told};
-use crate::limit::{Kind, NamedLimit};
-use crate::policy::{Met, Mode, OnOutage, Policy};
+use crate::engine::memory::TierName;
+use crate::engine::{Ask, AskTier, Change, Told, ToldTier};
+#[cfg(feature = "redis")]
+use crate::engine::{Heard, Order};
+use crate::limit::{Kind, Limit, NamedLimit, mix_of_position};
+use crate::policy::{Met, Mode, Policy, Rule};
 use crate::request::{Cost, Request};
 use crate::subject::{Secret, SubjectKey};
+
+mod due;
+mod together;
+
+pub(crate) use due::Due;
+pub(crate) use together::Meeting;
 
 /// What one request asks of the engine, and what is known without asking.
 #[derive(Debug)]
@@ -16,8 +25,31 @@ pub(crate) struct Plan<'p> {
     pub(crate) ask: Ask<'p>,
     /// Every tier in file order; those that are asked for get their numbers from the answer.
     pub(crate) judged: Tiers,
-    /// For each tier asked, its place in `judged` and what its rule says of an outage.
-    asked: SmallVec<[(usize, OnOutage); 1]>,
+    /// For each tier asked, its place in `judged`, and its rule where it has one.
+    asked: SmallVec<[(usize, Option<&'p Rule>); 4]>,
+    /// What is done after the decision, whatever it was.
+    pub(crate) dues: Vec<Due<'p>>,
+}
+
+/// One tier that a request meets.
+#[derive(Clone, Copy)]
+struct Tier<'p> {
+    key: SubjectKey,
+    limit: &'p NamedLimit,
+    cost: u64,
+    /// As in [`AskTier`].
+    group: u16,
+    attributes: u8,
+    rule: Option<&'p Rule>,
+}
+
+/// The one tier of a decision, where it takes no plan to say what to ask: it is enforced, keeps state,
+/// and its cost is within the capacity.
+#[derive(Debug)]
+pub(crate) struct Alone<'l> {
+    pub(crate) name: TierName,
+    pub(crate) numbers: &'l Numbers,
+    pub(crate) cost: u64,
 }
 
 /// Whether room is to be used, or only looked at.
@@ -34,11 +66,20 @@ impl<'p> Plan<'p> {
         secret: &Secret,
         asking: Asking,
     ) -> Plan<'p> {
-        let met = policy.met(request);
+        Plan::of_rules(&policy.met(request), request, secret, asking)
+    }
+
+    /// The plan of a request that meets these rules.
+    pub(crate) fn of_rules(
+        rules: &[Met<'p>],
+        request: &Request<'_>,
+        secret: &Secret,
+        asking: Asking,
+    ) -> Plan<'p> {
         let free = Cost::requests(0);
         let cost = if asking == Asking::ToPeek { &free } else { request.cost() };
         let mut plan = Plan::empty();
-        for met in &met {
+        for met in rules {
             for position in 0..met.limits.len() {
                 plan.judged.push(Judged::unknown(met, position));
             }
@@ -46,7 +87,7 @@ impl<'p> Plan<'p> {
         let mut group = 0;
         for shadow in [false, true] {
             let mut place = 0;
-            for met in &met {
+            for met in rules {
                 if (met.rule.mode() == Mode::Shadow) == shadow {
                     group += u16::from(shadow);
                     let key = met.rule.subject_key(request, secret);
@@ -55,21 +96,33 @@ impl<'p> Plan<'p> {
                 place += met.limits.len();
             }
         }
+        if rules.iter().any(|met| met.rule.postpaid()) {
+            let mut place = 0;
+            for met in rules {
+                let key = met.rule.subject_key(request, secret);
+                plan.add_postpaid(met, place, key, cost, &mut group);
+                place += met.limits.len();
+            }
+        }
         plan
     }
 
-    pub(crate) fn ad_hoc(
-        domain: &str,
-        key: &str,
-        limit: &'p NamedLimit,
-        cost: &Cost<'_>,
-        secret: &Secret,
-    ) -> Plan<'p> {
-        let id = secret.hash_ad_hoc(domain, key);
+    /// A look at the tiers of one rule for one subject, as if the rule were enforced.
+    pub(crate) fn of_subject(met: &Met<'p>, subject: &Request<'_>, secret: &Secret) -> Plan<'p> {
+        let mut plan = Plan::empty();
+        for position in 0..met.limits.len() {
+            plan.judged.push(Judged { shadow: false, ..Judged::unknown(met, position) });
+        }
+        let key = met.rule.subject_key(subject, secret);
+        plan.add_rule(met, 0, key, &Cost::requests(0), 0);
+        plan
+    }
+
+    pub(crate) fn ad_hoc(key: SubjectKey, limit: &'p NamedLimit, cost: &Cost<'_>) -> Plan<'p> {
         let mut plan = Plan::empty();
         plan.judged.push(Judged::ad_hoc());
-        let cost = cost.of(limit.limit().unit());
-        plan.add_tier(0, SubjectKey { tag: id, id, rule: 0 }, limit, cost, 0, OnOutage::Local);
+        let cost = cost.of_limit(limit.limit());
+        plan.add_tier(0, Tier { key, limit, cost, group: 0, attributes: 1, rule: None });
         plan
     }
 
@@ -78,41 +131,48 @@ impl<'p> Plan<'p> {
         !self.ask.tiers.is_empty()
     }
 
-    /// What the rules of the asked tiers say of an outage, in the order of the ask.
-    pub(crate) fn on_outage(&self) -> impl Iterator<Item = OnOutage> {
-        self.asked.iter().map(|(_, on_outage)| *on_outage)
+    /// The rules of the asked tiers, in the order of the ask; none for a limit that came with the
+    /// request.
+    #[cfg(feature = "redis")]
+    pub(crate) fn rules(&self) -> SmallVec<[Option<&Rule>; 4]> {
+        self.asked.iter().map(|(_, rule)| *rule).collect()
+    }
+
+    /// In what order shards are to be asked: at once only if every rule says so.
+    #[cfg(feature = "redis")]
+    pub(crate) fn order(&self) -> Order {
+        match self.asked.iter().all(|(_, rule)| rule.is_some_and(Rule::is_parallel)) {
+            true => Order::AtOnce,
+            false => Order::OneByOne,
+        }
     }
 
     /// The tiers with their numbers, as an engine told them.
     pub(crate) fn judged_by(mut self, told: &Told, source: Source) -> Tiers {
         for (tier, (place, _)) in told.tiers.iter().zip(&self.asked) {
-            let judged = &mut self.judged[*place];
-            judged.source = source;
-            judged.remaining = Some(tier.reading.remaining);
-            judged.reset_after_us = Some(tier.reading.reset_after_us);
-            judged.charge = tier.charge;
-            if judged.verdict != Verdict::Never {
-                judged.verdict = if tier.fits { Verdict::Allowed } else { Verdict::Denied };
-                judged.retry_after_us = tier.reading.retry_after_us;
-            }
+            hear(&mut self.judged[*place], tier, source);
         }
         self.judged
     }
 
-    /// The tiers where no engine answers: whatever `judge` says of each that was asked.
-    pub(crate) fn judged_with(
-        mut self,
-        mut judge: impl FnMut(usize, OnOutage, &mut Judged),
-    ) -> Tiers {
-        for (i, (place, on_outage)) in self.asked.iter().enumerate() {
-            judge(i, *on_outage, &mut self.judged[*place]);
+    /// The tiers with what is known of each, and from whom.
+    #[cfg(feature = "redis")]
+    pub(crate) fn judged_from(mut self, heard: &[Heard]) -> Tiers {
+        for (heard, (place, _)) in heard.iter().zip(&self.asked) {
+            let judged = &mut self.judged[*place];
+            match heard {
+                Heard::Store(tier) => hear(judged, tier, Source::Store),
+                Heard::Fallback(tier) => hear(judged, tier, Source::Fallback),
+                Heard::OutagePolicy { passes } => hear_policy(judged, *passes),
+                Heard::Nobody => {}
+            }
         }
         self.judged
     }
 
     fn empty() -> Plan<'p> {
         let ask = Ask { intent: Intent::Charge, tiers: SmallVec::new() };
-        Plan { ask, judged: SmallVec::new(), asked: SmallVec::new() }
+        Plan { ask, judged: SmallVec::new(), asked: SmallVec::new(), dues: Vec::new() }
     }
 
     /// Asks for the tiers of one rule, whose place among all begins at `first`. A rule that can
@@ -126,27 +186,55 @@ impl<'p> Plan<'p> {
         group: u16,
     ) {
         let asked_before = self.ask.tiers.len();
+        let (attributes, rule) = (met.rule.key().len() as u8, Some(met.rule));
         let mut hopeless = false;
         for (position, limit) in met.limits.iter().enumerate() {
-            let cost = cost.of(limit.limit().unit());
-            let on_outage = met.rule.on_outage();
-            hopeless |= self.add_tier(first + position, key, limit, cost, group, on_outage);
+            let cost = cost.of_limit(limit.limit());
+            if met.rule.postpaid() && cost > 0 {
+                continue;
+            }
+            let tier = Tier { key, limit, cost, group, attributes, rule };
+            hopeless |= self.add_tier(first + position, tier);
         }
         if hopeless && group > 0 {
             self.ask.tiers[asked_before..].iter_mut().for_each(|tier| tier.cost = 0);
         }
     }
 
-    /// Asks for one tier, unless its limit keeps no state; answers whether it can never allow.
-    fn add_tier(
+    /// Asks for those tiers of a post-paid rule that are charged, each in a group of its own: what
+    /// has room is charged by the decision if that allows, all else by force after it.
+    fn add_postpaid(
         &mut self,
-        place: usize,
+        met: &Met<'p>,
+        first: usize,
         key: SubjectKey,
-        limit: &'p NamedLimit,
-        cost: u64,
-        group: u16,
-        on_outage: OnOutage,
-    ) -> bool {
+        cost: &Cost<'_>,
+        group: &mut u16,
+    ) {
+        let (attributes, rule) = (met.rule.key().len() as u8, Some(met.rule));
+        for (place, limit) in (first..).zip(met.limits) {
+            let cost = cost.of_limit(limit.limit());
+            if !met.rule.postpaid() || cost == 0 {
+                continue;
+            }
+            *group += 1;
+            let tier = Tier { key, limit, cost, group: *group, attributes, rule };
+            self.judged[place].advisory = true;
+            if self.add_tier(place, tier) {
+                // Never too much for ever: what is forced ends at twice the capacity.
+                self.judged[place].verdict = Verdict::Denied;
+            }
+            if let Kind::Counted(numbers) = limit.limit().kind() {
+                let tier =
+                    AskTier { key, limit, numbers, cost, group: *group, attributes, owed: 0 };
+                self.dues.push(Due { place, tier, change: Change::Force(cost) });
+            }
+        }
+    }
+
+    /// Asks for one tier, unless its limit keeps no state; answers whether it can never allow.
+    fn add_tier(&mut self, place: usize, tier: Tier<'p>) -> bool {
+        let Tier { key, limit, cost, group, attributes, rule } = tier;
         let judged = &mut self.judged[place];
         judged.capacity = limit.limit().capacity();
         let hopeless = judged.capacity.is_some_and(|capacity| cost.max(1) > capacity);
@@ -162,10 +250,92 @@ impl<'p> Plan<'p> {
             Kind::Nothing => {}
             Kind::Counted(numbers) => {
                 let cost = if hopeless { 0 } else { cost };
-                self.asked.push((place, on_outage));
-                self.ask.tiers.push(AskTier { key, limit, numbers, cost, group });
+                self.asked.push((place, rule));
+                self.ask.tiers.push(AskTier {
+                    key,
+                    limit,
+                    numbers,
+                    cost,
+                    group,
+                    attributes,
+                    owed: 0,
+                });
             }
         }
         hopeless
+    }
+}
+
+/// Takes over what was told of a tier.
+fn hear(judged: &mut Judged, told: &ToldTier, source: Source) {
+    judged.source = source;
+    judged.remaining = Some(told.reading.remaining);
+    judged.reset_after_us = Some(told.reading.reset_after_us);
+    judged.charge = told.charge;
+    // What refuses was known to before anybody was asked.
+    if judged.verdict == Verdict::Allowed {
+        judged.verdict = if told.fits { Verdict::Allowed } else { Verdict::Denied };
+        judged.retry_after_us = told.reading.retry_after_us;
+    }
+}
+
+/// Takes over what a rule says of an outage: no numbers are known then.
+#[cfg(feature = "redis")]
+fn hear_policy(judged: &mut Judged, passes: bool) {
+    judged.source = Source::OutagePolicy;
+    if judged.verdict == Verdict::Allowed {
+        judged.verdict = if passes { Verdict::Allowed } else { Verdict::Denied };
+        judged.retry_after_us = Some(0).filter(|_| passes);
+    }
+}
+
+impl<'l> Alone<'l> {
+    /// The tier of a limit that comes with the request; nothing for a name that would be hashed.
+    #[inline]
+    pub(crate) fn ad_hoc(key: SubjectKey, limit: &'l Limit, cost: &Cost<'_>) -> Option<Alone<'l>> {
+        if limit.name().is_some() {
+            return None;
+        }
+        Alone::of(key, limit, mix_of_position(0, limit.algorithm()), cost.of_limit(limit))
+    }
+
+    /// The tier of a request that meets one rule with one limit.
+    pub(crate) fn of_rules(
+        rules: &[Met<'l>],
+        request: &Request<'_>,
+        secret: &Secret,
+        asking: Asking,
+    ) -> Option<Alone<'l>> {
+        let [met] = rules else { return None };
+        let [limit] = met.limits else { return None };
+        if met.rule.mode() != Mode::Enforce || met.rule.postpaid() {
+            return None;
+        }
+        let cost = match asking {
+            Asking::ToCharge => request.cost().of_limit(limit.limit()),
+            Asking::ToPeek => 0,
+        };
+        Alone::of(met.rule.subject_key(request, secret), limit.limit(), limit.mix(), cost)
+    }
+
+    #[inline]
+    fn of(key: SubjectKey, limit: &'l Limit, mix: u128, cost: u64) -> Option<Alone<'l>> {
+        let Kind::Counted(numbers) = limit.kind() else { return None };
+        let fits = cost <= numbers.capacity();
+        fits.then(|| Alone { name: TierName::of(key, mix), numbers, cost })
+    }
+
+    /// The tier that was `unknown` with its numbers, as the memory engine told them.
+    #[inline]
+    pub(crate) fn judged_by(&self, told: &ToldTier, unknown: Judged) -> Judged {
+        Judged {
+            verdict: if told.fits { Verdict::Allowed } else { Verdict::Denied },
+            capacity: Some(self.numbers.capacity()),
+            remaining: Some(told.reading.remaining),
+            retry_after_us: told.reading.retry_after_us,
+            reset_after_us: Some(told.reading.reset_after_us),
+            charge: told.charge,
+            ..unknown
+        }
     }
 }

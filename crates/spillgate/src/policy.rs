@@ -1,5 +1,6 @@
 //! The policy: read from TOML with the line of every mistake ([`file`], [`limits`], [`rule`],
-//! [`overrides`]), and found again by what a request says ([`matching`], [`overrides`]).
+//! [`overrides`]), and found again by what a request says ([`matching`], [`overrides`]). What is set
+//! while a limiter runs is joined to it in [`runtime`].
 //!
 //! It is data: it holds no state of any subject, does no IO and reads no clock.
 
@@ -9,8 +10,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::decision::Judged;
 use crate::limit::{Limit, NamedLimit};
+use crate::metrics::Meters;
 use crate::request::Request;
 
 mod file;
@@ -19,6 +20,8 @@ mod matching;
 mod overrides;
 mod problem;
 mod rule;
+mod runtime;
+mod share;
 
 use file::{Piece, Place, Table, pieces, text_in};
 use matching::Index;
@@ -26,14 +29,33 @@ use overrides::Overrides;
 pub use problem::PolicyError;
 use problem::{Problem, Problems};
 pub use rule::{Mode, OnOutage, Rule};
+pub use runtime::WhyNot;
+pub(crate) use runtime::{RuntimeEntry, Subject};
+#[cfg(feature = "redis")]
+pub(crate) use share::Share;
 
 #[doc = include_str!("policy.md")]
 #[derive(Clone, Default)]
 pub struct Policy {
-    rules: Vec<Rule>,
+    /// Those in force: the written ones, unless a mode or a reset came while running.
+    rules: Arc<[Rule]>,
+    /// As the file says. This and what follows is shared by all versions that entries set while
+    /// running make of one file.
+    written: Arc<[Rule]>,
+    places_by_name: Arc<HashMap<Arc<str>, u32>>,
+    index: Arc<Index>,
+    overrides: Arc<Overrides>,
+    /// The overrides that were set while running.
+    runtime: Overrides,
+    /// Where the limiter that has this policy in force counts its rules' verdicts.
+    pub(crate) meters: Meters,
+}
+
+/// The rules of a file while it is read.
+#[derive(Default)]
+struct Rules {
+    in_order: Vec<Rule>,
     places_by_name: HashMap<Arc<str>, u32>,
-    index: Index,
-    overrides: Overrides,
 }
 
 /// A rule that a request meets.
@@ -45,6 +67,14 @@ pub(crate) struct Met<'p> {
     pub(crate) overridden: Option<u32>,
     /// The limits in force.
     pub(crate) limits: &'p [NamedLimit],
+}
+
+/// Where in a policy the limit of a tier stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LimitPlace {
+    pub(crate) rule: u32,
+    pub(crate) overridden: Option<u32>,
+    pub(crate) limit: u32,
 }
 
 impl Policy {
@@ -84,7 +114,12 @@ impl Policy {
         self.places_by_name.get(name).map(|place| &self.rules[*place as usize])
     }
 
-    /// How many overrides there are.
+    /// Whether any rule is for this domain.
+    pub fn has_domain(&self, domain: &str) -> bool {
+        self.index.has_domain(domain)
+    }
+
+    /// How many overrides the file has.
     pub fn override_count(&self) -> usize {
         self.overrides.count()
     }
@@ -95,75 +130,115 @@ impl Policy {
         let candidates =
             candidates.map(|rule_index| (rule_index, &self.rules[rule_index as usize]));
         let met = candidates.filter(|(_, rule)| rule.is_met_by(request));
-        met.map(|(rule_index, rule)| {
-            let overridden = self.overrides.of(rule_index, rule, request);
-            Met { rule, rule_index, overridden, limits: self.limits_in_force(rule, overridden) }
-        })
-        .collect()
+        met.map(|(rule_index, rule)| self.met_as(rule_index, rule, request)).collect()
     }
 
-    /// The limits of a rule, and those that an override gives this subject: of either there may be
+    /// One rule as a subject meets it, which has all key attributes, be the rule off or not.
+    pub(crate) fn met_by_subject<'p>(
+        &'p self,
+        rule: &'p Rule,
+        subject: &Request<'_>,
+    ) -> Option<Met<'p>> {
+        let rule_index = *self.places_by_name.get(rule.name())?;
+        Some(self.met_as(rule_index, rule, subject))
+    }
+
+    /// The limits of a rule, and those that overrides give this subject: of each there may be
     /// state.
     pub(crate) fn limits_ever_in_force(
         &self,
         rule: &Rule,
         subject: &Request<'_>,
     ) -> Vec<NamedLimit> {
-        let overridden = self
-            .places_by_name
-            .get(rule.name())
-            .and_then(|place| self.overrides.of(*place, rule, subject))
-            .map_or(&[][..], |place| self.overrides.limits(place));
-        rule.named_limits().iter().chain(overridden).cloned().collect()
+        let place = self.places_by_name.get(rule.name());
+        let overridden = [&*self.overrides, &self.runtime].into_iter().filter_map(|overrides| {
+            let found = overrides.of(*place?, rule, subject)?;
+            Some(overrides.limits(found.limits))
+        });
+        rule.named_limits().iter().chain(overridden.flatten()).cloned().collect()
     }
 
-    pub(crate) fn rule_name(&self, judged: &Judged) -> &str {
-        self.rules[judged.rule as usize].name()
+    pub(crate) fn rule_name(&self, place: LimitPlace) -> &str {
+        self.rules[place.rule as usize].name()
     }
 
-    pub(crate) fn limit_name(&self, judged: &Judged) -> &str {
-        self.named_limit(judged).name()
+    pub(crate) fn limit_name(&self, place: LimitPlace) -> &str {
+        self.named_limit(place).name()
     }
 
-    pub(crate) fn limit(&self, judged: &Judged) -> &Limit {
-        self.named_limit(judged).limit()
+    pub(crate) fn limit(&self, place: LimitPlace) -> &Limit {
+        self.named_limit(place).limit()
     }
 
-    fn named_limit(&self, judged: &Judged) -> &NamedLimit {
-        let rule = &self.rules[judged.rule as usize];
-        &self.limits_in_force(rule, judged.overridden)[judged.limit as usize]
+    fn named_limit(&self, place: LimitPlace) -> &NamedLimit {
+        let rule = &self.rules[place.rule as usize];
+        &self.limits_in_force(rule, place.overridden)[place.limit as usize]
+    }
+
+    fn met_as<'p>(&'p self, rule_index: u32, rule: &'p Rule, request: &Request<'_>) -> Met<'p> {
+        let overridden = self.override_of(rule_index, rule, request);
+        Met { rule, rule_index, overridden, limits: self.limits_in_force(rule, overridden) }
+    }
+
+    /// The override that wins for a subject: the one of more attributes, and between the file's and
+    /// one set while running the latter. The places of those set while running follow the file's.
+    fn override_of(&self, rule_index: u32, rule: &Rule, request: &Request<'_>) -> Option<u32> {
+        let written = self.overrides.of(rule_index, rule, request);
+        let runtime = self.runtime.of(rule_index, rule, request);
+        match (written, runtime) {
+            (Some(written), Some(runtime)) if written.attributes > runtime.attributes => {
+                Some(written.limits)
+            }
+            (_, Some(runtime)) => Some(self.overrides.places() + runtime.limits),
+            (written, None) => written.map(|found| found.limits),
+        }
     }
 
     fn limits_in_force<'p>(&'p self, rule: &'p Rule, overridden: Option<u32>) -> &'p [NamedLimit] {
-        overridden.map_or(rule.named_limits(), |place| self.overrides.limits(place))
+        let Some(place) = overridden else { return rule.named_limits() };
+        match place.checked_sub(self.overrides.places()) {
+            None => self.overrides.limits(place),
+            Some(place) => self.runtime.limits(place),
+        }
     }
 
     /// What the text says; to be used only if no problem was noted. The text is read twice, first
     /// the rules and then the overrides, so that either may stand first and no more than one piece
     /// is held as a tree.
     fn read(text: &str, piece_bytes: usize, problems: &mut Problems<'_>) -> Policy {
-        let mut policy = Policy::default();
         if text.len() > TEXT_MAX {
             problems.note(too_long());
-            return policy;
+            return Policy::default();
         }
         let pieces = pieces(text, piece_bytes);
+        let mut rules = Rules::default();
         for piece in &pieces {
-            policy.read_rules(piece, problems);
+            rules.read(piece, problems);
         }
         if !problems.is_empty() {
-            return policy;
+            return Policy::default();
         }
-        let mut reading = overrides::Reading::new(&policy.rules, &policy.places_by_name);
+        let mut reading = overrides::Reading::new(&rules.in_order, &rules.places_by_name);
         for piece in &pieces {
             read_overrides(piece, &mut reading, problems);
         }
-        policy.overrides = reading.finish(problems);
-        policy.index = Index::of(&policy.rules);
-        policy
+        let overrides = Arc::new(reading.finish(problems));
+        let index = Arc::new(Index::of(&rules.in_order));
+        let written: Arc<[Rule]> = rules.in_order.into();
+        Policy {
+            rules: Arc::clone(&written),
+            written,
+            places_by_name: Arc::new(rules.places_by_name),
+            index,
+            overrides,
+            runtime: Overrides::default(),
+            meters: Meters::default(),
+        }
     }
+}
 
-    fn read_rules(&mut self, piece: &Piece<'_>, problems: &mut Problems<'_>) {
+impl Rules {
+    fn read(&mut self, piece: &Piece<'_>, problems: &mut Problems<'_>) {
         let Some(tree) = piece.parse(problems) else { return };
         let file = Table::of_piece(&tree, piece);
         file.refuse_unknown(&SECTIONS, problems);
@@ -178,13 +253,13 @@ impl Policy {
     }
 
     fn add(&mut self, rule: Rule, table: &Table<'_>, problems: &mut Problems<'_>) {
-        let place = self.rules.len() as u32;
+        let place = self.in_order.len() as u32;
         if self.places_by_name.insert(rule.shared_name(), place).is_some() {
             problems.note(
                 table.wrong("name", "another rule further up has this name; give each its own"),
             );
         }
-        self.rules.push(rule);
+        self.in_order.push(rule);
     }
 }
 

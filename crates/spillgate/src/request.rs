@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use crate::limit::REQUESTS;
+use crate::limit::{Limit, REQUESTS};
 
 /// One question: may this happen now?
 ///
@@ -157,12 +157,31 @@ impl<'a> Cost<'a> {
         self
     }
 
+    /// Both together, as much of each unit as there can be.
+    pub(crate) fn add(&mut self, other: &Cost<'_>) {
+        self.requests = self.requests.saturating_add(other.requests);
+        for (unit, amount) in &other.others {
+            match self.others.iter_mut().find(|(known, _)| known == unit) {
+                Some((_, known)) => *known = known.saturating_add(*amount),
+                None => self.others.push((Cow::Owned(unit.clone().into_owned()), *amount)),
+            }
+        }
+    }
+
     /// How much of a unit.
     pub fn of(&self, unit: &str) -> u64 {
         if unit == REQUESTS {
             return self.requests;
         }
         self.others.iter().find(|(known, _)| known == unit).map_or(0, |(_, amount)| *amount)
+    }
+}
+
+impl Cost<'_> {
+    /// How much of what a limit counts.
+    #[inline]
+    pub(crate) fn of_limit(&self, limit: &Limit) -> u64 {
+        if limit.counts_requests() { self.requests } else { self.of(limit.unit()) }
     }
 }
 

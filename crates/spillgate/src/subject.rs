@@ -3,8 +3,10 @@
 
 use std::hash::Hasher;
 
-use siphasher::sip128::{Hasher128, SipHasher24};
+use siphasher::sip128::SipHasher13;
 use smallvec::SmallVec;
+
+use crate::request::DEFAULT_DOMAIN;
 
 /// The name of one rule's state for one subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,19 +19,20 @@ pub struct SubjectKey {
     pub rule: u128,
 }
 
-/// Hashes subjects under one secret. Every process of a fleet holds the same.
+/// Hashes subjects under one secret, by SipHash-1-3 with 128 bits. Every process of a fleet holds the
+/// same.
 #[derive(Clone)]
 pub struct Secret {
-    hasher: SipHasher24,
-    /// With what all ad hoc keys begin: no rule has an empty domain and an empty name.
-    ad_hoc: SipHasher24,
+    hasher: SipHasher13,
+    /// With what the ad hoc keys of the domain `default` begin.
+    in_default_domain: SipHasher13,
 }
 
 impl Secret {
     /// From 16 bytes.
     pub fn new(bytes: &[u8; 16]) -> Secret {
-        let hasher = SipHasher24::new_with_key(bytes);
-        Secret { hasher, ad_hoc: with_parts(hasher, [b"", b""]) }
+        let hasher = SipHasher13::new_with_key(bytes);
+        Secret { hasher, in_default_domain: in_domain(hasher, DEFAULT_DOMAIN) }
     }
 
     /// The hash of an encoding.
@@ -37,14 +40,43 @@ impl Secret {
         self.hash_bytes(&encoding.0)
     }
 
-    /// The hash of a key that comes with its limit.
-    pub fn hash_ad_hoc(&self, domain: &str, key: &str) -> u128 {
-        with_parts(self.ad_hoc, [domain.as_bytes(), key.as_bytes()]).finish128().as_u128()
+    /// Whose state it is that a key of the domain `default` has, which comes with its limit.
+    #[inline]
+    pub fn ad_hoc_key(&self, key: &str) -> SubjectKey {
+        SubjectKey::ad_hoc(self.in_default_domain.hash(key.as_bytes()).as_u128())
+    }
+
+    /// The same in any domain.
+    pub fn ad_hoc_key_in(&self, domain: &str, key: &str) -> SubjectKey {
+        if domain == DEFAULT_DOMAIN {
+            return self.ad_hoc_key(key);
+        }
+        let hasher = in_domain(self.hasher, domain);
+        SubjectKey::ad_hoc(hasher.hash(key.as_bytes()).as_u128())
     }
 
     /// The hash of bytes that are an injective encoding already.
     pub fn hash_bytes(&self, bytes: &[u8]) -> u128 {
         self.hasher.hash(bytes).as_u128()
+    }
+
+    /// A key of its own for another use of the secret.
+    pub fn derived(&self, purpose: &[u8]) -> [u8; 32] {
+        let mut key = [0; 32];
+        for (half, number) in key.chunks_mut(16).zip(0u8..) {
+            let mut encoding = Encoding::new();
+            [b"#derived".as_slice(), purpose, &[number]]
+                .iter()
+                .for_each(|part| encoding.part(part));
+            half.copy_from_slice(&self.hash(&encoding).to_le_bytes());
+        }
+        key
+    }
+}
+
+impl SubjectKey {
+    fn ad_hoc(id: u128) -> SubjectKey {
+        SubjectKey { tag: id, id, rule: 0 }
     }
 }
 
@@ -54,18 +86,21 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Takes in the encoding of `parts`, without making one.
-fn with_parts(mut hasher: SipHasher24, parts: [&[u8]; 2]) -> SipHasher24 {
-    for part in parts {
-        hasher.write(&Encoding::length(part));
-        hasher.write(part);
-    }
+/// What stands before an ad hoc key: the domain behind its length, filled up to whole words, for
+/// which a hasher needs no buffer.
+fn in_domain(mut hasher: SipHasher13, domain: &str) -> SipHasher13 {
+    let length = Encoding::length(domain.as_bytes());
+    let filling =
+        (length.len() + domain.len()).next_multiple_of(WORD) - length.len() - domain.len();
+    hasher.write(&length);
+    hasher.write(domain.as_bytes());
+    hasher.write(&[0; WORD][..filling]);
     hasher
 }
 
 /// Parts glued so that no two lists of parts look alike: each part behind its length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Encoding(SmallVec<[u8; 160]>);
+pub struct Encoding(SmallVec<[u8; 128]>);
 
 impl Encoding {
     /// Nothing yet.
@@ -84,17 +119,14 @@ impl Encoding {
         (part.len() as u32).to_le_bytes()
     }
 
-    /// All of another encoding, in front of what follows.
-    pub fn prefix(encoded: &[u8]) -> Encoding {
-        Encoding(SmallVec::from_slice(encoded))
-    }
-
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
+/// In what the hash takes its input.
+const WORD: usize = 8;
 /// The secret of those who set none: the same everywhere, so that a fleet agrees without settings.
 pub const SHARED_SECRET: [u8; 16] = *b"spillgate shared";
 

@@ -2,7 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
+#[cfg(feature = "redis")]
+use std::time::Duration;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+#[cfg(target_os = "linux")]
+use nix::{sys::time::TimeSpec, time::ClockId};
 
 /// Where `now` comes from: the system, or a hand that sets it.
 #[derive(Clone, Debug, Default)]
@@ -12,6 +17,19 @@ pub enum Clock {
     System,
     /// Microseconds since the epoch, set by whoever holds the other end.
     Given(Arc<AtomicU64>),
+    /// The same, told lately as a kernel would that ticks so often.
+    Ticking(Arc<AtomicU64>, u64),
+}
+
+/// The present, told cheaply: `at_us` or somewhat later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lately {
+    /// Not after now.
+    pub at_us: u64,
+    /// Now is no later than this after it, unless the machine is very busy.
+    pub tick_us: u64,
+    /// Nor later than this, unless the whole machine stood still in between.
+    pub late_us: u64,
 }
 
 impl Clock {
@@ -20,9 +38,14 @@ impl Clock {
         Clock::Given(Arc::new(AtomicU64::new(now_us)))
     }
 
+    /// A clock that stands at 0 until moved, and ticks every `tick_us`.
+    pub fn ticking(tick_us: u64) -> Clock {
+        Clock::Ticking(Arc::default(), tick_us)
+    }
+
     /// Moves a given clock; the system's is nobody's to move.
     pub fn set(&self, now_us: u64) {
-        if let Clock::Given(given) = self {
+        if let Clock::Given(given) | Clock::Ticking(given, _) = self {
             given.store(now_us, Ordering::SeqCst);
         }
     }
@@ -31,14 +54,72 @@ impl Clock {
     pub fn now_us(&self) -> u64 {
         match self {
             Clock::System => FAST.now_us(),
-            Clock::Given(given) => given.load(Ordering::SeqCst),
+            Clock::Given(given) | Clock::Ticking(given, _) => given.load(Ordering::SeqCst),
+        }
+    }
+
+    /// The present for who can do with a little less than [`Clock::now_us`]. Reading the processor's
+    /// counter waits for whatever it is fetching from memory; this does not.
+    pub fn lately(&self) -> Lately {
+        match self {
+            #[cfg(target_os = "linux")]
+            Clock::System => Lately { at_us: coarse_us(), tick_us: *TICK_US, late_us: LATE_US },
+            #[cfg(not(target_os = "linux"))]
+            Clock::System => Lately::exactly(self.now_us()),
+            Clock::Given(_) => Lately::exactly(self.now_us()),
+            Clock::Ticking(_, tick_us) => {
+                let at_us = self.now_us() / tick_us * tick_us;
+                Lately { at_us, tick_us: *tick_us, late_us: *tick_us }
+            }
         }
     }
 }
 
-/// The wall clock at the last look, and the processor's counter then. A stepped wall clock is seen up
-/// to [`LOOK_EVERY_US`] late, and a new look may step back by a few microseconds: the algorithms
-/// tolerate a second.
+impl Lately {
+    /// No later than `now_us`.
+    pub fn exactly(now_us: u64) -> Lately {
+        Lately { at_us: now_us, tick_us: 0, late_us: 0 }
+    }
+}
+
+/// Nanoseconds of the processor's counter, for the time between two looks.
+#[cfg(feature = "metrics")]
+pub(crate) fn counter_ns() -> u64 {
+    FAST.counter.delta_as_nanos(0, FAST.counter.raw())
+}
+
+/// Microseconds on a clock that nobody steps; only differences mean something.
+#[cfg(feature = "redis")]
+pub fn monotonic_us() -> u64 {
+    FAST.counter_us()
+}
+
+/// Until when an answer is of use to whoever asked.
+#[cfg(feature = "redis")]
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline(tokio::time::Instant);
+
+#[cfg(feature = "redis")]
+impl Deadline {
+    /// So long from now on.
+    pub fn after(wait: Duration) -> Deadline {
+        Deadline(tokio::time::Instant::now() + wait)
+    }
+
+    /// What comes of `future`, unless the deadline comes first.
+    pub async fn bound<F: Future>(self, future: F) -> Option<F::Output> {
+        tokio::time::timeout_at(self.0, future).await.ok()
+    }
+
+    /// Whether there is no time left.
+    pub fn has_passed(self) -> bool {
+        tokio::time::Instant::now() >= self.0
+    }
+}
+
+/// The wall clock at the last look, and the processor's counter then. A new look may step back by a few
+/// microseconds: the algorithms tolerate a second. A wall clock that was set is looked at as soon as the
+/// kernel's coarse one tells; where there is none, up to [`LOOK_EVERY_US`] later.
 struct Fast {
     counter: quanta::Clock,
     wall_less_counter_us: AtomicU64,
@@ -53,18 +134,59 @@ static FAST: LazyLock<Fast> = LazyLock::new(|| Fast {
 
 impl Fast {
     fn now_us(&self) -> u64 {
-        let counter_us = self.counter.delta_as_nanos(0, self.counter.raw()) / 1_000;
-        if counter_us >= self.look_again_us.load(Ordering::Relaxed) {
-            let offset = wall_us().wrapping_sub(counter_us);
-            self.wall_less_counter_us.store(offset, Ordering::Relaxed);
-            self.look_again_us.store(counter_us + LOOK_EVERY_US, Ordering::Relaxed);
+        let counter_us = self.counter_us();
+        let now_us = counter_us.wrapping_add(self.wall_less_counter_us.load(Ordering::Relaxed));
+        if counter_us < self.look_again_us.load(Ordering::Relaxed) && was_not_set(now_us) {
+            return now_us;
         }
-        counter_us.wrapping_add(self.wall_less_counter_us.load(Ordering::Relaxed))
+        let offset = wall_us().wrapping_sub(counter_us);
+        self.wall_less_counter_us.store(offset, Ordering::Relaxed);
+        self.look_again_us.store(counter_us + LOOK_EVERY_US, Ordering::Relaxed);
+        counter_us.wrapping_add(offset)
+    }
+
+    fn counter_us(&self) -> u64 {
+        self.counter.delta_as_nanos(0, self.counter.raw()) / 1_000
     }
 }
 
 /// A counter's error of 20 parts in a million stays below a microsecond for so long.
 const LOOK_EVERY_US: u64 = 50_000;
+
+/// Whether the coarse clock bears `now_us` out: else somebody set the wall clock.
+#[cfg(target_os = "linux")]
+fn was_not_set(now_us: u64) -> bool {
+    (now_us + ERROR_US).checked_sub(coarse_us()).is_some_and(|behind_us| behind_us <= LATE_US)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn was_not_set(_now_us: u64) -> bool {
+    true
+}
+
+/// The wall clock as the kernel last set it: at every tick.
+#[cfg(target_os = "linux")]
+fn coarse_us() -> u64 {
+    let time = ClockId::CLOCK_REALTIME_COARSE.now().unwrap_or(TimeSpec::new(0, 0));
+    u64::try_from(time.tv_sec()).unwrap_or(0) * 1_000_000 + time.tv_nsec() as u64 / 1_000
+}
+
+/// How far off the counter may be, generously.
+#[cfg(target_os = "linux")]
+const ERROR_US: u64 = 100;
+/// How often the kernel ticks, and a millisecond for it to be heard.
+#[cfg(target_os = "linux")]
+static TICK_US: LazyLock<u64> = LazyLock::new(|| {
+    let tick = ClockId::CLOCK_REALTIME_COARSE.res().unwrap_or(TimeSpec::new(0, LONGEST_TICK_NS));
+    tick.tv_nsec() as u64 / 1_000 + 1_000
+});
+
+/// No kernel is built with a longer one.
+#[cfg(target_os = "linux")]
+const LONGEST_TICK_NS: i64 = 10_000_000;
+/// Ticks that come this late were held up with everything else: a virtual machine that stood still.
+#[cfg(target_os = "linux")]
+const LATE_US: u64 = 100_000;
 
 #[allow(clippy::disallowed_methods, reason = "this is the place that the lint points at")]
 fn wall_us() -> u64 {

@@ -18,6 +18,7 @@ use std::process::ExitCode;
 mod algorithms;
 mod batches;
 mod bytes;
+mod layer;
 mod load;
 mod machine;
 mod memory;
@@ -80,9 +81,10 @@ impl Options {
 type Section = fn(Effort) -> Outcome;
 
 /// The first is so because what others freed would hide its growth.
-const SECTIONS: [(&str, Section); 7] = [
+const SECTIONS: [(&str, Section); 8] = [
     ("memory bytes", bytes::in_memory),
     ("memory", memory::against_governor),
+    ("memory layer", layer::beside_a_check),
     ("redis bytes", bytes::in_redis),
     ("redis strict", strict::against_yardsticks),
     ("redis batches", batches::of_sizes),
@@ -92,5 +94,5 @@ const SECTIONS: [(&str, Section); 7] = [
 const USAGE: &str =
     "Usage: cargo bench -p spillgate --bench speed --all-features -- [--quick] [WORD ...]
 
-Runs the sections whose names hold every WORD: memory bytes, memory, redis bytes, redis strict,
+Runs the sections whose names hold every WORD: memory bytes, memory, memory layer, redis bytes, redis strict,
 redis batches, redis tiers, redis algorithms.";

@@ -1,4 +1,5 @@
-//! The memory engine against governor's keyed check: a tight loop over the same keys in the same order.
+//! The memory engine against governor's keyed check: a tight loop over the same keys in the same order,
+//! on one thread and on four.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -16,13 +17,22 @@ use crate::table::{Budget, Row, Table, rate};
 pub fn against_governor(effort: Effort) -> Outcome {
     let mut rows = Vec::new();
     for (keys, budget) in [(100_000, Budget::AtLeast(2.0)), (1_000, Budget::Nothing)] {
-        rows.extend(checks(effort, keys, budget)?);
+        rows.extend(checks(effort, keys, 1, budget)?);
     }
-    let title = "Memory engine, one tier, one thread; yardstick: governor's keyed check".into();
-    Ok(vec![Table { title, rows }])
+    let title = "Memory engine, one thread; yardstick: governor's keyed check, one tier".into();
+    let one = Table { title, rows };
+    let rows = checks(effort, 100_000, THREADS, Budget::Nothing)?.into();
+    let title =
+        format!("Memory engine, {THREADS} threads; yardstick: governor's keyed check, one tier");
+    Ok(vec![one, Table { title, rows }])
 }
 
-fn checks(effort: Effort, keys: u32, budget: Budget) -> Result<[Row; 2], Box<dyn Error>> {
+fn checks(
+    effort: Effort,
+    keys: u32,
+    threads: usize,
+    budget: Budget,
+) -> Result<[Row; 3], Box<dyn Error>> {
     let names: Vec<String> = (0..keys).map(|number| format!("user:{number}")).collect();
     let order = shuffled(keys);
     let runtime = runtime();
@@ -30,50 +40,60 @@ fn checks(effort: Effort, keys: u32, budget: Budget) -> Result<[Row; 2], Box<dyn
     let limit = Limit::per_second(RATE).burst(BURST);
     let ad_hoc = runtime.block_on(Limiter::builder().build())?;
     let check_limit = || {
-        runtime.block_on(async {
-            let mut pass = Pass::begin();
-            while !pass.is_over(effort) {
-                for place in &order {
-                    let name = &names[*place as usize];
-                    pass.note(black_box(ad_hoc.check_limit(name, &limit, 1).await).allowed());
+        on_threads(threads, |first| {
+            runtime_of_its_own(async {
+                let mut pass = Pass::begin();
+                while !pass.is_over(effort) {
+                    for place in from(&order, first, threads) {
+                        let name = &names[*place as usize];
+                        pass.note(black_box(ad_hoc.check_limit(name, &limit, 1).await).allowed());
+                    }
                 }
-            }
-            pass.end()
+                pass.end()
+            })
         })
     };
 
-    let policy = format!(
-        "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [{{ quota = \"{RATE}/second\", burst = {BURST} }}]"
-    );
-    let by_policy =
-        runtime.block_on(Limiter::builder().policy(Policy::from_toml(&policy)?).build())?;
-    let check = || {
-        runtime.block_on(async {
-            let mut pass = Pass::begin();
-            while !pass.is_over(effort) {
-                for place in &order {
-                    let request = Request::new().with("user", &names[*place as usize]);
-                    pass.note(black_box(by_policy.check(&request).await).allowed());
+    let one_tier = runtime.block_on(by_policy(&[RATE]))?;
+    let three_tiers = runtime.block_on(by_policy(&[RATE, RATE + 1, RATE + 2]))?;
+    let check = |limiter: &Limiter| {
+        on_threads(threads, |first| {
+            runtime_of_its_own(async {
+                let mut pass = Pass::begin();
+                while !pass.is_over(effort) {
+                    for place in from(&order, first, threads) {
+                        let request = Request::new().with("user", &names[*place as usize]);
+                        pass.note(black_box(limiter.check(&request).await).allowed());
+                    }
                 }
-            }
-            pass.end()
+                pass.end()
+            })
         })
     };
 
     let quota = Quota::per_second(fits(RATE)).allow_burst(fits(BURST));
     let theirs: DefaultKeyedRateLimiter<String> = RateLimiter::dashmap(quota);
     let governor = || {
-        let mut pass = Pass::begin();
-        while !pass.is_over(effort) {
-            for place in &order {
-                pass.note(black_box(theirs.check_key(&names[*place as usize])).is_ok());
+        on_threads(threads, |first| {
+            let mut pass = Pass::begin();
+            while !pass.is_over(effort) {
+                for place in from(&order, first, threads) {
+                    pass.note(black_box(theirs.check_key(&names[*place as usize])).is_ok());
+                }
             }
-        }
-        pass.end()
+            pass.end()
+        })
     };
 
-    let rounds =
-        Rounds::of(effort, &mut [Box::new(governor), Box::new(check_limit), Box::new(check)]);
+    let rounds = Rounds::of(
+        effort,
+        &mut [
+            Box::new(governor),
+            Box::new(check_limit),
+            Box::new(|| check(&one_tier)),
+            Box::new(|| check(&three_tiers)),
+        ],
+    );
     let row = |name: &str, who, budget| Row {
         measure: format!("{name}, {keys} keys"),
         ours: rate(rounds.figure(who)),
@@ -81,7 +101,45 @@ fn checks(effort: Effort, keys: u32, budget: Budget) -> Result<[Row; 2], Box<dyn
         ratio: Some(rounds.figure_ratio(who, 0)),
         budget,
     };
-    Ok([row("check_limit", 1, budget), row("check by a policy", 2, Budget::Nothing)])
+    Ok([
+        row("check_limit", 1, budget),
+        row("check by a policy", 2, Budget::Nothing),
+        row("check of three tiers", 3, Budget::Nothing),
+    ])
+}
+
+/// A limiter of one rule with a limit for each rate.
+async fn by_policy(rates: &[u64]) -> Result<Limiter, Box<dyn Error>> {
+    let limits: Vec<String> = rates
+        .iter()
+        .map(|rate| format!("{{ quota = \"{rate}/second\", burst = {BURST} }}"))
+        .collect();
+    let limits = limits.join(", ");
+    let policy = format!("[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [{limits}]");
+    Ok(Limiter::builder().policy(Policy::from_toml(&policy)?).build().await?)
+}
+
+/// What all threads did together; each is told its number.
+fn on_threads(threads: usize, run: impl Fn(usize) -> Run + Sync) -> Run {
+    std::thread::scope(|scope| {
+        let run = &run;
+        let others: Vec<_> = (1..threads).map(|number| scope.spawn(move || run(number))).collect();
+        let mut all = run(0);
+        for other in others {
+            all.figure += other.join().expect("a pass only checks").figure;
+        }
+        all
+    })
+}
+
+fn runtime_of_its_own(pass: impl Future<Output = Run>) -> Run {
+    runtime().block_on(pass)
+}
+
+/// All places; each thread begins elsewhere, and all meet every key.
+fn from(order: &[u32], number: usize, threads: usize) -> impl Iterator<Item = &u32> {
+    let (before, after) = order.split_at(order.len() / threads * number);
+    after.iter().chain(before)
 }
 
 /// One contender's time over the keys.
@@ -119,3 +177,4 @@ fn fits(number: u64) -> NonZeroU32 {
 /// Slow enough that each bucket is still in use at the next visit, and large enough to last.
 const RATE: u64 = 10;
 const BURST: u64 = 10_000_000;
+const THREADS: usize = 4;

@@ -71,6 +71,12 @@ impl Rounds {
         self.ratio(who, to, |run| run.store_us)
     }
 
+    /// How much more one takes than another, beside a third.
+    pub fn added_ratio(&self, with: usize, without: usize, to: usize) -> Spread {
+        let rounds = self.0[with].iter().zip(&self.0[without]).zip(&self.0[to]);
+        Spread::of(rounds.map(|((with, without), to)| (with.figure - without.figure) / to.figure))
+    }
+
     fn ratio(&self, who: usize, to: usize, of: fn(&Run) -> f64) -> Spread {
         Spread::of(self.0[who].iter().zip(&self.0[to]).map(|(a, b)| of(a) / of(b)))
     }

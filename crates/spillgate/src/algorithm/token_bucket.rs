@@ -13,6 +13,10 @@ use std::fmt;
 use super::{Charge, FORCED_TIMES, GiveBack, Reading, tolerated_us};
 use crate::limit::{COUNT_MAX, EXACT_MAX, LimitError};
 
+mod steady;
+
+pub use steady::Steady;
+
 /// `count` tokens every `period`, at most `burst` at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbers {

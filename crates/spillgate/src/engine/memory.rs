@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use super::{Ask, AskTier, Change, Told, ToldTier};
-use crate::algorithm::{self, Intent, Tier};
+use super::{Ask, AskTier, Change, TIERS_INLINE, Told, ToldTier};
+use crate::algorithm::{self, Intent, Numbers, Tier};
 use crate::limit::NamedLimit;
 use crate::subject::SubjectKey;
 use crate::time::Clock;
@@ -35,6 +35,15 @@ pub struct Evictions {
     pub overflowed: u64,
 }
 
+/// Where a tier's state goes, and under which key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TierName {
+    shard: usize,
+    key: u128,
+    /// The key of those that find no room.
+    overflow: u128,
+}
+
 impl Memory {
     /// An engine of at most `keys_max` tiers.
     pub fn new(keys_max: usize, clock: Clock) -> Memory {
@@ -52,13 +61,19 @@ impl Memory {
                 tiers: SmallVec::from_iter([told]),
             };
         }
+        if ask.intent == Intent::Charge
+            && let Some(tiers) = self.charge_all_steady(&ask.tiers)
+        {
+            return Told { allowed: true, tiers };
+        }
         let now_us = self.clock.now_us();
         let mut locked = self.lock(&ask.tiers);
-        let mut places: SmallVec<[Place; 4]> = SmallVec::new();
-        let mut tiers: SmallVec<[Tier<'_>; 4]> = SmallVec::new();
+        let mut places: SmallVec<[Place; TIERS_INLINE]> = SmallVec::new();
+        let mut tiers: SmallVec<[Tier<'_>; TIERS_INLINE]> = SmallVec::new();
         for tier in &ask.tiers {
             let shard = locked.of(tier.key);
-            let place = self.place(shard, tier, now_us);
+            let name = TierName::of(tier.key, tier.limit.mix());
+            let place = self.place(shard, name, tier.cost, now_us);
             tiers.push(Tier::new(tier.numbers, tier.cost, tier.group, shard.take(&place)));
             places.push(place);
         }
@@ -73,21 +88,73 @@ impl Memory {
 
     /// Decides over one tier.
     pub fn decide_one(&self, asked: &AskTier<'_>, intent: Intent) -> ToldTier {
+        let name = TierName::of(asked.key, asked.limit.mix());
+        self.decide_tier(name, asked.numbers, asked.cost, intent)
+    }
+
+    /// The same by the tier's name. Most are buckets in steady use, and need no second look.
+    #[inline]
+    pub(crate) fn decide_tier(
+        &self,
+        name: TierName,
+        numbers: &Numbers,
+        cost: u64,
+        intent: Intent,
+    ) -> ToldTier {
+        let lately = self.clock.lately();
+        let mut shard = self.shards[name.shard].lock();
+        let steady = if intent == Intent::Charge {
+            shard.charge_steady(name.key, numbers, cost, lately)
+        } else {
+            None
+        };
+        match steady {
+            Some(reading) => ToldTier { fits: true, reading, charge: None },
+            None => self.decide_in(&mut shard, name, numbers, cost, intent),
+        }
+    }
+
+    fn decide_in(
+        &self,
+        shard: &mut Shard,
+        name: TierName,
+        numbers: &Numbers,
+        cost: u64,
+        intent: Intent,
+    ) -> ToldTier {
         let now_us = self.clock.now_us();
-        let mut shard = self.shard(asked.key).lock();
-        let place = self.place(&mut shard, asked, now_us);
-        let mut tier = Tier::new(asked.numbers, asked.cost, asked.group, shard.take(&place));
+        let place = self.place(shard, name, cost, now_us);
+        let mut tier = Tier::new(numbers, cost, 0, shard.take(&place));
         algorithm::step_one(&mut tier, intent, now_us);
         let told = ToldTier::of(&tier);
         shard.put(place, tier.state, tier.changed, tier.reading.remaining == 0);
         told
     }
 
+    /// Charges buckets in steady use, all of them enforced and in one shard, or changes nothing.
+    fn charge_all_steady(
+        &self,
+        tiers: &[AskTier<'_>],
+    ) -> Option<SmallVec<[ToldTier; TIERS_INLINE]>> {
+        let shard = shard_of(tiers.first()?.key);
+        if tiers.iter().any(|tier| tier.group > 0 || shard_of(tier.key) != shard) {
+            return None;
+        }
+        let lately = self.clock.lately();
+        let named = tiers
+            .iter()
+            .map(|tier| (TierName::of(tier.key, tier.limit.mix()).key, tier.numbers, tier.cost));
+        let readings = self.shards[shard].lock().charge_all_steady(named, lately)?;
+        let told = |reading| ToldTier { fits: true, reading, charge: None };
+        Some(readings.into_iter().map(told).collect())
+    }
+
     /// Changes one tier without a decision; answers the whole units that came back.
     pub fn change(&self, asked: &AskTier<'_>, change: Change) -> (u64, ToldTier) {
         let now_us = self.clock.now_us();
-        let mut shard = self.shard(asked.key).lock();
-        let place = self.place(&mut shard, asked, now_us);
+        let name = TierName::of(asked.key, asked.limit.mix());
+        let mut shard = self.shards[name.shard].lock();
+        let place = self.place(&mut shard, name, asked.cost, now_us);
         let mut tier = Tier::new(asked.numbers, asked.cost, 0, shard.take(&place));
         let returned = match change {
             Change::Force(cost) => {
@@ -104,9 +171,9 @@ impl Memory {
 
     /// Forgets what these limits hold for a subject.
     pub fn reset(&self, key: SubjectKey, limits: &[NamedLimit]) {
-        let mut shard = self.shard(key).lock();
+        let mut shard = self.shards[shard_of(key)].lock();
         for limit in limits {
-            shard.forget(tier_key(key, limit));
+            shard.forget(TierName::of(key, limit.mix()).key);
         }
     }
 
@@ -135,18 +202,13 @@ impl Memory {
 
     /// Where a tier's state is or will be. A new subject finds room, or shares the limit's
     /// overflow tier with all others that found none.
-    fn place(&self, shard: &mut Shard, tier: &AskTier<'_>, now_us: u64) -> Place {
-        let key = tier_key(tier.key, tier.limit);
-        let place = shard.find(key);
-        if place.is_known() || tier.cost == 0 || shard.make_room(now_us, &self.evicted) {
+    fn place(&self, shard: &mut Shard, name: TierName, cost: u64, now_us: u64) -> Place {
+        let place = shard.find(name.key);
+        if place.is_known() || cost == 0 || shard.make_room(now_us, &self.evicted) {
             return place;
         }
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        shard.find(overflow_key(tier.key, tier.limit))
-    }
-
-    fn shard(&self, key: SubjectKey) -> &Mutex<Shard> {
-        &self.shards[shard_of(key)]
+        shard.find(name.overflow)
     }
 
     /// Locks every shard that the tiers live in, in one order for all callers.
@@ -176,16 +238,16 @@ impl ToldTier {
     }
 }
 
+impl TierName {
+    #[inline]
+    pub(crate) fn of(key: SubjectKey, mix: u128) -> TierName {
+        TierName { shard: shard_of(key), key: key.id ^ mix, overflow: key.rule ^ mix }
+    }
+}
+
+#[inline]
 fn shard_of(key: SubjectKey) -> usize {
     (key.id >> 64) as usize % SHARDS
-}
-
-fn tier_key(key: SubjectKey, limit: &NamedLimit) -> u128 {
-    key.id ^ limit.mix()
-}
-
-fn overflow_key(key: SubjectKey, limit: &NamedLimit) -> u128 {
-    key.rule ^ limit.mix()
 }
 
 /// More than cores, so that they seldom meet; few enough to keep each shard's table dense.

@@ -1,56 +1,121 @@
-//! Tier state in Redis or Valkey: one script, one round trip for any number of decisions.
+//! Tier state in Redis or Valkey: one script, one round trip for any number of decisions over tiers
+//! that live at one place.
 
-use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ::redis::{Cmd, Value};
+use futures_util::future::join_all;
+
 use super::{Ask, AskTier, Change, StoreError, Told, ToldTier};
+use crate::algorithm::{Charge, GiveBack};
 use crate::error::BuildError;
 use crate::limit::NamedLimit;
+#[cfg(feature = "metrics")]
+use crate::metrics::ShardMeter;
+use crate::store::{ShardStatus, Store, StoreOptions};
 use crate::subject::SubjectKey;
-use crate::time::Clock;
+use crate::time::{Clock, Deadline};
 
+mod address;
+mod breaker;
+mod cluster;
+pub mod control;
+mod epochs;
+mod failure;
+mod heartbeat;
+pub(crate) mod jitter;
 mod keys;
 mod link;
+mod probe;
 mod program;
+mod ring;
 mod script;
+mod sentinel;
+mod server;
+mod shard;
+mod slot;
+pub(crate) mod spread;
+mod tls;
+mod topology;
+mod wire;
 
-use link::Link;
-use program::{Call, Reply};
-pub use script::text as script_text;
+use epochs::Epochs;
+use failure::Failure;
+use link::Manner;
+use program::{Call, Header, Reply};
+pub use script::{load_into as load_script, of_server as script_of_server, text as script_text};
+use spread::Question;
+use topology::{Place, Route, Topology};
 
-/// The Redis engine on one server.
-#[derive(Debug)]
+/// The Redis engine. Clones share everything.
+#[derive(Clone, Debug)]
 pub struct Redis {
-    link: Link,
-    /// The store's clock less ours, as the last answer showed it.
-    offset_us: AtomicI64,
-    nonces: AtomicU64,
+    topology: Arc<Topology>,
+    nonces: Arc<Nonces>,
     clock: StoreClock,
+    timeout: Duration,
+    /// Who we are among the processes of the fleet, by a number that nobody else draws.
+    node: u64,
+    epochs: Arc<Epochs>,
 }
 
 /// Whose clock decides.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 enum StoreClock {
     /// The store's own, read once by each script.
     #[default]
     Store,
-    /// One that is passed in: for tests, and for services that bar TIME inside scripts.
+    /// Ours, set by the store's once a second: for services that bar TIME inside scripts.
+    Client,
+    /// One that is passed in: for tests.
     Given(Clock),
 }
+
+/// What a call to a shard goes by.
+#[derive(Clone, Copy, Debug)]
+struct Asked<'a> {
+    clock: &'a StoreClock,
+    nonces: &'a Nonces,
+    deadline: Deadline,
+    manner: Manner,
+}
+
+/// One primary, and how to name keys that live there.
+#[derive(Clone, Debug)]
+pub struct ShardTag {
+    /// As people know it.
+    pub name: String,
+    /// What to put between the braces of a key.
+    pub tag: String,
+}
+
+/// Names for what begins in a call.
+#[derive(Debug)]
+struct Nonces(AtomicU64);
 
 impl Redis {
     /// An engine on the server at `url`. A server out of reach is no error: calls fail until it is
     /// there.
     pub async fn connect(url: &str, timeout: Duration) -> Result<Redis, BuildError> {
-        let link = Link::new(url, timeout)?;
-        link.warm_up().await;
-        Ok(Redis {
-            link,
-            offset_us: AtomicI64::new(0),
-            nonces: AtomicU64::new(RandomState::new().hash_one(url)),
-            clock: StoreClock::Store,
-        })
+        Redis::open(&Store::Url(url.into()), &StoreOptions::new(timeout)).await
+    }
+
+    /// An engine on a store, out of reach or not.
+    pub async fn open(store: &Store, options: &StoreOptions) -> Result<Redis, BuildError> {
+        let topology = Topology::new(store, options)?;
+        topology.warm_up().await;
+        let redis = Redis {
+            topology: Arc::new(topology),
+            nonces: Arc::new(Nonces(AtomicU64::new(jitter::random()))),
+            clock: if options.client_clock { StoreClock::Client } else { StoreClock::Store },
+            timeout: options.timeout,
+            node: jitter::random(),
+            epochs: Arc::default(),
+        };
+        redis.sample_clocks().await;
+        Ok(redis)
     }
 
     /// The same engine, deciding by a clock of the caller's.
@@ -58,24 +123,35 @@ impl Redis {
         Redis { clock: StoreClock::Given(clock), ..self }
     }
 
-    /// Decides each of `asks`, in order, each by itself, in as few calls as fit.
+    /// The same engine for a caller who waits no longer than this.
+    pub fn within(&self, timeout: Duration) -> Redis {
+        Redis { timeout: self.timeout.min(timeout), ..self.clone() }
+    }
+
+    /// Decides each of `asks`, each by itself, in as few calls as fit; in order, as far as they live
+    /// at one place.
     pub async fn decide(&self, asks: &[Ask<'_>]) -> Vec<Result<Told, StoreError>> {
-        let mut told = Vec::with_capacity(asks.len());
-        while told.len() < asks.len() {
-            let rest = &asks[told.len()..];
-            let taken = Call::capacity_for(rest);
-            match self.run(&rest[..taken]).await {
-                Ok(answers) => told.extend(answers),
-                Err(error) => told.extend(std::iter::repeat_n(Err(error), taken)),
-            }
+        if self.topology.is_one_place() {
+            return self.decide_at(Place::ONLY, asks, self.deadline()).await;
         }
-        told
+        let questions: Vec<_> = asks.iter().map(Question::without_stand_in).collect();
+        let heard = spread::decide_each(self, &questions).await;
+        let told = asks
+            .iter()
+            .zip(heard)
+            .map(|(ask, heard)| async move { spread::told_fully(self, ask, heard?).await });
+        join_all(told).await
     }
 
     /// Decides one.
     pub async fn decide_one(&self, ask: &Ask<'_>) -> Result<Told, StoreError> {
-        let answers = self.run(std::slice::from_ref(ask)).await?;
-        answers.into_iter().next().unwrap_or_else(|| Err(StoreError::Foreign("no answer".into())))
+        match self.only_place(ask) {
+            Some(place) => self.decide_one_at(place, ask, self.deadline()).await,
+            None => {
+                let heard = spread::decide(self, &Question::without_stand_in(ask)).await?;
+                spread::told_fully(self, ask, heard).await
+            }
+        }
     }
 
     /// Changes one tier without a decision; answers the whole units that came back.
@@ -84,73 +160,200 @@ impl Redis {
         tier: &AskTier<'_>,
         change: Change,
     ) -> Result<(u64, ToldTier), StoreError> {
-        let reply = self
-            .ask(|header| {
-                let mut call = Call::new(header);
-                call.change(tier, change);
-                call
-            })
-            .await?;
-        reply.changed(tier, change)
+        let build = |header| {
+            let mut call = Call::new(header);
+            call.change(tier, change);
+            call
+        };
+        let (place, deadline) = (self.topology.place(tier.key.tag), self.deadline());
+        let run = |route| self.run_on(route, build, deadline);
+        let changed = self.follow(place, deadline, run).await?.changed([(tier, change)])?;
+        changed.first().copied().ok_or_else(|| StoreError::Foreign("no answer".into()))
     }
 
     /// Forgets all that these limits hold for a subject.
     pub async fn reset(&self, key: SubjectKey, limits: &[NamedLimit]) -> Result<(), StoreError> {
-        self.link.unlink(&keys::all_of(key, limits)).await
+        let mut unlink = ::redis::cmd("UNLINK");
+        for key in keys::all_of(key, limits) {
+            unlink.arg(key);
+        }
+        let deadline = self.deadline();
+        let place = self.topology.place(key.tag);
+        let unlink = &unlink;
+        let run = |route: Route| async move { route.shard.command(unlink, deadline).await };
+        self.follow(place, deadline, run).await.map(|_| ())
     }
 
-    async fn run(&self, asks: &[Ask<'_>]) -> Result<Vec<Result<Told, StoreError>>, StoreError> {
-        let reply = self
-            .ask(|header| {
-                let mut call = Call::new(header);
-                asks.iter().for_each(|ask| call.decision(ask));
-                call
-            })
-            .await?;
-        reply.told(asks)
-    }
-
-    /// Runs a call; one whose calendar did not hold the store's time is built once more with it.
-    async fn ask<'a>(
+    /// One command to each shard, where `command` has one for it; the answers go by the shard's name.
+    pub(crate) async fn on_each_shard(
         &self,
-        build: impl Fn(program::Header) -> Call<'a>,
-    ) -> Result<Reply, StoreError> {
-        for _ in 0..CALENDAR_TRIES {
-            let reply = self.link.run(&build(self.header())).await?;
-            self.note_time(reply.now_us());
-            if !reply.outside() {
-                return Ok(reply);
+        timeout: Duration,
+        command: impl Fn(&ShardTag) -> Option<Cmd>,
+    ) -> Vec<(String, Result<Value, StoreError>)> {
+        let deadline = Deadline::after(timeout);
+        let answers = self.topology.shards().into_iter().filter_map(|(tag, shard)| {
+            let (command, name) = (command(&tag)?, tag.name);
+            Some(async move {
+                let answer = shard.command(&command, deadline).await;
+                (name, answer.map_err(StoreError::from))
+            })
+        });
+        join_all(answers).await
+    }
+
+    /// Every shard, as this process sees it.
+    pub(crate) fn shards(&self) -> Vec<ShardStatus> {
+        self.topology.shards().into_iter().map(|(_, shard)| shard.status()).collect()
+    }
+
+    /// Whether the shard of a tag is asked at all at the moment.
+    pub(crate) fn is_asked(&self, tag: u128) -> bool {
+        let route = self.topology.route(self.topology.place(tag));
+        route.is_ok_and(|route| !route.shard.link().is_tripped())
+    }
+
+    /// How often a shard was found to have lost what it held.
+    pub(crate) fn epoch_changes(&self) -> u64 {
+        self.epochs.changes()
+    }
+
+    /// Looks at every shard's clock, where scripts may not.
+    pub(crate) async fn sample_clocks(&self) {
+        if matches!(self.clock, StoreClock::Client) {
+            let shards = self.topology.shards();
+            let deadline = Deadline::after(CLOCK_SAMPLE);
+            join_all(shards.iter().map(|(_, shard)| shard.sample_clock(deadline))).await;
+        }
+    }
+
+    /// What is counted of each shard.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn meters(&self) -> Vec<Arc<ShardMeter>> {
+        self.topology.shards().into_iter().map(|(_, shard)| shard.meter()).collect()
+    }
+
+    /// Until when a decision that begins now may wait.
+    fn deadline(&self) -> Deadline {
+        Deadline::after(self.timeout)
+    }
+
+    /// Where all tiers of a decision live, if that is one place.
+    fn only_place(&self, ask: &Ask<'_>) -> Option<Place> {
+        let (first, others) = ask.tiers.split_first()?;
+        let place = self.topology.place(first.key.tag);
+        let same = |tier: &AskTier<'_>| {
+            tier.key.tag == first.key.tag || self.topology.place(tier.key.tag) == place
+        };
+        others.iter().all(same).then_some(place)
+    }
+
+    async fn decide_one_at(
+        &self,
+        place: Place,
+        ask: &Ask<'_>,
+        deadline: Deadline,
+    ) -> Result<Told, StoreError> {
+        let told = self.decide_call(place, std::slice::from_ref(ask), deadline).await?;
+        told.into_iter().next().unwrap_or_else(|| Err(StoreError::Foreign("no answer".into())))
+    }
+
+    /// Decides asks that live at one place, in order.
+    async fn decide_at(
+        &self,
+        place: Place,
+        asks: &[Ask<'_>],
+        deadline: Deadline,
+    ) -> Vec<Result<Told, StoreError>> {
+        let mut told = Vec::with_capacity(asks.len());
+        while told.len() < asks.len() {
+            let rest = &asks[told.len()..];
+            let taken = Call::capacity_for(rest);
+            match self.decide_call(place, &rest[..taken], deadline).await {
+                Ok(answers) => told.extend(answers),
+                Err(error) => told.extend(std::iter::repeat_n(Err(error), taken)),
             }
         }
-        Err(StoreError::NotExecuted("the store's clock is in no window that was sent".into()))
+        told
     }
 
-    fn header(&self) -> program::Header {
-        let given_us = match &self.clock {
-            StoreClock::Store => 0,
-            StoreClock::Given(clock) => clock.now_us(),
+    /// Decides as many asks as go into one call.
+    async fn decide_call(
+        &self,
+        place: Place,
+        asks: &[Ask<'_>],
+        deadline: Deadline,
+    ) -> Result<Vec<Result<Told, StoreError>>, StoreError> {
+        let run = |route: Route| async move {
+            route.shard.decide(asks, &self.asked(&route, deadline)).await
         };
-        let estimate_us = match given_us {
-            0 => {
-                Clock::System.now_us().saturating_add_signed(self.offset_us.load(Ordering::Relaxed))
+        self.follow(place, deadline, run).await
+    }
+
+    /// Gives back charges at one place, each all of it; answers the tiers as they are then. Out of
+    /// reach, what was charged stays charged: that admits nobody wrongly.
+    async fn give_back(&self, place: Place, charges: &[(AskTier<'_>, Charge)]) -> Vec<ToldTier> {
+        let all_of = |charge: &Charge| {
+            Change::GiveBack(GiveBack::Unused { charge: *charge, unused: charge.amount })
+        };
+        let build = |header| {
+            let mut call = Call::new(header);
+            charges.iter().for_each(|(tier, charge)| call.change(tier, all_of(charge)));
+            call
+        };
+        let deadline = self.deadline();
+        let run = |route| self.run_on(route, build, deadline);
+        let Ok(reply) = self.follow(place, deadline, run).await else { return Vec::new() };
+        let changes = charges.iter().map(|(tier, charge)| (tier, all_of(charge)));
+        let told = reply.changed(changes).unwrap_or_default();
+        told.into_iter().map(|(_, tier)| tier).collect()
+    }
+
+    /// Asks whoever a place is said to live with, until somebody executes or nobody can help.
+    async fn follow<T, F: Future<Output = Result<T, Failure>>>(
+        &self,
+        place: Place,
+        deadline: Deadline,
+        ask: impl Fn(Route) -> F,
+    ) -> Result<T, StoreError> {
+        let mut route = self.topology.route(place)?;
+        let mut tries = 0;
+        loop {
+            let failure = match ask(route.clone()).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            tries += 1;
+            if tries > TRIES_AGAIN {
+                return Err(failure.into());
             }
-            given_us => given_us,
-        };
-        program::Header { given_us, estimate_us, nonce: self.nonce() }
+            route = self.topology.next_route(place, &route, failure, deadline).await?;
+        }
     }
 
-    fn note_time(&self, store_us: u64) {
-        let offset = store_us.cast_signed().wrapping_sub(Clock::System.now_us().cast_signed());
-        self.offset_us.store(offset, Ordering::Relaxed);
+    async fn run_on<'a>(
+        &self,
+        route: Route,
+        build: impl Fn(Header) -> Call<'a>,
+        deadline: Deadline,
+    ) -> Result<Reply, Failure> {
+        route.shard.run(build, &self.asked(&route, deadline)).await
     }
 
+    fn asked(&self, route: &Route, deadline: Deadline) -> Asked<'_> {
+        Asked { clock: &self.clock, nonces: &self.nonces, deadline, manner: route.manner }
+    }
+}
+
+impl Nonces {
     /// Below 2^48, never 0, and never the same twice in a process: an odd multiplier scatters a
     /// counter over all values.
-    fn nonce(&self) -> u64 {
-        let count = self.nonces.fetch_add(1, Ordering::Relaxed);
+    fn next(&self) -> u64 {
+        let count = self.0.fetch_add(1, Ordering::Relaxed);
         (count.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 16).max(1)
     }
 }
 
-/// The first shows the store's clock, the second uses it, the third crosses a border.
-const CALENDAR_TRIES: usize = 3;
+/// A sample that took longer says too little of when it was taken.
+const CLOCK_SAMPLE: Duration = Duration::from_millis(100);
+/// After an answer that proves that nothing ran: a slot may move, and its new owner be behind.
+const TRIES_AGAIN: usize = 2;

@@ -1,8 +1,6 @@
 //! A limit as stored state knows it: by its name and algorithm, never by its numbers.
 
-use std::sync::LazyLock;
-
-use siphasher::sip128::SipHasher24;
+use siphasher::sip128::SipHasher13;
 
 use super::{Algorithm, Kind, Limit};
 use crate::algorithm::Numbers;
@@ -36,11 +34,9 @@ impl NamedLimit {
             name => RecordName::of(name.unwrap_or(POSITION_NAMES[position])),
         };
         let mix = match record {
-            RecordName::Position(named) => {
-                POSITION_MIXES[usize::from(named)][limit.algorithm() as usize]
-            }
+            RecordName::Position(named) => mix_of_position(named, limit.algorithm()),
             RecordName::Given(_) => {
-                mix(limit.name().unwrap_or(POSITION_NAMES[position]), limit.algorithm())
+                mix_of_name(limit.name().unwrap_or(POSITION_NAMES[position]), limit.algorithm())
             }
         };
         NamedLimit { position: position as u8, limit, record, mix }
@@ -99,7 +95,15 @@ impl RecordName {
     }
 }
 
-fn mix(name: &str, algorithm: Algorithm) -> u128 {
+/// Another for each position and algorithm, and without hashing: a limit that comes with a request is
+/// named on the path. Each step can be undone, so no two are equal, and the bits differ as a hash's do.
+pub(crate) const fn mix_of_position(position: u8, algorithm: Algorithm) -> u128 {
+    let number = ((position as u128) << 4 | algorithm as u128) + 1;
+    let spread = number.wrapping_mul(SPREAD);
+    (spread ^ spread >> 64).wrapping_mul(SPREAD)
+}
+
+fn mix_of_name(name: &str, algorithm: Algorithm) -> u128 {
     hash(&[name.as_bytes(), algorithm.name().as_bytes()])
 }
 
@@ -107,7 +111,7 @@ fn mix(name: &str, algorithm: Algorithm) -> u128 {
 fn hash(parts: &[&[u8]]) -> u128 {
     let mut encoding = crate::subject::Encoding::new();
     parts.iter().for_each(|part| encoding.part(part));
-    SipHasher24::new().hash(encoding.as_bytes()).as_u128()
+    SipHasher13::new().hash(encoding.as_bytes()).as_u128()
 }
 
 /// Positions that fit the four bits that a record's head has for them.
@@ -119,9 +123,5 @@ const POSITION_NAMES: [&str; 64] = [
     "33", "34", "35", "36", "37", "38", "39", "40", "41", "42", "43", "44", "45", "46", "47", "48",
     "49", "50", "51", "52", "53", "54", "55", "56", "57", "58", "59", "60", "61", "62", "63",
 ];
-/// So that a limit that comes with a request costs no hashing.
-static POSITION_MIXES: LazyLock<[[u128; 5]; POSITIONS as usize]> = LazyLock::new(|| {
-    std::array::from_fn(|position| {
-        Algorithm::ALL.map(|algorithm| mix(POSITION_NAMES[position], algorithm))
-    })
-});
+/// The fraction of π in hex, made odd: nobody's choice.
+const SPREAD: u128 = 0x243F_6A88_85A3_08D3_1319_8A2E_0370_7345;

@@ -122,11 +122,14 @@ impl LimitSpec {
             }
             Quota::Rate { count, length } => Kind::Counted(self.rate(count, length, algorithm)?),
         };
-        Ok(Limit {
-            name: self.name.as_deref().map(|name| checked_name("name", name)).transpose()?,
-            unit: self.unit.as_deref().map(|unit| checked_name("unit", unit)).transpose()?,
-            ..Limit::of(kind, algorithm)
-        })
+        let mut limit = Limit::of(kind, algorithm);
+        if let Some(name) = &self.name {
+            limit = limit.with_name(checked_name("name", name)?);
+        }
+        if let Some(unit) = &self.unit {
+            limit = limit.with_unit(checked_name("unit", unit)?);
+        }
+        Ok(limit)
     }
 
     fn slots(&self, count: u64) -> Result<concurrency::Numbers, LimitError> {
@@ -185,6 +188,18 @@ impl LimitSpec {
             }
             Algorithm::Concurrency => Ok(Numbers::Concurrency(self.slots(u64::from(count))?)),
         }
+    }
+}
+
+impl From<&str> for LimitSpec {
+    fn from(quota: &str) -> LimitSpec {
+        LimitSpec::new(quota)
+    }
+}
+
+impl From<String> for LimitSpec {
+    fn from(quota: String) -> LimitSpec {
+        LimitSpec::new(quota)
     }
 }
 

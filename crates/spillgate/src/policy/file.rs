@@ -246,6 +246,30 @@ impl<'t> Table<'t> {
     }
 
     /// One of a few words.
+    pub(super) fn truth(&self, field: &str, problems: &mut Problems<'_>) -> Option<bool> {
+        let value = self.fields.get(field)?;
+        if let DeValue::Boolean(truth) = value.get_ref() {
+            return Some(*truth);
+        }
+        let at = self.at(value.span());
+        problems.note(self.wrong_kind(at, field, value.get_ref(), "true or false"));
+        None
+    }
+
+    /// A number as it was written, be it with a fraction.
+    pub(super) fn decimal(&self, field: &str, problems: &mut Problems<'_>) -> Option<&str> {
+        let value = self.fields.get(field)?;
+        match value.get_ref() {
+            DeValue::Float(number) => Some(number.as_str()),
+            DeValue::Integer(number) => Some(number.as_str()),
+            other => {
+                let at = self.at(value.span());
+                problems.note(self.wrong_kind(at, field, other, "a number such as 0.25"));
+                None
+            }
+        }
+    }
+
     pub(super) fn choice<T: Copy>(
         &self,
         field: &str,
@@ -371,7 +395,6 @@ fn kind(value: &DeValue<'_>) -> &'static str {
 const HEADS: [&str; 2] = ["[[rule]]", "[[override]]"];
 /// Fields that a later version acts on: known, so that they are taken for no slip of the pen, and
 /// refused, so that nobody relies on them.
-const LATER: [&str; 6] =
-    ["lease", "postpaid", "parallel", "fallback_share", "negative_hits", "request_limit"];
+const LATER: [&str; 1] = ["lease"];
 /// As the doors have it.
 const ATTRIBUTE_NAME_MAX: usize = 64;

@@ -99,30 +99,9 @@ impl WrittenLimit<'_> {
         self.spec.build().map_err(|error| self.not_built(&error))
     }
 
-    /// The limit in place of a rule's: whatever is not written is as the rule has it, but the
-    /// burst, which goes with the quota, and what another algorithm or period has no use for.
+    /// The limit in place of a rule's, as [`build_in_place_of`] has it.
     pub(super) fn build_in_place_of(&self, replaced: &LimitSpec) -> Result<Limit, Problem> {
-        let written = &self.spec;
-        let algorithm = written.algorithm.as_ref().or(replaced.algorithm.as_ref());
-        let same_algorithm =
-            algorithm_name(algorithm) == algorithm_name(replaced.algorithm.as_ref());
-        let kept = |field: &Option<String>| field.clone().filter(|_| same_algorithm);
-        let spec = LimitSpec {
-            quota: written.quota.clone(),
-            burst: written.burst,
-            name: replaced.name.clone(),
-            algorithm: algorithm.cloned(),
-            unit: written.unit.clone().or_else(|| replaced.unit.clone()),
-            time_zone: written.time_zone.clone().or_else(|| kept(&replaced.time_zone)),
-            hold: written.hold.clone().or_else(|| kept(&replaced.hold)),
-        };
-        let built = match spec.build() {
-            Err(error) if error.field() == "time_zone" && written.time_zone.is_none() => {
-                LimitSpec { time_zone: None, ..spec }.build()
-            }
-            built => built,
-        };
-        built.map_err(|error| self.not_built(&error))
+        build_in_place_of(&self.spec, replaced).map_err(|error| self.not_built(&error))
     }
 
     fn not_built(&self, error: &LimitError) -> Problem {
@@ -133,10 +112,36 @@ impl WrittenLimit<'_> {
     }
 }
 
+/// The limit in place of a rule's: whatever is not written is as the rule has it, but the burst,
+/// which goes with the quota, and what another algorithm or period has no use for.
+pub(super) fn build_in_place_of(
+    written: &LimitSpec,
+    replaced: &LimitSpec,
+) -> Result<Limit, LimitError> {
+    let algorithm = written.algorithm.as_ref().or(replaced.algorithm.as_ref());
+    let same_algorithm = algorithm_name(algorithm) == algorithm_name(replaced.algorithm.as_ref());
+    let kept = |field: &Option<String>| field.clone().filter(|_| same_algorithm);
+    let spec = LimitSpec {
+        quota: written.quota.clone(),
+        burst: written.burst,
+        name: replaced.name.clone(),
+        algorithm: algorithm.cloned(),
+        unit: written.unit.clone().or_else(|| replaced.unit.clone()),
+        time_zone: written.time_zone.clone().or_else(|| kept(&replaced.time_zone)),
+        hold: written.hold.clone().or_else(|| kept(&replaced.hold)),
+    };
+    match spec.build() {
+        Err(error) if error.field() == "time_zone" && written.time_zone.is_none() => {
+            LimitSpec { time_zone: None, ..spec }.build()
+        }
+        built => built,
+    }
+}
+
 fn algorithm_name(name: Option<&String>) -> &str {
     name.map_or(Algorithm::TokenBucket.name(), String::as_str)
 }
 
 const FIELDS: [&str; 7] = ["name", "quota", "burst", "algorithm", "unit", "time_zone", "hold"];
 /// As many tiers as a decision holds.
-const LIMITS_MAX: usize = 64;
+pub(super) const LIMITS_MAX: usize = 64;

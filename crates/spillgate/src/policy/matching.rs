@@ -11,7 +11,7 @@ use toml::de::DeValue;
 use super::file::{Entry, Table};
 use super::problem::{Problem, Problems};
 use super::rule::Rule;
-use crate::request::Request;
+use crate::request::{DEFAULT_DOMAIN, Request};
 
 /// What one attribute must be: present, and one of these.
 #[derive(Clone, Debug)]
@@ -24,6 +24,10 @@ pub(super) struct Condition {
 }
 
 impl Condition {
+    pub(super) fn attribute(&self) -> &str {
+        &self.attribute
+    }
+
     pub(super) fn holds(&self, request: &Request<'_>) -> bool {
         request.attribute(&self.attribute).is_some_and(|value| {
             self.exact.binary_search_by(|known| known.as_ref().cmp(value)).is_ok()
@@ -123,7 +127,9 @@ pub(super) fn read_literal<'t>(
 /// conditions, the one that the fewest other rules of its domain share.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Index {
-    domains: HashMap<Box<str>, Domain>,
+    /// The domain `default`, found without hashing its name.
+    default: Domain,
+    others: HashMap<Box<str>, Domain>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -164,7 +170,10 @@ impl Index {
                 let shortest_prefix = condition.prefixes.iter().map(|prefix| prefix.len()).min();
                 (others.max(), Reverse(shortest_prefix.unwrap_or(usize::MAX)))
             };
-            let domain = index.domains.entry(rule.domain().into()).or_default();
+            let domain = match rule.domain() {
+                DEFAULT_DOMAIN => &mut index.default,
+                other => index.others.entry(other.into()).or_default(),
+            };
             match rule.conditions().iter().min_by_key(shared_by) {
                 Some(condition) => {
                     let attribute =
@@ -177,9 +186,20 @@ impl Index {
         index
     }
 
+    pub(super) fn has_domain(&self, domain: &str) -> bool {
+        match domain {
+            DEFAULT_DOMAIN => !self.default.is_empty(),
+            other => self.others.contains_key(other),
+        }
+    }
+
     /// Every rule that the request meets, and few others, in the order of the file.
     pub(super) fn candidates(&self, request: &Request<'_>) -> Candidates {
-        let Some(domain) = self.domains.get(request.domain()) else { return Candidates::new() };
+        let domain = match request.domain() {
+            DEFAULT_DOMAIN => Some(&self.default),
+            other => self.others.get(other),
+        };
+        let Some(domain) = domain else { return Candidates::new() };
         let mut candidates = Candidates::from_slice(&domain.unconditional);
         for (name, value) in request.attributes() {
             if let Some(attribute) = domain.attributes.get(name) {
@@ -189,6 +209,12 @@ impl Index {
         candidates.sort_unstable();
         candidates.dedup();
         candidates
+    }
+}
+
+impl Domain {
+    fn is_empty(&self) -> bool {
+        self.attributes.is_empty() && self.unconditional.is_empty()
     }
 }
 

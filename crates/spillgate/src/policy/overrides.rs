@@ -10,8 +10,9 @@ use crate::request::Request;
 use crate::subject::Encoding;
 
 mod reading;
+mod runtime;
 
-pub(super) use reading::Reading;
+pub(super) use reading::{Reading, place_in};
 
 /// The overrides of all rules. A million take some 100 MB: those of a rule that are written alike
 /// share their limits.
@@ -38,20 +39,53 @@ struct Attributes(u32);
 struct Override {
     /// Its place in the list of all limits.
     limits: u32,
-    /// Where it stands in the file.
+    /// Where it stands in the file, or among those set while running, the last one last.
     at: u32,
 }
 
+/// The override that wins for a subject.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    /// The place of its limits.
+    pub(super) limits: u32,
+    /// How many attributes it names.
+    pub(super) attributes: u32,
+    at: u32,
+}
+
+/// The attributes that an override names, and their values encoded in the order of the rule's key.
+type Subject = (Attributes, Encoding);
+
+/// A rule's overrides name as many sets of attributes already as a request looks up.
+#[derive(Clone, Copy, Debug)]
+struct TooManySets;
+
 impl Overrides {
-    /// The limits of the override that wins for a subject, by their place.
-    pub(super) fn of(&self, rule_index: u32, rule: &Rule, request: &Request<'_>) -> Option<u32> {
+    /// The override that wins for a subject: of the most attributes, and the last of those. In a
+    /// file two cannot tie.
+    pub(super) fn of(&self, rule_index: u32, rule: &Rule, request: &Request<'_>) -> Option<Found> {
         let sets = self.by_rule.get(rule_index as usize).filter(|sets| !sets.is_empty())?;
         let values: SmallVec<[&[u8]; 4]> =
             rule.key().map(|attribute| request.attribute(attribute).unwrap_or_default()).collect();
-        let found = sets
-            .iter()
-            .find_map(|set| set.by_values.get(set.attributes.encode(&values).as_bytes()))?;
-        Some(found.limits)
+        let mut winner: Option<Found> = None;
+        for set in sets {
+            let attributes = set.attributes.count();
+            if winner.is_some_and(|winner| winner.attributes > attributes) {
+                break;
+            }
+            let Some(found) = set.by_values.get(set.attributes.encode(&values).as_bytes()) else {
+                continue;
+            };
+            if winner.is_none_or(|winner| winner.at < found.at) {
+                winner = Some(Found { limits: found.limits, attributes, at: found.at });
+            }
+        }
+        winner
+    }
+
+    /// How many places of limits there are.
+    pub(super) fn places(&self) -> u32 {
+        self.limits.len() as u32
     }
 
     /// The limits at a place that [`Overrides::of`] told.
@@ -62,6 +96,37 @@ impl Overrides {
     /// How many there are.
     pub(super) fn count(&self) -> usize {
         self.by_rule.iter().flatten().map(|set| set.by_values.len()).sum()
+    }
+
+    fn add_limits(&mut self, limits: Box<[NamedLimit]>) -> u32 {
+        self.limits.push(limits);
+        self.places() - 1
+    }
+
+    /// Enters an override; answers the one that it takes the place of.
+    fn insert(
+        &mut self,
+        rule_index: u32,
+        (attributes, values): &Subject,
+        entered: Override,
+    ) -> Result<Option<Override>, TooManySets> {
+        let sets = &mut self.by_rule[rule_index as usize];
+        let known = sets.iter().position(|set| set.attributes == *attributes);
+        if known.is_none() && sets.len() == SETS_MAX {
+            return Err(TooManySets);
+        }
+        let place = known.unwrap_or_else(|| {
+            sets.push(SetOfAttributes { attributes: *attributes, by_values: HashMap::new() });
+            sets.len() - 1
+        });
+        Ok(sets[place].by_values.insert(values.as_bytes().into(), entered))
+    }
+
+    /// Puts the sets of each rule in the order in which they are looked up.
+    fn sort(&mut self) {
+        for sets in &mut self.by_rule {
+            sets.sort_by_key(|set| std::cmp::Reverse(set.attributes.count()));
+        }
     }
 }
 
@@ -147,3 +212,6 @@ fn first_tie(one: &SetOfAttributes, other: &SetOfAttributes) -> Option<Tie> {
     });
     agreeing.min()
 }
+
+/// Each costs every request of the rule one look-up: enough for all subsets of six attributes.
+const SETS_MAX: usize = 64;

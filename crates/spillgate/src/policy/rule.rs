@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use siphasher::sip128::SipHasher24;
+use siphasher::sip128::SipHasher13;
 
 use super::file::Table;
 use super::limits;
 use super::matching::{Condition, read_conditions};
 use super::problem::Problems;
+use super::share::Share;
 use crate::limit::{Limit, LimitError, LimitSpec, NamedLimit, checked_name};
 use crate::request::{DEFAULT_DOMAIN, Request};
 use crate::subject::{Encoding, Secret, SubjectKey};
@@ -28,6 +29,17 @@ impl Mode {
     /// The word for it: `enforce`, `shadow`, `off`.
     pub fn name(self) -> &'static str {
         word_for(self, &MODES)
+    }
+
+    /// The mode of that name.
+    ///
+    /// ```
+    /// # use spillgate::Mode;
+    /// assert_eq!(Mode::named("shadow"), Some(Mode::Shadow));
+    /// assert_eq!(Mode::named("on"), None);
+    /// ```
+    pub fn named(name: &str) -> Option<Mode> {
+        MODES.iter().find(|(word, _)| *word == name).map(|(_, mode)| *mode)
     }
 }
 
@@ -56,17 +68,28 @@ pub struct Rule {
     name: Arc<str>,
     domain: Box<str>,
     conditions: Vec<Condition>,
-    /// Sorted, so that reordering `key` keeps the state.
-    key: Vec<Box<str>>,
-    /// Sorted, for the same reason.
-    anchor: Option<Vec<Box<str>>>,
+    key: Attributes,
+    anchor: Option<Attributes>,
     limits: Vec<NamedLimit>,
     /// The limits as written: what an override leaves unsaid.
     specs: Vec<LimitSpec>,
     mode: Mode,
     on_outage: OnOutage,
-    /// Domain, rule and generation, encoded: what every subject's id begins with.
-    id_prefix: Box<[u8]>,
+    postpaid: bool,
+    negative_hits: bool,
+    request_limit: bool,
+    parallel: bool,
+    fallback_share: Option<Share>,
+    /// The hash of domain, name and generation.
+    id: u128,
+}
+
+/// The attributes of a key or an anchor.
+#[derive(Clone, Debug)]
+struct Attributes {
+    /// Sorted, so that reordering them in the file keeps the state.
+    names: Vec<Box<str>>,
+    /// The hash of the names: equal values of other attributes are another subject.
     id: u128,
 }
 
@@ -84,12 +107,30 @@ impl Rule {
     /// The attributes that say who is limited, sorted by name: the order in the file means nothing.
     /// None of them: one bucket for all.
     pub fn key(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.key.iter().map(|attribute| attribute.as_ref())
+        self.key.names.iter().map(|attribute| attribute.as_ref())
+    }
+
+    /// The attributes that a request must have to meet the rule: those of `match`, then the key's.
+    ///
+    /// ```
+    /// use spillgate::Policy;
+    /// let policy = Policy::from_toml(r#"
+    ///     [[rule]]
+    ///     name = "login"
+    ///     match = { route = "/login" }
+    ///     key = ["ip"]
+    ///     limits = ["5/minute"]
+    /// "#)?;
+    /// assert!(policy.rule("login").unwrap().needs().eq(["route", "ip"]));
+    /// # Ok::<(), spillgate::PolicyError>(())
+    /// ```
+    pub fn needs(&self) -> impl Iterator<Item = &str> {
+        self.conditions.iter().map(Condition::attribute).chain(self.key())
     }
 
     /// The attributes whose subjects share a shard, sorted by name, where the rule says so.
     pub fn anchor(&self) -> Option<impl ExactSizeIterator<Item = &str>> {
-        self.anchor.as_ref().map(|anchor| anchor.iter().map(|attribute| attribute.as_ref()))
+        self.anchor.as_ref().map(|anchor| anchor.names.iter().map(|attribute| attribute.as_ref()))
     }
 
     /// Its limits, in the order of the file, before any override.
@@ -107,6 +148,34 @@ impl Rule {
         self.on_outage
     }
 
+    /// Whether its shard need not wait for those of the request's other rules.
+    pub fn is_parallel(&self) -> bool {
+        self.parallel
+    }
+
+    /// The part of its limits that one process enforces alone while the store is out of reach;
+    /// none if the processes of the fleet are counted.
+    #[cfg(feature = "redis")]
+    pub(crate) fn fallback_share(&self) -> Option<Share> {
+        self.fallback_share
+    }
+
+    /// Whether it is charged for what happened already: room or not, and whatever other rules say.
+    /// Its refusals are for those who look before they begin.
+    pub fn postpaid(&self) -> bool {
+        self.postpaid
+    }
+
+    /// Whether callers may give back what nobody holds a receipt of, as Envoy's negative hits do.
+    pub fn negative_hits(&self) -> bool {
+        self.negative_hits
+    }
+
+    /// Whether a call may bring a limit of its own, which holds where it is below the rule's.
+    pub fn request_limit(&self) -> bool {
+        self.request_limit
+    }
+
     pub(crate) fn named_limits(&self) -> &[NamedLimit] {
         &self.limits
     }
@@ -118,21 +187,22 @@ impl Rule {
 
     /// Whose state this is, for a request that has all key attributes.
     ///
-    /// The id is hashed from domain, rule, generation and the key's (name, value) pairs sorted by
-    /// name; the tag from the pairs of the anchor, or else of the key, so that rules with the same
-    /// anchor and rules keyed by it share a shard.
+    /// The values are hashed once for the key, and once more for an anchor. The hash of the anchor,
+    /// or else of the key, is the tag, so that rules with the same anchor and rules keyed by it share
+    /// a shard; what the hash of the key becomes in this rule is the id.
     pub(crate) fn subject_key(&self, request: &Request<'_>, secret: &Secret) -> SubjectKey {
-        let mut encoding = Encoding::prefix(&self.id_prefix);
-        encode_pairs(&self.key, request, &mut encoding);
-        let tag = match &self.anchor {
-            None => secret.hash_bytes(&encoding.as_bytes()[self.id_prefix.len()..]),
-            Some(anchor) => {
-                let mut encoding = Encoding::new();
-                encode_pairs(anchor, request, &mut encoding);
-                secret.hash(&encoding)
-            }
-        };
-        SubjectKey { tag, id: secret.hash(&encoding), rule: self.id }
+        let subject = self.key.hash_values(request, secret);
+        let tag = self.anchor.as_ref().map(|anchor| anchor.hash_values(request, secret));
+        SubjectKey { tag: tag.unwrap_or(subject), id: subject ^ self.id, rule: self.id }
+    }
+
+    /// The same rule in another mode, and of a generation whose state begins afresh.
+    pub(super) fn changed(&self, mode: Option<Mode>, generation: Option<u64>) -> Rule {
+        let mut changed = Rule { mode: mode.unwrap_or(self.mode), ..self.clone() };
+        if let Some(generation) = generation {
+            changed.id = id(&self.domain, &self.name, generation);
+        }
+        changed
     }
 
     pub(super) fn shared_name(&self) -> Arc<str> {
@@ -169,12 +239,17 @@ impl Rule {
         let anchor = read_anchor(table, key.as_deref(), problems);
         let mode = table.choice("mode", &MODES, problems).unwrap_or_default();
         let on_outage = table.choice("on_outage", &ON_OUTAGE, problems).unwrap_or_default();
+        let parallel = table.truth("parallel", problems).unwrap_or_default();
+        let fallback_share = read_fallback_share(table, problems);
+        let truth = |field, problems: &mut _| table.truth(field, problems).unwrap_or_default();
+        let postpaid = truth("postpaid", problems);
+        let negative_hits = truth("negative_hits", problems);
+        let request_limit = truth("request_limit", problems);
         let (limits, specs) = read_limits(table, problems)?;
         let (name, domain) = (name?, domain?);
-        let id_prefix = id_prefix(&domain, &name);
-        // What is known of a rule is the operator's, so no secret is needed.
-        let id = SipHasher24::new().hash(&id_prefix).as_u128();
-        let key = key?;
+        let id = id(&domain, &name, FIRST_GENERATION);
+        let key = Attributes::new(key?);
+        let anchor = anchor.map(Attributes::new);
         Some(Rule {
             name,
             domain,
@@ -185,9 +260,35 @@ impl Rule {
             specs,
             mode,
             on_outage,
-            id_prefix,
+            postpaid,
+            negative_hits,
+            request_limit,
+            parallel,
+            fallback_share,
             id,
         })
+    }
+}
+
+impl Attributes {
+    fn new(names: Vec<Box<str>>) -> Attributes {
+        let id = hash(names.iter().map(|name| name.as_bytes()));
+        Attributes { names, id }
+    }
+
+    /// The hash of names and values.
+    fn hash_values(&self, request: &Request<'_>, secret: &Secret) -> u128 {
+        let value = |name: &str| request.attribute(name).unwrap_or_default();
+        // One value alone looks like no other; several need their borders.
+        let values = match &self.names[..] {
+            [name] => secret.hash_bytes(value(name)),
+            names => {
+                let mut encoding = Encoding::new();
+                names.iter().for_each(|name| encoding.part(value(name)));
+                secret.hash(&encoding)
+            }
+        };
+        values ^ self.id
     }
 }
 
@@ -235,6 +336,18 @@ fn read_anchor(
     Some(anchor)
 }
 
+fn read_fallback_share(table: &Table<'_>, problems: &mut Problems<'_>) -> Option<Share> {
+    let said = table.decimal("fallback_share", problems)?;
+    let share = Share::parse(said);
+    if share.is_none() {
+        let message = format!(
+            "{said} is no part of a limit; write a number above 0 and up to 1, as 0.25, with six digits at most behind the point"
+        );
+        problems.note(table.wrong("fallback_share", message));
+    }
+    share
+}
+
 /// A list of distinct attributes, sorted.
 fn read_attributes(
     table: &Table<'_>,
@@ -277,27 +390,36 @@ fn read_limits(
     Some((limits, written.into_iter().map(|limit| limit.spec).collect()))
 }
 
-fn encode_pairs(attributes: &[Box<str>], request: &Request<'_>, encoding: &mut Encoding) {
-    for attribute in attributes {
-        encoding.part(attribute.as_bytes());
-        encoding.part(request.attribute(attribute).unwrap_or_default());
-    }
+fn id(domain: &str, name: &str, generation: u64) -> u128 {
+    hash([domain.as_bytes(), name.as_bytes(), &generation.to_le_bytes()])
 }
 
-fn id_prefix(domain: &str, name: &str) -> Box<[u8]> {
+/// What is hashed here is the operator's, so no secret is needed.
+fn hash<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> u128 {
     let mut encoding = Encoding::new();
-    [domain.as_bytes(), name.as_bytes(), &GENERATION.to_le_bytes()]
-        .iter()
-        .for_each(|part| encoding.part(part));
-    encoding.as_bytes().into()
+    parts.into_iter().for_each(|part| encoding.part(part));
+    SipHasher13::new().hash(encoding.as_bytes()).as_u128()
 }
 
 fn word_for<T: PartialEq>(choice: T, choices: &[(&'static str, T)]) -> &'static str {
     choices.iter().find(|(_, known)| *known == choice).map_or("", |(word, _)| word)
 }
 
-const FIELDS: [&str; 8] =
-    ["name", "domain", "match", "key", "limits", "on_outage", "mode", "anchor"];
+const FIELDS: [&str; 13] = [
+    "name",
+    "domain",
+    "match",
+    "key",
+    "limits",
+    "on_outage",
+    "mode",
+    "anchor",
+    "parallel",
+    "fallback_share",
+    "postpaid",
+    "negative_hits",
+    "request_limit",
+];
 const REQUIRED: [(&str, &str); 3] = [
     ("name", "name = \"login\""),
     ("key", "key = [\"ip\"], or key = [] for one bucket for all"),
@@ -311,5 +433,5 @@ const ON_OUTAGE: [(&str, OnOutage); 3] =
 const DOMAIN_MAX: usize = 256;
 /// As many attributes as a request may have at the doors; an override's sets of them are 32 bits.
 const KEY_MAX: usize = 32;
-/// What a reset of the rule would raise.
-const GENERATION: u64 = 0;
+/// Until the rule is reset.
+const FIRST_GENERATION: u64 = 0;

@@ -158,7 +158,7 @@ fn subjects_go_by_the_same_keys_as_ever() {
     let written = format!("{:032x} {:032x} {:032x}", key.tag, key.id, key.rule);
     assert_eq!(
         written,
-        "3751c440340acbd26caa81019f92d763 84aba06af007a548e376588b2236184e ba34567e8304119506110ae88827c10f"
+        "01bbc132c207e6098258dede2feebfab 610f426b1e06cd26f869d4e5c0bfc31d 5f4458c76e1f6a06c2b838bc06e83b60"
     );
 }
 

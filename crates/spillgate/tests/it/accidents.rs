@@ -8,5 +8,6 @@ mod admission;
 mod arithmetic;
 mod articles;
 mod expiry;
+mod http;
 mod keys;
 mod time;

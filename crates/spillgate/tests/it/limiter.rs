@@ -5,13 +5,16 @@ use std::time::{Duration, Instant};
 use spillgate::{Cost, Limit, Limiter, LimiterBuilder, Policy, Question, Request, Source, Verdict};
 use spillgate_testkit::{RedisServer, free_port};
 
-/// Runs a body on a limiter in memory and on one in Redis.
-fn on_both<F: Future<Output = ()>>(policy: &str, body: impl Fn(Limiter) -> F) {
+use crate::support::world::ring_of;
+
+/// Runs a body on a limiter in memory, on one in Redis, and on one on a ring of three.
+pub(crate) fn on_each<F: Future<Output = ()>>(policy: &str, body: impl Fn(Limiter) -> F) {
     let server = RedisServer::start();
+    let nodes: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let patient = || Limiter::builder().timeout(Duration::from_secs(10));
-        for builder in [patient(), patient().redis(server.url())] {
+        for builder in [patient(), patient().redis(server.url()), patient().ring(ring_of(&nodes))] {
             let limiter = with(builder, policy).build().await.unwrap();
             body(limiter).await;
         }
@@ -41,7 +44,7 @@ const MIXED: &str = r#"
 
 #[test]
 fn charges_every_tier_or_none() {
-    on_both(MIXED, |limiter| async move {
+    on_each(MIXED, |limiter| async move {
         let remaining = |decision: &spillgate::Decision| {
             decision.tiers().map(|tier| tier.remaining().unwrap()).collect::<Vec<_>>()
         };
@@ -63,7 +66,7 @@ fn charges_every_tier_or_none() {
 
 #[test]
 fn a_cost_above_a_capacity_is_never_and_writes_nothing() {
-    on_both(MIXED, |limiter| async move {
+    on_each(MIXED, |limiter| async move {
         for cost in [6, 10, 1 << 40, u64::MAX] {
             let never = limiter.check(&of("a").costing(cost)).await;
             assert_eq!((never.verdict(), never.retry_after()), (Verdict::Never, None), "{cost}");
@@ -82,7 +85,7 @@ fn the_longest_wait_speaks_for_a_denial_and_the_least_left_for_an_allowance() {
         key = ["user"]
         limits = [{ quota = "10/day", name = "slow" }, { quota = "100/hour", name = "fast" }]
     "#;
-    on_both(policy, |limiter| async move {
+    on_each(policy, |limiter| async move {
         let allowed = limiter.check(&of("a").costing(9)).await;
         assert_eq!((allowed.limit(), allowed.remaining()), (Some("slow"), Some(1)));
         assert_eq!(allowed.retry_after(), Some(Duration::ZERO));
@@ -104,7 +107,7 @@ fn a_unit_that_is_not_named_is_peeked_at() {
         key = ["user"]
         limits = ["100/day", { quota = "1000/day", name = "tokens", unit = "tokens" }]
     "#;
-    on_both(policy, |limiter| async move {
+    on_each(policy, |limiter| async move {
         let both = of("a").costing(Cost::requests(1).and("tokens", 1000));
         assert!(limiter.check(&both).await.allowed());
         // No token is left, so not even a request that names none may pass; nothing is charged.
@@ -129,7 +132,7 @@ fn a_shadow_rule_is_counted_and_changes_no_answer() {
         key = ["user"]
         limits = ["3/day"]
     "#;
-    on_both(policy, |limiter| async move {
+    on_each(policy, |limiter| async move {
         for call in 1..=3 {
             let decision = limiter.check(&of("a")).await;
             assert!(decision.allowed());
@@ -163,7 +166,7 @@ fn unlimited_keeps_nothing_and_none_blocks() {
         key = ["user"]
         limits = ["none"]
     "#;
-    on_both(policy, |limiter| async move {
+    on_each(policy, |limiter| async move {
         let free = limiter.check(&of("a").with("plan", "free").costing(u64::MAX)).await;
         assert!(free.allowed());
         assert_eq!((free.capacity(), free.remaining()), (None, None));
@@ -179,7 +182,7 @@ fn unlimited_keeps_nothing_and_none_blocks() {
 fn a_new_policy_holds_from_the_next_request_and_forgets_nothing() {
     let policy =
         |quota: &str| format!("[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"{quota}\"]");
-    on_both(&policy("5/day"), |limiter| async move {
+    on_each(&policy("5/day"), |limiter| async move {
         assert!(limiter.check(&of("a").costing(5)).await.allowed());
         assert!(!limiter.check(&of("a")).await.allowed());
         limiter.set_policy(Policy::from_toml(&policy("8/day")).unwrap());
@@ -203,7 +206,7 @@ fn an_override_replaces_the_numbers_of_whom_it_covers() {
         subject = { tenant = "acme" }
         limits = ["5/day"]
     "#;
-    on_both(policy, |limiter| async move {
+    on_each(policy, |limiter| async move {
         let acme = of("a").with("tenant", "acme");
         assert_eq!(limiter.peek(&acme).await.capacity(), Some(5));
         assert_eq!(limiter.peek(&of("a").with("tenant", "other")).await.capacity(), Some(2));
@@ -212,7 +215,7 @@ fn an_override_replaces_the_numbers_of_whom_it_covers() {
 
 #[test]
 fn a_batch_is_judged_in_order_each_alone() {
-    on_both(MIXED, |limiter| async move {
+    on_each(MIXED, |limiter| async move {
         let limit = Limit::per_day(3);
         let ad_hoc = |key| Question::AdHoc {
             domain: "default",
@@ -232,7 +235,7 @@ fn a_batch_is_judged_in_order_each_alone() {
 
 #[test]
 fn a_thousand_decisions_go_in_one_batch() {
-    on_both(MIXED, |limiter| async move {
+    on_each(MIXED, |limiter| async move {
         let keys: Vec<String> = (0..1_000).map(|key| format!("k{}", key % 300)).collect();
         let question = |key| Question::AdHoc {
             domain: "default",
@@ -248,7 +251,7 @@ fn a_thousand_decisions_go_in_one_batch() {
 
 #[test]
 fn the_same_key_under_other_numbers_is_a_changed_limit() {
-    on_both("", |limiter| async move {
+    on_each("", |limiter| async move {
         assert!(limiter.check_limit("k", &Limit::per_day(5), 5).await.allowed());
         assert!(!limiter.check_limit("k", &Limit::per_day(4), 1).await.allowed());
         assert!(limiter.check_limit("k", &Limit::per_day(6), 1).await.allowed());

@@ -51,9 +51,11 @@ impl Tier {
         self.calls += 1;
         let algorithm = 1 + self.limit.algorithm() as u64;
         let own = if algorithm == LOG { 2 } else { 0 };
-        let mut program = vec![now_us, self.calls, 1, algorithm, 0, 0];
+        let mut program = vec![now_us, self.calls, 0, algorithm, 0, 0];
         numbers(&self.limit).words(&mut program, now_us);
-        program.extend([0, 1, 1, own, 1, 1, 0]);
+        // Counted from 1: where the decisions begin.
+        program[2] = program.len() as u64 + 1;
+        program.extend([0, 1, 1, own, 4, 1, 0]);
         let words: [&[u8]; 6] = [
             b"EVALSHA",
             self.script.as_bytes(),

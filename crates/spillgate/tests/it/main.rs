@@ -8,12 +8,21 @@
 )]
 
 mod accidents;
+mod acl;
+mod allocations;
+mod batches;
+mod coarse_clock;
+mod control;
 mod differential;
+mod failure;
 mod fleet;
+mod http;
 mod limiter;
 mod log_budget;
 mod oracle;
+mod shards;
 mod store;
 mod support;
 mod tidy;
+mod together;
 mod vectors;

@@ -3,9 +3,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashTable;
+use smallvec::SmallVec;
 
 use super::slot::{Slot, Unpacked};
-use crate::algorithm::State;
+use crate::algorithm::{Numbers, Reading, State};
+use crate::engine::TIERS_INLINE;
+use crate::time::Lately;
 
 #[derive(Debug)]
 pub(super) struct Shard {
@@ -59,8 +62,42 @@ impl Shard {
     }
 
     pub(super) fn find(&self, key: u128) -> Place {
-        let key = [key as u64, (key >> 64) as u64];
+        let key = halves(key);
         Place { key, bucket: self.table.find_bucket_index(key[0], |entry| entry.key == key) }
+    }
+
+    /// Charges a bucket in steady use where it lies; changes nothing where there is none.
+    #[inline]
+    pub(super) fn charge_steady(
+        &mut self,
+        key: u128,
+        numbers: &Numbers,
+        cost: u64,
+        lately: Lately,
+    ) -> Option<Reading> {
+        let key = halves(key);
+        let entry = self.table.find_mut(key[0], |entry| entry.key == key)?;
+        entry.slot.charge_steady(numbers, cost, lately)
+    }
+
+    /// The same for several, all or none.
+    pub(super) fn charge_all_steady<'n>(
+        &mut self,
+        tiers: impl Iterator<Item = (u128, &'n Numbers, u64)>,
+        lately: Lately,
+    ) -> Option<SmallVec<[Reading; TIERS_INLINE]>> {
+        let mut charged: SmallVec<[(usize, Slot); TIERS_INLINE]> = SmallVec::new();
+        let mut readings = SmallVec::new();
+        for (key, numbers, cost) in tiers {
+            let bucket = self.find(key).bucket?;
+            let mut slot = self.table.get_bucket(bucket)?.slot;
+            readings.push(slot.charge_steady(numbers, cost, lately)?);
+            charged.push((bucket, slot));
+        }
+        for (bucket, slot) in charged {
+            self.table.get_bucket_mut(bucket)?.slot = slot;
+        }
+        Some(readings)
     }
 
     /// The state of a place; a large one is lent out until it is put back.
@@ -80,6 +117,7 @@ impl Shard {
         changed: bool,
         exhausted: bool,
     ) {
+        let place = self.still_or_again(place);
         let before = place.bucket.and_then(|bucket| self.table.get_bucket(bucket)).map(|e| e.slot);
         let large = before.and_then(|slot| match slot.unpack() {
             Unpacked::Large(index) => Some(index),
@@ -104,6 +142,15 @@ impl Shard {
             (None, None) => Slot::large(self.add_large(state)),
         };
         self.write(place, slot, before, exhausted);
+    }
+
+    /// A tier that was added since may have made the table grow, and moved all others.
+    fn still_or_again(&self, place: Place) -> Place {
+        let here = place.bucket.and_then(|bucket| self.table.get_bucket(bucket));
+        if place.bucket.is_some() && here.is_none_or(|entry| entry.key != place.key) {
+            return self.find(u128::from(place.key[0]) | u128::from(place.key[1]) << 64);
+        }
+        place
     }
 
     pub(super) fn forget(&mut self, key: u128) {
@@ -205,6 +252,10 @@ impl Shard {
         // A shard's share of `keys_max` is far below 2^32.
         (self.large.len() - 1) as u32
     }
+}
+
+fn halves(key: u128) -> [u64; 2] {
+    [key as u64, (key >> 64) as u64]
 }
 
 /// Buckets looked at for each new tier: two, so that the sweep outruns the growth.

@@ -1,6 +1,7 @@
 //! A tier's state in 24 bytes, where it fits; else the place of a larger one.
 
-use crate::algorithm::{State, fixed_window, sliding_window, token_bucket};
+use crate::algorithm::{Numbers, Reading, State, fixed_window, sliding_window, token_bucket};
+use crate::time::Lately;
 
 /// Packed state. `word` holds an instant (52 bits), the tag (3), the period's high bits (3), whether
 /// the tier was exhausted when last written (1), and how often it was used of late (5).
@@ -51,10 +52,37 @@ impl Slot {
         Slot { word: LARGE << TAG_SHIFT, a: index, b: 0, c: 0, d: 0 }
     }
 
+    /// Charges a bucket in steady use where it lies; changes nothing where it is none.
+    #[inline]
+    pub(super) fn charge_steady(
+        &mut self,
+        numbers: &Numbers,
+        cost: u64,
+        lately: Lately,
+    ) -> Option<Reading> {
+        let Numbers::TokenBucket(numbers) = numbers else { return None };
+        if self.tag() != BUCKET
+            || (self.c, self.length_us()) != (numbers.count, numbers.period_us)
+            || lately.at_us > INSTANT
+        {
+            return None;
+        }
+        let before = token_bucket::Steady {
+            used: self.a,
+            boundary_us: self.word & INSTANT,
+            boundary_part: self.b,
+        };
+        let (bucket, reading) = before.charged(numbers, cost, lately)?;
+        self.word = self.word & !INSTANT | bucket.boundary_us;
+        (self.a, self.b) = (bucket.used, bucket.boundary_part);
+        self.used(Some(*self), reading.remaining == 0);
+        Some(reading)
+    }
+
     pub(super) fn unpack(&self) -> Unpacked {
         let instant_us = self.word & INSTANT;
-        let length_us = (u64::from(self.d) | ((self.word >> LENGTH_SHIFT) & 7) << 32) * 1_000;
-        Unpacked::State(match (self.word >> TAG_SHIFT) & 7 {
+        let length_us = self.length_us();
+        Unpacked::State(match self.tag() {
             BUCKET => State::TokenBucket(token_bucket::State {
                 used: self.a,
                 boundary_us: instant_us,
@@ -81,6 +109,7 @@ impl Slot {
     }
 
     /// Notes one more use, and whether it left the tier exhausted.
+    #[inline]
     pub(super) fn used(&mut self, before: Option<Slot>, exhausted: bool) {
         let uses = before.map_or(0, |slot| slot.uses()) + 1;
         self.word &= !(EXHAUSTED | USES_MAX << USES_SHIFT);
@@ -100,7 +129,15 @@ impl Slot {
 
     /// Whether forgetting it would let nobody through who was just refused, nor lose a receipt.
     pub(super) fn may_go(&self) -> bool {
-        self.word & EXHAUSTED == 0 && (self.word >> TAG_SHIFT) & 7 != LARGE
+        self.word & EXHAUSTED == 0 && self.tag() != LARGE
+    }
+
+    fn tag(&self) -> u64 {
+        (self.word >> TAG_SHIFT) & 7
+    }
+
+    fn length_us(&self) -> u64 {
+        (u64::from(self.d) | ((self.word >> LENGTH_SHIFT) & 7) << 32) * 1_000
     }
 
     fn new(tag: u64, instant_us: u64, length_us: u64, [a, b, c]: [u32; 3]) -> Option<Slot> {

@@ -6,7 +6,7 @@
 -- KEYS:    the value of each rule and subject, the logs and the slots; all of one hash tag
 -- ARGV[1]: msgpack, one flat array: the program
 --   now_us (0: ask TIME), nonce (below 2^48, another for each call: names new incarnations and slots),
---   limits: how many, then for each: algorithm 1-5, name 0-14 or 15, name (8 bytes, or 0),
+--   where the decisions begin; limits, each: algorithm 1-5, name 0-14 or 15, name (8 bytes, or 0),
 --           and its algorithm's Numbers
 --   decisions, up to the end; for each: operation, then
 --     CHARGE RESERVE PEEK: how many tiers, for each of them: key, own key, limit, cost;
@@ -14,7 +14,8 @@
 --     FORCE:               key, own key, limit, cost
 --     GIVE_BACK:           key, own key, limit, incarnation, at_us, amount, slot, unused
 --     LOWER:               key, own key, limit, amount
---   Keys and limits are given by their index; only a log and slots have a key of their own, else 0.
+--   Keys are given by their index, limits by where they begin; only a log and slots have a key of
+--   their own, else 0.
 -- Returns: integers: now_us, and for each decision, each tier: fits (1, 0, or -1: the state is not
 --   ours to read, nothing done), its algorithm's Reply, and for RESERVE and slots the incarnation
 --   (0 if nothing was charged); for GIVE_BACK and LOWER the whole units that came back, then the
@@ -27,8 +28,8 @@ local SIZES = '@sizes@'
 local OWNERS = '@owners@'
 local NAMED = 15
 local SLOTS = 5
--- More than the limits of a call, so that key * MANY + limit names a tier.
-local MANY = 256
+-- More than the words of a call, so that key * MANY + limit names a tier.
+local MANY = 65536
 
 -- Looked up once: these are used for every tier.
 local byte, floor, ceil, max = string.byte, math.floor, math.ceil, math.max
@@ -40,6 +41,29 @@ if now == 0 then
     now = time[1] * 1000000 + time[2]
 end
 local nonce = program[2]
+local values = redis.call('MGET', unpack(KEYS))
+-- What the call changed without a cell: the us until a value is irrelevant, by key.
+local fresh = {}
+local out, o = { now }, 2
+
+-- Kept between the time until irrelevant and that and max(1 s, 10 %).
+local function keep(key, longest_us)
+    local until_ms = longest_us / 1000
+    redis.call('SET', KEYS[key], values[key], 'PX', ceil(until_ms + max(500, until_ms / 20)))
+end
+
+-- @steady@
+
+local at, size = program[3], #program
+while at <= size and steady(at) do
+    at = at + 3 + 4 * program[at + 1]
+end
+if at > size then
+    for key, longest_us in pairs(fresh) do
+        keep(key, longest_us)
+    end
+    return out
+end
 
 -- floor(a * b / c) and the rest, within the integers that a double holds; c below 2^51.
 local function mul_div(a, b, c)
@@ -77,27 +101,25 @@ local function module(algorithm)
 end
 
 local limits = {}
-local at = 4
-for l = 1, program[3] do
-    local algorithm = program[at]
+local l = 4
+while l < program[3] do
+    local algorithm = program[l]
     local owner = module(algorithm)
-    local limit, after = owner.numbers(program, at + 3)
+    local limit, after = owner.numbers(program, l + 3)
     if not limit then
         return { now, -2 }
     end
     limit.algorithm, limit.module = algorithm, owner
-    limit.name, limit.long_name = program[at + 1], program[at + 2]
+    limit.name, limit.long_name = program[l + 1], program[l + 2]
     limits[l] = limit
-    at = after
+    l = after
 end
 
-local values = redis.call('MGET', unpack(KEYS))
 local cells = {}
 local dirty = {}
 -- The limit of each key that was loaded last, the one before it by key * MANY + limit, and where the
 -- record that was found last ends.
 local newest, before, ends = {}, {}, {}
-local out, o = { now }, 2
 
 -- A limit's record in a value, from a place on: its kind, where its body is, where the next one is;
 -- false where the value is not ours to read.
@@ -221,7 +243,6 @@ local function change(operation, p)
     return p + (operation == GIVE_BACK and 9 or 5)
 end
 
-local size = #program
 while at <= size do
     local operation = program[at]
     if operation > PEEK then
@@ -308,13 +329,17 @@ local function store(key)
         redis.call('DEL', KEYS[key])
         return
     end
-    -- Between the time until irrelevant and that and max(1 s, 10 %).
-    local until_ms = longest_us / 1000
-    redis.call('SET', KEYS[key], value, 'PX', ceil(until_ms + max(500, until_ms / 20)))
+    values[key] = value
+    keep(key, longest_us)
 end
 
 for key in pairs(dirty) do
     store(key)
+end
+for key, longest_us in pairs(fresh) do
+    if not dirty[key] then
+        keep(key, longest_us)
+    end
 end
 
 return out

@@ -13,6 +13,13 @@ pub(super) fn value(key: SubjectKey) -> Vec<u8> {
     name
 }
 
+/// What stands between the braces of a tag's keys.
+pub(super) fn tag_name(tag: u128) -> Vec<u8> {
+    let mut name = Vec::with_capacity(22);
+    base64url(tag, &mut name);
+    name
+}
+
 /// The key that a log or slots have beside it; the other algorithms have none.
 pub(super) fn own(key: SubjectKey, limit: &NamedLimit) -> Option<Vec<u8>> {
     let letter = match limit.algorithm() {

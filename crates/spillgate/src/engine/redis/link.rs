@@ -1,184 +1,376 @@
-//! The connection to one server: made off the path, one attempt at a time, every wait bounded.
+//! The connections to one server. They are made off the path, one at a time, and tried out before
+//! the first call goes over them. Every wait on them is bounded, and so is what is under way.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ::redis::aio::MultiplexedConnection;
-use ::redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use ::redis::{Cmd, RedisError, RedisResult, Value};
 use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::address::Host;
+use super::breaker::Breaker;
+use super::failure::{Failure, NotHere};
+use super::jitter::jittered;
 use super::program::{Call, Reply};
 use super::script::{self, Script};
-use crate::engine::StoreError;
-use crate::error::BuildError;
+use super::server::Server;
+use super::wire::Wire;
+use crate::time::Deadline;
 
-/// A connection that is made again when it breaks.
+/// Connections that are made again when they break.
 #[derive(Debug)]
 pub(super) struct Link {
     shared: Arc<Shared>,
-    timeout: Duration,
 }
 
 #[derive(Debug)]
 struct Shared {
-    client: Client,
-    open: ArcSwapOption<Open>,
+    server: Server,
+    lines: Box<[ArcSwapOption<Open>]>,
+    next_line: AtomicUsize,
+    in_flight: AtomicUsize,
+    breaker: Mutex<Breaker>,
+    /// The breaker is open: nobody waits, until a connection has been tried out.
+    tripped: AtomicBool,
     /// Whether somebody is connecting, or waiting to try again.
     connecting: AtomicBool,
     changed: Notify,
+    /// Why the last attempt to connect came to nothing.
+    trouble: Mutex<Option<String>>,
 }
 
 /// A connection that answered, and the script that its server takes.
 struct Open {
-    connection: MultiplexedConnection,
+    wire: Wire,
     script: &'static Script,
+    /// How often the script was sent again, after the server had lost it.
+    reloads: AtomicU64,
+    reloading: tokio::sync::Mutex<()>,
+}
+
+/// Whether a call goes to a slot's owner, or to whom the owner is handing the slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manner {
+    Plainly,
+    Asking,
 }
 
 impl Link {
-    pub(super) fn new(url: &str, timeout: Duration) -> Result<Link, BuildError> {
-        let wrong = |why: String| BuildError::StoreUrl { url: redacted(url), why };
-        if !url.starts_with("redis://") {
-            return Err(wrong("only redis://host:port/db is known in this version".into()));
-        }
-        let client = Client::open(url)
-            .map_err(|error| wrong(format!("{error}; write redis://host:port/db")))?;
+    pub(super) fn new(server: Server, connections: usize) -> Link {
         let shared = Shared {
-            client,
-            open: ArcSwapOption::empty(),
+            server,
+            lines: (0..connections).map(|_| ArcSwapOption::empty()).collect(),
+            next_line: AtomicUsize::new(0),
+            in_flight: AtomicUsize::new(0),
+            breaker: Mutex::default(),
+            tripped: AtomicBool::new(false),
             connecting: AtomicBool::new(false),
             changed: Notify::new(),
+            trouble: Mutex::default(),
         };
-        Ok(Link { shared: Arc::new(shared), timeout })
+        Link { shared: Arc::new(shared) }
     }
 
     /// Waits a moment for the first connection, so that the first decisions are the store's.
     pub(super) async fn warm_up(&self) {
         // Absent, the server is an outage, and found out by the first decision.
-        let _ = tokio::time::timeout(WARM_UP, self.connected()).await;
+        let _ = Deadline::after(WARM_UP).bound(self.shared.connected()).await;
     }
 
     /// Runs the script.
-    pub(super) async fn run(&self, call: &Call<'_>) -> Result<Reply, StoreError> {
-        let program = call.encoded();
-        let deadline = tokio::time::Instant::now() + self.timeout;
-        let open = self.open(deadline).await?;
-        let command = |name: &str, script: &str| {
-            let mut command = ::redis::cmd(name);
-            command.arg(script).arg(call.keys().len());
-            call.keys().iter().for_each(|key| {
-                command.arg(&key[..]);
-            });
-            command.arg(&program[..]);
-            command
-        };
-        let mut answer = self.send(&open, command("EVALSHA", &open.script.sha), deadline).await;
-        if matches!(&answer, Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript))
-        {
-            // Nothing ran, and EVAL cannot miss; it leaves the script behind for the next.
-            answer = self.send(&open, command("EVAL", &open.script.text), deadline).await;
-        }
-        let Value::Array(values) = answer.map_err(|error| self.judged(&open, &error))? else {
-            return Err(StoreError::Foreign("the script answered no list".into()));
-        };
-        let integers = values.into_iter().map(|value| match value {
-            Value::Int(integer) => Ok(integer),
-            other => Err(StoreError::Foreign(format!("the script answered {other:?}"))),
-        });
-        integers.collect::<Result<_, _>>().map(Reply::new)
-    }
-
-    /// Forgets keys.
-    pub(super) async fn unlink(&self, keys: &[Vec<u8>]) -> Result<(), StoreError> {
-        let deadline = tokio::time::Instant::now() + self.timeout;
-        let open = self.open(deadline).await?;
-        let mut command = ::redis::cmd("UNLINK");
-        keys.iter().for_each(|key| {
-            command.arg(&key[..]);
-        });
-        let answer = self.send(&open, command, deadline).await;
-        answer.map(|_| ()).map_err(|error| self.judged(&open, &error))
-    }
-
-    async fn open(&self, deadline: tokio::time::Instant) -> Result<Arc<Open>, StoreError> {
-        if let Some(open) = self.shared.open.load_full() {
-            return Ok(open);
-        }
-        tokio::time::timeout_at(deadline, self.connected())
-            .await
-            .map_err(|_| StoreError::NotExecuted("not connected".into()))
-    }
-
-    async fn connected(&self) -> Arc<Open> {
-        loop {
-            let changed = self.shared.changed.notified();
-            if let Some(open) = self.shared.open.load_full() {
-                return open;
-            }
-            self.shared.connect();
-            changed.await;
-        }
-    }
-
-    async fn send(
+    pub(super) async fn run(
         &self,
-        open: &Open,
-        command: Cmd,
-        deadline: tokio::time::Instant,
-    ) -> Result<Value, RedisError> {
-        let mut connection = open.connection.clone();
-        match tokio::time::timeout_at(deadline, connection.send_packed_command(&command)).await {
-            Ok(answer) => answer.and_then(Value::extract_error),
-            Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
-        }
+        call: &Call<'_>,
+        manner: Manner,
+        deadline: Deadline,
+    ) -> Result<Reply, Failure> {
+        let answer = self.run_unjudged(call, manner, deadline).await;
+        self.note(!matches!(&answer, Err(failure) if failure.blames_server()));
+        answer
     }
 
-    /// What an error says of the call; a broken connection is dropped, for the next to be made.
-    fn judged(&self, open: &Arc<Open>, error: &RedisError) -> StoreError {
-        if error.is_io_error() || error.is_unrecoverable_error() {
-            if !error.is_timeout() {
-                self.shared.drop_open(open);
-            }
-            return StoreError::Unknown(error.to_string());
+    /// Sends any one command.
+    pub(super) async fn command(
+        &self,
+        command: &Cmd,
+        deadline: Deadline,
+    ) -> Result<Value, Failure> {
+        let shared = &self.shared;
+        let answer = async {
+            let _place = shared.place_in_flight()?;
+            let open = shared.open(deadline).await?;
+            shared.send(&open, command, Manner::Plainly, deadline).await
+        };
+        let answer = answer.await;
+        // Silence counts here too. An answer does not: a server that answers upkeep may refuse, or
+        // lose, every decision.
+        if matches!(&answer, Err(Failure::Unknown(_) | Failure::NotSent(_))) {
+            self.note(false);
         }
-        match error.code() {
-            Some("CROSSSLOT" | "WRONGTYPE") => StoreError::Foreign(error.to_string()),
-            _ => StoreError::NotExecuted(error.to_string()),
+        answer
+    }
+
+    /// A connection beside these, for who looks at the server.
+    pub(super) async fn dial(&self) -> Result<Wire, Failure> {
+        self.shared.server.dial().await.map_err(|error| Failure::of(&error))
+    }
+
+    /// Has the connections made anew: the server is not what it was.
+    pub(super) fn renew(&self) {
+        self.shared.lines.iter().for_each(|line| line.store(None));
+        self.shared.connect();
+    }
+
+    /// Whether nobody waits for this server any more.
+    pub(super) fn is_tripped(&self) -> bool {
+        self.shared.tripped.load(Ordering::Relaxed)
+    }
+
+    /// The host and port, where that is what its server goes by.
+    pub(super) fn host(&self) -> Option<&Host> {
+        self.shared.server.host()
+    }
+
+    /// Why the last attempt to connect came to nothing.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.shared.trouble.lock().clone()
+    }
+
+    async fn run_unjudged(
+        &self,
+        call: &Call<'_>,
+        manner: Manner,
+        deadline: Deadline,
+    ) -> Result<Reply, Failure> {
+        let shared = &self.shared;
+        let _place = shared.place_in_flight()?;
+        let open = shared.open(deadline).await?;
+        let program = call.encoded();
+        let by_name = call.command("EVALSHA", &open.script.sha, &program);
+        for _ in 0..RELOADS_AWAITED {
+            let reloads = open.reloads.load(Ordering::Acquire);
+            match shared.ask(&open, &by_name, manner, deadline).await {
+                Err(Failure::NotHere(NotHere::NoScript, _)) => {}
+                answered => return answered,
+            }
+            // The script is long: one call brings it along, and the others wait for that one.
+            let Some(_reloading) = deadline.bound(open.reloading.lock()).await else {
+                return Err(Failure::NotSent("no time left after NOSCRIPT".into()));
+            };
+            if open.reloads.load(Ordering::Acquire) == reloads {
+                let with_text = call.command("EVAL", &open.script.text, &program);
+                let answered = shared.ask(&open, &with_text, manner, deadline).await;
+                open.reloads.fetch_add(1, Ordering::Release);
+                open.load_again();
+                return answered;
+            }
+        }
+        // Somebody flushes scripts all the time. EVAL cannot miss.
+        let with_text = call.command("EVAL", &open.script.text, &program);
+        shared.ask(&open, &with_text, manner, deadline).await
+    }
+
+    /// Keeps count. One failure too many, and the server is left alone.
+    fn note(&self, went_well: bool) {
+        let shared = &self.shared;
+        if shared.breaker.lock().note(went_well) && !shared.tripped.swap(true, Ordering::AcqRel) {
+            self.renew();
         }
     }
 }
 
 impl Shared {
-    /// Connects in the background, unless somebody does already, until it succeeds.
+    /// A full queue is as good as a time-out.
+    fn place_in_flight(&self) -> Result<PlaceInFlight<'_>, Failure> {
+        let place = PlaceInFlight(&self.in_flight);
+        if self.in_flight.fetch_add(1, Ordering::Relaxed) < IN_FLIGHT_MAX * self.lines.len() {
+            return Ok(place);
+        }
+        Err(Failure::NotSent("too many calls are under way".into()))
+    }
+
+    async fn open(self: &Arc<Self>, deadline: Deadline) -> Result<Arc<Open>, Failure> {
+        if let Some(open) = self.any_open() {
+            return Ok(open);
+        }
+        let not_connected = || {
+            let trouble = self.trouble.lock();
+            Failure::NotSent(match &*trouble {
+                Some(why) => format!("not connected to {}: {why}", self.server),
+                None => format!("not connected to {} yet", self.server),
+            })
+        };
+        if self.tripped.load(Ordering::Relaxed) {
+            self.connect();
+            return Err(not_connected());
+        }
+        deadline.bound(self.connected()).await.ok_or_else(not_connected)
+    }
+
+    async fn connected(self: &Arc<Self>) -> Arc<Open> {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(open) = self.any_open() {
+                return open;
+            }
+            self.connect();
+            changed.await;
+        }
+    }
+
+    /// The next connection in turn, or any other that is open.
+    fn any_open(self: &Arc<Self>) -> Option<Arc<Open>> {
+        let first = self.next_line.fetch_add(1, Ordering::Relaxed);
+        let open = |turn: usize| self.lines[(first + turn) % self.lines.len()].load_full();
+        let found = (0..self.lines.len()).find_map(|turn| Some((turn, open(turn)?)));
+        if let Some((1.., _)) = found {
+            self.connect();
+        }
+        found.map(|(_, open)| open)
+    }
+
+    /// One call of the script. An answer that is none of its kind belongs to another command: the
+    /// line has lost some, and no later answer on it can be trusted.
+    async fn ask(
+        &self,
+        open: &Arc<Open>,
+        command: &Cmd,
+        manner: Manner,
+        deadline: Deadline,
+    ) -> Result<Reply, Failure> {
+        let answer = self.send(open, command, manner, deadline).await?;
+        Reply::of(answer).map_err(|why| {
+            self.drop_line(open);
+            Failure::Unknown(format!("{}: {why}", self.server))
+        })
+    }
+
+    /// One command, and what came of it; a broken connection is dropped, for the next to be made.
+    async fn send(
+        &self,
+        open: &Arc<Open>,
+        command: &Cmd,
+        manner: Manner,
+        deadline: Deadline,
+    ) -> Result<Value, Failure> {
+        let mut connection = open.wire.connection();
+        let answer = async {
+            match manner {
+                Manner::Plainly => connection.send_packed_command(command).await,
+                Manner::Asking => {
+                    let mut pipeline = ::redis::pipe();
+                    pipeline.cmd("ASKING").ignore().add_command(command.clone());
+                    connection
+                        .send_packed_commands(&pipeline, 1, 1)
+                        .await
+                        .map(|mut answers| answers.pop().unwrap_or(Value::Nil))
+                }
+            }
+        };
+        match deadline.bound(answer).await {
+            Some(answer) => answer.and_then(Value::extract_error).map_err(|error| {
+                if error.is_io_error() || error.is_unrecoverable_error() {
+                    self.drop_line(open);
+                }
+                Failure::of(&error)
+            }),
+            None => Err(Failure::Unknown(format!("{} did not answer in time", self.server))),
+        }
+    }
+
+    /// Connects in the background, unless somebody does already, until all lines are open.
     fn connect(self: &Arc<Self>) {
         if self.connecting.swap(true, Ordering::AcqRel) {
             return;
         }
-        let shared = Arc::clone(self);
-        tokio::spawn(async move {
-            let mut pause = PAUSE_MIN;
-            loop {
-                match tokio::time::timeout(CONNECT, open(&shared.client)).await {
-                    Ok(Ok(open)) => {
-                        shared.open.store(Some(Arc::new(open)));
-                        shared.connecting.store(false, Ordering::Release);
-                        shared.changed.notify_waiters();
-                        return;
-                    }
-                    _ if Arc::strong_count(&shared) == 1 => return,
-                    _ => tokio::time::sleep(pause).await,
-                }
-                pause = (pause * 2).min(PAUSE_MAX);
-            }
-        });
+        tokio::spawn(keep_connecting(Arc::downgrade(self)));
     }
 
-    fn drop_open(&self, broken: &Arc<Open>) {
-        let current = self.open.load();
-        if current.as_ref().is_some_and(|open| Arc::ptr_eq(open, broken)) {
-            self.open.store(None);
+    async fn open_line(&self, line: &ArcSwapOption<Open>) -> Result<(), Failure> {
+        let attempt = Deadline::after(CONNECT).bound(open(&self.server)).await;
+        let opened = attempt
+            .unwrap_or_else(|| Err(Failure::Unknown(format!("no answer within {CONNECT:?}"))));
+        match opened {
+            Ok(open) => {
+                line.store(Some(Arc::new(open)));
+                *self.trouble.lock() = None;
+                if self.tripped.swap(false, Ordering::AcqRel) {
+                    self.breaker.lock().reset();
+                }
+                self.changed.notify_waiters();
+                Ok(())
+            }
+            Err(failure) => {
+                *self.trouble.lock() =
+                    Some(crate::engine::StoreError::from(failure.clone()).to_string());
+                Err(failure)
+            }
         }
+    }
+
+    fn drop_line(&self, broken: &Arc<Open>) {
+        for line in &self.lines {
+            let current = line.load();
+            if current.as_ref().is_some_and(|open| Arc::ptr_eq(open, broken)) {
+                line.compare_and_swap(&current, None);
+            }
+        }
+    }
+}
+
+/// One attempt at a time, further and further apart, until all lines are open or nobody is left who
+/// wants them.
+async fn keep_connecting(link: Weak<Shared>) {
+    let _busy = Connecting(link.clone());
+    let mut pause = PAUSE_MIN;
+    let mut rest = link.upgrade().is_some_and(|shared| shared.tripped.load(Ordering::Relaxed));
+    loop {
+        if rest {
+            tokio::time::sleep(jittered(pause)).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+        let Some(shared) = link.upgrade() else { return };
+        let Some(line) = shared.lines.iter().find(|line| line.load().is_none()) else { return };
+        rest = shared.open_line(line).await.is_err();
+    }
+}
+
+/// Whoever connects is gone when this is, however it ended; a line that broke at the last moment
+/// found somebody connecting, and is looked at once more.
+struct Connecting(Weak<Shared>);
+
+impl Drop for Connecting {
+    fn drop(&mut self) {
+        let Some(shared) = self.0.upgrade() else { return };
+        shared.connecting.store(false, Ordering::Release);
+        let complete = shared.lines.iter().all(|line| line.load().is_some());
+        if !complete && tokio::runtime::Handle::try_current().is_ok() {
+            shared.connect();
+        }
+    }
+}
+
+/// A place among the calls under way.
+struct PlaceInFlight<'s>(&'s AtomicUsize);
+
+impl Drop for PlaceInFlight<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Open {
+    /// Scripts that came with EVAL are the first that a full server forgets.
+    fn load_again(&self) {
+        let (mut connection, script) = (self.wire.connection(), self.script);
+        tokio::spawn(async move {
+            let load = script::load(script);
+            // Lost again, the next NOSCRIPT tells.
+            let _ = Deadline::after(CONNECT).bound(connection.send_packed_command(&load)).await;
+        });
     }
 }
 
@@ -188,44 +380,44 @@ impl std::fmt::Debug for Open {
     }
 }
 
-/// A connection with the script loaded; which one shows whether the server knows `#!lua`. Every
-/// wait on it is the caller's to bound.
-async fn open(client: &Client) -> Result<Open, RedisError> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(None)
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(PIPELINE);
-    let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-    for script in [&*script::MARKED, &*script::PLAIN] {
-        let loaded = ::redis::cmd("SCRIPT")
-            .arg("LOAD")
-            .arg(&script.text)
-            .query_async::<String>(&mut connection)
-            .await;
-        match loaded {
-            Ok(_) => return Ok(Open { connection, script }),
-            Err(error) if error.is_io_error() => return Err(error),
+/// A connection with the script loaded, tried out by a call that charges nothing. Which script shows
+/// whether the server knows `#!lua`. Every wait on it is the caller's to bound.
+async fn open(server: &Server) -> Result<Open, Failure> {
+    let wire = server.dial().await.map_err(|error| Failure::of(&error))?;
+    let mut script = &*script::PLAIN;
+    for candidate in [&*script::MARKED, &*script::PLAIN] {
+        match send(&wire, &script::load(candidate)).await {
+            Ok(_) => {
+                script = candidate;
+                break;
+            }
+            Err(failure @ (Failure::Unknown(_) | Failure::NotHere(..))) => return Err(failure),
+            // A user who may not load may still run: the probe tells.
             Err(_) => {}
         }
     }
-    // A user who may not load may still run: EVAL tells.
-    Ok(Open { connection, script: &script::PLAIN })
+    let probe = script::probe();
+    match send(&wire, &probe.command("EVAL", &script.text, &probe.encoded())).await {
+        Err(failure) if failure.blames_server() => return Err(failure),
+        _ => {}
+    }
+    let (reloads, reloading) = (AtomicU64::new(0), tokio::sync::Mutex::new(()));
+    Ok(Open { wire, script, reloads, reloading })
 }
 
-/// A url without its credentials.
-fn redacted(url: &str) -> String {
-    let scheme = url.find("://").map_or(0, |at| at + 3);
-    match url[scheme..].rfind('@') {
-        Some(at) => format!("{}***{}", &url[..scheme], &url[scheme + at..]),
-        None => url.to_owned(),
-    }
+async fn send(wire: &Wire, command: &Cmd) -> Result<Value, Failure> {
+    let answer: RedisResult<Value> = wire.connection().send_packed_command(command).await;
+    answer.and_then(Value::extract_error).map_err(|error: RedisError| Failure::of(&error))
 }
 
 /// A server that answers at all answers a hello within this.
 const CONNECT: Duration = Duration::from_secs(1);
 /// A start is not held up longer by a store that is not there.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// Commands under way on one connection before callers wait.
-const PIPELINE: usize = 1_024;
+/// Calls under way on one connection: at 100,000 a second as many as a deadline holds, and more.
+const IN_FLIGHT_MAX: usize = 8_192;
+/// A script lost twice within one call is being flushed on purpose.
+const RELOADS_AWAITED: usize = 2;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// A server that is back is found within this.
+const PAUSE_MAX: Duration = Duration::from_secs(1);

@@ -1,5 +1,6 @@
 //! What `check.lua` is told, and what it answers. The layout is documented at the head of that file.
 
+use ::redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use super::{keys, script};
@@ -27,7 +28,9 @@ pub(super) struct Header {
 pub(super) struct Call<'a> {
     header: Header,
     subjects: Vec<(SubjectKey, u64)>,
-    limits: Vec<(&'a NamedLimit, &'a Numbers)>,
+    /// Each with where it begins in the program.
+    limits: Vec<(&'a NamedLimit, &'a Numbers, u64)>,
+    limit_words: Msgpack,
     keys: Vec<Vec<u8>>,
     decisions: Vec<u64>,
     nonce: Option<u64>,
@@ -43,6 +46,7 @@ impl<'a> Call<'a> {
             header,
             subjects: Vec::new(),
             limits: Vec::new(),
+            limit_words: Msgpack::default(),
             keys: Vec::new(),
             decisions: Vec::new(),
             nonce: None,
@@ -71,7 +75,11 @@ impl<'a> Call<'a> {
         asks.len()
     }
 
+    /// What is owed is charged first, by force.
     pub(super) fn decision(&mut self, ask: &Ask<'a>) {
+        for tier in ask.tiers.iter().filter(|tier| tier.owed > 0) {
+            self.change(tier, Change::Force(tier.owed));
+        }
         let operation = match ask.intent {
             Intent::Charge => CHARGE,
             Intent::Reserve { nonce } => {
@@ -114,34 +122,24 @@ impl<'a> Call<'a> {
         }
     }
 
-    pub(super) fn keys(&self) -> &[Vec<u8>] {
-        &self.keys
+    /// The command that runs this call by `name`: EVALSHA of a script's hash, or EVAL of its text.
+    pub(super) fn command(&self, name: &str, script: &str, program: &[u8]) -> Cmd {
+        let mut command = ::redis::cmd(name);
+        command.arg(script).arg(self.keys.len());
+        self.keys.iter().for_each(|key| {
+            command.arg(&key[..]);
+        });
+        command.arg(program);
+        command
     }
 
     /// The program, as one msgpack array.
     pub(super) fn encoded(&self) -> Vec<u8> {
         let nonce = self.nonce.unwrap_or(self.header.nonce);
+        let decisions_at = LIMITS_AT + u64::from(self.limit_words.elements);
         let mut words = Msgpack::default();
-        [self.header.given_us, nonce, self.limits.len() as u64]
-            .iter()
-            .for_each(|w| words.number(*w));
-        let mut numbers = Vec::new();
-        for (limit, limit_numbers) in &self.limits {
-            words.number(u64::from(script::number(limit.algorithm())));
-            match limit.record() {
-                RecordName::Position(position) => {
-                    words.number(u64::from(position));
-                    words.number(0);
-                }
-                RecordName::Given(name) => {
-                    words.number(NAMED);
-                    words.bytes(&name);
-                }
-            }
-            numbers.clear();
-            limit_numbers.words(&mut numbers, self.header.estimate_us);
-            numbers.iter().for_each(|word| words.number(*word));
-        }
+        [self.header.given_us, nonce, decisions_at].iter().for_each(|word| words.number(*word));
+        words.append(&self.limit_words);
         self.decisions.iter().for_each(|word| words.number(*word));
         words.finish()
     }
@@ -180,22 +178,47 @@ impl<'a> Call<'a> {
         self.keys.len() as u64
     }
 
+    /// Where the tier's limit begins in the program.
     fn limit(&mut self, tier: &AskTier<'a>) -> u64 {
-        let same = |(limit, numbers): &(&NamedLimit, &Numbers)| {
+        let same = |(limit, numbers, _): &&(&NamedLimit, &Numbers, u64)| {
             std::ptr::eq(*numbers, tier.numbers)
                 || (limit.mix() == tier.limit.mix() && *numbers == tier.numbers)
         };
-        let place = self.limits.iter().position(same).unwrap_or_else(|| {
-            self.limits.push((tier.limit, tier.numbers));
-            self.limits.len() - 1
-        });
-        place as u64 + 1
+        if let Some((_, _, at)) = self.limits.iter().find(same) {
+            return *at;
+        }
+        let at = LIMITS_AT + u64::from(self.limit_words.elements);
+        self.limits.push((tier.limit, tier.numbers, at));
+        let words = &mut self.limit_words;
+        words.number(u64::from(script::number(tier.limit.algorithm())));
+        match tier.limit.record() {
+            RecordName::Position(position) => {
+                words.number(u64::from(position));
+                words.number(0);
+            }
+            RecordName::Given(name) => {
+                words.number(NAMED);
+                words.bytes(&name);
+            }
+        }
+        let mut numbers = Vec::new();
+        tier.numbers.words(&mut numbers, self.header.estimate_us);
+        numbers.iter().for_each(|word| words.number(*word));
+        at
     }
 }
 
 impl Reply {
-    pub(super) fn new(integers: Vec<i64>) -> Reply {
-        Reply(integers)
+    /// What the script answered, or what is wrong with that.
+    pub(super) fn of(answer: Value) -> Result<Reply, String> {
+        let Value::Array(values) = answer else {
+            return Err("the script answered no list".into());
+        };
+        let integers = values.into_iter().map(|value| match value {
+            Value::Int(integer) => Ok(integer),
+            other => Err(format!("the script answered {other:?}")),
+        });
+        integers.collect::<Result<_, _>>().map(Reply)
     }
 
     /// The instant that was decided at.
@@ -217,6 +240,9 @@ impl Reply {
         for ask in asks {
             let mut tiers = SmallVec::new();
             let mut foreign = false;
+            for tier in ask.tiers.iter().filter(|tier| tier.owed > 0) {
+                self.tier(&mut rest, tier, false)?;
+            }
             for tier in &ask.tiers {
                 // A slot always has a receipt: nothing else could release it.
                 let reserved = matches!(ask.intent, Intent::Reserve { .. })
@@ -236,19 +262,26 @@ impl Reply {
         Ok(told)
     }
 
-    pub(super) fn changed(
+    /// What came back of each change, and the tiers as they are then.
+    pub(super) fn changed<'t>(
         &self,
-        tier: &AskTier<'_>,
-        change: Change,
-    ) -> Result<(u64, ToldTier), StoreError> {
+        changes: impl IntoIterator<Item = (&'t AskTier<'t>, Change)>,
+    ) -> Result<Vec<(u64, ToldTier)>, StoreError> {
         let mut rest = self.0.get(1..).unwrap_or_default();
-        let returned = match change {
-            Change::Force(_) => 0,
-            Change::GiveBack(_) => take::<1>(&mut rest)?[0].max(0).cast_unsigned(),
-        };
-        let peek = AskTier { cost: 1, ..*tier };
-        let (told, ours) = self.tier(&mut rest, &peek, false)?;
-        if ours { Ok((returned, told)) } else { Err(not_ours()) }
+        let mut changed = Vec::new();
+        for (tier, change) in changes {
+            let returned = match change {
+                Change::Force(_) => 0,
+                Change::GiveBack(_) => take::<1>(&mut rest)?[0].max(0).cast_unsigned(),
+            };
+            let peek = AskTier { cost: 1, ..*tier };
+            let (told, ours) = self.tier(&mut rest, &peek, false)?;
+            if !ours {
+                return Err(not_ours());
+            }
+            changed.push((returned, told));
+        }
+        Ok(changed)
     }
 
     fn tier(
@@ -342,6 +375,11 @@ impl Msgpack {
         self.bytes.extend(bytes);
     }
 
+    fn append(&mut self, other: &Msgpack) {
+        self.elements += other.elements;
+        self.bytes.extend(&other.bytes);
+    }
+
     fn finish(self) -> Vec<u8> {
         let mut array = Vec::with_capacity(self.bytes.len() + 5);
         array.push(0xdd);
@@ -355,6 +393,8 @@ impl Msgpack {
 const TIERS_MAX: usize = 128;
 /// More than any tier holds, and exact in Lua.
 const AMOUNT_MAX: u64 = 1 << 40;
+/// Counted from 1: behind the instant, the nonce, and where decisions begin.
+const LIMITS_AT: u64 = 4;
 const CHARGE: u64 = 0;
 const RESERVE: u64 = 1;
 const PEEK: u64 = 2;

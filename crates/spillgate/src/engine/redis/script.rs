@@ -2,7 +2,11 @@
 
 use std::sync::LazyLock;
 
-use crate::limit::Algorithm;
+use super::program::{Call, Header};
+use crate::algorithm::Intent;
+use crate::engine::{Ask, AskTier};
+use crate::limit::{Algorithm, Limit, NamedLimit};
+use crate::subject::SubjectKey;
 
 /// A script and its SHA1, as EVALSHA wants it.
 #[derive(Debug)]
@@ -24,6 +28,52 @@ impl Script {
     }
 }
 
+/// The command that makes a server know a script.
+pub(super) fn load(script: &Script) -> ::redis::Cmd {
+    let mut command = ::redis::cmd("SCRIPT");
+    command.arg("LOAD").arg(&script.text);
+    command
+}
+
+/// A call that shows whether a server decides, and changes nothing: it looks at a tier of nobody's.
+pub(super) fn probe() -> Call<'static> {
+    static LIMIT: LazyLock<NamedLimit> = LazyLock::new(|| NamedLimit::new(Limit::per_second(1), 0));
+    let mut call = Call::new(Header { given_us: 0, estimate_us: 0, nonce: 1 });
+    if let Some(numbers) = LIMIT.numbers() {
+        let key = SubjectKey { tag: 0, id: 0, rule: 0 };
+        let tier =
+            AskTier { key, limit: &LIMIT, numbers, cost: 0, group: 0, attributes: 0, owed: 0 };
+        call.decision(&Ask { intent: Intent::Peek, tiers: [tier].into_iter().collect() });
+    }
+    call
+}
+
+/// The script as a server is given it, and its SHA1: with a mark that servers since 7.0 know, or
+/// plain.
+pub fn of_server(marked: bool) -> (&'static str, &'static str) {
+    let script = if marked { &*MARKED } else { &*PLAIN };
+    (&script.text, &script.sha)
+}
+
+/// Loads the script into the server at `url`, the marked one if it takes that; answers its SHA1, as
+/// the server says it.
+pub async fn load_into(url: &str) -> Result<String, String> {
+    let told = |error: redis::RedisError| error.to_string();
+    let client = redis::Client::open(url).map_err(told)?;
+    let mut connection = client.get_multiplexed_async_connection().await.map_err(told)?;
+    let mut refused = None;
+    for script in [&*MARKED, &*PLAIN] {
+        match load(script).query_async::<String>(&mut connection).await {
+            Ok(sha) if sha == script.sha => return Ok(sha),
+            Ok(sha) => {
+                return Err(format!("it answers the SHA1 {sha}, and ours is {}", script.sha));
+            }
+            Err(error) => refused = Some(error),
+        }
+    }
+    Err(refused.map_or_else(String::new, told))
+}
+
 /// The script's text, without its comments: after a flush it travels with every call under way.
 pub fn text() -> String {
     joined().split_inclusive('\n').filter(|line| !line.trim_start().starts_with("--")).collect()
@@ -32,6 +82,7 @@ pub fn text() -> String {
 fn joined() -> String {
     let functions: String = ALGORITHMS.map(|(_, lua)| format!("function()\n{lua}end,\n")).concat();
     DRIVER
+        .replace("-- @steady@", STEADY)
         .replace("-- @algorithms@", &format!("local algorithms = {{\n{functions}}}"))
         .replace("@sizes@", &escaped(KINDS.map(|(size, _)| size)))
         .replace("@owners@", &escaped(KINDS.map(|(_, owner)| number(owner))))
@@ -47,6 +98,7 @@ fn escaped(bytes: [u8; KINDS.len()]) -> String {
     bytes.map(|byte| format!("\\{byte:03}")).concat()
 }
 
+const STEADY: &str = include_str!("../../algorithm/token_bucket/steady.lua");
 const DRIVER: &str = include_str!("check.lua");
 const ALGORITHMS: [(Algorithm, &str); 5] = [
     (Algorithm::TokenBucket, include_str!("../../algorithm/token_bucket.lua")),

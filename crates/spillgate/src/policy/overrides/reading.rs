@@ -7,14 +7,13 @@ use smallvec::SmallVec;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::{Attributes, Override, Overrides, SetOfAttributes, ties};
-use crate::limit::NamedLimit;
+use super::{Attributes, Override, Overrides, SETS_MAX, Subject, TooManySets, ties};
+use crate::limit::{LimitSpec, NamedLimit};
 use crate::policy::file::{Place, Table};
-use crate::policy::limits::{self, WrittenLimit};
+use crate::policy::limits;
 use crate::policy::matching::{Pattern, read_literal};
 use crate::policy::problem::{Problem, Problems, nearest};
 use crate::policy::rule::Rule;
-use crate::subject::Encoding;
 
 /// Overrides while they are read.
 #[derive(Debug)]
@@ -25,9 +24,6 @@ pub(in crate::policy) struct Reading<'r> {
     /// For each rule, where the limits of that wording are.
     limits_by_wording: Vec<HashMap<Box<str>, u32>>,
 }
-
-/// The attributes that an override names, and their values encoded in the order of the rule's key.
-type Subject = (Attributes, Encoding);
 
 impl<'r> Reading<'r> {
     pub(in crate::policy) fn new(
@@ -62,8 +58,8 @@ impl<'r> Reading<'r> {
 
     /// All of them, their ties noted.
     pub(in crate::policy) fn finish(mut self, problems: &mut Problems<'_>) -> Overrides {
-        for (rule, sets) in self.rules.iter().zip(&mut self.overrides.by_rule) {
-            sets.sort_by_key(|set| std::cmp::Reverse(set.attributes.count()));
+        self.overrides.sort();
+        for (rule, sets) in self.rules.iter().zip(&self.overrides.by_rule) {
             for tie in ties(sets) {
                 let message = format!(
                     "ties with the override of line {}: both name as many attributes, and one subject can have all of them; name more attributes in one, or take it out",
@@ -108,8 +104,7 @@ impl<'r> Reading<'r> {
             return Some(*known);
         }
         let limits = read_limits(table, &self.rules[rule_index as usize], problems)?;
-        let place = self.overrides.limits.len() as u32;
-        self.overrides.limits.push(limits);
+        let place = self.overrides.add_limits(limits);
         alike.extend(wording.map(|wording| (wording.into(), place)));
         Some(place)
     }
@@ -118,32 +113,26 @@ impl<'r> Reading<'r> {
         &mut self,
         table: &Table<'_>,
         rule_index: u32,
-        (attributes, values): Subject,
+        subject: Subject,
         limits: u32,
         problems: &Problems<'_>,
     ) -> Result<(), Problem> {
-        let sets = &mut self.overrides.by_rule[rule_index as usize];
-        let known = sets.iter().position(|set| set.attributes == attributes);
-        if known.is_none() && sets.len() == SETS_MAX {
-            let message = format!(
-                "{SETS_MAX} sets of attributes are named by this rule's overrides already, and each is looked up in turn; name the attributes that another override names"
-            );
-            return Err(table.wrong("subject", message));
-        }
-        let place = known.unwrap_or_else(|| {
-            sets.push(SetOfAttributes { attributes, by_values: HashMap::new() });
-            sets.len() - 1
-        });
         // The file is shorter than 4 GiB: `Policy` saw to it.
         let at = table.place_of("subject") as u32;
-        match sets[place].by_values.insert(values.as_bytes().into(), Override { limits, at }) {
-            None => Ok(()),
-            Some(earlier) => {
+        match self.overrides.insert(rule_index, &subject, Override { limits, at }) {
+            Ok(None) => Ok(()),
+            Ok(Some(earlier)) => {
                 let line = problems.line_of(earlier.at as usize);
                 Err(table.wrong(
                     "subject",
                     format!("line {line} has an override of the same subject; keep one of them"),
                 ))
+            }
+            Err(TooManySets) => {
+                let message = format!(
+                    "{SETS_MAX} sets of attributes are named by this rule's overrides already, and each is looked up in turn; name the attributes that another override names"
+                );
+                Err(table.wrong("subject", message))
             }
         }
     }
@@ -204,7 +193,8 @@ fn read_limits(
     let mut limits = rule.named_limits().to_vec();
     let mut replaced = vec![false; limits.len()];
     for (position, written) in limits::read(table, problems)?.iter().enumerate() {
-        let place = problems.noting(place_in(rule, position, written))?;
+        let place = place_in(rule, position, &written.spec);
+        let place = problems.noting(place.map_err(|message| written.wrong(message)))?;
         if replaced[place] {
             let message = format!(
                 "another limit of this override stands for the rule's limit {:?} already; keep one of them",
@@ -220,18 +210,23 @@ fn read_limits(
 }
 
 /// Which of the rule's limits is meant: the one of that name, else the one of that position.
-fn place_in(rule: &Rule, position: usize, written: &WrittenLimit<'_>) -> Result<usize, Problem> {
+pub(in crate::policy) fn place_in(
+    rule: &Rule,
+    position: usize,
+    written: &LimitSpec,
+) -> Result<usize, String> {
     let limits = rule.named_limits();
     let names = || limits.iter().map(NamedLimit::name).collect::<Vec<_>>();
-    match &written.spec.name {
-        Some(name) => limits.iter().position(|limit| limit.name() == name).ok_or_else(|| {
-            written.wrong(format!("the rule has no limit {name:?}; name one of {:?}", names()))
-        }),
+    match &written.name {
+        Some(name) => limits
+            .iter()
+            .position(|limit| limit.name() == name)
+            .ok_or_else(|| format!("the rule has no limit {name:?}; name one of {:?}", names())),
         None if position < limits.len() => Ok(position),
-        None => Err(written.wrong(format!(
+        None => Err(format!(
             "the rule has no limit in this position; name one of {:?}, or leave it out",
             names()
-        ))),
+        )),
     }
 }
 
@@ -241,5 +236,3 @@ const REQUIRED: [(&str, &str); 3] = [
     ("subject", "subject = { tenant = \"acme\" }"),
     ("limits", "limits = [\"1000/second\"]"),
 ];
-/// Each costs every request of the rule one look-up: enough for all subsets of six attributes.
-const SETS_MAX: usize = 64;

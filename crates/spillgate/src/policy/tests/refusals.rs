@@ -107,31 +107,39 @@ fn refuses_fields_that_rules_do_not_have() {
     );
     refuses_rule(
         r#"colour = "red""#,
-        r#"2: rule "a", field `colour`: there is no such field; those that exist here are name, domain, match, key, limits, on_outage, mode, anchor"#,
+        r#"2: rule "a", field `colour`: there is no such field; those that exist here are name, domain, match, key, limits, on_outage, mode, anchor, parallel, fallback_share, postpaid, negative_hits, request_limit"#,
     );
     refuses_rule(
         r#"lease = { share = 0.05, ttl = "1s" }"#,
         r#"2: rule "a", field `lease`: not in this version yet; leave it out"#,
     );
     refuses_rule(
-        "postpaid = true",
-        r#"2: rule "a", field `postpaid`: not in this version yet; leave it out"#,
+        r#"postpaid = "yes""#,
+        r#"2: rule "a", field `postpaid`: a text stands here; write true or false"#,
     );
     refuses_rule(
-        "parallel = true",
-        r#"2: rule "a", field `parallel`: not in this version yet; leave it out"#,
+        r#"parallel = "yes""#,
+        r#"2: rule "a", field `parallel`: a text stands here; write true or false"#,
+    );
+    for share in ["0", "0.0", "1.5", "-0.25", "1e-3", "inf"] {
+        refuses_rule(
+            &format!("fallback_share = {share}"),
+            &format!(
+                r#"2: rule "a", field `fallback_share`: {share} is no part of a limit; write a number above 0 and up to 1, as 0.25, with six digits at most behind the point"#
+            ),
+        );
+    }
+    refuses_rule(
+        r#"fallback_share = "half""#,
+        r#"2: rule "a", field `fallback_share`: a text stands here; write a number such as 0.25"#,
     );
     refuses_rule(
-        "fallback_share = 0.5",
-        r#"2: rule "a", field `fallback_share`: not in this version yet; leave it out"#,
+        r#"negative_hits = "yes""#,
+        r#"2: rule "a", field `negative_hits`: a text stands here; write true or false"#,
     );
     refuses_rule(
-        "negative_hits = true",
-        r#"2: rule "a", field `negative_hits`: not in this version yet; leave it out"#,
-    );
-    refuses_rule(
-        "request_limit = true",
-        r#"2: rule "a", field `request_limit`: not in this version yet; leave it out"#,
+        r#"request_limit = "yes""#,
+        r#"2: rule "a", field `request_limit`: a text stands here; write true or false"#,
     );
 }
 

@@ -2,18 +2,18 @@
 
 use spillgate::internals::algorithm::{Intent, Reading};
 use spillgate::internals::limit::NamedLimit;
-use spillgate::{Limit, LimitSpec, Limiter, Verdict};
+use spillgate::{Algorithm, Limit, LimitSpec, Limiter, Verdict};
 use spillgate_testkit::RedisServer;
 
 use crate::support::random::Random;
 use crate::support::world::{
-    ME, PATIENCE, PERIOD, PERIOD_US, TODAY_US, World, each_algorithm, runtime,
+    ME, PATIENCE, PERIOD, PERIOD_US, TODAY_US, World, each_algorithm, limit, runtime,
 };
 
 /// ACCIDENTS 8. Denied calls consumed: whoever kept asking never got in again.
 #[test]
 fn a_hundred_refusals_change_nothing() {
-    for world in World::both() {
+    for world in World::each() {
         for (who, limit) in (0..).zip(each_algorithm(10, PERIOD)) {
             assert!(world.check(who, &limit, 10).fits);
             let (stored, told) = (world.stored(), world.look(who, &limit, 1));
@@ -34,7 +34,7 @@ fn a_hundred_refusals_change_nothing() {
 /// ACCIDENTS 9. A refused call that cost more than was left took it all, and more.
 #[test]
 fn a_costly_refusal_makes_no_debt() {
-    for world in World::both() {
+    for world in World::each() {
         for (who, limit) in (0..).zip(each_algorithm(10, PERIOD)) {
             assert!(world.check(who, &limit, 6).fits);
             let (stored, told) = (world.stored(), world.look(who, &limit, 1));
@@ -72,7 +72,7 @@ fn a_cost_above_the_capacity_is_told_never() {
 /// ACCIDENTS 11. A part of the cost was granted and another part charged.
 #[test]
 fn what_is_granted_is_what_is_charged() {
-    for world in World::both() {
+    for world in World::each() {
         for (who, limit) in (0..).zip(each_algorithm(1_000, PERIOD)) {
             let (mut random, mut granted) = (Random::new(11), 0);
             for _ in 0..100 {
@@ -95,7 +95,7 @@ fn what_is_granted_is_what_is_charged() {
 /// ACCIDENTS 12. One algorithm of several forgot the cost: everything cost one.
 #[test]
 fn a_call_of_cost_five_is_five_of_cost_one() {
-    for world in World::both() {
+    for world in World::each() {
         for limit in each_algorithm(13, PERIOD) {
             world.check(0, &limit, 5);
             (0..5).for_each(|_| assert!(world.check(1, &limit, 1).fits));
@@ -126,7 +126,7 @@ fn a_peek_and_a_check_agree() {
 /// ACCIDENTS 14. `remaining` was what had been used, or what was left before this call.
 #[test]
 fn after_k_calls_the_capacity_less_k_remains() {
-    for world in World::both() {
+    for world in World::each() {
         for limit in each_algorithm(20, PERIOD) {
             assert_eq!(world.remaining(ME, &limit), 20);
             for k in 1..=20 {
@@ -165,7 +165,7 @@ fn a_refused_call_is_refused_until_its_wait_is_over_and_not_a_microsecond_longer
 /// ACCIDENTS 16. The first value of a limit stuck until its subjects were idle.
 #[test]
 fn a_changed_limit_holds_from_the_next_call() {
-    for world in World::both() {
+    for world in World::each() {
         let [hundred, five, thousand] = [100, 5, 1_000].map(|count| each_algorithm(count, PERIOD));
         for ((hundred, five), thousand) in hundred.iter().zip(&five).zip(&thousand) {
             let name = format!("{} {}", hundred.algorithm(), world.name());
@@ -182,7 +182,7 @@ fn a_changed_limit_holds_from_the_next_call() {
 /// ACCIDENTS 17. Of several limits those before the one that refused were charged.
 #[test]
 fn random_tiers_are_charged_all_or_none() {
-    for world in World::both() {
+    for world in World::each() {
         let mut random = Random::new(17);
         let limits: Vec<NamedLimit> =
             [3, 10, 40].into_iter().flat_map(|count| each_algorithm(count, PERIOD)).collect();
@@ -228,7 +228,7 @@ fn random_tiers_are_charged_all_or_none() {
 /// ACCIDENTS 18. A refund after a later charge gave back a wrong amount: units were minted or lost.
 #[test]
 fn settling_and_cancelling_conserves_the_quota() {
-    for world in World::both() {
+    for world in World::each() {
         for (who, limit) in (0..).zip(each_algorithm(1_000, PERIOD)) {
             let mut random = Random::new(18);
             let (mut open, mut used) = (Vec::new(), 0);
@@ -272,7 +272,7 @@ fn settling_and_cancelling_conserves_the_quota() {
 /// ACCIDENTS 18. Another brother: what was given back late lowered what others had used since.
 #[test]
 fn a_refund_that_comes_too_late_gives_nothing_back() {
-    for world in World::both() {
+    for world in World::each() {
         for limit in each_algorithm(10, PERIOD) {
             let receipt = world.at(TODAY_US).reserve(ME, &limit, 10).unwrap();
             assert!(world.at(TODAY_US + 2 * PERIOD_US).check(ME, &limit, 10).fits);
@@ -319,7 +319,7 @@ fn zero_is_refused_and_all_or_nothing_are_said_aloud() {
 /// ACCIDENTS 15. The readings of one instant contradicted each other.
 #[test]
 fn a_tier_that_was_never_used_reads_as_untouched() {
-    for world in World::both() {
+    for world in World::each() {
         for limit in each_algorithm(10, PERIOD) {
             let untouched = Reading { remaining: 10, retry_after_us: Some(0), reset_after_us: 0 };
             assert_eq!(world.look(ME, &limit, 10).reading, untouched);
@@ -344,8 +344,8 @@ fn a_limit_of_another_unit_is_looked_at_and_not_charged() {
 /// Visits states that random histories lead to: every algorithm, costs, pauses, small steps back,
 /// give-backs and charges by force.
 fn each_random_state(seed: u64, visit: impl Fn(&World, &NamedLimit, &mut Random, u128)) {
-    for world in World::both() {
-        let histories = if world.server.is_some() { 3 } else { 30 };
+    for world in World::each() {
+        let histories = if world.is_in_memory() { 30 } else { 3 };
         for limit in each_algorithm(10, PERIOD).into_iter().chain(each_algorithm(777, "90000s")) {
             for who in 0..histories {
                 let mut random = Random::new(seed + who as u64);
@@ -369,6 +369,24 @@ fn each_random_state(seed: u64, visit: impl Fn(&World, &NamedLimit, &mut Random,
                     visit(&world, &limit, &mut random, who);
                 }
             }
+        }
+    }
+}
+
+/// One of ours: in memory, tiers that a decision added made the table grow, and what it had found
+/// before was stored where that used to be.
+#[test]
+fn a_tier_beside_new_ones_keeps_its_charge() {
+    for world in World::each() {
+        let bucket = limit(Algorithm::TokenBucket, 9, PERIOD);
+        let limits: Vec<NamedLimit> =
+            (0..8).map(|place| NamedLimit::new(bucket.limit().clone(), place)).collect();
+        for who in 0..40 {
+            let known = &limits[7];
+            assert!(world.check(who, known, 1).fits);
+            let costs: Vec<_> = limits.iter().map(|limit| (who, limit, 1)).collect();
+            assert!(world.decide(&costs).allowed);
+            assert_eq!(world.remaining(who, known), 7, "{who} {}", world.name());
         }
     }
 }

@@ -19,8 +19,8 @@ use crate::support::world::{
 /// 1000/s, and above 1000/s there was no limit at all.
 #[test]
 fn every_rate_admits_what_it_says_to_the_last_call() {
-    for world in World::both() {
-        let steps = if world.server.is_some() { 200 } else { 20_000 };
+    for world in World::each() {
+        let steps = if world.is_in_memory() { 20_000 } else { 200 };
         for rate in [1, 3, 7, 600, 999, 1_000, 1_001, 3_000, 1_000_000, 7_919, 104_729] {
             // Two seconds' worth at once, so that no step fills the bucket and wastes the rate.
             let limit = named(Limit::per_second(rate).burst(2 * rate));
@@ -104,7 +104,7 @@ fn an_instant_of_sixteen_digits_survives_the_store() {
 #[test]
 fn a_refusal_at_ten_a_second_waits_a_part_of_a_second() {
     let limit = named(Limit::per_second(10).burst(1_000));
-    for world in World::both() {
+    for world in World::each() {
         assert!(world.at(TODAY_US).check(ME, &limit, 1_000).fits);
         for into_us in [0, 1, 50_000, 99_998, 99_999] {
             let told = world.at(TODAY_US + into_us).check(ME, &limit, 1);
@@ -194,7 +194,7 @@ fn costs_of_any_size_are_judged_and_what_is_left_never_wraps() {
         }
     }
     assert_eq!(keys(&server), Vec::<String>::new(), "a cost that can never be wrote state");
-    for world in World::both() {
+    for world in World::each() {
         for (large, small) in each_algorithm(1_000, PERIOD).iter().zip(each_algorithm(10, PERIOD)) {
             assert!(world.check(ME, large, 900).fits);
             let told = world.look(ME, &small, 1);

@@ -190,7 +190,7 @@ fn nobody_is_refused_on_a_hot_key_while_there_is_room() {
 /// ACCIDENTS 37. Members of a sorted set collided: calls in one instant counted as one.
 #[test]
 fn ten_thousand_calls_in_one_instant_all_count() {
-    for world in World::both() {
+    for world in World::each() {
         for limit in each_algorithm(10_000, PERIOD) {
             for batch in 0..10 {
                 assert_eq!(world.check_times(1_000, (ME, &limit, 1)), 1_000, "batch {batch}");
@@ -210,7 +210,7 @@ fn ten_thousand_calls_in_one_instant_all_count() {
 /// ACCIDENTS 38. `unpack` ended at 8,000 elements: large costs and large batches were errors.
 #[test]
 fn a_cost_of_a_million_and_a_batch_of_a_thousand_are_nothing_special() {
-    for world in World::both() {
+    for world in World::each() {
         for limit in each_algorithm(1_000_000, PERIOD) {
             assert!(world.check(0, &limit, 999_000).fits, "{} {}", limit.algorithm(), world.name());
             assert_eq!(world.check_times(1_200, (0, &limit, 1)), 1_000, "{}", world.name());
@@ -229,7 +229,7 @@ fn a_cost_of_a_million_and_a_batch_of_a_thousand_are_nothing_special() {
 /// ACCIDENTS 38. Another brother: a batch over a thousand subjects, each with tiers of all kinds.
 #[test]
 fn a_batch_over_a_thousand_subjects_judges_each() {
-    for world in World::both() {
+    for world in World::each() {
         let limits = each_algorithm(1, PERIOD);
         let costs: Vec<Vec<_>> =
             (0..1_000).map(|who| limits.iter().map(|limit| (who, limit, 1)).collect()).collect();

@@ -58,9 +58,11 @@ impl Script {
         let own =
             u64::from(matches!(limit.algorithm(), Algorithm::SlidingLog | Algorithm::Concurrency))
                 * 2;
-        let mut program = vec![ASK_TIME, self.calls, 1, 1 + limit.algorithm() as u64, 0, 0];
+        let mut program = vec![ASK_TIME, self.calls, 0, 1 + limit.algorithm() as u64, 0, 0];
         numbers(limit).words(&mut program, estimate_us);
-        program.extend([CHARGE, 1, 1, own, 1, cost, 0]);
+        // Counted from 1: where the decisions begin.
+        program[2] = program.len() as u64 + 1;
+        program.extend([CHARGE, 1, 1, own, 4, cost, 0]);
         let (seconds, us) = (store_us / 1_000_000, store_us % 1_000_000);
         let words: [&[u8]; 8] = [
             b"EVAL",

@@ -114,7 +114,10 @@ pub struct OnEngine {
 
 impl OnEngine {
     pub fn memory(key: SubjectKey) -> OnEngine {
-        let clock = Clock::given(0);
+        OnEngine::memory_by(Clock::given(0), key)
+    }
+
+    pub fn memory_by(clock: Clock, key: SubjectKey) -> OnEngine {
         let engine = Engine::Memory(Memory::new(1_000, clock.clone()));
         OnEngine::new("memory engine", engine, clock, key, runtime())
     }
@@ -148,8 +151,15 @@ impl Target for OnEngine {
     fn act(&mut self, act: Act, limit: &NamedLimit, now_us: u64) -> Answer {
         self.clock.set(now_us);
         self.nonce += 1;
-        let tier =
-            AskTier { key: self.key, limit, numbers: numbers(limit), cost: cost_of(act), group: 0 };
+        let tier = AskTier {
+            key: self.key,
+            limit,
+            numbers: numbers(limit),
+            cost: cost_of(act),
+            group: 0,
+            attributes: 1,
+            owed: 0,
+        };
         let change = match act {
             Act::Force(cost) => Change::Force(cost),
             Act::Return { .. } | Act::Lower(_) => Change::GiveBack(self.receipts.give_back(act)),
@@ -228,21 +238,23 @@ impl Target for InLua<'_> {
             panic!("tests of the script name limits by position")
         };
         let algorithm = 1 + limit.algorithm() as u64;
-        let mut program = vec![now_us, scattered(self.nonce), 1, algorithm, u64::from(position), 0];
+        let mut program = vec![now_us, scattered(self.nonce), 0, algorithm, u64::from(position), 0];
         numbers(limit).words(&mut program, now_us);
+        // Counted from 1: where the decisions begin.
+        program[2] = program.len() as u64 + 1;
         let cost = cost_of(act);
         let own = if matches!(algorithm, 3 | 5) { 2 } else { 0 };
         match act {
-            Act::Check(_) => program.extend([0, 1, 1, own, 1, cost, 0]),
-            Act::Reserve(_) => program.extend([1, 1, 1, own, 1, cost, 0]),
-            Act::Look(_) => program.extend([2, 1, 1, own, 1, cost, 0]),
-            Act::Force(_) => program.extend([3, 1, own, 1, cost]),
+            Act::Check(_) => program.extend([0, 1, 1, own, 4, cost, 0]),
+            Act::Reserve(_) => program.extend([1, 1, 1, own, 4, cost, 0]),
+            Act::Look(_) => program.extend([2, 1, 1, own, 4, cost, 0]),
+            Act::Force(_) => program.extend([3, 1, own, 4, cost]),
             Act::Return { .. } | Act::Lower(_) => match self.receipts.give_back(act) {
                 GiveBack::Unused { charge, unused } => {
                     let Charge { incarnation, at_us, amount, slot } = charge;
-                    program.extend([4, 1, own, 1, incarnation, at_us, amount, slot, unused]);
+                    program.extend([4, 1, own, 4, incarnation, at_us, amount, slot, unused]);
                 }
-                GiveBack::Amount(amount) => program.extend([5, 1, own, 1, amount]),
+                GiveBack::Amount(amount) => program.extend([5, 1, own, 4, amount]),
             },
         }
         let reply = self.call(&program);

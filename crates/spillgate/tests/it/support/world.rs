@@ -10,18 +10,24 @@ use spillgate::internals::engine::{
     Ask, AskTier, Change, Engine, Memory, Redis, StoreError, Told, ToldTier,
 };
 use spillgate::internals::limit::NamedLimit;
+use spillgate::internals::store::{Store, StoreOptions};
 use spillgate::internals::subject::SubjectKey;
 use spillgate::internals::time::Clock;
-use spillgate::{Algorithm, Limit, LimitSpec};
-use spillgate_testkit::{RedisServer, Reply};
+use spillgate::{Algorithm, Limit, LimitSpec, Ring};
+use spillgate_testkit::{Cluster, RedisServer, Reply};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
+use super::storm;
 use super::target::numbers;
 
 pub(crate) struct World {
     pub(crate) engine: Arc<Engine>,
+    /// The one server that holds all, where there is one.
     pub(crate) server: Option<RedisServer>,
+    name: &'static str,
+    /// Those among which the subjects are spread, kept for as long as they are needed.
+    _servers: Vec<RedisServer>,
     runtime: Runtime,
     clock: Clock,
     nonce: Cell<u64>,
@@ -31,27 +37,46 @@ pub(crate) struct World {
 pub(crate) type Costs<'a> = (u128, &'a NamedLimit, u64);
 
 impl World {
-    /// One in memory, one on a Redis of its own; it is `TODAY_US` in both.
-    pub(crate) fn both() -> [World; 2] {
-        [World::in_memory(KEYS_MAX), World::on_redis(RedisServer::start())]
+    /// One in memory, one on a Redis of its own, one on a ring of three; it is `TODAY_US` in all.
+    pub(crate) fn each() -> [World; 3] {
+        [World::in_memory(KEYS_MAX), World::on_redis(RedisServer::start()), World::on_ring()]
     }
 
     pub(crate) fn in_memory(keys_max: usize) -> World {
         let clock = Clock::given(TODAY_US);
         let engine = Engine::Memory(Memory::new(keys_max, clock.clone()));
-        World::new(engine, None, clock, runtime())
+        World::new("in memory", engine, clock, runtime())
     }
 
     pub(crate) fn on_redis(server: RedisServer) -> World {
         let (clock, runtime) = (Clock::given(TODAY_US), runtime());
-        let redis = runtime.block_on(Redis::connect(&server.url(), PATIENCE)).unwrap();
+        let redis = runtime.block_on(open(&Store::Url(server.url())));
         let engine = Engine::Redis(redis.with_clock(clock.clone()));
-        World::new(engine, Some(server), clock, runtime)
+        World { server: Some(server), ..World::new("on Redis", engine, clock, runtime) }
+    }
+
+    pub(crate) fn on_ring() -> World {
+        let (clock, runtime) = (Clock::given(TODAY_US), runtime());
+        let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+        let redis = runtime.block_on(open(&Store::Ring(ring_of(&servers))));
+        let engine = Engine::Redis(redis.with_clock(clock.clone()));
+        World { _servers: servers, ..World::new("on a ring", engine, clock, runtime) }
+    }
+
+    pub(crate) fn on_cluster(cluster: &Cluster) -> World {
+        let (clock, runtime) = (Clock::given(TODAY_US), storm::threads());
+        let redis = runtime.block_on(open(&Store::Cluster(cluster.urls())));
+        let engine = Engine::Redis(redis.with_clock(clock.clone()));
+        World::new("on a cluster", engine, clock, runtime)
     }
 
     /// For messages.
     pub(crate) fn name(&self) -> &'static str {
-        if self.server.is_some() { "on Redis" } else { "in memory" }
+        self.name
+    }
+
+    pub(crate) fn is_in_memory(&self) -> bool {
+        matches!(*self.engine, Engine::Memory(_))
     }
 
     /// Goes to an instant.
@@ -114,6 +139,12 @@ impl World {
 
     pub(crate) fn decide_one(&self, intent: Intent, costs: &[Costs<'_>]) -> Told {
         self.runtime.block_on(self.engine.decide_one(&ask(intent, costs))).unwrap()
+    }
+
+    /// Decides in one call of the engine.
+    pub(crate) fn decide_all(&self, asks: &[Ask<'_>]) -> Vec<Told> {
+        let told = self.runtime.block_on(self.engine.decide(asks));
+        told.into_iter().collect::<Result<_, _>>().unwrap()
     }
 
     /// So many checks of one tier in one call of the engine; how many were allowed.
@@ -193,15 +224,29 @@ impl World {
         self.runtime.block_on(self.engine.change(&tier, change)).unwrap()
     }
 
-    fn new(engine: Engine, server: Option<RedisServer>, clock: Clock, runtime: Runtime) -> World {
-        World { engine: Arc::new(engine), server, runtime, clock, nonce: Cell::new(0) }
+    fn new(name: &'static str, engine: Engine, clock: Clock, runtime: Runtime) -> World {
+        let (engine, nonce) = (Arc::new(engine), Cell::new(0));
+        World { engine, server: None, name, _servers: Vec::new(), runtime, clock, nonce }
     }
 }
 
-/// All keys of a server, in order.
+/// By one connection, so that calls are executed in the order in which they are sent.
+async fn open(store: &Store) -> Redis {
+    let options = StoreOptions { connections: 1, ..StoreOptions::new(PATIENCE) };
+    Redis::open(store, &options).await.unwrap()
+}
+
+/// A ring of nodes named by letters.
+pub(crate) fn ring_of(servers: &[RedisServer]) -> Ring {
+    let named = servers.iter().zip('a'..);
+    named.fold(Ring::numbered(1), |ring, (server, name)| ring.node(name, server.url()))
+}
+
+/// All keys of a server, in order, but for what it keeps of the processes that ask it.
 pub(crate) fn keys(server: &RedisServer) -> Vec<String> {
     let Reply::Array(keys) = server.command(&["KEYS", "*"]) else { panic!("KEYS answers a list") };
     let mut keys: Vec<String> = keys.iter().map(|key| key.text().to_owned()).collect();
+    keys.retain(|key| !["sg1:{control}:nodes", "sg1:{control}:epoch"].contains(&key.as_str()));
     keys.sort();
     keys
 }
@@ -212,7 +257,15 @@ pub(crate) fn ask<'a>(intent: Intent, costs: &[Costs<'a>]) -> Ask<'a> {
 }
 
 fn tier(who: u128, limit: &NamedLimit, cost: u64) -> AskTier<'_> {
-    AskTier { key: subject(who), limit, numbers: numbers(limit), cost, group: 0 }
+    AskTier {
+        key: subject(who),
+        limit,
+        numbers: numbers(limit),
+        cost,
+        group: 0,
+        attributes: 1,
+        owed: 0,
+    }
 }
 
 /// A subject by number, scattered as a hash would.

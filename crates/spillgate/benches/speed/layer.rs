@@ -1,0 +1,145 @@
+//! What the tower layer adds to a request that it allows, beside a check of the same client, in
+//! memory.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::hint::black_box;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Instant;
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response};
+use spillgate::tower::RateLimitLayer;
+use spillgate::{ByIp, HeaderStyle, Limiter, Policy};
+use tower::{Layer, Service, service_fn};
+
+use crate::Outcome;
+use crate::load::{runtime, shuffled};
+use crate::rounds::{Effort, Rounds, Run};
+use crate::table::{Budget, Row, Table, micros};
+
+pub fn beside_a_check(effort: Effort) -> Outcome {
+    let runtime = runtime();
+    let policy = Policy::from_toml(POLICY)?;
+    let limiter = runtime.block_on(Limiter::builder().policy(policy).build())?;
+    let clients = clients();
+    let texts: Vec<String> = clients.iter().map(|client| client.ip().to_string()).collect();
+
+    let check = async |client: usize| {
+        let request = spillgate::Request::new().with("ip", &texts[client]);
+        black_box(limiter.check(&request).await).allowed()
+    };
+    let bare = service_fn(served);
+    let layer = |style| {
+        let layer = RateLimitLayer::new(limiter.clone()).identify(ByIp::direct());
+        layer.headers(style).layer(service_fn(served))
+    };
+    let (ietf, plain) = (layer(HeaderStyle::Ietf), layer(HeaderStyle::None));
+
+    let rounds = Rounds::of(
+        effort,
+        &mut [
+            Box::new(|| runtime.block_on(timed(effort, check))),
+            Box::new(|| runtime.block_on(timed(effort, through(&bare, &clients)))),
+            Box::new(|| runtime.block_on(timed(effort, through(&ietf, &clients)))),
+            Box::new(|| runtime.block_on(timed(effort, through(&plain, &clients)))),
+        ],
+    );
+    let time = |name: &str, who, budget| Row {
+        measure: format!("time, {name}"),
+        ours: micros(rounds.figure(who) - rounds.figure(BARE)),
+        yardstick: micros(rounds.figure(CHECK)),
+        ratio: Some(rounds.added_ratio(who, BARE, CHECK)),
+        budget,
+    };
+
+    let counted = |calls: &dyn Fn()| allocation_counter::measure(calls).count_total;
+    let of_check = counted(&|| runtime.block_on(each(check)));
+    let of_bare = counted(&|| runtime.block_on(each(through(&bare, &clients))));
+    let of_ietf = counted(&|| runtime.block_on(each(through(&ietf, &clients))));
+    let of_plain = counted(&|| runtime.block_on(each(through(&plain, &clients))));
+    let allocations = |name: &str, count: u64| Row {
+        measure: format!("allocations, {name}"),
+        ours: per_call(count - of_bare),
+        yardstick: per_call(of_check),
+        ratio: None,
+        budget: Budget::Nothing,
+    };
+
+    let rows = vec![
+        time("ietf fields", 2, Budget::AtMost(2.0)),
+        time("no fields", 3, Budget::Nothing),
+        allocations("ietf fields", of_ietf),
+        allocations("no fields", of_plain),
+    ];
+    let title =
+        "Tower layer that allows, what it adds to a request, by address; yardstick: a check".into();
+    Ok(vec![Table { title, rows }])
+}
+
+/// µs a call, over clients in no order.
+async fn timed(effort: Effort, call: impl AsyncFn(usize) -> bool) -> Run {
+    let order = shuffled(CLIENTS);
+    let (start, mut calls, mut allowed) = (Instant::now(), 0u32, 0u32);
+    while start.elapsed() < effort.span {
+        for client in &order {
+            allowed += u32::from(call(*client as usize).await);
+            calls += 1;
+        }
+    }
+    let us = start.elapsed().as_secs_f64() * 1e6;
+    assert_eq!(allowed, calls, "the burst is made to last");
+    Run { figure: us / f64::from(calls), store_us: 0.0 }
+}
+
+/// Every client once.
+async fn each(call: impl AsyncFn(usize) -> bool) {
+    for client in 0..CLIENTS {
+        call(client as usize).await;
+    }
+}
+
+/// A request as a server would hand it on: with its peer, and a few headers.
+fn through<S, R>(service: &S, clients: &[SocketAddr]) -> impl AsyncFn(usize) -> bool
+where
+    S: Service<Request<()>, Response = Response<R>, Error = Infallible> + Clone,
+{
+    async move |client| {
+        let mut request = Request::new(());
+        request.headers_mut().insert("host", HeaderValue::from_static("localhost"));
+        request.extensions_mut().insert(clients[client]);
+        let mut service = service.clone();
+        match black_box(service.call(request).await) {
+            Ok(response) => response.status() == http::StatusCode::OK,
+            Err(never) => match never {},
+        }
+    }
+}
+
+fn served(request: Request<()>) -> Ready<Result<Response<()>, Infallible>> {
+    black_box(request);
+    let mut response = Response::new(());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    ready(Ok(response))
+}
+
+fn clients() -> Vec<SocketAddr> {
+    let address = |number: u32| Ipv4Addr::from_bits(0xCB00_7100 + number);
+    (0..CLIENTS).map(|number| (address(number), 1).into()).collect()
+}
+
+fn per_call(count: u64) -> String {
+    format!("{:.2}", count as f64 / f64::from(CLIENTS))
+}
+
+/// The contenders by place.
+const CHECK: usize = 0;
+const BARE: usize = 1;
+const CLIENTS: u32 = 1_000;
+/// Still in use at the next visit, and large enough to last.
+const POLICY: &str = r#"
+    [[rule]]
+    name = "api"
+    key = ["ip"]
+    limits = [{ quota = "10/second", burst = 100_000_000 }]
+"#;

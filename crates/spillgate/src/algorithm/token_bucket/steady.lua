@@ -1,0 +1,116 @@
+-- Decisions over token buckets in their steady state, without a cell for each tier: no record yet, or
+-- a short one that was written under the very numbers that are asked for; no receipt, no shadow rule,
+-- no clock behind. Most are of this kind, and get the same answers as from token_bucket.lua.
+--
+-- They are taken in order, up to the first that is not of this kind. What they leave in `values` is
+-- what the others load.
+
+-- A short record with its head, and the bounds of what it holds.
+local RECORD, NAMES, COUNTS = 12, 15, 65536
+
+-- What the tiers of one decision hold, one after the other: used, drained, boundary_us.
+local levels = {}
+-- The decision that read a key's value last.
+local reader = {}
+
+-- Whether the record at `from` of a value is steady, and its level then, from levels[i] on. Its limit
+-- begins at program[l].
+local function level(value, from, l, i)
+    local n, count, code = program[l + 5], program[l + 7], program[l + 9]
+    if program[l] ~= 1 or program[l + 6] ~= 1 or code == 0 or count >= COUNTS or program[l + 1] >= NAMES then
+        return false
+    end
+    if not value then
+        levels[i], levels[i + 1], levels[i + 2] = 0, 0, now
+        return true
+    end
+    if #value < from + RECORD - 1 then
+        return false
+    end
+    local head, high, low, count_then, used = struct.unpack('>I1I1I6I2I2', value, from)
+    local boundary_high = high % 16
+    local elapsed = now - boundary_high * 281474976710656 - low
+    if head ~= program[l + 1] * 16 or high - boundary_high ~= code * 16 or count_then ~= count
+        or elapsed < 0 or used > program[l + 4] then
+        return false
+    end
+    local rest = elapsed % n
+    local left = used - (elapsed - rest) / n
+    if left > 0 then
+        levels[i], levels[i + 1], levels[i + 2] = left, rest, now - rest
+    else
+        levels[i], levels[i + 1], levels[i + 2] = 0, 0, now
+    end
+    return true
+end
+
+-- Whether all tiers are steady, and whether all have room. A free decision is one of cost 0.
+local function judge(first, last, free)
+    local fits, from, i = true, 1, 1
+    for p = first, last, 4 do
+        local key, l, cost = program[p], program[p + 2], program[p + 3]
+        local value = values[key]
+        if key == program[p - 4] and p > first then
+            from = from + RECORD
+        elseif reader[key] == first then
+            return false
+        else
+            reader[key], from = first, 1
+        end
+        local ends = key ~= program[p + 4] or p == last
+        if (cost == 0) ~= free or not level(value, from, l, i)
+            or ends and value and #value >= from + RECORD then
+            return false
+        end
+        local would = levels[i] + (free and 1 or cost)
+        fits = fits and would <= program[l + 3]
+        if would >= COUNTS then
+            return false
+        end
+        i = i + 3
+    end
+    return true, fits
+end
+
+-- The record of a charged tier, and the us until it is untouched.
+local function record(l, used, i)
+    local boundary_us = levels[i + 2]
+    local low = boundary_us % 281474976710656
+    local high = program[l + 9] * 16 + (boundary_us - low) / 281474976710656
+    return struct.pack('>I1I1I6I2I2', program[l + 1] * 16, high, low, program[l + 7], used),
+        used * program[l + 5] - levels[i + 1]
+end
+
+-- The decision at program[d], if it is of this kind; whether it is.
+local function steady(d)
+    local operation, first = program[d], d + 2
+    local last = first + 4 * (program[d + 1] - 1)
+    if (operation ~= 0 and operation ~= 2) or program[last + 4] ~= 0 then
+        return false
+    end
+    local free = program[first + 3] == 0
+    local whole, fits = judge(first, last, free)
+    if not whole then
+        return false
+    end
+    local charged = fits and operation == 0 and not free
+    local value, longest_us, i = false, 0, 1
+    for p = first, last, 4 do
+        local key, l, cost = program[p], program[p + 2], program[p + 3]
+        local used = levels[i]
+        out[o] = used + (free and 1 or cost) <= program[l + 3] and 1 or 0
+        if charged then
+            used = used + cost
+            local packed, until_us = record(l, used, i)
+            value = value and value .. packed or packed
+            longest_us = until_us > longest_us and until_us or longest_us
+            if p == last or key ~= program[p + 4] then
+                values[key], fresh[key] = value, longest_us
+                value, longest_us = false, 0
+            end
+        end
+        out[o + 1], out[o + 2], out[o + 3] = used, levels[i + 1], -1
+        o, i = o + 4, i + 3
+    end
+    return true
+end

@@ -1,0 +1,151 @@
+//! What this process knows of the copies, one on each shard: what each holds, and so what it lacks.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+use super::sealed::Seal;
+use super::table::{ENTRIES_MAX, Entry, EntryId, Stamp, Table};
+use super::writing::random;
+use crate::engine::redis::control::{Exchange, Exchanged, StoredEntry};
+use crate::subject::Secret;
+
+/// The copies by their shards' names.
+#[derive(Debug)]
+pub(super) struct Copies {
+    /// Locked for a look or a note, and never across an await.
+    by_shard: Mutex<HashMap<String, Copy>>,
+    seal: Seal,
+}
+
+/// One copy as it was seen last.
+#[derive(Debug, Default)]
+struct Copy {
+    /// Empty: there was none.
+    version: Vec<u8>,
+    holds: HashMap<EntryId, Held>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    stamp: Stamp,
+    /// 0: never.
+    forget_at_us: u64,
+}
+
+impl Copies {
+    pub(super) fn new(secret: &Secret) -> Copies {
+        Copies { by_shard: Mutex::default(), seal: Seal::new(secret) }
+    }
+
+    /// What to say to a shard's copy: the writing, if there is one, else some of what it lacks.
+    pub(super) fn exchange_with(
+        &self,
+        shard: &str,
+        writing: Option<(EntryId, &Entry)>,
+        table: &Table,
+        now_us: u64,
+    ) -> Exchange {
+        let mut copies = self.by_shard.lock();
+        let copy = copies.entry(shard.to_owned()).or_default();
+        let lacked = table.entries().filter(|(id, entry)| copy.lacks(*id, entry));
+        let told = match writing {
+            Some((id, entry)) => vec![self.seal.sealed(id, entry)],
+            None => lacked.take(TOLD_MAX).map(|(id, entry)| self.seal.sealed(id, entry)).collect(),
+        };
+        let forgotten = copy.forgotten(now_us).take(TOLD_MAX).collect();
+        let seen = copy.version.clone();
+        Exchange { seen, epoch: random(), entries_max: ENTRIES_MAX, told, forgotten }
+    }
+
+    /// Takes note of what a copy answered; tells the entries that were not seen before.
+    pub(super) fn note(
+        &self,
+        shard: &str,
+        answer: &Exchanged,
+        now_us: u64,
+    ) -> Vec<(EntryId, Entry)> {
+        let mut copies = self.by_shard.lock();
+        let copy = copies.entry(shard.to_owned()).or_default();
+        if epoch(&answer.version) != epoch(&copy.version) {
+            copy.holds.clear();
+        }
+        copy.version.clone_from(&answer.version);
+        copy.holds.retain(|_, held| !held.is_forgotten(now_us));
+        answer.unseen.iter().for_each(|stored| copy.hold(stored));
+        let opened = answer.unseen.iter().filter_map(|stored| {
+            let entry = self.seal.open(stored)?;
+            Some((stored.id, entry))
+        });
+        opened.collect()
+    }
+
+    /// Whether a copy has changed since it was seen, or is not as it should be.
+    pub(super) fn wants_exchange(
+        &self,
+        shard: &str,
+        version: &[u8],
+        table: &Table,
+        now_us: u64,
+    ) -> bool {
+        let copies = self.by_shard.lock();
+        let Some(copy) = copies.get(shard) else { return true };
+        copy.version != version
+            || table.entries().any(|(id, entry)| copy.lacks(id, entry))
+            || copy.forgotten(now_us).next().is_some()
+    }
+
+    /// How many entries a copy lacks.
+    pub(super) fn lacked(&self, shard: &str, table: &Table) -> usize {
+        let copies = self.by_shard.lock();
+        let Some(copy) = copies.get(shard) else { return 0 };
+        table.entries().filter(|(id, entry)| copy.lacks(*id, entry)).count()
+    }
+
+    /// Whether a copy has this writing, or a newer one.
+    pub(super) fn has(&self, shard: &str, id: EntryId, entry: &Entry) -> bool {
+        self.by_shard.lock().get(shard).is_some_and(|copy| !copy.lacks(id, entry))
+    }
+
+    /// The shards that lack this writing.
+    pub(super) fn lacking(&self, id: EntryId, entry: &Entry) -> Vec<String> {
+        let copies = self.by_shard.lock();
+        let lacking = copies.iter().filter(|(_, copy)| copy.lacks(id, entry));
+        let mut names: Vec<String> = lacking.map(|(shard, _)| shard.clone()).collect();
+        names.sort_unstable();
+        names
+    }
+}
+
+impl Copy {
+    fn lacks(&self, id: EntryId, entry: &Entry) -> bool {
+        self.holds.get(&id).is_none_or(|held| held.stamp < entry.stamp)
+    }
+
+    fn hold(&mut self, stored: &StoredEntry) {
+        let stamp = Stamp { time_us: stored.time_us, random: stored.random };
+        let held = Held { stamp, forget_at_us: stored.forget_at_us };
+        let known = self.holds.entry(stored.id).or_insert(held);
+        // Two answers may be noted in another order than they were given.
+        if known.stamp < stamp {
+            *known = held;
+        }
+    }
+
+    fn forgotten(&self, now_us: u64) -> impl Iterator<Item = EntryId> {
+        self.holds.iter().filter(move |(_, held)| held.is_forgotten(now_us)).map(|(id, _)| *id)
+    }
+}
+
+impl Held {
+    fn is_forgotten(&self, now_us: u64) -> bool {
+        self.forget_at_us > 0 && self.forget_at_us <= now_us
+    }
+}
+
+fn epoch(version: &[u8]) -> &[u8] {
+    version.split(|byte| *byte == b':').next().unwrap_or_default()
+}
+
+/// A script call of so many entries is below a millisecond of the server's time.
+const TOLD_MAX: usize = 256;

@@ -1,0 +1,134 @@
+//! The exchange: what a copy lacks goes there, what was not seen comes here, and in the end all copies
+//! and this process know the same.
+
+use super::Written;
+#[cfg(feature = "redis")]
+use super::listing::Missed;
+use super::table::{Entry, EntryId};
+use super::writing::Control;
+#[cfg(feature = "redis")]
+use crate::engine::{Engine, Redis, StoreError};
+use crate::limiter::Inner;
+
+/// How closely to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// At the versions, and at the copies whose version changed.
+    Quick,
+    /// At every copy: keeps our idea of the store's clock, and finds what no version tells.
+    Whole,
+}
+
+#[cfg(feature = "redis")]
+impl Inner {
+    /// One exchange with every shard, to pass on a writing or else what is lacked; answers which
+    /// shards have it.
+    pub(super) async fn exchange(&self, writing: Option<(EntryId, &Entry)>) -> Written {
+        let Engine::Redis(redis) = &self.engine else { return Written::default() };
+        let answers = self.exchange_with(redis, writing, |_| true).await;
+        let mut written = Written { shards: answers.len(), missed: Vec::new() };
+        for (shard, answer) in answers {
+            let has = |(id, entry)| self.control.copies.has(&shard, id, entry);
+            let why = match answer {
+                Err(error) => error.to_string(),
+                Ok(()) if writing.is_none_or(has) => continue,
+                Ok(()) => {
+                    "it holds as many entries as it may; it gets this one when some end".into()
+                }
+            };
+            written.missed.push(Missed { shard, why });
+        }
+        written
+    }
+
+    /// Looks for what is new on any shard, and mends the copies that lack something.
+    pub(super) async fn follow(&self, look: Look) {
+        let Engine::Redis(redis) = &self.engine else { return };
+        let control = &self.control;
+        let versions = redis.copy_versions().await;
+        let mut wanting: Vec<String> = {
+            let table = control.table.lock();
+            let known =
+                versions.into_iter().filter_map(|(shard, version)| Some((shard, version.ok()?)));
+            let wants = |(shard, version): &(String, Vec<u8>)| {
+                look == Look::Whole
+                    || control.copies.wants_exchange(shard, version, &table, control.now_us())
+            };
+            known.filter(wants).map(|(shard, _)| shard).collect()
+        };
+        let mut lacked_before = usize::MAX;
+        while !wanting.is_empty() {
+            let answers =
+                self.exchange_with(redis, None, |shard| wanting.iter().any(|w| w == shard)).await;
+            let table = control.table.lock();
+            let answered = answers.into_iter().filter(|(_, answer)| answer.is_ok());
+            let lacked = answered.map(|(shard, _)| (control.copies.lacked(&shard, &table), shard));
+            let lacked: Vec<(usize, String)> = lacked.filter(|(lacked, _)| *lacked > 0).collect();
+            // A full copy takes nothing more: the next look tries again.
+            let sum = lacked.iter().map(|(lacked, _)| lacked).sum();
+            if sum >= lacked_before {
+                return;
+            }
+            lacked_before = sum;
+            wanting = lacked.into_iter().map(|(_, shard)| shard).collect();
+        }
+    }
+
+    async fn exchange_with(
+        &self,
+        redis: &Redis,
+        writing: Option<(EntryId, &Entry)>,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Vec<(String, Result<(), StoreError>)> {
+        let control = &self.control;
+        let answers = redis
+            .exchange(|shard| {
+                let table = control.table.lock();
+                let exchange =
+                    || control.copies.exchange_with(shard, writing, &table, control.now_us());
+                wanted(shard).then(exchange)
+            })
+            .await;
+        // The clock that is furthest ahead: no writing may seem older than one it follows.
+        let times = answers.iter().filter_map(|(_, answer)| Some(answer.as_ref().ok()?.now_us));
+        times.max().into_iter().for_each(|now_us| control.note_time(now_us));
+        let mut news = Vec::new();
+        let mut answered = Vec::with_capacity(answers.len());
+        for (shard, answer) in answers {
+            let noted = answer.map(|answer| {
+                news.extend(control.copies.note(&shard, &answer, control.now_us()));
+            });
+            answered.push((shard, noted));
+        }
+        control.learn(news, &self.policy);
+        answered
+    }
+}
+
+/// Where the only store is this process, there is nobody to exchange with.
+#[cfg(not(feature = "redis"))]
+impl Inner {
+    pub(super) async fn exchange(&self, _: Option<(EntryId, &Entry)>) -> Written {
+        Written::default()
+    }
+
+    pub(super) async fn follow(&self, _: Look) {}
+}
+
+impl Control {
+    /// The shards that are not known to have this writing.
+    #[cfg(feature = "redis")]
+    pub(super) fn lacking(&self, id: EntryId, entry: &Entry) -> Vec<String> {
+        self.copies.lacking(id, entry)
+    }
+
+    /// The shards that are not known to have this writing.
+    #[cfg(not(feature = "redis"))]
+    pub(super) fn lacking(&self, _: EntryId, _: &Entry) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "redis")]
+mod tests;

@@ -1,0 +1,269 @@
+//! The merge in Lua, on a real server, against the merge in Rust.
+
+use std::collections::BTreeMap;
+
+use spillgate_testkit::RedisServer;
+
+use crate::control::copies::Copies;
+use crate::control::sealed::Seal;
+use crate::control::table::{Entry, EntryId, Stamp, Table};
+use crate::control::writing::random as drawn;
+use crate::engine::redis::ShardTag;
+use crate::engine::redis::control::{Exchange, Exchanged, StoredEntry};
+use crate::policy::{Mode, RuntimeEntry};
+use crate::subject::{SHARED_SECRET, Secret};
+
+/// One copy, and a reader that follows it from version to version.
+struct Copy {
+    connection: redis::Connection,
+    place: ShardTag,
+    seal: Seal,
+}
+
+/// Entries by their names, as a test compares them.
+type Known = BTreeMap<EntryId, Entry>;
+
+impl Copy {
+    fn new(server: &RedisServer) -> Copy {
+        let client = redis::Client::open(server.url()).unwrap();
+        let connection = client.get_connection().unwrap();
+        let seal = Seal::new(&Secret::new(&SHARED_SECRET));
+        Copy { connection, place: ShardTag { name: "one".into(), tag: "control".into() }, seal }
+    }
+
+    fn exchange(
+        &mut self,
+        seen: &[u8],
+        told: &[(EntryId, Entry)],
+        forgotten: &[EntryId],
+    ) -> Exchanged {
+        let told = told.iter().map(|(id, entry)| self.seal.sealed(*id, entry)).collect();
+        let exchange = Exchange {
+            seen: seen.into(),
+            epoch: drawn(),
+            entries_max: ENTRIES,
+            told,
+            forgotten: forgotten.into(),
+        };
+        let answer = exchange.command(&self.place).query(&mut self.connection).unwrap();
+        Exchanged::of(answer).unwrap()
+    }
+
+    fn opened(&self, stored: &[StoredEntry]) -> Known {
+        stored.iter().map(|stored| (stored.id, self.seal.open(stored).unwrap())).collect()
+    }
+
+    fn command(&mut self, words: &[&str]) {
+        let mut command = redis::cmd(words[0]);
+        words[1..].iter().for_each(|word| {
+            command.arg(*word);
+        });
+        command.exec(&mut self.connection).unwrap();
+    }
+}
+
+/// What a copy must do with what it is told, said once more.
+fn tell(model: &mut Table, told: &[(EntryId, Entry)], now_us: u64) -> u64 {
+    let mut refused = 0;
+    for (id, entry) in told {
+        if entry.forget_at_us().is_some_and(|end| end <= now_us) {
+            continue;
+        }
+        if model.entry(*id).is_none() && model.entries().count() == ENTRIES {
+            refused += 1;
+            continue;
+        }
+        model.merge(*id, entry.clone());
+    }
+    refused
+}
+
+fn known(model: &Table) -> Known {
+    model.entries().map(|(id, entry)| (id, entry.clone())).collect()
+}
+
+/// Numbers out of a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+        (self.0 >> 32) % end
+    }
+}
+
+/// A writing that its numbers say all of.
+fn writing(now_us: u64, numbers: &mut Random) -> (EntryId, Entry) {
+    let id = u128::from(numbers.below(ENTRIES as u64 + 2)) << 64 | 7;
+    // Few enough that two writings are often of one instant, and some long forgotten.
+    let time_us = [now_us, now_us + 1, now_us + 2, now_us / 2][numbers.below(4) as usize];
+    let random = numbers.below(3);
+    let rule = || format!("rule {time_us} {random}").into();
+    let mode = [None, Some(Mode::Off), Some(Mode::Shadow)][random as usize];
+    let what = mode.map(|mode| RuntimeEntry::Mode { rule: rule(), mode });
+    let expires_at_us = (random == 1).then_some(time_us + 1_000_000);
+    (id, Entry { stamp: Stamp { time_us, random }, expires_at_us, what })
+}
+
+#[test]
+fn a_copy_holds_what_the_model_holds_and_a_reader_that_follows_it_misses_nothing() {
+    let server = RedisServer::start();
+    let mut copy = Copy::new(&server);
+    let mut model = Table::default();
+    let mut follower = Known::new();
+    let mut seen = Vec::new();
+    let now_us = copy.exchange(b"", &[], &[]).now_us;
+    assert!(matches!(server.command(&["DBSIZE"]).integer(), 0), "looking writes nothing");
+    let seed = drawn();
+    println!("seed {seed}");
+    let mut numbers = Random(seed);
+    for step in 0..3_000 {
+        let told: Vec<_> = (0..numbers.below(4)).map(|_| writing(now_us, &mut numbers)).collect();
+        match numbers.below(100) {
+            0 => {
+                copy.command(&["FLUSHALL"]);
+                model = Table::default();
+            }
+            1 => copy.command(&["DEL", "sg1:{control}:r"]),
+            2 => copy.command(&["HDEL", "sg1:{control}:c", "v"]),
+            3 => {
+                copy.command(&["DEL", "sg1:{control}:c"]);
+                model = Table::default();
+            }
+            _ => {}
+        }
+        let before = known(&model);
+        let refused = tell(&mut model, &told, now_us);
+        let whole = copy.exchange(b"", &told, &[]);
+        let context = format!("step {step}: told {told:?}");
+        assert_eq!(whole.refused, refused, "{context}");
+        assert_eq!(copy.opened(&whole.unseen), known(&model), "{context}, before {before:?}");
+        if numbers.below(3) == 0 {
+            let news = copy.exchange(&seen, &[], &[]);
+            if epoch(&news.version) != epoch(&seen) {
+                follower.clear();
+            }
+            follower.extend(copy.opened(&news.unseen));
+            seen = news.version;
+            assert_eq!(follower, known(&model), "{context}, the follower");
+        }
+    }
+}
+
+#[test]
+fn a_copy_forgets_what_it_is_told_to_only_when_it_is_time_by_its_own_clock() {
+    let server = RedisServer::start();
+    let mut copy = Copy::new(&server);
+    let now_us = copy.exchange(b"", &[], &[]).now_us;
+    let entry =
+        |time_us| Entry { stamp: Stamp { time_us, random: 0 }, expires_at_us: None, what: None };
+    let (fresh, old) = (entry(now_us), entry(now_us - WEEK_US + 300_000));
+    let told = [(1, fresh.clone()), (2, old)];
+    assert_eq!(copy.exchange(b"", &told, &[]).unseen.len(), 2);
+    assert_eq!(copy.exchange(b"", &[], &[1, 2, 3]).unseen.len(), 2, "it is not time");
+    let only_fresh: Known = [(1, fresh)].into();
+    for _ in 0..1_000 {
+        let unseen = copy.exchange(b"", &[], &[1, 2, 3]).unseen;
+        if copy.opened(&unseen) == only_fresh {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("ten seconds on, the old entry is still there");
+}
+
+/// A process, as far as it exchanges.
+struct Node {
+    table: Table,
+    copies: Copies,
+}
+
+impl Node {
+    fn new() -> Node {
+        let copies = Copies::new(&Secret::new(&SHARED_SECRET));
+        Node { table: Table::default(), copies }
+    }
+
+    /// One exchange with a shard in reach.
+    fn meet(&mut self, name: &str, shard: &mut Copy, writing: Option<&(EntryId, Entry)>) {
+        let writing = writing.map(|(id, entry)| (*id, entry));
+        let exchange = self.copies.exchange_with(name, writing, &self.table, 0);
+        let answer = exchange.command(&shard.place).query(&mut shard.connection).unwrap();
+        let news = self.copies.note(name, &Exchanged::of(answer).unwrap(), 0);
+        news.into_iter().for_each(|(id, entry)| {
+            self.table.merge(id, entry);
+        });
+    }
+}
+
+/// Processes and shards that reach each other by chance, are restarted and flushed: nothing that
+/// any of them still knows is lost, and in the end all know the same.
+#[test]
+fn what_anybody_knows_everybody_knows_in_the_end() {
+    let servers = [RedisServer::start(), RedisServer::start()];
+    let mut shards = servers.each_ref().map(Copy::new);
+    let names = ["one", "two"];
+    let mut nodes = [Node::new(), Node::new(), Node::new()];
+    let now_us = shards[0].exchange(b"", &[], &[]).now_us;
+    let seed = drawn();
+    println!("seed {seed}");
+    let mut numbers = Random(seed);
+    for round in 0..200 {
+        for step in 0..20 {
+            let node = numbers.below(3) as usize;
+            let shard = numbers.below(2) as usize;
+            match numbers.below(20) {
+                0 => nodes[node] = Node::new(),
+                1 => shards[shard].command(&["FLUSHALL"]),
+                2 => shards[shard].command(&["DEL", "sg1:{control}:r"]),
+                3..=9 => {
+                    let id = u128::from(numbers.below(9));
+                    // Each writing is another, and none is ever forgotten.
+                    let stamp =
+                        Stamp { time_us: now_us + numbers.below(100), random: round * 20 + step };
+                    let mode = [Mode::Off, Mode::Shadow][numbers.below(2) as usize];
+                    let what = Some(RuntimeEntry::Mode { rule: "api".into(), mode });
+                    let writing = (id, Entry { stamp, expires_at_us: None, what });
+                    nodes[node].meet(names[shard], &mut shards[shard], Some(&writing));
+                }
+                _ => nodes[node].meet(names[shard], &mut shards[shard], None),
+            }
+        }
+        let mut all = Table::default();
+        for node in &nodes {
+            known(&node.table).into_iter().for_each(|(id, entry)| {
+                all.merge(id, entry);
+            });
+        }
+        for shard in &mut shards {
+            let held = shard.exchange(b"", &[], &[]).unseen;
+            shard.opened(&held).into_iter().for_each(|(id, entry)| {
+                all.merge(id, entry);
+            });
+        }
+        // To each shard from all, to all from each, and what one brought in between to the others.
+        for _ in 0..3 {
+            for node in &mut nodes {
+                for (name, shard) in names.iter().zip(&mut shards) {
+                    node.meet(name, shard, None);
+                }
+            }
+        }
+        for (node, number) in nodes.iter().zip(0..) {
+            assert_eq!(known(&node.table), known(&all), "round {round}, node {number}");
+            let lacking = all.entries().flat_map(|(id, entry)| node.copies.lacking(id, entry));
+            assert_eq!(lacking.collect::<Vec<_>>(), Vec::<String>::new(), "round {round}");
+        }
+        for shard in &mut shards {
+            let held = shard.exchange(b"", &[], &[]).unseen;
+            assert_eq!(shard.opened(&held), known(&all), "round {round}");
+        }
+    }
+}
+
+fn epoch(version: &[u8]) -> &[u8] {
+    version.split(|byte| *byte == b':').next().unwrap()
+}
+
+const ENTRIES: usize = 5;
+const WEEK_US: u64 = 7 * 86_400_000_000;

@@ -1,0 +1,245 @@
+//! What an entry says, sealed with the secret: a store can keep it and pass it on, and tells nobody
+//! who is meant. A writing is always sealed alike, so it can be sealed anew for a copy that lost it.
+
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+
+use super::table::{Entry, EntryId, Stamp};
+use crate::engine::redis::control::StoredEntry;
+use crate::limit::LimitSpec;
+use crate::policy::{Mode, RuntimeEntry, Subject};
+use crate::subject::{Encoding, Secret};
+
+/// Seals and opens.
+pub(super) struct Seal(XChaCha20Poly1305);
+
+impl Seal {
+    pub(super) fn new(secret: &Secret) -> Seal {
+        Seal(XChaCha20Poly1305::new(&secret.derived(b"entries set while running").into()))
+    }
+
+    pub(super) fn sealed(&self, id: EntryId, entry: &Entry) -> StoredEntry {
+        let Stamp { time_us, random } = entry.stamp;
+        let forget_at_us = entry.forget_at_us().unwrap_or(0);
+        let mut stored = StoredEntry { id, time_us, random, forget_at_us, sealed: Vec::new() };
+        let msg = encoded(entry);
+        let payload = Payload { msg: msg.as_bytes(), aad: &bound_to(&stored) };
+        let sealed = self.0.encrypt(&nonce(&stored), payload);
+        stored.sealed = sealed.expect("an entry is far below the cipher's 256 GiB");
+        stored
+    }
+
+    /// Nothing if it was sealed with another secret, by a later version, or by somebody else.
+    pub(super) fn open(&self, stored: &StoredEntry) -> Option<Entry> {
+        let payload = Payload { msg: &stored.sealed, aad: &bound_to(stored) };
+        let opened = self.0.decrypt(&nonce(stored), payload).ok()?;
+        let stamp = Stamp { time_us: stored.time_us, random: stored.random };
+        decoded(&opened, stamp)
+    }
+}
+
+impl std::fmt::Debug for Seal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Seal(..)")
+    }
+}
+
+/// Never twice under one secret for different texts: no two writings have the same stamp.
+fn nonce(stored: &StoredEntry) -> XNonce {
+    let mut nonce = XNonce::default();
+    let parts = [stored.time_us, stored.random, stored.id as u64].map(u64::to_be_bytes);
+    nonce.copy_from_slice(parts.as_flattened());
+    nonce
+}
+
+/// What the store can read, and cannot change or put elsewhere.
+fn bound_to(stored: &StoredEntry) -> Vec<u8> {
+    let numbers = [stored.time_us, stored.random, stored.forget_at_us].map(u64::to_be_bytes);
+    [&stored.id.to_be_bytes(), numbers.as_flattened()].concat()
+}
+
+fn encoded(entry: &Entry) -> Encoding {
+    let mut text = Encoding::new();
+    text.part(&entry.expires_at_us.unwrap_or(0).to_le_bytes());
+    match &entry.what {
+        None => text.part(TAKEN_BACK),
+        Some(RuntimeEntry::Mode { rule, mode }) => {
+            [MODE, rule.as_bytes(), mode.name().as_bytes()].iter().for_each(|part| text.part(part));
+        }
+        Some(RuntimeEntry::Generation { rule, number }) => {
+            let number = number.to_le_bytes();
+            [GENERATION, rule.as_bytes(), &number].iter().for_each(|part| text.part(part));
+        }
+        Some(RuntimeEntry::Override { rule, subject, limits }) => {
+            [OVERRIDE, rule.as_bytes(), &(subject.len() as u64).to_le_bytes()]
+                .iter()
+                .for_each(|part| text.part(part));
+            for (attribute, value) in subject {
+                text.part(attribute.as_bytes());
+                text.part(value);
+            }
+            limits.iter().for_each(|limit| encode_limit(limit, &mut text));
+        }
+    }
+    text
+}
+
+fn encode_limit(limit: &LimitSpec, text: &mut Encoding) {
+    let LimitSpec { quota, algorithm, burst, name, unit, time_zone, hold } = limit;
+    text.part(quota.as_bytes());
+    text.part(burst.map(u64::to_le_bytes).as_ref().map_or(&[], |burst| burst));
+    for field in [algorithm, name, unit, time_zone, hold] {
+        // None of these is ever empty where it makes sense.
+        text.part(field.as_deref().unwrap_or_default().as_bytes());
+    }
+}
+
+fn decoded(text: &[u8], stamp: Stamp) -> Option<Entry> {
+    let mut parts = Parts(text);
+    let expires_at_us = Some(parts.number()?).filter(|end| *end > 0);
+    let kind = parts.next()?;
+    let what = match kind {
+        TAKEN_BACK => None,
+        MODE => {
+            Some(RuntimeEntry::Mode { rule: parts.text()?, mode: Mode::named(&parts.text()?)? })
+        }
+        GENERATION => {
+            Some(RuntimeEntry::Generation { rule: parts.text()?, number: parts.number()? })
+        }
+        OVERRIDE => {
+            let rule = parts.text()?;
+            let count = parts.number()?;
+            let subject: Option<Subject> =
+                (0..count).map(|_| Some((parts.text()?, parts.next()?.into()))).collect();
+            let mut limits = Vec::new();
+            while !parts.0.is_empty() {
+                limits.push(parts.limit()?);
+            }
+            Some(RuntimeEntry::Override { rule, subject: subject?, limits })
+        }
+        _ => return None,
+    };
+    parts.0.is_empty().then_some(Entry { stamp, expires_at_us, what })
+}
+
+/// What is left of an encoding.
+struct Parts<'t>(&'t [u8]);
+
+impl<'t> Parts<'t> {
+    fn next(&mut self) -> Option<&'t [u8]> {
+        let (length, rest) = self.0.split_first_chunk()?;
+        let (part, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        self.0 = rest;
+        Some(part)
+    }
+
+    fn text(&mut self) -> Option<Box<str>> {
+        std::str::from_utf8(self.next()?).ok().map(Into::into)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        self.next()?.try_into().ok().map(u64::from_le_bytes)
+    }
+
+    fn limit(&mut self) -> Option<LimitSpec> {
+        let quota = self.text()?.into();
+        let burst = match self.next()? {
+            [] => None,
+            burst => Some(u64::from_le_bytes(burst.try_into().ok()?)),
+        };
+        let mut field = || Some(Some(String::from(self.text()?)).filter(|text| !text.is_empty()));
+        let [algorithm, name, unit, time_zone, hold] =
+            [field()?, field()?, field()?, field()?, field()?];
+        Some(LimitSpec { quota, algorithm, burst, name, unit, time_zone, hold })
+    }
+}
+
+// These are stored: they never change, and what is new gets a new one.
+const TAKEN_BACK: &[u8] = b"-";
+const MODE: &[u8] = b"mode";
+const GENERATION: &[u8] = b"generation";
+const OVERRIDE: &[u8] = b"override";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::subject::SHARED_SECRET;
+    use proptest::prelude::*;
+
+    fn limit() -> impl Strategy<Value = LimitSpec> {
+        let text = || prop::option::of("[a-z]{1,9}");
+        ("[ -~]{0,9}", prop::option::of(any::<u64>()), text(), text(), text(), text(), text())
+            .prop_map(|(quota, burst, algorithm, name, unit, time_zone, hold)| LimitSpec {
+                quota,
+                algorithm,
+                burst,
+                name,
+                unit,
+                time_zone,
+                hold,
+            })
+    }
+
+    fn what() -> impl Strategy<Value = Option<RuntimeEntry>> {
+        let rule = || "[a-z]{1,9}".prop_map(Box::<str>::from);
+        let pair =
+            ("[a-z]{1,9}", any::<Vec<u8>>()).prop_map(|(name, value)| (name.into(), value.into()));
+        let subject = prop::collection::vec(pair, 0..4).prop_map(Subject::from);
+        let modes = prop::sample::select(vec![Mode::Enforce, Mode::Shadow, Mode::Off]);
+        prop_oneof![
+            Just(None),
+            (rule(), modes).prop_map(|(rule, mode)| Some(RuntimeEntry::Mode { rule, mode })),
+            (rule(), any::<u64>())
+                .prop_map(|(rule, number)| Some(RuntimeEntry::Generation { rule, number })),
+            (rule(), subject, prop::collection::vec(limit(), 0..4)).prop_map(
+                |(rule, subject, limits)| Some(RuntimeEntry::Override { rule, subject, limits })
+            ),
+        ]
+    }
+
+    fn entry() -> impl Strategy<Value = Entry> {
+        (0u64..1 << 50, 0u64..1 << 48, prop::option::of(1u64..1 << 50), what()).prop_map(
+            |(time_us, random, expires_at_us, what)| Entry {
+                stamp: Stamp { time_us, random },
+                expires_at_us,
+                what,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_sealed_opens_as_it_was_and_is_sealed_alike(id: u128, entry in entry()) {
+            let seal = Seal::new(&Secret::new(&SHARED_SECRET));
+            let stored = seal.sealed(id, &entry);
+            prop_assert_eq!(seal.sealed(id, &entry), stored.clone());
+            prop_assert_eq!(seal.open(&stored), Some(entry));
+        }
+
+        #[test]
+        fn a_flipped_bit_anywhere_and_another_secret_open_nothing(
+            id: u128, entry in entry(), bit: prop::sample::Index
+        ) {
+            let seal = Seal::new(&Secret::new(&SHARED_SECRET));
+            let stored = seal.sealed(id, &entry);
+            prop_assert_eq!(Seal::new(&Secret::new(&[7; 16])).open(&stored), None);
+            let mut flipped = stored.clone();
+            let bit = bit.index(stored.sealed.len() * 8);
+            flipped.sealed[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(seal.open(&flipped), None);
+            for moved in [
+                StoredEntry { id: id ^ 1, ..stored.clone() },
+                StoredEntry { time_us: stored.time_us + 1, ..stored.clone() },
+                StoredEntry { random: stored.random + 1, ..stored.clone() },
+                StoredEntry { forget_at_us: stored.forget_at_us + 1, ..stored.clone() },
+            ] {
+                prop_assert_eq!(seal.open(&moved), None);
+            }
+        }
+
+        #[test]
+        fn bytes_of_anybodys_are_read_or_not_without_a_panic(text: Vec<u8>) {
+            let _ = decoded(&text, Stamp::default());
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The entries that a process knows. Every copy, here and in each shard, is a join: of two writings
+//! of one entry the newer stays, in whatever order and however often they arrive.
+
+use std::collections::HashMap;
+
+use crate::policy::{RuntimeEntry, WhyNot};
+use crate::subject::{Encoding, Secret};
+
+/// One entry's name: a keyed hash of what it is about, so that it tells nobody.
+pub(crate) type EntryId = u128;
+
+/// When an entry was written, and a random number that tells two writings of one instant apart. No
+/// two writings have the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Stamp {
+    pub(crate) time_us: u64,
+    pub(crate) random: u64,
+}
+
+/// One writing of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) stamp: Stamp,
+    /// When it ends by itself.
+    pub(crate) expires_at_us: Option<u64>,
+    /// What is set; nothing: it was taken back.
+    pub(crate) what: Option<RuntimeEntry>,
+}
+
+/// All entries by their names.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    entries: HashMap<EntryId, Entry>,
+    /// Whether those last published hold.
+    held: HashMap<EntryId, Result<(), WhyNot>>,
+    /// When the next of those published expires.
+    next_expiry_us: Option<u64>,
+}
+
+impl Entry {
+    /// Whether it says something now: neither taken back nor expired.
+    pub(crate) fn is_live(&self, now_us: u64) -> bool {
+        self.what.is_some() && self.expires_at_us.is_none_or(|end| now_us < end)
+    }
+
+    /// From when on nobody needs to know of it any more: every copy of an older writing has met it
+    /// by then.
+    pub(crate) fn forget_at_us(&self) -> Option<u64> {
+        let end = match (&self.what, self.expires_at_us) {
+            (Some(_), end) => end?,
+            (None, _) => self.stamp.time_us,
+        };
+        Some(end.saturating_add(REMEMBERED_US))
+    }
+
+    fn is_forgotten(&self, now_us: u64) -> bool {
+        self.forget_at_us().is_some_and(|end| end <= now_us)
+    }
+}
+
+impl Table {
+    /// Takes an entry in, unless a newer writing of it is known; answers whether it was news.
+    pub(crate) fn merge(&mut self, id: EntryId, entry: Entry) -> bool {
+        if self.entries.get(&id).is_some_and(|known| known.stamp >= entry.stamp) {
+            return false;
+        }
+        self.entries.insert(id, entry);
+        true
+    }
+
+    pub(crate) fn entry(&self, id: EntryId) -> Option<&Entry> {
+        self.entries.get(&id)
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (EntryId, &Entry)> {
+        self.entries.iter().map(|(id, entry)| (*id, entry))
+    }
+
+    /// The entries that say something now, in the order in which they were written.
+    pub(crate) fn live(&self, now_us: u64) -> Vec<(EntryId, &Entry)> {
+        let mut live: Vec<_> = self.entries().filter(|(_, entry)| entry.is_live(now_us)).collect();
+        live.sort_unstable_by_key(|(id, entry)| (entry.stamp, *id));
+        live
+    }
+
+    /// A stamp for now that every writing known here is older than, clocks stepped back or not.
+    pub(crate) fn stamp(&self, now_us: u64, random: u64) -> Stamp {
+        let newest = self.entries.values().map(|entry| entry.stamp.time_us).max();
+        let time_us = now_us.max(newest.map_or(0, |newest| newest.saturating_add(1)));
+        Stamp { time_us, random }
+    }
+
+    /// Whether there is room for an entry of this name.
+    pub(crate) fn has_room_for(&self, id: EntryId) -> bool {
+        self.entries.len() < ENTRIES_MAX || self.entries.contains_key(&id)
+    }
+
+    /// Forgets what nobody needs to know of any more.
+    pub(crate) fn forget(&mut self, now_us: u64) {
+        self.entries.retain(|_, entry| !entry.is_forgotten(now_us));
+    }
+
+    /// Notes what became of the live entries.
+    pub(crate) fn published(
+        &mut self,
+        held: impl Iterator<Item = (EntryId, Result<(), WhyNot>)>,
+        now_us: u64,
+    ) {
+        self.forget(now_us);
+        let live = self.entries.values().filter(|entry| entry.is_live(now_us));
+        self.next_expiry_us = live.filter_map(|entry| entry.expires_at_us).min();
+        self.held = held.collect();
+    }
+
+    /// Whether something published has expired since.
+    pub(crate) fn is_outdated(&self, now_us: u64) -> bool {
+        self.next_expiry_us.is_some_and(|end| end <= now_us)
+    }
+
+    /// Whether time alone will change what is published.
+    pub(crate) fn will_expire(&self) -> bool {
+        self.next_expiry_us.is_some()
+    }
+
+    /// Why a published entry does not hold.
+    pub(crate) fn why_not(&self, id: EntryId) -> Option<&WhyNot> {
+        self.held.get(&id)?.as_ref().err()
+    }
+}
+
+/// The name of an entry, by what it is about.
+pub(crate) fn id_of(what: &RuntimeEntry, secret: &Secret) -> EntryId {
+    let mut encoding = Encoding::new();
+    encoding.part(ABOUT);
+    let kind: &[u8] = match what {
+        RuntimeEntry::Override { .. } => b"override",
+        RuntimeEntry::Mode { .. } => b"mode",
+        RuntimeEntry::Generation { .. } => b"generation",
+    };
+    encoding.part(kind);
+    encoding.part(what.rule().as_bytes());
+    if let RuntimeEntry::Override { subject, .. } = what {
+        for (attribute, value) in subject {
+            encoding.part(attribute.as_bytes());
+            encoding.part(value);
+        }
+    }
+    secret.hash(&encoding)
+}
+
+/// No rule's subject begins so: `#` is in no domain's name of a sane mind, and the hash has 128 bits.
+const ABOUT: &[u8] = b"#control";
+/// Read by every process when it starts: a few megabytes. Ten thousand blocked addresses are many.
+pub(crate) const ENTRIES_MAX: usize = 10_000;
+/// A shard that was away for longer may bring back what was taken back meanwhile.
+const REMEMBERED_US: u64 = 7 * 24 * 60 * 60 * 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Mode;
+    use proptest::prelude::*;
+
+    /// A writing of one of a few entries; the stamp says all of it, as stamps do.
+    fn writing(id: u8, time_us: u64, random: u64) -> (EntryId, Entry) {
+        let mode = [None, Some(Mode::Off), Some(Mode::Shadow)][(random % 3) as usize];
+        let rule = || format!("rule {id}").into();
+        let what = mode.map(|mode| RuntimeEntry::Mode { rule: rule(), mode });
+        let expires_at_us = time_us.is_multiple_of(2).then_some(time_us + random);
+        let stamp = Stamp { time_us, random };
+        (EntryId::from(id), Entry { stamp, expires_at_us, what })
+    }
+
+    fn writings() -> impl Strategy<Value = Vec<(EntryId, Entry)>> {
+        prop::collection::vec((0u8..4, 0u64..6, 0u64..4), 0..24).prop_map(|all| {
+            all.into_iter().map(|(id, time_us, random)| writing(id, time_us, random)).collect()
+        })
+    }
+
+    fn joined<'a>(writings: impl IntoIterator<Item = &'a (EntryId, Entry)>) -> Table {
+        let mut table = Table::default();
+        for (id, entry) in writings {
+            table.merge(*id, entry.clone());
+        }
+        table
+    }
+
+    proptest! {
+        #[test]
+        fn copies_that_met_the_same_writings_are_equal(
+            all in writings(), other in writings(), cut: prop::sample::Index
+        ) {
+            let together = joined(all.iter().chain(&other));
+            // Commutative: the others first.
+            prop_assert_eq!(&joined(other.iter().chain(&all)).entries, &together.entries);
+            // Idempotent: everything twice.
+            prop_assert_eq!(&joined(all.iter().chain(&other).chain(&all)).entries, &together.entries);
+            // Associative: two copies joined first, whatever each of them met.
+            let (head, tail) = other.split_at(cut.index(other.len() + 1));
+            let (left, right) = (joined(all.iter().chain(head)), joined(tail));
+            let two: Vec<_> = [&left, &right]
+                .iter()
+                .flat_map(|table| table.entries().map(|(id, entry)| (id, entry.clone())))
+                .collect();
+            prop_assert_eq!(&joined(&two).entries, &together.entries);
+        }
+
+        #[test]
+        fn the_newest_writing_wins_deletions_too(all in writings()) {
+            let table = joined(&all);
+            for id in 0..4 {
+                let newest = all.iter().filter(|(known, _)| *known == id).max_by_key(|(_, e)| e.stamp);
+                prop_assert_eq!(table.entry(id), newest.map(|(_, entry)| entry));
+                let deleted = newest.is_none_or(|(_, entry)| entry.what.is_none());
+                prop_assert!(!deleted || table.live(0).iter().all(|(live, _)| *live != id));
+            }
+        }
+    }
+
+    #[test]
+    fn what_expired_or_was_taken_back_is_remembered_for_a_while() {
+        let mut table = Table::default();
+        let mode = Some(RuntimeEntry::Mode { rule: "api".into(), mode: Mode::Off });
+        let stamp = Stamp { time_us: 100, random: 0 };
+        table.merge(1, Entry { stamp, expires_at_us: Some(500), what: mode.clone() });
+        table.merge(2, Entry { stamp, expires_at_us: None, what: None });
+        table.merge(3, Entry { stamp, expires_at_us: None, what: mode });
+        let ids = |table: &Table, now_us| -> Vec<_> {
+            table.live(now_us).into_iter().map(|(id, _)| id).collect()
+        };
+        assert_eq!((ids(&table, 499), ids(&table, 500)), (vec![1, 3], vec![3]));
+        for (now_us, known) in
+            [(500, 3), (100 + REMEMBERED_US, 2), (500 + REMEMBERED_US, 1), (u64::MAX, 1)]
+        {
+            table.published(std::iter::empty(), now_us);
+            assert_eq!(table.entries.len(), known, "at {now_us}");
+        }
+    }
+
+    #[test]
+    fn a_full_table_takes_only_what_it_knows() {
+        let mut table = Table::default();
+        let (_, entry) = writing(1, 1, 1);
+        for id in 0..ENTRIES_MAX as u128 {
+            assert!(table.has_room_for(id));
+            table.merge(id, entry.clone());
+        }
+        assert!(table.has_room_for(7) && !table.has_room_for(ENTRIES_MAX as u128));
+    }
+
+    #[test]
+    fn a_stamp_is_newer_than_all_known_though_the_clock_steps_back() {
+        let mut table = Table::default();
+        let (id, entry) = writing(1, 1_000, 1);
+        table.merge(id, entry);
+        assert_eq!(table.stamp(10, 7), Stamp { time_us: 1_001, random: 7 });
+        assert_eq!(table.stamp(5_000, 7), Stamp { time_us: 5_000, random: 7 });
+    }
+}

@@ -1,0 +1,333 @@
+//! A Redis Cluster: our own map of slots, kept true by what its nodes answer. A client that follows
+//! by itself would send a call again after a broken connection, and charge twice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ::redis::{RedisConnectionInfo, Value};
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_rustls::TlsConnector;
+
+use super::address::{Address, At, Host};
+use super::failure::{Failure, NotHere};
+use super::jitter::{jittered, random};
+use super::link::Manner;
+use super::server::Server;
+use super::shard::Shard;
+use super::slot::SLOTS;
+use super::topology::{LATER, Route, pause};
+use crate::error::BuildError;
+use crate::time::Deadline;
+
+/// The nodes of a Cluster, and who owns which slot.
+#[derive(Clone, Debug)]
+pub(super) struct Cluster {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Asked when no primary that is known answers.
+    seeds: Vec<Arc<Shard>>,
+    nodes: Nodes,
+    map: ArcSwap<Map>,
+    /// Held while the map is changed.
+    changing: Mutex<()>,
+    /// Whether somebody is asking who owns what, or has just done so.
+    refreshing: AtomicBool,
+    refreshed: Notify,
+}
+
+/// How every node is reached.
+struct Nodes {
+    login: RedisConnectionInfo,
+    secured: bool,
+    tls: TlsConnector,
+    connections: usize,
+}
+
+/// Who owns which slot.
+#[derive(Clone, Debug)]
+struct Map {
+    /// By slot, the owner's place in `shards`.
+    owners: Vec<Option<u16>>,
+    shards: Vec<(Host, Arc<Shard>)>,
+}
+
+impl Cluster {
+    /// A cluster of which some nodes are known.
+    pub(super) fn new(
+        seeds: &[String],
+        tls: &TlsConnector,
+        connections: usize,
+    ) -> Result<Cluster, BuildError> {
+        let wrong =
+            |url: &str, why: &str| BuildError::StoreUrl { url: url.into(), why: why.into() };
+        let addresses: Vec<Address> =
+            seeds.iter().map(|url| Address::parse(url)).collect::<Result<_, _>>()?;
+        let Some(first) = addresses.first() else {
+            return Err(wrong("", "a cluster needs the address of one node at least"));
+        };
+        let nodes = Nodes {
+            login: first.login.clone(),
+            secured: matches!(first.at, At::Tls(_)),
+            tls: tls.clone(),
+            connections,
+        };
+        for address in &addresses {
+            let shown = address.at.to_string();
+            if address.login.db() != 0 {
+                return Err(wrong(&shown, "a cluster has database 0 only; leave the number out"));
+            }
+            if matches!(address.at, At::Unix(_)) {
+                return Err(wrong(
+                    &shown,
+                    "the nodes of a cluster name each other by host and port; give these",
+                ));
+            }
+        }
+        let shared = Shared {
+            seeds: addresses.into_iter().map(|address| nodes.shard(address, 1)).collect(),
+            nodes,
+            map: ArcSwap::from_pointee(Map {
+                owners: vec![None; usize::from(SLOTS)],
+                shards: Vec::new(),
+            }),
+            changing: Mutex::new(()),
+            refreshing: AtomicBool::new(false),
+            refreshed: Notify::new(),
+        };
+        Ok(Cluster { shared: Arc::new(shared) })
+    }
+
+    /// Asks who owns what, and connects to them, for a moment.
+    pub(super) async fn warm_up(&self) {
+        // Absent, the cluster is an outage, and found out by the first decision.
+        let _ = Deadline::after(ASK).bound(self.shared.refresh_now()).await;
+        let shards = self.shards();
+        futures_util::future::join_all(shards.iter().map(|(_, s)| s.link().warm_up())).await;
+    }
+
+    /// The owner of a slot, as far as we know.
+    pub(super) fn route(&self, slot: u16) -> Result<Route, Failure> {
+        if let Some(shard) = self.shared.map.load().owner(slot) {
+            return Ok(Route { shard, manner: Manner::Plainly });
+        }
+        self.refresh_soon();
+        Err(Failure::NotSent(format!("nobody is known to own slot {slot}")))
+    }
+
+    /// Whom to ask after a call that did not run; the failure again, where nobody can help.
+    pub(super) async fn next_route(
+        &self,
+        slot: u16,
+        tried: &Route,
+        failure: Failure,
+        deadline: Deadline,
+    ) -> Result<Route, Failure> {
+        match &failure {
+            Failure::NotHere(NotHere::Moved { slot, to }, _) => {
+                self.refresh_soon();
+                Ok(Route { shard: self.shared.moved(*slot, to, tried), manner: Manner::Plainly })
+            }
+            Failure::NotHere(NotHere::Ask(to), _) => {
+                Ok(Route { shard: self.shared.known(to, tried), manner: Manner::Asking })
+            }
+            Failure::NotHere(NotHere::HalfMoved, _) => {
+                pause(deadline).await;
+                Ok(tried.clone())
+            }
+            Failure::NotHere(NotHere::Later | NotHere::ReadOnly, _) => {
+                let refreshed = self.shared.refreshed.notified();
+                self.refresh_soon();
+                let soon = async { tokio::time::timeout(jittered(LATER), refreshed).await };
+                let _ = deadline.bound(soon).await;
+                self.route(slot)
+            }
+            Failure::Unknown(_) | Failure::NotSent(_) => {
+                // Its replica may have taken over.
+                self.refresh_soon();
+                Err(failure)
+            }
+            _ => Err(failure),
+        }
+    }
+
+    /// Every primary that owns slots, with the first of these.
+    pub(super) fn shards(&self) -> Vec<(u16, Arc<Shard>)> {
+        let map = self.shared.map.load();
+        let first_slot = |place: usize| {
+            map.owners.iter().position(|owner| owner.is_some_and(|o| usize::from(o) == place))
+        };
+        let shards = map.shards.iter().enumerate();
+        shards
+            .filter_map(|(place, (_, shard))| Some((first_slot(place)? as u16, Arc::clone(shard))))
+            .collect()
+    }
+
+    /// Asks who owns what in the background, unless somebody does or just did.
+    fn refresh_soon(&self) {
+        if self.shared.refreshing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let refreshing = Refreshing(Arc::clone(&self.shared));
+        tokio::spawn(async move {
+            refreshing.0.refresh_now().await;
+            tokio::time::sleep(REST + jittered(REST)).await;
+        });
+    }
+}
+
+impl Shared {
+    /// Asks one node after another, beginning with any, until one knows who owns what.
+    async fn refresh_now(&self) {
+        let known: Vec<Arc<Shard>> =
+            self.map.load().shards.iter().map(|(_, shard)| Arc::clone(shard)).collect();
+        let first = random() as usize;
+        let turned = |shards: &[Arc<Shard>], turn: usize| {
+            Arc::clone(&shards[first.wrapping_add(turn) % shards.len()])
+        };
+        let primaries = (0..known.len()).map(|turn| turned(&known, turn));
+        let seeds = (0..self.seeds.len()).map(|turn| turned(&self.seeds, turn));
+        for shard in primaries.chain(seeds) {
+            let mut slots = ::redis::cmd("CLUSTER");
+            slots.arg("SLOTS");
+            let answer = shard.command(&slots, Deadline::after(ASK)).await;
+            let Some(ranges) = answer.ok().and_then(|answer| ranges(answer, shard.link().host()))
+            else {
+                continue;
+            };
+            self.take_over(&ranges);
+            self.refreshed.notify_waiters();
+            return;
+        }
+    }
+
+    fn take_over(&self, ranges: &[Range]) {
+        let _changing = self.changing.lock();
+        let old = self.map.load();
+        let mut map = Map { owners: vec![None; usize::from(SLOTS)], shards: Vec::new() };
+        for range in ranges {
+            let owner = map.place_of(&range.owner, || {
+                old.known(&range.owner).unwrap_or_else(|| self.nodes.shard_at(&range.owner))
+            });
+            let slots = usize::from(range.first)..=usize::from(range.last.min(SLOTS - 1));
+            map.owners[slots].fill(Some(owner));
+        }
+        self.map.store(Arc::new(map));
+    }
+
+    /// Notes who owns a slot now, ahead of the whole map.
+    fn moved(&self, slot: u16, to: &Host, tried: &Route) -> Arc<Shard> {
+        let shard = self.known(to, tried);
+        let _changing = self.changing.lock();
+        let mut map = Map::clone(&self.map.load());
+        let owner = map.place_of(&at(to, tried.shard.link().host()), || Arc::clone(&shard));
+        if let Some(place) = map.owners.get_mut(usize::from(slot)) {
+            *place = Some(owner);
+        }
+        self.map.store(Arc::new(map));
+        shard
+    }
+
+    /// A node by its address; one that names none is the one that answered.
+    fn known(&self, host: &Host, tried: &Route) -> Arc<Shard> {
+        let host = at(host, tried.shard.link().host());
+        self.map.load().known(&host).unwrap_or_else(|| self.nodes.shard_at(&host))
+    }
+}
+
+impl Map {
+    fn owner(&self, slot: u16) -> Option<Arc<Shard>> {
+        let place = (*self.owners.get(usize::from(slot))?)?;
+        Some(Arc::clone(&self.shards[usize::from(place)].1))
+    }
+
+    fn known(&self, host: &Host) -> Option<Arc<Shard>> {
+        let found = self.shards.iter().find(|(known, _)| known == host);
+        found.map(|(_, shard)| Arc::clone(shard))
+    }
+
+    fn place_of(&mut self, host: &Host, shard: impl FnOnce() -> Arc<Shard>) -> u16 {
+        let known = self.shards.iter().position(|(known, _)| known == host);
+        let place = known.unwrap_or_else(|| {
+            self.shards.push((host.clone(), shard()));
+            self.shards.len() - 1
+        });
+        place as u16
+    }
+}
+
+impl Nodes {
+    fn shard_at(&self, host: &Host) -> Arc<Shard> {
+        let at = if self.secured { At::Tls(host.clone()) } else { At::Tcp(host.clone()) };
+        self.shard(Address { at, login: self.login.clone() }, self.connections)
+    }
+
+    fn shard(&self, address: Address, connections: usize) -> Arc<Shard> {
+        let name = address.at.to_string();
+        let server = Server::At { address, tls: self.tls.clone() };
+        Arc::new(Shard::new(name, server, connections))
+    }
+}
+
+impl std::fmt::Debug for Nodes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Nodes(..)")
+    }
+}
+
+/// So long as it lives, nobody else asks who owns what.
+struct Refreshing(Arc<Shared>);
+
+impl Drop for Refreshing {
+    fn drop(&mut self) {
+        self.0.refreshing.store(false, Ordering::Release);
+    }
+}
+
+/// Slots in a row that one node owns.
+struct Range {
+    first: u16,
+    last: u16,
+    owner: Host,
+}
+
+/// What CLUSTER SLOTS says; nothing where it knows no owner at all.
+fn ranges(answer: Value, answered: Option<&Host>) -> Option<Vec<Range>> {
+    let Value::Array(rows) = answer else { return None };
+    let ranges = rows.into_iter().map(|row| {
+        let Value::Array(row) = row else { return None };
+        let [Value::Int(first), Value::Int(last), Value::Array(node), ..] = &row[..] else {
+            return None;
+        };
+        let [name, Value::Int(port), ..] = &node[..] else { return None };
+        let name = match name {
+            Value::BulkString(name) => String::from_utf8(name.clone()).ok()?,
+            Value::SimpleString(name) => name.clone(),
+            _ => String::new(),
+        };
+        let owner = at(&Host { name, port: u16::try_from(*port).ok()? }, answered);
+        let slot = |slot: i64| u16::try_from(slot).ok().filter(|slot| *slot < SLOTS);
+        Some(Range { first: slot(*first)?, last: slot(*last)?, owner })
+    });
+    let ranges: Vec<Range> = ranges.collect::<Option<_>>()?;
+    let forward = ranges.iter().all(|range| range.first <= range.last);
+    (forward && !ranges.is_empty()).then_some(ranges)
+}
+
+/// A node that does not know its own host is where it was asked.
+fn at(host: &Host, answered: Option<&Host>) -> Host {
+    match (host.name.as_str(), answered) {
+        ("" | "?", Some(answered)) => Host { name: answered.name.clone(), port: host.port },
+        _ => host.clone(),
+    }
+}
+
+/// A node that does not answer this fast is passed over.
+const ASK: Duration = Duration::from_millis(500);
+/// Between two rounds of asking: a failover takes longer, and MOVED tells meanwhile.
+const REST: Duration = Duration::from_millis(100);

@@ -1,0 +1,94 @@
+-- One copy of what operators set while running: takes in what it is told, answers what changed.
+--
+-- Of two writings of one entry the newer stays, by (time, random), so copies may be told in any
+-- order and however often. The revision counts what this copy took in, so that a reader asks only
+-- for what it has not seen; the epoch names the copy, and another one tells that it began anew.
+--
+-- KEYS[1]: a hash: 'v' is epoch:revision; each other field is an entry's id (16 bytes), its value
+--          time_us, random, forget_at_us (0: never), 8 bytes each, and what is sealed
+-- KEYS[2]: a sorted set: each entry's id by the revision that brought it
+-- ARGV[1]: epoch:revision that the caller has seen, or nothing
+-- ARGV[2]: the epoch, should the copy begin now
+-- ARGV[3]: how many entries there may be
+-- ARGV[4]: how many entries follow: id and value for each; behind them ids to forget if it is time
+-- Returns: the store's time as TIME has it; epoch:revision, or '' where there is no copy; how many
+--   entries found no room; then id and value of each entry that the caller has not seen.
+
+local entries, revisions = KEYS[1], KEYS[2]
+local entries_max = tonumber(ARGV[3])
+local told_last = 4 + 2 * tonumber(ARGV[4])
+local call = redis.call
+
+local function split(version)
+    local epoch, revision = string.match(version, '^(.*):(%d+)$')
+    return epoch, tonumber(revision) or 0
+end
+
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2]
+local version = call('HGET', entries, 'v')
+local epoch, revision = ARGV[2], 0
+local changed = false
+if version and call('ZCARD', revisions) == call('HLEN', entries) - 1 then
+    epoch, revision = split(version)
+elseif call('EXISTS', entries, revisions) > 0 then
+    -- A part was evicted: what is left is a new copy, which all look at anew.
+    revision, changed = 1, true
+    call('DEL', revisions)
+    for _, id in ipairs(call('HKEYS', entries)) do
+        if id ~= 'v' then
+            call('ZADD', revisions, revision, id)
+        end
+    end
+end
+
+local count = call('ZCARD', revisions)
+local refused = 0
+for place = 5, told_last, 2 do
+    local id, value = ARGV[place], ARGV[place + 1]
+    local time_us, random, forget_at_us = struct.unpack('>I8I8I8', value)
+    local known = call('HGET', entries, id)
+    local newer = true
+    if known then
+        local known_time_us, known_random = struct.unpack('>I8I8', known)
+        newer = time_us > known_time_us or (time_us == known_time_us and random > known_random)
+    end
+    if newer and (forget_at_us == 0 or forget_at_us > now) then
+        if not known and count >= entries_max then
+            refused = refused + 1
+        else
+            revision, changed = revision + 1, true
+            count = known and count or count + 1
+            call('HSET', entries, id, value)
+            call('ZADD', revisions, revision, id)
+        end
+    end
+end
+
+for place = told_last + 1, #ARGV do
+    local known = call('HGET', entries, ARGV[place])
+    local forget_at_us = known and struct.unpack('>I8', known, 17) or 0
+    if forget_at_us > 0 and forget_at_us <= now then
+        call('HDEL', entries, ARGV[place])
+        call('ZREM', revisions, ARGV[place])
+    end
+end
+
+if changed then
+    version = string.format('%s:%d', epoch, revision)
+    call('HSET', entries, 'v', version)
+end
+
+local answer = { time[1], time[2], version or '', refused }
+local seen_epoch, seen_revision = split(ARGV[1])
+if version and seen_epoch ~= epoch then
+    seen_revision = 0
+end
+if version then
+    local since = string.format('(%d', seen_revision)
+    for _, id in ipairs(call('ZRANGEBYSCORE', revisions, since, '+inf')) do
+        answer[#answer + 1] = id
+        answer[#answer + 1] = call('HGET', entries, id)
+    end
+end
+return answer

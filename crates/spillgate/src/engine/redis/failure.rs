@@ -1,0 +1,196 @@
+//! What an error of the store means for the call that met it: whether it ran, and what may help.
+//! One table, by the code that an answer begins with.
+
+use ::redis::RedisError;
+
+use super::address::Host;
+use crate::engine::StoreError;
+use crate::metrics::ErrorClass;
+
+/// Why a call brought no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// Nothing ran: it is to be sent elsewhere, or again.
+    NotHere(NotHere, String),
+    /// Nothing ran, and nothing will until somebody mends the store.
+    Unfit(String),
+    /// It may have run, or not.
+    Unknown(String),
+    /// Nothing was sent: there was no connection, no room, or no time.
+    NotSent(String),
+    /// A mistake of ours.
+    Bug(String),
+}
+
+/// What to do about a call that did not run here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NotHere {
+    /// The slot lives there now.
+    Moved { slot: u16, to: Host },
+    /// This once, ask there.
+    Ask(Host),
+    /// The server is no primary any more.
+    ReadOnly,
+    /// The script is to be sent with it.
+    NoScript,
+    /// Some keys of the slot have moved, and some not yet.
+    HalfMoved,
+    /// A moment later it may do: a server loads, a cluster elects.
+    Later,
+}
+
+impl Failure {
+    /// What an error means.
+    pub(super) fn of(error: &RedisError) -> Failure {
+        let text = error.to_string();
+        // Of a pipeline's errors the last: what goes before a call only prepares it.
+        let Some(error) = error.clone().into_server_errors().and_then(|all| all.last().cloned())
+        else {
+            return Failure::Unknown(text);
+        };
+        Failure::of_answer(error.1.code(), error.1.details().unwrap_or_default(), text)
+    }
+
+    fn of_answer(code: &str, details: &str, text: String) -> Failure {
+        let code = if code == "ERR" { wrapped_code(details).unwrap_or(code) } else { code };
+        let not_here = |what| Failure::NotHere(what, text.clone());
+        match code {
+            "MOVED" | "ASK" => match redirect(details) {
+                Some((slot, to)) if code == "MOVED" => not_here(NotHere::Moved { slot, to }),
+                Some((_, to)) => not_here(NotHere::Ask(to)),
+                None => not_here(NotHere::Later),
+            },
+            "READONLY" => not_here(NotHere::ReadOnly),
+            "NOSCRIPT" => not_here(NotHere::NoScript),
+            "TRYAGAIN" => not_here(NotHere::HalfMoved),
+            "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" => not_here(NotHere::Later),
+            "OOM" | "MISCONF" | "NOREPLICAS" | "BUSY" | "NOAUTH" | "NOPERM" | "WRONGPASS" => {
+                Failure::Unfit(text)
+            }
+            "ERR" if UNFIT.iter().any(|unfit| details.contains(unfit)) => Failure::Unfit(text),
+            _ => Failure::Bug(text),
+        }
+    }
+
+    /// What it is counted as.
+    pub(super) fn class(&self) -> ErrorClass {
+        match self {
+            Failure::NotHere(..) => ErrorClass::NotHere,
+            Failure::Unfit(_) => ErrorClass::Unfit,
+            Failure::Unknown(_) => ErrorClass::Unknown,
+            Failure::NotSent(_) => ErrorClass::NotSent,
+            Failure::Bug(_) => ErrorClass::Bug,
+        }
+    }
+
+    /// Whether the server itself is to blame, so that others had better not wait for it.
+    pub(super) fn blames_server(&self) -> bool {
+        match self {
+            Failure::NotHere(what, _) => matches!(what, NotHere::ReadOnly | NotHere::Later),
+            Failure::Unfit(_) | Failure::Unknown(_) | Failure::NotSent(_) => true,
+            Failure::Bug(_) => false,
+        }
+    }
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> StoreError {
+        match failure {
+            Failure::NotHere(_, text) | Failure::Unfit(text) => StoreError::NotExecuted(text),
+            Failure::NotSent(why) => StoreError::NotExecuted(why),
+            Failure::Unknown(text) => StoreError::Unknown(text),
+            Failure::Bug(text) => StoreError::Foreign(text),
+        }
+    }
+}
+
+/// Redis 6.2 wraps what a script met: `ERR Error running script (…): @user_script:1: -OOM …`.
+fn wrapped_code(details: &str) -> Option<&str> {
+    let inner = details.split(" -").skip(1).filter_map(|inner| inner.split([' ', ':']).next());
+    inner
+        .into_iter()
+        .find(|code| code.len() > 2 && code.bytes().all(|byte| byte.is_ascii_uppercase()))
+}
+
+/// `12182 127.0.0.1:6380`, with an IPv6 address unbracketed, and a host that may be left out.
+fn redirect(details: &str) -> Option<(u16, Host)> {
+    let mut words = details.split(' ');
+    let slot = words.next()?.parse().ok()?;
+    let (name, port) = words.next()?.rsplit_once(':')?;
+    let name = name.trim_start_matches('[').trim_end_matches(']').to_owned();
+    Some((slot, Host { name, port: port.parse().ok()? }))
+}
+
+/// Plain errors that are no fault of the call.
+const UNFIT: [&str; 2] = ["max number of clients reached", "operation not permitted"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(answer: &str) -> Failure {
+        let (code, details) = answer.split_once(' ').unwrap();
+        Failure::of_answer(code, details, answer.into())
+    }
+
+    /// As real servers said it: 6.2, 7.0, 8.2 and Valkey 9.
+    #[test]
+    fn answers_of_real_servers_fall_into_their_classes() {
+        let not_here = |answer: &str| match of(answer) {
+            Failure::NotHere(what, _) => what,
+            other => panic!("{answer}: {other:?}"),
+        };
+        let host = |name: &str, port| Host { name: name.into(), port };
+        assert_eq!(
+            not_here("MOVED 12182 127.0.0.1:6380"),
+            NotHere::Moved { slot: 12182, to: host("127.0.0.1", 6380) }
+        );
+        assert_eq!(not_here("ASK 5 ::1:6380"), NotHere::Ask(host("::1", 6380)));
+        assert_eq!(not_here("MOVED 5 :6380"), NotHere::Moved { slot: 5, to: host("", 6380) });
+        for readonly in [
+            "READONLY You can't write against a read only replica. script: 1f, on @user_script:1.",
+            "ERR Error running script (call to f_1f): @user_script:1: -READONLY You can't write against a read only replica.",
+        ] {
+            assert_eq!(not_here(readonly), NotHere::ReadOnly);
+        }
+        assert_eq!(not_here("NOSCRIPT No matching script. Please use EVAL."), NotHere::NoScript);
+        for later in [
+            "LOADING Redis is loading the dataset in memory",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "CLUSTERDOWN The cluster is down",
+            "CLUSTERDOWN Hash slot not served",
+        ] {
+            assert_eq!(not_here(later), NotHere::Later);
+        }
+        let half_moved = "TRYAGAIN Multiple keys request during rehashing of slot";
+        assert_eq!(not_here(half_moved), NotHere::HalfMoved);
+        for unfit in [
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "ERR Error running script (call to f_1f): @user_script:1: @user_script: 1: -OOM command not allowed when used memory > 'maxmemory'.",
+            "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+            "NOREPLICAS Not enough good replicas to write.",
+            "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+            "NOAUTH Authentication required.",
+            "NOPERM User x has no permissions to run the 'evalsha' command",
+            "WRONGPASS invalid username-password pair or user is disabled.",
+            "ERR max number of clients reached",
+        ] {
+            assert!(matches!(of(unfit), Failure::Unfit(_)), "{unfit}");
+        }
+        for bug in [
+            "CROSSSLOT Keys in request don't hash to the same slot",
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "ERR Script attempted to access a non local key in a cluster node script: 1f",
+            "ERR Error compiling script (new function): user_script:1: unexpected symbol near '#'",
+            "ERR Error running script (call to f_1f): @user_script:1: -WRONGTYPE Operation against a key holding the wrong kind of value",
+        ] {
+            assert!(matches!(of(bug), Failure::Bug(_)), "{bug}");
+        }
+    }
+
+    #[test]
+    fn a_broken_wire_says_nothing_of_whether_the_call_ran() {
+        let broken: RedisError = std::io::Error::from(std::io::ErrorKind::ConnectionReset).into();
+        assert!(matches!(Failure::of(&broken), Failure::Unknown(_)));
+    }
+}

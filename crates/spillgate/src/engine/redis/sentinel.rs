@@ -1,0 +1,161 @@
+//! Finding the primary that sentinels watch: asked before every connection, verified by its own
+//! word, and asked again while connected, for an old primary may go on believing in itself.
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use ::redis::{Cmd, RedisConnectionInfo, RedisError, RedisResult, Value};
+use parking_lot::Mutex;
+use tokio_rustls::TlsConnector;
+
+use super::address::{Address, At, Host};
+use super::jitter::{jittered, random};
+use super::shard::Shard;
+use super::wire::{self, Wire};
+use crate::error::BuildError;
+use crate::time::Deadline;
+
+/// The sentinels that watch one primary.
+pub(super) struct Sentinels {
+    master: String,
+    addresses: Vec<Address>,
+    /// How the primary is logged into: as the first sentinel is.
+    login: RedisConnectionInfo,
+    tls: TlsConnector,
+    /// Whom the last connection led to.
+    found: Mutex<Option<Host>>,
+}
+
+impl Sentinels {
+    /// Sentinels by their addresses. User, password, database and TLS of the first are the
+    /// primary's too.
+    pub(super) fn new(
+        master: &str,
+        urls: &[String],
+        tls: &TlsConnector,
+    ) -> Result<Sentinels, BuildError> {
+        let addresses: Vec<Address> =
+            urls.iter().map(|url| Address::parse(url)).collect::<Result<_, _>>()?;
+        let Some(first) = addresses.first() else {
+            return Err(BuildError::StoreUrl {
+                url: String::new(),
+                why: format!("the primary {master:?} needs the address of one sentinel at least"),
+            });
+        };
+        let (login, found) = (first.login.clone(), Mutex::default());
+        Ok(Sentinels { master: master.to_owned(), addresses, login, tls: tls.clone(), found })
+    }
+
+    /// A connection to whoever is primary, and says so itself.
+    pub(super) async fn dial(&self) -> RedisResult<Wire> {
+        let host = self.primary().await?;
+        let secured = matches!(self.addresses[0].at, At::Tls(_));
+        let at = if secured { At::Tls(host.clone()) } else { At::Tcp(host.clone()) };
+        let wire = wire::dial(&Address { at, login: self.login.clone() }, &self.tls).await?;
+        let role = wire.connection().send_packed_command(&::redis::cmd("ROLE")).await?;
+        match role {
+            Value::Array(role) if role.first() == Some(&Value::BulkString(b"master".to_vec())) => {
+                *self.found.lock() = Some(host);
+                Ok(wire)
+            }
+            _ => Err(trouble(format!("{host} is no primary, though the sentinels say so"))),
+        }
+    }
+
+    /// Whether somebody else is primary than whom the last connection led to.
+    async fn say_another(&self) -> bool {
+        match self.primary().await {
+            Ok(host) => self.found.lock().as_ref().is_some_and(|found| *found != host),
+            // A sentinel that does not answer says nothing.
+            Err(_) => false,
+        }
+    }
+
+    /// As the first sentinel says that answers, beginning with any.
+    async fn primary(&self) -> RedisResult<Host> {
+        let first = random() as usize;
+        let mut why = trouble("no sentinel answered".into());
+        for turn in 0..self.addresses.len() {
+            let sentinel = &self.addresses[first.wrapping_add(turn) % self.addresses.len()];
+            match Deadline::after(ASK).bound(self.ask(sentinel)).await {
+                Some(Ok(host)) => return Ok(host),
+                Some(Err(error)) => why = error,
+                None => {}
+            }
+        }
+        Err(why)
+    }
+
+    async fn ask(&self, sentinel: &Address) -> RedisResult<Host> {
+        let wire = self.dial_sentinel(sentinel).await?;
+        let mut question: Cmd = ::redis::cmd("SENTINEL");
+        question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
+        match wire.connection().send_packed_command(&question).await?.extract_error()? {
+            Value::Array(place) => match &place[..] {
+                [Value::BulkString(name), Value::BulkString(port)] => {
+                    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                    let port = text(port).parse().map_err(io::Error::other)?;
+                    Ok(Host { name: text(name), port })
+                }
+                _ => Err(trouble(format!("{} answered {place:?}", sentinel.at))),
+            },
+            _ => Err(trouble(format!(
+                "{} watches no primary named {:?}; check the name in its sentinel monitor line",
+                sentinel.at, self.master
+            ))),
+        }
+    }
+
+    /// Sentinels have no databases, and often no password where their servers have one.
+    async fn dial_sentinel(&self, sentinel: &Address) -> RedisResult<Wire> {
+        let anonymous = Address { at: sentinel.at.clone(), login: RedisConnectionInfo::default() };
+        if let Some(password) = sentinel.login.password() {
+            let mut login = RedisConnectionInfo::default().set_password(password);
+            if let Some(user) = sentinel.login.username() {
+                login = login.set_username(user);
+            }
+            let known = Address { at: sentinel.at.clone(), login };
+            match wire::dial(&known, &self.tls).await {
+                Err(error) if !error.is_io_error() => {}
+                dialled => return dialled,
+            }
+        }
+        wire::dial(&anonymous, &self.tls).await
+    }
+}
+
+/// Leads a shard to the new primary also where the old one still answers as if it were one; ends
+/// with the shard.
+pub(super) fn watch(shard: &Arc<Shard>, sentinels: Arc<Sentinels>) {
+    let shard: Weak<Shard> = Arc::downgrade(shard);
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(LOOK_EVERY + jittered(LOOK_EVERY)).await;
+            if shard.strong_count() == 0 {
+                return;
+            }
+            if sentinels.say_another().await
+                && let Some(shard) = shard.upgrade()
+            {
+                shard.link().renew();
+            }
+        }
+    });
+}
+
+fn trouble(why: String) -> RedisError {
+    io::Error::other(why).into()
+}
+
+impl fmt::Display for Sentinels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sentinel://{}", self.master)
+    }
+}
+
+/// Several sentinels fit into one attempt to connect.
+const ASK: Duration = Duration::from_millis(300);
+/// A sentinel takes seconds to agree on a failover.
+const LOOK_EVERY: Duration = Duration::from_millis(500);

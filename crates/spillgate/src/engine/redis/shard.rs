@@ -1,0 +1,180 @@
+//! One primary: its connections, its clock, and the one place where what is asked meets it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use ::redis::{Cmd, Value};
+
+use super::failure::Failure;
+use super::link::Link;
+use super::program::{Call, Header, Reply};
+use super::server::Server;
+use super::{Asked, StoreClock};
+use crate::engine::{Ask, StoreError, Told};
+use crate::metrics::ShardMeter;
+use crate::store::ShardStatus;
+use crate::time::{Clock, Deadline, monotonic_us};
+
+/// One primary of the store.
+#[derive(Debug)]
+pub(super) struct Shard {
+    /// As people know it: a node's name, or an address without credentials.
+    name: String,
+    link: Link,
+    /// The store's clock less our monotonic one, as the last answer showed it.
+    offset_us: AtomicI64,
+    /// How often that clock stepped.
+    clock_steps: AtomicU64,
+    /// When that clock was last looked at by a command of its own, on ours; 0 if never.
+    sampled_us: AtomicU64,
+    meter: Arc<ShardMeter>,
+}
+
+impl Shard {
+    pub(super) fn new(name: String, server: Server, connections: usize) -> Shard {
+        let guess_us = Clock::System.now_us().wrapping_sub(monotonic_us()).cast_signed();
+        Shard {
+            meter: Arc::new(ShardMeter::new(name.clone())),
+            name,
+            link: Link::new(server, connections),
+            offset_us: AtomicI64::new(guess_us),
+            clock_steps: AtomicU64::new(0),
+            sampled_us: AtomicU64::new(0),
+        }
+    }
+
+    /// Decides each of `asks`, in order, each by itself. All their keys are this shard's.
+    pub(super) async fn decide(
+        &self,
+        asks: &[Ask<'_>],
+        asked: &Asked<'_>,
+    ) -> Result<Vec<Result<Told, StoreError>>, Failure> {
+        let build = |header| {
+            let mut call = Call::new(header);
+            asks.iter().for_each(|ask| call.decision(ask));
+            call
+        };
+        self.run(build, asked).await?.told(asks).map_err(bug)
+    }
+
+    /// Runs a call; one whose calendar did not hold the store's time is built once more with it.
+    pub(super) async fn run<'a>(
+        &self,
+        build: impl Fn(Header) -> Call<'a>,
+        asked: &Asked<'_>,
+    ) -> Result<Reply, Failure> {
+        for _ in 0..CALENDAR_TRIES {
+            let call = build(self.header(asked)?);
+            let began = self.meter.begin();
+            let told = self.link.run(&call, asked.manner, asked.deadline).await;
+            self.meter.end(began, || told.as_ref().err().map(Failure::class));
+            let reply = told?;
+            self.note_time(reply.now_us(), asked);
+            if !reply.outside() {
+                return Ok(reply);
+            }
+        }
+        Err(Failure::Unfit("the store's clock is in no window that was sent".into()))
+    }
+
+    /// Sends any one command.
+    pub(super) async fn command(
+        &self,
+        command: &Cmd,
+        deadline: Deadline,
+    ) -> Result<Value, Failure> {
+        self.link.command(command, deadline).await
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    #[cfg(feature = "metrics")]
+    pub(super) fn meter(&self) -> Arc<ShardMeter> {
+        Arc::clone(&self.meter)
+    }
+
+    pub(super) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// As this process sees it.
+    pub(super) fn status(&self) -> ShardStatus {
+        ShardStatus {
+            name: self.name.clone(),
+            asked: !self.link.is_tripped(),
+            trouble: self.link.trouble(),
+            clock_steps: self.clock_steps.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Looks at the clock by a plain command, for scripts that may not.
+    pub(super) async fn sample_clock(&self, deadline: Deadline) {
+        let sent_us = monotonic_us();
+        let answer = self.link.command(&::redis::cmd("TIME"), deadline).await;
+        let Some(store_us) = answer.ok().and_then(time_of) else { return };
+        let answered_us = monotonic_us();
+        // In between, at some time; the middle is off by half of it at most.
+        self.note_offset(store_us, sent_us.midpoint(answered_us));
+        self.sampled_us.store(answered_us, Ordering::Relaxed);
+    }
+
+    fn header(&self, asked: &Asked<'_>) -> Result<Header, Failure> {
+        let estimate_us =
+            || monotonic_us().saturating_add_signed(self.offset_us.load(Ordering::Relaxed));
+        let (given_us, estimate_us) = match asked.clock {
+            StoreClock::Store => (0, estimate_us()),
+            StoreClock::Client => {
+                let sampled_us = self.sampled_us.load(Ordering::Relaxed);
+                if sampled_us == 0 || monotonic_us() - sampled_us > SAMPLE_HOLDS_US {
+                    let why = format!("the clock of {} has not been seen of late", self.name);
+                    return Err(Failure::NotSent(why));
+                }
+                (estimate_us(), estimate_us())
+            }
+            StoreClock::Given(clock) => {
+                let now_us = clock.now_us();
+                (now_us, now_us)
+            }
+        };
+        Ok(Header { given_us, estimate_us, nonce: asked.nonces.next() })
+    }
+
+    /// The store's time against a clock that nobody steps: where they part, somebody stepped the
+    /// store's.
+    fn note_time(&self, store_us: u64, asked: &Asked<'_>) {
+        if matches!(asked.clock, StoreClock::Store) {
+            self.note_offset(store_us, monotonic_us());
+        }
+    }
+
+    fn note_offset(&self, store_us: u64, at_us: u64) {
+        let offset_us = store_us.wrapping_sub(at_us).cast_signed();
+        let before_us = self.offset_us.swap(offset_us, Ordering::Relaxed);
+        if offset_us.abs_diff(before_us) > STEP_US {
+            self.clock_steps.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What TIME answers: seconds, and microseconds.
+fn time_of(answer: Value) -> Option<u64> {
+    let Value::Array(parts) = answer else { return None };
+    let number = |part: &Value| match part {
+        Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
+        _ => None,
+    };
+    Some(number(parts.first()?)? * 1_000_000 + number(parts.get(1)?)?)
+}
+
+fn bug(error: StoreError) -> Failure {
+    Failure::Bug(error.to_string())
+}
+
+/// The first shows the store's clock, the second uses it, the third crosses a border.
+const CALENDAR_TRIES: usize = 3;
+/// More than an answer takes on its way, and than clocks drift between two calls.
+const STEP_US: u64 = 500_000;
+/// Clocks drift by less than a millisecond in that time.
+const SAMPLE_HOLDS_US: u64 = 10_000_000;

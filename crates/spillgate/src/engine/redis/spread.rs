@@ -1,0 +1,337 @@
+//! One decision over tiers that live at several places: all or none, though no script spans them.
+//!
+//! The parts are asked one after another, the widest subject last, and a refusal gives back what the
+//! parts before it were charged. So what is charged for a moment burdens the requester's own narrow
+//! subject, never one that others share: somebody who is refused anyway cannot wear a shared tier
+//! down. Nothing is ever admitted that one part refused.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use futures_util::future::join_all;
+use smallvec::{SmallVec, smallvec};
+
+use super::topology::Place;
+use super::{Redis, StoreError};
+use crate::algorithm::{Charge, Intent};
+use crate::engine::{Ask, AskTier, TIERS_INLINE, Told, ToldTier};
+use crate::time::Deadline;
+
+mod provisional;
+
+use provisional::Provisional;
+
+/// What was heard of one tier, and from whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Heard {
+    /// Its shard decided.
+    Store(ToldTier),
+    /// This process decided, by its share of the limit.
+    Fallback(ToldTier),
+    /// The rule decided, by what it says of an outage.
+    OutagePolicy { passes: bool },
+    /// Nobody was asked, for another tier had refused already.
+    Nobody,
+}
+
+/// What was heard of each tier, as asked.
+pub(crate) type Heards = SmallVec<[Heard; 1]>;
+
+/// In what order the parts are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// The widest last.
+    OneByOne,
+    /// All at once: less waiting, and a refused request burdens shared tiers for a round trip.
+    AtOnce,
+}
+
+/// Who decides for tiers whose shard gives no answer.
+pub(crate) trait StandIn: Sync {
+    /// Why it might not.
+    type Error: Send;
+
+    /// Decides the tiers of `ask`, which stand at `places` in the whole decision.
+    fn decide(
+        &self,
+        ask: &Ask<'_>,
+        places: &[usize],
+        error: StoreError,
+    ) -> Result<Heards, Self::Error>;
+
+    /// Takes back what that charged to the tier at a place; answers the tier as it is then.
+    fn give_back(&self, tier: &AskTier<'_>, place: usize, charge: Charge) -> Option<ToldTier>;
+}
+
+/// One decision to make.
+pub(crate) struct Question<'q, 'a, S> {
+    pub(crate) ask: &'q Ask<'a>,
+    pub(crate) order: Order,
+    pub(crate) stand_in: S,
+}
+
+/// Decides one.
+pub(crate) async fn decide<S: StandIn>(
+    redis: &Redis,
+    question: &Question<'_, '_, S>,
+) -> Result<Heards, S::Error> {
+    let Question { ask, stand_in, .. } = question;
+    let deadline = redis.deadline();
+    match redis.only_place(ask) {
+        Some(place) => heard(redis.decide_one_at(place, ask, deadline).await, question),
+        None => Judge { redis, stand_in, deadline }.decide(ask, question.order).await,
+    }
+}
+
+/// Decides each of several by itself: those that live at one place together, in order.
+pub(crate) async fn decide_each<S: StandIn>(
+    redis: &Redis,
+    questions: &[Question<'_, '_, S>],
+) -> Vec<Result<Heards, S::Error>> {
+    let deadline = redis.deadline();
+    let mut together: BTreeMap<Place, (Vec<usize>, Vec<Ask<'_>>)> = BTreeMap::new();
+    let mut alone = Vec::new();
+    for (number, Question { ask, .. }) in questions.iter().enumerate() {
+        match redis.only_place(ask) {
+            None => alone.push(number),
+            Some(place) => {
+                let (numbers, asks) = together.entry(place).or_default();
+                numbers.push(number);
+                asks.push((*ask).clone());
+            }
+        }
+    }
+    let together = together.into_iter().map(|(place, (numbers, asks))| async move {
+        let told = redis.decide_at(place, &asks, deadline).await;
+        let heard = |(number, told)| (number, heard(told, &questions[number]));
+        numbers.into_iter().zip(told).map(heard).collect::<Vec<_>>()
+    });
+    let alone = alone
+        .into_iter()
+        .map(|number| async move { (number, decide(redis, &questions[number]).await) });
+    let (together, alone) = tokio::join!(join_all(together), join_all(alone));
+    let mut all: Vec<_> = together.into_iter().flatten().chain(alone).collect();
+    all.sort_unstable_by_key(|(number, _)| *number);
+    all.into_iter().map(|(_, heard)| heard).collect()
+}
+
+/// What was told of every tier, by its own shard: those that a refusal left unasked are looked at.
+pub(super) async fn told_fully(
+    redis: &Redis,
+    ask: &Ask<'_>,
+    mut heard: Heards,
+) -> Result<Told, StoreError> {
+    if heard.iter().any(|heard| matches!(heard, Heard::Nobody)) {
+        let look = Ask { intent: Intent::Peek, ..ask.clone() };
+        let seen = decide(redis, &Question::without_stand_in(&look)).await?;
+        for (heard, seen) in heard.iter_mut().zip(seen) {
+            if matches!(heard, Heard::Nobody) {
+                *heard = seen;
+            }
+        }
+    }
+    let tiers = heard.iter().filter_map(|heard| match heard {
+        Heard::Store(tier) => Some(*tier),
+        Heard::Fallback(_) | Heard::OutagePolicy { .. } | Heard::Nobody => None,
+    });
+    let tiers: SmallVec<[ToldTier; TIERS_INLINE]> = tiers.collect();
+    let enforced = ask.tiers.iter().zip(&tiers).filter(|(asked, _)| asked.group == 0);
+    let allowed = enforced.fold(true, |all, (_, tier): (_, &ToldTier)| all && tier.fits);
+    Ok(Told { allowed, tiers })
+}
+
+fn heard<S: StandIn>(
+    told: Result<Told, StoreError>,
+    question: &Question<'_, '_, S>,
+) -> Result<Heards, S::Error> {
+    match told {
+        Ok(told) => Ok(told.tiers.into_iter().map(Heard::Store).collect()),
+        Err(error) => {
+            let all: SmallVec<[usize; 4]> = (0..question.ask.tiers.len()).collect();
+            question.stand_in.decide(question.ask, &all, error)
+        }
+    }
+}
+
+impl<'q, 'a> Question<'q, 'a, Nobody> {
+    pub(super) fn without_stand_in(ask: &'q Ask<'a>) -> Self {
+        Question { ask, order: Order::OneByOne, stand_in: Nobody }
+    }
+}
+
+/// Without anybody to stand in, an error is an error.
+pub(super) struct Nobody;
+
+impl StandIn for Nobody {
+    type Error = StoreError;
+
+    fn decide(&self, _: &Ask<'_>, _: &[usize], error: StoreError) -> Result<Heards, StoreError> {
+        Err(error)
+    }
+
+    fn give_back(&self, _: &AskTier<'_>, _: usize, _: Charge) -> Option<ToldTier> {
+        None
+    }
+}
+
+/// Asks parts, of shards or of who stands in for them.
+struct Judge<'a, S> {
+    redis: &'a Redis,
+    stand_in: &'a S,
+    deadline: Deadline,
+}
+
+impl<S: StandIn> Judge<'_, S> {
+    async fn decide(&self, ask: &Ask<'_>, order: Order) -> Result<Heards, S::Error> {
+        let mut heard = smallvec![Heard::Nobody; ask.tiers.len()];
+        let Parts { mut enforced, mut shadows } = Parts::of(self.redis, ask);
+        let charges = ask.intent != Intent::Peek && ask.tiers.iter().any(|tier| tier.cost > 0);
+        if !charges {
+            enforced.append(&mut shadows);
+            self.all_at_once(&enforced, &mut heard).await?;
+            return Ok(heard);
+        }
+        let mut provisional = Provisional::new(self.redis, self.stand_in);
+        let allowed = match order {
+            Order::OneByOne => {
+                if let Some((last, earlier)) = enforced.split_last_mut() {
+                    earlier.iter_mut().for_each(|part| part.ask_for_receipts(self.redis));
+                    last.take_along(&mut shadows);
+                }
+                self.one_by_one(&enforced, &mut heard, &mut provisional).await?
+            }
+            Order::AtOnce => {
+                enforced.iter_mut().for_each(|part| part.ask_for_receipts(self.redis));
+                let asked = self.all_at_once(&enforced, &mut heard).await;
+                enforced.iter().for_each(|part| provisional.note(part, &heard));
+                asked?;
+                enforced.iter().all(|part| part.passes(&heard))
+            }
+        };
+        if !allowed {
+            provisional.give_back(self.deadline, &mut heard).await;
+            return Ok(heard);
+        }
+        provisional.keep();
+        self.all_at_once(&shadows, &mut heard).await?;
+        Ok(heard)
+    }
+
+    /// Until one refuses; answers whether none did.
+    async fn one_by_one(
+        &self,
+        parts: &[Part<'_>],
+        heard: &mut Heards,
+        provisional: &mut Provisional<'_, S>,
+    ) -> Result<bool, S::Error> {
+        for part in parts {
+            note(part, self.ask(part).await?, heard);
+            if !part.passes(heard) {
+                return Ok(false);
+            }
+            provisional.note(part, heard);
+        }
+        Ok(true)
+    }
+
+    /// Notes what was heard, also where one of them failed.
+    async fn all_at_once(&self, parts: &[Part<'_>], heard: &mut Heards) -> Result<(), S::Error> {
+        let mut failed = Ok(());
+        let told = join_all(parts.iter().map(|part| self.ask(part))).await;
+        for (part, told) in parts.iter().zip(told) {
+            match told {
+                Ok(told) => note(part, told, heard),
+                Err(error) => failed = Err(error),
+            }
+        }
+        failed
+    }
+
+    async fn ask(&self, part: &Part<'_>) -> Result<Heards, S::Error> {
+        match self.redis.decide_one_at(part.place, &part.ask, self.deadline).await {
+            Ok(told) => Ok(told.tiers.into_iter().map(Heard::Store).collect()),
+            Err(error) => self.stand_in.decide(&part.ask, &part.places, error),
+        }
+    }
+}
+
+fn note(part: &Part<'_>, told: Heards, heard: &mut Heards) {
+    for (place, told) in part.places.iter().zip(told) {
+        heard[*place] = told;
+    }
+}
+
+/// The tiers of a decision that live at one place.
+struct Part<'a> {
+    place: Place,
+    ask: Ask<'a>,
+    /// Where its tiers stand in the whole decision.
+    places: SmallVec<[usize; 4]>,
+}
+
+/// A decision by places.
+struct Parts<'a> {
+    /// The narrowest first.
+    enforced: Vec<Part<'a>>,
+    shadows: Vec<Part<'a>>,
+}
+
+impl<'a> Parts<'a> {
+    fn of(redis: &Redis, ask: &Ask<'a>) -> Parts<'a> {
+        let mut parts = Parts { enforced: Vec::new(), shadows: Vec::new() };
+        for (number, tier) in ask.tiers.iter().enumerate() {
+            let place = redis.topology.place(tier.key.tag);
+            let of_kind = if tier.group == 0 { &mut parts.enforced } else { &mut parts.shadows };
+            let part = match of_kind.iter().position(|part: &Part<'_>| part.place == place) {
+                Some(known) => &mut of_kind[known],
+                None => {
+                    let ask = Ask { intent: ask.intent, tiers: SmallVec::new() };
+                    of_kind.push(Part { place, ask, places: SmallVec::new() });
+                    let last = of_kind.len() - 1;
+                    &mut of_kind[last]
+                }
+            };
+            part.ask.tiers.push(*tier);
+            part.places.push(number);
+        }
+        parts.enforced.sort_by_key(Part::width);
+        parts
+    }
+}
+
+impl<'a> Part<'a> {
+    /// So that its charge can be given back.
+    fn ask_for_receipts(&mut self, redis: &Redis) {
+        if self.ask.intent == Intent::Charge {
+            self.ask.intent = Intent::Reserve { nonce: redis.nonces.next() };
+        }
+    }
+
+    /// As wide as its widest charged tier: fewer key attributes are wider, and of two rules with as
+    /// many the later in the file. A part that charges nothing goes first.
+    fn width(&self) -> Option<(Reverse<u8>, usize)> {
+        let charged = self.ask.tiers.iter().zip(&self.places).filter(|(tier, _)| tier.cost > 0);
+        charged.map(|(tier, place)| (Reverse(tier.attributes), *place)).max()
+    }
+
+    /// The script judges shadow rules that live here in the same call, if all before them passed.
+    fn take_along(&mut self, shadows: &mut Vec<Part<'a>>) {
+        if let Some(here) = shadows.iter().position(|shadow| shadow.place == self.place) {
+            let shadow = shadows.swap_remove(here);
+            self.ask.tiers.extend(shadow.ask.tiers);
+            self.places.extend(shadow.places);
+        }
+    }
+
+    /// Whether no enforced tier of it refused.
+    fn passes(&self, heard: &Heards) -> bool {
+        self.places.iter().zip(&self.ask.tiers).all(|(place, tier)| {
+            tier.group > 0
+                || match heard[*place] {
+                    Heard::Store(tier) | Heard::Fallback(tier) => tier.fits,
+                    Heard::OutagePolicy { passes } => passes,
+                    Heard::Nobody => true,
+                }
+        })
+    }
+}

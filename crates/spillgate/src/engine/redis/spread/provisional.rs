@@ -1,0 +1,144 @@
+//! What a decision over several places was charged on the way, and its return.
+
+use std::collections::BTreeMap;
+
+use futures_util::future::join_all;
+use tokio::task::JoinHandle;
+
+use super::super::Redis;
+use super::super::topology::Place;
+use super::{Heard, Heards, Part, StandIn};
+use crate::algorithm::Charge;
+use crate::engine::{AskTier, ToldTier};
+use crate::limit::NamedLimit;
+use crate::subject::SubjectKey;
+use crate::time::Deadline;
+
+/// What was charged before all have agreed. Dropped, it is given back: a caller who goes away in
+/// between has been admitted nowhere.
+pub(super) struct Provisional<'a, S: StandIn> {
+    redis: &'a Redis,
+    stand_in: &'a S,
+    charges: Vec<Charged>,
+}
+
+/// One charge, with all that it takes to return it.
+struct Charged {
+    place: Place,
+    /// Where its tier stands in the whole decision.
+    number: usize,
+    key: SubjectKey,
+    limit: NamedLimit,
+    charge: Charge,
+    by_store: bool,
+}
+
+impl<'a, S: StandIn> Provisional<'a, S> {
+    pub(super) fn new(redis: &'a Redis, stand_in: &'a S) -> Provisional<'a, S> {
+        Provisional { redis, stand_in, charges: Vec::new() }
+    }
+
+    /// Notes what a part was charged.
+    pub(super) fn note(&mut self, part: &Part<'_>, heard: &Heards) {
+        for (number, tier) in part.places.iter().zip(&part.ask.tiers) {
+            let (told, by_store) = match &heard[*number] {
+                Heard::Store(told) => (told, true),
+                Heard::Fallback(told) => (told, false),
+                Heard::OutagePolicy { .. } | Heard::Nobody => continue,
+            };
+            if let (Some(charge), 0) = (told.charge, tier.group) {
+                self.charges.push(Charged {
+                    place: part.place,
+                    number: *number,
+                    key: tier.key,
+                    limit: tier.limit.clone(),
+                    charge,
+                    by_store,
+                });
+            }
+        }
+    }
+
+    /// All have agreed.
+    pub(super) fn keep(mut self) {
+        self.charges.clear();
+    }
+
+    /// Waits for it until the deadline; it is done also after that. The numbers of the tiers are
+    /// those without the charge, or none where nobody has told them in time.
+    pub(super) async fn give_back(mut self, deadline: Deadline, heard: &mut Heards) {
+        for charged in &self.charges {
+            heard[charged.number] = Heard::Nobody;
+        }
+        let (here, at_store) = self.begin_to_give_back();
+        for (number, told) in here {
+            heard[number] = Heard::Fallback(told);
+        }
+        let Some(at_store) = at_store else { return };
+        let Some(Ok(told)) = deadline.bound(at_store).await else { return };
+        for (number, told) in told {
+            heard[number] = Heard::Store(told);
+        }
+    }
+
+    fn begin_to_give_back(&mut self) -> (Vec<Returned>, Option<JoinHandle<Vec<Returned>>>) {
+        let mut here = Vec::new();
+        let mut at_store: BTreeMap<Place, Vec<Charged>> = BTreeMap::new();
+        for charged in self.charges.drain(..) {
+            if charged.by_store {
+                at_store.entry(charged.place).or_default().push(charged);
+            } else if let Some(tier) = charged.tier() {
+                let told = self.stand_in.give_back(&tier, charged.number, charged.charge);
+                here.extend(told.map(|told| (charged.number, admitted(told))));
+            }
+        }
+        let runtime = tokio::runtime::Handle::try_current();
+        let Some(runtime) = runtime.ok().filter(|_| !at_store.is_empty()) else {
+            return (here, None);
+        };
+        let redis = self.redis.clone();
+        let returning = runtime.spawn(async move {
+            let each = at_store.iter().map(|(place, charged)| return_at(&redis, *place, charged));
+            join_all(each).await.into_iter().flatten().collect()
+        });
+        (here, Some(returning))
+    }
+}
+
+/// A tier by its place in the decision, as it is without what it was charged.
+type Returned = (usize, ToldTier);
+
+async fn return_at(redis: &Redis, place: Place, charged: &[Charged]) -> Vec<Returned> {
+    let charges: Vec<_> =
+        charged.iter().filter_map(|charged| Some((charged.tier()?, charged.charge))).collect();
+    let told = redis.give_back(place, &charges).await;
+    charged.iter().zip(told).map(|(charged, told)| (charged.number, admitted(told))).collect()
+}
+
+/// It had room, whatever became of the whole.
+fn admitted(mut told: ToldTier) -> ToldTier {
+    told.fits = true;
+    told.reading.retry_after_us = Some(0);
+    told
+}
+
+impl<S: StandIn> Drop for Provisional<'_, S> {
+    fn drop(&mut self) {
+        self.begin_to_give_back();
+    }
+}
+
+impl Charged {
+    fn tier(&self) -> Option<AskTier<'_>> {
+        let (key, limit) = (self.key, &self.limit);
+        Some(AskTier {
+            key,
+            limit,
+            numbers: limit.numbers()?,
+            cost: 0,
+            group: 0,
+            attributes: 0,
+            owed: 0,
+        })
+    }
+}

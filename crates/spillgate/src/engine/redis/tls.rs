@@ -1,0 +1,85 @@
+//! TLS to the store: certificates read once, one configuration for all connections.
+
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::TlsConnector;
+
+use crate::error::BuildError;
+use crate::store::Tls;
+
+/// What secures connections by these settings.
+pub(super) fn connector(tls: Option<&Tls>) -> Result<TlsConnector, BuildError> {
+    let unusable = |error: rustls::Error| BuildError::Tls {
+        why: format!("{error}; give the client's certificate chain and the key that belongs to it"),
+    };
+    // Named, not installed: the process's other users of rustls choose for themselves.
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(unusable)?
+        .with_root_certificates(roots(tls.and_then(|tls| tls.ca.as_deref()))?);
+    let config = match tls.and_then(|tls| tls.client.as_ref()) {
+        None => builder.with_no_client_auth(),
+        Some(client) => {
+            let chain = certificates("the client certificate", &client.certificate)?;
+            let key = PrivateKeyDer::from_pem_slice(&client.key).map_err(|error| {
+                BuildError::Tls { why: format!("the client key is no PEM key: {error}") }
+            })?;
+            builder.with_client_auth_cert(chain, key).map_err(unusable)?
+        }
+    };
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// The authorities given, or else those of the machine.
+fn roots(ca: Option<&[u8]>) -> Result<RootCertStore, BuildError> {
+    let mut roots = RootCertStore::empty();
+    match ca {
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+        Some(pem) => {
+            for certificate in certificates("the CA", pem)? {
+                roots.add(certificate).map_err(|error| BuildError::Tls {
+                    why: format!("the CA is no certificate of an authority: {error}"),
+                })?;
+            }
+        }
+    }
+    Ok(roots)
+}
+
+fn certificates(what: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, BuildError> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) => Err(BuildError::Tls {
+            why: format!(
+                "{what} holds no certificate; give PEM, which begins -----BEGIN CERTIFICATE-----"
+            ),
+        }),
+        Err(error) => Err(BuildError::Tls { why: format!("{what} is no PEM: {error}") }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_that_are_none_are_named() {
+        let said = |tls: Tls| match connector(Some(&tls)) {
+            Err(error) => error.to_string(),
+            Ok(_) => panic!("these are no certificates"),
+        };
+        assert!(said(Tls::new().trusting("junk")).contains("the CA holds no certificate"));
+        let broken = "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
+        assert!(said(Tls::new().trusting(broken)).contains("the CA is no PEM"));
+        let client = Tls::new().presenting("junk", "junk");
+        assert!(said(client).contains("the client certificate holds no certificate"));
+        assert!(connector(None).is_ok());
+    }
+}

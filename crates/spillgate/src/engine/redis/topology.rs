@@ -1,0 +1,156 @@
+//! Which shard holds a subject's state.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::address::Address;
+use super::cluster::Cluster;
+use super::failure::{Failure, NotHere};
+use super::jitter::jittered;
+use super::link::Manner;
+use super::ring::Points;
+use super::sentinel::{self, Sentinels};
+use super::server::Server;
+use super::shard::Shard;
+use super::{ShardTag, slot, tls};
+use crate::error::BuildError;
+use crate::store::{Store, StoreOptions};
+use crate::time::Deadline;
+
+/// All shards of the store, and who lives where.
+#[derive(Debug)]
+pub(super) enum Topology {
+    One(Arc<Shard>),
+    Ring { points: Points, shards: Vec<Arc<Shard>> },
+    Cluster(Cluster),
+}
+
+/// Where a subject's state is. Tiers at one place can be decided in one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Place(u16);
+
+/// Whom to ask about a place, and in what manner.
+#[derive(Clone, Debug)]
+pub(super) struct Route {
+    pub(super) shard: Arc<Shard>,
+    pub(super) manner: Manner,
+}
+
+impl Place {
+    /// Where everybody lives on a single server.
+    pub(super) const ONLY: Place = Place(0);
+}
+
+impl Topology {
+    pub(super) fn new(store: &Store, options: &StoreOptions) -> Result<Topology, BuildError> {
+        let tls = tls::connector(options.tls.as_ref())?;
+        let shard = |name: Option<&str>, url: &str| {
+            let server = Server::At { address: Address::parse(url)?, tls: tls.clone() };
+            let name = name.map_or_else(|| server.to_string(), str::to_owned);
+            Ok(Arc::new(Shard::new(name, server, options.connections)))
+        };
+        Ok(match store {
+            Store::Url(url) => Topology::One(shard(None, url)?),
+            Store::Ring(ring) => {
+                let nodes = ring.checked_nodes()?;
+                let points = Points::of(nodes.iter().map(|node| (&node.name[..], node.weight)));
+                let shards = nodes.iter().map(|node| shard(Some(&node.name), &node.url));
+                Topology::Ring { points, shards: shards.collect::<Result<_, _>>()? }
+            }
+            Store::Sentinel { master, urls } => {
+                let sentinels = Arc::new(Sentinels::new(master, urls, &tls)?);
+                let server = Server::WatchedBy(Arc::clone(&sentinels));
+                let shard = Arc::new(Shard::new(server.to_string(), server, options.connections));
+                sentinel::watch(&shard, sentinels);
+                Topology::One(shard)
+            }
+            Store::Cluster(urls) => {
+                Topology::Cluster(Cluster::new(urls, &tls, options.connections)?)
+            }
+        })
+    }
+
+    /// Waits a moment for the first connections, so that the first decisions are the store's.
+    pub(super) async fn warm_up(&self) {
+        match self {
+            Topology::One(shard) => shard.link().warm_up().await,
+            Topology::Ring { shards, .. } => {
+                join_all(shards.iter().map(|shard| shard.link().warm_up())).await;
+            }
+            Topology::Cluster(cluster) => cluster.warm_up().await,
+        }
+    }
+
+    /// Where the subjects of a tag live.
+    pub(super) fn place(&self, tag: u128) -> Place {
+        match self {
+            Topology::One(_) => Place::ONLY,
+            Topology::Ring { points, .. } => Place(points.node_of(tag)),
+            Topology::Cluster(_) => Place(slot::of_tag(tag)),
+        }
+    }
+
+    /// Whether every subject lives at the same place.
+    pub(super) fn is_one_place(&self) -> bool {
+        matches!(self, Topology::One(_))
+    }
+
+    /// Whom to ask first.
+    pub(super) fn route(&self, place: Place) -> Result<Route, Failure> {
+        let shard = match self {
+            Topology::One(shard) => shard,
+            Topology::Ring { shards, .. } => &shards[usize::from(place.0)],
+            Topology::Cluster(cluster) => return cluster.route(place.0),
+        };
+        Ok(Route { shard: Arc::clone(shard), manner: Manner::Plainly })
+    }
+
+    /// Whom to ask after a call that did not run; the failure again, where nobody can help.
+    pub(super) async fn next_route(
+        &self,
+        place: Place,
+        tried: &Route,
+        failure: Failure,
+        deadline: Deadline,
+    ) -> Result<Route, Failure> {
+        if let Topology::Cluster(cluster) = self {
+            return cluster.next_route(place.0, tried, failure, deadline).await;
+        }
+        match &failure {
+            // Its address, or its sentinels, may lead to another server by now.
+            Failure::NotHere(NotHere::ReadOnly, _) => tried.shard.link().renew(),
+            Failure::NotHere(NotHere::Later | NotHere::HalfMoved, _) => pause(deadline).await,
+            _ => return Err(failure),
+        }
+        Ok(tried.clone())
+    }
+
+    /// Every shard.
+    pub(super) fn shards(&self) -> Vec<(ShardTag, Arc<Shard>)> {
+        let tagged = |shard: &Arc<Shard>, tag: String| {
+            (ShardTag { name: shard.name().to_owned(), tag }, Arc::clone(shard))
+        };
+        // On a server of its own any tag will do.
+        let any = || "control".to_owned();
+        match self {
+            Topology::One(shard) => vec![tagged(shard, any())],
+            Topology::Ring { shards, .. } => {
+                shards.iter().map(|shard| tagged(shard, any())).collect()
+            }
+            Topology::Cluster(cluster) => {
+                let shards = cluster.shards().into_iter();
+                shards.map(|(slot, shard)| tagged(&shard, slot::tag_in(slot))).collect()
+            }
+        }
+    }
+}
+
+/// A moment, for whatever keeps a server from answering to pass.
+pub(super) async fn pause(deadline: Deadline) {
+    let _ = deadline.bound(tokio::time::sleep(jittered(LATER))).await;
+}
+
+/// Two of these fit into a deadline of 25 ms, with the calls between them.
+pub(super) const LATER: Duration = Duration::from_millis(8);

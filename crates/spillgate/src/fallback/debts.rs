@@ -1,0 +1,93 @@
+//! What was admitted alone and not yet charged to the store. Each debt is taken out before it is
+//! sent, so that no two calls pay it, and put back if the store surely did not execute.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use super::known;
+use crate::algorithm::Numbers;
+use crate::engine::AskTier;
+use crate::limit::NamedLimit;
+use crate::subject::SubjectKey;
+
+/// Debts by tier, so many at most.
+#[derive(Debug, Default)]
+pub(super) struct Debts {
+    by_tier: Mutex<HashMap<u128, Debt>>,
+    /// Most calls find that there are none, without a lock.
+    count: AtomicUsize,
+}
+
+/// One tier's debt.
+#[derive(Clone, Debug)]
+pub(super) struct Debt {
+    pub(super) key: SubjectKey,
+    pub(super) limit: NamedLimit,
+    /// This process's share of it, by which it was admitted.
+    pub(super) share: Numbers,
+    /// All that was admitted since the last payment.
+    pub(super) admitted: u64,
+}
+
+impl Debts {
+    /// Notes an admission. Beyond the bound it is forgotten: the limit was enforced all the same.
+    pub(super) fn add(&self, tier: &AskTier<'_>, share: &Numbers, cost: u64) {
+        let mut debts = self.by_tier.lock();
+        let full = debts.len() >= DEBTS_MAX;
+        match debts.get_mut(&known::name(tier)) {
+            Some(debt) => debt.admitted = debt.admitted.saturating_add(cost),
+            None if full => {}
+            None => {
+                let (limit, share) = (tier.limit.clone(), share.clone());
+                let debt = Debt { key: tier.key, limit, share, admitted: cost };
+                debts.insert(known::name(tier), debt);
+            }
+        }
+        self.count.store(debts.len(), Ordering::Release);
+    }
+
+    /// Takes back an admission that came to nothing.
+    pub(super) fn lower(&self, tier: &AskTier<'_>, cost: u64) {
+        if let Some(debt) = self.by_tier.lock().get_mut(&known::name(tier)) {
+            debt.admitted = debt.admitted.saturating_sub(cost);
+        }
+    }
+
+    /// Takes a tier's debt out, to be paid.
+    pub(super) fn take(&self, tier: &AskTier<'_>) -> Option<Debt> {
+        if self.are_none() {
+            return None;
+        }
+        let mut debts = self.by_tier.lock();
+        let debt = debts.remove(&known::name(tier));
+        self.count.store(debts.len(), Ordering::Release);
+        debt
+    }
+
+    /// Takes out some of those that can be paid.
+    pub(super) fn take_some(&self, at_most: usize, payable: impl Fn(&Debt) -> bool) -> Vec<Debt> {
+        let mut debts = self.by_tier.lock();
+        let names = debts.iter().filter(|(_, debt)| payable(debt)).map(|(name, _)| *name);
+        let names: Vec<u128> = names.take(at_most).collect();
+        let taken = names.iter().filter_map(|name| debts.remove(name)).collect();
+        self.count.store(debts.len(), Ordering::Release);
+        taken
+    }
+
+    /// Puts one back that was not paid.
+    pub(super) fn put_back(&self, debt: Debt) {
+        let Some(numbers) = debt.limit.numbers() else { return };
+        let (key, limit) = (debt.key, &debt.limit);
+        let tier = AskTier { key, limit, numbers, cost: 0, group: 0, attributes: 0, owed: 0 };
+        self.add(&tier, &debt.share, debt.admitted);
+    }
+
+    pub(super) fn are_none(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+}
+
+/// Some 30 MB: an outage in which more subjects are admitted has other worries.
+const DEBTS_MAX: usize = 100_000;

@@ -1,0 +1,114 @@
+//! What the store last said of its tiers, for as many as fit: where deciding alone begins.
+
+use parking_lot::Mutex;
+
+use crate::algorithm::Reading;
+use crate::engine::AskTier;
+
+/// A table of fixed size, each tier in a place of its own or none: what is forgotten begins afresh.
+#[derive(Debug)]
+pub(super) struct Known {
+    places: Box<[Mutex<Last>]>,
+}
+
+/// What the store last said of one tier.
+#[derive(Clone, Copy, Debug, Default)]
+struct Last {
+    tier: u128,
+    at_us: u64,
+    remaining: u64,
+    reset_after_us: u64,
+}
+
+impl Known {
+    pub(super) fn new() -> Known {
+        Known { places: (0..PLACES).map(|_| Mutex::default()).collect() }
+    }
+
+    /// Notes what the store said at an instant.
+    pub(super) fn note(&self, tier: &AskTier<'_>, reading: &Reading, at_us: u64) {
+        let Reading { remaining, reset_after_us, .. } = *reading;
+        let said = Last { tier: name(tier), at_us, remaining, reset_after_us };
+        let mut place = self.place(said.tier).lock();
+        let keeps = place.tier != said.tier && place.remaining == 0 && remaining > 0;
+        // Whoever sprays keys must not make anybody forget who is exhausted.
+        if !(keeps && place.is_live(at_us)) {
+            *place = said;
+        }
+    }
+
+    /// What is left of a tier, as far as can be told; nothing where it is unknown or untouched by
+    /// now. What drains is taken to drain evenly.
+    pub(super) fn remaining(&self, tier: &AskTier<'_>, now_us: u64) -> Option<u64> {
+        let name = name(tier);
+        let last = *self.place(name).lock();
+        if last.tier != name || !last.is_live(now_us) {
+            return None;
+        }
+        let used = tier.numbers.capacity().saturating_sub(last.remaining);
+        let left_us = last.reset_after_us - now_us.saturating_sub(last.at_us);
+        // Not more than the whole of `used`, so it fits.
+        let still =
+            (u128::from(used) * u128::from(left_us)).div_ceil(u128::from(last.reset_after_us));
+        Some(tier.numbers.capacity().saturating_sub(still as u64))
+    }
+
+    fn place(&self, tier: u128) -> &Mutex<Last> {
+        &self.places[tier as usize % PLACES]
+    }
+}
+
+impl Last {
+    fn is_live(&self, now_us: u64) -> bool {
+        now_us < self.at_us.saturating_add(self.reset_after_us)
+    }
+}
+
+/// What tells one tier from all others; keyed hashes, so that nobody can aim two at one place.
+pub(super) fn name(tier: &AskTier<'_>) -> u128 {
+    tier.key.id ^ tier.limit.mix()
+}
+
+/// About 4 MB, and as many subjects as are busy at once.
+const PLACES: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{Limit, NamedLimit};
+    use crate::subject::SubjectKey;
+
+    fn tier(id: u128, limit: &NamedLimit) -> AskTier<'_> {
+        let key = SubjectKey { tag: id, id, rule: 0 };
+        let numbers = limit.numbers().unwrap();
+        AskTier { key, limit, numbers, cost: 1, group: 0, attributes: 1, owed: 0 }
+    }
+
+    fn said(remaining: u64, reset_after_us: u64) -> Reading {
+        Reading { remaining, retry_after_us: None, reset_after_us }
+    }
+
+    #[test]
+    fn what_was_used_drains_evenly_until_it_is_forgotten() {
+        let (known, limit) = (Known::new(), NamedLimit::new(Limit::per_second(100), 0));
+        let tier = tier(7, &limit);
+        assert_eq!(known.remaining(&tier, 1_000), None);
+        known.note(&tier, &said(0, 1_000_000), 1_000);
+        let left = |after_us: u64| known.remaining(&tier, 1_000 + after_us);
+        assert_eq!(left(0), Some(0));
+        assert_eq!(left(500_000), Some(50));
+        assert_eq!(left(999_999), Some(99));
+        assert_eq!(left(1_000_000), None);
+    }
+
+    #[test]
+    fn the_exhausted_are_not_forgotten_for_those_who_are_not() {
+        let (known, limit) = (Known::new(), NamedLimit::new(Limit::per_second(100), 0));
+        let (mine, other) = (tier(7, &limit), tier(7 + PLACES as u128, &limit));
+        known.note(&mine, &said(0, 1_000_000), 0);
+        known.note(&other, &said(99, 10_000), 10);
+        assert_eq!((known.remaining(&mine, 10), known.remaining(&other, 10)), (Some(0), None));
+        known.note(&other, &said(99, 10_000), 1_000_000);
+        assert_eq!(known.remaining(&other, 1_000_000), Some(99));
+    }
+}

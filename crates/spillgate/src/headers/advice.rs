@@ -1,0 +1,162 @@
+//! What is worth telling of each tier: the numbers that are known, and what they are called outside.
+
+use std::cmp::Ordering;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::decision::{Decision, Source, TierDecision, Verdict};
+use crate::limit::{Algorithm, REQUESTS};
+
+/// An enforced tier whose numbers are known.
+pub(super) struct Advice<'d> {
+    pub(super) name: PolicyName<'d>,
+    pub(super) capacity: u64,
+    pub(super) remaining: u64,
+    tier: TierDecision<'d>,
+}
+
+/// What a limit is called outside: its rule's name, and its own where the rule has several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PolicyName<'d> {
+    rule: Option<&'d str>,
+    limit: Option<&'d str>,
+}
+
+/// The tiers that had a part in the verdict.
+pub(crate) fn enforced_tiers(
+    decision: &Decision,
+) -> impl Iterator<Item = (TierDecision<'_>, PolicyName<'_>)> {
+    let mut before = None;
+    let mut tiers = decision.tiers().peekable();
+    std::iter::from_fn(move || {
+        loop {
+            let tier = tiers.next()?;
+            let rule = tier.rule();
+            // The limits of one rule stand side by side.
+            let after = tiers.peek().and_then(TierDecision::rule);
+            let several = rule.is_some() && (before == rule || after == rule);
+            before = rule;
+            let limit = match rule {
+                Some(_) => several.then(|| tier.limit()),
+                None => tier.definition().name(),
+            };
+            if !tier.shadow() {
+                return Some((tier, PolicyName { rule, limit }));
+            }
+        }
+    })
+}
+
+/// In whole seconds, up, and never none: who is told to wait 0 s comes back too early.
+pub(crate) fn whole_seconds(duration: Duration) -> u64 {
+    seconds_up(duration).max(1)
+}
+
+impl<'d> Advice<'d> {
+    /// The tightest first; a limit that two decisions met is told of once.
+    pub(super) fn of(
+        decisions: impl IntoIterator<Item = &'d Decision>,
+    ) -> SmallVec<[Advice<'d>; 2]> {
+        let mut advice: SmallVec<[Advice<'d>; 2]> = SmallVec::new();
+        for (tier, name) in decisions.into_iter().flat_map(enforced_tiers) {
+            if let (Some(capacity), Some(remaining)) = (tier.capacity(), tier.remaining()) {
+                advice.push(Advice { name, capacity, remaining, tier });
+            }
+        }
+        if advice.len() > 1 {
+            advice.sort_by(tighter_first);
+            let mut told: SmallVec<[PolicyName<'d>; 4]> = SmallVec::new();
+            advice.retain(|one| {
+                let new = !told.contains(&one.name);
+                told.push(one.name);
+                new
+            });
+        }
+        advice
+    }
+
+    /// What the capacity is for.
+    pub(super) fn window_s(&self) -> Option<u64> {
+        self.tier.definition().window().map(whole_seconds)
+    }
+
+    /// The quota unit, where it is not requests.
+    pub(super) fn unit(&self) -> Option<&'d str> {
+        if self.is_slots() {
+            return Some("concurrent-requests");
+        }
+        Some(self.tier.unit()).filter(|unit| *unit != REQUESTS)
+    }
+
+    /// Until the request would pass, or else until one more unit is there.
+    pub(super) fn more_after_s(&self) -> Option<u64> {
+        if self.is_slots() {
+            return None;
+        }
+        match self.tier.verdict() {
+            Verdict::Never => None,
+            Verdict::Denied => self.tier.retry_after().map(whole_seconds),
+            Verdict::Allowed => self.one_more_after().map(whole_seconds),
+        }
+    }
+
+    /// Until the request would pass, or else until the limit is untouched.
+    pub(super) fn reset_s(&self) -> Option<u64> {
+        if self.is_slots() {
+            return None;
+        }
+        match self.tier.verdict() {
+            Verdict::Allowed => self.tier.reset_after().map(seconds_up),
+            _ => self.tier.retry_after().map(whole_seconds),
+        }
+    }
+
+    /// Known of a window that ends, and of a bucket that drains evenly.
+    fn one_more_after(&self) -> Option<Duration> {
+        let used = self.capacity.checked_sub(self.remaining).filter(|used| *used > 0)?;
+        // The share that a process enforces alone drains by other numbers.
+        let by_its_numbers = self.tier.source() < Source::Fallback;
+        let reset_after = self.tier.reset_after().filter(|_| by_its_numbers)?;
+        match self.tier.algorithm() {
+            Algorithm::FixedWindow => Some(reset_after),
+            _ => {
+                let later = self.tier.definition().drain_time(used - 1)?;
+                Some(reset_after.saturating_sub(later))
+            }
+        }
+    }
+
+    /// Slots come back when they are released: nobody knows when.
+    fn is_slots(&self) -> bool {
+        self.tier.algorithm() == Algorithm::Concurrency
+    }
+}
+
+impl<'d> PolicyName<'d> {
+    /// What to write one after the other.
+    pub(crate) fn parts(self) -> impl Iterator<Item = &'d str> {
+        let [first, slash, second] = match (self.rule, self.limit) {
+            (Some(rule), Some(limit)) => [rule, "/", limit],
+            (Some(name), None) | (None, Some(name)) => [name, "", ""],
+            (None, None) => [NAMELESS, "", ""],
+        };
+        [first, slash, second].into_iter()
+    }
+}
+
+/// Refusing before admitting; of the refusing the longest wait, unknown being longest; else the least
+/// left of its capacity.
+fn tighter_first(a: &Advice<'_>, b: &Advice<'_>) -> Ordering {
+    let wait = |one: &Advice<'_>| one.tier.retry_after().unwrap_or(Duration::MAX);
+    let left = |a: &Advice<'_>, b: &Advice<'_>| u128::from(a.remaining) * u128::from(b.capacity);
+    let by_verdict = b.tier.verdict().cmp(&a.tier.verdict());
+    by_verdict.then_with(|| wait(b).cmp(&wait(a))).then_with(|| left(a, b).cmp(&left(b, a)))
+}
+
+fn seconds_up(duration: Duration) -> u64 {
+    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
+/// A limit that came with the request and was given no name.
+const NAMELESS: &str = "default";

@@ -1,0 +1,112 @@
+//! The hops that proxies report, the nearest first: `X-Forwarded-For` and `Forwarded` (RFC 7239).
+//!
+//! A hop that names no address is `None`: nobody can say what lies behind it.
+
+use std::net::IpAddr;
+
+use http::HeaderMap;
+use http::header::FORWARDED;
+use smallvec::{SmallVec, smallvec};
+
+use super::X_FORWARDED_FOR;
+
+/// Over all lines, which are one list; read from the end, so that a long forged beginning costs
+/// nothing.
+pub(super) fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
+    let lines = headers.get_all(X_FORWARDED_FOR).into_iter().rev();
+    lines
+        .flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','))
+        .map(<[u8]>::trim_ascii)
+        .filter(|hop| !hop.is_empty())
+        .map(|hop| address(unquoted(hop)))
+}
+
+/// Over all lines. A line whose quotes do not close names nobody: a client could have opened one to
+/// swallow what the proxy appended.
+pub(super) fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
+    let lines = headers.get_all(FORWARDED).into_iter().rev();
+    lines.flat_map(|line| {
+        let hops = match split_outside_quotes(line.as_bytes(), b',') {
+            Some(elements) => {
+                let elements = elements.into_iter().map(<[u8]>::trim_ascii);
+                elements.filter(|element| !element.is_empty()).map(element_address).collect()
+            }
+            None => smallvec![None],
+        };
+        SmallVec::<[Option<IpAddr>; 4]>::into_iter(hops).rev()
+    })
+}
+
+/// The address in `for=…` of one element; none if it is missing, said twice, or hidden.
+fn element_address(element: &[u8]) -> Option<IpAddr> {
+    let mut found = None;
+    for pair in split_outside_quotes(element, b';')? {
+        let pair = pair.trim_ascii();
+        if pair.is_empty() {
+            continue;
+        }
+        let equals = pair.iter().position(|byte| *byte == b'=')?;
+        let (name, value) = (&pair[..equals], &pair[equals + 1..]);
+        if name.eq_ignore_ascii_case(b"for") && found.replace(value).is_some() {
+            return None;
+        }
+    }
+    let value = found?;
+    // Nothing that must be escaped stands in an address.
+    if value.contains(&b'\\') { None } else { address(unquoted(value)) }
+}
+
+/// The parts between separators that stand in no quotes; `None` if a quote does not close.
+fn split_outside_quotes(text: &[u8], separator: u8) -> Option<SmallVec<[&[u8]; 4]>> {
+    let mut parts = SmallVec::new();
+    let (mut start, mut quoted, mut escaped) = (0, false, false);
+    for (place, byte) in text.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            byte if *byte == separator && !quoted => {
+                parts.push(&text[start..place]);
+                start = place + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    (!quoted).then_some(parts)
+}
+
+fn unquoted(text: &[u8]) -> &[u8] {
+    text.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(text)
+}
+
+/// `203.0.113.7`, `203.0.113.7:80`, `2001:db8::1`, `[2001:db8::1]:80`, `fe80::1%eth0`.
+fn address(hop: &[u8]) -> Option<IpAddr> {
+    let hop = std::str::from_utf8(hop).ok()?;
+    let (host, port) = match hop.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest.split_once(']')?;
+            (host, if port.is_empty() { None } else { Some(port.strip_prefix(':')?) })
+        }
+        None => match hop.split_once(':') {
+            Some((host, port)) if !port.contains(':') => (host, Some(port)),
+            _ => (hop, None),
+        },
+    };
+    if !port.is_none_or(is_port) {
+        return None;
+    }
+    let without_zone = host.split_once('%').filter(|(host, _)| host.contains(':'));
+    let host = without_zone.map_or(host, |(host, _)| host);
+    host.parse::<IpAddr>().ok().map(|address| address.to_canonical())
+}
+
+/// A number, or hidden as `_name`.
+fn is_port(port: &str) -> bool {
+    match port.strip_prefix('_') {
+        Some(name) => {
+            name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+        }
+        None => port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok(),
+    }
+}

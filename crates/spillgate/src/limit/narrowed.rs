@@ -1,0 +1,129 @@
+//! A limit that a caller asks for, as far as it is below the one in force.
+
+use super::{Kind, Limit};
+use crate::algorithm::{Numbers, fixed_window, sliding_log, sliding_window, token_bucket};
+
+impl Limit {
+    /// This limit brought down to what `asked`, a bucket or `none`, says: never more at once, and
+    /// never more in the long run. Nothing if that changes nothing, or slots and rates would be
+    /// compared. Name, unit and algorithm stay, so the state does too.
+    pub(crate) fn narrowed(&self, asked: &Limit) -> Option<Limit> {
+        let kind = match (&self.kind, &asked.kind) {
+            (_, Kind::Unlimited) | (Kind::Nothing, _) => return None,
+            (_, Kind::Nothing) => Kind::Nothing,
+            (Kind::Unlimited, Kind::Counted(_)) => asked.kind.clone(),
+            (Kind::Counted(numbers), Kind::Counted(Numbers::TokenBucket(asked))) => {
+                Kind::Counted(numbers_below(numbers, asked)?)
+            }
+            (Kind::Counted(_), Kind::Counted(_)) => return None,
+        };
+        Some(Limit { kind, ..self.clone() })
+    }
+}
+
+/// So many a period.
+#[derive(Clone, Copy)]
+struct Rate {
+    count: u32,
+    period_us: u64,
+}
+
+fn numbers_below(numbers: &Numbers, asked: &token_bucket::Numbers) -> Option<Numbers> {
+    Some(match numbers {
+        Numbers::TokenBucket(bucket) => {
+            let own = Rate { count: bucket.count, period_us: bucket.period_us };
+            let Rate { count, period_us } = own.lower(Rate::of(asked));
+            let burst = bucket.burst.min(asked.burst);
+            Numbers::TokenBucket(token_bucket::Numbers::new(count, period_us, burst.into()).ok()?)
+        }
+        Numbers::FixedWindow(numbers) => {
+            let own = Rate { count: numbers.count, period_us: numbers.longest_wait_us() };
+            let Rate { count, period_us } = own.capped(asked)?;
+            let window = match period_us == numbers.longest_wait_us() {
+                true => numbers.window.clone(),
+                false => fixed_window::Window::Every { period_us },
+            };
+            Numbers::FixedWindow(fixed_window::Numbers { count, window })
+        }
+        Numbers::SlidingLog(numbers) => {
+            let own = Rate { count: numbers.count, period_us: numbers.period_us };
+            let Rate { count, period_us } = own.capped(asked)?;
+            Numbers::SlidingLog(sliding_log::Numbers { count, period_us })
+        }
+        Numbers::SlidingWindow(numbers) => {
+            let own = Rate { count: numbers.count, period_us: numbers.period_us };
+            let Rate { count, period_us } = own.capped(asked)?;
+            Numbers::SlidingWindow(sliding_window::Numbers { count, period_us })
+        }
+        Numbers::Concurrency(_) => return None,
+    })
+}
+
+impl Rate {
+    fn of(bucket: &token_bucket::Numbers) -> Rate {
+        Rate { count: bucket.count, period_us: bucket.period_us }
+    }
+
+    /// Whichever is lower in the long run.
+    fn lower(self, other: Rate) -> Rate {
+        let product = |count: u32, period_us: u64| u128::from(count) * u128::from(period_us);
+        let other_is_lower =
+            product(other.count, self.period_us) <= product(self.count, other.period_us);
+        if other_is_lower { other } else { self }
+    }
+
+    /// The rate of windows that hold no more than ours and no more than asked for; nothing if even
+    /// those would let more through in the long run than ours.
+    fn capped(self, asked: &token_bucket::Numbers) -> Option<Rate> {
+        let capped = Rate { count: self.count.min(asked.count), period_us: asked.period_us };
+        let is_lower = self.lower(capped);
+        (is_lower.period_us == capped.period_us && is_lower.count == capped.count).then_some(capped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::LimitSpec;
+
+    #[track_caller]
+    fn check(own: LimitSpec, asked: &str, expected: Option<&str>) {
+        let narrowed = own.build().unwrap().narrowed(&Limit::parse(asked).unwrap());
+        assert_eq!(narrowed.map(|limit| limit.to_string()).as_deref(), expected, "{asked}");
+    }
+
+    #[test]
+    fn a_bucket_takes_the_lower_rate_and_the_lower_burst() {
+        let own = || LimitSpec::new("100/minute").burst(50);
+        check(own(), "10/minute", Some("10/1m"));
+        check(own(), "1000/minute", Some("100/1m burst 50"));
+        check(own(), "2/second", Some("100/1m burst 2"));
+        check(own(), "120/hour", Some("120/1h burst 50"));
+        check(own(), "none", Some("none"));
+        check(own(), "unlimited", None);
+    }
+
+    #[test]
+    fn windows_hold_no_more_than_either_says() {
+        for algorithm in ["fixed-window", "sliding-log", "sliding-window"] {
+            let own = || LimitSpec::new("100/minute").algorithm(algorithm);
+            check(own(), "10/minute", Some("10/1m"));
+            check(own(), "1000/minute", Some("100/1m"));
+            check(own(), "120/hour", Some("100/1h"));
+            check(own(), "2/second", None);
+        }
+    }
+
+    #[test]
+    fn a_calendar_window_stays_one_while_it_is_as_long() {
+        let own = LimitSpec::new("100/day").algorithm("fixed-window").build().unwrap();
+        let narrowed = own.narrowed(&Limit::parse("10/day").unwrap()).unwrap();
+        let expected = LimitSpec::new("10/day").algorithm("fixed-window").build().unwrap();
+        assert_eq!(narrowed, expected);
+    }
+
+    #[test]
+    fn slots_are_not_compared_with_rates() {
+        check(LimitSpec::new("20").algorithm("concurrency").hold("30s"), "1/second", None);
+    }
+}

@@ -1,0 +1,177 @@
+//! Putting a limiter together: every setting that the library takes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+#[cfg(feature = "redis")]
+use super::upkeep;
+use super::{Counters, Inner, Limiter};
+use crate::control::Control;
+#[cfg(feature = "redis")]
+use crate::engine::Redis;
+use crate::engine::{Engine, Memory};
+use crate::error::BuildError;
+#[cfg(feature = "redis")]
+use crate::fallback::Fallback;
+use crate::metrics::{Meters, Metrics};
+use crate::policy::Policy;
+#[cfg(feature = "redis")]
+use crate::store::{Ring, Store, StoreOptions, Tls};
+use crate::subject::{SHARED_SECRET, Secret};
+use crate::time::Clock;
+
+/// Puts a limiter together.
+#[derive(Debug, Default)]
+pub struct LimiterBuilder {
+    policy: Policy,
+    #[cfg(feature = "redis")]
+    store: Option<Store>,
+    #[cfg(feature = "redis")]
+    tls: Option<Tls>,
+    #[cfg(feature = "redis")]
+    connections: Option<usize>,
+    #[cfg(feature = "redis")]
+    expected_nodes: u32,
+    #[cfg(feature = "redis")]
+    client_clock: bool,
+    secret: Option<[u8; 16]>,
+    timeout: Option<Duration>,
+    keys_max: Option<usize>,
+    clock: Clock,
+}
+
+impl LimiterBuilder {
+    /// The rules.
+    pub fn policy(self, policy: Policy) -> LimiterBuilder {
+        LimiterBuilder { policy, ..self }
+    }
+
+    /// State in this Redis or Valkey, shared with whoever names the same:
+    /// `redis://user:password@host:port/database`, `rediss://` for TLS, or `unix:///path?db=0`.
+    #[cfg(feature = "redis")]
+    pub fn redis(self, url: impl Into<String>) -> LimiterBuilder {
+        LimiterBuilder { store: Some(Store::Url(url.into())), ..self }
+    }
+
+    /// State on whoever is primary under a name that these sentinels watch. User, password, database
+    /// and TLS of the first address are the primary's too.
+    #[cfg(feature = "redis")]
+    pub fn sentinel(
+        self,
+        master: impl Into<String>,
+        urls: impl IntoIterator<Item = impl Into<String>>,
+    ) -> LimiterBuilder {
+        let urls = urls.into_iter().map(Into::into).collect();
+        LimiterBuilder { store: Some(Store::Sentinel { master: master.into(), urls }), ..self }
+    }
+
+    /// State on a Redis Cluster, by the addresses of some of its nodes. User and password of the
+    /// first are those of all.
+    #[cfg(feature = "redis")]
+    pub fn cluster(self, urls: impl IntoIterator<Item = impl Into<String>>) -> LimiterBuilder {
+        let urls = urls.into_iter().map(Into::into).collect();
+        LimiterBuilder { store: Some(Store::Cluster(urls)), ..self }
+    }
+
+    /// State spread over the nodes of a ring.
+    #[cfg(feature = "redis")]
+    pub fn ring(self, ring: Ring) -> LimiterBuilder {
+        LimiterBuilder { store: Some(Store::Ring(ring)), ..self }
+    }
+
+    /// Whom `rediss://` servers are trusted by, and who we are there.
+    #[cfg(feature = "redis")]
+    pub fn tls(self, tls: Tls) -> LimiterBuilder {
+        LimiterBuilder { tls: Some(tls), ..self }
+    }
+
+    /// How many processes share the limits, where that is known beforehand: while the store is out of
+    /// reach each enforces its part alone. More that were heard of lately count.
+    #[cfg(feature = "redis")]
+    pub fn expected_nodes(self, nodes: u32) -> LimiterBuilder {
+        LimiterBuilder { expected_nodes: nodes, ..self }
+    }
+
+    /// Decide by this process's clock, set by the store's once a second, where scripts may not ask
+    /// for the time themselves.
+    #[cfg(feature = "redis")]
+    pub fn client_clock(self) -> LimiterBuilder {
+        LimiterBuilder { client_clock: true, ..self }
+    }
+
+    /// Connections to each server: 1 to 16. By itself one for every two cores, four at most.
+    #[cfg(feature = "redis")]
+    pub fn connections(self, connections: usize) -> LimiterBuilder {
+        LimiterBuilder { connections: Some(connections.clamp(1, CONNECTIONS_MAX)), ..self }
+    }
+
+    /// How long a decision may wait for the store; 25 ms unless said otherwise.
+    pub fn timeout(self, timeout: Duration) -> LimiterBuilder {
+        LimiterBuilder { timeout: Some(timeout), ..self }
+    }
+
+    /// The secret that subjects are hashed under: the same in every process of a fleet. Without
+    /// one, whoever can reach the limiter can aim subjects at one shard.
+    pub fn key_secret(self, secret: [u8; 16]) -> LimiterBuilder {
+        LimiterBuilder { secret: Some(secret), ..self }
+    }
+
+    /// How many tiers the memory engine holds at most; ten million unless said otherwise.
+    pub fn keys_max(self, keys_max: usize) -> LimiterBuilder {
+        LimiterBuilder { keys_max: Some(keys_max), ..self }
+    }
+
+    /// The memory engine's clock.
+    #[doc(hidden)]
+    pub fn clock(self, clock: Clock) -> LimiterBuilder {
+        LimiterBuilder { clock, ..self }
+    }
+
+    /// The limiter. A store that is out of reach is no error: it is an outage, and decided as one.
+    pub async fn build(self) -> Result<Limiter, BuildError> {
+        let keys_max = self.keys_max.unwrap_or(KEYS_MAX);
+        let engine = self.engine(keys_max).await?;
+        let secret = Secret::new(&self.secret.unwrap_or(SHARED_SECRET));
+        let mut policy = self.policy.as_written();
+        policy.meters = Meters::of(policy.rules(), &Meters::default());
+        let inner = Inner {
+            metrics: Metrics::new(!matches!(engine, Engine::Memory(_))),
+            engine,
+            policy: ArcSwap::from_pointee(policy),
+            control: Control::new(self.clock.clone(), &secret),
+            secret,
+            #[cfg(feature = "redis")]
+            fallback: Fallback::new(keys_max, self.clock, self.expected_nodes),
+            counters: Counters::default(),
+        };
+        let inner = Arc::new(inner);
+        if !matches!(inner.engine, Engine::Memory(_)) {
+            inner.catch_up().await;
+        }
+        #[cfg(feature = "redis")]
+        upkeep::begin(&inner);
+        Ok(Limiter { inner })
+    }
+
+    async fn engine(&self, keys_max: usize) -> Result<Engine, BuildError> {
+        #[cfg(feature = "redis")]
+        if let Some(store) = &self.store {
+            let mut options = StoreOptions::new(self.timeout.unwrap_or(TIMEOUT));
+            options.tls = self.tls.clone();
+            options.client_clock = self.client_clock;
+            options.connections = self.connections.unwrap_or(options.connections);
+            return Ok(Engine::Redis(Redis::open(store, &options).await?));
+        }
+        Ok(Engine::Memory(Memory::new(keys_max, self.clock.clone())))
+    }
+}
+
+/// Envoy waits 20 ms, people notice 100: a store that takes longer is as good as gone.
+const TIMEOUT: Duration = Duration::from_millis(25);
+/// Below 1 GiB of tiers.
+const KEYS_MAX: usize = 10_000_000;
+/// One task drives a connection: more than any machine has cores for.
+#[cfg(feature = "redis")]
+const CONNECTIONS_MAX: usize = 16;

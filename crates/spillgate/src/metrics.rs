@@ -1,0 +1,101 @@
+//! What there is to count, and its text for Prometheus. Counting looks nothing up: a policy carries
+//! the meters of its rules. No subject is ever a label.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::decision::{Judged, Names, Verdict};
+use crate::policy::Policy;
+use crate::time::counter_ns;
+
+mod histogram;
+mod meter;
+#[cfg(feature = "redis")]
+mod shard_meter;
+mod text;
+
+use histogram::Histogram;
+pub(crate) use meter::Meters;
+use meter::{Meter, OTHER};
+#[cfg(feature = "redis")]
+pub(crate) use shard_meter::{ErrorClass, ShardMeter};
+
+/// What a limiter counts besides its rules' verdicts.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    /// Limits that come with the question: they have no rule, and any domain.
+    ad_hoc: Meter,
+    unmatched: AtomicU64,
+    decision: Histogram,
+    /// Whether all decisions are timed, or one in [`TIMED_IN_MEMORY`].
+    on_store: bool,
+}
+
+/// When a decision began, if it is one that is timed.
+#[derive(Clone, Copy)]
+pub(crate) struct Began(Option<u64>);
+
+impl Metrics {
+    pub(crate) fn new(on_store: bool) -> Metrics {
+        Metrics {
+            ad_hoc: Meter::new(OTHER, ""),
+            unmatched: AtomicU64::new(0),
+            decision: Histogram::default(),
+            on_store,
+        }
+    }
+
+    pub(crate) fn begin(&self) -> Began {
+        Began((self.on_store || is_drawn()).then(counter_ns))
+    }
+
+    pub(crate) fn end(&self, began: Began) {
+        if let Began(Some(began_ns)) = began {
+            self.decision.add_ns(counter_ns().saturating_sub(began_ns));
+        }
+    }
+
+    /// A decision over one enforced tier, of a rule or of a limit that came with the question.
+    pub(crate) fn count_alone(&self, began: Began, policy: Option<&Policy>, judged: &Judged) {
+        self.end(began);
+        let meter = policy.map_or(&self.ad_hoc, |policy| policy.meters.of_rule(judged.rule));
+        meter.count(std::slice::from_ref(judged));
+    }
+
+    /// Each rule counts once, as the worst of its tiers; a shadow rule as it would have decided.
+    pub(crate) fn count(&self, tiers: &[Judged], names: &Names) {
+        match (tiers, names) {
+            ([], _) => {
+                self.unmatched.fetch_add(1, Ordering::Relaxed);
+            }
+            (tiers, Names::AdHoc(_)) => self.ad_hoc.count(tiers),
+            (tiers, Names::Policy(policy)) => {
+                let allows = |tier: &Judged| tier.shadow || tier.verdict == Verdict::Allowed;
+                let allowed = tiers.iter().all(allows);
+                for rule in tiers.chunk_by(|one, next| one.rule == next.rule) {
+                    // Shadow rules are judged only where the others allow.
+                    if !rule[0].shadow || allowed {
+                        policy.meters.of_rule(rule[0].rule).count(rule);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether this one is timed: reading the clock twice takes as long as a decision in memory.
+fn is_drawn() -> bool {
+    thread_local!(static SINCE: Cell<u8> = const { Cell::new(0) });
+    let since = SINCE.get();
+    SINCE.set((since + 1) % TIMED_IN_MEMORY);
+    since == 0
+}
+
+/// Whether an admission has used up four fifths of what there is.
+fn is_near_limit(tier: &Judged) -> bool {
+    let (Some(remaining), Some(capacity)) = (tier.remaining, tier.capacity) else { return false };
+    tier.verdict == Verdict::Allowed && remaining <= capacity / 5
+}
+
+/// Enough for percentiles within minutes, too few to be felt.
+const TIMED_IN_MEMORY: u8 = 64;

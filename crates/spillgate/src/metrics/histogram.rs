@@ -1,0 +1,72 @@
+//! How long things took, without a lock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Counts by upper bound, and the sum of all.
+#[derive(Debug, Default)]
+pub(super) struct Histogram {
+    /// The last is of those above every bound.
+    counts: [AtomicU64; BOUNDS_NS.len() + 1],
+    sum_ns: AtomicU64,
+}
+
+impl Histogram {
+    pub(super) fn add_ns(&self, ns: u64) {
+        let bucket = BOUNDS_NS.partition_point(|bound_ns| *bound_ns < ns);
+        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
+        self.sum_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// Each bound, none for the last, with how many were no longer than it.
+    pub(super) fn cumulated(&self) -> impl Iterator<Item = (Option<Duration>, u64)> {
+        let bounds = BOUNDS_NS.iter().map(|ns| Some(Duration::from_nanos(*ns))).chain([None]);
+        let counts = self.counts.iter().scan(0, |sum, count| {
+            *sum += count.load(Ordering::Relaxed);
+            Some(*sum)
+        });
+        bounds.zip(counts)
+    }
+
+    pub(super) fn sum(&self) -> Duration {
+        Duration::from_nanos(self.sum_ns.load(Ordering::Relaxed))
+    }
+}
+
+/// From a decision in memory to a store that hangs.
+const BOUNDS_NS: [u64; 18] = [
+    250,
+    500,
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_took_exactly_a_bound_is_no_longer_than_it() {
+        let histogram = Histogram::default();
+        for ns in [0, 250, 251, 100_000_000, u64::from(u32::MAX)] {
+            histogram.add_ns(ns);
+        }
+        let counts: Vec<u64> = histogram.cumulated().map(|(_, count)| count).collect();
+        assert_eq!((counts[0], counts[1], counts[17], counts[18]), (2, 3, 4, 5));
+        assert_eq!(histogram.sum(), Duration::from_nanos(100_000_501 + u64::from(u32::MAX)));
+    }
+}

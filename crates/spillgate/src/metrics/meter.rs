@@ -1,0 +1,102 @@
+//! What is counted of one rule, and the meters of all rules of a policy.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::is_near_limit;
+use crate::decision::{Judged, Source, Verdict};
+use crate::policy::Rule;
+
+/// The verdicts of one rule.
+#[derive(Debug)]
+pub(super) struct Meter {
+    pub(super) domain: Box<str>,
+    pub(super) rule: Box<str>,
+    verdicts: [[AtomicU64; SOURCES.len()]; VERDICTS.len()],
+    near_limit: AtomicU64,
+}
+
+impl Meter {
+    pub(super) fn new(domain: &str, rule: &str) -> Meter {
+        Meter {
+            domain: domain.into(),
+            rule: rule.into(),
+            verdicts: Default::default(),
+            near_limit: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts the tiers of one decision as one verdict: the worst, by the worst source.
+    pub(super) fn count(&self, tiers: &[Judged]) {
+        let verdict = tiers.iter().map(|tier| tier.verdict).max().unwrap_or(Verdict::Allowed);
+        let source = tiers.iter().map(|tier| tier.source).max().unwrap_or(Source::Store);
+        self.verdicts[verdict as usize][source as usize].fetch_add(1, Ordering::Relaxed);
+        if tiers.iter().any(is_near_limit) {
+            self.near_limit.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often each verdict came from each source, those that never did left out.
+    pub(super) fn verdicts(&self) -> impl Iterator<Item = (Verdict, Source, u64)> {
+        let each =
+            VERDICTS.iter().flat_map(|verdict| SOURCES.iter().map(|source| (*verdict, *source)));
+        let counted = each.map(|(verdict, source)| {
+            let count = &self.verdicts[verdict as usize][source as usize];
+            (verdict, source, count.load(Ordering::Relaxed))
+        });
+        counted.filter(|(_, _, count)| *count > 0)
+    }
+
+    /// Decisions that the store had no part in.
+    pub(super) fn fallback(&self) -> u64 {
+        let alone = self.verdicts().filter(|(_, source, _)| *source >= Source::Fallback);
+        alone.map(|(_, _, count)| count).sum()
+    }
+
+    pub(super) fn near_limit(&self) -> u64 {
+        self.near_limit.load(Ordering::Relaxed)
+    }
+}
+
+/// One meter for each rule, in the order of the policy. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Meters(Arc<[Arc<Meter>]>);
+
+impl Meters {
+    /// The meters of a policy's rules: those of the policy before it, where it had the rule.
+    pub(crate) fn of<'r>(rules: impl Iterator<Item = &'r Rule>, before: &Meters) -> Meters {
+        let names = |meter: &Meter| (meter.domain.clone(), meter.rule.clone());
+        let known: HashMap<_, _> =
+            before.0.iter().map(|meter| (names(meter), Arc::clone(meter))).collect();
+        let meter = |domain: &str, rule: &str| {
+            let known = known.get(&(domain.into(), rule.into())).map(Arc::clone);
+            known.unwrap_or_else(|| Arc::new(Meter::new(domain, rule)))
+        };
+        let others = meter(OTHER, OTHER);
+        let meters = rules.enumerate().map(|(position, rule)| match position {
+            0..RULES_MAX => meter(rule.domain(), rule.name()),
+            _ => Arc::clone(&others),
+        });
+        Meters(meters.collect())
+    }
+
+    pub(super) fn of_rule(&self, rule_index: u32) -> &Meter {
+        &self.0[rule_index as usize]
+    }
+
+    /// Each once.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Meter> {
+        self.0.iter().take(RULES_MAX + 1).map(|meter| &**meter)
+    }
+}
+
+const VERDICTS: [Verdict; 3] = [Verdict::Allowed, Verdict::Denied, Verdict::Never];
+const SOURCES: [Source; 5] =
+    [Source::Store, Source::Lease, Source::DenialCache, Source::Fallback, Source::OutagePolicy];
+
+/// Domain and rule of what has no label of its own.
+pub(super) const OTHER: &str = "other";
+
+/// More series than this are a burden to whoever stores them: the rest share one meter.
+const RULES_MAX: usize = 1_000;

@@ -1,0 +1,61 @@
+//! Nothing is counted: what stands in for the metrics where the feature is off.
+
+use crate::decision::{Judged, Names};
+use crate::policy::{Policy, Rule};
+
+#[derive(Debug)]
+pub(crate) struct Metrics;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Meters;
+
+#[cfg(feature = "redis")]
+#[derive(Debug)]
+pub(crate) struct ShardMeter;
+
+#[cfg(feature = "redis")]
+pub(crate) enum ErrorClass {
+    NotHere,
+    Unfit,
+    Unknown,
+    NotSent,
+    Bug,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Began;
+
+impl Metrics {
+    pub(crate) fn new(_on_store: bool) -> Metrics {
+        Metrics
+    }
+
+    pub(crate) fn begin(&self) -> Began {
+        Began
+    }
+
+    pub(crate) fn end(&self, _began: Began) {}
+
+    pub(crate) fn count_alone(&self, _began: Began, _policy: Option<&Policy>, _judged: &Judged) {}
+
+    pub(crate) fn count(&self, _tiers: &[Judged], _names: &Names) {}
+}
+
+impl Meters {
+    pub(crate) fn of<'r>(_rules: impl Iterator<Item = &'r Rule>, _before: &Meters) -> Meters {
+        Meters
+    }
+}
+
+#[cfg(feature = "redis")]
+impl ShardMeter {
+    pub(crate) fn new(_shard: String) -> ShardMeter {
+        ShardMeter
+    }
+
+    pub(crate) fn begin(&self) -> Began {
+        Began
+    }
+
+    pub(crate) fn end(&self, _began: Began, _error: impl FnOnce() -> Option<ErrorClass>) {}
+}

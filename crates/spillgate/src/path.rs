@@ -1,0 +1,189 @@
+//! One spelling for each path, so that a client gets no second limit for writing `//login`, `/%6Cogin`
+//! or `/a/../login`.
+
+use std::borrow::Cow;
+
+/// A path in its one spelling: query and fragment cut, unreserved bytes decoded, all others that a
+/// path may not hold encoded, hexadecimal digits upper-case, `//` and dot segments resolved.
+///
+/// Takes what stands in a request line or a header that repeats it; of an absolute URL the path.
+///
+/// ```
+/// use spillgate::normalised_path;
+/// assert_eq!(normalised_path("/a/./b//%7Euser/..%2f?x=1"), "/a/b/~user/..%2F");
+/// assert_eq!(normalised_path("/login/%2e%2E/../../admin/"), "/admin/");
+/// assert_eq!(normalised_path("https://example.org"), "/");
+/// ```
+pub fn normalised_path<T: AsRef<[u8]> + ?Sized>(target: &T) -> Cow<'_, str> {
+    let path = path_of(target.as_ref());
+    match std::str::from_utf8(path) {
+        Ok(text) if is_normal(path) => Cow::Borrowed(text),
+        _ if path == b"*" => Cow::Borrowed("*"),
+        _ => Cow::Owned(resolved(path)),
+    }
+}
+
+/// Without scheme and authority, query and fragment.
+fn path_of(target: &[u8]) -> &[u8] {
+    let end = target.iter().position(|byte| b"?#".contains(byte)).unwrap_or(target.len());
+    let target = &target[..end];
+    let first_slash = target.iter().position(|byte| *byte == b'/').unwrap_or(target.len());
+    let (scheme, rest) = target.split_at(first_slash);
+    if scheme.len() > 1 && scheme.ends_with(b":") && rest.starts_with(b"//") {
+        let authority = &rest[2..];
+        let path = authority.iter().position(|byte| *byte == b'/').unwrap_or(authority.len());
+        return &authority[path..];
+    }
+    target
+}
+
+/// Whether nothing is to be done, which is so of nearly every path.
+fn is_normal(path: &[u8]) -> bool {
+    path.starts_with(b"/")
+        && path.iter().all(|byte| *byte == b'/' || stays(*byte))
+        && path.windows(2).all(|pair| pair != b"//" && pair != b"/.")
+}
+
+fn resolved(path: &[u8]) -> String {
+    let mut segments: Vec<String> = Vec::new();
+    let mut ends_open = false;
+    for segment in path.split(|byte| *byte == b'/').map(respelled) {
+        ends_open = matches!(segment.as_str(), "" | "." | "..");
+        match segment.as_str() {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            _ => segments.push(segment),
+        }
+    }
+    let mut resolved = String::with_capacity(path.len() + 1);
+    for segment in &segments {
+        resolved.push('/');
+        resolved.push_str(segment);
+    }
+    if ends_open || segments.is_empty() {
+        resolved.push('/');
+    }
+    resolved
+}
+
+/// One segment: what need not be encoded is not, what must be is. A `%` that begins no triplet is
+/// one that a client left unencoded.
+fn respelled(segment: &[u8]) -> String {
+    let mut text = String::with_capacity(segment.len());
+    let mut rest = segment;
+    while let [first, after @ ..] = rest {
+        rest = after;
+        let byte = match (first, after) {
+            (b'%', [high, low, after @ ..]) if is_hex(*high) && is_hex(*low) => {
+                rest = after;
+                let byte = nibble(*high) << 4 | nibble(*low);
+                if !is_unreserved(byte) {
+                    push_encoded(byte, &mut text);
+                    continue;
+                }
+                byte
+            }
+            _ => *first,
+        };
+        if stays(byte) {
+            text.push(char::from(byte));
+        } else {
+            push_encoded(byte, &mut text);
+        }
+    }
+    text
+}
+
+fn push_encoded(byte: u8, text: &mut String) {
+    const DIGITS: [char; 16] =
+        ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
+    text.push('%');
+    text.push(DIGITS[usize::from(byte >> 4)]);
+    text.push(DIGITS[usize::from(byte & 15)]);
+}
+
+fn is_hex(byte: u8) -> bool {
+    byte.is_ascii_hexdigit()
+}
+
+fn nibble(digit: u8) -> u8 {
+    char::from(digit).to_digit(16).map_or(0, |value| value as u8)
+}
+
+/// What may stand in a segment as it is (RFC 3986: `pchar`).
+fn stays(byte: u8) -> bool {
+    is_unreserved(byte) || b"!$&'()*+,;=:@".contains(&byte)
+}
+
+/// What means the same encoded and plain.
+fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn each_path_has_one_spelling() {
+        for (written, normal) in [
+            ("/", "/"),
+            ("", "/"),
+            ("*", "*"),
+            ("/login", "/login"),
+            ("login", "/login"),
+            ("/login/", "/login/"),
+            ("/login?next=/a//b", "/login"),
+            ("/login#top?x", "/login"),
+            ("//login", "/login"),
+            ("///a////b///", "/a/b/"),
+            ("/%6Cogi%6e", "/login"),
+            ("/%2d%2E%5f%7e%41%7A%30", "/-._~Az0"),
+            ("/a%2fb%3fc", "/a%2Fb%3Fc"),
+            ("/a%20b%c3%a9", "/a%20b%C3%A9"),
+            ("/é", "/%C3%A9"),
+            ("/a|b\"<>\\^`{}", "/a%7Cb%22%3C%3E%5C%5E%60%7B%7D"),
+            ("/100%", "/100%25"),
+            ("/%zz%4", "/%25zz%254"),
+            ("/%2541", "/%2541"),
+            ("/a/./b/.", "/a/b/"),
+            ("/a/../b", "/b"),
+            ("/a/b/..", "/a/"),
+            ("/../../etc", "/etc"),
+            ("/a/%2e%2e/b/%2E/c", "/b/c"),
+            ("/.well-known/..x", "/.well-known/..x"),
+            ("/a//../b", "/b"),
+            ("/!$&'()*+,;=:@", "/!$&'()*+,;=:@"),
+            ("http://example.org/a/../b?c", "/b"),
+            ("http://example.org", "/"),
+            ("http://example.org?x", "/"),
+            ("//example.org/a", "/example.org/a"),
+            ("/a://b", "/a:/b"),
+        ] {
+            assert_eq!(normalised_path(written), normal, "{written}");
+        }
+    }
+
+    #[test]
+    fn a_normal_path_is_borrowed() {
+        assert!(matches!(normalised_path("/api/v1/users/42"), Cow::Borrowed(_)));
+    }
+
+    proptest! {
+        #[test]
+        fn a_normal_path_stays_as_it_is(path in "[/.%a-cé26eE?#:*]{0,24}") {
+            let once = normalised_path(&path).into_owned();
+            prop_assert_eq!(normalised_path(&once), once.as_str());
+        }
+
+        #[test]
+        fn any_bytes_make_an_absolute_ascii_path(bytes: Vec<u8>) {
+            let path = normalised_path(&bytes).into_owned();
+            prop_assert!(path == "*" || path.starts_with('/'), "{path}");
+            prop_assert!(path.is_ascii() && !path.contains("//"), "{path}");
+            prop_assert!(!path.split('/').any(|segment| segment == "." || segment == ".."), "{path}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Several requests as one plan: a tier that two of them meet is asked for once, for both costs.
+
+use smallvec::SmallVec;
+
+use super::{Due, Plan};
+use crate::algorithm::GiveBack;
+use crate::decision::{Judged, Tiers};
+use crate::engine::{AskTier, Change};
+use crate::limit::NamedLimit;
+use crate::policy::{Met, Mode, Policy};
+use crate::request::Cost;
+use crate::subject::{Secret, SubjectKey};
+use crate::together::Part;
+
+/// A rule and a subject that some of the parts meet.
+#[derive(Debug)]
+pub(crate) struct Meeting<'p> {
+    met: Met<'p>,
+    key: SubjectKey,
+    /// The limits in force instead of the rule's, where a part asks for less.
+    narrowed: Option<Box<[NamedLimit]>>,
+    cost: Cost<'static>,
+    returned: Cost<'static>,
+    /// Whether any part asks for room; the others only give back.
+    asks: bool,
+    /// Which parts meet it.
+    parts: SmallVec<[usize; 2]>,
+}
+
+impl<'p> Meeting<'p> {
+    /// Whom the parts meet, each once.
+    pub(crate) fn all(policy: &'p Policy, parts: &[Part<'_>], secret: &Secret) -> Vec<Meeting<'p>> {
+        let mut meetings: Vec<Meeting<'p>> = Vec::new();
+        for (number, part) in parts.iter().enumerate() {
+            for met in policy.met(part.request()) {
+                let key = met.rule.subject_key(part.request(), secret);
+                let known = meetings.iter().position(|known| known.key == key);
+                let place = known.unwrap_or_else(|| {
+                    meetings.push(Meeting::new(met, key));
+                    meetings.len() - 1
+                });
+                meetings[place].add(number, part);
+            }
+        }
+        meetings
+    }
+
+    /// The tiers that one part met, out of those of all.
+    pub(crate) fn tiers_of(part: usize, meetings: &[Meeting<'_>], judged: &Tiers) -> Tiers {
+        let met = placed(meetings).filter(|(_, meeting)| meeting.parts.contains(&part));
+        met.flat_map(|(first, meeting)| &judged[first..first + meeting.limits().len()])
+            .cloned()
+            .collect()
+    }
+
+    fn new(met: Met<'p>, key: SubjectKey) -> Meeting<'p> {
+        let nothing = || Cost::requests(0);
+        let (cost, returned) = (nothing(), nothing());
+        Meeting { met, key, narrowed: None, cost, returned, asks: false, parts: SmallVec::new() }
+    }
+
+    fn add(&mut self, number: usize, part: &Part<'_>) {
+        self.parts.push(number);
+        if !part.gives_back() {
+            self.asks = true;
+            self.cost.add(part.request().cost());
+        } else if self.met.rule.negative_hits() {
+            self.returned.add(part.request().cost());
+        }
+        let Some(asked) = part.limit().filter(|_| self.met.rule.request_limit()) else { return };
+        let narrow = |(position, limit): (usize, &NamedLimit)| match limit.limit().narrowed(asked) {
+            Some(narrowed) => NamedLimit::new(narrowed, position),
+            None => limit.clone(),
+        };
+        self.narrowed = Some(self.limits().iter().enumerate().map(narrow).collect());
+    }
+
+    fn limits(&self) -> &[NamedLimit] {
+        self.narrowed.as_deref().unwrap_or(self.met.limits)
+    }
+
+    fn in_force(&self) -> Met<'_> {
+        Met { limits: self.limits(), ..self.met }
+    }
+
+    /// Whether it has a part in the verdict.
+    fn is_decisive(&self) -> bool {
+        self.asks && self.met.rule.mode() != Mode::Shadow
+    }
+}
+
+impl<'m> Plan<'m> {
+    /// What all the meetings ask of the engine.
+    pub(crate) fn of_meetings(meetings: &'m [Meeting<'_>]) -> Plan<'m> {
+        let mut plan = Plan::empty();
+        for meeting in meetings {
+            let met = meeting.in_force();
+            let narrowed = |position: usize| {
+                let limits = meeting.narrowed.as_ref()?;
+                Some(limits[position].limit().clone().into())
+            };
+            plan.judged.extend((0..met.limits.len()).map(|position| Judged {
+                advisory: !meeting.asks,
+                narrowed: narrowed(position),
+                ..Judged::unknown(&met, position)
+            }));
+        }
+        let mut group = 0;
+        for decisive in [true, false] {
+            for (first, meeting) in placed(meetings) {
+                if meeting.is_decisive() == decisive {
+                    group += u16::from(!decisive);
+                    let met = meeting.in_force();
+                    plan.add_rule(&met, first, meeting.key, &meeting.cost, group);
+                }
+            }
+        }
+        for (first, meeting) in placed(meetings) {
+            plan.add_postpaid(&meeting.in_force(), first, meeting.key, &meeting.cost, &mut group);
+            plan.add_returns(meeting, first);
+        }
+        plan
+    }
+
+    fn add_returns(&mut self, meeting: &'m Meeting<'_>, first: usize) {
+        for (place, limit) in (first..).zip(meeting.limits()) {
+            let returned = meeting.returned.of_limit(limit.limit());
+            if let Some(numbers) = limit.numbers().filter(|_| returned > 0) {
+                let attributes = meeting.met.rule.key().len() as u8;
+                let tier = AskTier {
+                    key: meeting.key,
+                    limit,
+                    numbers,
+                    cost: 0,
+                    group: 0,
+                    attributes,
+                    owed: 0,
+                };
+                let change = Change::GiveBack(GiveBack::Amount(returned));
+                self.dues.push(Due { place, tier, change });
+            }
+        }
+    }
+}
+
+/// The meetings with the place of each one's first tier.
+fn placed<'a, 'm>(meetings: &'a [Meeting<'m>]) -> impl Iterator<Item = (usize, &'a Meeting<'m>)> {
+    meetings.iter().scan(0, |next, meeting| {
+        let first = *next;
+        *next += meeting.limits().len();
+        Some((first, meeting))
+    })
+}

@@ -1,0 +1,66 @@
+//! From overrides set while running to the overrides of known rules.
+
+use smallvec::SmallVec;
+
+use super::{Attributes, Override, Overrides, SETS_MAX, Subject, TooManySets};
+use crate::limit::NamedLimit;
+use crate::policy::rule::Rule;
+use crate::policy::runtime::{self, WhyNot};
+
+impl Overrides {
+    /// One override of a subject that has none yet, the `at`th to be set.
+    pub(in crate::policy) fn enter(
+        &mut self,
+        rule_index: u32,
+        rule: &Rule,
+        subject: &runtime::Subject,
+        limits: Box<[NamedLimit]>,
+        at: u32,
+    ) -> Result<(), WhyNot> {
+        let subject = encoded(rule, subject)?;
+        let rules = self.by_rule.len().max(rule_index as usize + 1);
+        self.by_rule.resize_with(rules, SmallVec::new);
+        let limits = self.add_limits(limits);
+        match self.insert(rule_index, &subject, Override { limits, at }) {
+            Ok(_) => Ok(()),
+            Err(TooManySets) => Err(WhyNot::TooManySets),
+        }
+    }
+
+    /// Whether an override of this subject could be entered.
+    pub(in crate::policy) fn has_room_for(
+        &self,
+        rule_index: u32,
+        rule: &Rule,
+        subject: &runtime::Subject,
+    ) -> Result<(), WhyNot> {
+        let (attributes, _) = encoded(rule, subject)?;
+        let sets = self.by_rule.get(rule_index as usize).map_or(&[][..], |sets| sets);
+        if sets.len() < SETS_MAX || sets.iter().any(|set| set.attributes == attributes) {
+            return Ok(());
+        }
+        Err(WhyNot::TooManySets)
+    }
+
+    /// To be called when all are entered, before any is looked up.
+    pub(in crate::policy) fn finish(&mut self) {
+        self.sort();
+    }
+}
+
+fn encoded(rule: &Rule, subject: &runtime::Subject) -> Result<Subject, WhyNot> {
+    if subject.is_empty() {
+        return Err(WhyNot::NobodyNamed);
+    }
+    let mut attributes = Attributes::default();
+    let mut key_values: SmallVec<[&[u8]; 4]> = rule.key().map(|_| &[][..]).collect();
+    for (attribute, value) in subject {
+        let Some(place) = rule.key().position(|known| known == &**attribute) else {
+            let key = rule.key().map(str::to_owned).collect();
+            return Err(WhyNot::ForeignAttribute { attribute: attribute.to_string(), key });
+        };
+        attributes = attributes.with(place);
+        key_values[place] = value;
+    }
+    Ok((attributes, attributes.encode(&key_values)))
+}

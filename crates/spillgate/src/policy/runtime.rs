@@ -1,0 +1,210 @@
+//! What was set while running, joined to what the file says: one policy, which a request sees whole.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::limits::{LIMITS_MAX, build_in_place_of};
+use super::overrides::{Overrides, place_in};
+use super::rule::{Mode, Rule};
+use super::{Policy, problem::nearest};
+use crate::limit::{LimitError, LimitSpec, NamedLimit};
+
+/// One thing that was set while running.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RuntimeEntry {
+    /// Other limits for a subject.
+    Override {
+        rule: Box<str>,
+        subject: Subject,
+        /// As written; what they leave unsaid is as the rule has it.
+        limits: Vec<LimitSpec>,
+    },
+    /// Another mode.
+    Mode { rule: Box<str>, mode: Mode },
+    /// All state of the rule begins afresh.
+    Generation { rule: Box<str>, number: u64 },
+}
+
+/// Some attributes and their exact values, sorted by name.
+pub(crate) type Subject = Box<[(Box<str>, Box<[u8]>)]>;
+
+/// Why something that is set cannot hold under the policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhyNot {
+    /// The policy has no rule of that name.
+    UnknownRule {
+        /// The name.
+        rule: String,
+        /// The rule that was probably meant.
+        nearest: Option<String>,
+    },
+    /// The subject names an attribute that is not in the rule's key.
+    ForeignAttribute {
+        /// The attribute.
+        attribute: String,
+        /// What can be named.
+        key: Vec<String>,
+    },
+    /// The subject names nobody.
+    NobodyNamed,
+    /// A limit does not pair with one of the rule's, or makes no sense in its place.
+    Limit {
+        /// Its name, else its position in the list.
+        limit: String,
+        /// What is wrong with it.
+        error: LimitError,
+    },
+    /// The rule's overrides name as many different sets of attributes already as are looked up.
+    TooManySets,
+}
+
+impl RuntimeEntry {
+    pub(crate) fn rule(&self) -> &str {
+        match self {
+            RuntimeEntry::Override { rule, .. }
+            | RuntimeEntry::Mode { rule, .. }
+            | RuntimeEntry::Generation { rule, .. } => rule,
+        }
+    }
+}
+
+impl Policy {
+    /// The same file with these entries, the last one last, and nothing else set while running; for
+    /// each of them whether it holds, or why not.
+    pub(crate) fn with_entries<'e>(
+        &self,
+        entries: impl IntoIterator<Item = &'e RuntimeEntry>,
+    ) -> (Policy, Vec<Result<(), WhyNot>>) {
+        let mut changes: HashMap<u32, (Option<Mode>, Option<u64>)> = HashMap::new();
+        let mut runtime = Overrides::default();
+        let mut enter = |at: u32, entry: &RuntimeEntry| {
+            let rule_index = self.index_of(entry.rule())?;
+            match entry {
+                RuntimeEntry::Mode { mode, .. } => {
+                    changes.entry(rule_index).or_default().0 = Some(*mode);
+                }
+                RuntimeEntry::Generation { number, .. } => {
+                    changes.entry(rule_index).or_default().1 = Some(*number);
+                }
+                RuntimeEntry::Override { subject, limits, .. } => {
+                    let rule = &self.written[rule_index as usize];
+                    let limits = paired(rule, limits)?;
+                    runtime.enter(rule_index, rule, subject, limits, at)?;
+                }
+            }
+            Ok(())
+        };
+        let held = (0..).zip(entries).map(|(at, entry)| enter(at, entry)).collect();
+        runtime.finish();
+        let rules = self.rules_with(&changes);
+        (Policy { rules, runtime, ..self.clone() }, held)
+    }
+
+    /// The same file with nothing set while running.
+    pub(crate) fn as_written(&self) -> Policy {
+        self.with_entries([]).0
+    }
+
+    /// Whether these limits could hold for a subject, besides what is set already.
+    pub(crate) fn pairs(
+        &self,
+        rule: &str,
+        subject: &Subject,
+        limits: &[LimitSpec],
+    ) -> Result<(), WhyNot> {
+        let rule_index = self.index_of(rule)?;
+        let rule = &self.written[rule_index as usize];
+        paired(rule, limits)?;
+        self.runtime.has_room_for(rule_index, rule, subject)
+    }
+
+    /// The mode that the file gives a rule.
+    pub(crate) fn written_mode(&self, rule: &str) -> Option<Mode> {
+        let place = self.places_by_name.get(rule)?;
+        Some(self.written[*place as usize].mode())
+    }
+
+    fn index_of(&self, rule: &str) -> Result<u32, WhyNot> {
+        self.places_by_name.get(rule).copied().ok_or_else(|| self.unknown_rule(rule))
+    }
+
+    pub(crate) fn unknown_rule(&self, rule: &str) -> WhyNot {
+        let names: Vec<&str> = self.rules().map(Rule::name).collect();
+        let nearest = nearest(rule, &names).map(str::to_owned);
+        WhyNot::UnknownRule { rule: rule.to_owned(), nearest }
+    }
+
+    fn rules_with(&self, changes: &HashMap<u32, (Option<Mode>, Option<u64>)>) -> Arc<[Rule]> {
+        if changes.is_empty() {
+            return Arc::clone(&self.written);
+        }
+        let changed = |(index, rule): (u32, &Rule)| match changes.get(&index) {
+            None => rule.clone(),
+            Some((mode, generation)) => rule.changed(*mode, *generation),
+        };
+        (0..).zip(self.written.iter()).map(changed).collect()
+    }
+}
+
+/// The rule's limits, with those written in their places.
+fn paired(rule: &Rule, written: &[LimitSpec]) -> Result<Box<[NamedLimit]>, WhyNot> {
+    let wrong = |position: usize, error: LimitError| {
+        let name = written.get(position).and_then(|spec| spec.name.clone());
+        WhyNot::Limit { limit: name.unwrap_or_else(|| position.to_string()), error }
+    };
+    if written.is_empty() || written.len() > LIMITS_MAX {
+        let message = format!(
+            "{} limits; write 1 to {LIMITS_MAX}, for example \"5/minute\", or \"none\" to block",
+            written.len()
+        );
+        return Err(wrong(0, LimitError::new("limits", message)));
+    }
+    let mut limits = rule.named_limits().to_vec();
+    let mut replaced = vec![false; limits.len()];
+    for (position, spec) in written.iter().enumerate() {
+        let place = place_in(rule, position, spec)
+            .map_err(|message| wrong(position, LimitError::new("limits", message)))?;
+        if std::mem::replace(&mut replaced[place], true) {
+            let message = format!(
+                "another limit stands for the rule's limit {:?} already; keep one of them",
+                limits[place].name()
+            );
+            return Err(wrong(position, LimitError::new("limits", message)));
+        }
+        let limit = build_in_place_of(spec, &rule.specs()[place])
+            .map_err(|error| wrong(position, error))?;
+        limits[place] = NamedLimit::new(limit, place);
+    }
+    Ok(limits.into())
+}
+
+impl fmt::Display for WhyNot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WhyNot::UnknownRule { rule, nearest: Some(nearest) } => {
+                write!(f, "rule: there is no rule {rule:?}; did you mean {nearest:?}?")
+            }
+            WhyNot::UnknownRule { rule, nearest: None } => {
+                write!(f, "rule: there is no rule {rule:?}; write the name of one in the policy")
+            }
+            WhyNot::ForeignAttribute { attribute, key } => write!(
+                f,
+                "subject: {attribute:?} is not in the rule's key; name one or more of {key:?}"
+            ),
+            WhyNot::NobodyNamed => f.write_str(
+                "subject: nobody is named; give one or more of the rule's key attributes, or change the rule itself",
+            ),
+            WhyNot::Limit { limit, error } => write!(f, "limit {limit:?}: {error}"),
+            WhyNot::TooManySets => f.write_str(
+                "subject: this rule's overrides name too many different sets of attributes already, and each is looked up in turn; name the attributes that another override names",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for WhyNot {}
+
+#[cfg(test)]
+mod tests;

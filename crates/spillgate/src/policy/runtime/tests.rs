@@ -1,0 +1,152 @@
+use super::*;
+use crate::request::Request;
+
+const TEXT: &str = r#"
+    [[rule]]
+    name = "api"
+    key = ["tenant", "user"]
+    limits = [{ quota = "10/day" }, { quota = "20/day", name = "daily", algorithm = "fixed-window" }]
+
+    [[override]]
+    rule = "api"
+    subject = { tenant = "acme", user = "ann" }
+    limits = ["11/day"]
+
+    [[override]]
+    rule = "api"
+    subject = { tenant = "acme" }
+    limits = ["12/day"]
+"#;
+
+fn subject(pairs: &[(&str, &str)]) -> Subject {
+    pairs.iter().map(|(name, value)| ((*name).into(), value.as_bytes().into())).collect()
+}
+
+fn set(pairs: &[(&str, &str)], quota: &str) -> RuntimeEntry {
+    let limits = vec![LimitSpec::new(quota)];
+    RuntimeEntry::Override { rule: "api".into(), subject: subject(pairs), limits }
+}
+
+fn with(entries: &[RuntimeEntry]) -> Policy {
+    let (policy, held) = Policy::from_toml(TEXT).unwrap().with_entries(entries);
+    assert!(held.iter().all(Result::is_ok), "{held:?}");
+    policy
+}
+
+fn capacity(policy: &Policy, tenant: &str, user: &str) -> Option<u64> {
+    let request = Request::new().with("tenant", tenant).with("user", user);
+    policy.met(&request)[0].limits[0].limit().capacity()
+}
+
+#[test]
+fn more_attributes_win_and_then_the_one_set_while_running() {
+    let written = with(&[]);
+    assert_eq!(capacity(&written, "acme", "ann"), Some(11));
+    let tenant = with(&[set(&[("tenant", "acme")], "30/day")]);
+    assert_eq!(capacity(&tenant, "acme", "ann"), Some(11), "the file's names more attributes");
+    assert_eq!(capacity(&tenant, "acme", "bob"), Some(30), "the same subject as the file's");
+    assert_eq!(capacity(&tenant, "other", "bob"), Some(10));
+    let both = with(&[set(&[("tenant", "acme"), ("user", "ann")], "none")]);
+    assert_eq!(capacity(&both, "acme", "ann"), Some(0));
+    assert_eq!(capacity(&both, "acme", "bob"), Some(12));
+}
+
+#[test]
+fn of_two_that_tie_the_one_set_last_wins() {
+    let (tenant, user) = (set(&[("tenant", "acme")], "30/day"), set(&[("user", "bob")], "40/day"));
+    assert_eq!(capacity(&with(&[tenant.clone(), user.clone()]), "acme", "bob"), Some(40));
+    assert_eq!(capacity(&with(&[user, tenant]), "acme", "bob"), Some(30));
+}
+
+#[test]
+fn entries_replace_those_before_and_leave_no_trace_in_the_file() {
+    let first = with(&[set(&[("tenant", "acme")], "30/day")]);
+    assert_eq!(capacity(&first.as_written(), "acme", "bob"), Some(12));
+    let off = RuntimeEntry::Mode { rule: "api".into(), mode: Mode::Off };
+    let (off, _) = first.with_entries([&off]);
+    assert!(off.met(&Request::new().with("tenant", "a").with("user", "b")).is_empty());
+    assert_eq!(off.written_mode("api"), Some(Mode::Enforce));
+    assert_eq!(capacity(&off.as_written(), "acme", "bob"), Some(12));
+}
+
+#[test]
+fn a_generation_changes_the_state_of_its_rule_and_no_shard() {
+    let secret = crate::subject::Secret::new(&crate::subject::SHARED_SECRET);
+    let request = Request::new().with("tenant", "a").with("user", "b");
+    let key = |number: Option<u64>| {
+        let entry = number.map(|number| RuntimeEntry::Generation { rule: "api".into(), number });
+        with(entry.as_slice()).rule("api").unwrap().subject_key(&request, &secret)
+    };
+    assert_eq!(key(None).tag, key(Some(7)).tag);
+    assert_ne!(key(None).id, key(Some(7)).id);
+    assert_ne!(key(None).rule, key(Some(7)).rule);
+    assert_ne!(key(Some(8)).id, key(Some(7)).id);
+}
+
+#[test]
+fn what_cannot_hold_is_left_out_and_said() {
+    let named = |name: &str| LimitSpec { name: Some(name.into()), ..LimitSpec::new("9/day") };
+    let entry = |rule: &str, pairs: &[(&str, &str)], limits: Vec<LimitSpec>| {
+        RuntimeEntry::Override { rule: rule.into(), subject: subject(pairs), limits }
+    };
+    let ann = [("user", "ann")];
+    for (entry, message) in [
+        (
+            entry("apis", &ann, vec![named("0")]),
+            r#"rule: there is no rule "apis"; did you mean "api"?"#,
+        ),
+        (
+            entry("login", &ann, vec![named("0")]),
+            r#"rule: there is no rule "login"; write the name of one in the policy"#,
+        ),
+        (
+            entry("api", &[("ip", "x")], vec![named("0")]),
+            r#"subject: "ip" is not in the rule's key; name one or more of ["tenant", "user"]"#,
+        ),
+        (entry("api", &[], vec![named("0")]), "subject: nobody is named"),
+        (entry("api", &ann, vec![]), r#"limit "0": limits: 0 limits; write 1 to 64"#),
+        (
+            entry("api", &ann, vec![named("x")]),
+            r#"limit "x": limits: the rule has no limit "x"; name one of ["0", "daily"]"#,
+        ),
+        (
+            entry("api", &ann, vec![named("0"), named("0")]),
+            r#"limit "0": limits: another limit stands for the rule's limit "0" already"#,
+        ),
+        (
+            entry("api", &ann, vec![LimitSpec::new("9/fortnight")]),
+            r#"limit "0": quota: "fortnight" is no length of time"#,
+        ),
+    ] {
+        let good = set(&[("tenant", "acme")], "30/day");
+        let (policy, held) = Policy::from_toml(TEXT).unwrap().with_entries([&entry, &good]);
+        let why = held[0].as_ref().unwrap_err().to_string();
+        assert!(why.starts_with(message), "{why}");
+        assert_eq!(held[1], Ok(()));
+        assert_eq!(capacity(&policy, "acme", "bob"), Some(30), "the other entry holds");
+    }
+}
+
+#[test]
+fn the_sets_of_attributes_are_bounded() {
+    let key: Vec<String> = (0..7).map(|place| format!("\"k{place}\"")).collect();
+    let text =
+        format!("[[rule]]\nname = \"api\"\nkey = [{}]\nlimits = [\"9/day\"]", key.join(", "));
+    let entries: Vec<RuntimeEntry> = (1u32..=65)
+        .map(|set_of| {
+            let named = (0..7).filter(|place| set_of & 1 << place != 0);
+            let subject = named.map(|k| (format!("k{k}").into(), b"v"[..].into())).collect();
+            let limits = vec![LimitSpec::new("1/day")];
+            RuntimeEntry::Override { rule: "api".into(), subject, limits }
+        })
+        .collect();
+    let (policy, held) = Policy::from_toml(&text).unwrap().with_entries(&entries);
+    assert!(held[..64].iter().all(Result::is_ok));
+    assert_eq!(held[64], Err(WhyNot::TooManySets));
+    let pairs = |entry: &RuntimeEntry| {
+        let RuntimeEntry::Override { subject, limits, .. } = entry else { panic!("{entry:?}") };
+        policy.pairs("api", subject, limits)
+    };
+    assert_eq!(pairs(&entries[64]), Err(WhyNot::TooManySets));
+    assert_eq!(pairs(&entries[63]), Ok(()), "a set that is looked up already");
+}

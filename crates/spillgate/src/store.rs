@@ -1,0 +1,240 @@
+//! Where the shared state of a fleet lives, as an operator says it: addresses, a ring of nodes,
+//! certificates. What is wrong with any of it is told before the first decision.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::BuildError;
+
+/// The store that a fleet shares.
+#[derive(Clone, Debug)]
+pub enum Store {
+    /// One server.
+    Url(String),
+    /// The primary of a name that sentinels watch.
+    Sentinel {
+        /// The name.
+        master: String,
+        /// Where sentinels are.
+        urls: Vec<String>,
+    },
+    /// A Redis Cluster, by the addresses of some of its nodes.
+    Cluster(Vec<String>),
+    /// Independent servers that share the subjects.
+    Ring(Ring),
+}
+
+/// How the store is spoken to, whichever it is.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// How long a decision may wait for it.
+    pub timeout: Duration,
+    /// Connections to each server.
+    pub connections: usize,
+    /// What secures its connections, where its addresses say so.
+    pub tls: Option<Tls>,
+    /// Whether decisions go by our own clock, set by the store's.
+    pub client_clock: bool,
+}
+
+/// Independent servers among which subjects are spread by consistent hashing.
+///
+/// A node goes by its name, not by its address: a node that moves to another machine keeps its
+/// subjects. The more weight, the more subjects.
+///
+/// ```
+/// use spillgate::Ring;
+/// let ring = Ring::numbered(1)
+///     .node("a", "redis://10.0.0.1:6379")
+///     .node("b", "redis://10.0.0.2:6379")
+///     .weighted_node("c", "redis://10.0.0.3:6379", 2);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Ring {
+    number: u32,
+    nodes: Vec<RingNode>,
+}
+
+/// One server of a ring.
+#[derive(Clone)]
+pub(crate) struct RingNode {
+    pub(crate) name: String,
+    pub(crate) url: String,
+    pub(crate) weight: u32,
+}
+
+/// Whom to trust, and who we are, on `rediss://` connections. Without it the machine's own
+/// certificates are trusted.
+#[derive(Clone, Default)]
+pub struct Tls {
+    pub(crate) ca: Option<Vec<u8>>,
+    pub(crate) client: Option<ClientCertificate>,
+}
+
+/// What shows a server who we are.
+#[derive(Clone)]
+pub(crate) struct ClientCertificate {
+    pub(crate) certificate: Vec<u8>,
+    pub(crate) key: Vec<u8>,
+}
+
+/// One server of the store, as one process sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShardStatus {
+    /// A node's name, or an address without credentials.
+    pub name: String,
+    /// Whether decisions are asked of it: false from the failures that open its breaker on, until it
+    /// answers again.
+    pub asked: bool,
+    /// Why the last attempt to connect came to nothing, if it did.
+    pub trouble: Option<String>,
+    /// How often its clock stepped by more than half a second.
+    pub clock_steps: u64,
+}
+
+impl StoreOptions {
+    /// As many connections as the machine's cores can use, and the machine's trust.
+    pub fn new(timeout: Duration) -> StoreOptions {
+        // One connection is driven by one task, and a core or two feed one server.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let connections = (cores / 2).clamp(1, CONNECTIONS_BY_ITSELF);
+        StoreOptions { timeout, connections, tls: None, client_clock: false }
+    }
+}
+
+impl Ring {
+    /// A ring without nodes yet. A ring of other nodes or weights takes a larger number.
+    pub fn numbered(number: u32) -> Ring {
+        Ring { number, ..Ring::default() }
+    }
+
+    /// One server more, of weight one.
+    pub fn node(self, name: impl Into<String>, url: impl Into<String>) -> Ring {
+        self.weighted_node(name, url, 1)
+    }
+
+    /// One server more.
+    pub fn weighted_node(
+        mut self,
+        name: impl Into<String>,
+        url: impl Into<String>,
+        weight: u32,
+    ) -> Ring {
+        self.nodes.push(RingNode { name: name.into(), url: url.into(), weight });
+        self
+    }
+
+    /// The number that tells this ring from those before and after it.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The nodes, if they make a ring.
+    pub(crate) fn checked_nodes(&self) -> Result<&[RingNode], BuildError> {
+        let wrong = |why: String| Err(BuildError::Ring { number: self.number, why });
+        if self.nodes.is_empty() {
+            return wrong("it has no nodes; add one for each server".into());
+        }
+        if self.nodes.len() > NODES_MAX {
+            return wrong(format!("{} nodes, and {NODES_MAX} are the most", self.nodes.len()));
+        }
+        for (place, node) in self.nodes.iter().enumerate() {
+            if !name_is_plain(&node.name) {
+                return wrong(format!(
+                    "the name {:?} of node {place}: a name has 1 to 64 of the characters A-Z a-z 0-9 _ . -",
+                    node.name
+                ));
+            }
+            if !(1..=WEIGHT_MAX).contains(&node.weight) {
+                return wrong(format!(
+                    "node {:?} weighs {}; a weight is 1 to {WEIGHT_MAX}",
+                    node.name, node.weight
+                ));
+            }
+            if self.nodes[..place].iter().any(|earlier| earlier.name == node.name) {
+                return wrong(format!("two nodes are named {:?}; rename one of them", node.name));
+            }
+        }
+        let weights: u32 = self.nodes.iter().map(|node| node.weight).sum();
+        if weights > WEIGHTS_MAX {
+            return wrong(format!(
+                "its nodes weigh {weights} together, and {WEIGHTS_MAX} is the most; halve them all"
+            ));
+        }
+        Ok(&self.nodes)
+    }
+}
+
+impl Tls {
+    /// The machine's trust, and no certificate of our own.
+    pub fn new() -> Tls {
+        Tls::default()
+    }
+
+    /// Trust these authorities, in PEM, and no others.
+    pub fn trusting(self, ca: impl Into<Vec<u8>>) -> Tls {
+        Tls { ca: Some(ca.into()), ..self }
+    }
+
+    /// Show this certificate to servers that ask for one: its chain and its key, both in PEM.
+    pub fn presenting(self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Tls {
+        let client = ClientCertificate { certificate: certificate.into(), key: key.into() };
+        Tls { client: Some(client), ..self }
+    }
+}
+
+/// Addresses may hold credentials.
+impl fmt::Debug for RingNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RingNode({} × {})", self.name, self.weight)
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls(..)")
+    }
+}
+
+fn name_is_plain(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    (1..=64).contains(&name.len()) && name.bytes().all(plain)
+}
+
+/// As many as one process needs by the measurements of others; more are to be asked for.
+const CONNECTIONS_BY_ITSELF: usize = 4;
+/// A connection to each from every process.
+const NODES_MAX: usize = 256;
+const WEIGHT_MAX: u32 = 100;
+/// A million points on the ring: the most that a start should sort.
+const WEIGHTS_MAX: u32 = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_that_cannot_be_says_what_to_mend() {
+        let wrong = |ring: Ring| ring.checked_nodes().unwrap_err().to_string();
+        let node = |name: &str| Ring::numbered(7).node(name, "redis://a");
+        assert_eq!(wrong(Ring::numbered(7)), "ring 7: it has no nodes; add one for each server");
+        assert_eq!(
+            wrong(node("a").node("a", "redis://b")),
+            "ring 7: two nodes are named \"a\"; rename one of them"
+        );
+        assert_eq!(
+            wrong(node("a").weighted_node("b", "redis://b", 0)),
+            "ring 7: node \"b\" weighs 0; a weight is 1 to 100"
+        );
+        assert!(wrong(node("a b")).starts_with("ring 7: the name \"a b\" of node 0: "));
+        assert_eq!(node("a-1.eu").checked_nodes().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn credentials_are_in_no_debug_output() {
+        let ring = Ring::numbered(1).node("a", "redis://:hunter2@a");
+        let tls = Tls::new().presenting("certificate", "hunter2");
+        assert!(!format!("{ring:?} {tls:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,285 @@
+#![doc = include_str!("tower.md")]
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use http::request::Parts;
+use http::{Request as HttpRequest, Response};
+use smallvec::SmallVec;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::decision::Decision;
+use crate::engine::Engine;
+use crate::headers::{Fields, HeaderStyle};
+use crate::limiter::Limiter;
+use crate::refusal::Refusal;
+use crate::request::{Cost, Request};
+
+mod attributes;
+mod body;
+mod diagnostics;
+mod future;
+mod grpc;
+
+pub use attributes::{
+    Identity, constant, from_header, from_method, from_path, from_path_segment, from_request,
+};
+#[cfg(feature = "axum")]
+pub use attributes::{from_matched_path, from_path_parameter};
+pub use body::ResponseBody;
+use diagnostics::Diagnostics;
+pub use future::ResponseFuture;
+
+/// Puts a [`Limiter`] before a service. Clones share everything.
+#[derive(Clone, Debug)]
+pub struct RateLimitLayer {
+    limiter: Limiter,
+    settings: Arc<Settings>,
+}
+
+/// A service that asks a [`Limiter`] first.
+#[derive(Clone, Debug)]
+pub struct RateLimit<S> {
+    inner: S,
+    limiter: Limiter,
+    settings: Arc<Settings>,
+}
+
+#[derive(Clone, Default)]
+struct Settings {
+    domain: Option<Box<str>>,
+    attributes: Vec<(Box<str>, Identity)>,
+    cost: Option<Arc<CostOf>>,
+    skip: Option<Arc<Predicate>>,
+    style: HeaderStyle,
+    refuse: Option<Arc<Refuse>>,
+    diagnostics: Diagnostics,
+}
+
+type CostOf = dyn Fn(&Parts) -> Cost<'_> + Send + Sync;
+type Predicate = dyn Fn(&Parts) -> bool + Send + Sync;
+type Refuse = dyn Fn(&Refusal<'_>, &Parts) -> Response<Vec<u8>> + Send + Sync;
+
+impl RateLimitLayer {
+    /// A layer whose requests have no attributes yet, so that they meet only rules without a key.
+    pub fn new(limiter: Limiter) -> RateLimitLayer {
+        RateLimitLayer { limiter, settings: Arc::default() }
+    }
+
+    /// Who is limited: the attribute `ip`, from a [`ByIp`](crate::ByIp).
+    pub fn identify(self, identity: impl Into<Identity>) -> RateLimitLayer {
+        self.with("ip", identity)
+    }
+
+    /// One attribute more; one of the same name is replaced. A request that has no value for it
+    /// meets no rule that needs it.
+    pub fn with(mut self, name: &str, identity: impl Into<Identity>) -> RateLimitLayer {
+        let attributes = &mut Arc::make_mut(&mut self.settings).attributes;
+        attributes.retain(|(known, _)| **known != *name);
+        attributes.push((name.into(), identity.into()));
+        self
+    }
+
+    /// The domain of the rules that are met, `default` unless said otherwise.
+    pub fn in_domain(mut self, domain: &str) -> RateLimitLayer {
+        Arc::make_mut(&mut self.settings).domain = Some(domain.into());
+        self
+    }
+
+    /// What a request costs, unless it is one request.
+    ///
+    /// ```
+    /// # use spillgate::{Cost, Limiter, tower::RateLimitLayer};
+    /// # fn with_cost(layer: RateLimitLayer) -> RateLimitLayer {
+    /// layer.cost(|head| if head.method == "POST" { Cost::requests(5) } else { Cost::requests(1) })
+    /// # }
+    /// ```
+    pub fn cost(
+        mut self,
+        cost: impl Fn(&Parts) -> Cost<'_> + Send + Sync + 'static,
+    ) -> RateLimitLayer {
+        Arc::make_mut(&mut self.settings).cost = Some(Arc::new(cost));
+        self
+    }
+
+    /// Lets requests pass unasked: health checks, and those of colleagues.
+    pub fn skip(mut self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> RateLimitLayer {
+        Arc::make_mut(&mut self.settings).skip = Some(Arc::new(skip));
+        self
+    }
+
+    /// Which fields say how much is left.
+    pub fn headers(mut self, style: HeaderStyle) -> RateLimitLayer {
+        Arc::make_mut(&mut self.settings).style = style;
+        self
+    }
+
+    /// Answers refusals, those by an outage among them, in another way than
+    /// [`Refusal::response`] does; the fields of the style, and `Retry-After`, are added. gRPC
+    /// requests are refused with a gRPC status as ever, for their clients understand nothing else.
+    ///
+    /// ```
+    /// # use spillgate::{RefusalKind, tower::RateLimitLayer};
+    /// # fn with_page(layer: RateLimitLayer) -> RateLimitLayer {
+    /// layer.refuse_with(|refusal, _head| {
+    ///     let page = match refusal.kind() {
+    ///         RefusalKind::Outage => "We will be back in a moment.",
+    ///         RefusalKind::Denied | RefusalKind::Never => "Please slow down.",
+    ///     };
+    ///     let response = http::Response::builder().status(refusal.status());
+    ///     response.body(page.into()).expect("a status makes a response")
+    /// })
+    /// # }
+    /// ```
+    pub fn refuse_with(
+        mut self,
+        refuse: impl Fn(&Refusal<'_>, &Parts) -> Response<Vec<u8>> + Send + Sync + 'static,
+    ) -> RateLimitLayer {
+        Arc::make_mut(&mut self.settings).refuse = Some(Arc::new(refuse));
+        self
+    }
+}
+
+impl<S> Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> RateLimit<S> {
+        let (limiter, settings) = (self.limiter.clone(), Arc::clone(&self.settings));
+        settings.diagnostics.of_settings(&settings, &limiter.policy());
+        RateLimit { inner, limiter, settings }
+    }
+}
+
+impl<S, B, R> Service<HttpRequest<B>> for RateLimit<S>
+where
+    S: Service<HttpRequest<B>, Response = Response<R>> + Clone,
+{
+    type Response = Response<ResponseBody<R>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, B, S::Future>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: HttpRequest<B>) -> Self::Future {
+        let (mut head, body) = request.into_parts();
+        if self.settings.skip.as_ref().is_some_and(|skips| skips(&head)) {
+            let request = HttpRequest::from_parts(head, body);
+            return ResponseFuture::passed(self.inner.call(request), Fields::default());
+        }
+        self.settings.diagnostics.of_policy(&self.settings, &self.limiter);
+        if self.answers_at_once() {
+            return match self.settings.admit(self.decide(&head), &mut head) {
+                Admission::Passes(fields) => {
+                    let request = HttpRequest::from_parts(head, body);
+                    ResponseFuture::passed(self.inner.call(request), fields)
+                }
+                Admission::Refused(response) => ResponseFuture::refused(response),
+            };
+        }
+        // The one that was polled ready is the one that is called.
+        let clone = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, clone);
+        let (limiter, settings) = (self.limiter.clone(), Arc::clone(&self.settings));
+        let checking = Box::pin(async move { (settings.ask(&limiter, &head).await, head) });
+        ResponseFuture::asked(checking, body, inner, Arc::clone(&self.settings))
+    }
+}
+
+impl<S> RateLimit<S> {
+    /// In memory there is nothing to wait for, and no future to box.
+    fn answers_at_once(&self) -> bool {
+        matches!(self.limiter.engine(), Engine::Memory(_))
+    }
+
+    fn decide(&self, head: &Parts) -> Decision {
+        let asked = pin!(self.settings.ask(&self.limiter, head));
+        match asked.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(decision) => decision,
+            Poll::Pending => unreachable!("the memory engine answers at once"),
+        }
+    }
+}
+
+impl Settings {
+    async fn ask(&self, limiter: &Limiter, head: &Parts) -> Decision {
+        let found: SmallVec<[_; 4]> =
+            self.attributes.iter().map(|(_, one)| one.find(head, &self.diagnostics)).collect();
+        let mut request = Request::new();
+        if let Some(domain) = &self.domain {
+            request = request.in_domain(&**domain);
+        }
+        for ((name, _), found) in self.attributes.iter().zip(&found) {
+            if let Some(found) = found {
+                request = request.with(&**name, found.as_bytes());
+            }
+        }
+        if let Some(cost) = &self.cost {
+            request = request.costing(cost(head));
+        }
+        limiter.check(&request).await
+    }
+
+    /// What a decision means for its request, in whose extensions it is left.
+    fn admit(&self, decision: Decision, head: &mut Parts) -> Admission {
+        let above = Above::of(head);
+        let fields = Fields::of(self.style, [&decision].into_iter().chain(&above.0));
+        let Some(refusal) = Refusal::of(&decision) else {
+            above.leave(decision, head);
+            return Admission::Passes(fields);
+        };
+        if grpc::is_asked_for(head) {
+            let mut response = grpc::response(&refusal, head);
+            fields.add_to(response.headers_mut());
+            return Admission::Refused(response);
+        }
+        let mut response = match &self.refuse {
+            Some(refuse) => refuse(&refusal, head),
+            None => refusal.response(HeaderStyle::None),
+        };
+        fields.add_to(response.headers_mut());
+        decision.write_headers(HeaderStyle::None, response.headers_mut());
+        Admission::Refused(response)
+    }
+}
+
+/// A request goes on, and its answer gets these fields; or it is answered here.
+enum Admission {
+    Passes(Fields),
+    Refused(Response<Vec<u8>>),
+}
+
+/// What layers further out decided. The innermost tells of them all, and the others find the fields
+/// there.
+#[derive(Clone, Default)]
+struct Above(Vec<Decision>);
+
+impl Above {
+    fn of(head: &mut Parts) -> Above {
+        let Some(nearest) = head.extensions.remove::<Decision>() else { return Above::default() };
+        let mut above = head.extensions.remove::<Above>().unwrap_or_default();
+        above.0.push(nearest);
+        above
+    }
+
+    fn leave(self, decision: Decision, head: &mut Parts) {
+        head.extensions.insert(decision);
+        if !self.0.is_empty() {
+            head.extensions.insert(self);
+        }
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("domain", &self.domain)
+            .field("attributes", &self.attributes)
+            .field("style", &self.style)
+            .finish_non_exhaustive()
+    }
+}

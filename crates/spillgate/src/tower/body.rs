@@ -1,0 +1,74 @@
+//! The body of an answer: the service's, or a refusal's.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+pin_project! {
+    /// The body of an answer: the service's as it is, or a refusal's.
+    #[derive(Debug)]
+    pub struct ResponseBody<B> {
+        #[pin]
+        kind: Kind<B>,
+    }
+}
+
+pin_project! {
+    #[derive(Debug)]
+    #[project = KindProjection]
+    enum Kind<B> {
+        Served { #[pin] body: B },
+        // Nothing once it was sent, or if it is empty.
+        Refusal { bytes: Option<Vec<u8>> },
+    }
+}
+
+impl<B> ResponseBody<B> {
+    pub(super) fn served(body: B) -> ResponseBody<B> {
+        ResponseBody { kind: Kind::Served { body } }
+    }
+
+    pub(super) fn refusal(bytes: Vec<u8>) -> ResponseBody<B> {
+        ResponseBody {
+            kind: Kind::Refusal { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()) },
+        }
+    }
+}
+
+impl<B: Body> Body for ResponseBody<B>
+where
+    B::Data: From<Vec<u8>>,
+{
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        match self.project().kind.project() {
+            KindProjection::Served { body } => body.poll_frame(context),
+            KindProjection::Refusal { bytes } => {
+                Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes.into()))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Served { body } => body.is_end_stream(),
+            Kind::Refusal { bytes } => bytes.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Served { body } => body.size_hint(),
+            Kind::Refusal { bytes } => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+        }
+    }
+}

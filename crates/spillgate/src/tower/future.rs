@@ -1,0 +1,105 @@
+//! One answer on its way: asked first if the store must be, then served, or refused.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::request::Parts;
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use super::{Admission, ResponseBody, Settings};
+use crate::decision::Decision;
+use crate::headers::Fields;
+
+pin_project! {
+    /// The answer of a service behind a [`RateLimitLayer`](super::RateLimitLayer).
+    pub struct ResponseFuture<S, B, F> {
+        #[pin]
+        state: State<S, B, F>,
+    }
+}
+
+/// The store's answer, with the head that it was asked about.
+type Checking = Pin<Box<dyn Future<Output = (Decision, Parts)> + Send>>;
+
+pin_project! {
+    #[project = StateProjection]
+    enum State<S, B, F> {
+        Asked { checking: Checking, body: Option<B>, inner: S, settings: Arc<Settings> },
+        Passed { #[pin] answer: F, fields: Option<Fields> },
+        Refused { response: Option<Response<Vec<u8>>> },
+    }
+}
+
+impl<S, B, F> ResponseFuture<S, B, F> {
+    pub(super) fn asked(
+        checking: Checking,
+        body: B,
+        inner: S,
+        settings: Arc<Settings>,
+    ) -> ResponseFuture<S, B, F> {
+        ResponseFuture { state: State::Asked { checking, body: Some(body), inner, settings } }
+    }
+
+    pub(super) fn passed(answer: F, fields: Fields) -> ResponseFuture<S, B, F> {
+        ResponseFuture { state: State::Passed { answer, fields: Some(fields) } }
+    }
+
+    pub(super) fn refused(response: Response<Vec<u8>>) -> ResponseFuture<S, B, F> {
+        ResponseFuture { state: State::Refused { response: Some(response) } }
+    }
+}
+
+impl<S, B, R, F, E> Future for ResponseFuture<S, B, F>
+where
+    S: Service<Request<B>, Response = Response<R>, Error = E, Future = F>,
+    F: Future<Output = Result<Response<R>, E>>,
+{
+    type Output = Result<Response<ResponseBody<R>>, E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            let next = match state.as_mut().project() {
+                StateProjection::Asked { checking, body, inner, settings } => {
+                    let (decision, mut head) = ready!(checking.as_mut().poll(context));
+                    let body = body.take().expect("left at the first answer of the store");
+                    match settings.admit(decision, &mut head) {
+                        Admission::Passes(fields) => State::Passed {
+                            answer: inner.call(Request::from_parts(head, body)),
+                            fields: Some(fields),
+                        },
+                        Admission::Refused(response) => State::Refused { response: Some(response) },
+                    }
+                }
+                StateProjection::Passed { answer, fields } => {
+                    let mut response = ready!(answer.poll(context))?;
+                    let fields = fields.take().unwrap_or_default();
+                    if !is_redirect(&response) {
+                        fields.add_to(response.headers_mut());
+                    }
+                    return Poll::Ready(Ok(response.map(ResponseBody::served)));
+                }
+                StateProjection::Refused { response } => {
+                    let response = response.take().expect("a future is not polled after its end");
+                    return Poll::Ready(Ok(response.map(ResponseBody::refusal)));
+                }
+            };
+            state.set(next);
+        }
+    }
+}
+
+/// A client might wait before it follows, though nobody asked it to.
+fn is_redirect<R>(response: &Response<R>) -> bool {
+    response.status().is_redirection() && response.status() != http::StatusCode::NOT_MODIFIED
+}
+
+impl<S, B, F> fmt::Debug for ResponseFuture<S, B, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,132 @@
+//! Refusals as gRPC clients understand them: a status in the headers, with `RetryInfo` and
+//! `QuotaFailure` of `google.rpc` as its details.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{HeaderMap, Response};
+
+use crate::refusal::{Refusal, RefusalKind};
+
+/// Whether a request is one of gRPC, or of gRPC-Web.
+pub(super) fn is_asked_for(head: &Parts) -> bool {
+    let kind = head.headers.get(CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// Headers alone, as servers answer that refuse before the first message.
+pub(super) fn response(refusal: &Refusal<'_>, head: &Parts) -> Response<Vec<u8>> {
+    let code = match refusal.kind() {
+        RefusalKind::Denied | RefusalKind::Never => RESOURCE_EXHAUSTED,
+        RefusalKind::Outage => UNAVAILABLE,
+    };
+    let message = match refusal.kind() {
+        RefusalKind::Denied => "quota exceeded",
+        RefusalKind::Never => "this costs more than the quota can hold",
+        RefusalKind::Outage => "the quota cannot be looked up at the moment",
+    };
+    let details = STANDARD_NO_PAD.encode(status(code, message, refusal));
+    let mut headers = HeaderMap::with_capacity(8);
+    if let Some(kind) = head.headers.get(CONTENT_TYPE) {
+        headers.insert(CONTENT_TYPE, kind.clone());
+    }
+    headers.insert(GRPC_STATUS, code.into());
+    headers.insert(GRPC_MESSAGE, HeaderValue::from_static(message));
+    if let Ok(details) = HeaderValue::try_from(details) {
+        headers.insert(GRPC_STATUS_DETAILS, details);
+    }
+    if let Some(pushback) = pushback(refusal) {
+        headers.insert(GRPC_RETRY_PUSHBACK, pushback);
+    }
+    let mut response = Response::new(Vec::new());
+    *response.headers_mut() = headers;
+    response
+}
+
+/// When a client that retries by itself may do so: a negative number tells it not to.
+fn pushback(refusal: &Refusal<'_>) -> Option<HeaderValue> {
+    if refusal.kind() == RefusalKind::Never {
+        return Some(HeaderValue::from_static("-1"));
+    }
+    let ms = refusal.wait()?.as_micros().div_ceil(1_000);
+    Some(u64::try_from(ms).unwrap_or(u64::MAX).into())
+}
+
+/// `google.rpc.Status`.
+fn status(code: u16, message: &str, refusal: &Refusal<'_>) -> Vec<u8> {
+    let mut status = Message::default();
+    status.number(1, u64::from(code)).bytes(2, message.as_bytes());
+    if let Some(wait) = refusal.wait() {
+        status.detail("RetryInfo", &retry_info(wait));
+    }
+    if refusal.kind() != RefusalKind::Outage {
+        status.detail("QuotaFailure", &quota_failure(refusal));
+    }
+    status.0
+}
+
+fn retry_info(wait: Duration) -> Message {
+    let mut delay = Message::default();
+    delay.number(1, wait.as_secs()).number(2, u64::from(wait.subsec_nanos()));
+    let mut info = Message::default();
+    info.bytes(1, &delay.0);
+    info
+}
+
+fn quota_failure(refusal: &Refusal<'_>) -> Message {
+    let mut failure = Message::default();
+    for policy in refusal.violated_policies() {
+        let mut violation = Message::default();
+        violation.bytes(1, policy.as_bytes()).bytes(2, b"quota exceeded");
+        failure.bytes(1, &violation.0);
+    }
+    failure
+}
+
+/// A protobuf message as it grows: the two kinds of fields that these have.
+#[derive(Default)]
+struct Message(Vec<u8>);
+
+impl Message {
+    /// Zero is what a missing number means.
+    fn number(&mut self, field: u8, number: u64) -> &mut Message {
+        if number > 0 {
+            self.0.push(field << 3);
+            self.varint(number);
+        }
+        self
+    }
+
+    fn bytes(&mut self, field: u8, bytes: &[u8]) -> &mut Message {
+        self.0.push(field << 3 | 2);
+        self.varint(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    /// A `google.protobuf.Any` in the list of details.
+    fn detail(&mut self, name: &str, message: &Message) {
+        let mut any = Message::default();
+        let kind = format!("type.googleapis.com/google.rpc.{name}");
+        any.bytes(1, kind.as_bytes()).bytes(2, &message.0);
+        self.bytes(3, &any.0);
+    }
+
+    fn varint(&mut self, mut number: u64) {
+        while number > 0x7f {
+            self.0.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.0.push(number as u8);
+    }
+}
+
+const RESOURCE_EXHAUSTED: u16 = 8;
+const UNAVAILABLE: u16 = 14;
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+const GRPC_RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");

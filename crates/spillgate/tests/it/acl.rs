@@ -1,0 +1,49 @@
+//! The user that `spillgate doctor --acl` prints may do all that the suites on one server do, and is
+//! asked for nothing else.
+
+use std::process::Command;
+
+use spillgate_testkit::{RedisServer, Reply};
+
+use crate::failure::{Patient, limit};
+
+/// The suites run again in a process of their own, each server of theirs used by that user only.
+#[test]
+fn the_suites_on_one_server_pass_as_the_user_of_a_fleet() {
+    let suites = ["store::", "limiter::", "accidents::admission::", "accidents::keys::"];
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(suites).args(["--test-threads", "2"]);
+    command.env(RedisServer::USER_RULES, spillgate::acl_rules());
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let passed = said.lines().filter(|line| line.ends_with("... ok")).count();
+    assert!(passed >= 35, "only {passed} tests ran: {said}");
+}
+
+/// What was refused, a server keeps in mind: nothing of ours is there.
+#[test]
+fn nothing_that_we_ask_for_is_refused_to_the_user() {
+    let rules = spillgate::acl_rules();
+    let rules: Vec<&str> = rules.split(' ').collect();
+    for version in RedisServer::versions() {
+        println!("{}", version.name);
+        let server = RedisServer::start_with(&version.path, &[]);
+        let patient = Patient::on(&server.url_of_user("spillgate", "secret", &rules));
+        patient.heals();
+        assert_eq!(patient.admitted(10, "me", &limit()), 10);
+        let Reply::Array(refused) = server.command(&["ACL", "LOG"]) else {
+            panic!("ACL LOG answers a list");
+        };
+        // The client library says its name where it may; nothing comes of it where not.
+        let ours = refused.iter().filter(|entry| !field(entry, "object").starts_with("client"));
+        assert_eq!(ours.collect::<Vec<_>>(), [&Reply::Nil; 0], "{}", version.name);
+    }
+}
+
+/// A field of a flat list of names and values.
+fn field(entry: &Reply, name: &str) -> String {
+    let Reply::Array(flat) = entry else { panic!("an entry of ACL LOG is a list: {entry:?}") };
+    let pair = flat.chunks_exact(2).find(|pair| pair[0].text() == name);
+    pair.map_or_else(String::new, |pair| pair[1].text().to_owned())
+}

@@ -1,0 +1,48 @@
+//! What a check in memory allocates once its tiers are there: nothing for one tier, and for several the
+//! list that the decision keeps of them.
+
+use allocation_counter::measure;
+use spillgate::{Limit, Limiter, Policy, Request};
+use tokio::runtime::{Builder, Runtime};
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().build().unwrap()
+}
+
+fn limiter(runtime: &Runtime, limits: &str) -> Limiter {
+    let policy = format!("[[rule]]\nname = 'api'\nkey = ['user']\nlimits = {limits}");
+    let policy = Policy::from_toml(&policy).unwrap();
+    runtime.block_on(Limiter::builder().policy(policy).build()).unwrap()
+}
+
+/// Of the second check; the first makes room.
+fn allocations(runtime: &Runtime, check: impl AsyncFn()) -> u64 {
+    runtime.block_on(check());
+    measure(|| runtime.block_on(check())).count_total
+}
+
+#[test]
+fn a_check_of_one_tier_allocates_nothing() {
+    let runtime = runtime();
+    let limiter = limiter(&runtime, "['5/minute']");
+    let limit = Limit::per_minute(5);
+    let by_limit = async || drop(limiter.check_limit("user:1", &limit, 1).await);
+    let by_policy = async || drop(limiter.check(&Request::new().with("user", "1")).await);
+    assert_eq!(allocations(&runtime, by_limit), 0);
+    assert_eq!(allocations(&runtime, by_policy), 0);
+    // Denied by now.
+    for _ in 0..5 {
+        runtime.block_on(by_limit());
+        runtime.block_on(by_policy());
+    }
+    assert_eq!(allocations(&runtime, by_limit), 0);
+    assert_eq!(allocations(&runtime, by_policy), 0);
+}
+
+#[test]
+fn a_check_of_four_tiers_allocates_once() {
+    let runtime = runtime();
+    let limiter = limiter(&runtime, "['5/minute', '50/hour', '100/day', '200/week']");
+    let check = async || drop(limiter.check(&Request::new().with("user", "1")).await);
+    assert_eq!(allocations(&runtime, check), 1);
+}

@@ -1,0 +1,101 @@
+//! Several decisions in one call, each over several tiers: told the same in memory and on Redis.
+//!
+//! Most are over token buckets that nothing unusual happened to, which the script decides without
+//! its general machinery; the others lie between them and take the same state over.
+
+use spillgate::LimitSpec;
+use spillgate::internals::algorithm::Intent;
+use spillgate::internals::engine::{Ask, AskTier, Told};
+use spillgate::internals::limit::NamedLimit;
+
+use crate::support::random::Random;
+use crate::support::target::numbers;
+use crate::support::world::{World, subject};
+
+#[test]
+fn decisions_of_one_call_are_told_the_same_in_memory_and_on_redis() {
+    let rules = rules();
+    let [memory, redis, _] = World::each();
+    for seed in 0..CALLS {
+        let mut random = Random::new(seed);
+        let step_us = random.spread(60_000_000);
+        let asks = asks(&rules, &mut random);
+        let told = [&memory, &redis].map(|world| {
+            let mut told = world.after(step_us).decide_all(&asks);
+            told.iter_mut().for_each(forget_receipts);
+            told
+        });
+        assert_eq!(told[0], told[1], "call {seed}: {asks:#?}");
+    }
+}
+
+/// Each rule with the limits that its subjects meet together; periods so long that the store, which
+/// forgets by its own clock, forgets nothing during the test.
+fn rules() -> Vec<Vec<NamedLimit>> {
+    [
+        &["10/minute"][..],
+        &["10/minute", "30/hour", "7/30s"],
+        &["100/hour", "5/30s"],
+        &["20/minute", "sliding-window:9/minute"],
+        &["fixed-window:8/minute"],
+    ]
+    .iter()
+    .map(|limits| limits.iter().zip(0..).map(|(limit, place)| named(limit, place)).collect())
+    .collect()
+}
+
+fn named(text: &str, place: usize) -> NamedLimit {
+    let spec = match text.split_once(':') {
+        Some((algorithm, quota)) => LimitSpec::new(quota).algorithm(algorithm),
+        None => LimitSpec::new(text),
+    };
+    NamedLimit::new(spec.build().unwrap(), place)
+}
+
+fn asks<'l>(rules: &'l [Vec<NamedLimit>], random: &mut Random) -> Vec<Ask<'l>> {
+    (0..=random.below(6)).map(|_| ask(rules, random)).collect()
+}
+
+/// One to three rules, each of one of a few subjects; one in eight looks, reserves or has a shadow.
+fn ask<'l>(rules: &'l [Vec<NamedLimit>], random: &mut Random) -> Ask<'l> {
+    let intent = match random.below(24) {
+        0 => Intent::Peek,
+        1 => Intent::Reserve { nonce: 1 + random.below(1 << 40) },
+        _ => Intent::Charge,
+    };
+    let usual = if random.one_in(4) { rules.len() } else { USUAL };
+    let cost = random.below(4);
+    let shadow = random.one_in(12);
+    let mut met: Vec<usize> =
+        (0..=random.below(3)).map(|_| random.below(usual as u64) as usize).collect();
+    met.sort_unstable();
+    met.dedup();
+    let mut ask = Ask { intent, tiers: Default::default() };
+    for (place, rule) in met.iter().enumerate() {
+        let key = subject((*rule as u128) << 8 | u128::from(random.below(3)));
+        let group = if shadow { place as u16 } else { 0 };
+        for limit in &rules[*rule] {
+            // A limit in another unit costs nothing.
+            let cost = if random.one_in(16) { 0 } else { cost };
+            ask.tiers.push(AskTier {
+                key,
+                limit,
+                numbers: numbers(limit),
+                cost,
+                group,
+                attributes: 1,
+                owed: 0,
+            });
+        }
+    }
+    ask
+}
+
+/// They are named by whoever gave them.
+fn forget_receipts(told: &mut Told) {
+    told.tiers.iter_mut().for_each(|tier| tier.charge = None);
+}
+
+const CALLS: u64 = 3_000;
+/// So many of the rules have buckets alone.
+const USUAL: usize = 3;

@@ -1,0 +1,69 @@
+//! The memory engine reads the true clock only where it matters. Here the cheap one lags, up to a tick:
+//! no verdict, no number but the reset, and nothing stored may show it.
+
+use spillgate::internals::limit::NamedLimit;
+use spillgate::internals::time::Clock;
+use spillgate::{Limit, LimitSpec};
+
+use crate::support::random::Random;
+use crate::support::target::{Act, OnEngine, Target, numbers, subject};
+
+fn buckets() -> Vec<NamedLimit> {
+    [("10/second", 40), ("7/minute", 20), ("1000/second", 900), ("104250/day", 300), ("3/1ms", 9)]
+        .map(|(quota, burst)| {
+            let limit: Limit = LimitSpec::new(quota).burst(burst).build().unwrap();
+            NamedLimit::new(limit, 0)
+        })
+        .into()
+}
+
+/// Checks in bursts with pauses between, now and then a change of limit or a clock that steps back.
+#[test]
+fn a_clock_that_lags_shows_in_no_verdict_and_no_state() {
+    let mut lagged = 0;
+    for (seed, tick_us) in (0..60).zip([1_000, 4_000, 10_000].into_iter().cycle()) {
+        let mut random = Random::new(seed);
+        let limits = buckets();
+        let mut exact = OnEngine::memory(subject(1));
+        let mut coarse = OnEngine::memory_by(Clock::ticking(tick_us), subject(1));
+        let mut now_us = 1_795_000_000_000_000;
+        let mut limit = random.pick(&limits);
+        for number in 0..2_000 {
+            if random.one_in(200) {
+                limit = random.pick(&limits);
+            }
+            let wait_us = numbers(limit).longest_wait_us();
+            now_us += match random.below(8) {
+                0 => random.spread(wait_us),
+                1..=3 => random.spread(wait_us / 16),
+                _ => random.below(2_000),
+            };
+            if random.one_in(300) {
+                now_us -= random.below(3_000_000);
+            }
+            let act = match random.below(20) {
+                0 => Act::Look(random.below(5)),
+                1 => Act::Lower(random.below(5)),
+                2 => Act::Force(random.below(10)),
+                _ => Act::Check(random.below(5)),
+            };
+            let told = coarse.act(act, limit, now_us);
+            let expected = exact.act(act, limit, now_us);
+            let place = format!("seed {seed}, act {number}: {act:?} on {}", limit.limit());
+            let lag_us = told.reading.reset_after_us.wrapping_sub(expected.reading.reset_after_us);
+            assert!(lag_us < tick_us, "{place}: the reset is {lag_us} µs off");
+            lagged += u32::from(lag_us > 0);
+            assert_eq!(
+                (told.fits, told.reading.remaining, told.reading.retry_after_us, told.returned),
+                (
+                    expected.fits,
+                    expected.reading.remaining,
+                    expected.reading.retry_after_us,
+                    expected.returned
+                ),
+                "{place}"
+            );
+        }
+    }
+    assert!(lagged > 1_000, "only {lagged} checks went by the clock that lags");
+}

@@ -1,0 +1,268 @@
+//! What an operator sets while the limiter runs, on both engines; [`shared`]: by a fleet.
+
+mod shared;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use spillgate::internals::time::Clock;
+use spillgate::{
+    ControlError, Decision, LimitSpec, Limiter, Mode, Policy, Request, Verdict, WhyNot,
+};
+
+use crate::limiter::on_each;
+
+pub(crate) const API: &str = r#"
+    [[rule]]
+    name = "api"
+    key = ["tenant", "user"]
+    limits = [{ quota = "10/day" }, { quota = "1000/day", name = "tokens", unit = "tokens" }]
+
+    [[rule]]
+    name = "watched"
+    mode = "shadow"
+    key = ["tenant"]
+    limits = ["1/day"]
+"#;
+
+pub(crate) fn acme() -> Request<'static> {
+    Request::new().with("tenant", "acme")
+}
+
+pub(crate) fn ann() -> Request<'static> {
+    acme().with("user", "ann")
+}
+
+/// The capacity of the rule `api`'s first limit for a subject.
+pub(crate) async fn capacity(limiter: &Limiter, request: &Request<'_>) -> Option<u64> {
+    tier(&limiter.peek(request).await, "api").and_then(|(capacity, _)| capacity)
+}
+
+/// Capacity and what remains of a rule's first limit, if the rule was met.
+fn tier(decision: &Decision, rule: &str) -> Option<(Option<u64>, Option<u64>)> {
+    let mut tiers = decision.tiers();
+    let tier = tiers.find(|tier| tier.rule() == Some(rule))?;
+    Some((tier.capacity(), tier.remaining()))
+}
+
+#[test]
+fn an_override_changes_the_numbers_of_live_state_and_gives_them_back() {
+    on_each(API, |limiter| async move {
+        assert!(limiter.check(&ann().costing(8)).await.allowed());
+        assert!(!limiter.check(&ann().costing(8)).await.allowed());
+        assert!(limiter.set_override("api", &acme(), ["20/day"], None).await.unwrap().everywhere());
+        assert_eq!(tier(&limiter.peek(&ann()).await, "api"), Some((Some(20), Some(12))));
+        assert!(limiter.check(&ann().costing(8)).await.allowed());
+        limiter
+            .set_override("api", &ann(), [LimitSpec::new("30/day").burst(30)], None)
+            .await
+            .unwrap();
+        assert_eq!(tier(&limiter.peek(&ann()).await, "api"), Some((Some(30), Some(14))));
+        assert_eq!(capacity(&limiter, &acme().with("user", "bob")).await, Some(20));
+        assert_eq!(capacity(&limiter, &ann().with("tenant", "other")).await, Some(10));
+
+        let listed = limiter.overrides();
+        let subjects: Vec<Vec<_>> = listed.iter().map(|set| set.subject().collect()).collect();
+        let (tenant, user) = (("tenant", &b"acme"[..]), ("user", &b"ann"[..]));
+        assert_eq!(subjects, [vec![tenant], vec![tenant, user]]);
+        assert_eq!(listed[0].limits(), [LimitSpec::new("20/day")]);
+        assert_eq!((listed[0].rule(), listed[0].expires_at()), ("api", None));
+        assert!(listed.iter().all(|set| set.not_in_force().is_none()));
+
+        limiter.remove_override("api", &ann()).await.unwrap();
+        assert_eq!(capacity(&limiter, &ann()).await, Some(20));
+        limiter.remove_override("api", &acme()).await.unwrap();
+        assert_eq!(tier(&limiter.peek(&ann()).await, "api"), Some((Some(10), Some(0))));
+        assert!(limiter.overrides().is_empty());
+    });
+}
+
+#[test]
+fn a_block_refuses_for_good_until_it_is_taken_back() {
+    on_each(API, |limiter| async move {
+        limiter.set_override("api", &acme(), ["none"], None).await.unwrap();
+        let blocked = limiter.check(&ann()).await;
+        assert_eq!((blocked.verdict(), blocked.retry_after()), (Verdict::Never, None));
+        limiter.remove_override("api", &acme()).await.unwrap();
+        assert_eq!(limiter.check(&ann()).await.remaining(), Some(9), "the block charged nothing");
+    });
+}
+
+#[test]
+fn a_mode_is_a_kill_switch_that_a_new_policy_leaves_be() {
+    on_each(API, |limiter| async move {
+        let all = ann().costing(11);
+        assert_eq!(limiter.check(&all).await.verdict(), Verdict::Never);
+        limiter.set_mode("api", Mode::Off, None).await.unwrap();
+        assert!(limiter.check(&all).await.allowed());
+        limiter.set_policy(Policy::from_toml(API).unwrap());
+        assert!(tier(&limiter.check(&all).await, "api").is_none());
+        limiter.set_mode("api", Mode::Shadow, None).await.unwrap();
+        let watched = limiter.check(&all).await;
+        assert!(watched.allowed() && tier(&watched, "api").is_some());
+        limiter.set_mode("watched", Mode::Enforce, None).await.unwrap();
+        let said = |mode: &spillgate::RuleMode| {
+            (mode.rule().to_owned(), mode.in_force(), mode.written(), mode.runtime())
+        };
+        let modes: Vec<_> = limiter.modes().iter().map(said).collect();
+        let (enforce, shadow) = (Mode::Enforce, Mode::Shadow);
+        assert_eq!(
+            modes,
+            [
+                ("api".into(), shadow, Some(enforce), Some(shadow)),
+                ("watched".into(), enforce, Some(shadow), Some(enforce)),
+            ]
+        );
+        limiter.clear_mode("api").await.unwrap();
+        assert_eq!(limiter.check(&all).await.verdict(), Verdict::Never);
+        assert_eq!(limiter.modes()[0].runtime(), None);
+    });
+}
+
+#[test]
+fn a_reset_of_a_rule_frees_all_its_subjects_and_no_other_rules() {
+    on_each(API, |limiter| async move {
+        limiter.set_mode("watched", Mode::Enforce, None).await.unwrap();
+        let users: Vec<String> = (0..50).map(|user| format!("u{user}")).collect();
+        let of = |user: &str| Request::new().with("tenant", "one").with("user", user.to_owned());
+        assert!(limiter.check(&of("u0")).await.allowed());
+        limiter.set_mode("watched", Mode::Shadow, None).await.unwrap();
+        for user in &users {
+            limiter.check(&of(user).costing(9)).await;
+        }
+        limiter.reset_rule("api").await.unwrap();
+        for user in &users {
+            let decision = limiter.peek(&of(user)).await;
+            assert_eq!(tier(&decision, "api"), Some((Some(10), Some(10))));
+            assert_eq!(tier(&decision, "watched"), Some((Some(1), Some(0))));
+        }
+        assert!(limiter.check(&of("u0").costing(10)).await.allowed());
+        limiter.reset_rule("api").await.unwrap();
+        assert!(limiter.check(&of("u0").costing(10)).await.allowed(), "and once more");
+    });
+}
+
+#[test]
+fn an_operator_reads_charges_and_gives_back_one_subject() {
+    on_each(API, |limiter| async move {
+        let state = limiter.state("api", &ann()).await.unwrap();
+        let tokens = state.tiers().nth(1).unwrap();
+        assert_eq!(tier(&state, "api"), Some((Some(10), Some(10))));
+        assert_eq!((tokens.limit(), tokens.remaining()), ("tokens", Some(1000)));
+        let cost = spillgate::Cost::requests(4).and("tokens", 900);
+        let charged = limiter.charge("api", &ann(), cost).await.unwrap();
+        assert_eq!(tier(&charged, "api"), Some((Some(10), Some(6))));
+        assert_eq!(charged.tiers().nth(1).unwrap().remaining(), Some(100));
+        assert_eq!(tier(&limiter.peek(&ann()).await, "api"), Some((Some(10), Some(6))));
+        let beyond = limiter.charge("api", &ann(), 100).await.unwrap();
+        assert_eq!((beyond.verdict(), beyond.remaining()), (Verdict::Denied, Some(0)));
+        let freed = limiter.give_back("api", &ann(), 15).await.unwrap();
+        assert_eq!(tier(&freed, "api"), Some((Some(10), Some(5))), "20 is as far as force goes");
+        let freed = limiter.give_back("api", &ann(), u64::MAX).await.unwrap();
+        assert_eq!(tier(&freed, "api"), Some((Some(10), Some(10))), "never beyond untouched");
+        // The token that had begun to drain does not come back whole.
+        assert!((19..=20).contains(&limiter.stats().given_back), "{:?}", limiter.stats());
+        limiter.set_mode("api", Mode::Off, None).await.unwrap();
+        assert_eq!(limiter.state("api", &ann()).await.unwrap().remaining(), Some(100));
+    });
+}
+
+#[test]
+fn what_can_never_hold_is_refused_and_changes_nothing() {
+    on_each(API, |limiter| async move {
+        let long = "x".repeat(9_000);
+        let (stranger, too_long) = (acme().with("ip", "1"), acme().with("user", long));
+        let past = Some(UNIX_EPOCH + Duration::from_secs(1));
+        for (rule, subject, quota, end, message) in [
+            (
+                "apis",
+                &acme(),
+                "9/day",
+                None,
+                r#"rule: there is no rule "apis"; did you mean "api"?"#,
+            ),
+            ("api", &Request::new(), "9/day", None, "subject: nobody is named"),
+            ("api", &stranger, "9/day", None, r#"subject: "ip" is not in the rule's key"#),
+            ("api", &acme(), "9/fortnight", None, r#"limit "0": quota: "fortnight""#),
+            ("api", &acme(), "0/day", None, r#"limit "0": quota: a count of 0"#),
+            ("api", &too_long, "9/day", None, "subject: it and the limits take more than"),
+            ("api", &acme(), "9/day", past, "expires_at: this instant is past"),
+        ] {
+            let refused = limiter.set_override(rule, subject, [quota], end).await.unwrap_err();
+            assert!(refused.to_string().starts_with(message), "{refused}");
+        }
+        for limits in [vec![], vec!["9/day"; 3]] {
+            let refused = limiter.set_override("api", &acme(), limits, None).await.unwrap_err();
+            assert!(matches!(refused, ControlError::Refused(WhyNot::Limit { .. })), "{refused}");
+        }
+        let unknown = |error| matches!(error, ControlError::Refused(WhyNot::UnknownRule { .. }));
+        assert!(unknown(limiter.set_mode("apis", Mode::Off, None).await.unwrap_err()));
+        assert!(unknown(limiter.reset_rule("apis").await.unwrap_err()));
+        assert!(unknown(limiter.reset("apis", &ann()).await.unwrap_err()));
+        assert!(unknown(limiter.state("apis", &ann()).await.unwrap_err()));
+        let missing =
+            |error| matches!(error, ControlError::MissingAttribute(name) if name == "user");
+        assert!(missing(limiter.state("api", &acme()).await.unwrap_err()));
+        assert!(missing(limiter.reset("api", &acme()).await.unwrap_err()));
+        assert!(missing(limiter.charge("api", &acme(), 1).await.unwrap_err()));
+        assert!(missing(limiter.give_back("api", &acme(), 1).await.unwrap_err()));
+        let not_set = |error| matches!(error, ControlError::NotSet);
+        assert!(not_set(limiter.remove_override("api", &acme()).await.unwrap_err()));
+        assert!(not_set(limiter.clear_mode("api").await.unwrap_err()));
+        assert!(limiter.overrides().is_empty());
+        assert_eq!(capacity(&limiter, &ann()).await, Some(10));
+    });
+}
+
+#[test]
+fn what_no_longer_fits_the_policy_is_kept_and_said() {
+    on_each(API, |limiter| async move {
+        limiter.set_override("api", &acme(), ["20/day"], None).await.unwrap();
+        limiter.set_mode("api", Mode::Shadow, None).await.unwrap();
+        let other = "[[rule]]\nname = \"apis\"\nkey = [\"tenant\"]\nlimits = [\"5/day\"]";
+        limiter.set_policy(Policy::from_toml(other).unwrap());
+        let why = limiter.overrides()[0].not_in_force().cloned();
+        assert!(matches!(why, Some(WhyNot::UnknownRule { .. })), "{why:?}");
+        let gone = limiter.modes().pop().unwrap();
+        assert_eq!(
+            (gone.rule(), gone.written(), gone.runtime()),
+            ("api", None, Some(Mode::Shadow))
+        );
+        limiter.clear_mode("api").await.unwrap();
+
+        let other = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"5/day\"]";
+        limiter.set_policy(Policy::from_toml(other).unwrap());
+        let why = limiter.overrides()[0].not_in_force().unwrap().to_string();
+        assert!(why.starts_with(r#"subject: "tenant" is not in the rule's key"#), "{why}");
+        assert_eq!(capacity(&limiter, &ann()).await, Some(5));
+
+        limiter.set_policy(Policy::from_toml(API).unwrap());
+        assert_eq!(limiter.overrides()[0].not_in_force(), None);
+        assert_eq!(capacity(&limiter, &ann()).await, Some(20));
+    });
+}
+
+#[test]
+fn what_expires_ends_by_itself() {
+    on_each(API, |limiter| async move {
+        let soon = SystemTime::UNIX_EPOCH + Duration::from_micros(Clock::System.now_us() + 400_000);
+        limiter.set_override("api", &acme(), ["20/day"], Some(soon)).await.unwrap();
+        limiter.set_mode("watched", Mode::Off, Some(soon)).await.unwrap();
+        assert_eq!(limiter.overrides()[0].expires_at(), Some(soon));
+        assert_eq!(capacity(&limiter, &ann()).await, Some(20));
+        until("the override has ended", async || capacity(&limiter, &ann()).await == Some(10))
+            .await;
+        until("the mode has ended", async || limiter.modes()[1].in_force() == Mode::Shadow).await;
+        assert!(limiter.overrides().is_empty());
+    });
+}
+
+/// Waits for what must come to hold.
+pub(crate) async fn until(what: &str, holds: impl AsyncFn() -> bool) {
+    for _ in 0..1_000 {
+        if holds().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("ten seconds on, still not so: {what}");
+}

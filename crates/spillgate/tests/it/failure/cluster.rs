@@ -1,0 +1,182 @@
+//! A cluster that moves, fails over and loses a part, under load.
+
+use std::collections::BTreeSet;
+
+use spillgate::{Limit, Limiter, Policy, Request, Source};
+use spillgate_testkit::{Cluster, Node, RedisServer, poll};
+
+use super::{ALL, CEILING, Patient, SHARE, evidence, limit};
+
+fn on(cluster: &Cluster) -> Patient {
+    let patient = Patient::built(Limiter::builder().cluster(cluster.urls()).timeout(CEILING));
+    everywhere(&patient);
+    patient
+}
+
+/// Waits until keys of every shard are decided by the store.
+#[track_caller]
+fn everywhere(patient: &Patient) {
+    let wide = Limit::per_second(1_000_000);
+    let settled = poll(super::HEALING, || {
+        let by_the_store =
+            |key: u32| patient.check(&format!("bystander {key}"), &wide).source() == Source::Store;
+        (0..20).all(by_the_store).then_some(())
+    });
+    assert!(settled.is_some(), "{:?}", patient.limiter.stats());
+}
+
+/// The tags of all keys that a server holds for us.
+fn tags(server: &RedisServer) -> BTreeSet<String> {
+    let keys = crate::support::world::keys(server);
+    let tag = |key: &String| Some(key.split_once('}')?.0.to_owned());
+    keys.iter().filter_map(tag).collect()
+}
+
+/// ACCIDENTS 30, 32, A8. Keys of one decision lay in several slots, which a cluster refuses, and the
+/// limiter failed open; or all lay in one, and one node did all the work.
+#[test]
+fn decisions_of_many_subjects_are_spread_and_none_crosses_a_slot() {
+    let cluster = Cluster::start(3, 0);
+    let rules = r#"
+        [[rule]]
+        name = "user"
+        key = ["user"]
+        limits = ["9/day", { quota = "20/day", algorithm = "sliding-log" }, { quota = "5", algorithm = "concurrency", hold = "1m" }]
+
+        [[rule]]
+        name = "tenant"
+        key = ["tenant"]
+        limits = [{ quota = "1000/day", algorithm = "fixed-window" }, { quota = "1000/day", algorithm = "sliding-window" }]
+
+        [[rule]]
+        name = "all"
+        key = []
+        limits = ["100000/day"]
+    "#;
+    let policy = Policy::from_toml(rules).unwrap();
+    let patient =
+        Patient::built(Limiter::builder().policy(policy).cluster(cluster.urls()).timeout(CEILING));
+    everywhere(&patient);
+    for user in 0..200 {
+        let (user, tenant) = (user.to_string(), (user % 7).to_string());
+        let request = Request::new().with("user", &user).with("tenant", &tenant);
+        let decision = patient.run(patient.limiter.check(&request));
+        assert_eq!((decision.allowed(), decision.source()), (true, Source::Store), "{decision:?}");
+    }
+    assert_eq!(patient.limiter.stats().store_errors, 0);
+    let held: Vec<usize> = cluster.nodes().iter().map(|node| tags(node).len()).collect();
+    println!("tags by node: {held:?}");
+    assert!(held.iter().all(|tags| *tags > 40), "{held:?}");
+}
+
+/// F19. A slot moves while it is in use: ASK, TRYAGAIN and MOVED are followed, nothing is lost.
+#[test]
+fn a_slot_that_moves_under_load_keeps_its_counts() {
+    let cluster = Cluster::start(3, 0);
+    let patient = on(&cluster);
+    let before = patient.admitted(20, "me", &limit());
+    assert_eq!(before, 20);
+    let (slot, from) = slot_of_mine(&cluster);
+    let mut to = from;
+    let mut used = before;
+    for _ in 0..if evidence() { 20 } else { 2 } {
+        let from = to;
+        to = Node((from.0 + 1) % 3);
+        cluster.begin_migration(slot, to);
+        used += patient.admitted(5, "me", &limit());
+        while cluster.migrate_keys(slot, from, to, 1) > 0 {
+            used += patient.admitted(1, "me", &limit());
+        }
+        used += patient.admitted(5, "me", &limit());
+        cluster.end_migration(slot, from, to);
+        used += patient.admitted(5, "me", &limit());
+        let decision = patient.check("me", &limit());
+        assert_eq!(decision.source(), Source::Store, "{decision:?}");
+        used += u64::from(decision.allowed());
+    }
+    let all = used + patient.admitted(2 * ALL as usize, "me", &limit());
+    assert_eq!(all, ALL, "{:?}", patient.limiter.stats());
+}
+
+/// F9. The primary hands over to its replica under load: no caller fails, the counts go along.
+#[test]
+fn a_planned_failover_loses_nothing() {
+    let cluster = Cluster::start(3, 1);
+    let patient = on(&cluster);
+    assert_eq!(patient.admitted(50, "me", &limit()), 50);
+    let (slot, primary) = slot_of_mine(&cluster);
+    cluster.fail_over(primary);
+    assert_ne!(cluster.owner_of(slot), primary);
+    let mut after = patient.admitted(20, "me", &limit());
+    everywhere(&patient);
+    after += patient.admitted(2 * ALL as usize, "me", &limit());
+    assert!((ALL..=ALL + SHARE).contains(&(50 + after)), "50 + {after}");
+}
+
+/// F9, ACCIDENTS 44. The primary dies in a burst: verdicts go on, and the replica takes over with what
+/// it has seen.
+#[test]
+fn a_dead_primary_costs_its_subjects_one_allowance_at_most() {
+    let mut cluster = Cluster::start(3, 1);
+    let patient =
+        Patient::built(Limiter::builder().cluster(cluster.urls()).timeout(super::TIMEOUT));
+    everywhere(&patient);
+    let before = patient.admitted(100, "me", &limit());
+    assert_eq!(before, 100);
+    let (slot, primary) = slot_of_mine(&cluster);
+    cluster.node_mut(primary).kill();
+    let mut after = patient.admitted(30, "me", &limit());
+    let _new = cluster.owner_of(slot);
+    everywhere(&patient);
+    after += patient.admitted(2 * ALL as usize, "me", &limit());
+    println!("{before} before, {after} after");
+    assert!(before + after >= ALL, "{before} + {after}");
+    assert!(after <= ALL + SHARE, "{after}");
+}
+
+/// F20. One of three primaries is gone, without a replica: the others' subjects are limited exactly.
+#[test]
+fn a_dead_shard_degrades_its_own_subjects_only() {
+    let settings = ["--cluster-require-full-coverage", "no"];
+    let binary = &RedisServer::versions()[0].path;
+    let mut cluster = Cluster::start_with(binary, 3, 0, &settings);
+    let patient =
+        Patient::built(Limiter::builder().cluster(cluster.urls()).timeout(super::TIMEOUT));
+    everywhere(&patient);
+    cluster.node_mut(Node(0)).kill();
+    let (mut exact, mut alone) = (0, 0);
+    for subject in 0..30 {
+        let key = format!("subject {subject}");
+        match patient.check(&key, &limit()).source() {
+            Source::Store => {
+                exact += 1;
+                assert_eq!(patient.admitted(2 * ALL as usize, &key, &limit()), ALL - 1, "{key}");
+            }
+            Source::Fallback => {
+                alone += 1;
+                assert!(patient.admitted(3 * SHARE as usize, &key, &limit()) <= SHARE, "{key}");
+            }
+            other => panic!("{key}: {other:?}"),
+        }
+    }
+    println!("{exact} subjects by the store, {alone} alone");
+    assert!(exact >= 10 && alone >= 3, "{exact} and {alone}");
+}
+
+/// Where the one subject is that has been charged and is no bystander.
+fn slot_of_mine(cluster: &Cluster) -> (u16, Node) {
+    let mut found = None;
+    for (place, node) in cluster.nodes().iter().enumerate() {
+        if node.info("replication", "role") != "master" {
+            continue;
+        }
+        let wanted = crate::support::world::keys(node).into_iter().find(|key| {
+            // A year's limit is the only one that lives for so long.
+            key.starts_with("sg1:{") && node.command(&["PTTL", key]).integer() > 86_400_000
+        });
+        if let Some(key) = wanted {
+            found = Some((cluster.slot_of(&key), Node(place)));
+        }
+    }
+    found.expect("the subject was charged")
+}

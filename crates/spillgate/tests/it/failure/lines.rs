@@ -1,0 +1,285 @@
+//! What happens between a process and its store.
+
+use std::time::Duration;
+
+use spillgate::{Limit, Limiter, Source};
+use spillgate_testkit::{Direction, Fault, FaultProxy, RedisServer, eventually, poll};
+
+use super::{
+    ALL, CEILING, Patient, SHARE, TIMEOUT, assert_every_key_ends, counted_by, evidence, field,
+    limit,
+};
+use crate::support::random::Random;
+
+fn through() -> (RedisServer, FaultProxy, Patient) {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::before(server.port());
+    let patient = Patient::on(&proxy.url());
+    patient.heals();
+    (server, proxy, patient)
+}
+
+/// F30, ACCIDENTS 42. The connection breaks at any byte, in either direction: there is a verdict, no
+/// key without an end, and nothing is counted twice.
+#[test]
+fn a_connection_cut_at_any_byte_still_brings_a_verdict() {
+    let (server, proxy, patient) = through();
+    let step = if evidence() { 1 } else { 37 };
+    let (mut checks, mut by_the_store, mut alone) = (0, 0, 0);
+    for (direction, bytes) in [(Direction::ToServer, 450), (Direction::ToClient, 60)] {
+        for cut in (0..bytes).step_by(step) {
+            patient.heals();
+            proxy.set(Fault::CutAfter(direction, cut));
+            let decision = patient.check("me", &limit());
+            proxy.set(Fault::None);
+            checks += 1;
+            by_the_store += u64::from(decision.source() == Source::Store && decision.allowed());
+            alone += u64::from(decision.source() == Source::Fallback);
+            assert_every_key_ends(&server);
+        }
+    }
+    patient.heals();
+    println!("{checks} checks, {by_the_store} by the store, {alone} alone");
+    assert!(alone > 0 && by_the_store > 0, "else nothing was cut, or everything");
+    let counted = counted_by(&server, "me", &limit());
+    assert!((by_the_store..=checks).contains(&counted), "{counted} of {checks}");
+}
+
+/// ACCIDENTS 47. The reply is lost after the script has run: sent again, it would charge twice.
+#[test]
+fn a_lost_reply_is_charged_once() {
+    let (server, proxy, patient) = through();
+    proxy.set(Fault::LoseNextReply);
+    let decision = patient.check("me", &limit());
+    assert_eq!((decision.allowed(), decision.source()), (true, Source::Fallback));
+    patient.heals();
+    assert_eq!(counted_by(&server, "me", &limit()), 1);
+    assert_eq!(patient.check("me", &limit()).remaining(), Some(ALL - 2));
+}
+
+/// ACCIDENTS 40. A store that swallows everything: callers queued up behind one another's time-outs.
+#[test]
+fn a_black_hole_holds_up_no_caller_and_draws_few_connections() {
+    let (_server, proxy, patient) = through();
+    let before = proxy.passed().connections;
+    proxy.set(Fault::BlackHole);
+    let admitted = patient.run(async {
+        let checks = (0..500).map(|_| {
+            let limiter = patient.limiter.clone();
+            tokio::spawn(async move {
+                let limit = limit();
+                let check = limiter.check_limit("me", &limit, 1);
+                tokio::time::timeout(CEILING, check).await.expect("a verdict").allowed()
+            })
+        });
+        let mut admitted = 0;
+        for check in checks.collect::<Vec<_>>() {
+            admitted += u64::from(check.await.unwrap());
+        }
+        admitted
+    });
+    assert_eq!(admitted, SHARE, "all of the share, and no more");
+    // Known to be gone, it is not waited for.
+    patient.falls_back();
+    assert_eq!(patient.admitted(300, "another", &limit()), SHARE);
+    let drawn = proxy.passed().connections - before;
+    assert!(drawn <= 20, "{drawn} connections for 800 checks");
+    proxy.set(Fault::None);
+    patient.heals();
+}
+
+/// F26. A router has forgotten the connection: what is sent is lost, and nobody is told.
+#[test]
+fn a_half_open_connection_is_given_up() {
+    let (_server, proxy, patient) = through();
+    proxy.set(Fault::ForgetLines);
+    let decision = patient.check("me", &limit());
+    assert_eq!(decision.source(), Source::Fallback);
+    patient.heals();
+}
+
+/// F22. The server stops for a moment: a fork, a slow disk, swapping.
+#[test]
+fn a_server_that_stutters_costs_no_caller_more_than_the_ceiling() {
+    let server = RedisServer::start();
+    let patient = Patient::on(&server.url());
+    for stop_ms in [50, 200, 1_000] {
+        patient.heals();
+        server.pause();
+        let decision = patient.check(&format!("me {stop_ms}"), &limit());
+        assert!(decision.allowed(), "{decision:?}");
+        std::thread::sleep(Duration::from_millis(stop_ms));
+        server.resume();
+    }
+    patient.heals();
+}
+
+/// The network resets, refuses, and closes one half: each is a verdict, and heals.
+#[test]
+fn resets_refusals_and_half_closes_heal() {
+    let (_server, proxy, patient) = through();
+    for fault in [
+        Fault::Reset,
+        Fault::HalfClose(Direction::ToClient),
+        Fault::HalfClose(Direction::ToServer),
+        Fault::LoseAll(Direction::ToClient),
+        Fault::LoseAll(Direction::ToServer),
+        Fault::Delay(Duration::from_millis(400)),
+        Fault::Bandwidth(200),
+        Fault::Freeze,
+    ] {
+        proxy.set(fault);
+        let decision = patient.check("me", &limit());
+        assert!(decision.allowed(), "{fault:?}: {decision:?}");
+        proxy.set(Fault::None);
+        patient.heals();
+    }
+    proxy.set(Fault::Refuse);
+    proxy.cut();
+    patient.falls_back();
+    proxy.set(Fault::None);
+    patient.heals();
+}
+
+/// F24. Every process lost the store at once and came back at once: the storm kept it down.
+#[test]
+fn many_processes_come_back_without_a_storm() {
+    let mut server = RedisServer::start();
+    let count = if evidence() { 200 } else { 20 };
+    let patients: Vec<Patient> = (0..count).map(|_| Patient::on(&server.url())).collect();
+    patients.iter().for_each(Patient::heals);
+    server.restart();
+    patients.iter().for_each(Patient::heals);
+    let connections = field(&server, "stats", "total_connections_received");
+    // A few lines each, and the looks of this test.
+    assert!(connections <= count * 8 + 20, "{connections} connections for {count} processes");
+    let refused = field(&server, "stats", "rejected_connections");
+    assert_eq!(refused, 0);
+}
+
+/// ACCIDENTS 41. There was a connection for each call; and without the store the service did not
+/// even start.
+#[test]
+fn a_limiter_starts_without_its_store_and_keeps_few_connections() {
+    let mut server = RedisServer::start();
+    server.kill();
+    let patient = Patient::on(&server.url());
+    let decision = patient.check("me", &limit());
+    assert_eq!((decision.allowed(), decision.source()), (true, Source::Fallback));
+    server.restart();
+    patient.heals();
+    patient.admitted(500, "another", &limit());
+    let connections = field(&server, "stats", "total_connections_received");
+    assert!(connections <= 12, "{connections} connections for 500 checks");
+}
+
+/// F25. A caller left before its answer came, and every later caller was given the answer of the one
+/// before.
+#[test]
+fn callers_who_leave_do_not_shift_the_answers_of_others() {
+    let server = RedisServer::start();
+    let patient = Patient::built(Limiter::builder().redis(server.url()).timeout(CEILING));
+    patient.heals();
+    let seed = 7;
+    println!("seed {seed}");
+    let mut random = Random::new(seed);
+    let rounds = if evidence() { 200 } else { 10 };
+    let answered = patient.run(async {
+        let mut answered = 0;
+        for round in 0..rounds {
+            let checks = (0..50_u64).map(|caller| {
+                let limiter = patient.limiter.clone();
+                let leaves_us = random.below(2_000);
+                tokio::spawn(async move {
+                    // Each caller knows its own answer by the capacity.
+                    let (key, limit) =
+                        (format!("{round}:{caller}"), Limit::per_day(1_000 + caller));
+                    let check = limiter.check_limit(&key, &limit, 1);
+                    let wait = Duration::from_micros(leaves_us);
+                    let Ok(decision) = tokio::time::timeout(wait, check).await else {
+                        return false;
+                    };
+                    assert_eq!(decision.capacity(), Some(1_000 + caller));
+                    if decision.source() == Source::Store {
+                        assert_eq!(decision.remaining(), Some(999 + caller), "another's answer");
+                    }
+                    true
+                })
+            });
+            for check in checks.collect::<Vec<_>>() {
+                answered += u32::from(check.await.unwrap());
+            }
+        }
+        answered
+    });
+    println!("{answered} of {} stayed", rounds * 50);
+    // The same after all of them: the line is in step.
+    for caller in 0..20 {
+        let decision = patient.check(&format!("after {caller}"), &Limit::per_day(50 + caller));
+        assert_eq!(decision.remaining(), Some(49 + caller));
+    }
+}
+
+/// ACCIDENTS 45. A background task died at an error and nobody noticed: from then on there was no
+/// store. Here connections are killed under it, again and again.
+#[test]
+fn killed_connections_are_made_again_every_time() {
+    let server = RedisServer::start();
+    let patient = Patient::on(&server.url());
+    for _ in 0..if evidence() { 50 } else { 5 } {
+        patient.heals();
+        server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+        patient.check("me", &limit());
+    }
+    patient.heals();
+}
+
+/// F8. A name leads to another server after a failover, and the old one stays reachable as a replica.
+#[test]
+fn a_name_that_leads_to_the_new_primary_is_followed_after_readonly() {
+    let (old, proxy, patient) = through();
+    let new = RedisServer::start();
+    proxy.lead_to(new.port());
+    old.become_a_replica();
+    let found = poll(Duration::from_secs(15), || {
+        patient.check("me", &limit());
+        (counted_by(&new, "me", &limit()) > 0).then_some(())
+    });
+    assert!(found.is_some(), "still at the old primary: {:?}", patient.limiter.stats());
+}
+
+/// ACCIDENTS 34. The scripts are flushed under load, again and again: no caller notices.
+#[test]
+fn flushed_scripts_surface_nowhere() {
+    let server = RedisServer::start();
+    let patient = Patient::built(Limiter::builder().redis(server.url()).timeout(CEILING));
+    patient.heals();
+    let mut connection = server.connect();
+    let before = patient.limiter.stats();
+    for flush in 0..if evidence() { 500 } else { 30 } {
+        connection.command(&["SCRIPT", "FLUSH"]).unwrap();
+        for _ in 0..4 {
+            let decision = patient.check(&format!("me {flush}"), &limit());
+            assert_eq!(decision.source(), Source::Store);
+        }
+    }
+    let after = patient.limiter.stats();
+    assert_eq!((after.store_errors, after.degraded), (before.store_errors, before.degraded));
+}
+
+/// F10, F22. The line is slow for a while and quick again: no answer of the slow time is taken for
+/// one of the quick.
+#[test]
+fn late_answers_are_nobodys() {
+    let (server, proxy, patient) = through();
+    for round in 0..3 {
+        proxy.set(Fault::Delay(TIMEOUT * 2));
+        patient.check(&format!("slow {round}"), &Limit::per_day(77));
+        proxy.set(Fault::None);
+        patient.heals();
+        let decision = patient.check(&format!("quick {round}"), &Limit::per_day(50));
+        assert_eq!(decision.capacity(), Some(50));
+        assert_eq!(decision.remaining(), Some(49));
+    }
+    eventually(|| counted_by(&server, "slow 0", &Limit::per_day(77)) <= 1);
+}

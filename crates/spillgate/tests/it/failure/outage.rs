@@ -1,0 +1,96 @@
+//! A store that is gone: what each process does alone, and how it says so.
+
+use spillgate::{Limiter, Policy, Request, Source, Verdict};
+use spillgate_testkit::RedisServer;
+
+use super::{ALL, CEILING, Patient, SHARE, counted_by, limit};
+
+/// ACCIDENTS 43, A11. Every process enforced the whole limit by itself: ten admitted ten times it.
+#[test]
+fn processes_without_the_store_stay_within_the_limit_together() {
+    let mut server = RedisServer::start();
+    server.kill();
+    let processes: Vec<Patient> = (0..16).map(|_| Patient::on(&server.url())).collect();
+    let admitted: Vec<u64> = processes
+        .iter()
+        .map(|process| process.admitted(2 * SHARE as usize, "me", &limit()))
+        .collect();
+    assert_eq!(admitted, [SHARE; 16]);
+    assert_eq!(admitted.iter().sum::<u64>(), ALL);
+}
+
+/// ACCIDENTS 48. Failing open was invisible, and headers claimed a full quota.
+#[test]
+fn what_the_store_had_no_part_in_says_so_and_makes_nothing_up() {
+    let mut server = RedisServer::start();
+    server.kill();
+    let rules = r#"
+        [[rule]]
+        name = "local"
+        match = { route = "/local" }
+        key = ["ip"]
+        limits = ["160/day"]
+        on_outage = "local"
+
+        [[rule]]
+        name = "allow"
+        match = { route = "/allow" }
+        key = ["ip"]
+        limits = ["160/day"]
+        on_outage = "allow"
+
+        [[rule]]
+        name = "deny"
+        match = { route = "/deny" }
+        key = ["ip"]
+        limits = ["160/day"]
+        on_outage = "deny"
+    "#;
+    let policy = Policy::from_toml(rules).unwrap();
+    let patient = Patient::built(Limiter::builder().policy(policy).redis(server.url()));
+    let decision = |route: &str| {
+        let request = Request::new().with("ip", "203.0.113.7").with("route", route);
+        patient.run(async {
+            let check = patient.limiter.check(&request);
+            tokio::time::timeout(CEILING, check).await.expect("a verdict")
+        })
+    };
+    let local = decision("/local");
+    assert_eq!((local.verdict(), local.source()), (Verdict::Allowed, Source::Fallback));
+    let remaining = local.remaining().unwrap();
+    assert!(remaining < SHARE, "{remaining}: of the share, not of the limit");
+
+    let allowed = decision("/allow");
+    assert_eq!((allowed.verdict(), allowed.source()), (Verdict::Allowed, Source::OutagePolicy));
+    assert_eq!((allowed.remaining(), allowed.reset_after()), (None, None));
+
+    let denied = decision("/deny");
+    assert_eq!((denied.verdict(), denied.source()), (Verdict::Denied, Source::OutagePolicy));
+    assert_eq!((denied.remaining(), denied.retry_after()), (None, None));
+
+    assert!([&local, &allowed, &denied].iter().all(|decision| decision.degraded()));
+    let stats = patient.limiter.stats();
+    assert_eq!(stats.degraded, 3);
+    assert!(stats.store_errors > 0);
+}
+
+/// An outage and back: what was admitted alone and what the store admits stay within the limit and
+/// one share.
+#[test]
+fn an_outage_in_the_middle_costs_one_share_at_most() {
+    let server = RedisServer::start();
+    let patient = Patient::on(&server.url());
+    patient.heals();
+    let before = patient.admitted(100, "me", &limit());
+    assert_eq!(before, 100);
+    server.become_a_replica();
+    patient.falls_back();
+    let alone = patient.admitted(50, "me", &limit());
+    assert!(alone <= SHARE, "{alone}");
+    server.become_a_primary();
+    patient.heals();
+    let after = patient.admitted(100, "me", &limit());
+    let all = before + alone + after;
+    assert!((ALL..=ALL + SHARE).contains(&all), "{before} + {alone} + {after}");
+    assert_eq!(counted_by(&server, "me", &limit()), ALL);
+}

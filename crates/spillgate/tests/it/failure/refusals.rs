@@ -1,0 +1,116 @@
+//! Servers that answer, and will not count: nothing was executed, each process goes by its share.
+
+use std::time::Duration;
+
+use spillgate::Source;
+use spillgate_testkit::{RedisServer, poll};
+
+use super::{ALL, Patient, SHARE, assert_every_key_ends, counted_by, is_refused, limit};
+
+/// F13. Out of memory, with the policy that keeps state.
+#[test]
+fn oom_leaves_each_process_its_share_and_heals() {
+    each_version(RedisServer::run_out_of_memory, RedisServer::find_memory);
+}
+
+/// F15. A snapshot could not be written, and by default the server refuses every write, PING too.
+#[test]
+fn misconf_leaves_each_process_its_share_and_heals() {
+    each_version(RedisServer::fail_to_save, RedisServer::save_again);
+}
+
+/// F16. Replicas are demanded, and there are none.
+#[test]
+fn noreplicas_leaves_each_process_its_share_and_heals() {
+    each_version(|server| server.demand_replicas(1), |server| server.demand_replicas(0));
+}
+
+/// F9. The server has become a replica, as the old primary does at a failover, and is no other's.
+#[test]
+fn readonly_leaves_each_process_its_share_and_heals() {
+    each_version(RedisServer::become_a_replica, RedisServer::become_a_primary);
+}
+
+/// What holds for each refusal: verdicts by the share, nothing counted by the store meanwhile but
+/// what is paid back, and the store again as soon as it can.
+#[track_caller]
+fn each_version(break_it: impl Fn(&RedisServer), mend_it: impl Fn(&RedisServer)) {
+    for version in RedisServer::versions() {
+        println!("{}", version.name);
+        let server = RedisServer::start_with(&version.path, &[]);
+        let patient = Patient::on(&server.url());
+        patient.heals();
+        assert_eq!(patient.admitted(5, "me", &limit()), 5);
+
+        break_it(&server);
+        patient.falls_back();
+        let alone = patient.admitted(3 * SHARE as usize, "me", &limit());
+        assert!(alone <= SHARE, "{alone} admitted alone");
+        // Whoever has used nothing yet gets the share: else this would pass by denying all.
+        assert_eq!(patient.admitted(3 * SHARE as usize, "another", &limit()), SHARE);
+        assert!(patient.limiter.stats().degraded >= 60);
+
+        mend_it(&server);
+        patient.heals();
+        let decision = patient.check("me", &limit());
+        assert_eq!((decision.allowed(), decision.source()), (true, Source::Store));
+        let counted = counted_by(&server, "me", &limit());
+        assert!((6..=6 + alone).contains(&counted), "{counted} counted, {alone} admitted alone");
+        assert_every_key_ends(&server);
+    }
+}
+
+/// F12. Somebody else's script holds the server: first it says nothing, then BUSY.
+#[test]
+fn busy_and_the_silence_before_it_hold_nobody_up() {
+    for version in RedisServer::versions() {
+        println!("{}", version.name);
+        let server = RedisServer::start_with(&version.path, &[]);
+        let patient = Patient::on(&server.url());
+        patient.heals();
+        let busy = server.keep_busy(Duration::from_millis(600));
+        let silent = patient.check("me", &limit());
+        assert_eq!((silent.allowed(), silent.source()), (true, Source::Fallback));
+        let refused = poll(Duration::from_secs(10), || {
+            is_refused(&server.command(&["PING"]), "BUSY").then_some(())
+        });
+        assert!(refused.is_some(), "it never said BUSY");
+        assert!(patient.admitted(3 * SHARE as usize, "me", &limit()) <= SHARE);
+        drop(busy);
+        patient.heals();
+    }
+}
+
+/// F17. A restarted server loads its data: all that it says is LOADING.
+#[test]
+fn loading_is_waited_out_without_waiting() {
+    for version in RedisServer::versions() {
+        println!("{}", version.name);
+        let mut server = RedisServer::start_with(&version.path, &[]);
+        let patient = Patient::on(&server.url());
+        patient.heals();
+        server.restart_loading(Duration::from_millis(1_500));
+        assert!(is_refused(&server.command(&["PING"]), "LOADING"));
+        let decision = patient.check("me", &limit());
+        assert_eq!((decision.allowed(), decision.source()), (true, Source::Fallback));
+        patient.heals();
+        assert_eq!(patient.check("another", &limit()).remaining(), Some(ALL - 1));
+    }
+}
+
+/// F18. A managed failover pauses the clients that write: the calls run when it is over, and count.
+#[test]
+fn a_paused_server_counts_late_what_it_was_sent() {
+    let server = RedisServer::start();
+    let patient = Patient::on(&server.url());
+    patient.heals();
+    assert_eq!(server.command(&["CLIENT", "PAUSE", "600", "WRITE"]).text(), "OK");
+    let paused = patient.check("me", &limit());
+    assert_eq!((paused.allowed(), paused.source()), (true, Source::Fallback));
+    patient.heals();
+    // Sent once, perhaps executed: unknown is charged, and never twice.
+    let after = patient.check("me", &limit());
+    assert_eq!(after.source(), Source::Store);
+    let counted = counted_by(&server, "me", &limit());
+    assert!((1..=2).contains(&counted), "{counted}");
+}

@@ -1,0 +1,93 @@
+//! The store forgets: each time costs one allowance of a subject at most, and no more.
+
+use spillgate::Source;
+use spillgate_testkit::{Fault, FaultProxy, RedisServer, eventually};
+
+use super::{ALL, Patient, SHARE, TIMEOUT, limit};
+
+/// F28. Somebody flushes everything at half use.
+#[test]
+fn a_flush_costs_one_allowance_at_most() {
+    let server = RedisServer::start();
+    let patient = Patient::on(&server.url());
+    patient.heals();
+    let before = patient.admitted(ALL as usize / 2, "me", &limit());
+    server.command(&["FLUSHALL"]);
+    let after = patient.admitted(2 * ALL as usize, "me", &limit());
+    assert_eq!(before, ALL / 2);
+    assert!(after <= ALL, "{after} after the flush");
+    // Denying all would be no answer either.
+    assert!(before + after >= ALL, "{before} + {after}");
+}
+
+/// F4. A primary that saves nothing is restarted so quickly that nobody notices, and is empty.
+#[test]
+fn a_restart_without_persistence_costs_one_allowance_and_one_share_at_most() {
+    let mut server = RedisServer::start();
+    let patient = Patient::on(&server.url());
+    patient.heals();
+    let before = patient.admitted(ALL as usize / 2, "me", &limit());
+    server.restart();
+    let mut after = patient.admitted(SHARE as usize, "me", &limit());
+    patient.heals();
+    after += patient.admitted(2 * ALL as usize, "me", &limit());
+    assert!(before + after >= ALL, "{before} + {after}");
+    assert!(after <= ALL + SHARE, "{after} after the restart");
+}
+
+/// F1, ACCIDENTS 44. The primary acknowledged what its replica never saw, and died.
+#[test]
+fn a_failover_loses_its_tail_and_costs_one_allowance_at_most() {
+    let mut primary = RedisServer::start();
+    let between = FaultProxy::before(primary.port());
+    let replica = RedisServer::start_with(
+        &RedisServer::versions()[0].path,
+        &[
+            "--replicaof",
+            "127.0.0.1",
+            &between.port().to_string(),
+            "--repl-diskless-sync-delay",
+            "0",
+        ],
+    );
+    let name = FaultProxy::before(primary.port());
+    let patient = Patient::on(&name.url());
+    patient.heals();
+    let seen = patient.admitted(ALL as usize / 4, "me", &limit());
+    // WAIT would ask for what its own connection has written, which is nothing.
+    let offset = |server: &RedisServer| server.info("replication", "master_repl_offset");
+    eventually(|| offset(&replica) == offset(&primary));
+    between.set(Fault::Freeze);
+    let unseen = patient.admitted(ALL as usize / 2, "me", &limit());
+    assert_eq!((seen, unseen), (ALL / 4, ALL / 2));
+
+    primary.kill();
+    between.set(Fault::BlackHole);
+    replica.become_a_primary();
+    name.lead_to(replica.port());
+    name.cut();
+    let mut after = patient.admitted(SHARE as usize, "me", &limit());
+    patient.heals();
+    after += patient.admitted(2 * ALL as usize, "me", &limit());
+    println!("{seen} seen, {unseen} lost, {after} after: {} over", seen + unseen + after - ALL);
+    // What the replica had seen is not lost; what it had not, and one share, is the price.
+    assert!(seen + after >= ALL, "{seen} + {after}");
+    assert!(seen + after <= ALL + SHARE, "{seen} + {after}");
+}
+
+/// F3. Whoever restarts the store does not lock anybody out, nor open it for good: the next limit
+/// holds from the first call.
+#[test]
+fn after_a_loss_the_limit_holds_again() {
+    let mut server = RedisServer::start();
+    let patient = Patient::on(&server.url());
+    for loss in 0..3 {
+        patient.heals();
+        let key = format!("me {loss}");
+        eventually(|| patient.check(&key, &limit()).source() == Source::Store);
+        patient.admitted(2 * ALL as usize, &key, &limit());
+        assert!(!patient.check(&key, &limit()).allowed());
+        server.restart();
+        std::thread::sleep(TIMEOUT);
+    }
+}

@@ -1,0 +1,14 @@
+//! What goes over HTTP: header fields and bodies, whose request it is, the layer.
+//!
+//! The fields are read back by a parser that is not ours.
+
+pub(crate) mod client;
+mod corpora;
+mod diagnostics;
+mod examples;
+mod fields;
+mod goldens;
+mod grpc;
+mod headers;
+mod layer;
+mod who;

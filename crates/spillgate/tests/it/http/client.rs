@@ -1,0 +1,89 @@
+//! One connection, kept alive, that speaks HTTP/1.1; and services to speak to.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use axum::Router;
+use http::HeaderMap;
+use http::header::{HeaderName, HeaderValue};
+use tokio::runtime::Runtime;
+
+/// What came back.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: String,
+}
+
+pub struct Client(BufReader<TcpStream>);
+
+impl Client {
+    pub fn connect(port: u16) -> Client {
+        Client::try_connect(port).unwrap()
+    }
+
+    pub fn try_connect(port: u16) -> std::io::Result<Client> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Client(BufReader::new(stream)))
+    }
+
+    pub fn get(&mut self, path: &str) -> Answer {
+        self.send("GET", path, &[])
+    }
+
+    pub fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let mut text = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
+        for (name, value) in headers {
+            text += &format!("{name}: {value}\r\n");
+        }
+        text += "content-length: 0\r\n\r\n";
+        self.0.get_mut().write_all(text.as_bytes()).unwrap();
+        self.answer()
+    }
+
+    fn answer(&mut self) -> Answer {
+        let status = self.line().split(' ').nth(1).unwrap().parse().unwrap();
+        let mut headers = HeaderMap::new();
+        loop {
+            let line = self.line();
+            let Some((name, value)) = line.split_once(':') else { break };
+            let name: HeaderName = name.parse().unwrap();
+            headers.append(name, HeaderValue::from_str(value.trim()).unwrap());
+        }
+        let length = headers.get("content-length").map_or("0", |length| length.to_str().unwrap());
+        let mut body = vec![0; length.parse().unwrap()];
+        self.0.read_exact(&mut body).unwrap();
+        Answer { status, headers, body: String::from_utf8(body).unwrap() }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+}
+
+/// A service on a port of its own, until dropped.
+pub struct Served {
+    pub port: u16,
+    _runtime: Runtime,
+}
+
+/// A runtime for services: their threads go on while the test waits for an answer.
+pub fn threads() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+pub fn serve(runtime: Runtime, app: Router) -> Served {
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    runtime.spawn(async move { axum::serve(listener, app).await });
+    Served { port, _runtime: runtime }
+}
+
+/// An answer comes in microseconds; a busy machine is waited for.
+const PATIENCE: Duration = Duration::from_secs(20);

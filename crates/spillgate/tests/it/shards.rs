@@ -1,0 +1,8 @@
+//! State on several servers, and what one of them does to the others' subjects.
+
+mod cluster;
+mod connections;
+mod equality;
+mod outage;
+mod sentinel;
+mod spread;

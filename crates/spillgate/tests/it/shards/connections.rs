@@ -1,0 +1,152 @@
+//! How servers are reached: every kind of address, and how a server that does not answer is left
+//! alone.
+
+use std::fs;
+use std::time::Duration;
+
+use spillgate::{BuildError, Limit, Limiter, LimiterBuilder, Source, Tls};
+use spillgate_testkit::{
+    Certificates, ClientCertificate, Fault, FaultProxy, RedisServer, TlsServer, eventually,
+};
+use tokio::runtime::Runtime;
+
+use crate::support::storm;
+use crate::support::world::PATIENCE;
+
+#[test]
+fn a_store_behind_tls_is_reached_by_who_trusts_it_and_is_trusted() {
+    let server = TlsServer::start(ClientCertificate::Required);
+    let certificates = &server.certificates;
+    let read = |path| fs::read(path).unwrap();
+    let trusting = Tls::new().trusting(read(certificates.authority()));
+    let ours =
+        trusting.clone().presenting(read(certificates.client()), read(certificates.client_key()));
+    let stranger = Certificates::make();
+    let others = Tls::new()
+        .trusting(read(stranger.authority()))
+        .presenting(read(certificates.client()), read(certificates.client_key()));
+    for (tls, source) in
+        [(ours, Source::Store), (trusting, Source::Fallback), (others, Source::Fallback)]
+    {
+        let store = Store::new(|limiter| limiter.redis(server.url()).tls(tls));
+        assert_eq!(store.check(), source, "{:?}", store.limiter.shards());
+    }
+}
+
+#[test]
+fn a_store_behind_a_unix_socket_is_reached() {
+    let folder = std::env::temp_dir().join(format!("spillgate-socket-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let socket = folder.join("redis.sock");
+    let path = &RedisServer::versions()[0].path;
+    let _server = RedisServer::start_with(path, &["--unixsocket", socket.to_str().unwrap()]);
+    let store = Store::new(|limiter| limiter.redis(format!("unix://{}", socket.display())));
+    assert_eq!(store.check(), Source::Store);
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn an_address_that_cannot_be_is_refused_with_the_way_out_and_without_its_password() {
+    let build = |builder: LimiterBuilder| runtime().block_on(builder.build()).unwrap_err();
+    for url in ["http://me:hunter2@store", "redis://me:hunter2@:port", "store:6379"] {
+        let error = build(Limiter::builder().redis(url));
+        assert!(matches!(error, BuildError::StoreUrl { .. }));
+        let said = format!("{error} {error:?}");
+        assert!(said.contains("redis://user:password@host:port"), "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+    let junk = build(Limiter::builder().redis("rediss://store").tls(Tls::new().trusting("junk")));
+    assert!(junk.to_string().contains("the CA holds no certificate"), "{junk}");
+}
+
+/// ACCIDENTS 40. Slow was taken for down only after each request had waited: here the third failure
+/// opens the breaker, from then on nobody waits, and one connection at a time looks for the server.
+#[test]
+fn nobody_waits_for_a_server_that_does_not_answer() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::before(server.port());
+    let store = Store::new(|limiter| limiter.redis(proxy.url()).timeout(Duration::from_millis(50)));
+    assert_eq!(store.check(), Source::Store);
+    proxy.set(Fault::BlackHole);
+    eventually(|| store.check() == Source::Fallback && !store.limiter.shards()[0].asked);
+    let before = proxy.passed().connections;
+    let sources: Vec<Source> = (0..2_000).map(|_| store.check()).collect();
+    // Had each waited, these would have taken 100 s.
+    assert!(sources.iter().all(|source| *source == Source::Fallback));
+    assert!(proxy.passed().connections - before <= 20, "a server under repair is not stormed");
+    proxy.set(Fault::None);
+    eventually(|| store.check() == Source::Store);
+    let shard = &store.limiter.shards()[0];
+    assert_eq!((shard.asked, &shard.trouble), (true, &None));
+}
+
+/// ACCIDENTS 34. NOSCRIPT after a flush went to the caller, or everybody sent the whole script.
+#[test]
+fn flushed_scripts_are_sent_again_by_one_call_while_the_others_wait() {
+    let server = RedisServer::start();
+    let store = Store::new(|limiter| limiter.redis(server.url()));
+    assert_eq!(store.check(), Source::Store);
+    server.command(&["CONFIG", "RESETSTAT"]);
+    server.command(&["SCRIPT", "FLUSH"]);
+    let sources = store.check_at_once(500);
+    assert!(sources.iter().all(|source| *source == Source::Store), "{sources:?}");
+    let calls = server.command(&["INFO", "commandstats"]);
+    let calls = calls.text();
+    assert!(calls.contains("cmdstat_eval:calls=1,"), "{calls}");
+}
+
+#[test]
+fn scripts_flushed_all_the_time_fail_nobody() {
+    let server = RedisServer::start();
+    let store = Store::new(|limiter| limiter.redis(server.url()));
+    std::thread::scope(|scope| {
+        let flushing = scope.spawn(|| {
+            let mut connection = server.connect();
+            for _ in 0..300 {
+                connection.command(&["SCRIPT", "FLUSH"]).unwrap();
+            }
+        });
+        while !flushing.is_finished() {
+            let sources = store.check_at_once(20);
+            assert!(sources.iter().all(|source| *source == Source::Store), "{sources:?}");
+        }
+    });
+}
+
+/// A limiter on some store, with a limit that admits all.
+struct Store {
+    limiter: Limiter,
+    runtime: Runtime,
+}
+
+impl Store {
+    fn new(with: impl FnOnce(LimiterBuilder) -> LimiterBuilder) -> Store {
+        let runtime = runtime();
+        let builder = with(Limiter::builder().timeout(PATIENCE));
+        let limiter = runtime.block_on(builder.build()).unwrap();
+        Store { limiter, runtime }
+    }
+
+    /// Who decided.
+    fn check(&self) -> Source {
+        self.runtime.block_on(check(&self.limiter))
+    }
+
+    fn check_at_once(&self, callers: usize) -> Vec<Source> {
+        let mut under_way = tokio::task::JoinSet::new();
+        for _ in 0..callers {
+            let limiter = self.limiter.clone();
+            under_way.spawn_on(async move { check(&limiter).await }, self.runtime.handle());
+        }
+        self.runtime.block_on(under_way.join_all())
+    }
+}
+
+async fn check(limiter: &Limiter) -> Source {
+    let limit = Limit::per_second(1_000_000_000);
+    limiter.check_limit("me", &limit, 1).await.source()
+}
+
+fn runtime() -> Runtime {
+    storm::threads()
+}

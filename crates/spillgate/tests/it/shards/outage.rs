@@ -1,0 +1,164 @@
+//! What a process decides alone, and what becomes of that when the store is back.
+
+use std::time::Duration;
+
+use spillgate::{Decision, Limiter, LimiterBuilder, Policy, Request, Source, Verdict};
+use spillgate_testkit::{RedisServer, eventually};
+use tokio::runtime::Runtime;
+
+use crate::support::storm;
+
+/// ACCIDENTS A13. Every outage, and every restart, was a full local bucket: who was exhausted a
+/// moment ago had another allowance in each process.
+#[test]
+fn who_was_exhausted_when_the_store_went_stays_exhausted() {
+    let mut server = RedisServer::start();
+    let process = Process::on(&server, "10/day", |limiter| limiter.expected_nodes(1));
+    assert_eq!(process.admitted("me", 12), 10);
+    assert_eq!(process.admitted("half", 5), 5);
+    server.kill();
+    process.wait_for(Source::Fallback);
+    assert_eq!(process.admitted("me", 10), 0);
+    assert_eq!(process.admitted("half", 10), 5);
+    assert_eq!(process.admitted("new", 12), 10);
+}
+
+/// ACCIDENTS A11, 43. Each process enforced the whole limit alone: N processes admitted N limits.
+#[test]
+fn processes_share_the_limit_by_how_many_the_store_last_heard_of() {
+    let mut server = RedisServer::start();
+    let fleet: Vec<Process> = (0..4).map(|_| Process::on(&server, "12/day", |it| it)).collect();
+    eventually(|| fleet.iter().all(|process| process.limiter.stats().nodes == 4));
+    server.kill();
+    for process in &fleet {
+        process.wait_for(Source::Fallback);
+        assert_eq!(process.admitted("me", 12), 3);
+    }
+}
+
+#[test]
+fn a_process_that_never_saw_the_store_goes_by_what_it_was_told_or_takes_little() {
+    let mut server = RedisServer::start();
+    server.kill();
+    for (expected, admitted) in [(0, 2), (4, 8), (1, 32)] {
+        let process = Process::on(&server, "32/day", |it| it.expected_nodes(expected));
+        assert_eq!(process.admitted("me", 40), admitted, "{expected} expected");
+    }
+    let process = Process::by(&server, "limits = [\"32/day\"]\nfallback_share = 0.75", |it| it);
+    assert_eq!(process.admitted("me", 40), 24, "by the rule's own share");
+}
+
+/// ACCIDENTS 44, 46. What was admitted during an outage was forgotten with it: recovery was a second
+/// allowance.
+#[test]
+fn what_was_admitted_alone_is_charged_with_the_first_call_after_the_outage() {
+    let mut server = RedisServer::start();
+    let process = Process::on(&server, "10/day", |it| it.expected_nodes(1));
+    server.kill();
+    process.wait_for(Source::Fallback);
+    assert_eq!(process.admitted("me", 7), 7);
+    server.restart();
+    process.wait_for(Source::Store);
+    let first = process.check("me");
+    assert_eq!((first.source(), first.remaining()), (Source::Store, Some(2)));
+    assert_eq!(process.admitted("me", 5), 2);
+}
+
+#[test]
+fn what_was_admitted_alone_is_charged_though_nobody_asks_again() {
+    let mut server = RedisServer::start();
+    let process = Process::on(&server, "10/day", |it| it.expected_nodes(1));
+    server.kill();
+    process.wait_for(Source::Fallback);
+    let subjects: Vec<String> = (0..50).map(|subject| subject.to_string()).collect();
+    subjects.iter().for_each(|subject| assert_eq!(process.admitted(subject, 3), 3));
+    server.restart();
+    let other = Process::on(&server, "10/day", |it| it);
+    for subject in &subjects {
+        eventually(|| other.peek(subject).remaining() == Some(7));
+    }
+    // And once only.
+    assert!(subjects.iter().all(|subject| process.peek(subject).remaining() == Some(7)));
+}
+
+/// F28. FLUSHALL shows in no run id and breaks no connection.
+#[test]
+fn a_server_that_lost_what_it_held_is_noticed() {
+    let server = RedisServer::start();
+    let process = Process::on(&server, "10/day", |it| it);
+    // Wait for the first heartbeat.
+    eventually(|| server.command(&["DBSIZE"]).integer() >= 2);
+    assert_eq!(process.limiter.stats().epoch_changes, 0);
+    server.command(&["FLUSHALL"]);
+    eventually(|| process.limiter.stats().epoch_changes == 1);
+}
+
+/// ACCIDENTS 29. Some services bar TIME inside scripts.
+#[test]
+fn by_the_clients_clock_no_script_asks_for_the_time() {
+    let server = RedisServer::start();
+    let process = Process::on(&server, "1000/day", LimiterBuilder::client_clock);
+    server.command(&["CONFIG", "RESETSTAT"]);
+    assert_eq!(process.admitted("me", 200), 200);
+    assert_eq!(process.check("me").source(), Source::Store);
+    let all = server.command(&["INFO", "commandstats"]);
+    let time = all.text().lines().find_map(|line| line.strip_prefix("cmdstat_time:calls="));
+    let asked = time.map_or(0, |time| time.split(',').next().unwrap().parse::<u32>().unwrap());
+    assert!(asked < 100, "TIME was asked {asked} times in 201 decisions");
+}
+
+/// One process of a fleet, with one rule.
+struct Process {
+    limiter: Limiter,
+    runtime: Runtime,
+}
+
+impl Process {
+    fn on(
+        server: &RedisServer,
+        limit: &str,
+        with: impl FnOnce(LimiterBuilder) -> LimiterBuilder,
+    ) -> Process {
+        Process::by(server, &format!("limits = [\"{limit}\"]"), with)
+    }
+
+    fn by(
+        server: &RedisServer,
+        fields: &str,
+        with: impl FnOnce(LimiterBuilder) -> LimiterBuilder,
+    ) -> Process {
+        let runtime = storm::threads();
+        let rule = format!("[[rule]]\nname = \"rule\"\nkey = [\"user\"]\n{fields}\n");
+        let builder = with(Limiter::builder().redis(server.url()).timeout(WAIT));
+        let builder = builder.policy(Policy::from_toml(&rule).unwrap());
+        let limiter = runtime.block_on(builder.build()).unwrap();
+        Process { limiter, runtime }
+    }
+
+    /// How many of so many calls.
+    fn admitted(&self, user: &str, calls: usize) -> usize {
+        (0..calls).filter(|_| self.check(user).verdict() == Verdict::Allowed).count()
+    }
+
+    fn check(&self, user: &str) -> Decision {
+        self.runtime.block_on(self.limiter.check(&Request::new().with("user", user)))
+    }
+
+    fn peek(&self, user: &str) -> Decision {
+        self.runtime.block_on(self.limiter.peek(&Request::new().with("user", user)))
+    }
+
+    /// Asks about somebody else until the store has gone, or is back.
+    fn wait_for(&self, source: Source) {
+        eventually(|| self.peek("somebody else").source() == source);
+        if source == Source::Fallback {
+            eventually(|| {
+                self.peek("somebody else");
+                !self.limiter.shards()[0].asked
+            });
+        }
+    }
+}
+
+/// Nothing healthy takes so long, and three calls to a dead server do not take all day.
+const WAIT: Duration = Duration::from_secs(1);

@@ -1,0 +1,63 @@
+//! A primary that real Sentinels watch, followed when another takes its part.
+
+use std::time::Duration;
+
+use spillgate::{Limit, Limiter, Source};
+use spillgate_testkit::{Sentinels, eventually};
+use tokio::runtime::Runtime;
+
+use crate::support::storm;
+use crate::support::world::PATIENCE;
+
+/// F8. A stale answer led to the old primary, which refused every write.
+#[test]
+fn the_primary_is_followed_when_its_part_is_handed_over() {
+    let sentinels = Sentinels::start(1, 3);
+    let watched = Watched::by(&sentinels, PATIENCE);
+    assert_eq!(watched.check(), Source::Store);
+    sentinels.fail_over();
+    eventually(|| watched.check() == Source::Store);
+    assert_eq!(watched.limiter.shards()[0].name, "sentinel://spillgate");
+}
+
+#[test]
+fn a_killed_primary_is_an_outage_until_the_sentinels_name_another() {
+    let mut sentinels = Sentinels::start(1, 3);
+    let watched = Watched::by(&sentinels, Duration::from_millis(300));
+    assert_eq!(watched.check(), Source::Store);
+    let killed = sentinels.primary();
+    sentinels.server_mut(killed).kill();
+    assert_eq!(watched.check(), Source::Fallback);
+    let now = sentinels.primary();
+    assert_ne!(now, killed);
+    eventually(|| watched.check() == Source::Store);
+}
+
+#[test]
+fn sentinels_that_watch_no_such_name_are_an_outage_that_says_so() {
+    let sentinels = Sentinels::start(1, 3);
+    let runtime = storm::threads();
+    let builder = Limiter::builder().sentinel("nobody", sentinels.urls());
+    let limiter = runtime.block_on(builder.build()).unwrap();
+    let trouble = limiter.shards()[0].trouble.clone().unwrap();
+    assert!(trouble.contains("watches no primary named \"nobody\""), "{trouble}");
+}
+
+struct Watched {
+    limiter: Limiter,
+    runtime: Runtime,
+}
+
+impl Watched {
+    fn by(sentinels: &Sentinels, wait: Duration) -> Watched {
+        let runtime = storm::threads();
+        let builder = Limiter::builder().sentinel(Sentinels::NAME, sentinels.urls()).timeout(wait);
+        Watched { limiter: runtime.block_on(builder.build()).unwrap(), runtime }
+    }
+
+    /// Who decided.
+    fn check(&self) -> Source {
+        let limit = Limit::per_second(1_000_000);
+        self.runtime.block_on(self.limiter.check_limit("me", &limit, 1)).source()
+    }
+}

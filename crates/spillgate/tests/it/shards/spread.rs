@@ -1,0 +1,234 @@
+//! One decision over tiers on several servers: all or none, the widest subject last.
+
+use std::time::Duration;
+
+use spillgate::{Limiter, Policy, Request, Source, Verdict};
+use spillgate_testkit::{RedisServer, eventually};
+use tokio::runtime::Runtime;
+
+use crate::support::storm;
+use crate::support::world::ring_of;
+
+/// Somebody whose own tier is exhausted used up, refusal by refusal, what all share.
+#[test]
+fn a_caller_who_is_refused_by_his_own_tier_changes_nothing_on_a_shared_one() {
+    let fleet = Fleet::with(&policy(""));
+    let attacker = fleet.user_apart_from_all();
+    for _ in 0..3 {
+        assert_eq!(fleet.check(&attacker), (Verdict::Allowed, Source::Store));
+    }
+    let shared = fleet.shared_left(&attacker);
+    let writes = fleet.writes();
+    for _ in 0..100 {
+        assert_eq!(fleet.check(&attacker), (Verdict::Denied, Source::Store));
+    }
+    assert_eq!(fleet.shared_left(&attacker), shared);
+    assert_eq!(fleet.writes(), writes, "a refusal wrote something");
+}
+
+#[test]
+fn what_the_narrow_tier_was_charged_comes_back_when_the_shared_one_refuses() {
+    let fleet = Fleet::with(&policy(""));
+    let users: Vec<String> = (0..6).map(|_| fleet.user_apart_from_all()).collect();
+    let admitted =
+        users.iter().flat_map(|user| (0..3).map(|_| fleet.check(user).0 == Verdict::Allowed));
+    assert_eq!(admitted.filter(|allowed| *allowed).count(), 10, "all have ten together");
+    // The fourth was admitted once, and the last two never.
+    let left: Vec<u64> = users.iter().map(|user| fleet.own_left(user)).collect();
+    assert_eq!(left, [0, 0, 0, 2, 3, 3]);
+}
+
+#[test]
+fn rules_that_say_so_are_asked_at_once_and_all_or_none_all_the_same() {
+    let fleet = Fleet::with(&policy("parallel = true"));
+    let users: Vec<String> = (0..6).map(|_| fleet.user_apart_from_all()).collect();
+    let admitted =
+        users.iter().flat_map(|user| (0..4).map(|_| fleet.check(user).0 == Verdict::Allowed));
+    assert_eq!(admitted.filter(|allowed| *allowed).count(), 10);
+    let left: Vec<u64> = users.iter().map(|user| fleet.own_left(user)).collect();
+    assert_eq!(left, [0, 0, 0, 2, 3, 3]);
+    assert_eq!(fleet.shared_left(&users[0]), 0);
+}
+
+#[test]
+fn a_refusal_by_one_server_says_nothing_of_the_tiers_that_nobody_asked() {
+    let fleet = Fleet::with(&policy(""));
+    let user = fleet.user_apart_from_all();
+    (0..3).for_each(|_| {
+        fleet.check(&user);
+    });
+    let denied = fleet.runtime.block_on(fleet.limiter.check(&of(&user)));
+    let tiers: Vec<_> = denied.tiers().map(|tier| (tier.verdict(), tier.remaining())).collect();
+    assert_eq!(tiers, [(Verdict::Allowed, None), (Verdict::Denied, Some(0))]);
+    assert_eq!((denied.rule(), denied.remaining()), (Some("own"), Some(0)));
+    assert!(denied.retry_after().is_some());
+}
+
+#[test]
+fn shadow_rules_on_other_servers_are_charged_with_what_is_admitted_and_only_then() {
+    let watched = r#"
+        [[rule]]
+        name = "watched"
+        key = ["tenant"]
+        mode = "shadow"
+        limits = ["100/day"]
+    "#;
+    let fleet = Fleet::with(&format!("{}{watched}", policy("")));
+    let user = fleet.user_apart_from_all();
+    for tenant in 0..20 {
+        let tenant = tenant.to_string();
+        let request = of(&user).with("tenant", &tenant);
+        for _ in 0..2 {
+            fleet.runtime.block_on(fleet.limiter.check(&request));
+        }
+    }
+    let left = |tenant: u32| {
+        let tenant = tenant.to_string();
+        let request = Request::new().with("tenant", &tenant);
+        fleet.runtime.block_on(fleet.limiter.peek(&request)).tiers().next().unwrap().remaining()
+    };
+    let left: Vec<_> = (0..20).map(left).collect();
+    assert_eq!(left[..3], [Some(98), Some(99), Some(100)]);
+    assert!(left[3..].iter().all(|left| *left == Some(100)), "{left:?}");
+}
+
+/// F20. One dead server of three took all down.
+#[test]
+fn a_dead_server_degrades_its_own_subjects_and_no_others() {
+    let mut fleet = Fleet::with(&policy(r#"on_outage = "deny""#));
+    let users: Vec<String> = (0..60).map(|user| user.to_string()).collect();
+    let own = |fleet: &Fleet, user: &str| {
+        let request = Request::new().with("user", user);
+        let decision = fleet.runtime.block_on(fleet.limiter.check(&request));
+        (decision.verdict(), decision.source())
+    };
+    fleet.servers[0].kill();
+    eventually(|| {
+        users.iter().take(20).for_each(|user| {
+            own(&fleet, user);
+        });
+        !fleet.limiter.shards()[0].asked
+    });
+    let told: Vec<_> = users.iter().map(|user| own(&fleet, user)).collect();
+    let degraded = told.iter().filter(|told| **told == (Verdict::Denied, Source::OutagePolicy));
+    let degraded = degraded.count();
+    let exact = told.iter().filter(|(_, source)| *source == Source::Store).count();
+    assert_eq!(degraded + exact, users.len());
+    assert!((8..=36).contains(&degraded), "{degraded} of 60 live on one of three servers");
+    let names: Vec<_> = fleet.limiter.shards().into_iter().map(|s| (s.name, s.asked)).collect();
+    assert_eq!(names, [("a".into(), false), ("b".into(), true), ("c".into(), true)]);
+}
+
+/// With the shared tier's server gone, its rule decides; the narrow tier, charged meanwhile, gets
+/// its charge back where that refuses.
+#[test]
+fn a_charge_comes_back_when_the_rule_of_a_dead_server_refuses() {
+    let mut fleet = Fleet::with(&policy(r#"on_outage = "deny""#));
+    let user = fleet.user_apart_from_all();
+    assert_eq!(fleet.check(&user), (Verdict::Allowed, Source::Store));
+    let home = fleet.home_of_all;
+    fleet.servers[home].kill();
+    eventually(|| fleet.check(&user) == (Verdict::Denied, Source::OutagePolicy));
+    assert_eq!(fleet.own_left(&user), 2);
+}
+
+/// A limiter on a ring of three.
+struct Fleet {
+    limiter: Limiter,
+    servers: Vec<RedisServer>,
+    runtime: Runtime,
+    /// The server that holds the tier that all share.
+    home_of_all: usize,
+    users: std::cell::Cell<u64>,
+}
+
+impl Fleet {
+    fn with(policy: &str) -> Fleet {
+        let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+        let runtime = storm::threads();
+        let builder = Limiter::builder().ring(ring_of(&servers)).timeout(WAIT);
+        let builder = builder.policy(Policy::from_toml(policy).unwrap());
+        let limiter = runtime.block_on(builder.build()).unwrap();
+        let mut fleet =
+            Fleet { limiter, servers, runtime, home_of_all: 0, users: std::cell::Cell::new(0) };
+        let everybody = Request::new().with("all", "yes").costing(0);
+        fleet.home_of_all = fleet.home_of(&everybody);
+        fleet
+    }
+
+    /// Which server is asked.
+    fn home_of(&self, request: &Request<'_>) -> usize {
+        let calls = || self.servers.iter().map(|server| statistics(server, "cmdstat_evalsha:"));
+        let before: Vec<_> = calls().collect();
+        self.runtime.block_on(self.limiter.check(request));
+        calls().zip(before).position(|(after, before)| after != before).unwrap()
+    }
+
+    /// Somebody new whose own tier is on another server than the one that all share.
+    fn user_apart_from_all(&self) -> String {
+        loop {
+            self.users.set(self.users.get() + 1);
+            let user = self.users.get().to_string();
+            if self.home_of(&Request::new().with("user", &user).costing(0)) != self.home_of_all {
+                return user;
+            }
+        }
+    }
+
+    fn check(&self, user: &str) -> (Verdict, Source) {
+        let decision = self.runtime.block_on(self.limiter.check(&of(user)));
+        (decision.verdict(), decision.source())
+    }
+
+    fn own_left(&self, user: &str) -> u64 {
+        self.left(user, "own")
+    }
+
+    fn shared_left(&self, user: &str) -> u64 {
+        self.left(user, "all")
+    }
+
+    fn left(&self, user: &str, rule: &str) -> u64 {
+        let seen = self.runtime.block_on(self.limiter.peek(&of(user)));
+        let tier = seen.tiers().find(|tier| tier.rule() == Some(rule)).unwrap();
+        tier.remaining().unwrap()
+    }
+
+    /// How often any key was written.
+    fn writes(&self) -> Vec<Option<String>> {
+        self.servers.iter().map(|server| statistics(server, "cmdstat_set:")).collect()
+    }
+}
+
+/// How often a server ran a command, and how long that took; nothing if never.
+fn statistics(server: &RedisServer, command: &str) -> Option<String> {
+    let all = server.command(&["INFO", "commandstats"]);
+    all.text().lines().find(|line| line.starts_with(command)).map(str::to_owned)
+}
+
+fn of(user: &str) -> Request<'_> {
+    Request::new().with("all", "yes").with("user", user)
+}
+
+/// Nothing healthy takes so long, and three calls to a dead server do not take all day.
+const WAIT: Duration = Duration::from_secs(2);
+
+/// Three for each, ten for all together: the shared rule is written first, and asked last.
+fn policy(field: &str) -> String {
+    format!(
+        r#"
+        [[rule]]
+        name = "all"
+        match = {{ all = "*" }}
+        key = []
+        limits = ["10/day"]
+        {field}
+
+        [[rule]]
+        name = "own"
+        key = ["user"]
+        limits = ["3/day"]
+        {field}
+        "#
+    )
+}

@@ -1,0 +1,206 @@
+//! Several requests as one decision, post-paid rules and give-backs, on every engine.
+
+use std::time::Duration;
+
+use spillgate::{Combined, Cost, Decision, Limit, Limiter, Part, Request, Verdict};
+
+use crate::limiter::on_each;
+
+const WITHIN: Duration = Duration::from_secs(10);
+
+async fn check_all(limiter: &Limiter, parts: &[Part<'_>]) -> Combined {
+    limiter.check_all(parts, WITHIN).await
+}
+
+fn by(attribute: &'static str, value: &'static str) -> Request<'static> {
+    Request::new().with(attribute, value)
+}
+
+fn remaining(decision: &Decision) -> Vec<Option<u64>> {
+    decision.tiers().map(|tier| tier.remaining()).collect()
+}
+
+const TWO: &str = r#"
+    [[rule]]
+    name = "ip"
+    key = ["ip"]
+    limits = ["10/day"]
+    [[rule]]
+    name = "user"
+    key = ["user"]
+    limits = ["2/day"]
+    [[rule]]
+    name = "watched"
+    mode = "shadow"
+    key = ["ip"]
+    limits = ["1/day"]
+"#;
+
+#[test]
+fn parts_are_charged_together_or_not_at_all() {
+    on_each(TWO, |limiter| async move {
+        let parts = [Part::new(by("ip", "::1")), Part::new(by("user", "ada").costing(2))];
+        let first = check_all(&limiter, &parts).await;
+        assert!(first.whole().allowed());
+        assert_eq!(remaining(first.whole()), [Some(9), Some(0), Some(0)]);
+        let second = check_all(&limiter, &parts).await;
+        assert_eq!(second.whole().verdict(), Verdict::Denied);
+        let verdicts: Vec<Verdict> = second.parts().iter().map(Decision::verdict).collect();
+        assert_eq!(verdicts, [Verdict::Allowed, Verdict::Denied]);
+        assert_eq!(remaining(&limiter.peek(&by("ip", "::1")).await), [Some(9), Some(0)]);
+    });
+}
+
+#[test]
+fn a_tier_met_twice_adds_its_costs() {
+    on_each(TWO, |limiter| async move {
+        let part = |cost: u64| Part::new(by("ip", "::1").costing(cost));
+        let twice = check_all(&limiter, &[part(4), part(5)]).await;
+        assert_eq!((twice.whole().allowed(), twice.whole().remaining()), (true, Some(1)));
+        assert_eq!(remaining(twice.whole()).len(), 2, "the rule and its shadow, each once");
+        assert!(twice.parts().iter().all(|part| part.remaining() == Some(1)));
+        let too_much = check_all(&limiter, &[part(6), part(5)]).await;
+        assert_eq!(too_much.whole().verdict(), Verdict::Never);
+        let peeks = check_all(&limiter, &[part(0), part(0)]).await;
+        assert_eq!((peeks.whole().allowed(), peeks.whole().remaining()), (true, Some(1)));
+    });
+}
+
+#[test]
+fn a_part_that_meets_no_rule_is_allowed_and_has_no_numbers() {
+    on_each(TWO, |limiter| async move {
+        let parts = [Part::new(by("unknown", "x")), Part::new(by("user", "bob"))];
+        let combined = check_all(&limiter, &parts).await;
+        assert!(combined.whole().allowed());
+        assert_eq!((combined.parts()[0].tiers().len(), combined.parts()[0].remaining()), (0, None));
+        assert!(check_all(&limiter, &[]).await.whole().allowed());
+    });
+}
+
+const POSTPAID: &str = r#"
+    [[rule]]
+    name = "bytes"
+    key = ["user"]
+    limits = [{ quota = "100/day", unit = "bytes" }]
+    postpaid = true
+    [[rule]]
+    name = "calls"
+    key = ["user"]
+    limits = ["2/day"]
+"#;
+
+#[test]
+fn a_postpaid_rule_is_charged_room_or_not_and_refuses_who_asks_next() {
+    on_each(POSTPAID, |limiter| async move {
+        let ada = || by("user", "ada");
+        let bytes = |amount| ada().costing(Cost::of_unit("bytes", amount));
+        assert!(limiter.check(&ada()).await.allowed());
+        let within = limiter.check(&bytes(60)).await;
+        assert_eq!((within.allowed(), remaining(&within)[0]), (true, Some(40)));
+        let beyond = limiter.check(&bytes(1_000)).await;
+        assert!(beyond.allowed());
+        let tier = beyond.tiers().next().unwrap();
+        assert_eq!((tier.verdict(), tier.advisory()), (Verdict::Denied, true));
+        let next = limiter.check(&ada()).await;
+        assert_eq!((next.verdict(), next.rule()), (Verdict::Denied, Some("bytes")));
+        let calls_left = limiter.peek(&ada()).await;
+        assert_eq!(remaining(&calls_left), [Some(0), Some(1)], "the refused call was not charged");
+    });
+}
+
+#[test]
+fn a_postpaid_charge_stands_though_another_rule_refuses() {
+    on_each(POSTPAID, |limiter| async move {
+        let cost = Cost::requests(2).and("bytes", 30);
+        let call = by("user", "bob").costing(cost);
+        assert!(limiter.check(&call).await.allowed());
+        let refused = limiter.check(&call).await;
+        assert_eq!((refused.verdict(), refused.rule()), (Verdict::Denied, Some("calls")));
+        assert_eq!(remaining(&refused), [Some(40), Some(0)]);
+        let batch = [spillgate::Question::Request(call.clone())];
+        assert_eq!(remaining(&limiter.decide(&batch).await[0]), [Some(10), Some(0)]);
+        let part = Part::new(by("user", "bob").costing(Cost::of_unit("bytes", 5)));
+        let together = check_all(&limiter, &[part]).await;
+        assert_eq!(remaining(together.whole())[0], Some(5));
+    });
+}
+
+const RETURNS: &str = r#"
+    [[rule]]
+    name = "open"
+    key = ["user"]
+    limits = ["10/day"]
+    negative_hits = true
+    [[rule]]
+    name = "closed"
+    key = ["user"]
+    limits = ["20/day"]
+"#;
+
+#[test]
+fn only_rules_that_say_so_are_given_back_to_and_never_below_nothing() {
+    on_each(RETURNS, |limiter| async move {
+        let of = |cost: u64| by("user", "ada").costing(cost);
+        assert!(limiter.check(&of(10)).await.allowed());
+        let back = |cost| [Part::new(of(cost)).giving_back()];
+        let given = check_all(&limiter, &back(4)).await;
+        assert!(given.whole().allowed());
+        assert_eq!(remaining(given.whole()), [Some(4), Some(10)]);
+        assert!(given.whole().tiers().all(|tier| tier.advisory()));
+        let more = check_all(&limiter, &back(1_000)).await;
+        assert_eq!(remaining(more.whole()), [Some(10), Some(10)]);
+    });
+}
+
+#[test]
+fn giving_back_is_never_refused() {
+    on_each(RETURNS, |limiter| async move {
+        let of = |cost: u64| by("user", "bob").costing(cost);
+        assert!(limiter.check(&of(10)).await.allowed());
+        let nothing = check_all(&limiter, &[Part::new(of(0)).giving_back()]).await;
+        assert!(nothing.whole().allowed());
+        let whole = nothing.whole();
+        assert_eq!(whole.tiers().next().unwrap().verdict(), Verdict::Denied);
+    });
+}
+
+const ASKED: &str = r#"
+    [[rule]]
+    name = "open"
+    key = ["user"]
+    limits = ["10/day"]
+    request_limit = true
+    [[rule]]
+    name = "closed"
+    key = ["user"]
+    limits = ["20/day"]
+"#;
+
+#[test]
+fn a_limit_of_the_callers_holds_only_where_it_is_allowed_and_lower() {
+    on_each(ASKED, |limiter| async move {
+        let with = |limit: Limit| [Part::new(by("user", "ada")).limited_to(limit)];
+        let low = check_all(&limiter, &with(Limit::per_day(3))).await;
+        let numbers: Vec<_> = low
+            .whole()
+            .tiers()
+            .map(|tier| (tier.definition().to_string(), tier.remaining()))
+            .collect();
+        assert_eq!(numbers, [("3/1d".to_owned(), Some(2)), ("20/1d".to_owned(), Some(19))]);
+        let high = check_all(&limiter, &with(Limit::per_day(3_000))).await;
+        assert_eq!(remaining(high.whole()), [Some(8), Some(18)], "the state is the same");
+        let none = check_all(&limiter, &with(Limit::none())).await;
+        assert_eq!(none.whole().verdict(), Verdict::Never);
+    });
+}
+
+#[test]
+fn of_two_callers_limits_on_one_tier_the_lower_holds() {
+    on_each(ASKED, |limiter| async move {
+        let part = |count| Part::new(by("user", "bob")).limited_to(Limit::per_day(count));
+        let both = check_all(&limiter, &[part(3), part(5)]).await;
+        assert_eq!(remaining(both.whole())[0], Some(1));
+        let both = check_all(&limiter, &[part(5), part(3)]).await;
+        assert_eq!(both.whole().verdict(), Verdict::Denied);
+    });
+}
