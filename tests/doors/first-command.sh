@@ -48,7 +48,7 @@ server_arguments() {
 start() {
   for _ in 1 2 3 4 5; do
     port=$(free_port)
-    "$@" --http "127.0.0.1:$port" > "$log" 2>&1 &
+    "$@" --http "127.0.0.1:$port" --grpc off --resp off --admin off > "$log" 2>&1 &
     server=$!
     if listens; then
       return

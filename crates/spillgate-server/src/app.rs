@@ -1,15 +1,19 @@
 //! What the doors know: one thing that answers questions. Nothing here knows a protocol.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
-use spillgate::{Decision, Limiter, Policy, Question};
+use spillgate::{Combined, Decision, Limiter, Part, Policy, Question, StoreProbe};
 
 use crate::config::{ConfigError, Problem, Store};
+use crate::metrics::Reloads;
 
 /// The limiter behind every door. Clones share it.
 #[derive(Clone)]
 pub(crate) struct App {
     limiter: Limiter,
+    pub(crate) reloads: Arc<Reloads>,
 }
 
 impl App {
@@ -32,7 +36,7 @@ impl App {
             .build()
             .await
             .map_err(|error| Problem::of_setting("store.url", error.to_string()))?;
-        Ok(App { limiter })
+        Ok(App { limiter, reloads: Arc::default() })
     }
 
     pub(crate) async fn check(&self, question: &Question<'_>) -> Decision {
@@ -41,6 +45,36 @@ impl App {
         }
         let mut decisions = self.decide(std::slice::from_ref(question)).await;
         decisions.pop().expect("the limiter answers each question")
+    }
+
+    /// What operators look at and set. Doors that decide ask the app.
+    pub(crate) fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+
+    /// What there is to count, for Prometheus.
+    pub(crate) fn metrics_text(&self) -> String {
+        self.limiter.metrics_text() + &self.reloads.text()
+    }
+
+    /// From the next request on, this policy.
+    pub(crate) fn set_policy(&self, policy: Policy) {
+        self.limiter.set_policy(policy);
+    }
+
+    /// Looks at the store; `samples` calls are measured.
+    pub(crate) async fn probe(&self, samples: usize) -> StoreProbe {
+        self.limiter.probe(samples).await
+    }
+
+    /// Judges several requests as one, all or none, and waits no longer for the store than `within`.
+    pub(crate) async fn check_all(&self, parts: &[Part<'_>], within: Duration) -> Combined {
+        self.limiter.check_all(parts, within).await
+    }
+
+    /// Whether any rule is for this domain.
+    pub(crate) fn has_domain(&self, domain: &str) -> bool {
+        self.limiter.policy().has_domain(domain)
     }
 
     /// Judges each question alone, in order.

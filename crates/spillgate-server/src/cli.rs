@@ -17,14 +17,18 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     Check(CheckArgs),
     Validate(ValidateArgs),
+    Doctor(DoctorArgs),
+    Import(ImportArgs),
+    Scripts(ScriptsArgs),
 }
 
-/// Answers checks over HTTP until SIGTERM or Ctrl-C.
+/// Answers checks, and operators on a door of their own, until SIGTERM or Ctrl-C.
 ///
 /// Settings come from the flags, then from the environment (SPILLGATE_STORE__URL is `url` under
-/// `[store]`), then from the file. Without any: http://127.0.0.1:8080, no rules, state in memory.
+/// `[store]`), then from the file. Without any: only this machine is answered, no rules, state in
+/// memory.
 #[derive(Args, Debug)]
-#[command(after_help = SERVE_EXAMPLES)]
+#[command(after_help = SERVE_EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct ServeArgs {
     /// Rules and settings, as `spillgate validate` checks them
     #[arg(long, value_name = "FILE")]
@@ -37,6 +41,18 @@ pub(crate) struct ServeArgs {
     /// Where the HTTP door listens; port 0 takes a free one [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) http: Option<String>,
+
+    /// Where Envoy's rate limit service listens, or "off" [default: 127.0.0.1:8081]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) grpc: Option<String>,
+
+    /// Where Redis clients are answered, or "off" [default: 127.0.0.1:6380]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) resp: Option<String>,
+
+    /// Where health, metrics and the admin door listen, or "off" [default: 127.0.0.1:8082]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) admin: Option<String>,
 }
 
 /// Asks once whether something may happen now, and charges it if so.
@@ -44,7 +60,7 @@ pub(crate) struct ServeArgs {
 /// Give attributes for the rules of the policy to meet, or --key and --quota for a limit that
 /// comes with the question. A cost of 0 looks without charging.
 #[derive(Args, Debug)]
-#[command(after_help = CHECK_EXAMPLES)]
+#[command(after_help = CHECK_EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct CheckArgs {
     /// Attributes of the request: ip=203.0.113.7 route=/login
     #[arg(value_name = "NAME=VALUE", value_parser = attribute)]
@@ -91,9 +107,9 @@ pub(crate) struct CheckArgs {
     pub(crate) json: bool,
 }
 
-/// Tells whether a file of rules and settings loads, and in which order its rules are judged.
+/// Tells whether a file of rules and settings loads, and in which order they are judged.
 #[derive(Args, Debug)]
-#[command(after_help = VALIDATE_EXAMPLES)]
+#[command(after_help = VALIDATE_EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct ValidateArgs {
     /// The file
     #[arg(value_name = "FILE")]
@@ -102,6 +118,74 @@ pub(crate) struct ValidateArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Looks at the store: how it is set up, how fast it is, and whether limits hold there.
+///
+/// Each finding says what is so, why it matters, and the command that mends it. A key of its own is
+/// charged by the real script, and removed again.
+#[derive(Args, Debug)]
+#[command(after_help = DOCTOR_EXAMPLES, verbatim_doc_comment)]
+pub(crate) struct DoctorArgs {
+    /// Rules and settings, as `spillgate serve` would take them
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// The Redis or Valkey to look at
+    #[arg(long, value_name = "URL")]
+    pub(crate) redis: Option<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print the command that makes a user who may do what Spillgate needs, and nothing else
+    #[arg(long, conflicts_with_all = ["config", "redis", "json"])]
+    pub(crate) acl: bool,
+}
+
+/// Makes rules of another limiter's configuration.
+///
+/// The rules go to the output, remarks on what is not as it was to the error output.
+#[derive(Args, Debug)]
+#[command(after_help = IMPORT_EXAMPLES, verbatim_doc_comment)]
+pub(crate) struct ImportArgs {
+    #[command(subcommand)]
+    pub(crate) from: ImportFrom,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImportFrom {
+    /// The YAML of envoyproxy/ratelimit: domain and descriptors
+    Envoy {
+        /// The file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+}
+
+/// Prints the store's script, or loads it ahead of the first call.
+#[derive(Args, Debug)]
+#[command(after_help = SCRIPTS_EXAMPLES, verbatim_doc_comment)]
+pub(crate) struct ScriptsArgs {
+    #[command(subcommand)]
+    pub(crate) what: Scripts,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Scripts {
+    /// Prints the script, and its SHA1 on the error output
+    Print {
+        /// The one for servers before Redis 7.0
+        #[arg(long)]
+        plain: bool,
+    },
+    /// Loads it into every server named, and checks the SHA1 that each answers
+    Load {
+        /// A Redis or Valkey; once for each
+        #[arg(long, value_name = "URL", default_value = "redis://127.0.0.1:6379")]
+        redis: Vec<String>,
+    },
 }
 
 /// A cost as it goes into the body of a check.
@@ -138,8 +222,9 @@ Examples:
   spillgate serve --redis redis://127.0.0.1:6379 --config limits.toml
   spillgate check --key u1 --quota 5/minute
   spillgate validate limits.toml
+  spillgate doctor --redis redis://127.0.0.1:6379
 
-Exit codes: 0 done, 3 error; those of `check` and `validate` are in their help.";
+Exit codes: 0 done, 3 error; those of `check`, `validate` and `doctor` are in their help.";
 
 const SERVE_EXAMPLES: &str = "\
 Examples:
@@ -165,6 +250,28 @@ Examples:
   spillgate validate --json limits.toml
 
 Exit codes: 0 it loads, 1 it does not, 3 error.";
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  spillgate doctor --redis redis://127.0.0.1:6379
+  spillgate doctor --config limits.toml --json
+  spillgate doctor --acl
+
+Exit codes: 0 safe, 1 something is unsafe, 3 error.";
+
+const IMPORT_EXAMPLES: &str = "\
+Examples:
+  spillgate import envoy ratelimit/config.yaml > limits.toml
+  spillgate validate limits.toml
+
+Exit codes: 0 done, 3 error.";
+
+const SCRIPTS_EXAMPLES: &str = "\
+Examples:
+  spillgate scripts print > check.lua
+  spillgate scripts load --redis redis://10.0.0.1:6379 --redis redis://10.0.0.2:6379
+
+Exit codes: 0 done, 3 error.";
 
 #[cfg(test)]
 mod tests {

@@ -10,6 +10,9 @@ use clap::error::ErrorKind;
 use crate::cli::Command;
 
 mod check;
+pub(crate) mod doctor;
+mod import;
+mod scripts;
 mod serve;
 mod validate;
 
@@ -19,6 +22,9 @@ pub(crate) fn run(command: Command) -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Validate(args) => validate::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Import(args) => import::run(&args),
+        Command::Scripts(args) => scripts::run(&args),
     };
     end.unwrap_or_else(|failure| {
         complain(&failure);
@@ -45,7 +51,7 @@ fn say(line: &impl fmt::Display) -> io::Result<()> {
 }
 
 /// A line about the program itself, on the error output.
-fn complain(line: &impl fmt::Display) {
+pub(crate) fn complain(line: &impl fmt::Display) {
     // Nobody left to tell when even this cannot be written.
     let _ = writeln!(io::stderr(), "spillgate: {line}");
 }

@@ -9,6 +9,8 @@ mod cli;
 mod commands;
 mod config;
 mod door;
+mod metrics;
+mod reload;
 
 fn main() -> ExitCode {
     match cli::Cli::try_parse() {

@@ -1,40 +1,176 @@
-//! `spillgate serve`: opens the store and the door, and keeps both until told to stop.
+//! `spillgate serve`: opens the store and the doors, and keeps both until told to stop.
 
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::process::ExitCode;
 
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
-use super::{Failure, complain};
+use super::{Failure, complain, doctor};
 use crate::app::App;
 use crate::cli::ServeArgs;
-use crate::config::{Config, Flags};
-use crate::door::{self, http};
+use crate::config::{Config, Flags, Settings};
+use crate::door::admin::{self, Guard};
+use crate::door::auth;
+use crate::door::envoy::{self, Grpc};
+use crate::door::http::{self, Http};
+use crate::door::resp::Resp;
+use crate::door::{self, Protocol, Tls, Token};
+use crate::reload::Followed;
 
 pub(super) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
-    let flags = Flags { http: args.http.as_deref(), redis: args.redis.as_deref() };
+    let flags = Flags {
+        http: args.http.as_deref(),
+        grpc: args.grpc.as_deref(),
+        resp: args.resp.as_deref(),
+        admin: args.admin.as_deref(),
+        redis: args.redis.as_deref(),
+    };
+    let followed = args.config.as_deref().map(Followed::now);
     let config = Config::load(args.config.as_deref(), flags)?;
-    Runtime::new()?.block_on(serve(config))?;
+    // Each connection is a file; where this fails, the system's own bound stands.
+    let _ = rlimit::increase_nofile_limit(u64::MAX);
+    Runtime::new()?.block_on(serve(config, followed))?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn serve(config: Config) -> Result<(), Failure> {
+async fn serve(config: Config, followed: Option<Followed>) -> Result<(), Failure> {
     let Config { settings, policy } = config;
-    // From here on a signal ends the process in order; before, it just ends it.
+    // From here on signals mean what they should; before, they just end the process.
+    let stop = on_signals()?;
+    let hangup = signal(SignalKind::hangup())?;
+    let app = App::open(&settings.store, policy).await?;
+    let doors = Doors::open(&settings, &app, stop).await?;
+
+    let store = settings.store.url.as_deref().map_or("memory".to_owned(), without_credentials);
+    complain(&format!("{}, store: {store}", doors.names.join(", ")));
+    tokio::spawn(warn_of_store(app.clone(), settings));
+    let reload = followed.map(|followed| tokio::spawn(followed.follow(app, hangup)));
+    doors.closed().await;
+    if let Some(reload) = reload {
+        reload.abort();
+    }
+    Ok(())
+}
+
+/// The doors that are not off, all listening before any of them answers.
+struct Doors {
+    /// As they are announced.
+    names: Vec<String>,
+    open: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    stop: watch::Receiver<bool>,
+}
+
+impl Doors {
+    async fn open(
+        settings: &Settings,
+        app: &App,
+        stop: watch::Receiver<bool>,
+    ) -> Result<Doors, Failure> {
+        let mut doors = Doors { names: Vec::new(), open: Vec::new(), stop };
+        let token = match &settings.data_token_file {
+            Some(file) => Some(Token::read("server.data_token_file", file)?),
+            None => None,
+        };
+        if let Some(address) = settings.http {
+            let tls = Tls::of(&settings.tls, &["http/1.1"])?;
+            let name = if tls.is_some() { "HTTP on https://" } else { "HTTP on http://" };
+            let (auth, by_ip) = (settings.auth.clone(), settings.trusted_proxies.clone());
+            let routes = http::routes(app.clone()).merge(auth::routes(app.clone(), auth, by_ip));
+            doors.add(name, address, "--http", Http::new(routes, token.clone()), tls).await?;
+        }
+        if let Some(address) = settings.grpc {
+            let tls = Tls::of(&settings.tls, &["h2"])?;
+            let health = envoy::Health::serving().await;
+            let grpc =
+                Grpc::new(envoy::routes(app.clone(), settings.envoy, &health), token.clone());
+            doors.add("gRPC on ", address, "--grpc", grpc, tls).await?;
+            tokio::spawn(health.follow(doors.stop.clone(), door::LINGER));
+        }
+        if let Some(address) = settings.resp {
+            let tls = Tls::of(&settings.tls, &[])?;
+            let name = if tls.is_some() { "RESP with TLS on " } else { "RESP on " };
+            let password = match &settings.resp_password_file {
+                Some(file) => Some(Token::read("server.resp.password_file", file)?),
+                None => token,
+            };
+            doors.add(name, address, "--resp", Resp::new(app.clone(), password), tls).await?;
+        }
+        if let Some(address) = settings.admin {
+            doors.add_admin(address, settings, app).await?;
+        }
+        Ok(doors)
+    }
+
+    /// Its callers are operators and probes, which have a token or nothing, and no certificates.
+    async fn add_admin(
+        &mut self,
+        address: SocketAddr,
+        settings: &Settings,
+        app: &App,
+    ) -> Result<(), Failure> {
+        let tls = Tls::of(&settings.tls.without_client_ca(), &["http/1.1"])?;
+        let name = if tls.is_some() { "admin on https://" } else { "admin on http://" };
+        let guard = match &settings.admin_token_file {
+            Some(file) => Guard::Token(Token::read("server.admin_token_file", file)?),
+            None => Guard::SameOrigin,
+        };
+        let health = admin::Health { app: app.clone(), stop: self.stop.clone() };
+        let routes = admin::routes(app.clone(), guard, health);
+        self.add(name, address, "--admin", Http::new(routes, None), tls).await
+    }
+
+    async fn add(
+        &mut self,
+        name: &str,
+        address: SocketAddr,
+        flag: &str,
+        protocol: impl Protocol,
+        tls: Option<Tls>,
+    ) -> Result<(), Failure> {
+        let listener = door::listen(address, flag).await?;
+        self.names.push(format!("{name}{}", listener.local_addr()?));
+        let mut stop = self.stop.clone();
+        self.open.push(Box::pin(async move {
+            // The sender lives as long as the process.
+            let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
+            door::serve(listener, protocol, tls, stopped).await;
+        }));
+        Ok(())
+    }
+
+    /// Answers until told to stop and all is answered.
+    async fn closed(self) {
+        let doors: JoinSet<()> = self.open.into_iter().collect();
+        doors.join_all().await;
+    }
+}
+
+/// Says once what `spillgate doctor` would call unsafe. A bad store never stops the start.
+async fn warn_of_store(app: App, settings: Settings) {
+    let findings = doctor::findings(&app.probe(0).await, &settings);
+    for finding in findings.iter().filter(|finding| finding.level == doctor::Level::Unsafe) {
+        complain(&finding.for_log());
+    }
+}
+
+/// Becomes true at the first signal to end.
+fn on_signals() -> Result<watch::Receiver<bool>, Failure> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let stop = async {
+    let (stop, stopped) = watch::channel(false);
+    tokio::spawn(async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-    };
-    let app = App::open(&settings.store, policy).await?;
-    let listener = door::listen(settings.http).await?;
-    let store = settings.store.url.as_deref().map_or("memory".to_owned(), without_credentials);
-    complain(&format!("HTTP on http://{}, store: {store}", listener.local_addr()?));
-    door::serve(listener, http::routes(app), stop).await;
-    Ok(())
+        stop.send_replace(true);
+        stop.closed().await;
+    });
+    Ok(stopped)
 }
 
 /// What may be shown of a store's address: no user, no password, no parameters.

@@ -80,6 +80,13 @@ fn as_text(value: &DeValue<'_>) -> Option<String> {
         DeValue::String(text) => Some(text.to_string()),
         DeValue::Boolean(claim) => Some(claim.to_string()),
         DeValue::Integer(number) => Some(number.to_string()),
+        DeValue::Array(items) => {
+            let items = items.iter().map(|item| match item.get_ref() {
+                DeValue::String(text) if !text.contains(',') => Some(text.as_ref()),
+                _ => None,
+            });
+            Some(items.collect::<Option<Vec<_>>>()?.join(","))
+        }
         _ => None,
     }
 }

@@ -80,6 +80,8 @@ impl fmt::Display for Problem {
     }
 }
 
+impl Error for Problem {}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -3,18 +3,21 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+use spillgate::ByIp;
+
+use super::Listen;
+
+/// Where a door listens, or nowhere.
+pub(super) fn address(text: &str) -> Result<Listen, String> {
     if text == "off" {
-        return Err(
-            "HTTP is the only door of this version, so it cannot be off; leave it out".to_owned()
-        );
+        return Ok(None);
     }
     let local = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
     let address = local.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    address.or_else(|| text.parse().ok()).ok_or_else(|| {
+    address.or_else(|| text.parse().ok()).map(Some).ok_or_else(|| {
         format!(
             "{text:?} is no address to listen on; write an IP address and a port, \
-             such as \"127.0.0.1:8080\""
+             such as \"127.0.0.1:8080\", or \"off\""
         )
     })
 }
@@ -28,8 +31,26 @@ pub(super) fn store_url(text: &str) -> Result<String, String> {
     })
 }
 
+/// Several values, as a list of the file or with commas between.
+pub(super) fn list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty())
+}
+
+pub(super) fn networks(text: &str) -> Result<ByIp, String> {
+    ByIp::try_trusting(list(text)).map_err(|error| error.to_string())
+}
+
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
     text.parse().map_err(|_| format!("{text:?} is neither true nor false; write one of them"))
+}
+
+/// One of a few words.
+pub(super) fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
+    let found = choices.iter().find(|(word, _)| *word == text);
+    found.map(|(_, choice)| *choice).ok_or_else(|| {
+        let words: Vec<String> = choices.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+        format!("{text:?} is none of {}; write one of these", words.join(", "))
+    })
 }
 
 pub(super) fn count(text: &str) -> Result<usize, String> {
@@ -59,7 +80,8 @@ mod tests {
 
     #[test]
     fn an_address_is_an_ip_address_and_a_port() {
-        assert_eq!(address("localhost:8080"), Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))));
+        assert_eq!(address("localhost:8080"), Ok(Some((Ipv4Addr::LOCALHOST, 8080).into())));
+        assert_eq!(address("off"), Ok(None));
         assert!(address("[::1]:0").is_ok());
         for text in [
             "",
@@ -69,7 +91,6 @@ mod tests {
             "127.0.0.1:65536",
             "example.com:80",
             "http://127.0.0.1:1",
-            "off",
         ] {
             assert!(address(text).is_err(), "{text:?}");
         }

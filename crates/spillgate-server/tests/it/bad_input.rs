@@ -216,7 +216,7 @@ fn a_wrong_path_or_method_names_those_that_exist() {
             404,
             "Not Found",
             "",
-            "there are POST /v1/check and POST /v1/check/batch",
+            "there are POST /v1/check, POST /v1/check/batch, /v1/auth for proxies",
             path,
         );
     }
@@ -228,7 +228,7 @@ fn a_wrong_path_or_method_names_those_that_exist() {
             405,
             "Method Not Allowed",
             "",
-            "there are POST /v1/check and POST /v1/check/batch",
+            "there are POST /v1/check, POST /v1/check/batch, /v1/auth for proxies",
             method,
         );
         assert_eq!(reply.header("allow"), Some("POST"), "{method} {path}");

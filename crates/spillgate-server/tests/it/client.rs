@@ -31,10 +31,21 @@ impl Client {
     }
 
     pub(crate) fn send(&mut self, method: &str, path: &str, body: &[u8]) -> io::Result<Reply> {
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
+        self.send_with(method, path, &[("Host", "localhost")], body)
+    }
+
+    /// With these header lines, and no others but the length.
+    pub(crate) fn send_with(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> io::Result<Reply> {
+        let lines: String =
+            headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let length = body.len();
+        let head = format!("{method} {path} HTTP/1.1\r\n{lines}Content-Length: {length}\r\n\r\n");
         self.write(&[head.as_bytes(), body].concat())?;
         self.read()
     }

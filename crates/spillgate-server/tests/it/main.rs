@@ -3,12 +3,24 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is")]
 
+mod admin;
+mod auth;
 mod bad_input;
 mod check;
 mod client;
+mod doctor;
+mod envoy;
+mod help;
 mod http;
+mod import;
 mod load;
+mod openapi;
+mod protection;
+mod reload;
+mod resp;
+mod scripts;
 mod server;
 mod settings;
 mod stop;
+mod story;
 mod validate;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
-use spillgate_testkit::{Process, RedisServer};
+use spillgate_testkit::{Connection, Process, RedisServer};
 
 use crate::client::{Client, Reply};
 
@@ -19,6 +19,11 @@ pub(crate) fn spillgate(arguments: &[&str]) -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SPILLGATE_")) {
         command.env_remove(name);
     }
+    // Several servers run at once: none on the usual port unless a test says so.
+    command.env("SPILLGATE_SERVER__GRPC", "127.0.0.1:0");
+    // Doors that a test does not ask for would meet those of the next one.
+    command.env("SPILLGATE_SERVER__RESP", "off");
+    command.env("SPILLGATE_SERVER__ADMIN", "off");
     command
 }
 
@@ -34,14 +39,27 @@ pub(crate) struct Server {
     /// The line it began with.
     pub(crate) ready: String,
     pub(crate) port: u16,
+    /// Of the gRPC door, if it is open.
+    pub(crate) grpc_port: Option<u16>,
+    /// The RESP door's, unless it is off.
+    pub(crate) resp_port: Option<u16>,
+    /// The admin door's, unless it is off.
+    pub(crate) admin_port: Option<u16>,
 }
 
 impl Server {
     #[track_caller]
     pub(crate) fn start(arguments: &[&str]) -> Server {
-        Server::start_command(&mut spillgate(
-            &[&["serve", "--http", "127.0.0.1:0"], arguments].concat(),
-        ))
+        Server::start_command(&mut spillgate(&[&["serve"], &LISTENING[..], arguments].concat()))
+    }
+
+    /// With a patience that a machine busy with something else does not use up.
+    #[track_caller]
+    pub(crate) fn start_on(store: &RedisServer, arguments: &[&str]) -> Server {
+        let store = store.url();
+        let mut command =
+            spillgate(&[&["serve", "--redis", &store], &LISTENING[..], arguments].concat());
+        Server::start_command(command.env("SPILLGATE_STORE__TIMEOUT", "10s"))
     }
 
     #[track_caller]
@@ -50,17 +68,31 @@ impl Server {
         let mut words = BufReader::new(process.stderr().unwrap());
         let mut ready = String::new();
         words.read_line(&mut ready).unwrap();
-        let port =
-            ready.split("HTTP on http://127.0.0.1:").nth(1).and_then(|rest| rest.split(',').next());
-        let Some(port) = port.and_then(|port| port.parse().ok()) else {
+        let Some(port) = port_of("HTTP", &ready) else {
+            process.terminate(Duration::from_secs(15));
             words.read_to_string(&mut ready).unwrap();
             panic!("the server did not start; it said: {ready}");
         };
-        Server { process, words, ready, port }
+        let grpc_port = port_of("gRPC", &ready);
+        let resp_port = port_of("RESP", &ready);
+        let admin_port = port_of("admin", &ready);
+        Server { process, words, ready, port, grpc_port, resp_port, admin_port }
     }
 
     pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// A connection to the RESP door.
+    #[track_caller]
+    pub(crate) fn resp(&self) -> Connection {
+        Connection::open(self.resp_port.unwrap()).unwrap()
+    }
+
+    /// A client of the admin door.
+    #[track_caller]
+    pub(crate) fn operator(&self) -> Client {
+        Client::connect(self.admin_port.unwrap()).unwrap()
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -70,6 +102,10 @@ impl Server {
     #[track_caller]
     pub(crate) fn post(&self, path: &str, body: &[u8]) -> Reply {
         self.client().post(path, body).unwrap()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
     /// The verdict on one check.
@@ -86,6 +122,20 @@ impl Server {
         self.process.terminate(Duration::from_secs(15))
     }
 
+    /// What it says next, up to the line that has this in it.
+    #[track_caller]
+    pub(crate) fn words_until(&mut self, part: &str) -> String {
+        let mut words = String::new();
+        loop {
+            let before = words.len();
+            self.words.read_line(&mut words).unwrap();
+            assert!(words.len() > before, "it never said {part:?}: {words}");
+            if words[before..].contains(part) {
+                return words;
+            }
+        }
+    }
+
     /// SIGTERM, and all that it said after its first line.
     #[track_caller]
     pub(crate) fn last_words(mut self) -> String {
@@ -96,11 +146,21 @@ impl Server {
     }
 }
 
+/// Every door, each on a free port.
+const LISTENING: [&str; 6] =
+    ["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+
+/// Where a door listens, by the line that the server began with.
+fn port_of(door: &str, ready: &str) -> Option<u16> {
+    let address = ready.split_once(&format!("{door} on "))?.1.split(',').next()?;
+    address.rsplit_once(':')?.1.trim_end().parse().ok()
+}
+
 /// The same story with state in memory and in a real Redis.
 pub(crate) fn on_both_engines(arguments: &[&str], story: impl Fn(&Server)) {
     story(&Server::start(arguments));
     let redis = RedisServer::start();
-    story(&Server::start(&[arguments, &["--redis", &redis.url()]].concat()));
+    story(&Server::start_on(&redis, arguments));
 }
 
 /// A file that is gone at the end of the test.

@@ -9,12 +9,12 @@ use serde::{Serialize, Serializer};
 use spillgate::{Decision, TierDecision};
 
 /// The answer to one check.
-pub(super) fn to_one(decision: &Decision) -> Response {
+pub(in crate::door) fn to_one(decision: &Decision) -> Response {
     json(&Answer::of(decision), ANSWER_BYTES)
 }
 
 /// The answer to several, in their order.
-pub(super) fn to_many(decisions: &[Decision]) -> Response {
+pub(in crate::door) fn to_many(decisions: &[Decision]) -> Response {
     json(&Answers { results: decisions }, ANSWER_BYTES * decisions.len())
 }
 
@@ -99,11 +99,12 @@ fn each_tier<S: Serializer>(decision: &&Decision, serializer: S) -> Result<S::Ok
 }
 
 /// Rounded up: whoever comes back after that long is not too early.
-fn ms_up(duration: Duration) -> u64 {
+pub(in crate::door) fn ms_up(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
 
-fn json(answer: &impl Serialize, capacity: usize) -> Response {
+/// Any answer as JSON; `capacity` is about how many bytes it takes.
+pub(in crate::door) fn json(answer: &impl Serialize, capacity: usize) -> Response {
     let mut bytes = Vec::with_capacity(capacity);
     serde_json::to_writer(&mut bytes, answer)
         .expect("strings and numbers always make JSON, and memory takes them");
@@ -113,7 +114,7 @@ fn json(answer: &impl Serialize, capacity: usize) -> Response {
 }
 
 /// An answer of one tier with its numbers, so that most are written without growing the buffer.
-const ANSWER_BYTES: usize = 512;
+pub(in crate::door) const ANSWER_BYTES: usize = 512;
 
 #[cfg(test)]
 mod tests {

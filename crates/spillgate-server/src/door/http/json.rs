@@ -11,7 +11,7 @@ use serde::forward_to_deserialize_any;
 use super::problem::Problem;
 
 /// A body as `T`.
-pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
+pub(in crate::door) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|error| explain::<T>(body, &error))
 }
 
@@ -46,7 +46,7 @@ fn field(path: &str, message: &str) -> String {
 }
 
 /// A struct that is written as an object, never as an array of its fields.
-pub(super) struct Object<T>(pub(super) T);
+pub(in crate::door) struct Object<T>(pub(in crate::door) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -71,7 +71,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for AsMap<D> {
 }
 
 /// An object whose names are the caller's: each once, none too long, not too many.
-pub(super) struct Named<'a, T>(pub(super) Vec<(Cow<'a, str>, T)>);
+pub(in crate::door) struct Named<'a, T>(pub(in crate::door) Vec<(Cow<'a, str>, T)>);
 
 impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Named<'a, T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -79,7 +79,7 @@ impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Named<'a, T> {
     }
 }
 
-pub(super) struct NamedVisitor<T>(pub(super) PhantomData<T>);
+pub(in crate::door) struct NamedVisitor<T>(pub(in crate::door) PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>> Visitor<'de> for NamedVisitor<T> {
     type Value = Vec<(Cow<'de, str>, T)>;
@@ -108,7 +108,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for NamedVisitor<T> {
 }
 
 /// The name of an attribute, a unit or a domain.
-pub(super) struct Name<'a>(pub(super) Cow<'a, str>);
+pub(in crate::door) struct Name<'a>(pub(in crate::door) Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -123,7 +123,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
 }
 
 /// A string, borrowed from the body unless it holds escapes.
-pub(super) struct Text<'a>(pub(super) Cow<'a, str>);
+pub(in crate::door) struct Text<'a>(pub(in crate::door) Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -150,7 +150,7 @@ impl<'de> Visitor<'de> for TextVisitor {
 }
 
 /// An array of at most `MAX`.
-pub(super) struct List<T, const MAX: usize>(pub(super) Vec<T>);
+pub(in crate::door) struct List<T, const MAX: usize>(pub(in crate::door) Vec<T>);
 
 impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for List<T, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

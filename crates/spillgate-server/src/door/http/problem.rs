@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Method, StatusCode};
 use serde::Serialize;
 
 /// Why a request got no verdict; nothing was charged.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(in crate::door) struct Problem {
     status: StatusCode,
     /// `limit.quota`, `[3].cost`; empty if it is about no field.
     field: String,
@@ -18,7 +18,7 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    pub(super) fn in_field(field: &str, message: &str) -> Problem {
+    pub(in crate::door) fn in_field(field: &str, message: &str) -> Problem {
         Problem {
             status: StatusCode::BAD_REQUEST,
             field: shortened(field),
@@ -26,12 +26,17 @@ impl Problem {
         }
     }
 
+    /// The same problem under another status than 400.
+    pub(in crate::door) fn with_status(self, status: StatusCode) -> Problem {
+        Problem { status, ..self }
+    }
+
     /// The same problem, as that of one item of a batch.
-    pub(super) fn in_item(self, index: usize) -> Problem {
+    pub(in crate::door) fn in_item(self, index: usize) -> Problem {
         Problem { field: format!("[{index}].{}", self.field), ..self }
     }
 
-    pub(super) fn broken_json(line: usize, column: usize, message: &str) -> Problem {
+    pub(in crate::door) fn broken_json(line: usize, column: usize, message: &str) -> Problem {
         let message = shortened(message);
         Problem::of(
             StatusCode::BAD_REQUEST,
@@ -39,42 +44,47 @@ impl Problem {
         )
     }
 
-    pub(super) fn broken_off() -> Problem {
+    pub(in crate::door) fn broken_off() -> Problem {
         Problem::of(
             StatusCode::BAD_REQUEST,
             "the body broke off; send as much as Content-Length says".to_owned(),
         )
     }
 
-    pub(super) fn too_large(bytes_max: usize) -> Problem {
+    pub(in crate::door) fn too_large(bytes_max: usize) -> Problem {
         let message =
             format!("the body is above {bytes_max} bytes; send the checks in several calls");
         Problem::of(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 
-    pub(super) fn too_slow(bound: Duration) -> Problem {
+    pub(in crate::door) fn too_slow(bound: Duration) -> Problem {
         let message =
             format!("the body took more than {} s; send it with its head", bound.as_secs());
         Problem::of(StatusCode::REQUEST_TIMEOUT, message)
     }
 
-    pub(super) fn no_such_path(path: &str) -> Problem {
+    pub(in crate::door) fn no_token() -> Problem {
+        let message = "this door asks for a token; send the header Authorization: Bearer TOKEN";
+        Problem::of(StatusCode::UNAUTHORIZED, message.to_owned())
+    }
+
+    pub(in crate::door) fn no_such_path(path: &str, paths: &str) -> Problem {
         Problem::of(
             StatusCode::NOT_FOUND,
-            format!("there is no {}; there are {PATHS}", shortened(path)),
+            format!("there is no {}; there are {paths}", shortened(path)),
         )
     }
 
-    pub(super) fn wrong_method(method: &Method, path: &str) -> Problem {
+    pub(in crate::door) fn wrong_method(method: &Method, path: &str, paths: &str) -> Problem {
         let message = format!(
-            "{} is not for {}; there are {PATHS}",
+            "{} is not for {}; there are {paths}",
             shortened(path),
             shortened(method.as_str())
         );
         Problem::of(StatusCode::METHOD_NOT_ALLOWED, message)
     }
 
-    fn of(status: StatusCode, message: String) -> Problem {
+    pub(in crate::door) fn of(status: StatusCode, message: String) -> Problem {
         Problem { status, field: String::new(), message }
     }
 }
@@ -109,6 +119,9 @@ impl IntoResponse for Problem {
         response
             .headers_mut()
             .insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         response
     }
 }
@@ -120,8 +133,6 @@ fn shortened(text: &str) -> String {
         Some((end, _)) => format!("{}…", &text[..end]),
     }
 }
-
-const PATHS: &str = "POST /v1/check and POST /v1/check/batch";
 
 /// Characters: two lines of a terminal, and any message of our own.
 const TEXT_MAX: usize = 300;

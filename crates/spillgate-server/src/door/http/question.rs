@@ -11,10 +11,10 @@ use super::json::{List, Name, Named, NamedVisitor, Object, Text};
 use super::problem::Problem;
 
 /// One check, by the rules of the policy or with a limit of its own. Borrows from the body.
-pub(super) type Check<'a> = Object<CheckFields<'a>>;
+pub(in crate::door) type Check<'a> = Object<CheckFields<'a>>;
 
 /// Several, each judged alone.
-pub(super) type Batch<'a> = List<Check<'a>, BATCH_MAX>;
+pub(in crate::door) type Batch<'a> = List<Check<'a>, BATCH_MAX>;
 
 /// A field that is null is left out.
 #[derive(serde::Deserialize)]
@@ -22,7 +22,7 @@ pub(super) type Batch<'a> = List<Check<'a>, BATCH_MAX>;
     deny_unknown_fields,
     expecting = "an object such as {\"attributes\": {\"ip\": \"203.0.113.7\"}}"
 )]
-pub(super) struct CheckFields<'a> {
+pub(in crate::door) struct CheckFields<'a> {
     #[serde(borrow)]
     domain: Option<Name<'a>>,
     #[serde(borrow)]
@@ -82,29 +82,20 @@ impl CheckFields<'_> {
     }
 
     fn cost(&self) -> Cost<'_> {
-        match &self.cost {
-            None => Cost::default(),
-            Some(CostField::Requests(amount)) => Cost::requests(*amount),
-            Some(CostField::ByUnit(amounts)) => {
-                let nothing = Cost::requests(0);
-                amounts
-                    .iter()
-                    .fold(nothing, |cost, (unit, Whole(amount))| cost.and(unit.as_ref(), *amount))
-            }
-        }
+        self.cost.as_ref().map(CostField::cost).unwrap_or_default()
     }
 }
 
 impl Check<'_> {
     /// What it asks, or which field keeps it from asking anything.
-    pub(super) fn question(&self) -> Result<Question<'_>, Problem> {
+    pub(in crate::door) fn question(&self) -> Result<Question<'_>, Problem> {
         self.0.question()
     }
 }
 
 impl Batch<'_> {
     /// What they ask, in order: all, or the first that asks nothing.
-    pub(super) fn questions(&self) -> Result<Vec<Question<'_>>, Problem> {
+    pub(in crate::door) fn questions(&self) -> Result<Vec<Question<'_>>, Problem> {
         let checks = self.0.iter().enumerate();
         checks
             .map(|(index, check)| check.question().map_err(|problem| problem.in_item(index)))
@@ -145,7 +136,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
 }
 
 /// The value of an attribute: a string, or an integer as its digits.
-struct Attribute<'a>(Cow<'a, str>);
+pub(in crate::door) struct Attribute<'a>(pub(in crate::door) Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Attribute<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -191,9 +182,23 @@ fn too_long<E: Error>(length: usize) -> E {
 }
 
 /// A number of requests, or numbers by unit.
-enum CostField<'a> {
+pub(in crate::door) enum CostField<'a> {
     Requests(u64),
     ByUnit(Vec<(Cow<'a, str>, Whole)>),
+}
+
+impl CostField<'_> {
+    pub(in crate::door) fn cost(&self) -> Cost<'_> {
+        match self {
+            CostField::Requests(amount) => Cost::requests(*amount),
+            CostField::ByUnit(amounts) => {
+                let nothing = Cost::requests(0);
+                amounts
+                    .iter()
+                    .fold(nothing, |cost, (unit, Whole(amount))| cost.and(unit.as_ref(), *amount))
+            }
+        }
+    }
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for CostField<'a> {
@@ -221,7 +226,7 @@ impl<'de> Visitor<'de> for CostVisitor {
 }
 
 /// A whole number that 64 bits hold.
-struct Whole(u64);
+pub(in crate::door) struct Whole(pub(in crate::door) u64);
 
 impl<'de> Deserialize<'de> for Whole {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

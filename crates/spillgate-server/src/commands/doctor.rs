@@ -1,0 +1,174 @@
+//! `spillgate doctor`: looks at the store as we would use it, and says what would hurt.
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+use spillgate::{ServerFacts, StoreProbe};
+use tokio::runtime::Runtime;
+
+use super::{Failure, say};
+use crate::app::App;
+use crate::cli::DoctorArgs;
+use crate::config::{Config, Flags};
+
+mod checks;
+mod finding;
+mod store;
+
+pub(crate) use finding::{Finding, Level};
+pub(crate) use store::findings;
+use store::{ms, percentile};
+
+pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
+    if args.acl {
+        say(&acl())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let flags = Flags { redis: args.redis.as_deref(), ..Flags::default() };
+    let config = Config::load(args.config.as_deref(), flags)?;
+    if config.settings.store.url.is_none() {
+        return Err("no store is named, so state is in memory and there is nothing to look at; \
+                    name one: --redis redis://127.0.0.1:6379"
+            .into());
+    }
+    let Config { settings, policy } = config;
+    let probe = Runtime::new()?.block_on(async {
+        let app = App::open(&settings.store, policy).await?;
+        Ok::<_, Failure>(app.probe(SAMPLES).await)
+    })?;
+    if probe.reached().next().is_none() {
+        let (server, why) = probe.unreachable().next().ok_or("the store has no servers")?;
+        return Err(format!("{server} does not answer: {why}").into());
+    }
+    let findings = findings(&probe, &settings);
+    match args.json {
+        true => say(&serde_json::to_string(&Report::of(&probe, &findings))?)?,
+        false => tell(&probe, &findings)?,
+    }
+    let safe = findings.iter().all(|finding| finding.level != Level::Unsafe);
+    Ok(if safe { ExitCode::SUCCESS } else { ExitCode::from(UNSAFE) })
+}
+
+/// The user that a fleet needs, as a command for each server.
+fn acl() -> String {
+    format!("ACL SETUSER spillgate on >PASSWORD {}", spillgate::acl_rules())
+}
+
+fn tell(probe: &StoreProbe, findings: &[Finding]) -> Result<(), Failure> {
+    for (name, facts) in probe.reached() {
+        say(&format!("{name}: {}", introduction(facts)))?;
+        say(&format!("  PING    {}", Latency::of(&facts.ping_us)))?;
+        say(&format!("  script  {}", Latency::of(&facts.script_us)))?;
+        let ahead = ms(facts.ahead_us.unsigned_abs());
+        let way = if facts.ahead_us < 0 { "behind" } else { "ahead of" };
+        say(&format!("  clock   {ahead} {way} ours"))?;
+    }
+    for finding in findings {
+        say(&"")?;
+        say(&finding.for_people())?;
+    }
+    let count = |level| findings.iter().filter(|finding| finding.level == level).count();
+    say(&format!(
+        "\n{} unsafe, {} to be warned of, {} to note; {} checks on each of {} servers",
+        count(Level::Unsafe),
+        count(Level::Warning),
+        count(Level::Note),
+        checks::COUNT,
+        probe.servers.len()
+    ))?;
+    Ok(())
+}
+
+/// What it is, and what it can.
+fn introduction(facts: &ServerFacts) -> String {
+    let kind = if facts.info.get("cluster_enabled").is_some_and(|enabled| enabled == "1") {
+        "in a cluster"
+    } else {
+        "by itself"
+    };
+    let keys = if facts.knows_marked_scripts { "refuses" } else { "cannot refuse" };
+    let replicas = facts.info.get("connected_slaves").map_or("0", String::as_str);
+    format!(
+        "{}, {kind}, replicas: {replicas}; {keys} keys that a script does not name",
+        version(facts)
+    )
+}
+
+fn version(facts: &ServerFacts) -> String {
+    let field = |name: &str| facts.info.get(name);
+    match (field("valkey_version"), field("redis_version")) {
+        (Some(version), _) => format!("Valkey {version}"),
+        (None, Some(version)) => format!("Redis {version}"),
+        (None, None) => "a server of no known kind".to_owned(),
+    }
+}
+
+/// All of it, for programs.
+#[derive(Serialize)]
+struct Report<'a> {
+    safe: bool,
+    timeout_us: u64,
+    servers: Vec<Server<'a>>,
+    findings: &'a [Finding],
+}
+
+#[derive(Serialize)]
+struct Server<'a> {
+    name: &'a str,
+    version: String,
+    knows_marked_scripts: bool,
+    ahead_us: i64,
+    ping: Latency,
+    script: Latency,
+}
+
+/// Of so many calls, in microseconds; absent where none was answered.
+#[derive(Serialize)]
+struct Latency {
+    p50_us: Option<u64>,
+    p99_us: Option<u64>,
+    p999_us: Option<u64>,
+}
+
+impl<'a> Report<'a> {
+    fn of(probe: &'a StoreProbe, findings: &'a [Finding]) -> Report<'a> {
+        let server = |(name, facts): (&'a str, &'a ServerFacts)| Server {
+            name,
+            version: version(facts),
+            knows_marked_scripts: facts.knows_marked_scripts,
+            ahead_us: facts.ahead_us,
+            ping: Latency::of(&facts.ping_us),
+            script: Latency::of(&facts.script_us),
+        };
+        Report {
+            safe: findings.iter().all(|finding| finding.level != Level::Unsafe),
+            timeout_us: u64::try_from(probe.timeout.as_micros()).unwrap_or(u64::MAX),
+            servers: probe.reached().map(server).collect(),
+            findings,
+        }
+    }
+}
+
+impl Latency {
+    fn of(sorted: &[u64]) -> Latency {
+        Latency {
+            p50_us: percentile(sorted, 500),
+            p99_us: percentile(sorted, 990),
+            p999_us: percentile(sorted, 999),
+        }
+    }
+}
+
+impl std::fmt::Display for Latency {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shown = |us: Option<u64>| us.map_or("unknown".to_owned(), ms);
+        let (p50, p99, p999) = (shown(self.p50_us), shown(self.p99_us), shown(self.p999_us));
+        write!(f, "p50 {p50}, p99 {p99}, p99.9 {p999}")
+    }
+}
+
+/// Enough that the worst in a thousand is one of them.
+const SAMPLES: usize = 1_000;
+
+/// The exit code when something is unsafe.
+const UNSAFE: u8 = 1;

@@ -1,0 +1,121 @@
+//! `[server.auth]`: what the forward-auth path takes from a request, and how it says no.
+
+use hyper::StatusCode;
+use hyper::header::HeaderName;
+
+use super::{Problem, value};
+
+/// What becomes of a proxy's question, besides the client's address.
+#[derive(Clone)]
+pub(crate) struct Auth {
+    pub(crate) original: Original,
+    /// Headers that are attributes.
+    pub(crate) headers: Vec<HeaderName>,
+    /// Query parameters that are attributes.
+    pub(crate) query: Vec<String>,
+    /// In place of 429 and 503.
+    pub(crate) deny_status: Option<StatusCode>,
+}
+
+/// The one place that is believed about method, host and URI: clients can forge the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::enum_variant_names, reason = "they are called as the setting's values are")]
+pub(crate) enum Original {
+    /// `X-Forwarded-Method`, `-Host` and `-Uri`: Traefik, Caddy.
+    XForwarded,
+    /// `X-Original-Method`, `-Host` and `-URI`: nginx.
+    XOriginal,
+    /// The request itself, its path behind the door's own: Envoy's ext_authz.
+    Request,
+}
+
+impl Default for Auth {
+    fn default() -> Self {
+        Auth {
+            original: Original::XForwarded,
+            headers: Vec::new(),
+            query: Vec::new(),
+            deny_status: None,
+        }
+    }
+}
+
+impl Auth {
+    /// A name that is an attribute twice would let a client choose which one counts.
+    pub(super) fn contradiction(&self) -> Option<Problem> {
+        let headers = self.headers.iter().map(HeaderName::as_str);
+        let mut names: Vec<&str> = OWN_ATTRIBUTES.to_vec();
+        for name in headers.chain(self.query.iter().map(String::as_str)) {
+            if names.contains(&name) {
+                let message = format!("{name:?} is an attribute already; leave one of them out");
+                return Some(Problem::of_setting("server.auth", message));
+            }
+            names.push(name);
+        }
+        let message = format!(
+            "{} headers and query parameters; a request has at most {ATTRIBUTES_MAX} attributes",
+            names.len() - OWN_ATTRIBUTES.len()
+        );
+        (names.len() > ATTRIBUTES_MAX).then(|| Problem::of_setting("server.auth", message))
+    }
+}
+
+impl Original {
+    pub(super) fn named(text: &str) -> Result<Original, String> {
+        match text {
+            "x-forwarded" => Ok(Original::XForwarded),
+            "x-original" => Ok(Original::XOriginal),
+            "request" => Ok(Original::Request),
+            _ => Err(format!(
+                "{text:?} is no such place; write \"x-forwarded\" (Traefik, Caddy), \"x-original\" \
+                 (nginx) or \"request\" (Envoy's ext_authz)"
+            )),
+        }
+    }
+}
+
+pub(super) fn headers(text: &str) -> Result<Vec<HeaderName>, String> {
+    let header = |name: &str| {
+        let wrong = format!("{name:?} is no header; write a name such as \"x-api-key\"");
+        name.parse().ok().filter(|_| name.len() <= NAME_MAX).ok_or(wrong)
+    };
+    value::list(text).map(header).collect()
+}
+
+pub(super) fn parameters(text: &str) -> Result<Vec<String>, String> {
+    let parameter = |name: &str| match name.len() {
+        1..=NAME_MAX => Ok(name.to_owned()),
+        length => Err(format!("a name of {length} bytes; names have at most {NAME_MAX}")),
+    };
+    value::list(text).map(parameter).collect()
+}
+
+/// A refusal that a proxy could take for a yes is none.
+pub(crate) fn deny_status(text: &str) -> Result<StatusCode, String> {
+    let status = text.parse().ok().and_then(|code| StatusCode::from_u16(code).ok());
+    status.filter(|status| (400..600).contains(&status.as_u16())).ok_or_else(|| {
+        format!("{text:?} is no status of a refusal; write one from 400 to 599, such as 403")
+    })
+}
+
+/// What every question of a proxy holds.
+const OWN_ATTRIBUTES: [&str; 4] = ["ip", "method", "host", "path"];
+
+/// As many as a check may have.
+const ATTRIBUTES_MAX: usize = 32;
+
+/// Bytes, as in a check.
+const NAME_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_that_is_no_refusal_is_refused() {
+        assert_eq!(deny_status("403"), Ok(StatusCode::FORBIDDEN));
+        for text in ["", "200", "302", "399", "600", "forbidden", "0403x"] {
+            assert!(deny_status(text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What is wrong only with all settings together: doors that are open to strangers, files that take
+//! effect only with others.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::{Listen, Problem, Settings, Tls};
+
+impl Settings {
+    /// What is wrong only with all of them together.
+    pub(super) fn contradictions(&self) -> Vec<Problem> {
+        let guarded =
+            self.insecure || self.data_token_file.is_some() || self.tls.client_ca.is_some();
+        let exposed = |(name, address, own): (&str, Listen, Option<&PathBuf>)| {
+            let guarded = guarded || own.is_some();
+            let address = address.filter(|address| is_exposed(*address) && !guarded)?;
+            Some(Problem::of_setting(name, unguarded(address)))
+        };
+        let mut problems: Vec<Problem> = self.data_doors().filter_map(exposed).collect();
+        problems.extend(self.unguarded_admin());
+        problems.extend(self.tls.contradiction());
+        problems.extend(self.auth.contradiction());
+        problems
+    }
+
+    /// Whoever reaches the admin door may lift every limit, so no network is trusted with it.
+    fn unguarded_admin(&self) -> Option<Problem> {
+        let address = self.admin.filter(|address| is_exposed(*address))?;
+        let message = format!(
+            "{address} is open to other machines; listen on 127.0.0.1:{}, or ask callers for a token \
+             with admin_token_file under [server]",
+            address.port()
+        );
+        self.admin_token_file.is_none().then(|| Problem::of_setting("server.admin", message))
+    }
+
+    /// The doors that decide, where they listen, and what guards them beside what guards all.
+    fn data_doors(&self) -> impl Iterator<Item = (&'static str, Listen, Option<&PathBuf>)> {
+        [
+            ("server.http", self.http, None),
+            ("server.grpc", self.grpc, None),
+            ("server.resp", self.resp, self.resp_password_file.as_ref()),
+        ]
+        .into_iter()
+    }
+}
+
+impl Tls {
+    /// The same for a door that asks for no certificates.
+    pub(crate) fn without_client_ca(&self) -> Tls {
+        Tls { client_ca: None, ..self.clone() }
+    }
+
+    fn contradiction(&self) -> Option<Problem> {
+        let message = match (&self.cert, &self.key, &self.client_ca) {
+            (Some(_), Some(_), _) | (None, None, None) => return None,
+            (Some(_), None, _) => "key is missing: name the file of the certificate's private key",
+            (None, Some(_), _) => "cert is missing: name the file of the certificate's chain",
+            (None, None, Some(_)) => "client_ca takes effect with cert and key: name both",
+        };
+        Some(Problem::of_setting("server.tls", message.to_owned()))
+    }
+}
+
+fn is_exposed(address: SocketAddr) -> bool {
+    !address.ip().to_canonical().is_loopback()
+}
+
+fn unguarded(address: SocketAddr) -> String {
+    let port = address.port();
+    format!(
+        "{address} is open to other machines; listen on 127.0.0.1:{port}, or ask callers for a \
+         token with data_token_file, or for a certificate with client_ca under [server.tls], or, \
+         where the network keeps strangers out, write insecure = true under [server] or set \
+         SPILLGATE_SERVER__INSECURE=true"
+    )
+}

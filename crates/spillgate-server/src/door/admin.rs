@@ -1,0 +1,57 @@
+//! The admin door: health and metrics for everybody who reaches it; rules, state and overrides for
+//! operators, who show a token or sit at this machine.
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, put};
+use hyper::{Method, Uri};
+
+use super::http::problem::Problem;
+use crate::app::App;
+
+mod guard;
+mod health;
+mod instant;
+mod overrides;
+mod refusal;
+mod rules;
+mod state;
+mod subject;
+
+pub(crate) use guard::Guard;
+pub(crate) use health::Health;
+
+/// The door's paths.
+pub(crate) fn routes(app: App, guard: Guard, health: Health) -> Router {
+    let guarded = Router::new()
+        .route("/admin/v1/rules", get(rules::list))
+        .route("/admin/v1/rules/{*mode_of}", put(rules::set_mode).delete(rules::clear_mode))
+        .route("/admin/v1/state", get(state::show).post(state::change).delete(state::forget))
+        .route(
+            "/admin/v1/overrides",
+            get(overrides::list).put(overrides::set).delete(overrides::remove),
+        )
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(guard, guard::admit))
+        .with_state(app);
+    let open = Router::new()
+        .route("/livez", get(health::live))
+        .route("/readyz", get(health::ready))
+        .route("/metrics", get(health::metrics))
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(health);
+    open.merge(guarded).fallback(no_such_path)
+}
+
+async fn no_such_path(uri: Uri) -> Problem {
+    Problem::no_such_path(uri.path(), PATHS)
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> Problem {
+    Problem::wrong_method(&method, uri.path(), PATHS)
+}
+
+/// Named where somebody looks for another.
+const PATHS: &str = "GET /livez, /readyz and /metrics, GET /admin/v1/rules, PUT and DELETE \
+    /admin/v1/rules/NAME/mode, GET, POST and DELETE /admin/v1/state, and GET, PUT and DELETE \
+    /admin/v1/overrides";

@@ -1,0 +1,29 @@
+//! Instants as operators write and read them: RFC 3339, such as `2027-01-31T18:00:00Z`.
+
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+use serde::de::{Deserialize, Deserializer, Error};
+use serde::{Serialize, Serializer};
+
+use crate::door::http::json::Text;
+
+pub(super) struct Instant(pub(super) SystemTime);
+
+impl<'de> Deserialize<'de> for Instant {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Text(text) = Text::deserialize(deserializer)?;
+        let instant = text.parse::<Timestamp>().map_err(|_| {
+            D::Error::custom("no instant; write one such as \"2027-01-31T18:00:00Z\"")
+        })?;
+        Ok(Instant(instant.into()))
+    }
+}
+
+impl Serialize for Instant {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // Beyond the year 9999 there is no text for it; nobody can write such an instant either.
+        let instant = Timestamp::try_from(self.0).unwrap_or(Timestamp::MAX);
+        serializer.collect_str(&instant)
+    }
+}

@@ -1,0 +1,185 @@
+//! Other limits for some subjects, set while running; `"none"` is a block.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use hyper::Uri;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde::{Serialize, Serializer};
+use spillgate::{LimitSpec, Override};
+
+use super::Problem;
+use super::instant::Instant;
+use super::rules::written;
+use super::subject::{Query, subject};
+use crate::app::App;
+use crate::door::http::json::{List, Named, Object, Text};
+use crate::door::http::question::{Attribute, Whole};
+use crate::door::http::{answer, body, json};
+
+#[derive(serde::Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"rule\": \"api\", \"subject\": {\"tenant\": \"acme\"}, \"limits\": [\"none\"]}"
+)]
+struct OverrideFields<'a> {
+    #[serde(borrow)]
+    rule: Text<'a>,
+    #[serde(borrow)]
+    subject: Named<'a, Attribute<'a>>,
+    limits: List<LimitField, LIMITS_MAX>,
+    expires_at: Option<Instant>,
+}
+
+/// A quota, or a limit field by field, as in the policy file.
+struct LimitField(LimitSpec);
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitFields<'a> {
+    #[serde(borrow)]
+    quota: Text<'a>,
+    burst: Option<Whole>,
+    #[serde(borrow)]
+    algorithm: Option<Text<'a>>,
+    #[serde(borrow)]
+    name: Option<Text<'a>>,
+    #[serde(borrow)]
+    unit: Option<Text<'a>>,
+    #[serde(borrow)]
+    time_zone: Option<Text<'a>>,
+    #[serde(borrow)]
+    hold: Option<Text<'a>>,
+}
+
+#[derive(Serialize)]
+struct Overrides<'o> {
+    overrides: Vec<OverrideAnswer<'o>>,
+}
+
+#[derive(Serialize)]
+struct OverrideAnswer<'o> {
+    rule: &'o str,
+    #[serde(serialize_with = "attributes")]
+    subject: &'o Override,
+    limits: Vec<LimitAnswer<'o>>,
+    written_at: Instant,
+    expires_at: Option<Instant>,
+    /// Why not, if it is not in force.
+    not_in_force: Option<String>,
+    /// Shards that are still to learn of it.
+    lacking: &'o [String],
+}
+
+#[derive(Serialize)]
+struct LimitAnswer<'o> {
+    quota: &'o str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    burst: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    algorithm: Option<&'o str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'o str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unit: Option<&'o str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time_zone: Option<&'o str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hold: Option<&'o str>,
+}
+
+pub(super) async fn list(State(app): State<App>) -> Response {
+    let overrides = app.limiter().overrides();
+    let answer = Overrides { overrides: overrides.iter().map(OverrideAnswer::of).collect() };
+    answer::json(&answer, answer::ANSWER_BYTES * (1 + overrides.len()))
+}
+
+pub(super) async fn set(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+    let body = body::read(body).await?;
+    let Object(fields): Object<OverrideFields<'_>> = json::parse(&body)?;
+    let limits = fields.limits.0.into_iter().map(|LimitField(limit)| limit);
+    let expires_at = fields.expires_at.map(|Instant(instant)| instant);
+    let subject = subject(&fields.subject);
+    let set = app.limiter().set_override(&fields.rule.0, &subject, limits, expires_at);
+    Ok(written(&set.await?))
+}
+
+pub(super) async fn remove(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
+    let query = Query::of(&uri)?;
+    Ok(written(&app.limiter().remove_override(&query.rule, &query.subject).await?))
+}
+
+impl<'de> Deserialize<'de> for LimitField {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(LimitVisitor).map(LimitField)
+    }
+}
+
+struct LimitVisitor;
+
+impl<'de> Visitor<'de> for LimitVisitor {
+    type Value = LimitSpec;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a quota such as \"5/minute\", or an object such as {\"quota\": \"5/minute\"}")
+    }
+
+    fn visit_str<E: Error>(self, quota: &str) -> Result<LimitSpec, E> {
+        Ok(LimitSpec::new(quota))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LimitSpec, A::Error> {
+        let fields = LimitFields::deserialize(MapAccessDeserializer::new(map))?;
+        let owned = |text: Option<Text<'_>>| text.map(|Text(text)| text.into_owned());
+        Ok(LimitSpec {
+            quota: fields.quota.0.into_owned(),
+            burst: fields.burst.map(|Whole(burst)| burst),
+            algorithm: owned(fields.algorithm),
+            name: owned(fields.name),
+            unit: owned(fields.unit),
+            time_zone: owned(fields.time_zone),
+            hold: owned(fields.hold),
+        })
+    }
+}
+
+impl<'o> OverrideAnswer<'o> {
+    fn of(set: &'o Override) -> OverrideAnswer<'o> {
+        OverrideAnswer {
+            rule: set.rule(),
+            subject: set,
+            limits: set.limits().iter().map(LimitAnswer::of).collect(),
+            written_at: Instant(set.written_at()),
+            expires_at: set.expires_at().map(Instant),
+            not_in_force: set.not_in_force().map(ToString::to_string),
+            lacking: set.lacking(),
+        }
+    }
+}
+
+impl<'o> LimitAnswer<'o> {
+    fn of(limit: &'o LimitSpec) -> LimitAnswer<'o> {
+        LimitAnswer {
+            quota: &limit.quota,
+            burst: limit.burst,
+            algorithm: limit.algorithm.as_deref(),
+            name: limit.name.as_deref(),
+            unit: limit.unit.as_deref(),
+            time_zone: limit.time_zone.as_deref(),
+            hold: limit.hold.as_deref(),
+        }
+    }
+}
+
+/// Values that are no text, which only the library can set, are shown with marks in place of bytes.
+fn attributes<S: Serializer>(set: &&Override, serializer: S) -> Result<S::Ok, S::Error> {
+    let text = |value| -> Cow<'_, str> { String::from_utf8_lossy(value) };
+    serializer.collect_map(set.subject().map(|(name, value)| (name, text(value))))
+}
+
+/// As many as a rule may have.
+const LIMITS_MAX: usize = 64;

@@ -1,0 +1,165 @@
+//! The rules in force, and their modes: the kill switch.
+
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use hyper::Uri;
+use serde::Serialize;
+use spillgate::{Limit, Mode, Rule, RuleMode, Written};
+
+use super::instant::Instant;
+use super::{PATHS, Problem};
+use crate::app::App;
+use crate::door::http::json::{Object, Text};
+use crate::door::http::{answer, body, json};
+
+#[derive(Serialize)]
+struct Rules<'p> {
+    rules: Vec<RuleAnswer<'p>>,
+    /// Modes that were set for rules that the policy file no longer has.
+    without_rule: Vec<ModeAnswer<'p>>,
+}
+
+#[derive(Serialize)]
+struct RuleAnswer<'p> {
+    name: &'p str,
+    domain: &'p str,
+    key: Vec<&'p str>,
+    anchor: Option<Vec<&'p str>>,
+    on_outage: &'static str,
+    mode: ModeAnswer<'p>,
+    limits: Vec<LimitAnswer<'p>>,
+}
+
+#[derive(Serialize)]
+struct ModeAnswer<'p> {
+    rule: &'p str,
+    in_force: &'static str,
+    /// What the policy file says.
+    written: Option<&'static str>,
+    /// What was set while running.
+    runtime: Option<&'static str>,
+    expires_at: Option<Instant>,
+}
+
+#[derive(Serialize)]
+struct LimitAnswer<'p> {
+    name: String,
+    algorithm: &'static str,
+    unit: &'p str,
+    capacity: Option<u64>,
+    refill_ms: Option<u64>,
+}
+
+/// What became of something that was set.
+#[derive(Serialize)]
+struct WrittenAnswer<'w> {
+    result: &'static str,
+    missed: Vec<MissedAnswer<'w>>,
+}
+
+#[derive(Serialize)]
+struct MissedAnswer<'w> {
+    shard: &'w str,
+    why: &'w str,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields, expecting = "an object such as {\"mode\": \"off\"}")]
+struct ModeFields<'a> {
+    #[serde(borrow)]
+    mode: Text<'a>,
+    expires_at: Option<Instant>,
+}
+
+pub(super) async fn list(State(app): State<App>) -> Response {
+    let policy = app.limiter().policy();
+    let modes = app.limiter().modes();
+    let mode_of = |rule: &Rule| modes.iter().find(|mode| mode.rule() == rule.name());
+    let rules = policy.rules().filter_map(|rule| Some(RuleAnswer::of(rule, mode_of(rule)?)));
+    let gone = modes.iter().filter(|mode| mode.written().is_none());
+    let answer = Rules { rules: rules.collect(), without_rule: gone.map(ModeAnswer::of).collect() };
+    answer::json(&answer, answer::ANSWER_BYTES * (1 + answer.rules.len()))
+}
+
+pub(super) async fn set_mode(
+    State(app): State<App>,
+    path: Result<Path<String>, PathRejection>,
+    uri: Uri,
+    body: Body,
+) -> Result<Response, Problem> {
+    let rule = rule_in(path, &uri)?;
+    let body = body::read(body).await?;
+    let Object(fields): Object<ModeFields<'_>> = json::parse(&body)?;
+    let mode = Mode::named(&fields.mode.0).ok_or_else(|| Problem::in_field("mode", NO_MODE))?;
+    let expires_at = fields.expires_at.map(|Instant(instant)| instant);
+    Ok(written(&app.limiter().set_mode(&rule, mode, expires_at).await?))
+}
+
+/// The policy file's mode holds again.
+pub(super) async fn clear_mode(
+    State(app): State<App>,
+    path: Result<Path<String>, PathRejection>,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let rule = rule_in(path, &uri)?;
+    Ok(written(&app.limiter().clear_mode(&rule).await?))
+}
+
+/// Done, and which shards are still to learn of it.
+pub(super) fn written(written: &Written) -> Response {
+    let missed = written.missed().iter();
+    let missed = missed.map(|missed| MissedAnswer { shard: missed.shard(), why: missed.why() });
+    let answer = WrittenAnswer { result: "done", missed: missed.collect() };
+    answer::json(&answer, answer::ANSWER_BYTES)
+}
+
+/// Names hold slashes, so the rule is all before the last `/mode`.
+fn rule_in(path: Result<Path<String>, PathRejection>, uri: &Uri) -> Result<String, Problem> {
+    let rule = path.ok().and_then(|Path(path)| Some(path.strip_suffix("/mode")?.to_owned()));
+    rule.ok_or_else(|| Problem::no_such_path(uri.path(), PATHS))
+}
+
+impl<'p> RuleAnswer<'p> {
+    fn of(rule: &'p Rule, mode: &'p RuleMode) -> RuleAnswer<'p> {
+        RuleAnswer {
+            name: rule.name(),
+            domain: rule.domain(),
+            key: rule.key().collect(),
+            anchor: rule.anchor().map(Iterator::collect),
+            on_outage: rule.on_outage().name(),
+            mode: ModeAnswer::of(mode),
+            limits: (0..)
+                .zip(rule.limits())
+                .map(|(at, limit)| LimitAnswer::of(at, limit))
+                .collect(),
+        }
+    }
+}
+
+impl<'p> ModeAnswer<'p> {
+    fn of(mode: &'p RuleMode) -> ModeAnswer<'p> {
+        ModeAnswer {
+            rule: mode.rule(),
+            in_force: mode.in_force().name(),
+            written: mode.written().map(Mode::name),
+            runtime: mode.runtime().map(Mode::name),
+            expires_at: mode.expires_at().map(Instant),
+        }
+    }
+}
+
+impl<'p> LimitAnswer<'p> {
+    fn of(position: usize, limit: &'p Limit) -> LimitAnswer<'p> {
+        LimitAnswer {
+            name: limit.name().map_or_else(|| position.to_string(), str::to_owned),
+            algorithm: limit.algorithm().name(),
+            unit: limit.unit(),
+            capacity: limit.capacity(),
+            refill_ms: limit.refill().map(answer::ms_up),
+        }
+    }
+}
+
+const NO_MODE: &str = "no mode; write enforce, shadow or off";

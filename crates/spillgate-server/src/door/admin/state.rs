@@ -1,0 +1,66 @@
+//! How a rule stands for one subject, and setting that right by hand.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use hyper::Uri;
+
+use super::Problem;
+use super::rules::written;
+use super::subject::{Query, subject};
+use crate::app::App;
+use crate::door::http::json::{Named, Object, Text};
+use crate::door::http::question::{Attribute, CostField};
+use crate::door::http::{answer, body, json};
+
+#[derive(serde::Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"rule\": \"login\", \"subject\": {\"ip\": \"203.0.113.7\"}, \"give_back\": 1}"
+)]
+struct ChangeFields<'a> {
+    #[serde(borrow)]
+    rule: Text<'a>,
+    #[serde(borrow)]
+    subject: Named<'a, Attribute<'a>>,
+    #[serde(borrow)]
+    charge: Option<CostField<'a>>,
+    #[serde(borrow)]
+    give_back: Option<CostField<'a>>,
+}
+
+pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
+    let query = Query::of(&uri)?;
+    Ok(answer::to_one(&app.limiter().state(&query.rule, &query.subject).await?))
+}
+
+pub(super) async fn change(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+    let body = body::read(body).await?;
+    let Object(fields): Object<ChangeFields<'_>> = json::parse(&body)?;
+    let (rule, subject) = (&fields.rule.0, subject(&fields.subject));
+    let state = match (&fields.charge, &fields.give_back) {
+        (Some(cost), None) => app.limiter().charge(rule, &subject, cost.cost()).await?,
+        (None, Some(cost)) => app.limiter().give_back(rule, &subject, cost.cost()).await?,
+        (None, None) => return Err(Problem::in_field("charge", NOTHING_TO_DO)),
+        (Some(_), Some(_)) => return Err(Problem::in_field("give_back", ONE_OF_TWO)),
+    };
+    Ok(answer::to_one(&state))
+}
+
+/// One subject's state, or with `all=true` that of all.
+pub(super) async fn forget(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
+    let query = Query::of(&uri)?;
+    if query.all {
+        if query.subject.attributes().next().is_some() {
+            return Err(Problem::in_field("all", ALL_OR_ONE));
+        }
+        return Ok(written(&app.limiter().reset_rule(&query.rule).await?));
+    }
+    app.limiter().reset(&query.rule, &query.subject).await?;
+    Ok(written(&spillgate::Written::default()))
+}
+
+const NOTHING_TO_DO: &str = "missing; add \"charge\": 1 to take, or \"give_back\": 1 to return";
+const ONE_OF_TWO: &str = "charge is there too; send them one after the other";
+const ALL_OR_ONE: &str =
+    "attributes name one subject; leave them out to reset all, or leave out all";

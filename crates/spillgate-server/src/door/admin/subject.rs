@@ -1,0 +1,57 @@
+//! Whom an operator means: a rule and some attributes, in a query or in a body.
+
+use std::borrow::Cow;
+
+use hyper::Uri;
+use spillgate::{Request, Value};
+
+use super::Problem;
+use crate::door::http::json::Named;
+use crate::door::http::question::Attribute;
+
+/// `?rule=login&attr.ip=203.0.113.7`.
+pub(super) struct Query<'u> {
+    pub(super) rule: Cow<'u, str>,
+    pub(super) subject: Request<'u>,
+    /// `&all=true`: everybody, in so many words.
+    pub(super) all: bool,
+}
+
+impl<'u> Query<'u> {
+    pub(super) fn of(uri: &'u Uri) -> Result<Query<'u>, Problem> {
+        let (mut rule, mut all, mut subject) = (None, false, Request::new());
+        for (name, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
+            let again = match (name.as_ref(), name.strip_prefix("attr.")) {
+                (_, Some(attribute)) => {
+                    let again = subject.attribute(attribute).is_some();
+                    let value = Value::from(value.into_owned());
+                    subject = subject.with(attribute.to_owned(), value);
+                    again
+                }
+                ("rule", _) => rule.replace(value).is_some(),
+                ("all", _) => {
+                    all = value == "true";
+                    false
+                }
+                _ => return Err(Problem::in_field(&name, NO_SUCH_PARAMETER)),
+            };
+            if again {
+                return Err(Problem::in_field(&name, "given twice; give it once"));
+            }
+        }
+        let rule = rule.ok_or_else(|| Problem::in_field("rule", NO_RULE))?;
+        Ok(Query { rule, subject, all })
+    }
+}
+
+/// The attributes of a body as a subject.
+pub(super) fn subject<'a>(attributes: &'a Named<'_, Attribute<'_>>) -> Request<'a> {
+    let with = |subject: Request<'a>, (name, Attribute(value)): &'a (Cow<'_, str>, _)| {
+        subject.with(name.as_ref(), Value::from(value.as_ref()))
+    };
+    attributes.0.iter().fold(Request::new(), with)
+}
+
+const NO_SUCH_PARAMETER: &str =
+    "no such parameter; there are rule, attr.NAME for each attribute, and all";
+const NO_RULE: &str = "missing; add ?rule=NAME, and &attr.NAME=VALUE for each attribute of its key";

@@ -1,0 +1,121 @@
+//! The client's request as a proxy tells it, each part in the one spelling that rules match.
+
+use std::borrow::Cow;
+
+use axum::extract::Request;
+use hyper::header::{HOST, HeaderMap};
+use spillgate::normalised_path;
+
+use crate::config::Original;
+
+/// Method, host and target (path and query), as they were told.
+pub(super) struct Told<'r> {
+    pub(super) method: Option<&'r [u8]>,
+    pub(super) host: Option<&'r [u8]>,
+    pub(super) target: Option<&'r [u8]>,
+}
+
+impl<'r> Told<'r> {
+    /// By the one source that is believed.
+    pub(super) fn by(original: Original, request: &'r Request) -> Told<'r> {
+        let names = match original {
+            Original::XForwarded => X_FORWARDED,
+            Original::XOriginal => X_ORIGINAL,
+            Original::Request => return Told::by_itself(request),
+        };
+        let [method, host, target] = names.map(|name| last(request.headers(), name));
+        // A proxy behind another lists what it was told before what it says itself.
+        let last_of_list = |list: &'r [u8]| list.rsplit(|byte| *byte == b',').next();
+        Told { method: method.and_then(last_of_list), host: host.and_then(last_of_list), target }
+    }
+
+    fn by_itself(request: &'r Request) -> Told<'r> {
+        let target = request.uri().path_and_query().map(|target| target.as_str());
+        let target = target.and_then(|target| target.strip_prefix(OWN_PATH));
+        Told {
+            method: Some(request.method().as_str().as_bytes()),
+            host: last(request.headers(), HOST.as_str()),
+            target: target.map(str::as_bytes),
+        }
+    }
+}
+
+pub(super) fn upper_case(method: &[u8]) -> Vec<u8> {
+    method.trim_ascii().to_ascii_uppercase()
+}
+
+/// In lower case, without port and without the dot that ends a full name.
+pub(super) fn host(host: &[u8]) -> Vec<u8> {
+    let host = host.trim_ascii();
+    let is_end = |byte: &u8| if host.starts_with(b"[") { *byte == b']' } else { *byte == b':' };
+    let name = match host.iter().position(is_end) {
+        Some(end) if host[end] == b']' => &host[..=end],
+        Some(end) => &host[..end],
+        None => host,
+    };
+    name.strip_suffix(b".").unwrap_or(name).to_ascii_lowercase()
+}
+
+pub(super) fn path(target: &[u8]) -> String {
+    normalised_path(target).into_owned()
+}
+
+/// The wanted parameters that the target has; of a repeated one the first.
+pub(super) fn parameters(target: &[u8], wanted: &[String]) -> Vec<(String, String)> {
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let query = target.splitn(2, |byte| *byte == b'?').nth(1).unwrap_or_default();
+    let query = query.split(|byte| *byte == b'#').next().unwrap_or_default();
+    let mut found: Vec<(String, String)> = Vec::new();
+    for (name, value) in form_urlencoded::parse(query) {
+        let is_wanted = wanted.iter().any(|wanted| *wanted == name);
+        if is_wanted && !found.iter().any(|(known, _)| *known == name) {
+            found.push((name.into_owned(), Cow::into_owned(value)));
+        }
+    }
+    found
+}
+
+/// Of several lines the last is that of the nearest proxy.
+fn last<'r>(headers: &'r HeaderMap, name: &str) -> Option<&'r [u8]> {
+    headers.get_all(name).iter().next_back().map(|value| value.as_bytes())
+}
+
+const OWN_PATH: &str = "/v1/auth";
+const X_FORWARDED: [&str; 3] = ["x-forwarded-method", "x-forwarded-host", "x-forwarded-uri"];
+const X_ORIGINAL: [&str; 3] = ["x-original-method", "x-original-host", "x-original-uri"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_one_spelling() {
+        for (told, spelling) in [
+            ("example.org", "example.org"),
+            ("Example.ORG:8443", "example.org"),
+            ("example.org.", "example.org"),
+            ("example.org.:80", "example.org"),
+            (" example.org ", "example.org"),
+            ("[2001:DB8::1]:443", "[2001:db8::1]"),
+            ("[2001:db8::1", "[2001:db8::1"),
+            ("a:b:c", "a"),
+            ("", ""),
+            (":80", ""),
+        ] {
+            assert_eq!(host(told.as_bytes()), spelling.as_bytes(), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn of_a_repeated_parameter_the_first_counts_however_it_is_written() {
+        let wanted = ["key".to_owned(), "b c".to_owned()];
+        let found = |target: &str| parameters(target.as_bytes(), &wanted);
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(found("/x?key=1&key=2"), [pair("key", "1")]);
+        assert_eq!(found("/x?%6Bey=a+b%20c&b%20c="), [pair("key", "a b c"), pair("b c", "")]);
+        assert_eq!(found("/x?other=1#?key=2"), []);
+        assert_eq!(found("/x"), []);
+    }
+}

@@ -1,0 +1,132 @@
+//! The gRPC door: Envoy's rate limit service, version 3, with the standard health and reflection
+//! services beside it.
+//!
+//! Envoy admits whatever is answered with an error. So nothing that a client of Envoy controls is
+//! one here: only what its operator got wrong is, and an outage where the operator wants to leave
+//! it to Envoy.
+
+use std::time::Duration;
+
+use axum::Router;
+use spillgate::{HeaderStyle, Part, Refusal, RefusalKind};
+use tonic::service::Routes;
+use tonic::{Request, Response, Status};
+
+use crate::app::App;
+
+mod answer;
+mod connection;
+mod health;
+mod question;
+#[rustfmt::skip]
+#[allow(clippy::all, missing_docs, unreachable_pub, reason = "generated; see proto/README.md")]
+#[path = "envoy/proto/all.rs"]
+mod proto;
+
+pub(crate) use connection::Grpc;
+pub(crate) use health::Health;
+use proto::envoy::service::ratelimit::v3 as rls;
+use rls::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
+
+/// What the operator chose.
+#[derive(Clone, Copy)]
+pub(crate) struct Choices {
+    /// How long the store may take at most.
+    pub(crate) timeout: Duration,
+    pub(crate) domains: Domains,
+    pub(crate) on_outage_deny: OnOutageDeny,
+    pub(crate) headers: HeaderStyle,
+}
+
+impl Default for Choices {
+    fn default() -> Self {
+        Choices {
+            timeout: TIMEOUT,
+            domains: Domains::default(),
+            on_outage_deny: OnOutageDeny::default(),
+            headers: HeaderStyle::default(),
+        }
+    }
+}
+
+/// Which domains are answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Domains {
+    /// Any; what no rule is for is allowed.
+    #[default]
+    Open,
+    /// Those that some rule is for: another one is a slip in Envoy's configuration.
+    Known,
+}
+
+/// How Envoy is told that a rule refuses because the store is out of reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum OnOutageDeny {
+    /// As a refusal: nothing passes.
+    #[default]
+    OverLimit,
+    /// As an error: Envoy's `failure_mode_deny` decides.
+    Unavailable,
+}
+
+/// The door's services.
+pub(crate) fn routes(app: App, choices: Choices, health: &Health) -> Router {
+    let envoy = RateLimitServiceServer::new(Envoy { app, choices })
+        .max_decoding_message_size(MESSAGE_MAX)
+        .max_encoding_message_size(MESSAGE_MAX);
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(REFLECTED)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let built = "the committed descriptors are whole, as a test sees";
+    Routes::new(envoy)
+        .add_service(health.service())
+        .add_service(reflection().build_v1().expect(built))
+        .add_service(reflection().build_v1alpha().expect(built))
+        .into_axum_router()
+}
+
+/// The service of that name.
+struct Envoy {
+    app: App,
+    choices: Choices,
+}
+
+#[tonic::async_trait]
+impl RateLimitService for Envoy {
+    async fn should_rate_limit(
+        &self,
+        request: Request<rls::RateLimitRequest>,
+    ) -> Result<Response<rls::RateLimitResponse>, Status> {
+        let within = question::patience(request.metadata(), self.choices.timeout);
+        let request = request.get_ref();
+        let domain = question::domain(request);
+        if self.choices.domains == Domains::Known && !self.app.has_domain(domain) {
+            return Err(Status::not_found(format!(
+                "no rule is for the domain {domain:?}, and server.domains is \"known\"; correct the \
+                 domain in Envoy's filter, or write a rule for it"
+            )));
+        }
+        let parts: Vec<Part<'_>> = question::parts(request)?;
+        let combined = self.app.check_all(&parts, within).await;
+        let refusal = Refusal::of(combined.whole());
+        let by_outage = refusal.is_some_and(|refusal| refusal.kind() == RefusalKind::Outage);
+        if by_outage && self.choices.on_outage_deny == OnOutageDeny::Unavailable {
+            return Err(Status::unavailable(
+                "the store is out of reach, and a rule says on_outage = \"deny\"",
+            ));
+        }
+        Ok(Response::new(answer::to(&combined, self.choices.headers)))
+    }
+}
+
+/// Envoy waits 20 ms for us unless told otherwise, and the ways there and back take some of it.
+const TIMEOUT: Duration = Duration::from_millis(15);
+
+/// What a message may have. The values in it are headers of Envoy's clients, of which Envoy takes
+/// 60 KiB unless told otherwise, each perhaps in several descriptors; a longer message is an error.
+const MESSAGE_MAX: usize = 1024 * 1024;
+
+/// The files of `proto/`, as reflection tells them.
+const REFLECTED: &[u8] = include_bytes!("envoy/proto/reflected.bin");

@@ -1,0 +1,148 @@
+//! From a decision to Envoy's response: a status for every descriptor, and on refusals what the
+//! client is told.
+
+use std::time::Duration;
+
+use axum::http::{HeaderMap, StatusCode};
+use spillgate::{
+    Algorithm, Combined, Decision, HeaderStyle, Limit, Refusal, TierDecision, Verdict,
+};
+
+use super::proto::envoy::config::core::v3::HeaderValue;
+use super::rls::RateLimitResponse;
+use super::rls::rate_limit_response::rate_limit::Unit;
+use super::rls::rate_limit_response::{Code, DescriptorStatus, RateLimit};
+
+pub(super) fn to(combined: &Combined, style: HeaderStyle) -> RateLimitResponse {
+    let whole = combined.whole();
+    let mut headers = HeaderMap::new();
+    whole.write_headers(style, &mut headers);
+    let mut response = RateLimitResponse {
+        overall_code: code(whole.allowed()).into(),
+        statuses: combined.parts().iter().map(status).collect(),
+        response_headers_to_add: headers.iter().filter_map(header).collect(),
+        ..RateLimitResponse::default()
+    };
+    if let Some(refusal) = Refusal::of(whole) {
+        // What Envoy sends unless it is told otherwise, whatever the reason.
+        response.raw_body = refusal.body_for(StatusCode::TOO_MANY_REQUESTS).into_bytes();
+        let mut add = |key: &str, value: &str| {
+            response.response_headers_to_add.push(named(key, value));
+        };
+        add("content-type", "application/problem+json");
+        if whole.degraded() {
+            add("x-spillgate-source", whole.source().name());
+        }
+    }
+    response
+}
+
+/// How one descriptor stands. Rules that only watch are no part of it.
+fn status(part: &Decision) -> DescriptorStatus {
+    let refuses = |tier: TierDecision<'_>| !tier.shadow() && tier.verdict() != Verdict::Allowed;
+    let ok = !part.tiers().any(refuses);
+    let mut status = DescriptorStatus { code: code(ok).into(), ..DescriptorStatus::default() };
+    let Some(tier) = part.top() else { return status };
+    let Some(capacity) = tier.capacity() else {
+        status.limit_remaining = u32::MAX;
+        return status;
+    };
+    let wait = if ok { tier.reset_after() } else { tier.retry_after() };
+    // A slot may be released at any time.
+    let known = wait.filter(|_| tier.algorithm() != Algorithm::Concurrency);
+    status.duration_until_reset = known.map(whole_seconds);
+    // Without numbers Envoy is told of no limit, and tells its clients of none.
+    let Some(remaining) = tier.remaining() else { return status };
+    status.limit_remaining = saturated(remaining);
+    status.current_limit = Some(RateLimit {
+        name: name(part, &tier),
+        requests_per_unit: saturated(capacity),
+        unit: unit(tier.definition()).into(),
+    });
+    status
+}
+
+/// The rule, and the limit where the rule has several.
+fn name(part: &Decision, tier: &TierDecision<'_>) -> String {
+    let rule = tier.rule().unwrap_or_default();
+    let of_rule = part.tiers().filter(|other| other.rule() == Some(rule)).count();
+    if of_rule > 1 { format!("{rule}/{}", tier.limit()) } else { rule.to_owned() }
+}
+
+/// The unit in which the whole capacity comes back, if Envoy has one for that; calendar windows are
+/// as long as they are. Else unknown, and Envoy tells its clients the capacity alone.
+fn unit(limit: &Limit) -> Unit {
+    let Some(window) = limit.window() else { return Unit::Unknown };
+    let is = |days: u64| window == DAY * days as u32;
+    let hours = window.as_secs() / 3_600;
+    let calendar = limit.algorithm() == Algorithm::FixedWindow;
+    // An hour more where clocks are put back.
+    let is_calendar = |days: u64| calendar && (24 * days..=24 * days + 1).contains(&hours);
+    match window {
+        SECOND => Unit::Second,
+        MINUTE => Unit::Minute,
+        HOUR => Unit::Hour,
+        _ if is(1) || is_calendar(1) => Unit::Day,
+        _ if is(7) || is_calendar(7) => Unit::Week,
+        _ if is(30) || is_calendar(31) => Unit::Month,
+        _ if is(365) || is_calendar(366) => Unit::Year,
+        _ => Unit::Unknown,
+    }
+}
+
+fn code(ok: bool) -> Code {
+    if ok { Code::Ok } else { Code::OverLimit }
+}
+
+fn header(
+    (name, value): (&axum::http::HeaderName, &axum::http::HeaderValue),
+) -> Option<HeaderValue> {
+    Some(named(name.as_str(), value.to_str().ok()?))
+}
+
+fn named(key: &str, value: &str) -> HeaderValue {
+    HeaderValue { key: key.to_owned(), value: value.to_owned(), ..HeaderValue::default() }
+}
+
+/// Up: Envoy cuts fractions off, and who comes back too early is refused again.
+fn whole_seconds(duration: Duration) -> prost_types::Duration {
+    let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
+    prost_types::Duration { seconds: seconds.try_into().unwrap_or(i64::MAX), nanos: 0 }
+}
+
+fn saturated(number: u64) -> u32 {
+    number.try_into().unwrap_or(u32::MAX)
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(86_400);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spillgate::LimitSpec;
+
+    #[test]
+    fn a_unit_is_named_only_where_the_capacity_comes_back_in_it() {
+        let window = |quota: &str| LimitSpec::new(quota).algorithm("fixed-window");
+        for (limit, expected) in [
+            (LimitSpec::new("10/second"), Unit::Second),
+            (LimitSpec::new("10/60s"), Unit::Minute),
+            (LimitSpec::new("10/second").burst(600), Unit::Minute),
+            (LimitSpec::new("10/second").burst(20), Unit::Unknown),
+            (LimitSpec::new("10/90s"), Unit::Unknown),
+            (LimitSpec::new("10/month"), Unit::Month),
+            (LimitSpec::new("10/366d"), Unit::Unknown),
+            (window("10/hour"), Unit::Hour),
+            (window("10/day").time_zone("Europe/Berlin"), Unit::Day),
+            (window("10/week"), Unit::Week),
+            (window("10/month"), Unit::Month),
+            (window("10/year"), Unit::Year),
+            (LimitSpec::new("10").algorithm("concurrency").hold("30s"), Unit::Unknown),
+        ] {
+            assert_eq!(unit(&limit.build().unwrap()), expected, "{limit:?}");
+        }
+    }
+}

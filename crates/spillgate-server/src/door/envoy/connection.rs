@@ -1,0 +1,109 @@
+//! HTTP/2 over one connection, with a bound on everything that a peer may ask for, and a way to
+//! leave that loses no call.
+
+use std::convert::Infallible;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http2;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::time::sleep;
+use tonic::Status;
+
+use crate::door::{Connection, Protocol, Stage, Token};
+
+/// gRPC that is answered by routes, for callers who show the token if there is one. Health is told
+/// to everybody: what probes it has no token to show.
+#[derive(Clone)]
+pub(crate) struct Grpc {
+    routes: TowerToHyperService<Router>,
+    token: Option<Token>,
+}
+
+impl Grpc {
+    pub(crate) fn new(routes: Router, token: Option<Token>) -> Grpc {
+        Grpc { routes: TowerToHyperService::new(routes), token }
+    }
+}
+
+impl Protocol for Grpc {
+    async fn serve(self, connection: Connection) {
+        let mut closing = connection.stage();
+        let Grpc { routes, token } = self;
+        // A call whose caller resets it is dropped where it waits, before the store is asked.
+        let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+            let known = token.as_ref().is_none_or(|token| token.is_in(request.headers()));
+            let answer =
+                (known || request.uri().path().starts_with(HEALTH)).then(|| routes.call(request));
+            async move {
+                match answer {
+                    Some(answer) => answer.await,
+                    None => Ok::<_, Infallible>(no_token().into_http()),
+                }
+            }
+        });
+        let mut connection = pin!(
+            http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .max_concurrent_streams(STREAMS_MAX)
+                .max_header_list_size(HEADERS_MAX)
+                .max_pending_accept_reset_streams(RESETS_MAX)
+                .max_local_error_reset_streams(RESETS_MAX)
+                .max_send_buf_size(SEND_BUFFER_MAX)
+                .keep_alive_interval(PING)
+                .keep_alive_timeout(PONG)
+                .serve_connection(TokioIo::new(connection), service)
+        );
+        // What ends a connection early (a client that left, a time-out) concerns nobody else.
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            () = sleep(age()) => {}
+            _ = closing.wait_for(|stage| *stage == Stage::Closing) => {}
+        }
+        // The peer is told to call elsewhere from now on; what it has sent is answered.
+        connection.as_mut().graceful_shutdown();
+        let _ = connection.await;
+    }
+}
+
+fn no_token() -> Status {
+    Status::unauthenticated(
+        "this door wants a token: send the metadata `authorization: Bearer …` with what \
+         data_token_file holds",
+    )
+}
+
+/// How old a connection gets, a tenth more or less, so that a fleet does not come back at once.
+fn age() -> Duration {
+    let random = RandomState::new().hash_one(());
+    let spread = AGE / 5;
+    AGE - spread / 2 + spread * (random % 1_000) as u32 / 1_000
+}
+
+const HEALTH: &str = "/grpc.health.v1.Health/";
+
+/// Callers pick a server when they connect: those that never do again would not see new ones.
+const AGE: Duration = Duration::from_secs(30 * 60);
+
+/// Calls at once on one connection. A proxy's worker has fewer, and opens another connection.
+const STREAMS_MAX: u32 = 256;
+
+/// A call's metadata are a dozen short lines.
+const HEADERS_MAX: u32 = 16 * 1024;
+
+/// Calls that were reset before they were looked at, and by us for errors of the peer: a peer that
+/// makes more of them floods.
+const RESETS_MAX: usize = 64;
+
+/// What waits to be sent on one call.
+const SEND_BUFFER_MAX: usize = 64 * 1024;
+
+/// A peer that is silent for so long is asked for a sign of life …
+const PING: Duration = Duration::from_secs(60);
+
+/// … and cut if it gives none.
+const PONG: Duration = Duration::from_secs(20);

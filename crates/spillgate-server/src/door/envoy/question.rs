@@ -1,0 +1,161 @@
+//! From Envoy's request to what is asked of the limiter.
+
+use std::time::Duration;
+
+use spillgate::{Limit, LimitSpec, Part, Request};
+use tonic::Status;
+use tonic::metadata::MetadataMap;
+
+use super::proto::envoy::extensions::common::ratelimit::v3 as common;
+use super::proto::envoy::r#type::v3::RateLimitUnit;
+use super::rls::RateLimitRequest;
+use common::RateLimitDescriptor;
+use common::rate_limit_descriptor::{Entry, RateLimitOverride};
+
+/// The domain; an empty one, which Envoy does not send, is that of rules without one.
+pub(super) fn domain(request: &RateLimitRequest) -> &str {
+    if request.domain.is_empty() { "default" } else { &request.domain }
+}
+
+/// Each descriptor, to be matched by itself. Too many of them, or of entries, are what Envoy's
+/// operator wrote and no client can bring about: that is an error.
+pub(super) fn parts(request: &RateLimitRequest) -> Result<Vec<Part<'_>>, Status> {
+    let too_many = |what: &str, count: usize, max: usize| {
+        Status::invalid_argument(format!("{count} {what}, and there may be {max}; leave some out"))
+    };
+    let descriptors = &request.descriptors;
+    if descriptors.len() > DESCRIPTORS_MAX {
+        return Err(too_many("descriptors", descriptors.len(), DESCRIPTORS_MAX));
+    }
+    let most = descriptors.iter().map(|descriptor| descriptor.entries.len()).max();
+    if let Some(count) = most.filter(|count| *count > ENTRIES_MAX) {
+        return Err(too_many("entries in a descriptor", count, ENTRIES_MAX));
+    }
+    Ok(descriptors.iter().map(|descriptor| part(request, descriptor)).collect())
+}
+
+/// How long the store may take: a part of what the caller waits, so that the answer still arrives.
+pub(super) fn patience(metadata: &MetadataMap, most: Duration) -> Duration {
+    let waits = metadata.get("grpc-timeout").and_then(|timeout| timeout.to_str().ok());
+    let waits = waits.and_then(duration);
+    waits.map_or(most, |waits| (waits.saturating_mul(3) / 4).min(most))
+}
+
+fn part<'a>(request: &'a RateLimitRequest, descriptor: &'a RateLimitDescriptor) -> Part<'a> {
+    let attributes = attributes(&descriptor.entries);
+    let names: Vec<&str> = attributes.attributes().map(|(name, _)| name).collect();
+    let names = names.join(",");
+    let attributes = attributes.with(ENTRIES, names);
+    let of_request = match request.hits_addend {
+        0 => 1,
+        addend => u64::from(addend),
+    };
+    let cost = descriptor.hits_addend.unwrap_or(of_request);
+    let part = Part::new(attributes.in_domain(domain(request)).costing(cost));
+    let part = match descriptor.limit.as_ref().and_then(limit) {
+        Some(limit) => part.limited_to(limit),
+        None => part,
+    };
+    if descriptor.is_negative_hits { part.giving_back() } else { part }
+}
+
+/// Entries are attributes; of several with one key the second is `key.2`, and so on.
+fn attributes(entries: &[Entry]) -> Request<'_> {
+    entries.iter().fold(Request::new(), |request, Entry { key, value }| {
+        if request.attribute(key).is_none() {
+            return request.with(key, value.as_slice());
+        }
+        let numbered = (2..).map(|number| format!("{key}.{number}"));
+        let mut free = numbered.filter(|name| request.attribute(name).is_none());
+        let name = free.next().expect("there are more numbers than entries");
+        request.with(name, value.as_slice())
+    })
+}
+
+/// The limit that a descriptor brings along; one that could never be below a rule's is none.
+fn limit(limit: &RateLimitOverride) -> Option<Limit> {
+    let unit = match limit.unit() {
+        RateLimitUnit::Unknown => return None,
+        RateLimitUnit::Second => "second",
+        RateLimitUnit::Minute => "minute",
+        RateLimitUnit::Hour => "hour",
+        RateLimitUnit::Day => "day",
+        RateLimitUnit::Month => "month",
+        RateLimitUnit::Year => "year",
+    };
+    match limit.requests_per_unit {
+        0 => Some(Limit::none()),
+        count => LimitSpec::new(format!("{count}/{unit}")).build().ok(),
+    }
+}
+
+/// A duration as gRPC writes it: up to eight digits and a unit.
+fn duration(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let well_formed = (1..=8).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
+    let count: u64 = digits.parse().ok().filter(|_| well_formed)?;
+    match unit {
+        "H" => Some(Duration::from_secs(count * 3_600)),
+        "M" => Some(Duration::from_secs(count * 60)),
+        "S" => Some(Duration::from_secs(count)),
+        "m" => Some(Duration::from_millis(count)),
+        "u" => Some(Duration::from_micros(count)),
+        "n" => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
+}
+
+/// The attribute that lists the others, for rules that are for no others.
+const ENTRIES: &str = "envoy.entries";
+
+/// More than any proxy's configuration has for one route.
+const DESCRIPTORS_MAX: usize = 32;
+
+/// As many attributes as a request may have at the other doors.
+const ENTRIES_MAX: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(key: &str, value: &[u8]) -> Entry {
+        Entry { key: key.to_owned(), value: value.to_vec() }
+    }
+
+    #[test]
+    fn a_repeated_key_is_numbered_and_replaces_nothing() {
+        let entries = [
+            entry("a", b"1"),
+            entry("a", b"2"),
+            entry("a.2", b"3"),
+            entry("a", b"\xff"),
+            entry("b", b""),
+        ];
+        let request = attributes(&entries);
+        let named: Vec<_> = request.attributes().collect();
+        let expected: [(&str, &[u8]); 5] =
+            [("a", b"1"), ("a.2", b"2"), ("a.2.2", b"3"), ("a.3", b"\xff"), ("b", b"")];
+        assert_eq!(named, expected);
+    }
+
+    #[test]
+    fn the_store_gets_three_quarters_of_what_the_caller_waits_within_a_bound() {
+        let most = Duration::from_millis(15);
+        let patience_of = |timeout: &'static str| {
+            let mut metadata = MetadataMap::new();
+            metadata.insert("grpc-timeout", timeout.parse().unwrap());
+            patience(&metadata, most)
+        };
+        assert_eq!(patience(&MetadataMap::new(), most), most);
+        assert_eq!(patience_of("8m"), Duration::from_millis(6));
+        assert_eq!(patience_of("8000u"), Duration::from_millis(6));
+        assert_eq!(patience_of("8000000n"), Duration::from_millis(6));
+        assert_eq!(patience_of("0m"), Duration::ZERO);
+        for long in ["20m", "1S", "1M", "99999999H"] {
+            assert_eq!(patience_of(long), most, "{long}");
+        }
+        for nonsense in ["", "m", "5", "-5m", "+5m", "123456789m", "5x"] {
+            assert_eq!(patience_of(nonsense), most, "{nonsense:?}");
+        }
+    }
+}

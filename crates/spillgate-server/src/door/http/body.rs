@@ -1,0 +1,45 @@
+//! Bodies, read up to a bound and within a time.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use tokio::time::timeout;
+
+use super::problem::Problem;
+
+/// All of it, or why not.
+pub(in crate::door) async fn read(mut body: Body) -> Result<Bytes, Problem> {
+    match timeout(BODY_TIMEOUT, Limited::new(&mut body, BODY_MAX).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            discard(body).await;
+            Err(Problem::too_large(BODY_MAX))
+        }
+        Ok(Err(_)) => Err(Problem::broken_off()),
+        Err(_) => Err(Problem::too_slow(BODY_TIMEOUT)),
+    }
+}
+
+/// Most clients read no answer before all is sent; closing in front of them would hide it.
+async fn discard(mut body: Body) {
+    let mut discarded = 0;
+    let rest = async {
+        while discarded < DISCARDED_MAX
+            && let Some(Ok(frame)) = body.frame().await
+        {
+            discarded += frame.data_ref().map_or(0, Bytes::len);
+        }
+    };
+    // Too slow, too long or broken off: the problem is answered all the same.
+    let _ = timeout(BODY_TIMEOUT, rest).await;
+}
+
+/// A batch of 1,000 checks with long attributes; what needs more is split by the caller.
+const BODY_MAX: usize = 1024 * 1024;
+
+/// Bodies are small and sent with their heads; a caller that takes longer is stuck.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What of an overlong body is read for politeness' sake.
+const DISCARDED_MAX: usize = 16 * BODY_MAX;

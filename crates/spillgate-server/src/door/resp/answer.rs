@@ -1,0 +1,94 @@
+//! Decisions as replies: five fields each, in the order that the command's clients know.
+
+use std::time::Duration;
+
+use spillgate::{Decision, Verdict};
+
+use super::reply::Replies;
+
+/// The form of an answer, and what of the question it needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Answer {
+    /// `[limited, limit, remaining, retry_after, reset_after]`, as redis-cell.
+    Cell(Throttled),
+    /// `[allowed, limit, remaining, reset_after, retry_after]`, as throttlecrab.
+    Crab(Throttled),
+    /// `[verdict, remaining, retry_after_ms, reset_after_ms, rule]`
+    Check,
+}
+
+/// What was asked about a limit that came with the question.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Throttled {
+    pub(super) capacity: u64,
+    pub(super) quantity: u64,
+}
+
+impl Answer {
+    pub(super) fn write(self, decision: &Decision, replies: &mut Replies) {
+        replies.array(5);
+        match self {
+            Answer::Cell(asked) => {
+                let passes = asked.passes(decision);
+                let wait = decision.retry_after().filter(|_| !passes);
+                replies.number(u64::from(!passes));
+                replies.number(asked.capacity);
+                replies.number_or_unknown(decision.remaining());
+                replies.number_or_unknown(wait.map(seconds_up));
+                replies.number_or_unknown(decision.reset_after().map(seconds_up));
+            }
+            Answer::Crab(asked) => {
+                let passes = asked.passes(decision);
+                let wait = if passes { Some(Duration::ZERO) } else { decision.retry_after() };
+                replies.number(u64::from(passes));
+                replies.number(asked.capacity);
+                replies.number_or_unknown(decision.remaining());
+                replies.number_or_unknown(decision.reset_after().map(seconds_up));
+                replies.number_or_unknown(wait.map(seconds_up));
+            }
+            Answer::Check => {
+                replies.number(match decision.verdict() {
+                    Verdict::Allowed => 0,
+                    Verdict::Denied => 1,
+                    Verdict::Never => 2,
+                });
+                replies.number_or_unknown(decision.remaining());
+                replies.number_or_unknown(decision.retry_after().map(ms_up));
+                replies.number_or_unknown(decision.reset_after().map(ms_up));
+                match decision.rule() {
+                    Some(rule) => replies.string(rule.as_bytes()),
+                    None => replies.nothing(),
+                }
+            }
+        }
+    }
+}
+
+impl Throttled {
+    /// Nothing is never too much, though a decision about it says what one more would be told.
+    fn passes(self, decision: &Decision) -> bool {
+        decision.allowed() || self.quantity == 0
+    }
+}
+
+/// Rounded up: whoever comes back after that long is not too early.
+fn seconds_up(duration: Duration) -> u64 {
+    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
+fn ms_up(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_rounded_up() {
+        for (us, seconds, ms) in [(0, 0, 0), (1, 1, 1), (1_000, 1, 1), (1_000_001, 2, 1_001)] {
+            let wait = Duration::from_micros(us);
+            assert_eq!((seconds_up(wait), ms_up(wait)), (seconds, ms), "{us} µs");
+        }
+    }
+}

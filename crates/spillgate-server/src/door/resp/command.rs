@@ -1,0 +1,325 @@
+//! The commands: their names, what each takes, and what a request means by them.
+
+use std::ops::RangeInclusive;
+
+use spillgate::Question;
+
+use super::answer::Answer;
+use super::question::{self, Asked, quoted};
+use super::reply::Version;
+
+/// What a request means.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a busy client's requests are nearly all questions, and a box would cost each an allocation"
+)]
+#[derive(Debug)]
+pub(super) enum Command<'a> {
+    Ask(Question<'a>, Answer),
+    Control(Control<'a>),
+}
+
+/// What is about the connection itself, or can be told without asking the app.
+#[derive(Debug)]
+pub(super) enum Control<'a> {
+    Auth(Credentials<'a>),
+    Client(Client<'a>),
+    Commands(Commands<'a>),
+    Echo(&'a [u8]),
+    Hello(Hello<'a>),
+    Info,
+    Ping(Option<&'a [u8]>),
+    Quit,
+    Reset,
+    Select,
+    /// An error reply, its code first.
+    Refused(String),
+    /// Someone who speaks HTTP: a web page can make a browser send it anywhere.
+    Http,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Credentials<'a> {
+    pub(super) user: &'a [u8],
+    pub(super) password: &'a [u8],
+}
+
+/// `CLIENT …`
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Client<'a> {
+    Id,
+    Name,
+    SetName(&'a [u8]),
+    /// Wishes that change nothing here.
+    Noted,
+}
+
+/// `COMMAND …`
+#[derive(Debug)]
+pub(super) enum Commands<'a> {
+    All,
+    Count,
+    Docs,
+    Named(Vec<&'a [u8]>),
+}
+
+/// `HELLO [version [AUTH user password] [SETNAME name]]`
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Hello<'a> {
+    pub(super) version: Option<Version>,
+    pub(super) credentials: Option<Credentials<'a>>,
+    pub(super) name: Option<&'a [u8]>,
+}
+
+impl<'a> Command<'a> {
+    /// What a request of at least a name means.
+    pub(super) fn of(request: &[&'a [u8]]) -> Command<'a> {
+        let (name, arguments) = (request[0], &request[1..]);
+        let Some(entry) = entry(name) else { return Command::Control(stranger(name)) };
+        if !entry.takes.contains(&arguments.len()) {
+            let Entry { name, usage, .. } = entry;
+            return refused(format!(
+                "ERR wrong number of arguments for {name}; write {name} {usage}"
+            ));
+        }
+        let read = match entry.read {
+            Read::Ask(ask) => {
+                ask(arguments).map(|(question, answer)| Command::Ask(question, answer))
+            }
+            Read::Control(control) => control(arguments).map(Command::Control),
+        };
+        read.unwrap_or_else(|why| refused(format!("ERR {} {why}", entry.name)))
+    }
+}
+
+impl Control<'_> {
+    /// Whether it may change how the requests after it are taken.
+    pub(super) fn ends_batch(&self) -> bool {
+        matches!(
+            self,
+            Control::Auth(_)
+                | Control::Hello(_)
+                | Control::Http
+                | Control::Quit
+                | Control::Reset
+                | Control::Select
+        )
+    }
+
+    /// Whether it is for those who have not shown the password, too.
+    pub(super) fn is_for_all(&self) -> bool {
+        self.ends_batch() && !matches!(self, Control::Select) || matches!(self, Control::Ping(_))
+    }
+}
+
+/// One command, as `COMMAND` tells it.
+pub(super) struct Entry {
+    pub(super) name: &'static str,
+    usage: &'static str,
+    /// How many arguments.
+    takes: RangeInclusive<usize>,
+    read: Read,
+}
+
+enum Read {
+    Ask(for<'a> fn(&[&'a [u8]]) -> Asked<'a>),
+    Control(for<'a> fn(&[&'a [u8]]) -> Result<Control<'a>, String>),
+}
+
+impl Entry {
+    /// The name counted; negative if there may be more.
+    pub(super) fn arity(&self) -> i64 {
+        let least = *self.takes.start() as i64 + 1;
+        if self.takes.start() == self.takes.end() { least } else { -least }
+    }
+
+    /// Whether its first argument is a key.
+    pub(super) fn has_key(&self) -> bool {
+        self.usage.starts_with("key ")
+    }
+}
+
+/// The command of that name.
+pub(super) fn entry(name: &[u8]) -> Option<&'static Entry> {
+    ENTRIES.iter().find(|entry| entry.name.as_bytes().eq_ignore_ascii_case(name))
+}
+
+fn refused<'a>(message: String) -> Command<'a> {
+    Command::Control(Control::Refused(message))
+}
+
+/// A name that is no command's.
+fn stranger<'a>(name: &[u8]) -> Control<'a> {
+    let is = |known: &&str| name.eq_ignore_ascii_case(known.as_bytes());
+    if HTTP.iter().any(is) {
+        return Control::Http;
+    }
+    let name_of_later = LATER.iter().find(|known| is(known));
+    Control::Refused(match name_of_later {
+        Some(name) => format!("ERR {name} is not in this version yet; ask with SG.CHECK"),
+        None => {
+            let name = quoted(name);
+            format!("ERR unknown command {name}; ask with CL.THROTTLE, THROTTLE or SG.CHECK")
+        }
+    })
+}
+
+fn auth<'a>(arguments: &[&'a [u8]]) -> Result<Control<'a>, String> {
+    Ok(Control::Auth(match *arguments {
+        [password] => Credentials { user: USER, password },
+        [user, password] => Credentials { user, password },
+        _ => unreachable!("the table says how many it takes"),
+    }))
+}
+
+fn hello<'a>(arguments: &[&'a [u8]]) -> Result<Control<'a>, String> {
+    let mut hello = Hello::default();
+    let Some((version, mut options)) = arguments.split_first() else {
+        return Ok(Control::Hello(hello));
+    };
+    hello.version = Some(match *version {
+        b"2" => Version::Two,
+        b"3" => Version::Three,
+        other => {
+            let other = quoted(other);
+            return Ok(Control::Refused(format!(
+                "NOPROTO unsupported protocol version {other}; there are 2 and 3"
+            )));
+        }
+    });
+    while let Some((option, rest)) = options.split_first() {
+        options = match rest {
+            [user, password, rest @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
+                hello.credentials = Some(Credentials { user, password });
+                rest
+            }
+            [name, rest @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
+                hello.name = Some(printable(name)?);
+                rest
+            }
+            _ => {
+                let option = quoted(option);
+                return Err(format!("option {option}: write AUTH user password or SETNAME name"));
+            }
+        };
+    }
+    Ok(Control::Hello(hello))
+}
+
+fn client<'a>(arguments: &[&'a [u8]]) -> Result<Control<'a>, String> {
+    let (what, rest) = (arguments[0].to_ascii_uppercase(), &arguments[1..]);
+    Ok(Control::Client(match (what.as_slice(), rest) {
+        (b"ID", []) => Client::Id,
+        (b"GETNAME", []) => Client::Name,
+        (b"SETNAME", [name]) => Client::SetName(printable(name)?),
+        (b"SETINFO", [_, _]) | (b"NO-EVICT" | b"NO-TOUCH", [_]) => Client::Noted,
+        _ => {
+            let what = quoted(arguments[0]);
+            return Err(format!(
+                "{what}: there are ID, GETNAME, SETNAME name, SETINFO attribute value"
+            ));
+        }
+    }))
+}
+
+fn commands<'a>(arguments: &[&'a [u8]]) -> Result<Control<'a>, String> {
+    let Some((what, names)) = arguments.split_first() else {
+        return Ok(Control::Commands(Commands::All));
+    };
+    Ok(Control::Commands(match (what.to_ascii_uppercase().as_slice(), names) {
+        (b"COUNT", []) => Commands::Count,
+        (b"DOCS", _) => Commands::Docs,
+        (b"INFO", []) => Commands::All,
+        (b"INFO", names) => Commands::Named(names.to_vec()),
+        _ => return Err(format!("{}: there are COUNT, DOCS, INFO name …", quoted(what))),
+    }))
+}
+
+fn select<'a>(arguments: &[&'a [u8]]) -> Result<Control<'a>, String> {
+    match arguments {
+        [b"0"] => Ok(Control::Select),
+        _ => Err("index: there is one database, 0; tell callers apart by key or domain".to_owned()),
+    }
+}
+
+/// As a name of a connection.
+fn printable(name: &[u8]) -> Result<&[u8], String> {
+    let plain = name.len() <= NAME_MAX && name.iter().all(u8::is_ascii_graphic);
+    plain.then_some(name).ok_or_else(|| {
+        format!("name: {} has spaces, or more than {NAME_MAX} bytes; write one word", quoted(name))
+    })
+}
+
+/// Those that are asked most come first: a name is looked for from the top.
+pub(super) const ENTRIES: &[Entry] = &[
+    Entry {
+        name: "CL.THROTTLE",
+        usage: "key max_burst count period [quantity]",
+        takes: 4..=5,
+        read: Read::Ask(question::cl_throttle),
+    },
+    Entry {
+        name: "THROTTLE",
+        usage: "key max_burst count period [quantity]",
+        takes: 4..=5,
+        read: Read::Ask(question::throttle_crab),
+    },
+    Entry {
+        name: "SG.CHECK",
+        usage: "domain cost [attribute value …], of 32 attributes at most",
+        takes: 2..=66,
+        read: Read::Ask(question::sg_check),
+    },
+    Entry {
+        name: "PING",
+        usage: "[message]",
+        takes: 0..=1,
+        read: Read::Control(|arguments| Ok(Control::Ping(arguments.first().copied()))),
+    },
+    Entry {
+        name: "ECHO",
+        usage: "message",
+        takes: 1..=1,
+        read: Read::Control(|arguments| Ok(Control::Echo(arguments[0]))),
+    },
+    Entry {
+        name: "HELLO",
+        usage: "[version [AUTH user password] [SETNAME name]]",
+        takes: 0..=6,
+        read: Read::Control(hello),
+    },
+    Entry { name: "AUTH", usage: "[user] password", takes: 1..=2, read: Read::Control(auth) },
+    Entry {
+        name: "CLIENT",
+        usage: "ID | GETNAME | SETNAME name | SETINFO attribute value",
+        takes: 1..=3,
+        read: Read::Control(client),
+    },
+    Entry {
+        name: "COMMAND",
+        usage: "[COUNT | DOCS | INFO name …]",
+        takes: 0..=64,
+        read: Read::Control(commands),
+    },
+    Entry { name: "SELECT", usage: "index", takes: 1..=1, read: Read::Control(select) },
+    Entry {
+        name: "INFO",
+        usage: "[section …]",
+        takes: 0..=64,
+        read: Read::Control(|_| Ok(Control::Info)),
+    },
+    Entry { name: "QUIT", usage: "", takes: 0..=0, read: Read::Control(|_| Ok(Control::Quit)) },
+    Entry { name: "RESET", usage: "", takes: 0..=0, read: Read::Control(|_| Ok(Control::Reset)) },
+];
+
+/// Designed but not built: said apart from misspelt ones.
+const LATER: &[&str] = &["SG.RESERVE", "SG.SETTLE", "SG.CANCEL", "SG.RELEASE", "SG.RENEW"];
+
+/// What the lines of an HTTP request begin with that a web page can have a browser send here.
+const HTTP: &[&str] = &["POST", "HOST:"];
+
+/// Who `AUTH password` is.
+pub(super) const USER: &[u8] = b"default";
+
+/// Of a connection: it is told to nobody but its client.
+const NAME_MAX: usize = 64;

@@ -1,0 +1,265 @@
+//! One client's connection: requests in, as many as have come at once, and all their answers out in
+//! one go. It reads nothing while its answers are not taken, so what it holds has a bound.
+
+use std::future::ready;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::watch;
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+
+use super::batch::{Batch, End, Entry};
+use super::received::Received;
+use super::reply::Replies;
+use super::session::{NOT_SHOWN, Next, Session};
+use crate::app::App;
+use crate::door::{Connection, Protocol, Stage, Token};
+
+/// The protocol of Redis, for callers who show the password if there is one.
+#[derive(Clone)]
+pub(crate) struct Resp {
+    app: App,
+    password: Option<Token>,
+    connections: Arc<AtomicU64>,
+}
+
+impl Resp {
+    pub(crate) fn new(app: App, password: Option<Token>) -> Resp {
+        Resp { app, password, connections: Arc::default() }
+    }
+
+    fn converse<S>(self, stream: S) -> Conversation<S> {
+        let id = 1 + self.connections.fetch_add(1, Ordering::Relaxed);
+        Conversation {
+            app: self.app,
+            stream,
+            session: Session::new(id, self.password),
+            received: Received::new(),
+            replies: Replies::default(),
+            patience: Patience::new(),
+        }
+    }
+}
+
+impl Protocol for Resp {
+    async fn serve(self, connection: Connection) {
+        let stage = connection.stage();
+        // A client that left, or does not take its answers, concerns nobody else.
+        let _ = self.converse(connection).hold(stage).await;
+    }
+}
+
+struct Conversation<S> {
+    app: App,
+    stream: S,
+    session: Session,
+    received: Received,
+    replies: Replies,
+    patience: Patience,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
+    /// Until the client leaves or is silent for too long, or the door closes.
+    async fn hold(mut self, stage: watch::Receiver<Stage>) -> io::Result<()> {
+        let mut until_closing = stage.clone();
+        // The sender lives as long as the door.
+        let mut closing =
+            pin!(async { drop(until_closing.wait_for(|stage| *stage == Stage::Closing).await) });
+        let mut leaving = false;
+        loop {
+            let between_requests = self.received.is_empty();
+            tokio::select! {
+                biased;
+                read = self.received.read(&mut self.stream) => if read? == 0 { return Ok(()) },
+                () = self.patience.tick() => {
+                    if self.patience.is_over(between_requests) {
+                        return Ok(());
+                    }
+                    self.received.give_memory_back();
+                    self.replies.give_memory_back();
+                    continue;
+                }
+                () = &mut closing, if between_requests => return Ok(()),
+                () = ready(()), if leaving && between_requests => return self.part().await,
+            }
+            if between_requests {
+                self.patience.renew();
+            }
+            if !self.received.is_enough() {
+                continue;
+            }
+            let next = self.answer().await?;
+            leaving = *stage.borrow() != Stage::Open;
+            if next == Next::Leave || *stage.borrow() == Stage::Closing {
+                return self.part().await;
+            }
+        }
+    }
+
+    /// Answers every request that is there as a whole.
+    async fn answer(&mut self) -> io::Result<Next> {
+        let mut answered = 0;
+        let mut wanted = 1;
+        let mut next = Next::Stay;
+        while next == Next::Stay {
+            let batch = Batch::of(&self.received.bytes()[answered..], self.session.asking());
+            let decisions = match batch.questions.as_slice() {
+                [] => Vec::new(),
+                questions => self.app.decide(questions).await,
+            };
+            let mut decisions = decisions.iter();
+            for entry in &batch.entries {
+                match entry {
+                    Entry::Answer(answer) => {
+                        let decision = decisions.next().expect("each question has its decision");
+                        answer.write(decision, &mut self.replies);
+                    }
+                    Entry::Control(control) => {
+                        next = self.session.obey(control, &mut self.replies);
+                    }
+                    Entry::Barred => self.replies.error(NOT_SHOWN),
+                }
+                if self.replies.bytes().len() >= REPLIES_MAX {
+                    send(&mut self.stream, &mut self.replies).await?;
+                }
+            }
+            answered += batch.length;
+            match batch.end {
+                End::Cut => {}
+                End::Partial { wanted: more } => {
+                    wanted = more;
+                    break;
+                }
+                End::Malformed(why) => {
+                    self.replies.error(&format!("ERR Protocol error: {why}"));
+                    next = Next::Leave;
+                }
+            }
+        }
+        send(&mut self.stream, &mut self.replies).await?;
+        self.received.keep_after(answered, wanted);
+        if answered > 0 {
+            self.patience.renew();
+        }
+        Ok(next)
+    }
+
+    /// The client has its answers, and that they are all. What it sends meanwhile is read and
+    /// dropped: closing in front of it would take back answers that are still on their way.
+    async fn part(mut self) -> io::Result<()> {
+        self.stream.shutdown().await?;
+        let mut dropped = [0; 1024];
+        let until_gone = async {
+            while self.stream.read(&mut dropped).await? > 0 {}
+            Ok(())
+        };
+        timeout(PARTING, until_gone).await.unwrap_or(Ok(()))
+    }
+}
+
+async fn send<S: AsyncWrite + Unpin>(stream: &mut S, replies: &mut Replies) -> io::Result<()> {
+    stream.write_all(replies.bytes()).await?;
+    stream.flush().await?;
+    replies.clear();
+    Ok(())
+}
+
+/// How long a client may say nothing, told in ticks so that no request costs a timer.
+struct Patience {
+    ticks: Interval,
+    passed: u32,
+}
+
+impl Patience {
+    fn new() -> Patience {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Patience { ticks, passed: 0 }
+    }
+
+    async fn tick(&mut self) {
+        self.ticks.tick().await;
+        self.passed += 1;
+    }
+
+    fn renew(&mut self) {
+        self.passed = 0;
+    }
+
+    fn is_over(&self, between_requests: bool) -> bool {
+        self.passed > if between_requests { IDLE_TICKS } else { REQUEST_TICKS }
+    }
+}
+
+/// Replies that are gathered before they are sent: those of a batch of checks.
+const REPLIES_MAX: usize = 64 * 1024;
+
+/// A connection is looked at so often.
+const TICK: Duration = Duration::from_secs(15);
+
+/// Ten minutes: pools of common clients keep connections that long, and lose one on its next use.
+const IDLE_TICKS: u32 = 40;
+
+/// Half a minute for the rest of a request that has begun: it is sent in one go.
+const REQUEST_TICKS: u32 = 2;
+
+/// For the client to take its last answers.
+const PARTING: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use spillgate::Policy;
+    use tokio::io::{DuplexStream, duplex};
+
+    use super::*;
+    use crate::config::Store;
+
+    /// The client's end of a connection that is held until the server lets go.
+    async fn client() -> (DuplexStream, impl Future<Output = io::Result<()>>) {
+        let app = App::open(&Store::default(), Policy::default()).await.unwrap();
+        let (client, server) = duplex(1024);
+        let (stage, stages) = watch::channel(Stage::Open);
+        let held = async move {
+            let held = Resp::new(app, None).converse(server).hold(stages).await;
+            drop(stage);
+            held
+        };
+        (client, held)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_client_is_kept_for_ten_minutes_and_no_longer() {
+        let (client, held) = client().await;
+        let mut held = pin!(held);
+        assert!(timeout(Duration::from_secs(595), &mut held).await.is_err());
+        assert!(timeout(Duration::from_secs(30), &mut held).await.is_ok());
+        drop(client);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_asks_now_and_then_is_kept() {
+        let (mut client, held) = client().await;
+        let held = tokio::spawn(held);
+        for _ in 0..5 {
+            client.write_all(b"PING\r\n").await.unwrap();
+            let mut said = [0; 7];
+            client.read_exact(&mut said).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(590)).await;
+        }
+        assert!(!held.is_finished());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn half_a_request_is_waited_for_half_a_minute() {
+        let (mut client, held) = client().await;
+        let mut held = pin!(held);
+        client.write_all(b"*1\r\n$4\r\nPI").await.unwrap();
+        assert!(timeout(Duration::from_secs(25), &mut held).await.is_err());
+        client.write_all(b"N").await.unwrap();
+        assert!(timeout(Duration::from_secs(35), &mut held).await.is_ok());
+    }
+}

@@ -1,0 +1,344 @@
+//! Requests in the protocol of Redis: an array of strings, or words on one line. Pure: bytes in,
+//! slices of them out. No declared length makes it take memory.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+/// What stands at the front of the bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Frame<'a> {
+    /// A request, and the bytes it took. Without arguments it asks nothing, as an empty line does.
+    Whole { arguments: Arguments<'a>, length: usize },
+    /// The beginning of a request, which cannot be whole before there are so many bytes.
+    Partial { wanted: usize },
+}
+
+/// The name of a command and what follows it; most have no more than eight.
+pub(super) type Arguments<'a> = SmallVec<[&'a [u8]; 8]>;
+
+/// Bytes that are no request and cannot become one: nothing after them makes sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Malformed(&'static str);
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// Reads the request that the bytes begin with.
+pub(super) fn decode(bytes: &[u8]) -> Result<Frame<'_>, Malformed> {
+    let mut reader = Reader { bytes, at: 0 };
+    let read = match bytes.first() {
+        None => Err(Stop::Partial { wanted: 1 }),
+        Some(b'*') => reader.array(),
+        Some(_) => reader.line(),
+    };
+    match read {
+        Ok(arguments) => Ok(Frame::Whole { arguments, length: reader.at }),
+        Err(Stop::Partial { wanted }) => Ok(Frame::Partial { wanted }),
+        Err(Stop::Malformed(why)) => Err(Malformed(why)),
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+/// Why there is no request to read.
+enum Stop {
+    Partial { wanted: usize },
+    Malformed(&'static str),
+}
+
+impl<'a> Reader<'a> {
+    /// `*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n`
+    fn array(&mut self) -> Result<Arguments<'a>, Stop> {
+        let count = self.length(0)?.unwrap_or(0);
+        if count > ARGUMENTS_MAX {
+            return Err(Stop::Malformed(TOO_MANY));
+        }
+        let mut arguments = Arguments::new();
+        for left in (0..count).rev() {
+            arguments.push(self.string(left * SHORTEST_STRING)?);
+        }
+        Ok(arguments)
+    }
+
+    /// `$2\r\nhi\r\n`, when at least `rest` bytes must follow.
+    fn string(&mut self, rest: usize) -> Result<&'a [u8], Stop> {
+        match self.bytes.get(self.at) {
+            None => return Err(self.partial(rest)),
+            Some(b'$') => {}
+            Some(_) => return Err(Stop::Malformed(NO_STRING)),
+        }
+        let length = match self.length(rest)? {
+            Some(length) if length <= STRING_MAX => length,
+            _ => return Err(Stop::Malformed(STRING_TOO_LONG)),
+        };
+        let (start, end) = (self.at, self.at + length);
+        let after = end + LINE_END.len();
+        if after + rest > REQUEST_MAX {
+            return Err(Stop::Malformed(TOO_LONG));
+        }
+        let Some(ending) = self.bytes.get(end..after) else {
+            return Err(Stop::Partial { wanted: after + rest });
+        };
+        if ending != LINE_END {
+            return Err(Stop::Malformed(LONGER_THAN_SAID));
+        }
+        self.at = after;
+        Ok(&self.bytes[start..end])
+    }
+
+    /// The number on a line behind its mark; none if it is -1.
+    fn length(&mut self, rest: usize) -> Result<Option<usize>, Stop> {
+        let line = &self.bytes[self.at + 1..];
+        let mut length = 0;
+        let mut digits = 0;
+        while let Some(digit) = line.get(digits).filter(|byte| byte.is_ascii_digit()) {
+            if digits == DIGITS_MAX || (digits > 0 && length == 0) {
+                return Err(Stop::Malformed(NO_LENGTH));
+            }
+            length = length * 10 + usize::from(digit - b'0');
+            digits += 1;
+        }
+        let (length, end) = match (&line[digits..], digits) {
+            ([b'\r', b'\n', ..], 1..) => (Some(length), digits),
+            ([b'-', b'1', b'\r', b'\n', ..], 0) => (None, 2),
+            (b"" | b"\r", 1..) | (b"" | b"-" | b"-1" | b"-1\r", 0) => {
+                return Err(self.partial(rest));
+            }
+            _ => return Err(Stop::Malformed(NO_LENGTH)),
+        };
+        self.at += 1 + end + LINE_END.len();
+        Ok(length)
+    }
+
+    /// `ECHO "hi there"\r\n`, as people type it.
+    fn line(&mut self) -> Result<Arguments<'a>, Stop> {
+        let searched = &self.bytes[..self.bytes.len().min(LINE_MAX)];
+        let Some(end) = searched.iter().position(|byte| *byte == b'\n') else {
+            return Err(match self.bytes.len() {
+                LINE_MAX.. => Stop::Malformed(LINE_TOO_LONG),
+                length => Stop::Partial { wanted: length + 1 },
+            });
+        };
+        self.at = end + 1;
+        words(&self.bytes[..end])
+    }
+
+    /// Not all of what is being read is there, and at least `rest` bytes must follow it.
+    fn partial(&self, rest: usize) -> Stop {
+        let wanted = (self.bytes.len() + 1).max(self.at + SHORTEST_STRING);
+        // The head of an array may be all there is.
+        Stop::Partial { wanted: if self.at == 0 { self.bytes.len() + 1 } else { wanted + rest } }
+    }
+}
+
+/// Words between spaces; quotes keep spaces in one.
+fn words(line: &[u8]) -> Result<Arguments<'_>, Stop> {
+    let mut words = Arguments::new();
+    let mut rest = line.trim_ascii_start();
+    while let Some(first) = rest.first() {
+        if words.len() == ARGUMENTS_MAX {
+            return Err(Stop::Malformed(TOO_MANY));
+        }
+        let (word, after) = match first {
+            b'"' | b'\'' => quoted(&rest[1..], *first)?,
+            _ => rest.split_at(rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len())),
+        };
+        words.push(word);
+        rest = after.trim_ascii_start();
+    }
+    Ok(words)
+}
+
+fn quoted(text: &[u8], quote: u8) -> Result<(&[u8], &[u8]), Stop> {
+    let end = text.iter().position(|byte| *byte == quote || *byte == b'\\');
+    let (word, rest) = text.split_at(end.ok_or(Stop::Malformed(UNBALANCED))?);
+    match rest {
+        [b'\\', ..] => Err(Stop::Malformed(ESCAPED)),
+        [_] => Ok((word, b"")),
+        [_, after, ..] if after.is_ascii_whitespace() => Ok((word, &rest[1..])),
+        _ => Err(Stop::Malformed(UNBALANCED)),
+    }
+}
+
+const LINE_END: &[u8] = b"\r\n";
+
+/// Six bytes: `$0\r\n\r\n`.
+const SHORTEST_STRING: usize = 6;
+
+/// A check has 32 attributes at most, which is 67 words; this is what Redis takes from strangers.
+const ARGUMENTS_MAX: usize = 1_024;
+
+/// Sixteen times the longest key.
+const STRING_MAX: usize = 64 * 1024;
+
+/// As long as a string; also how Redis has it.
+const LINE_MAX: usize = 64 * 1024;
+
+/// The bytes of one request, and so of what is kept of a request that is not whole yet.
+pub(super) const REQUEST_MAX: usize = 128 * 1024;
+
+/// More than any length that is in bounds has.
+const DIGITS_MAX: usize = 8;
+
+const TOO_MANY: &str = "invalid multibulk length: a request has 1024 strings at most";
+const STRING_TOO_LONG: &str =
+    "invalid bulk length: a string has 65536 bytes at most; send a hash of a longer one";
+const TOO_LONG: &str = "too big request: 131072 bytes at most; send more requests in its place";
+const NO_STRING: &str = "expected '$': a request is an array of strings such as $4 PING";
+const NO_LENGTH: &str =
+    "invalid length: write decimal digits without zeros before them, then CR LF";
+const LONGER_THAN_SAID: &str =
+    "expected CR LF after a string: its length counts bytes, not characters";
+const LINE_TOO_LONG: &str = "too big inline request: a line has 65536 bytes at most";
+const UNBALANCED: &str = "unbalanced quotes in request: close each behind its word";
+const ESCAPED: &str =
+    "a backslash within quotes is not read on a line: send the request as an array of strings";
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn whole<'a>(arguments: &[&'a [u8]], length: usize) -> Result<Frame<'a>, Malformed> {
+        Ok(Frame::Whole { arguments: arguments.into(), length })
+    }
+
+    /// As a client sends it.
+    fn encode(arguments: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
+        for argument in arguments {
+            bytes.extend(format!("${}\r\n", argument.len()).as_bytes());
+            bytes.extend(argument);
+            bytes.extend(b"\r\n");
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_request_is_an_array_of_strings_of_any_bytes() {
+        assert_eq!(decode(b"*1\r\n$4\r\nPING\r\n*1"), whole(&[b"PING"], 14));
+        assert_eq!(
+            decode(b"*3\r\n$1\r\na\r\n$0\r\n\r\n$4\r\n\r\n\0\xff\r\n"),
+            whole(&[b"a", b"", b"\r\n\0\xff"], 27)
+        );
+        assert_eq!(decode(b"*0\r\n"), whole(&[], 4));
+        assert_eq!(decode(b"*-1\r\n"), whole(&[], 5));
+    }
+
+    #[test]
+    fn a_line_is_words_and_quotes_keep_spaces() {
+        assert_eq!(decode(b"PING\r\nPING"), whole(&[b"PING"], 6));
+        assert_eq!(decode(b" a\tb \n"), whole(&[b"a", b"b"], 6));
+        assert_eq!(
+            decode(b"ECHO \"a b\" '\"' \"\" a\"\\\r\n"),
+            whole(&[b"ECHO", b"a b", b"\"", b"", b"a\"\\"], 23)
+        );
+        assert_eq!(decode(b"\r\n"), whole(&[], 2));
+    }
+
+    #[test]
+    fn what_can_be_no_request_is_told_at_once() {
+        for (bytes, why) in [
+            (b"*1025\r\n".as_slice(), TOO_MANY),
+            (b"*99999999\r\n", TOO_MANY),
+            (b"*1\r\n$65537\r\n", STRING_TOO_LONG),
+            (b"*1\r\n$-1\r\n", STRING_TOO_LONG),
+            (b"*999999999", NO_LENGTH),
+            (b"*01\r\n", NO_LENGTH),
+            (b"*-2\r\n", NO_LENGTH),
+            (b"*+1\r\n", NO_LENGTH),
+            (b"*\r\n", NO_LENGTH),
+            (b"* 1\r\n", NO_LENGTH),
+            (b"*1\n", NO_LENGTH),
+            (b"*1\r$", NO_LENGTH),
+            (b"*1\r\n:1\r\n", NO_STRING),
+            (b"*1\r\n*1\r\n", NO_STRING),
+            (b"*1\r\n$1\r\nabc", LONGER_THAN_SAID),
+            (b"ECHO \"a\n", UNBALANCED),
+            (b"ECHO \"a\"b\n", UNBALANCED),
+            (b"ECHO 'a\\'b'\n", ESCAPED),
+        ] {
+            assert_eq!(decode(bytes), Err(Malformed(why)), "{}", bytes.escape_ascii());
+        }
+        assert_eq!(decode(&[b'a'; LINE_MAX]), Err(Malformed(LINE_TOO_LONG)));
+        assert_eq!(decode(&b"a\n".repeat(LINE_MAX)[1..]), whole(&[], 1));
+        let words = b"a ".repeat(ARGUMENTS_MAX + 1);
+        assert_eq!(decode(&[&words, b"\n".as_slice()].concat()), Err(Malformed(TOO_MANY)));
+    }
+
+    #[test]
+    fn a_request_that_is_too_long_is_refused_by_its_first_headers() {
+        let string = [b"$60000\r\n".as_slice(), &[b'a'; 60_000], b"\r\n"].concat();
+        let two = [b"*3\r\n".as_slice(), &string, &string].concat();
+        assert!(matches!(decode(&two), Ok(Frame::Partial { .. })));
+        assert_eq!(decode(&[&two, b"$60000\r\n".as_slice()].concat()), Err(Malformed(TOO_LONG)));
+        assert_eq!(decode(&[&two, &string[..]].concat()), Err(Malformed(TOO_LONG)));
+    }
+
+    #[test]
+    fn a_length_of_zeros_without_end_is_refused() {
+        assert_eq!(decode(&[b"*".as_slice(), &[b'0'; 100]].concat()), Err(Malformed(NO_LENGTH)));
+    }
+
+    proptest! {
+        #[test]
+        fn a_request_comes_out_as_it_was_sent(
+            arguments in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..20),
+        ) {
+            let bytes = encode(&arguments);
+            let slices: Arguments<'_> = arguments.iter().map(Vec::as_slice).collect();
+            prop_assert_eq!(
+                decode(&bytes),
+                Ok(Frame::Whole { arguments: slices, length: bytes.len() })
+            );
+        }
+
+        /// Wherever the bytes are cut, the part before says that it wants more, and no more than
+        /// there is to come.
+        #[test]
+        fn a_part_of_a_request_wants_no_more_than_the_rest(
+            arguments in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..20),
+        ) {
+            let bytes = encode(&arguments);
+            for cut in 0..bytes.len() {
+                match decode(&bytes[..cut]) {
+                    Ok(Frame::Partial { wanted }) => {
+                        prop_assert!(cut < wanted && wanted <= bytes.len(), "{cut}: {wanted}");
+                    }
+                    other => prop_assert!(false, "{cut}: {other:?}"),
+                }
+            }
+        }
+
+        /// What the first bytes say stays true whatever follows: a whole request is the same, and
+        /// bytes that are none never become one.
+        #[test]
+        fn more_bytes_never_change_what_was_read(
+            bytes in "[*$:0-9a\\-\\\\\"' \r\n]{0,60}",
+        ) {
+            let bytes = bytes.as_bytes();
+            let all = decode(bytes);
+            for cut in 0..bytes.len() {
+                match decode(&bytes[..cut]) {
+                    Ok(Frame::Partial { wanted }) => prop_assert!(wanted > cut),
+                    decided => prop_assert_eq!(&decided, &all, "cut at {}", cut),
+                }
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            if let Ok(Frame::Whole { length, .. }) = decode(&bytes) {
+                prop_assert!(length <= bytes.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The admin door, as operators and probes use it.
+
+mod guard;
+mod health;
+mod metrics;
+mod overrides;
+mod rules;
+mod state;
+
+use serde_json::{Value, json};
+
+use crate::server::{Server, TempFile};
+
+/// Asks the admin door, and expects a 200.
+#[track_caller]
+fn told(server: &Server, method: &str, path: &str, body: &Value) -> Value {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let reply = server.operator().send(method, path, body.as_bytes()).unwrap();
+    assert_eq!(reply.status, 200, "{method} {path} {body}: {}", reply.body);
+    reply.json()
+}
+
+/// Asks the admin door, and expects a problem: its status, its field, and what it says.
+#[track_caller]
+fn refused(server: &Server, method: &str, path: &str, body: &str) -> (u16, String, String) {
+    let reply = server.operator().send(method, path, body.as_bytes()).unwrap();
+    assert_eq!(
+        reply.header("content-type"),
+        Some("application/problem+json"),
+        "{method} {path} {body}: {reply:?}"
+    );
+    let problem = reply.json();
+    assert_eq!(problem["status"], reply.status);
+    let text = |name: &str| problem[name].as_str().unwrap_or_default().to_owned();
+    (reply.status, text("field"), text("detail"))
+}
+
+/// The verdict on a request of ann at acme.
+#[track_caller]
+fn verdict(server: &Server) -> Value {
+    server.check(r#"{"attributes":{"tenant":"acme","user":"ann"}}"#)["verdict"].clone()
+}
+
+fn api_rule() -> TempFile {
+    TempFile::new(
+        "limits.toml",
+        "[[rule]]\nname = \"api\"\nkey = [\"tenant\", \"user\"]\nlimits = [\"2/hour\"]\n",
+    )
+}
+
+fn ann() -> Value {
+    json!({"tenant": "acme", "user": "ann"})
+}

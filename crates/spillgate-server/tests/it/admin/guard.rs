@@ -1,0 +1,102 @@
+//! Who may use it.
+
+use std::process::Stdio;
+
+use spillgate_testkit::Process;
+
+use crate::server::{Server, TempFile, run, spillgate};
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+const GUARDED: [(&str, &str); 6] = [
+    ("GET", "/admin/v1/rules"),
+    ("PUT", "/admin/v1/rules/api/mode"),
+    ("GET", "/admin/v1/state"),
+    ("POST", "/admin/v1/state"),
+    ("GET", "/admin/v1/overrides"),
+    ("DELETE", "/admin/v1/overrides"),
+];
+
+#[test]
+fn without_a_token_a_page_of_a_stranger_is_refused_and_a_program_of_this_machine_is_not() {
+    let server = Server::start(&[]);
+    let port = server.admin_port.unwrap();
+    let status = |method: &str, path: &str, headers: &[(&str, &str)]| {
+        server.operator().send_with(method, path, headers, b"").unwrap().status
+    };
+    for (method, path) in GUARDED {
+        let here = format!("127.0.0.1:{port}");
+        let own = format!("http://{here}");
+        assert_ne!(status(method, path, &[("Host", &here)]), 403, "{method} {path}");
+        assert_ne!(status(method, path, &[("Host", &here), ("Origin", &own)]), 403);
+        for headers in [
+            &[("Host", "evil.example")] as &[_],
+            &[("Host", "evil.example"), ("Origin", "http://evil.example")],
+            &[("Host", &here), ("Origin", "http://evil.example")],
+            &[("Host", &here), ("Origin", "http://127.0.0.1:1")],
+            &[("Host", &here), ("Origin", "null")],
+        ] {
+            assert_eq!(status(method, path, headers), 403, "{method} {path} {headers:?}");
+        }
+    }
+    for path in ["/livez", "/readyz", "/metrics"] {
+        assert_eq!(status("GET", path, &[("Host", "spillgate.monitoring.svc")]), 200, "{path}");
+    }
+}
+
+#[test]
+fn with_a_token_only_who_shows_it_is_answered_but_for_health_and_metrics() {
+    let token = TempFile::new("token", &format!("{TOKEN}\n"));
+    let server = Server::start_command(
+        spillgate(&["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            .env("SPILLGATE_SERVER__ADMIN_TOKEN_FILE", token.path()),
+    );
+    let status = |method: &str, path: &str, authorization: &str| {
+        let headers = [("Host", "spillgate.example"), ("Authorization", authorization)];
+        server.operator().send_with(method, path, &headers, b"").unwrap().status
+    };
+    for (method, path) in GUARDED {
+        assert_ne!(status(method, path, &format!("Bearer {TOKEN}")), 401, "{method} {path}");
+        for wrong in ["", "Bearer wrong", &format!("Basic {TOKEN}")] {
+            assert_eq!(status(method, path, wrong), 401, "{method} {path} {wrong:?}");
+        }
+    }
+    for path in ["/livez", "/readyz", "/metrics"] {
+        assert_eq!(status("GET", path, ""), 200, "{path}");
+    }
+}
+
+#[test]
+fn beyond_loopback_it_does_not_start_without_a_token_insecure_or_not() {
+    let file = TempFile::new("settings.toml", "[server]\ninsecure = true\n");
+    let arguments =
+        ["serve", "--http", "127.0.0.1:0", "--admin", "0.0.0.0:0", "--config", file.path()];
+    let output = run(&arguments);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("field `server.admin`: 0.0.0.0:0 is open to other machines"), "{said}");
+    assert!(said.contains("admin_token_file"), "{said}");
+
+    let token = TempFile::new("token", TOKEN);
+    Server::start_command(
+        spillgate(&arguments).env("SPILLGATE_SERVER__ADMIN_TOKEN_FILE", token.path()),
+    );
+}
+
+#[test]
+fn an_admin_door_that_is_off_does_not_listen() {
+    let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--admin", "off"]);
+    let server = Server::start_command(&mut command);
+    assert_eq!(server.admin_port, None);
+    assert!(!server.ready.contains("admin"), "{}", server.ready);
+}
+
+#[test]
+fn a_door_that_finds_its_port_taken_says_so_and_how_to_choose_another() {
+    let server = Server::start(&[]);
+    let taken = format!("127.0.0.1:{}", server.admin_port.unwrap());
+    let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--admin", &taken]);
+    let mut process = Process::start(command.stderr(Stdio::piped()));
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut process.stderr().unwrap(), &mut said).unwrap();
+    assert!(said.contains("or choose another port with --admin 127.0.0.1:0"), "{said}");
+}

@@ -1,0 +1,123 @@
+//! What there is to count, and that Prometheus can read it.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+use spillgate_testkit::RedisServer;
+
+use super::{api_rule, refused, told, verdict};
+use crate::server::{Server, TempFile, on_both_engines};
+
+fn metrics(server: &Server) -> String {
+    let reply = server.operator().send("GET", "/metrics", b"").unwrap();
+    assert_eq!(reply.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    reply.body
+}
+
+#[track_caller]
+fn expect(metrics: &str, line: &str) {
+    assert!(metrics.lines().any(|known| known == line), "no {line:?} in:\n{metrics}");
+}
+
+#[test]
+fn verdicts_are_counted_by_rule_and_no_subject_is_named() {
+    let file = TempFile::new(
+        "limits.toml",
+        "[[rule]]\nname = \"api\"\nkey = [\"tenant\", \"user\"]\nlimits = [\"2/hour\", \"9/day\"]\n\
+         [[rule]]\nname = \"watched\"\nkey = [\"user\"]\nmode = \"shadow\"\nlimits = [\"1/hour\"]\n",
+    );
+    on_both_engines(&["--config", file.path()], |server| {
+        for _ in 0..3 {
+            verdict(server);
+        }
+        server.check("{}");
+        server
+            .check(r#"{"domain":"canary-domain","key":"canary-key","limit":{"quota":"5/minute"}}"#);
+        let metrics = metrics(server);
+        let decisions = "spillgate_decisions_total{domain=\"default\",rule=";
+        for (rule, verdict, count) in [
+            ("api", "allowed", 2),
+            ("api", "denied", 1),
+            ("watched", "allowed", 1),
+            ("watched", "denied", 1),
+        ] {
+            expect(
+                &metrics,
+                &format!("{decisions}\"{rule}\",verdict=\"{verdict}\",source=\"store\"}} {count}"),
+            );
+        }
+        expect(&metrics, "spillgate_near_limit_total{domain=\"default\",rule=\"api\"} 1");
+        expect(&metrics, "spillgate_unmatched_total 1");
+        expect(
+            &metrics,
+            "spillgate_decisions_total{domain=\"other\",rule=\"\",verdict=\"allowed\",source=\"store\"} 1",
+        );
+        for subject in ["canary", "acme", "ann"] {
+            assert!(!metrics.contains(subject), "{subject} in {metrics}");
+        }
+    });
+}
+
+#[test]
+fn counts_go_on_through_a_reload_and_a_mode() {
+    let file = api_rule();
+    let server = Server::start(&["--config", file.path()]);
+    verdict(&server);
+    let rules = std::fs::read_to_string(file.path()).unwrap();
+    let more = format!("[[rule]]\nname = \"first\"\nkey = [\"x\"]\nlimits = [\"1/s\"]\n{rules}");
+    std::fs::write(file.path(), more).unwrap();
+    spillgate_testkit::eventually(|| {
+        metrics(&server).contains("spillgate_reloads_total{result=\"applied\"} 1\n")
+    });
+    std::fs::write(file.path(), "[[rule]\n").unwrap();
+    spillgate_testkit::eventually(|| {
+        metrics(&server).contains("spillgate_reloads_total{result=\"refused\"} 1\n")
+    });
+    told(&server, "PUT", "/admin/v1/rules/api/mode", &json!({"mode": "enforce"}));
+    verdict(&server);
+    let line = "domain=\"default\",rule=\"api\",verdict=\"allowed\",source=\"store\"} 2";
+    expect(&metrics(&server), &format!("spillgate_decisions_total{{{line}"));
+}
+
+#[test]
+fn decisions_without_the_store_and_its_errors_are_counted() {
+    let file = api_rule();
+    let mut redis = RedisServer::start();
+    let server = Server::start(&["--config", file.path(), "--redis", &redis.url()]);
+    verdict(&server);
+    redis.kill();
+    verdict(&server);
+    let metrics = metrics(&server);
+    expect(&metrics, "spillgate_fallback_decisions_total{domain=\"default\",rule=\"api\"} 1");
+    let errors: Vec<&str> =
+        metrics.lines().filter(|line| line.starts_with("spillgate_store_errors_total{")).collect();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].ends_with("} 1"), "{errors:?}");
+    assert!(metrics.contains("spillgate_store_seconds_count{shard="), "{metrics}");
+}
+
+#[test]
+fn promtool_finds_nothing_to_complain_about() {
+    let known = Command::new("promtool").arg("--version").output();
+    if known.is_err() {
+        println!("skipped: there is no promtool; ./check --full installs it");
+        return;
+    }
+    let file = api_rule();
+    on_both_engines(&["--config", file.path()], |server| {
+        while verdict(server) == "allowed" {}
+        refused(server, "GET", "/nothing", "");
+        let mut promtool = Command::new("promtool")
+            .args(["check", "metrics"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        promtool.stdin.take().unwrap().write_all(metrics(server).as_bytes()).unwrap();
+        let output = promtool.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success() && said.is_empty(), "{said}");
+    });
+}

@@ -1,0 +1,112 @@
+//! Other limits for some subjects, set while running.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use spillgate_testkit::eventually;
+
+use super::{ann, api_rule, refused, told, verdict};
+use crate::server::{Server, on_both_engines};
+
+const PATH: &str = "/admin/v1/overrides";
+
+#[test]
+fn a_subject_is_blocked_raised_listed_and_let_go() {
+    let file = api_rule();
+    on_both_engines(&["--config", file.path()], |server| {
+        let set = |limits: Value| {
+            let body = json!({"rule": "api", "subject": {"tenant": "acme"}, "limits": limits});
+            assert_eq!(told(server, "PUT", PATH, &body), json!({"result": "done", "missed": []}));
+        };
+        set(json!(["none"]));
+        assert_eq!(verdict(server), "never");
+        set(json!([{"quota": "3/hour", "burst": 5}]));
+        assert_eq!(
+            told(
+                server,
+                "GET",
+                "/admin/v1/state?rule=api&attr.tenant=acme&attr.user=ann",
+                &Value::Null
+            )["capacity"],
+            5
+        );
+
+        let listed = told(server, "GET", PATH, &Value::Null);
+        let [entry] = listed["overrides"].as_array().unwrap().as_slice() else {
+            panic!("{listed}")
+        };
+        assert_eq!(
+            (&entry["rule"], &entry["subject"]),
+            (&json!("api"), &json!({"tenant": "acme"}))
+        );
+        assert_eq!(entry["limits"], json!([{"quota": "3/hour", "burst": 5}]));
+        assert_eq!((&entry["expires_at"], &entry["not_in_force"]), (&Value::Null, &Value::Null));
+        assert!(entry["written_at"].as_str().unwrap().ends_with('Z'), "{entry}");
+
+        told(server, "DELETE", &format!("{PATH}?rule=api&attr.tenant=acme"), &Value::Null);
+        assert_eq!(told(server, "GET", PATH, &Value::Null), json!({"overrides": []}));
+        let (status, ..) =
+            refused(server, "DELETE", &format!("{PATH}?rule=api&attr.tenant=acme"), "");
+        assert_eq!(status, 404);
+    });
+}
+
+#[test]
+fn an_override_ends_by_itself() {
+    let file = api_rule();
+    on_both_engines(&["--config", file.path()], |server| {
+        let soon = jiff::Timestamp::now() + Duration::from_secs(2);
+        let body = json!({"rule": "api", "subject": ann(), "limits": ["none"], "expires_at": soon.to_string()});
+        told(server, "PUT", PATH, &body);
+        assert_eq!(verdict(server), "never");
+        eventually(|| verdict(server) != "never");
+    });
+}
+
+#[test]
+fn what_cannot_be_an_override_is_told_with_its_field() {
+    let file = api_rule();
+    let server = Server::start(&["--config", file.path()]);
+    let tenant = r#""subject":{"tenant":"acme"}"#;
+    for (body, status, field, says) in [
+        (format!(r#"{{"rule":"api",{tenant}}}"#), 400, "limits", "missing field"),
+        (format!(r#"{{"rule":"api",{tenant},"limits":"none"}}"#), 400, "limits", "an array"),
+        (format!(r#"{{"rule":"api",{tenant},"limits":[]}}"#), 400, "limits", "write 1 to 64"),
+        (format!(r#"{{"rule":"api",{tenant},"limits":[7]}}"#), 400, "limits[0]", "a quota such as"),
+        (
+            format!(r#"{{"rule":"api",{tenant},"limits":["5/fortnight"]}}"#),
+            400,
+            "limits",
+            "fortnight",
+        ),
+        (format!(r#"{{"rule":"api",{tenant},"limits":["1/s","1/s"]}}"#), 400, "limits", "limit"),
+        (
+            format!(r#"{{"rule":"api",{tenant},"limits":[{{"quota":"1/s","bust":1}}]}}"#),
+            400,
+            "limits[0].bust",
+            "unknown field",
+        ),
+        (
+            format!(r#"{{"rule":"apu",{tenant},"limits":["none"]}}"#),
+            404,
+            "rule",
+            "did you mean \"api\"?",
+        ),
+        (
+            r#"{"rule":"api","subject":{},"limits":["none"]}"#.to_owned(),
+            400,
+            "subject",
+            "nobody is named",
+        ),
+        (
+            r#"{"rule":"api","subject":{"ip":"x"},"limits":["none"]}"#.to_owned(),
+            400,
+            "subject",
+            "not in the rule's key",
+        ),
+    ] {
+        let (answered, named, detail) = refused(&server, "PUT", PATH, &body);
+        assert_eq!((answered, named.as_str()), (status, field), "{body}: {detail}");
+        assert!(detail.contains(says), "{body}: {detail}");
+    }
+}

@@ -1,0 +1,88 @@
+//! The rules in force, and the kill switch.
+
+use serde_json::{Value, json};
+
+use super::{api_rule, refused, told, verdict};
+use crate::server::{Server, TempFile, on_both_engines};
+
+#[test]
+fn rules_are_listed_with_limits_and_modes() {
+    let file = TempFile::new(
+        "limits.toml",
+        "[[rule]]\nname = \"a/b\"\ndomain = \"web\"\nkey = [\"ip\"]\non_outage = \"deny\"\nmode = \"shadow\"\n\
+         limits = [\"5/minute\", { name = \"daily\", quota = \"100/day\", algorithm = \"sliding-log\", unit = \"tokens\" }]\n",
+    );
+    let server = Server::start(&["--config", file.path()]);
+    let rules = json!({
+        "rules": [{
+            "name": "a/b", "domain": "web", "key": ["ip"], "anchor": null, "on_outage": "deny",
+            "mode": {"rule": "a/b", "in_force": "shadow", "written": "shadow", "runtime": null, "expires_at": null},
+            "limits": [
+                {"name": "0", "algorithm": "token-bucket", "unit": "requests", "capacity": 5, "refill_ms": 60_000},
+                {"name": "daily", "algorithm": "sliding-log", "unit": "tokens", "capacity": 100, "refill_ms": 86_400_000},
+            ],
+        }],
+        "without_rule": [],
+    });
+    assert_eq!(told(&server, "GET", "/admin/v1/rules", &Value::Null), rules);
+}
+
+#[test]
+fn a_rule_is_switched_off_and_on_again_while_running() {
+    let file = api_rule();
+    on_both_engines(&["--config", file.path()], |server| {
+        let mode = |rule: usize| {
+            told(server, "GET", "/admin/v1/rules", &Value::Null)["rules"][rule]["mode"].clone()
+        };
+        while verdict(server) == "allowed" {}
+        let done = json!({"result": "done", "missed": []});
+        let off = json!({"mode": "off", "expires_at": "2199-01-01T00:00:00Z"});
+        assert_eq!(told(server, "PUT", "/admin/v1/rules/api/mode", &off), done);
+        assert_eq!(verdict(server), "allowed");
+        assert_eq!(
+            mode(0),
+            json!({"rule": "api", "in_force": "off", "written": "enforce", "runtime": "off",
+                "expires_at": "2199-01-01T00:00:00Z"})
+        );
+        assert_eq!(told(server, "DELETE", "/admin/v1/rules/api/mode", &Value::Null), done);
+        assert_eq!(
+            (verdict(server), mode(0)["in_force"].clone()),
+            (json!("denied"), json!("enforce"))
+        );
+    });
+}
+
+#[test]
+fn a_rule_with_a_slash_in_its_name_is_found_written_either_way() {
+    let file =
+        TempFile::new("limits.toml", "[[rule]]\nname = \"a/b\"\nkey = []\nlimits = [\"1/hour\"]\n");
+    let server = Server::start(&["--config", file.path()]);
+    for path in ["/admin/v1/rules/a/b/mode", "/admin/v1/rules/a%2Fb/mode"] {
+        told(&server, "PUT", path, &json!({"mode": "shadow"}));
+        told(&server, "DELETE", path, &Value::Null);
+    }
+}
+
+#[test]
+fn what_cannot_be_a_mode_is_told_with_its_field() {
+    let file = api_rule();
+    let server = Server::start(&["--config", file.path()]);
+    let path = "/admin/v1/rules/api/mode";
+    for (path, body, status, field, says) in [
+        (path, "{", 400, "", "no JSON"),
+        (path, "{}", 400, "mode", "missing field"),
+        (path, r#"{"mode":"on"}"#, 400, "mode", "write enforce, shadow or off"),
+        (path, r#"{"mode":"off","until":1}"#, 400, "until", "unknown field"),
+        (path, r#"{"mode":"off","expires_at":"tomorrow"}"#, 400, "expires_at", "no instant"),
+        (path, r#"{"mode":"off","expires_at":"2001-01-01T00:00:00Z"}"#, 400, "expires_at", "past"),
+        ("/admin/v1/rules/apy/mode", r#"{"mode":"off"}"#, 404, "rule", "did you mean \"api\"?"),
+        ("/admin/v1/rules/api", r#"{"mode":"off"}"#, 404, "", "there is no /admin/v1/rules/api"),
+        ("/admin/v1/rules/%ff/mode", r#"{"mode":"off"}"#, 404, "", "there is no"),
+    ] {
+        let (answered, named, detail) = refused(&server, "PUT", path, body);
+        assert_eq!((answered, named.as_str()), (status, field), "{path} {body}: {detail}");
+        assert!(detail.contains(says), "{path} {body}: {detail}");
+    }
+    let (status, _, detail) = refused(&server, "DELETE", path, "");
+    assert_eq!(status, 404, "{detail}");
+}

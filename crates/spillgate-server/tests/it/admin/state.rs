@@ -1,0 +1,105 @@
+//! How a rule stands for one subject, and setting that right.
+
+use serde_json::{Value, json};
+
+use super::{ann, api_rule, refused, told, verdict};
+use crate::server::{Server, on_both_engines};
+
+const OF_ANN: &str = "/admin/v1/state?rule=api&attr.tenant=acme&attr.user=ann";
+
+#[test]
+fn a_look_tells_the_numbers_and_charges_nothing() {
+    let file = api_rule();
+    on_both_engines(&["--config", file.path()], |server| {
+        assert_eq!(verdict(server), "allowed");
+        for _ in 0..3 {
+            let state = told(server, "GET", OF_ANN, &Value::Null);
+            assert_eq!(
+                (&state["verdict"], &state["rule"], &state["remaining"], &state["capacity"]),
+                (&json!("allowed"), &json!("api"), &json!(1), &json!(2)),
+                "{state}"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_subject_is_charged_given_back_to_and_forgotten() {
+    let file = api_rule();
+    on_both_engines(&["--config", file.path()], |server| {
+        let change = |what: &str, amount: Value| {
+            let body = json!({"rule": "api", "subject": ann(), what: amount});
+            told(server, "POST", "/admin/v1/state", &body)["remaining"].clone()
+        };
+        assert_eq!(change("charge", json!(2)), 0);
+        assert_eq!(verdict(server), "denied");
+        assert_eq!(change("give_back", json!({"requests": 1})), 1);
+        assert_eq!(verdict(server), "allowed");
+        assert_eq!(verdict(server), "denied");
+        told(server, "DELETE", OF_ANN, &Value::Null);
+        assert_eq!(verdict(server), "allowed");
+    });
+}
+
+#[test]
+fn a_whole_rule_is_forgotten_only_in_so_many_words() {
+    let file = api_rule();
+    on_both_engines(&["--config", file.path()], |server| {
+        while verdict(server) == "allowed" {}
+        let (status, field, detail) = refused(server, "DELETE", "/admin/v1/state?rule=api", "");
+        assert_eq!((status, field.as_str()), (400, "subject"), "{detail}");
+        assert_eq!(verdict(server), "denied");
+        told(server, "DELETE", "/admin/v1/state?rule=api&all=true", &Value::Null);
+        assert_eq!(verdict(server), "allowed");
+    });
+}
+
+#[test]
+fn what_names_no_subject_is_told_with_its_field() {
+    let file = api_rule();
+    let server = Server::start(&["--config", file.path()]);
+    let ask = |query: &str| refused(&server, "GET", &format!("/admin/v1/state{query}"), "");
+    for (query, status, field, says) in [
+        ("", 400, "rule", "missing"),
+        ("?rule=api", 400, "subject", "tenant"),
+        ("?rule=api&attr.tenant=acme", 400, "subject", "user"),
+        ("?rule=none&attr.tenant=a", 404, "rule", "there is no rule \"none\""),
+        ("?rule=api&rule=api", 400, "rule", "give it once"),
+        ("?rule=api&attr.user=a&attr.user=b", 400, "attr.user", "give it once"),
+        ("?rule=api&user=ann", 400, "user", "no such parameter"),
+    ] {
+        let (answered, named, detail) = ask(query);
+        assert_eq!((answered, named.as_str()), (status, field), "{query}: {detail}");
+        assert!(detail.contains(says), "{query}: {detail}");
+    }
+    let post = |body: &str| refused(&server, "POST", "/admin/v1/state", body);
+    let with =
+        |change: &str| format!(r#"{{"rule":"api","subject":{{"tenant":"a","user":"b"}}{change}}}"#);
+    for (body, field, says) in [
+        (with(""), "charge", "missing"),
+        (with(r#","charge":1,"give_back":1"#), "give_back", "charge is there too"),
+        (with(r#","charge":-1"#), "charge", "whole number"),
+        (with(r#","steal":1"#), "steal", "unknown field"),
+        (r#"{"rule":"api","charge":1}"#.to_owned(), "subject", "missing field"),
+        (r#"{"rule":"api","subject":[],"charge":1}"#.to_owned(), "subject", "an object"),
+    ] {
+        let (status, named, detail) = post(&body);
+        assert_eq!((status, named.as_str()), (400, field), "{body}: {detail}");
+        assert!(detail.contains(says), "{body}: {detail}");
+    }
+}
+
+#[test]
+fn a_body_above_the_bound_is_refused() {
+    let server = Server::start(&[]);
+    let (status, ..) = refused(&server, "POST", "/admin/v1/state", &" ".repeat(1024 * 1024 + 1));
+    assert_eq!(status, 413);
+}
+
+#[test]
+fn a_store_that_is_away_is_told_and_nothing_is_made_up() {
+    let file = api_rule();
+    let url = format!("redis://127.0.0.1:{}", spillgate_testkit::free_port());
+    let server = Server::start(&["--config", file.path(), "--redis", &url]);
+    assert_eq!(refused(&server, "GET", OF_ANN, "").0, 503);
+}

@@ -1,0 +1,212 @@
+//! Forward auth: whose request a proxy asks about, and what it is told.
+
+mod forged;
+mod proxies;
+mod spelling;
+
+use crate::client::Reply;
+use crate::server::{Server, TempFile, on_both_engines};
+
+/// Each attribute that somebody could forge has a rule of its own, which speaks up when it is met.
+pub(crate) const RULES: &str = r#"
+[[rule]]
+name = "login"
+match = { path = "/login" }
+key = ["path"]
+limits = ["2/hour"]
+
+[[rule]]
+name = "ip"
+key = ["ip"]
+limits = ["1000/hour"]
+
+[[rule]]
+name = "admin-host"
+match = { host = "admin.example" }
+key = ["host"]
+limits = ["none"]
+
+[[rule]]
+name = "delete"
+match = { method = "DELETE" }
+key = ["method"]
+limits = ["none"]
+
+[[rule]]
+name = "key"
+match = { key = "stolen" }
+key = ["key"]
+limits = ["none"]
+"#;
+
+/// A server that takes this machine for its proxy.
+fn behind_a_proxy(original: &str, more: &str) -> Server {
+    let file = TempFile::new(
+        "auth.toml",
+        &format!(
+            "[server]\ntrusted_proxies = [\"127.0.0.1\"]\n\
+             [server.auth]\noriginal = \"{original}\"\nquery = [\"key\"]\n{more}\n{RULES}"
+        ),
+    );
+    Server::start(&["--config", file.path()])
+}
+
+#[track_caller]
+fn ask(server: &Server, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
+    server.client().send_with(method, path, headers, b"").unwrap()
+}
+
+const HOST: (&str, &str) = ("Host", "spillgate.internal");
+const LOGIN: [(&str, &str); 2] = [HOST, ("X-Forwarded-Uri", "/login")];
+
+#[test]
+fn a_client_is_let_through_twice_and_then_told_when_to_come_back() {
+    let rules = TempFile::new(
+        "auth.toml",
+        &format!("[server]\ntrusted_proxies = [\"127.0.0.1\"]\n{RULES}"),
+    );
+    on_both_engines(&["--config", rules.path()], |server| {
+        let first = ask(server, "GET", "/v1/auth", &LOGIN);
+        assert_eq!((first.status, first.body.as_str()), (200, ""));
+        assert!(first.header("ratelimit").unwrap().starts_with("\"login\";r=1;t="), "{first:?}");
+        assert_eq!(ask(server, "GET", "/v1/auth", &LOGIN).status, 200);
+        let third = ask(server, "GET", "/v1/auth", &LOGIN);
+        assert_eq!(third.status, 429);
+        assert_eq!(third.header("content-type"), Some("application/problem+json"));
+        let wait: u64 = third.header("retry-after").unwrap().parse().unwrap();
+        assert!((1..=1_800).contains(&wait), "{third:?}");
+        assert_eq!(third.json()["violated-policies"][0], "login");
+    });
+}
+
+#[test]
+fn a_refusal_takes_the_status_that_the_proxy_understands() {
+    let server = behind_a_proxy("x-forwarded", "");
+    while ask(&server, "GET", "/v1/auth", &LOGIN).status == 200 {}
+    for (path, status) in [
+        ("/v1/auth", 429),
+        ("/v1/auth?deny_status=403", 403),
+        // What could be taken for a yes, or is nothing, changes nothing.
+        ("/v1/auth?deny_status=200", 429),
+        ("/v1/auth?deny_status=", 429),
+        ("/v1/auth?deny_status=no", 429),
+    ] {
+        let reply = ask(&server, "GET", path, &LOGIN);
+        assert_eq!(reply.status, status, "{path}");
+        assert_eq!(reply.json()["status"], status, "{path}");
+        assert!(reply.header("retry-after").is_some(), "{path}");
+    }
+    let server = behind_a_proxy("x-forwarded", "deny_status = 403");
+    while ask(&server, "GET", "/v1/auth", &LOGIN).status == 200 {}
+    assert_eq!(ask(&server, "GET", "/v1/auth", &LOGIN).status, 403);
+    assert_eq!(ask(&server, "GET", "/v1/auth?deny_status=401", &LOGIN).status, 401);
+}
+
+#[test]
+fn an_outage_that_a_rule_denies_is_503_or_the_proxys_own() {
+    let file = TempFile::new(
+        "auth.toml",
+        "[[rule]]\nname = \"ip\"\nkey = [\"ip\"]\non_outage = \"deny\"\nlimits = [\"5/minute\"]\n",
+    );
+    let url = format!("redis://127.0.0.1:{}", spillgate_testkit::free_port());
+    let server = Server::start(&["--config", file.path(), "--redis", &url]);
+    let reply = ask(&server, "GET", "/v1/auth", &[HOST]);
+    assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1")));
+    assert_eq!(ask(&server, "GET", "/v1/auth?deny_status=403", &[HOST]).status, 403);
+}
+
+#[test]
+fn nothing_that_a_client_sends_makes_an_error_of_the_answer() {
+    let long = "x".repeat(30_000);
+    let long_path = format!("/{long}");
+    let long_query = format!("/?key={long}");
+    for original in ["x-forwarded", "x-original", "request"] {
+        let server = behind_a_proxy(original, "headers = [\"x-api-key\"]");
+        for (name, value) in [
+            ("X-Forwarded-Uri", long_path.as_str()),
+            ("X-Original-URI", &long_query),
+            ("X-Forwarded-Uri", ""),
+            ("X-Original-URI", "%%%2"),
+            ("X-Forwarded-Host", "::::"),
+            ("X-Original-Host", &long),
+            ("X-Forwarded-Method", "caf\u{e9}"),
+            ("X-Forwarded-For", "unknown, _hidden, ,,999.1.1.1"),
+            ("X-Forwarded-For", &long),
+            ("X-Api-Key", "\u{fffd}"),
+            ("X-Api-Key", &long),
+        ] {
+            let reply = ask(&server, "GET", "/v1/auth", &[HOST, (name, value)]);
+            assert_eq!(reply.status, 200, "{original}: {name}: {:.20}: {}", value, reply.body);
+        }
+        for path in [
+            "/v1/auth/",
+            "/v1/auth//",
+            "/v1/auth/%",
+            "/v1/auth/../../..",
+            "/v1/auth*",
+            "/v1/auth?%",
+        ] {
+            assert_eq!(ask(&server, "OPTIONS", path, &[HOST]).status, 200, "{original}: {path}");
+        }
+    }
+}
+
+#[test]
+fn a_header_that_is_an_attribute_tells_its_bearers_apart() {
+    let file = TempFile::new(
+        "auth.toml",
+        "[server.auth]\nheaders = [\"X-Api-Key\"]\n\
+         [[rule]]\nname = \"key\"\nkey = [\"x-api-key\"]\nlimits = [\"1/hour\"]\n",
+    );
+    let server = Server::start(&["--config", file.path()]);
+    let status = |keys: &[&str]| {
+        let lines: Vec<_> =
+            [HOST].into_iter().chain(keys.iter().map(|key| ("x-api-key", *key))).collect();
+        ask(&server, "GET", "/v1/auth", &lines).status
+    };
+    assert_eq!((status(&["a"]), status(&["a"])), (200, 429));
+    assert_eq!(status(&["b"]), 200);
+    // Of two lines the first: more keys are no more limits.
+    assert_eq!(status(&["a", "c"]), 429);
+    assert_eq!(status(&[]), 200);
+}
+
+#[test]
+fn an_attribute_with_two_meanings_keeps_it_from_starting() {
+    for auth in ["headers = [\"host\"]", "query = [\"path\"]", "headers = [\"k\"]\nquery = [\"k\"]"]
+    {
+        let file = TempFile::new("auth.toml", &format!("[server.auth]\n{auth}\n"));
+        let output =
+            crate::server::run(&["serve", "--http", "127.0.0.1:0", "--config", file.path()]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(
+            said.contains("field `server.auth`") && said.contains("is an attribute already"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_peer_that_is_not_trusted_is_told_of_once_with_the_way_out() {
+    let server = Server::start(&[]);
+    for _ in 0..3 {
+        assert_eq!(ask(&server, "GET", "/v1/auth", &LOGIN).status, 200);
+    }
+    let words = server.last_words();
+    assert_eq!(
+        words.matches("127.0.0.1 asked and is not in trusted_proxies").count(),
+        1,
+        "{words}"
+    );
+}
+
+#[test]
+fn a_proxy_that_does_not_say_what_it_asks_about_is_told_of_once() {
+    let server = behind_a_proxy("x-original", "");
+    for _ in 0..3 {
+        assert_eq!(ask(&server, "GET", "/v1/auth", &LOGIN).status, 200);
+    }
+    let words = server.last_words();
+    assert_eq!(words.matches("sends no X-Original-URI").count(), 1, "{words}");
+}

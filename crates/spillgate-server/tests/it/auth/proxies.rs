@@ -1,0 +1,183 @@
+//! Real proxies before the real server, configured as docs/integrations.md says.
+
+mod caddy;
+mod envoy;
+mod nginx;
+mod traefik;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use spillgate_testkit::{Process, eventually, free_port};
+
+use crate::client::{Client, Reply};
+use crate::server::{Server, TempFile};
+
+/// What stands before an application: limited by Spillgate, and configured out of the document.
+struct Rig {
+    spillgate: Server,
+    application: u16,
+    /// Where the proxy is to listen.
+    port: u16,
+    folder: Folder,
+}
+
+impl Rig {
+    fn new(original: &str) -> Rig {
+        let settings = document_block("toml", "[server.auth]")
+            .replace("\"x-original\"  ", &format!("\"{original}\"  "));
+        let file = TempFile::new("auth.toml", &settings);
+        Rig {
+            spillgate: Server::start(&["--config", file.path()]),
+            application: application(),
+            port: free_port(),
+            folder: Folder::new(original),
+        }
+    }
+
+    /// The document's block with this test's addresses.
+    fn block(&self, language: &str, holding: &str) -> String {
+        document_block(language, holding)
+            .replace("127.0.0.1:8000", &format!("127.0.0.1:{}", self.port))
+            .replace("http://:8000", &format!("http://:{}", self.port))
+            .replace("127.0.0.1:3000", &format!("127.0.0.1:{}", self.application))
+            .replace("127.0.0.1:8080", &format!("127.0.0.1:{}", self.spillgate.port))
+    }
+
+    fn start(&self, program: &Path, arguments: &[&str]) -> Process {
+        let log = fs::File::create(self.folder.0.join("log")).unwrap();
+        let proxy = Process::start(
+            Command::new(program)
+                .args(arguments)
+                .current_dir(&self.folder.0)
+                .env("HOME", &self.folder.0)
+                .stdout(Stdio::null())
+                .stderr(log),
+        );
+        let up = || {
+            Client::connect(self.port).is_ok_and(|mut client| get(&mut client, "/up", &[]).is_ok())
+        };
+        eventually(up);
+        proxy
+    }
+
+    /// The one story that every proxy must tell.
+    fn tell(&self) {
+        let ask = |path: &str, headers: &[(&str, &str)]| {
+            get(&mut Client::connect(self.port).unwrap(), path, headers).unwrap()
+        };
+        for _ in 0..2 {
+            let reply = ask("/login?x=1", &[]);
+            assert_eq!((reply.status, reply.body.as_str()), (200, "the application"), "{reply:?}");
+        }
+        for path in ["/login", "/login?y=2", "/%6cogin"] {
+            let reply = ask(path, &[]);
+            assert_eq!(reply.status, 429, "{path}: {reply:?}");
+            let wait: u64 = reply.header("retry-after").unwrap().parse().unwrap();
+            assert!((1..=1_800).contains(&wait), "{reply:?}");
+            assert!(reply.header("ratelimit").unwrap().starts_with("\"login\";r=0"), "{reply:?}");
+            assert_eq!(reply.header("content-type"), Some("application/problem+json"));
+            assert!(reply.body.contains("quota-exceeded"), "{reply:?}");
+        }
+        for forged in [
+            ("X-Forwarded-Uri", "/other"),
+            ("X-Forwarded-Method", "POST"),
+            ("X-Original-URI", "/other"),
+            ("X-Original-Method", "POST"),
+            ("Forwarded", "for=6.6.6.6"),
+            ("X-Real-Ip", "6.6.6.6"),
+        ] {
+            assert_eq!(ask("/login", &[forged]).status, 429, "{forged:?}");
+        }
+        assert_eq!(ask("/login?deny_status=404", &[]).status, 429);
+        assert_eq!(ask("/other", &[]).status, 200);
+        assert_eq!(ask("/Login", &[]).status, 200);
+    }
+
+    /// A proxy that replaces what the client says of its address; one that appends to it would take
+    /// this test's client, which has the address of a trusted proxy, for one.
+    fn tell_of_the_address(&self) {
+        let mut client = Client::connect(self.port).unwrap();
+        let forged = [("X-Forwarded-For", "6.6.6.6")];
+        assert_eq!(get(&mut client, "/login", &forged).unwrap().status, 429);
+    }
+}
+
+fn get(client: &mut Client, path: &str, headers: &[(&str, &str)]) -> std::io::Result<Reply> {
+    client.send_with("GET", path, &[&[("Host", "app.example")], headers].concat(), b"")
+}
+
+/// An application that says yes to everything; it ends with the test.
+fn application() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                let mut head = [0; 16 * 1024];
+                // One that breaks off concerns no test.
+                let _ = stream.read(&mut head);
+                let _ = stream.write_all(
+                    b"HTTP/1.1 200 OK\r\nContent-Length: 15\r\nConnection: close\r\n\r\nthe application",
+                );
+            });
+        }
+    });
+    port
+}
+
+/// The first block of the document in a language that holds a text.
+fn document_block(language: &str, holding: &str) -> String {
+    let document = include_str!("../../../../../docs/integrations.md");
+    let opening = format!("```{language}\n");
+    let mut blocks = document.split(&opening).skip(1);
+    let block =
+        blocks.find_map(|rest| rest.split("```").next().filter(|block| block.contains(holding)));
+    block.unwrap_or_else(|| panic!("no {language} block holds {holding:?}")).to_owned()
+}
+
+/// A program by the variable that names it, or from the path; none is said and skips the test.
+#[expect(clippy::print_stdout, reason = "what was skipped is told to whoever runs the tests")]
+fn program(variable: &str, name: &str) -> Option<PathBuf> {
+    let named = std::env::var_os(variable).map(PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path)
+        .chain(["/usr/sbin".into()])
+        .map(|folder| folder.join(name))
+        .find(|program| program.is_file());
+    let program = named.or(found);
+    if program.is_none() {
+        println!("skipped: there is no {name}; ./check --full and ./evidence doors install it");
+    }
+    program
+}
+
+/// A folder that is gone at the end of the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let name = format!("spillgate-proxy-{}-{name}-{}", std::process::id(), free_port());
+        let folder = Folder(std::env::temp_dir().join(name));
+        fs::create_dir_all(&folder.0).unwrap();
+        folder
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A leftover temporary folder is no reason to fail a test.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,15 @@
+//! Caddy: forward_auth.
+
+use super::{Rig, program};
+
+#[test]
+fn caddy_limits_as_the_document_says() {
+    let Some(caddy) = program("SPILLGATE_CADDY", "caddy") else { return };
+    let rig = Rig::new("x-forwarded");
+    let site = rig.block("caddyfile", "forward_auth");
+    let file =
+        rig.folder.write("Caddyfile", &format!("{{\n\tadmin off\n\tauto_https off\n}}\n{site}"));
+    let _caddy = rig.start(&caddy, &["run", "--adapter", "caddyfile", "--config", &file]);
+    rig.tell();
+    rig.tell_of_the_address();
+}

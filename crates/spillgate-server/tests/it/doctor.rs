@@ -1,0 +1,297 @@
+//! `spillgate doctor`: each thing that can be wrong with a store, made wrong for real.
+
+use serde_json::Value;
+use spillgate_testkit::{
+    Cluster, Fault, FaultProxy, Node, RedisServer, Reply, SteppedServer, poll,
+};
+use std::time::Duration;
+
+use crate::server::{Server, TempFile, run};
+
+#[test]
+fn a_server_as_installed_is_described_with_what_to_mind() {
+    let redis = RedisServer::start();
+    let (code, said) = doctor(&redis.url(), &[]);
+    assert_eq!(code, Some(0), "{said}");
+    let version = redis.info("server", "redis_version");
+    let expected = format!(
+        "redis://127.0.0.1:PORT: Redis {version}, by itself, replicas: 0; refuses keys that a script does not name
+  PING    p50 N ms, p99 N ms, p99.9 N ms
+  script  p50 N ms, p99 N ms, p99.9 N ms
+  clock   N ms WAY ours
+
+warning memory-bound, redis://127.0.0.1:PORT: maxmemory is not set
+  why:  out of memory it is killed, and every limit begins afresh; with a bound it refuses, and the processes decide by their shares
+  mend: redis-cli -u redis://127.0.0.1:PORT CONFIG SET maxmemory 1gb
+
+note key-secret: no key_secret_file is set, so subjects are hashed under a secret that everybody has
+  why:  whoever reaches a door can aim at one shard; whoever reads the store can guess who is limited
+  mend: openssl rand -hex 16 > FILE, the same for the whole fleet, and name FILE as key_secret_file under [store]
+
+note fallback-share: without the store, each process enforces 1/16 of a limit: nobody has said how many processes there are
+  why:  more processes admit more than the limit together, fewer admit less
+  mend: leave it where an outage may last its minutes; else say on_outage = \"deny\" or \"allow\" in the rule
+
+0 unsafe, 1 to be warned of, 2 to note; 15 checks on each of 1 servers
+"
+    );
+    assert_eq!(without_numbers(&said, redis.port()), expected);
+    // What it charged is gone; that a process was there is known for a moment.
+    let Reply::Array(left) = redis.command(&["KEYS", "*"]) else { panic!("no list of keys") };
+    assert!(left.iter().all(|key| key.text().starts_with("sg1:{control}:")), "{left:?}");
+}
+
+/// Times and the port by a letter; the clocks of one machine may differ either way.
+fn without_numbers(said: &str, port: u16) -> String {
+    let said = said.replace(&format!(":{port}"), ":PORT");
+    let said =
+        said.replace("ms ahead of ours", "ms WAY ours").replace("ms behind ours", "ms WAY ours");
+    let is_time = |words: &[&str]| words[1].starts_with("ms") && words[0].contains('.');
+    let words: Vec<&str> = said.split(' ').collect();
+    let mut shown: Vec<&str> = words.clone();
+    for place in 0..words.len().saturating_sub(1) {
+        if is_time(&words[place..place + 2]) {
+            shown[place] = "N";
+        }
+    }
+    shown.join(" ")
+}
+
+#[test]
+fn a_server_that_is_set_up_well_has_nothing_to_mend() {
+    let redis = RedisServer::start();
+    redis.set("maxmemory", "1gb");
+    let secret = TempFile::new("secret", "000102030405060708090a0b0c0d0e0f");
+    let config = TempFile::new(
+        "doctor.toml",
+        &format!("[store]\nurl = \"{}\"\nkey_secret_file = \"{}\"\n", redis.url(), secret.path()),
+    );
+    let output = run(&["doctor", "--json", "--config", config.path()]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(report["safe"], true);
+    assert_eq!(checks(&report, "unsafe"), [""; 0]);
+    assert_eq!(checks(&report, "warning"), [""; 0]);
+    assert!(report["servers"][0]["script"]["p999_us"].as_u64().unwrap() > 0, "{report}");
+    assert_eq!(report["timeout_us"], 25_000);
+}
+
+#[test]
+fn eviction_is_unsafe_and_what_it_took_is_counted() {
+    let redis = RedisServer::start();
+    redis.set("maxmemory", "3mb");
+    redis.set("maxmemory-policy", "allkeys-lru");
+    let value = "x".repeat(10_000);
+    for key in 0..1_000 {
+        redis.command(&["SET", &format!("churn:{key}"), &value]);
+    }
+    let report = finds(&redis.url(), "eviction", "unsafe");
+    assert!(checks(&report, "warning").contains(&"evicted"), "{report}");
+    redis.command(&["FLUSHALL"]);
+    redis.set("maxmemory-policy", "noeviction");
+    assert!(!checks(&diagnosis(&redis.url()), "unsafe").contains(&"eviction"));
+}
+
+#[test]
+fn memory_is_bounded_and_not_used_up() {
+    let redis = RedisServer::start();
+    finds(&redis.url(), "memory-bound", "warning");
+    redis.command(&["SET", "ballast", &"x".repeat(30_000_000)]);
+    let used: u64 = redis.info("memory", "used_memory").parse().unwrap();
+    redis.set("maxmemory", &(used * 10 / 9).to_string());
+    finds(&redis.url(), "memory-used", "warning");
+    redis.run_out_of_memory();
+    let report = finds(&redis.url(), "memory-used", "unsafe");
+    assert!(checks(&report, "unsafe").contains(&"script"), "{report}");
+}
+
+#[test]
+fn replicas_of_a_primary_that_saves_nothing_are_unsafe() {
+    let primary = RedisServer::start();
+    let port = primary.port().to_string();
+    let replica = RedisServer::start_with(
+        &RedisServer::versions()[0].path,
+        &["--replicaof", "127.0.0.1", &port],
+    );
+    poll(Duration::from_secs(20), || {
+        (replica.info("replication", "master_link_status") == "up").then_some(())
+    });
+    let report = finds(&primary.url(), "amnesia", "unsafe");
+    assert!(checks(&report, "note").contains(&"replicas-not-demanded"), "{report}");
+    primary.set("appendonly", "yes");
+    primary.set("min-replicas-to-write", "1");
+    let report = diagnosis(&primary.url());
+    assert!(!checks(&report, "unsafe").contains(&"amnesia"), "{report}");
+    assert!(!checks(&report, "note").contains(&"replicas-not-demanded"), "{report}");
+
+    let report = finds(&replica.url(), "role", "unsafe");
+    assert!(checks(&report, "unsafe").contains(&"script"), "{report}");
+}
+
+#[test]
+fn snapshots_that_fail_or_may_stop_all_writes_are_told() {
+    let redis = RedisServer::start();
+    redis.set("save", "3600 1");
+    finds(&redis.url(), "snapshot-stops-writes", "warning");
+    redis.fail_to_save();
+    let report = finds(&redis.url(), "snapshot-failed", "unsafe");
+    assert!(checks(&report, "unsafe").contains(&"script"), "{report}");
+}
+
+#[test]
+fn demanded_replicas_that_are_not_there_are_unsafe() {
+    let redis = RedisServer::start();
+    redis.demand_replicas(1);
+    let report = finds(&redis.url(), "replicas-missing", "unsafe");
+    assert!(checks(&report, "unsafe").contains(&"script"), "{report}");
+}
+
+#[test]
+fn a_cluster_that_demands_full_coverage_is_warned_of() {
+    let cluster = Cluster::start(1, 0);
+    let node = cluster.node(Node(0));
+    finds(&node.url(), "full-coverage", "warning");
+    node.set("cluster-require-full-coverage", "no");
+    assert!(!checks(&diagnosis(&node.url()), "warning").contains(&"full-coverage"));
+}
+
+#[test]
+fn connections_that_stay_for_ever_are_noted() {
+    let redis = RedisServer::start();
+    redis.set("tcp-keepalive", "0");
+    finds(&redis.url(), "keepalive", "note");
+}
+
+#[test]
+fn a_store_that_takes_longer_than_a_decision_waits_is_unsafe() {
+    let redis = RedisServer::start();
+    let proxy = FaultProxy::before(redis.port());
+    proxy.set(Fault::Delay(Duration::from_millis(20)));
+    finds(&proxy.url(), "latency", "unsafe");
+}
+
+#[test]
+fn a_clock_that_is_far_off_is_warned_of() {
+    let redis = match SteppedServer::start(&[]) {
+        Ok(redis) => redis,
+        Err(missing) => return println!("skipped: {missing}"),
+    };
+    let url = redis.server.url();
+    assert!(!checks(&diagnosis(&url), "warning").contains(&"clocks"));
+    redis.set_ahead_by_ms(3_600_000);
+    finds(&url, "clocks", "warning");
+}
+
+#[test]
+fn a_public_secret_is_unsafe_where_strangers_reach_a_door() {
+    let redis = RedisServer::start();
+    let config = TempFile::new(
+        "doctor.toml",
+        &format!(
+            "[server]\nhttp = \"0.0.0.0:8080\"\ninsecure = true\n[store]\nurl = \"{}\"\n",
+            redis.url()
+        ),
+    );
+    let output = run(&["doctor", "--json", "--config", config.path()]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(checks(&report, "unsafe"), ["key-secret"]);
+}
+
+/// ACCIDENTS 26, 41. Nobody was told before the outage; and a store that was not well kept the
+/// service from starting.
+#[test]
+fn serve_warns_once_of_what_is_unsafe_and_starts_all_the_same() {
+    let redis = RedisServer::start();
+    redis.set("maxmemory-policy", "allkeys-lru");
+    let mut server = Server::start(&["--redis", &redis.url()]);
+    assert_eq!(
+        server.check(r#"{"key": "u1", "limit": {"quota": "5/minute"}}"#)["verdict"],
+        "allowed"
+    );
+    let said = server.words_until("unsafe");
+    assert!(said.contains("the store is unsafe (eviction of redis://127.0.0.1:"), "{said}");
+    assert!(said.contains("CONFIG SET maxmemory-policy noeviction"), "{said}");
+    let rest = server.last_words();
+    assert!(!rest.contains("unsafe"), "{rest}");
+}
+
+#[test]
+fn the_user_it_prints_is_enough_for_the_script_and_for_nothing_else() {
+    let output = run(&["doctor", "--acl"]);
+    assert_eq!(output.status.code(), Some(0));
+    let command = String::from_utf8(output.stdout).unwrap();
+    for version in RedisServer::versions() {
+        println!("{}", version.name);
+        let redis = RedisServer::start_with(&version.path, &[]);
+        let words: Vec<&str> = command.split_whitespace().collect();
+        assert_eq!(redis.command(&words).text(), "OK", "{command}");
+        let url = format!("redis://spillgate:PASSWORD@127.0.0.1:{}", redis.port());
+        let report = diagnosis(&url);
+        assert_eq!(checks(&report, "unsafe"), [""; 0], "{report}");
+        // All that it may not is to read the settings.
+        assert!(checks(&report, "note").contains(&"settings-hidden"), "{report}");
+        let mut connection = redis.connect();
+        connection.command(&["AUTH", "spillgate", "PASSWORD"]).unwrap();
+        for refused in [["SET", "other", "1"].as_slice(), &["FLUSHALL"], &["KEYS", "*"]] {
+            let reply = format!("{:?}", connection.command(refused).unwrap());
+            assert!(reply.contains("NOPERM"), "{refused:?}: {reply}");
+        }
+        assert!(!report.to_string().contains("PASSWORD"), "{report}");
+    }
+}
+
+#[test]
+fn a_user_with_too_few_rights_is_unsafe() {
+    let redis = RedisServer::start();
+    let url = redis.url_of_user("clerk", "secret", &["~sg1:*", "+ping", "+info", "+time"]);
+    let report = finds(&url, "script", "unsafe");
+    assert!(report.to_string().contains("no permissions to run the 'eval"), "{report}");
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_an_error() {
+    let mut redis = RedisServer::start();
+    redis.kill();
+    for arguments in [vec!["doctor"], vec!["doctor", "--redis", &redis.url()]] {
+        let output = run(&arguments);
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}");
+        assert!(!output.stderr.is_empty());
+    }
+}
+
+/// Runs it on a store, where it finds this and says so by its exit code.
+#[track_caller]
+fn finds(url: &str, check: &str, level: &str) -> Value {
+    let report = diagnosis(url);
+    assert!(checks(&report, level).contains(&check), "{check}, {level}: {report}");
+    for finding in report["findings"].as_array().unwrap() {
+        for field in ["what", "why", "mend"] {
+            assert!(!finding[field].as_str().unwrap().is_empty(), "{finding}");
+        }
+    }
+    report
+}
+
+#[track_caller]
+fn diagnosis(url: &str) -> Value {
+    let (code, said) = doctor(url, &["--json"]);
+    let report: Value = serde_json::from_str(&said).unwrap();
+    let safe = checks(&report, "unsafe").is_empty();
+    assert_eq!((report["safe"].as_bool(), code), (Some(safe), Some(i32::from(!safe))), "{said}");
+    report
+}
+
+fn checks<'a>(report: &'a Value, level: &str) -> Vec<&'a str> {
+    let findings = report["findings"].as_array().unwrap().iter();
+    let of_level = findings.filter(|finding| finding["level"] == level);
+    of_level.map(|finding| finding["check"].as_str().unwrap()).collect()
+}
+
+#[track_caller]
+fn doctor(url: &str, flags: &[&str]) -> (Option<i32>, String) {
+    let output = run(&[&["doctor", "--redis", url], flags].concat());
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(errors.is_empty(), "{errors}");
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}

@@ -1,0 +1,7 @@
+//! Envoy's rate limit service, asked over real sockets.
+
+pub(crate) mod client;
+mod connections;
+mod contract;
+mod generated;
+mod outage;

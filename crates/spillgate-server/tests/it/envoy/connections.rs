@@ -1,0 +1,159 @@
+//! Health, reflection, tokens, TLS, bounds and the way out.
+
+use std::time::Duration;
+
+use tonic::{Code as Status, Request};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+
+use super::client::{Caller, Code, descriptor, in_domain};
+use crate::server::{Server, TempFile, spillgate};
+
+const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn of(service: &str) -> HealthCheckRequest {
+    HealthCheckRequest { service: service.to_owned() }
+}
+
+#[test]
+fn health_is_told_of_the_whole_and_of_the_service() {
+    let server = Server::start(&[]);
+    let caller = Caller::of(&server);
+    let mut health = HealthClient::new(caller.channel());
+    for service in ["", SERVICE] {
+        let answer = caller.run(health.check(of(service))).unwrap();
+        assert_eq!(answer.into_inner().status(), ServingStatus::Serving, "{service:?}");
+    }
+    assert_eq!(caller.run(health.check(of("other"))).unwrap_err().code(), Status::NotFound);
+}
+
+#[test]
+fn who_watches_hears_that_the_server_leaves_before_it_does() {
+    let server = Server::start(&[]);
+    let caller = Caller::of(&server);
+    let mut health = HealthClient::new(caller.channel());
+    let mut watch = caller.run(health.watch(of(SERVICE))).unwrap().into_inner();
+    let mut next = || {
+        let message = caller.run(async { tokio::time::timeout(PATIENCE, watch.message()).await });
+        message.unwrap().unwrap().map(|answer| answer.status())
+    };
+    assert_eq!(next(), Some(ServingStatus::Serving));
+    let stopping = std::thread::spawn(move || server.stop());
+    assert_eq!(next(), Some(ServingStatus::NotServing));
+    assert_eq!(next(), None, "and is let go");
+    assert!(stopping.join().unwrap().success());
+}
+
+#[test]
+fn calls_under_way_at_the_end_are_answered() {
+    let server = Server::start(&[]);
+    let caller = Caller::of(&server);
+    let ip = [descriptor(&[("remote_address", "::1")])];
+    assert_eq!(caller.ask(&ip).overall_code(), Code::Ok);
+    let stopping = std::thread::spawn(move || server.stop());
+    while !stopping.is_finished() {
+        match caller.try_ask(Request::new(in_domain("default", &ip))) {
+            Ok(answer) => assert_eq!(answer.overall_code(), Code::Ok),
+            // Found out by the client: the call was never taken. A server's error has no source.
+            Err(error) => assert!(std::error::Error::source(&error).is_some(), "{error:?}"),
+        }
+    }
+    assert!(stopping.join().unwrap().success());
+}
+
+#[test]
+fn reflection_tells_the_services() {
+    let server = Server::start(&[]);
+    let caller = Caller::of(&server);
+    let mut reflection = ServerReflectionClient::new(caller.channel());
+    let ask =
+        |message| ServerReflectionRequest { host: String::new(), message_request: Some(message) };
+    let asked = [
+        ask(MessageRequest::ListServices(String::new())),
+        ask(MessageRequest::FileContainingSymbol(SERVICE.to_owned())),
+    ];
+    let answers = caller.run(async {
+        let mut answers = reflection
+            .server_reflection_info(tonic::codegen::tokio_stream::iter(asked))
+            .await
+            .unwrap()
+            .into_inner();
+        [answers.message().await.unwrap().unwrap(), answers.message().await.unwrap().unwrap()]
+    });
+    let [
+        Some(MessageResponse::ListServicesResponse(list)),
+        Some(MessageResponse::FileDescriptorResponse(_)),
+    ] = answers.map(|answer| answer.message_response)
+    else {
+        panic!("another kind of answer");
+    };
+    let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
+    assert!(names.contains(&SERVICE) && names.contains(&"grpc.health.v1.Health"), "{names:?}");
+}
+
+#[test]
+fn a_door_with_a_token_answers_who_shows_it_and_health_probes() {
+    let token = "0123456789abcdef0123456789abcdef";
+    let file = TempFile::new("token", token);
+    let server = Server::start_command(
+        spillgate(&["serve", "--http", "127.0.0.1:0"])
+            .env("SPILLGATE_SERVER__DATA_TOKEN_FILE", file.path()),
+    );
+    let caller = Caller::of(&server);
+    let ip = [descriptor(&[("remote_address", "::1")])];
+    let bearer = format!("Bearer {token}");
+    assert!(caller.ask_as(&[("authorization", &bearer)], &ip).is_ok());
+    for wrong in [&[][..], &[("authorization", "Bearer wrong")]] {
+        let error = caller.ask_as(wrong, &ip).unwrap_err();
+        assert_eq!(error.code(), Status::Unauthenticated);
+        assert!(error.message().contains("data_token_file"), "{error:?}");
+    }
+    let mut health = HealthClient::new(caller.channel());
+    assert!(caller.run(health.check(of(""))).is_ok());
+}
+
+#[test]
+fn a_message_that_is_too_long_is_an_error_and_the_connection_lives() {
+    let server = Server::start(&[]);
+    let caller = Caller::of(&server);
+    let long = "x".repeat(2 << 20);
+    let error = caller.ask_as(&[], &[descriptor(&[("a", &long)])]).unwrap_err();
+    assert_eq!(error.code(), Status::OutOfRange, "{error:?}");
+    assert_eq!(caller.ask(&[descriptor(&[("a", "b")])]).overall_code(), Code::Ok);
+}
+
+#[test]
+fn many_calls_share_one_connection() {
+    let server = Server::start(&[]);
+    let caller = Caller::of(&server);
+    let ip = [descriptor(&[("remote_address", "::1")])];
+    let answered = std::thread::scope(|scope| {
+        let calls: Vec<_> =
+            (0..64).map(|_| scope.spawn(|| caller.ask(&ip).overall_code())).collect();
+        calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert_eq!(answered, vec![Code::Ok; 64]);
+}
+
+#[test]
+fn the_address_may_stand_in_the_doors_table() {
+    let file = TempFile::new("table.toml", "[server.grpc]\naddress = \"off\"\n");
+    let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--config", file.path()]);
+    let server = Server::start_command(command.env_remove("SPILLGATE_SERVER__GRPC"));
+    assert_eq!(server.grpc_port, None, "{}", server.ready);
+}
+
+#[test]
+fn a_choice_that_is_none_is_told_with_the_choices() {
+    let file = TempFile::new("choice.toml", "[server.grpc]\non_outage_deny = \"error\"\n");
+    let output = spillgate(&["serve", "--config", file.path()]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("\"over-limit\", \"unavailable\"; write one of these"), "{said}");
+}

@@ -1,0 +1,182 @@
+//! `/v1/openapi.json` against the real answers: every field of them is in it, and what it promises is
+//! there.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+use spillgate_testkit::free_port;
+
+use crate::client::Reply;
+use crate::server::{Server, TempFile};
+
+fn document(server: &Server) -> Value {
+    let reply = server.client().send("GET", "/v1/openapi.json", b"").unwrap();
+    assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/json")));
+    reply.json()
+}
+
+/// Method, path as documented, path as asked, body, status.
+const CALLS: &[(&str, &str, &str, &str, u16)] = &[
+    ("POST", "/v1/check", "/v1/check", r#"{"attributes":{"ip":"a"}}"#, 200),
+    ("POST", "/v1/check", "/v1/check", r#"{"key":"k","limit":{"quota":"5/minute"},"cost":9}"#, 200),
+    ("POST", "/v1/check", "/v1/check", "{}", 200),
+    ("POST", "/v1/check", "/v1/check", r#"{"cost":-1}"#, 400),
+    ("POST", "/v1/check", "/v1/check", "", 400),
+    ("POST", "/v1/check/batch", "/v1/check/batch", r#"[{},{"attributes":{"ip":"a"}}]"#, 200),
+    ("POST", "/v1/check/batch", "/v1/check/batch", "[{},7]", 400),
+    ("GET", "/v1/auth", "/v1/auth", "", 200),
+    ("GET", "/v1/auth", "/v1/auth", "", 429),
+    ("GET", "/v1/openapi.json", "/v1/openapi.json", "", 200),
+    ("GET", "/livez", "/livez", "", 200),
+    ("GET", "/readyz", "/readyz?verbose", "", 200),
+    ("GET", "/metrics", "/metrics", "", 200),
+    ("PUT", "/admin/v1/rules/{name}/mode", "/admin/v1/rules/ip/mode", r#"{"mode":"shadow"}"#, 200),
+    ("PUT", "/admin/v1/rules/{name}/mode", "/admin/v1/rules/i/mode", r#"{"mode":"shadow"}"#, 404),
+    ("GET", "/admin/v1/rules", "/admin/v1/rules", "", 200),
+    ("DELETE", "/admin/v1/rules/{name}/mode", "/admin/v1/rules/ip/mode", "", 200),
+    ("GET", "/admin/v1/state", "/admin/v1/state?rule=ip&attr.ip=a", "", 200),
+    ("GET", "/admin/v1/state", "/admin/v1/state?rule=ip", "", 400),
+    (
+        "POST",
+        "/admin/v1/state",
+        "/admin/v1/state",
+        r#"{"rule":"ip","subject":{"ip":"a"},"charge":1}"#,
+        200,
+    ),
+    ("DELETE", "/admin/v1/state", "/admin/v1/state?rule=ip&attr.ip=a", "", 200),
+    (
+        "PUT",
+        "/admin/v1/overrides",
+        "/admin/v1/overrides",
+        r#"{"rule":"ip","subject":{"ip":"a"},"limits":[{"quota":"7/s","burst":9}],"expires_at":"2199-01-01T00:00:00Z"}"#,
+        200,
+    ),
+    ("GET", "/admin/v1/overrides", "/admin/v1/overrides", "", 200),
+    ("DELETE", "/admin/v1/overrides", "/admin/v1/overrides?rule=ip&attr.ip=a", "", 200),
+    ("DELETE", "/admin/v1/overrides", "/admin/v1/overrides?rule=ip&attr.ip=a", "", 404),
+];
+
+#[test]
+fn every_answer_is_as_the_document_says() {
+    let file = TempFile::new(
+        "limits.toml",
+        "[[rule]]\nname = \"ip\"\nkey = [\"ip\"]\nlimits = [\"1/hour\"]\n\
+         [[rule]]\nname = \"watched\"\nkey = [\"ip\"]\nmode = \"shadow\"\nlimits = [\"1/hour\"]\n",
+    );
+    let server = Server::start(&["--config", file.path()]);
+    let document = document(&server);
+    for (method, path, asked, body, status) in CALLS {
+        let operation = &document["paths"][path][method.to_lowercase()];
+        let admin = !path.starts_with("/v1/");
+        let mut client = if admin { server.operator() } else { server.client() };
+        let reply = client.send(method, asked, body.as_bytes()).unwrap();
+        assert_eq!(reply.status, *status, "{method} {asked} {body}: {}", reply.body);
+        agrees(&document, operation, &reply, &format!("{method} {asked} {body}"));
+    }
+}
+
+#[test]
+fn refusals_in_an_outage_are_as_the_document_says() {
+    let file = TempFile::new(
+        "limits.toml",
+        "[[rule]]\nname = \"ip\"\nkey = [\"ip\"]\non_outage = \"deny\"\nlimits = [\"1/hour\"]\n",
+    );
+    let url = format!("redis://127.0.0.1:{}", free_port());
+    let server = Server::start(&["--config", file.path(), "--redis", &url]);
+    let document = document(&server);
+    let auth = server.client().send("GET", "/v1/auth", b"").unwrap();
+    agrees(&document, &document["paths"]["/v1/auth"]["get"], &auth, "auth");
+    let state = server.operator().send("GET", "/admin/v1/state?rule=ip&attr.ip=a", b"").unwrap();
+    agrees(&document, &document["paths"]["/admin/v1/state"]["get"], &state, "state");
+}
+
+#[test]
+fn every_documented_call_was_made() {
+    let server = Server::start(&[]);
+    for (path, operations) in document(&server)["paths"].as_object().unwrap() {
+        for method in operations.as_object().unwrap().keys().filter(|key| *key != "servers") {
+            let made =
+                CALLS.iter().any(|(made, of, ..)| made.to_lowercase() == *method && of == path);
+            assert!(made, "no call of {method} {path} in this test");
+        }
+    }
+}
+
+#[test]
+fn a_validator_that_is_not_ours_takes_the_document() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let validator = format!("{root}/target/tools/python/bin/openapi-spec-validator");
+    if !std::path::Path::new(&validator).exists() {
+        println!("skipped: there is no openapi-spec-validator; ./check --full installs it");
+        return;
+    }
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/door/http/openapi.json");
+    let output = Command::new(validator).arg(file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[track_caller]
+fn agrees(document: &Value, operation: &Value, reply: &Reply, call: &str) {
+    let promised = &operation["responses"][reply.status.to_string()];
+    assert!(promised.is_object(), "{call}: {} is not documented", reply.status);
+    let Some(content) = promised["content"].as_object() else {
+        assert_eq!(reply.body, "", "{call}: no body is documented");
+        return;
+    };
+    let sent = reply.header("content-type").unwrap().split(';').next().unwrap();
+    let schema = &content[sent]["schema"];
+    let body = if sent == "text/plain" { json!(reply.body) } else { reply.json() };
+    if let Err(why) = fits(document, schema, &body) {
+        panic!("{call}: {why}\n{body}");
+    }
+}
+
+/// As much of JSON Schema as the document uses of answers.
+fn fits(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
+    if let Some(name) = schema["$ref"].as_str() {
+        let schema = document.pointer(name.trim_start_matches('#'));
+        return fits(document, schema.ok_or(format!("no {name}"))?, value);
+    }
+    let types = match &schema["type"] {
+        Value::Array(types) => types.clone(),
+        one => vec![one.clone()],
+    };
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_u64() => "integer",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    if !types.iter().any(|known| known == kind) {
+        return Err(format!("{value} is no {types:?}"));
+    }
+    if let Some(words) = schema["enum"].as_array()
+        && !words.contains(value)
+    {
+        return Err(format!("{value} is none of {words:?}"));
+    }
+    for item in value.as_array().into_iter().flatten() {
+        fits(document, &schema["items"], item)?;
+    }
+    let Some(object) = value.as_object() else { return Ok(()) };
+    for name in schema["required"].as_array().into_iter().flatten() {
+        if !object.contains_key(name.as_str().unwrap()) {
+            return Err(format!("{name} is missing"));
+        }
+    }
+    for (name, field) in object {
+        let others = &schema["additionalProperties"];
+        match (schema["properties"].get(name), others) {
+            (Some(schema), _) => {
+                fits(document, schema, field).map_err(|why| format!("{name}: {why}"))?
+            }
+            (None, Value::Bool(false)) => return Err(format!("{name} is not documented")),
+            (None, schema) if schema.is_object() => fits(document, schema, field)?,
+            (None, _) => {}
+        }
+    }
+    Ok(())
+}

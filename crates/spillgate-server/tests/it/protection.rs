@@ -1,0 +1,144 @@
+//! Who may use a door: tokens, TLS and certificates.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::server::{Server, TempFile, run, spillgate};
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+#[test]
+fn a_door_with_a_token_answers_only_callers_who_show_it() {
+    let token = TempFile::new("token", &format!("{TOKEN}\n"));
+    let server = Server::start_command(
+        spillgate(&["serve", "--http", "127.0.0.1:0"])
+            .env("SPILLGATE_SERVER__DATA_TOKEN_FILE", token.path()),
+    );
+    let ask = |authorization: &str| {
+        let mut client = server.client();
+        let head = format!(
+            "POST /v1/check HTTP/1.1\r\nHost: h\r\n{authorization}Content-Length: 2\r\n\r\n{{}}"
+        );
+        client.write(head.as_bytes()).unwrap();
+        client.read().unwrap()
+    };
+    assert_eq!(ask(&format!("Authorization: Bearer {TOKEN}\r\n")).status, 200);
+    for wrong in [
+        String::new(),
+        "Authorization: Bearer wrong\r\n".to_owned(),
+        format!("Authorization: Basic {TOKEN}\r\n"),
+        format!("Authorization: Bearer {TOKEN}0\r\n"),
+    ] {
+        let reply = ask(&wrong);
+        assert_eq!((reply.status, reply.header("www-authenticate")), (401, Some("Bearer")));
+        assert!(reply.body.contains("Authorization: Bearer TOKEN"), "{}", reply.body);
+    }
+}
+
+#[test]
+fn a_token_file_that_holds_none_keeps_it_from_starting() {
+    for text in ["", "short", "0123456789 abcdef0123456789"] {
+        let token = TempFile::new("token", text);
+        let output = spillgate(&["serve", "--http", "127.0.0.1:0"])
+            .env("SPILLGATE_SERVER__DATA_TOKEN_FILE", token.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(said.contains("field `server.data_token_file`"), "{said}");
+        assert!(said.contains("openssl rand -hex 32"), "{said}");
+    }
+}
+
+#[test]
+fn behind_tls_a_door_may_ask_for_a_certificate() {
+    let keys = Keys::make();
+    let settings = |client_ca: &str| {
+        let (cert, key) = (keys.file("server.pem"), keys.file("server.key"));
+        TempFile::new(
+            "tls.toml",
+            &format!("[server.tls]\ncert = \"{cert}\"\nkey = \"{key}\"\n{client_ca}"),
+        )
+    };
+    let plain = settings("");
+    let server = Server::start(&["--config", plain.path()]);
+    assert!(keys.ask(server.port, false).contains("\"verdict\":\"allowed\""));
+    drop(server);
+
+    let mutual = settings(&format!("client_ca = \"{}\"\n", keys.file("ca.pem")));
+    let server = Server::start(&["--config", mutual.path()]);
+    assert!(keys.ask(server.port, true).contains("\"verdict\":\"allowed\""));
+    assert!(!keys.ask(server.port, false).contains("verdict"));
+}
+
+#[test]
+fn half_named_tls_files_are_refused() {
+    for (text, complaint) in [
+        ("[server.tls]\ncert = \"a\"\n", "key is missing"),
+        ("[server.tls]\nkey = \"a\"\n", "cert is missing"),
+        ("[server.tls]\nclient_ca = \"a\"\n", "name both"),
+        ("[server.tls]\ncert = \"/nowhere\"\nkey = \"/nowhere\"\n", "/nowhere"),
+    ] {
+        let file = TempFile::new("tls.toml", text);
+        let output = run(&["serve", "--http", "127.0.0.1:0", "--config", file.path()]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(said.contains("field `server.tls"), "{said}");
+        assert!(said.contains(complaint), "{said}");
+    }
+}
+
+/// A certificate authority of our own, with a certificate for the server and one for a client.
+struct Keys(PathBuf);
+
+impl Keys {
+    fn make() -> Keys {
+        let folder = std::env::temp_dir().join(format!("spillgate-keys-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let keys = Keys(folder);
+        let script = "set -e
+            new='openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes'
+            $new -x509 -days 2 -subj /CN=ca -keyout ca.key -out ca.pem
+            for who in server client; do
+                $new -subj /CN=$who -keyout $who.key -out $who.csr
+                printf 'subjectAltName=DNS:localhost,IP:127.0.0.1' > $who.ext
+                openssl x509 -req -days 2 -in $who.csr -CA ca.pem -CAkey ca.key -CAcreateserial \
+                    -extfile $who.ext -out $who.pem
+            done";
+        let made = Command::new("sh").args(["-c", script]).current_dir(&keys.0).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        keys
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    /// What the server answers to one check, by a client that is not ours.
+    fn ask(&self, port: u16, with_certificate: bool) -> String {
+        let mut command = Command::new("openssl");
+        command.args(["s_client", "-quiet", "-verify_return_error", "-connect"]);
+        command.arg(format!("127.0.0.1:{port}")).args(["-CAfile", &self.file("ca.pem")]);
+        if with_certificate {
+            command.args(["-cert", &self.file("client.pem"), "-key", &self.file("client.key")]);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut client = command.spawn().unwrap();
+        let request = "POST /v1/check HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}";
+        // Refused in the handshake, it takes no bytes any more.
+        let _ = client.stdin.as_mut().unwrap().write_all(request.as_bytes());
+        let mut answer = String::new();
+        let _ = client.stdout.take().unwrap().read_to_string(&mut answer);
+        client.wait().unwrap();
+        answer
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        // A leftover temporary folder is no reason to fail a test.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

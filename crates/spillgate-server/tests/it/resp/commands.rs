@@ -1,0 +1,191 @@
+//! What each command answers, in both versions of the protocol.
+
+use spillgate_testkit::Reply;
+
+use super::{assert_answer, exchange, numbers};
+use crate::server::{Server, TempFile, on_both_engines};
+
+#[test]
+fn cl_throttle_allows_its_burst_and_one_more_then_says_when_to_come_back() {
+    on_both_engines(&[], |server| {
+        let mut client = server.resp();
+        let mut ask = || numbers(client.command(&["CL.THROTTLE", "u1", "2", "1", "60"]).unwrap());
+        assert_answer(&ask(), [0, 3, 2, -1, 60]);
+        assert_answer(&ask(), [0, 3, 1, -1, 120]);
+        assert_answer(&ask(), [0, 3, 0, -1, 180]);
+        assert_answer(&ask(), [1, 3, 0, 60, 180]);
+    });
+}
+
+#[test]
+fn cl_throttle_of_nothing_is_never_limited_and_of_too_much_never_passes() {
+    let server = Server::start(&[]);
+    let mut client = server.resp();
+    let mut ask = |quantity: &str| {
+        numbers(client.command(&["cl.throttle", "u1", "2", "1", "60", quantity]).unwrap())
+    };
+    assert_answer(&ask("0"), [0, 3, 3, -1, 0]);
+    assert_answer(&ask("4"), [1, 3, 3, -1, 0]);
+    assert_answer(&ask("18446744073709551615"), [1, 3, 3, -1, 0]);
+    assert_answer(&ask("3"), [0, 3, 0, -1, 180]);
+    assert_answer(&ask("0"), [0, 3, 0, -1, 180]);
+}
+
+#[test]
+fn throttle_answers_in_throttlecrabs_order() {
+    let server = Server::start(&[]);
+    let mut client = server.resp();
+    let mut ask = |quantity: &str| {
+        numbers(client.command(&["THROTTLE", "u1", "2", "1", "60", quantity]).unwrap())
+    };
+    assert_answer(&ask("1"), [1, 2, 1, 60, 0]);
+    assert_answer(&ask("1"), [1, 2, 0, 120, 0]);
+    assert_answer(&ask("1"), [0, 2, 0, 120, 60]);
+    assert_answer(&ask("0"), [1, 2, 0, 120, 0]);
+    assert_answer(&ask("3"), [0, 2, 0, 120, -1]);
+}
+
+#[test]
+fn a_key_is_one_state_at_every_door() {
+    on_both_engines(&[], |server| {
+        let mut client = server.resp();
+        client.command(&["CL.THROTTLE", "u1", "4", "5", "60", "2"]).unwrap();
+        let answer = server.check(r#"{"key":"u1","limit":{"quota":"5/minute"}}"#);
+        assert_eq!(answer["remaining"], 2);
+        let reply = client.command(&["THROTTLE", "u1", "5", "5", "60"]).unwrap();
+        assert_eq!(numbers(reply)[..3], [1, 5, 1]);
+    });
+}
+
+const POLICY: &str = r#"
+[[rule]]
+name = "login"
+domain = "web"
+match = { route = "/login" }
+key = ["ip"]
+limits = ["2/hour", { quota = "1000/day", unit = "tokens" }]
+
+[[rule]]
+name = "free"
+domain = "open"
+key = []
+limits = ["unlimited"]
+"#;
+
+#[test]
+fn sg_check_asks_the_rules_of_the_policy() {
+    let policy = TempFile::new("resp.toml", POLICY);
+    on_both_engines(&["--config", policy.path()], |server| {
+        let mut client = server.resp();
+        let mut ask = |line: &str| {
+            let Ok(Reply::Array(mut items)) = client.command(&line.split(' ').collect::<Vec<_>>())
+            else {
+                panic!("{line}: no array");
+            };
+            let rule = items.pop().unwrap();
+            (items.iter().map(Reply::integer).collect::<Vec<_>>(), rule)
+        };
+        let login = Reply::Bulk(b"login".to_vec());
+        let ip = "ip 203.0.113.7 route /login";
+        let first = ask(&format!("SG.CHECK web requests=1,tokens=900 {ip}"));
+        assert_eq!(first.0[..3], [0, 100, 0]);
+        assert_eq!(first.1, login);
+        let denied = ask(&format!("SG.CHECK web tokens=200 {ip}"));
+        assert_eq!((denied.0[0], denied.0[1]), (1, 100));
+        assert!((1..=8_640_000).contains(&denied.0[2]), "{denied:?}");
+        let never = ask(&format!("SG.CHECK web 3 {ip}"));
+        assert_eq!((&never.0[..3], &never.1), (&[2, 1, -1][..], &login));
+        assert!((1..=1_800_000).contains(&never.0[3]), "{never:?}");
+        assert_eq!(ask("SG.CHECK web 1 ip 203.0.113.7"), (vec![0, -1, 0, -1], Reply::Nil));
+        assert_eq!(ask("SG.CHECK open 1").0, [0, -1, 0, -1]);
+    });
+}
+
+#[test]
+fn a_pipeline_is_answered_in_order_whatever_is_in_it() {
+    on_both_engines(&[], |server| {
+        let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+        let mut commands: Vec<Vec<Vec<u8>>> = Vec::new();
+        for call in 0..3_000 {
+            commands.push(words("CL.THROTTLE hot 2499 1 86400"));
+            if call % 1_000 == 10 {
+                commands.extend(["ECHO x", "CL.THROTTLE hot x 1 1", "SELECT 0"].map(words));
+            }
+        }
+        let replies = server.resp().pipeline(&commands).unwrap();
+        let mut remaining = 2_500;
+        for (command, reply) in commands.iter().zip(replies) {
+            match (command[0].as_slice(), reply) {
+                (b"ECHO", reply) => assert_eq!(reply.text(), "x"),
+                (b"SELECT", reply) => assert_eq!(reply.text(), "OK"),
+                (_, Reply::Error(why)) => {
+                    assert!(why.starts_with("ERR CL.THROTTLE max_burst: 'x'"))
+                }
+                (_, reply) => {
+                    let limited = i64::from(remaining == 0);
+                    remaining = (remaining - 1).max(0);
+                    assert_eq!(numbers(reply)[..3], [limited, 2_500, remaining]);
+                }
+            }
+        }
+        assert_eq!(remaining, 0);
+    });
+}
+
+#[test]
+fn hello_chooses_the_version_and_reset_returns_to_the_second() {
+    let server = Server::start(&[]);
+    let said = exchange(
+        &server,
+        b"HELLO 3 SETNAME worker\r\nCLIENT GETNAME\r\nSG.CHECK d 1\r\nRESET\r\nCLIENT GETNAME\r\nHELLO\r\nHELLO 4\r\n",
+    );
+    assert!(said.starts_with("%7\r\n$6\r\nserver\r\n$9\r\nspillgate\r\n"), "{said}");
+    assert!(said.contains("$5\r\nproto\r\n:3\r\n"), "{said}");
+    assert!(
+        said.contains(
+            "$6\r\nworker\r\n*5\r\n:0\r\n:-1\r\n:0\r\n:-1\r\n_\r\n+RESET\r\n$-1\r\n*14\r\n"
+        )
+    );
+    assert!(said.contains("$5\r\nproto\r\n:2\r\n"), "{said}");
+    assert!(said.ends_with("-NOPROTO unsupported protocol version '4'; there are 2 and 3\r\n"));
+}
+
+#[test]
+fn commands_about_the_connection_are_answered_as_redis_answers_them() {
+    let server = Server::start(&[]);
+    for (line, said) in [
+        ("ping", "+PONG\r\n"),
+        ("PING \"a b\"", "$3\r\na b\r\n"),
+        ("ECHO a", "$1\r\na\r\n"),
+        ("SELECT 0", "+OK\r\n"),
+        ("SELECT 1", "-ERR SELECT index: there is one database, 0; "),
+        ("CLIENT SETNAME a", "+OK\r\n"),
+        ("CLIENT SETINFO lib-name x", "+OK\r\n"),
+        ("CLIENT ID", ":"),
+        ("CLIENT KILL x", "-ERR CLIENT 'KILL': there are ID, "),
+        ("COMMAND COUNT", ":13\r\n"),
+        ("COMMAND DOCS", "*0\r\n"),
+        (
+            "COMMAND INFO cl.throttle get",
+            "*2\r\n*6\r\n$11\r\ncl.throttle\r\n:-5\r\n*1\r\n+fast\r\n:1\r\n:1\r\n:1\r\n$-1\r\n",
+        ),
+        ("COMMAND", "*13\r\n*6\r\n$11\r\ncl.throttle\r\n"),
+        ("INFO", "$"),
+        ("QUIT", "+OK\r\n"),
+        ("RESET", "+RESET\r\n"),
+        ("AUTH x", "-ERR AUTH without a password set: "),
+        ("GET a", "-ERR unknown command 'GET'; ask with CL.THROTTLE, THROTTLE or SG.CHECK\r\n"),
+        ("SG.RESERVE web 1", "-ERR SG.RESERVE is not in this version yet; "),
+        (
+            "CL.THROTTLE a 1 1",
+            "-ERR wrong number of arguments for CL.THROTTLE; write CL.THROTTLE key ",
+        ),
+        (
+            "HELLO 2 SETNAME",
+            "-ERR HELLO option 'SETNAME': write AUTH user password or SETNAME name",
+        ),
+    ] {
+        let answer = exchange(&server, format!("{line}\r\n").as_bytes());
+        assert!(answer.starts_with(said), "{line}: {answer}");
+    }
+}

@@ -1,0 +1,116 @@
+//! Strangers' bytes: each ends at most its own connection, and takes no memory to speak of.
+
+use std::fs;
+use std::io::{Read, Write};
+
+use super::{exchange, raw};
+use crate::server::Server;
+
+const CHECK: &[u8] = b"CL.THROTTLE u1 1000000 1 1\r\n";
+
+#[test]
+fn bytes_that_are_no_request_are_told_so_and_end_their_connection() {
+    let server = Server::start(&[]);
+    let mut other = server.resp();
+    for (bytes, why) in [
+        (b"*1025\r\n".to_vec(), "invalid multibulk length"),
+        (b"*2147483647\r\n".to_vec(), "invalid length"),
+        (b"*1\r\n$65537\r\n".to_vec(), "invalid bulk length"),
+        (b"*1\r\n$-1\r\n".to_vec(), "invalid bulk length"),
+        (b"*2\r\n$4\r\nPING\r\n*1\r\n".to_vec(), "expected '$'"),
+        (b"*1\r\n$3\r\nPING\r\n".to_vec(), "expected CR LF after a string"),
+        (vec![b'a'; 64 * 1024], "too big inline request"),
+        (long_request(), "too big request"),
+        (b"ECHO \"a\r\n".to_vec(), "unbalanced quotes"),
+    ] {
+        let bytes = [CHECK, &bytes, CHECK].concat();
+        let mut stream = raw(&server);
+        // It may close before it has taken all.
+        let _ = stream.write_all(&bytes);
+        let mut said = Vec::new();
+        let _ = stream.read_to_end(&mut said);
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert!(said.starts_with("*5\r\n:0\r\n"), "{why}: {said}");
+        assert!(said.contains(&format!("-ERR Protocol error: {why}")), "{why}: {said}");
+        assert_eq!(other.command(&["PING"]).unwrap().text(), "PONG");
+    }
+}
+
+/// Every string of it is in bounds, but not all of them together.
+fn long_request() -> Vec<u8> {
+    let string = [b"$1024\r\n".as_slice(), &[0; 1024], b"\r\n"].concat();
+    [b"*200\r\n".as_slice(), &string.repeat(200)].concat()
+}
+
+#[test]
+fn a_bad_argument_ends_nothing() {
+    let server = Server::start(&[]);
+    let bytes =
+        [b"CL.THROTTLE u1 x 1 1\r\n", CHECK, b"\r\n*0\r\n*-1\r\nNONSENSE\r\n", CHECK].concat();
+    let said = exchange(&server, &bytes);
+    assert_eq!(said.matches("*5\r\n").count(), 2, "{said}");
+    assert_eq!(said.matches("-ERR ").count(), 2, "{said}");
+}
+
+#[test]
+fn a_request_in_single_bytes_is_the_same_request() {
+    let server = Server::start(&[]);
+    let mut stream = raw(&server);
+    stream.set_nodelay(true).unwrap();
+    for byte in
+        b"*5\r\n$11\r\nCL.THROTTLE\r\n$2\r\nu1\r\n$1\r\n4\r\n$1\r\n5\r\n$2\r\n60\r\nPING\r\n"
+    {
+        stream.write_all(&[*byte]).unwrap();
+    }
+    let mut said = [0; 33];
+    stream.read_exact(&mut said).unwrap();
+    assert_eq!(&said[..], b"*5\r\n:0\r\n:5\r\n:4\r\n:-1\r\n:12\r\n+PONG\r\n".as_slice());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_thousand_declared_lengths_take_no_memory() {
+    let server = Server::start(&[]);
+    let before = resident_kib(server.pid());
+    let bombs: Vec<_> = (0..1_000)
+        .map(|_| {
+            let mut stream = raw(&server);
+            stream.write_all(b"*1024\r\n$65536\r\n").unwrap();
+            stream
+        })
+        .collect();
+    // Answered, so the bytes above have been read.
+    assert!(exchange(&server, CHECK).starts_with("*5\r\n"));
+    let grown = resident_kib(server.pid()).saturating_sub(before);
+    assert!(grown < 24 * 1024, "{grown} KiB for a thousand connections");
+    drop(bombs);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_client_that_reads_no_answers_is_not_read_either() {
+    let server = Server::start(&[]);
+    let before = resident_kib(server.pid());
+    let mut stream = raw(&server);
+    stream.set_nonblocking(true).unwrap();
+    let flood = b"INFO\r\n".repeat(10_000);
+    let mut taken = 0;
+    // What the system's buffers take on both sides, and then no more.
+    for _ in 0..2_000 {
+        match stream.write(&flood) {
+            Ok(bytes) => taken += bytes,
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+    let mut other = server.resp();
+    assert_eq!(other.command(&["PING"]).unwrap().text(), "PONG");
+    let grown = resident_kib(server.pid()).saturating_sub(before);
+    assert!(grown < 16 * 1024, "{grown} KiB for one connection that sent {taken} bytes");
+}
+
+#[cfg(target_os = "linux")]
+fn resident_kib(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}

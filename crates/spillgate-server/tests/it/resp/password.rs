@@ -1,0 +1,81 @@
+//! Who may ask.
+
+use std::io::{Read, Write};
+
+use super::{exchange, raw};
+use crate::server::{Server, TempFile, spillgate};
+
+const PASSWORD: &str = "0123456789abcdef0123456789abcdef";
+
+fn guarded(variable: &str) -> (Server, TempFile) {
+    let file = TempFile::new("password", &format!("{PASSWORD}\n"));
+    let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]);
+    (Server::start_command(command.env(variable, file.path())), file)
+}
+
+#[test]
+fn nothing_is_asked_before_the_password_is_shown() {
+    for variable in ["SPILLGATE_SERVER__RESP__PASSWORD_FILE", "SPILLGATE_SERVER__DATA_TOKEN_FILE"] {
+        let (server, _file) = guarded(variable);
+        let said = exchange(
+            &server,
+            format!(
+                "PING\r\nCL.THROTTLE a 1 1 60\r\nSG.CHECK d 1\r\nECHO a\r\nSELECT 0\r\nGET a\r\n\
+                 AUTH wrong\r\nAUTH other {PASSWORD}\r\nCL.THROTTLE a 1 1 60\r\n\
+                 AUTH {PASSWORD}\r\nCL.THROTTLE a 1 1 60\r\nRESET\r\nCL.THROTTLE a 1 1 60\r\n\
+                 HELLO 3 AUTH default wrong\r\nHELLO 2 AUTH default {PASSWORD}\r\nCL.THROTTLE a 1 1 60\r\n"
+            )
+            .as_bytes(),
+        );
+        let no_auth = "-NOAUTH Authentication required: send AUTH with the password first\r\n";
+        let wrong = "-WRONGPASS invalid username-password pair: the user is default, the password the server's\r\n";
+        let before = format!(
+            "+PONG\r\n{}{wrong}{wrong}{no_auth}+OK\r\n*5\r\n:0\r\n:2\r\n:1\r\n",
+            no_auth.repeat(5)
+        );
+        assert!(said.starts_with(&before), "{said}");
+        assert!(said.contains(&format!("+RESET\r\n{no_auth}{wrong}*14\r\n")), "{said}");
+        assert!(said.ends_with("*5\r\n:0\r\n:2\r\n:0\r\n:-1\r\n:120\r\n"), "{said}");
+    }
+}
+
+#[test]
+fn a_password_file_that_holds_none_keeps_it_from_starting() {
+    let file = TempFile::new("password", "short");
+    let output = spillgate(&["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"])
+        .env("SPILLGATE_SERVER__RESP__PASSWORD_FILE", file.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("field `server.resp.password_file`"), "{said}");
+}
+
+#[test]
+fn a_door_open_to_other_machines_wants_a_password() {
+    let serve = |with: Option<&TempFile>| {
+        let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--resp", "0.0.0.0:0"]);
+        with.map(|file| command.env("SPILLGATE_SERVER__RESP__PASSWORD_FILE", file.path()));
+        command
+    };
+    let output = serve(None).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("field `server.resp`: 0.0.0.0:0 is open to other machines"), "{said}");
+    let file = TempFile::new("password", PASSWORD);
+    Server::start_command(&mut serve(Some(&file)));
+}
+
+#[test]
+fn what_http_sends_is_never_taken_for_commands() {
+    let server = Server::start(&[]);
+    for start in ["POST / HTTP/1.1", "GET / HTTP/1.1\r\nHost: 127.0.0.1", "host: x"] {
+        let mut stream = raw(&server);
+        let request = format!("{start}\r\nCL.THROTTLE smuggled 0 1 86400\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).unwrap();
+        assert!(said.ends_with("HTTP has a door of its own\r\n"), "{start}: {said}");
+    }
+    let said = exchange(&server, b"CL.THROTTLE smuggled 0 1 86400\r\n");
+    assert!(said.starts_with("*5\r\n:0\r\n"), "{said}");
+}

@@ -1,0 +1,183 @@
+//! The story. Each chapter has rules of its own, found by the path.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use spillgate_testkit::eventually;
+
+use super::Scene;
+
+pub(crate) const RULES: &str = r#"
+[server]
+trusted_proxies = ["127.0.0.1"]
+
+[[rule]]
+name = "exhaust"
+match = { path = "/exhaust" }
+key = ["ip"]
+limits = ["2/4s"]
+
+[[rule]]
+name = "tiers"
+match = { path = "/tiers" }
+key = ["ip"]
+limits = ["2/hour", { name = "daily", quota = "100/day" }]
+
+[[rule]]
+name = "units"
+match = { path = "/units" }
+key = ["ip"]
+limits = ["10/hour", { quota = "100/hour", unit = "tokens" }]
+
+[[rule]]
+name = "peek"
+match = { path = "/peek" }
+key = ["ip"]
+limits = ["2/hour"]
+
+[[rule]]
+name = "operated"
+match = { path = "/operated" }
+key = ["ip"]
+limits = ["2/hour"]
+
+[[rule]]
+name = "reload"
+match = { path = "/reload" }
+key = ["ip"]
+limits = ["2/hour"]
+
+[[rule]]
+name = "shadow"
+match = { path = "/shadow" }
+key = ["ip"]
+mode = "shadow"
+limits = ["1/hour"]
+"#;
+
+type Chapter = fn(&Scene<'_>);
+
+pub(crate) const CHAPTERS: &[(&str, Chapter)] = &[
+    ("exhaust, deny, wait, allow", exhaust),
+    ("two tiers, one exhausted", two_tiers),
+    ("costs in two units", two_units),
+    ("peek", peek),
+    ("reset", reset),
+    ("reload", reload),
+    ("override with expiry", override_with_expiry),
+    ("shadow", shadow),
+    ("kill switch", kill_switch),
+];
+
+fn exhaust(scene: &Scene<'_>) {
+    let mut admitted = 0;
+    let denied = loop {
+        let told = scene.ask("/exhaust");
+        if told.verdict == "denied" {
+            break told;
+        }
+        admitted += 1;
+        assert!(admitted < 100, "never denied");
+    };
+    assert!(admitted >= 2, "denied after {admitted}");
+    let wait_ms = denied.retry_after_ms.unwrap();
+    assert!((1..=2_000).contains(&wait_ms), "{denied:?}");
+    // That this wait is enough is the claim.
+    sleep(Duration::from_millis(wait_ms));
+    assert_eq!(scene.verdict("/exhaust"), "allowed");
+}
+
+fn two_tiers(scene: &Scene<'_>) {
+    let verdicts: Vec<&str> = (0..4).map(|_| scene.verdict("/tiers")).collect();
+    assert_eq!(verdicts, ["allowed", "allowed", "denied", "denied"]);
+    let state = operate(scene, "GET", &of_client(scene, "tiers"), &Value::Null);
+    let remaining: Vec<&Value> =
+        state["tiers"].as_array().unwrap().iter().map(|tier| &tier["remaining"]).collect();
+    // The denials charged neither.
+    assert_eq!(remaining, [0, 98]);
+}
+
+fn two_units(scene: &Scene<'_>) {
+    let cost = [("requests", 1), ("tokens", 60)];
+    assert_eq!(scene.ask_at("/units", &cost).verdict, "allowed");
+    assert_eq!(scene.ask_at("/units", &cost).verdict, "denied");
+    assert_eq!(scene.ask_at("/units", &[("requests", 1), ("tokens", 40)]).verdict, "allowed");
+    assert_eq!(scene.ask_at("/units", &[("requests", 1), ("tokens", 101)]).verdict, "never");
+    let state = operate(scene, "GET", &of_client(scene, "units"), &Value::Null);
+    assert_eq!(
+        (&state["tiers"][0]["remaining"], &state["tiers"][1]["remaining"]),
+        (&json!(8), &json!(0))
+    );
+}
+
+fn peek(scene: &Scene<'_>) {
+    let look = || scene.ask_at("/peek", &[("requests", 0)]);
+    for _ in 0..3 {
+        assert_eq!((look().verdict, look().remaining), ("allowed", Some(2)));
+    }
+    scene.ask("/peek");
+    assert_eq!((look().verdict, look().remaining), ("allowed", Some(1)));
+    scene.ask("/peek");
+    assert_eq!((look().verdict, look().remaining), ("denied", Some(0)));
+}
+
+fn reset(scene: &Scene<'_>) {
+    exhausted(scene, "/operated");
+    operate(scene, "DELETE", &of_client(scene, "operated"), &Value::Null);
+    assert_eq!(scene.verdict("/operated"), "allowed");
+}
+
+fn reload(scene: &Scene<'_>) {
+    exhausted(scene, "/reload");
+    let text = std::fs::read_to_string(scene.rules.path()).unwrap();
+    let (before, rule) = text.split_once("name = \"reload\"").unwrap();
+    let raised = rule.replacen("2/hour", "5/hour", 1);
+    std::fs::write(scene.rules.path(), format!("{before}name = \"reload\"{raised}")).unwrap();
+    eventually(|| scene.verdict("/reload") == "allowed");
+    // Two of five were used, and one just now.
+    let verdicts: Vec<&str> = (0..3).map(|_| scene.verdict("/reload")).collect();
+    assert_eq!(verdicts, ["allowed", "allowed", "denied"]);
+}
+
+fn override_with_expiry(scene: &Scene<'_>) {
+    operate(scene, "DELETE", &of_client(scene, "operated"), &Value::Null);
+    let end = jiff::Timestamp::now() + Duration::from_secs(2);
+    let block = json!({"rule": "operated", "subject": {"ip": scene.ip}, "limits": ["none"], "expires_at": end.to_string()});
+    operate(scene, "PUT", "/admin/v1/overrides", &block);
+    assert_eq!(scene.verdict("/operated"), "never");
+    eventually(|| scene.verdict("/operated") == "allowed");
+}
+
+fn shadow(scene: &Scene<'_>) {
+    for _ in 0..4 {
+        assert_eq!(scene.verdict("/shadow"), "allowed");
+    }
+}
+
+fn kill_switch(scene: &Scene<'_>) {
+    exhausted(scene, "/operated");
+    let mode = "/admin/v1/rules/operated/mode";
+    operate(scene, "PUT", mode, &json!({"mode": "off"}));
+    assert_eq!(scene.verdict("/operated"), "allowed");
+    operate(scene, "DELETE", mode, &Value::Null);
+    assert_eq!(scene.verdict("/operated"), "denied");
+}
+
+#[track_caller]
+fn exhausted(scene: &Scene<'_>, path: &str) {
+    let calls = (1..=10).find(|_| scene.verdict(path) == "denied");
+    assert!(calls.is_some(), "{path} is never denied");
+}
+
+fn of_client(scene: &Scene<'_>, rule: &str) -> String {
+    format!("/admin/v1/state?rule={rule}&attr.ip={}", scene.ip)
+}
+
+#[track_caller]
+fn operate(scene: &Scene<'_>, method: &str, path: &str, body: &Value) -> Value {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let reply = scene.server.operator().send(method, path, body.as_bytes()).unwrap();
+    assert_eq!(reply.status, 200, "{method} {path} {body}: {}", reply.body);
+    reply.json()
+}

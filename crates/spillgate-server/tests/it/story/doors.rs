@@ -1,0 +1,87 @@
+//! How each door asks and answers.
+
+use serde_json::{Map, Value};
+use spillgate_testkit::Reply;
+
+use super::{Asked, Told};
+use crate::server::Server;
+
+/// One way in.
+pub(crate) struct Door {
+    pub(crate) name: &'static str,
+    pub(crate) ask: fn(&Server, &Asked<'_>) -> Told,
+    /// The chapters that it has no words for, and why.
+    pub(crate) cannot: &'static [(&'static str, &'static str)],
+}
+
+pub(crate) const DOORS: &[Door] = &[
+    Door { name: "HTTP", ask: http, cannot: &[] },
+    Door { name: "HTTP batch", ask: http_batch, cannot: &[] },
+    Door { name: "RESP", ask: resp, cannot: &[] },
+    Door {
+        name: "forward auth",
+        ask: forward_auth,
+        cannot: &[
+            ("costs in two units", "a proxy's request costs one request"),
+            ("peek", "a proxy's request costs one request"),
+        ],
+    },
+];
+
+fn http(server: &Server, asked: &Asked<'_>) -> Told {
+    told(&server.check(&check(asked).to_string()))
+}
+
+fn http_batch(server: &Server, asked: &Asked<'_>) -> Told {
+    let batch = Value::Array(vec![check(asked)]).to_string();
+    told(&server.post("/v1/check/batch", batch.as_bytes()).json()["results"][0])
+}
+
+fn check(asked: &Asked<'_>) -> Value {
+    let cost: Map<String, Value> =
+        asked.cost.iter().map(|(unit, amount)| ((*unit).to_owned(), (*amount).into())).collect();
+    serde_json::json!({"attributes": {"ip": asked.ip, "path": asked.path}, "cost": cost})
+}
+
+fn told(answer: &Value) -> Told {
+    let verdict = match answer["verdict"].as_str().unwrap() {
+        "allowed" => "allowed",
+        "denied" => "denied",
+        _ => "never",
+    };
+    let number = |name: &str| answer[name].as_u64();
+    Told { verdict, remaining: number("remaining"), retry_after_ms: number("retry_after_ms") }
+}
+
+fn resp(server: &Server, asked: &Asked<'_>) -> Told {
+    let cost: Vec<String> =
+        asked.cost.iter().map(|(unit, amount)| format!("{unit}={amount}")).collect();
+    let cost = cost.join(",");
+    let command = ["SG.CHECK", "default", &cost, "ip", asked.ip, "path", asked.path];
+    let reply = server.resp().command(&command).unwrap();
+    let Reply::Array(fields) = reply else { panic!("{command:?}: {reply:?}") };
+    let known = |field: usize| u64::try_from(fields[field].integer()).ok();
+    let verdict = match fields[0].integer() {
+        0 => "allowed",
+        1 => "denied",
+        _ => "never",
+    };
+    Told { verdict, remaining: known(1), retry_after_ms: known(2) }
+}
+
+fn forward_auth(server: &Server, asked: &Asked<'_>) -> Told {
+    assert_eq!(asked.cost, [("requests", 1)], "a proxy's request costs one request");
+    let headers = [("Host", "h"), ("X-Forwarded-For", asked.ip), ("X-Forwarded-Uri", asked.path)];
+    let reply = server.client().send_with("GET", "/v1/auth", &headers, b"").unwrap();
+    let wait_ms = reply.header("retry-after").map(|wait| wait.parse::<u64>().unwrap() * 1_000);
+    let verdict = match (reply.status, wait_ms) {
+        (200, _) => "allowed",
+        (429, Some(_)) => "denied",
+        (429, None) => "never",
+        _ => panic!("{reply:?}"),
+    };
+    let remaining = reply.header("ratelimit").and_then(|field| {
+        field.split(";r=").nth(1)?.split(|end: char| !end.is_ascii_digit()).next()?.parse().ok()
+    });
+    Told { verdict, remaining, retry_after_ms: wait_ms.or((verdict == "allowed").then_some(0)) }
+}

