@@ -18,9 +18,10 @@ pub fn description() -> String {
     )
 }
 
-/// This process's resident memory, where the system tells.
-pub fn resident_bytes() -> Option<u64> {
-    let kib = file_field("/proc/self/status", "VmRSS")?;
+/// The memory that this process has filled itself, where the system tells: code that is mapped when it
+/// is first run does not count.
+pub fn own_bytes() -> Option<u64> {
+    let kib = file_field("/proc/self/status", "RssAnon")?;
     Some(kib.split_whitespace().next()?.parse::<u64>().ok()? * 1_024)
 }
 
