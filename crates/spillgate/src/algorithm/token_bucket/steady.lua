@@ -5,10 +5,12 @@
 -- They are taken in order, up to the first that is not of this kind. What they leave in `values` is
 -- what the others load.
 
--- A short record with its head, and the bounds of what it holds.
-local RECORD, NAMES, COUNTS = 12, 15, 65536
+-- A short record with its head, and the bounds of what it holds: of a count that leaves no parts of a
+-- us, and of one that does.
+local RECORD, NAMES, COUNTS, PART_COUNTS = 12, 15, 65536, 256
+local PART = 7
 
--- What the tiers of one decision hold, one after the other: used, drained, boundary_us.
+-- What the tiers of one decision hold, one after the other: used, drained.
 local levels = {}
 -- The decision that read a key's value last.
 local reader = {}
@@ -16,30 +18,38 @@ local reader = {}
 -- Whether the record at `from` of a value is steady, and its level then, from levels[i] on. Its limit
 -- begins at program[l].
 local function level(value, from, l, i)
-    local n, count, code = program[l + 5], program[l + 7], program[l + 9]
-    if program[l] ~= 1 or program[l + 6] ~= 1 or code == 0 or count >= COUNTS or program[l + 1] >= NAMES then
+    local n, d, count, code = program[l + 5], program[l + 6], program[l + 7], program[l + 9]
+    if program[l] ~= 1 or code == 0 or count >= (d == 1 and COUNTS or PART_COUNTS)
+        or program[l + 1] >= NAMES then
         return false
     end
     if not value then
-        levels[i], levels[i + 1], levels[i + 2] = 0, 0, now
+        levels[i], levels[i + 1] = 0, 0
         return true
     end
     if #value < from + RECORD - 1 then
         return false
     end
-    local head, high, low, count_then, used = struct.unpack('>I1I1I6I2I2', value, from)
+    local head, high, low, part, count_then, used
+    if d == 1 then
+        head, high, low, count_then, used = struct.unpack('>I1I1I6I2I2', value, from)
+        part = 0
+    else
+        head, high, low, part, count_then, used = struct.unpack('>I1I1I6I1I1I2', value, from)
+        head = head - PART
+    end
     local boundary_high = high % 16
-    local elapsed = now - boundary_high * 281474976710656 - low
+    local elapsed = (now - boundary_high * 281474976710656 - low) * d - part
     if head ~= program[l + 1] * 16 or high - boundary_high ~= code * 16 or count_then ~= count
-        or elapsed < 0 or used > program[l + 4] then
+        or elapsed < 0 or elapsed >= 9007199254740992 - PART_COUNTS or used > program[l + 4] then
         return false
     end
     local rest = elapsed % n
     local left = used - (elapsed - rest) / n
     if left > 0 then
-        levels[i], levels[i + 1], levels[i + 2] = left, rest, now - rest
+        levels[i], levels[i + 1] = left, rest
     else
-        levels[i], levels[i + 1], levels[i + 2] = 0, 0, now
+        levels[i], levels[i + 1] = 0, 0
     end
     return true
 end
@@ -67,18 +77,25 @@ local function judge(first, last, free)
         if would >= COUNTS then
             return false
         end
-        i = i + 3
+        i = i + 2
     end
     return true, fits
 end
 
 -- The record of a charged tier, and the us until it is untouched.
-local function record(l, used, i)
-    local boundary_us = levels[i + 2]
-    local low = boundary_us % 281474976710656
-    local high = program[l + 9] * 16 + (boundary_us - low) / 281474976710656
-    return struct.pack('>I1I1I6I2I2', program[l + 1] * 16, high, low, program[l + 7], used),
-        used * program[l + 5] - levels[i + 1]
+local function record(l, used, drained)
+    local d, whole = program[l + 6], drained
+    if d > 1 then
+        whole = ceil(drained / d)
+    end
+    local low = (now - whole) % 281474976710656
+    local high = program[l + 9] * 16 + (now - whole - low) / 281474976710656
+    local until_us = (used * program[l + 5] - drained) / d
+    if d == 1 then
+        return struct.pack('>I1I1I6I2I2', program[l + 1] * 16, high, low, program[l + 7], used), until_us
+    end
+    return struct.pack('>I1I1I6I1I1I2', program[l + 1] * 16 + PART, high, low, whole * d - drained,
+        program[l + 7], used), until_us
 end
 
 -- The decision at program[d], if it is of this kind; whether it is.
@@ -101,7 +118,7 @@ local function steady(d)
         out[o] = used + (free and 1 or cost) <= program[l + 3] and 1 or 0
         if charged then
             used = used + cost
-            local packed, until_us = record(l, used, i)
+            local packed, until_us = record(l, used, levels[i + 1])
             value = value and value .. packed or packed
             longest_us = until_us > longest_us and until_us or longest_us
             if p == last or key ~= program[p + 4] then
@@ -110,7 +127,7 @@ local function steady(d)
             end
         end
         out[o + 1], out[o + 2], out[o + 3] = used, levels[i + 1], -1
-        o, i = o + 4, i + 3
+        o, i = o + 4, i + 2
     end
     return true
 end

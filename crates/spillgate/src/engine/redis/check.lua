@@ -27,7 +27,7 @@ local CHARGE, RESERVE, PEEK, FORCE, GIVE_BACK, LOWER = 0, 1, 2, 3, 4, 5
 local SIZES = '@sizes@'
 local OWNERS = '@owners@'
 local NAMED = 15
-local SLOTS = 5
+local LOG, SLOTS = 3, 5
 -- More than the words of a call, so that key * MANY + limit names a tier.
 local MANY = 65536
 
@@ -46,10 +46,14 @@ local values = redis.call('MGET', unpack(KEYS))
 local fresh = {}
 local out, o = { now }, 2
 
--- Kept between the time until irrelevant and that and max(1 s, 10 %).
-local function keep(key, longest_us)
+-- Between the time until irrelevant and that and max(1 s, 10 %).
+local function life_ms(longest_us)
     local until_ms = longest_us / 1000
-    redis.call('SET', KEYS[key], values[key], 'PX', ceil(until_ms + max(500, until_ms / 20)))
+    return ceil(until_ms + max(500, until_ms / 20))
+end
+
+local function keep(key, longest_us)
+    redis.call('SET', KEYS[key], values[key], 'PX', life_ms(longest_us))
 end
 
 -- @steady@
@@ -57,6 +61,10 @@ end
 local at, size = program[3], #program
 while at <= size and steady(at) do
     at = at + 3 + 4 * program[at + 1]
+end
+if at + 6 == size and program[program[at + 4]] == LOG then
+    -- @lone@
+    at = lone(at) and size + 1 or at
 end
 if at > size then
     for key, longest_us in pairs(fresh) do

@@ -83,6 +83,7 @@ fn joined() -> String {
     let functions: String = ALGORITHMS.map(|(_, lua)| format!("function()\n{lua}end,\n")).concat();
     DRIVER
         .replace("-- @steady@", STEADY)
+        .replace("-- @lone@", LONE)
         .replace("-- @algorithms@", &format!("local algorithms = {{\n{functions}}}"))
         .replace("@sizes@", &escaped(KINDS.map(|(size, _)| size)))
         .replace("@owners@", &escaped(KINDS.map(|(_, owner)| number(owner))))
@@ -98,6 +99,7 @@ fn escaped(bytes: [u8; KINDS.len()]) -> String {
     bytes.map(|byte| format!("\\{byte:03}")).concat()
 }
 
+const LONE: &str = include_str!("../../algorithm/sliding_log/lone.lua");
 const STEADY: &str = include_str!("../../algorithm/token_bucket/steady.lua");
 const DRIVER: &str = include_str!("check.lua");
 const ALGORITHMS: [(Algorithm, &str); 5] = [
