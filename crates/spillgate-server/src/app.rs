@@ -1,12 +1,12 @@
 //! What the doors know: one thing that answers questions. Nothing here knows a protocol.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillgate::{Combined, Decision, Limiter, Part, Policy, Question, StoreProbe};
+use spillgate::{Combined, Decision, Limiter, Part, Policy, Question, StoreProbe, Tls};
 
-use crate::config::{ConfigError, Problem, Store};
+use crate::config::{ConfigError, Problem, Store, StoreTls};
 use crate::metrics::Reloads;
 
 /// The limiter behind every door. Clones share it.
@@ -19,23 +19,14 @@ pub(crate) struct App {
 impl App {
     /// Opens the store. One that is out of reach is no error: it is an outage, and decided as one.
     pub(crate) async fn open(store: &Store, policy: Policy) -> Result<App, ConfigError> {
-        let mut builder = Limiter::builder().policy(policy);
-        if let Some(url) = &store.url {
-            builder = builder.redis(url);
-        }
-        if let Some(timeout) = store.timeout {
-            builder = builder.timeout(timeout);
-        }
-        if let Some(keys_max) = store.keys_max {
-            builder = builder.keys_max(keys_max);
-        }
+        let mut builder = store.told_to(Limiter::builder().policy(policy));
         if let Some(file) = &store.key_secret_file {
             builder = builder.key_secret(read_secret(file)?);
         }
-        let limiter = builder
-            .build()
-            .await
-            .map_err(|error| Problem::of_setting("store.url", error.to_string()))?;
+        if let Some(tls) = tls(&store.tls)? {
+            builder = builder.tls(tls);
+        }
+        let limiter = builder.build().await.map_err(|error| store.problem(error.to_string()))?;
         Ok(App { limiter, reloads: Arc::default() })
     }
 
@@ -91,6 +82,25 @@ fn read_secret(file: &Path) -> Result<[u8; 16], Problem> {
     let text = std::fs::read_to_string(file).map_err(|error| problem(error.to_string()))?;
     secret(text.trim())
         .ok_or_else(|| problem("holds no secret, which is 32 hexadecimal digits".to_owned()))
+}
+
+fn tls(files: &StoreTls) -> Result<Option<Tls>, Problem> {
+    let read = |name: &str, file: &PathBuf| {
+        let unreadable = |error| {
+            let message = format!("cannot read {}: {error}; name a file in PEM", file.display());
+            Problem::of_setting(name, message)
+        };
+        std::fs::read(file).map_err(unreadable)
+    };
+    let mut tls = None;
+    if let Some(ca) = &files.ca {
+        tls = Some(Tls::new().trusting(read("store.tls.ca", ca)?));
+    }
+    if let (Some(cert), Some(key)) = (&files.cert, &files.key) {
+        let (cert, key) = (read("store.tls.cert", cert)?, read("store.tls.key", key)?);
+        tls = Some(tls.unwrap_or_default().presenting(cert, key));
+    }
+    Ok(tls)
 }
 
 fn secret(text: &str) -> Option<[u8; 16]> {

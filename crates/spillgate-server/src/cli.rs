@@ -180,11 +180,15 @@ pub(crate) enum Scripts {
         #[arg(long)]
         plain: bool,
     },
-    /// Loads it into every server named, and checks the SHA1 that each answers
+    /// Loads it into every server, and checks the SHA1 that each answers
     Load {
         /// A Redis or Valkey; once for each
-        #[arg(long, value_name = "URL", default_value = "redis://127.0.0.1:6379")]
+        #[arg(long, value_name = "URL")]
         redis: Vec<String>,
+
+        /// Settings, as `spillgate serve` would take them: every node of their store
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
     },
 }
 
@@ -270,6 +274,7 @@ const SCRIPTS_EXAMPLES: &str = "\
 Examples:
   spillgate scripts print > check.lua
   spillgate scripts load --redis redis://10.0.0.1:6379 --redis redis://10.0.0.2:6379
+  spillgate scripts load --config limits.toml
 
 Exit codes: 0 done, 3 error.";
 

@@ -56,5 +56,8 @@ pub(crate) fn complain(line: &impl fmt::Display) {
     let _ = writeln!(io::stderr(), "spillgate: {line}");
 }
 
+const NO_STORE: &str = "no store is named, so state is in memory and there is nothing to look at; \
+    name one: --redis redis://127.0.0.1:6379, or --config FILE with a [store]";
+
 /// The exit code of all that went wrong, usage included: 1 and 2 are verdicts.
 const ERROR: u8 = 3;

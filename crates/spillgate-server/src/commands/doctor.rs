@@ -26,10 +26,8 @@ pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     }
     let flags = Flags { redis: args.redis.as_deref(), ..Flags::default() };
     let config = Config::load(args.config.as_deref(), flags)?;
-    if config.settings.store.url.is_none() {
-        return Err("no store is named, so state is in memory and there is nothing to look at; \
-                    name one: --redis redis://127.0.0.1:6379"
-            .into());
+    if !config.settings.store.is_shared() {
+        return Err(super::NO_STORE.into());
     }
     let Config { settings, policy } = config;
     let probe = Runtime::new()?.block_on(async {
@@ -37,7 +35,9 @@ pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         Ok::<_, Failure>(app.probe(SAMPLES).await)
     })?;
     if probe.reached().next().is_none() {
-        let (server, why) = probe.unreachable().next().ok_or("the store has no servers")?;
+        let Some((server, why)) = probe.unreachable().next() else {
+            return Err(format!("{} names no server that is there", settings.store.topology).into());
+        };
         return Err(format!("{server} does not answer: {why}").into());
     }
     let findings = findings(&probe, &settings);

@@ -2,13 +2,17 @@
 //! call.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
-use spillgate::internals::engine::redis;
+use spillgate::Policy;
+use spillgate::internals::engine::{Engine, redis};
 use tokio::runtime::Runtime;
 
 use super::{Failure, complain, say};
+use crate::app::App;
 use crate::cli::{Scripts, ScriptsArgs};
+use crate::config::{Config, Flags, Store};
 
 pub(super) fn run(args: &ScriptsArgs) -> Result<ExitCode, Failure> {
     match &args.what {
@@ -18,27 +22,46 @@ pub(super) fn run(args: &ScriptsArgs) -> Result<ExitCode, Failure> {
             io::stdout().write_all(text.as_bytes())?;
             complain(&format!("its SHA1 is {sha}"));
         }
-        Scripts::Load { redis: urls } => Runtime::new()?.block_on(load(urls))?,
+        Scripts::Load { redis, config } => {
+            Runtime::new()?.block_on(load(&stores(redis, config.as_deref())?))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Into all of them, though one refuses.
-async fn load(urls: &[String]) -> Result<(), Failure> {
-    let mut failed = 0;
-    for url in urls {
-        // Without what may be a password.
-        let shown = url.rsplit_once('@').map_or(url.as_str(), |(_, host)| host);
-        match redis::load_script(url).await {
-            Ok(sha) => say(&format!("{shown}: {sha}"))?,
-            Err(why) => {
-                failed += 1;
-                complain(&format!("{shown}: {why}"));
+/// The servers that were named, or the store of the settings.
+fn stores(urls: &[String], config: Option<&Path>) -> Result<Vec<Store>, Failure> {
+    if urls.is_empty() {
+        let store = Config::load(config, Flags::default())?.settings.store;
+        return if store.is_shared() { Ok(vec![store]) } else { Err(super::NO_STORE.into()) };
+    }
+    let of_url = |url: &String| {
+        let flags = Flags { redis: Some(url), ..Flags::default() };
+        Ok(Config::load(config, flags)?.settings.store)
+    };
+    urls.iter().map(of_url).collect()
+}
+
+/// Into all servers, though one refuses.
+async fn load(stores: &[Store]) -> Result<(), Failure> {
+    let (mut servers, mut failed) = (0, 0);
+    for store in stores {
+        let app = App::open(store, Policy::default()).await?;
+        let Engine::Redis(redis) = app.limiter().engine() else { continue };
+        for (server, answer) in redis.load_script().await {
+            servers += 1;
+            match answer {
+                Ok(sha) => say(&format!("{server}: {sha}"))?,
+                Err(why) => {
+                    failed += 1;
+                    complain(&format!("{server}: {why}"));
+                }
             }
         }
     }
-    match failed {
-        0 => Ok(()),
-        _ => Err(format!("{failed} of {} servers do not have the script", urls.len()).into()),
+    match (servers, failed) {
+        (0, _) => Err(format!("{} names no server that is there", stores[0].topology).into()),
+        (_, 0) => Ok(()),
+        _ => Err(format!("{failed} of {servers} servers do not have the script").into()),
     }
 }

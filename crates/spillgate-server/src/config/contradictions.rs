@@ -4,11 +4,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::{Listen, Problem, Settings, Tls};
+use super::{Given, Listen, Problem, Settings, Tls};
 
 impl Settings {
     /// What is wrong only with all of them together.
-    pub(super) fn contradictions(&self) -> Vec<Problem> {
+    pub(super) fn contradictions(&self, given: &[Given]) -> Vec<Problem> {
         let guarded =
             self.insecure || self.data_token_file.is_some() || self.tls.client_ca.is_some();
         let exposed = |(name, address, own): (&str, Listen, Option<&PathBuf>)| {
@@ -20,6 +20,7 @@ impl Settings {
         problems.extend(self.unguarded_admin());
         problems.extend(self.tls.contradiction());
         problems.extend(self.auth.contradiction());
+        problems.extend(self.store.contradictions(given));
         problems
     }
 

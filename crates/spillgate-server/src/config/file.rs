@@ -18,6 +18,8 @@ pub(super) fn settings_in(file: &str, text: &str) -> Result<Vec<Given>, Problem>
             reader.read(key.get_ref(), key, value, &mut given);
         }
     }
+    // A table is in the order of its names.
+    given.sort_by_key(|given| given.place.line());
     Ok(given)
 }
 
@@ -51,14 +53,22 @@ impl Reader<'_> {
         value: &Spanned<DeValue<'_>>,
         given: &mut Vec<Given>,
     ) {
-        let DeValue::Table(table) = value.get_ref() else {
-            let place =
-                Place::Line { file: self.file.to_owned(), line: self.line(key.span().start) };
-            given.push(Given { name: name.to_owned(), value: as_text(value.get_ref()), place });
-            return;
-        };
-        for (key, value) in table {
-            self.read(&format!("{name}.{}", key.get_ref()), key, value, given);
+        match value.get_ref() {
+            DeValue::Table(table) => {
+                for (key, value) in table {
+                    self.read(&format!("{name}.{}", key.get_ref()), key, value, given);
+                }
+            }
+            DeValue::Array(tables) if holds_tables(tables) => {
+                for (place, table) in tables.iter().enumerate() {
+                    self.read(&format!("{name}.{place}"), table, table, given);
+                }
+            }
+            plain => {
+                let line = self.line(key.span().start);
+                let place = Place::Line { file: self.file.to_owned(), line };
+                given.push(Given { name: name.to_owned(), value: as_text(plain), place });
+            }
         }
     }
 
@@ -72,6 +82,10 @@ impl Reader<'_> {
     fn line(&self, offset: usize) -> usize {
         1 + self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
     }
+}
+
+fn holds_tables(items: &[Spanned<DeValue<'_>>]) -> bool {
+    items.iter().any(|item| matches!(item.get_ref(), DeValue::Table(_)))
 }
 
 /// As the environment would say it.

@@ -52,9 +52,9 @@ impl Problem {
 
     pub(crate) fn line(&self) -> Option<usize> {
         match self {
-            Problem::Setting { place: Place::Line { line, .. }, .. } => Some(*line),
+            Problem::Setting { place, .. } => place.line(),
             Problem::Policy(error) => Some(error.line()),
-            _ => None,
+            Problem::File(_) => None,
         }
     }
 
@@ -81,6 +81,20 @@ impl fmt::Display for Problem {
 }
 
 impl Error for Problem {}
+
+impl Place {
+    /// Whether both are lines of the file, or variables, or flags: none of them goes over the other.
+    pub(super) fn is_like(&self, other: &Place) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+
+    pub(super) fn line(&self) -> Option<usize> {
+        match self {
+            Place::Line { line, .. } => Some(*line),
+            _ => None,
+        }
+    }
+}
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -24,11 +24,22 @@ pub(super) fn address(text: &str) -> Result<Listen, String> {
 
 /// Never quoted in a message: there may be a password in it.
 pub(super) fn store_url(text: &str) -> Result<String, String> {
-    let known = text.starts_with("redis://");
+    let known = ["redis://", "rediss://", "unix://"].iter().any(|scheme| text.starts_with(scheme));
     known.then(|| text.to_owned()).ok_or_else(|| {
-        "no store of this version; write redis://host:port/db, or leave it out for memory"
+        "no address of a store; write redis://user:password@host:port/database, rediss:// for TLS, \
+         or unix:///path, or leave it out for memory"
             .to_owned()
     })
+}
+
+/// One at least.
+pub(super) fn store_urls(text: &str) -> Result<Vec<String>, String> {
+    let urls: Vec<String> = list(text).map(store_url).collect::<Result<_, _>>()?;
+    if urls.is_empty() {
+        Err("name the address of one server at least".to_owned())
+    } else {
+        Ok(urls)
+    }
 }
 
 /// Several values, as a list of the file or with commas between.
@@ -58,6 +69,12 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
     count.ok_or_else(|| {
         format!("{text:?} is no count; write a whole number from 1 up, such as 1_000_000")
     })
+}
+
+/// A count of few.
+pub(super) fn number(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| format!("{text:?} is no number; write a whole number from 1 up"))
 }
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {

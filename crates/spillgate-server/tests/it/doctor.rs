@@ -30,7 +30,7 @@ note key-secret: no key_secret_file is set, so subjects are hashed under a secre
 
 note fallback-share: without the store, each process enforces 1/16 of a limit: nobody has said how many processes there are
   why:  more processes admit more than the limit together, fewer admit less
-  mend: leave it where an outage may last its minutes; else say on_outage = \"deny\" or \"allow\" in the rule
+  mend: write expected_nodes under [store]; or say on_outage = \"deny\" or \"allow\" in the rule
 
 0 unsafe, 1 to be warned of, 2 to note; 15 checks on each of 1 servers
 "
@@ -253,7 +253,9 @@ fn a_user_with_too_few_rights_is_unsafe() {
 fn what_cannot_be_looked_at_is_an_error() {
     let mut redis = RedisServer::start();
     redis.kill();
-    for arguments in [vec!["doctor"], vec!["doctor", "--redis", &redis.url()]] {
+    for arguments in
+        [vec!["doctor"], vec!["doctor", "--redis", &redis.url()], vec!["scripts", "load"]]
+    {
         let output = run(&arguments);
         assert_eq!(output.status.code(), Some(3), "{arguments:?}");
         assert!(!output.stderr.is_empty());

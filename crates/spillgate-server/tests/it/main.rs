@@ -22,5 +22,6 @@ mod scripts;
 mod server;
 mod settings;
 mod stop;
+mod stores;
 mod story;
 mod validate;

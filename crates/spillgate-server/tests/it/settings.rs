@@ -107,12 +107,62 @@ const BAD_FILES: &[(&str, &str)] = &[
         "[server.auth]\ndeny_status = 200\n",
         ":2: field `server.auth.deny_status`: \"200\" is no status of a refusal",
     ),
-    (
-        "[store]\nsentinel = { master = \"a\" }\n",
-        ":2: field `store.sentinel.master`: not in this version yet",
-    ),
-    ("[store]\ncluster = [\"a\"]\n", ":2: field `store.cluster`: not in this version yet"),
     ("[telemetry]\nlog = \"debug\"\n", ":2: field `telemetry.log`: not in this version yet"),
+    (
+        "[store]\nurl = \"http://a\"\n",
+        ":2: field `store.url`: no address of a store; write redis://",
+    ),
+    (
+        "[store]\nurl = \"redis://a\"\ncluster = [\"redis://b\"]\n",
+        ":3: field `store.cluster`: url is set too, and state lives in one store; leave one",
+    ),
+    (
+        "[store]\ncluster = [\"redis://b\"]\nsentinel = { master = \"a\" }\n",
+        ":3: field `store.sentinel.master`: cluster is set too",
+    ),
+    ("[store]\ncluster = []\n", ":2: field `store.cluster`: name the address of one server"),
+    (
+        "[store]\nclock = \"client\"\ncluster = [\"redis://b\"]\n",
+        ":2: field `store.clock`: a node of a Cluster that takes over slots",
+    ),
+    ("[store]\nclock = \"mine\"\n", ":2: field `store.clock`: \"mine\" is none of \"store\", "),
+    (
+        "[store]\n\nsentinel = { master = \"a\" }\n",
+        ":3: field `store.sentinel.urls`: urls is missing: write where sentinels are",
+    ),
+    (
+        "[store]\nsentinel = { urls = [\"redis://a\"] }\n",
+        ":2: field `store.sentinel.urls`: master is missing: write the name",
+    ),
+    (
+        "[store.ring]\nnodes = [\n{ name = \"a\", ulr = \"redis://a\" },\n]\n",
+        ":3: field `store.ring.nodes.0.ulr`: no such setting",
+    ),
+    (
+        "[store.ring]\nnodes = [\n{ name = \"a\", url = \"redis://a\" },\n{ name = \"a\", url = \"redis://b\" },\n]\n",
+        ":4: field `store.ring`: ring 1: two nodes are named \"a\"; rename one of them",
+    ),
+    (
+        "[store.ring]\nnumber = 2\nprevious = [\"a\"]\n",
+        ":3: field `store.ring.previous`: not in this version yet; leave it out",
+    ),
+    (
+        "[store]\non_state_loss = \"empty\"\n",
+        ":2: field `store.on_state_loss`: not in this version yet; leave it out",
+    ),
+    ("[store]\nconnections = 17\n", ":2: field `store.connections`: \"17\" is no number of conn"),
+    (
+        "[store]\nconnections = 4\n",
+        ":2: field `store.connections`: no store is named, so state would be in memory; name one",
+    ),
+    (
+        "[store]\nurl = \"redis://a\"\n[store.tls]\nca = \"ca.pem\"\n",
+        ":4: field `store.tls.ca`: no address of the store begins with rediss://",
+    ),
+    (
+        "[store]\nurl = \"rediss://a\"\n[store.tls]\ncert = \"c.pem\"\n",
+        ":4: field `store.tls.cert`: key is missing: name the file",
+    ),
     ("[server]\nhttp = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n", ":3: "),
     ("[server\n", ":1: "),
     ("[[rule]]\nname = \"a\"\nkey = []\nlimits = [\"5/fortnight\"]\n", ":4: "),
@@ -211,6 +261,29 @@ fn credentials_are_never_printed() {
     }
 }
 
+/// A store that is named at a later place is the store: nobody has to unset another first.
+#[test]
+fn another_kind_of_store_goes_over_the_one_of_the_file() {
+    let file = TempFile::new("settings.toml", "[store]\ncluster = [\"redis://in-file:1\"]\n");
+    let serve = |name: &str, value: &str| {
+        let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--config", file.path()]);
+        Server::start_command(command.env(name, value)).ready
+    };
+    let shown = |ready: String| ready.rsplit_once("store: ").unwrap().1.trim_end().to_owned();
+    assert_eq!(shown(serve("SPILLGATE_STORE__URL", "redis://there:1")), "redis://there:1");
+    assert_eq!(
+        shown(serve(
+            "SPILLGATE_STORE__RING__NODES",
+            "a=redis://:hunter2@there:1,b*2=redis://here:1"
+        )),
+        "ring 1 of a=redis://there:1 b=redis://here:1"
+    );
+    let mut command = spillgate(&["serve", "--http", "127.0.0.1:0"]);
+    command.env("SPILLGATE_STORE__URL", "redis://a").env("SPILLGATE_STORE__CLUSTER", "redis://b");
+    let mut process = Process::start(command.stderr(Stdio::piped()));
+    assert_eq!(process.wait(Duration::from_secs(60)).and_then(|status| status.code()), Some(3));
+}
+
 #[test]
 fn a_secret_file_holds_32_hexadecimal_digits() {
     let name = "SPILLGATE_STORE__KEY_SECRET_FILE";
@@ -223,6 +296,14 @@ fn a_secret_file_holds_32_hexadecimal_digits() {
         "{said}"
     );
     assert!(!said.contains("password"), "{said}");
+}
+
+#[test]
+fn a_certificate_that_is_not_there_is_named() {
+    let settings = "[store]\nurl = \"rediss://a\"\ntls = { ca = \"/nowhere/ca.pem\" }\n";
+    let file = TempFile::new("settings.toml", settings);
+    let said = refusal(&["serve", "--config", file.path()], &[]);
+    assert!(said.contains("field `store.tls.ca`: cannot read /nowhere/ca.pem: "), "{said}");
 }
 
 /// What it says when it does not start.

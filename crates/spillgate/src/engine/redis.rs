@@ -22,6 +22,7 @@ mod address;
 mod breaker;
 mod cluster;
 pub mod control;
+mod deploy;
 mod epochs;
 mod failure;
 mod heartbeat;
@@ -45,7 +46,7 @@ use epochs::Epochs;
 use failure::Failure;
 use link::Manner;
 use program::{Call, Header, Reply};
-pub use script::{load_into as load_script, of_server as script_of_server, text as script_text};
+pub use script::{of_server as script_of_server, text as script_text};
 use spread::Question;
 use topology::{Place, Route, Topology};
 

@@ -60,6 +60,14 @@ impl Address {
     }
 }
 
+impl Address {
+    /// Another server of the same kind.
+    pub(super) fn of_host(host: &Host, secured: bool, login: &RedisConnectionInfo) -> Address {
+        let at = if secured { At::Tls(host.clone()) } else { At::Tcp(host.clone()) };
+        Address { at, login: login.clone() }
+    }
+}
+
 impl fmt::Display for At {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -263,8 +263,7 @@ impl Map {
 
 impl Nodes {
     fn shard_at(&self, host: &Host) -> Arc<Shard> {
-        let at = if self.secured { At::Tls(host.clone()) } else { At::Tcp(host.clone()) };
-        self.shard(Address { at, login: self.login.clone() }, self.connections)
+        self.shard(Address::of_host(host, self.secured, &self.login), self.connections)
     }
 
     fn shard(&self, address: Address, connections: usize) -> Arc<Shard> {

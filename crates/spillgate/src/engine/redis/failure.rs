@@ -51,6 +51,14 @@ impl Failure {
         Failure::of_answer(error.1.code(), error.1.details().unwrap_or_default(), text)
     }
 
+    /// The same where no call was sent yet: of a connection that could not be made.
+    pub(super) fn unsent(self) -> Failure {
+        match self {
+            Failure::Unknown(why) => Failure::NotSent(why),
+            known => known,
+        }
+    }
+
     fn of_answer(code: &str, details: &str, text: String) -> Failure {
         let code = if code == "ERR" { wrapped_code(details).unwrap_or(code) } else { code };
         let not_here = |what| Failure::NotHere(what, text.clone());

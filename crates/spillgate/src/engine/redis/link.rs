@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ::redis::{Cmd, RedisError, RedisResult, Value};
+use ::redis::{Cmd, Value};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -115,7 +115,12 @@ impl Link {
 
     /// A connection beside these, for who looks at the server.
     pub(super) async fn dial(&self) -> Result<Wire, Failure> {
-        self.shared.server.dial().await.map_err(|error| Failure::of(&error))
+        self.server().dial().await.map_err(|error| Failure::of(&error).unsent())
+    }
+
+    /// Where its connections lead.
+    pub(super) fn server(&self) -> &Server {
+        &self.shared.server
     }
 
     /// Has the connections made anew: the server is not what it was.
@@ -291,8 +296,8 @@ impl Shared {
 
     async fn open_line(&self, line: &ArcSwapOption<Open>) -> Result<(), Failure> {
         let attempt = Deadline::after(CONNECT).bound(open(&self.server)).await;
-        let opened = attempt
-            .unwrap_or_else(|| Err(Failure::Unknown(format!("no answer within {CONNECT:?}"))));
+        let late = || Err(Failure::NotSent(format!("no answer within {CONNECT:?}")));
+        let opened = attempt.unwrap_or_else(late).map_err(Failure::unsent);
         match opened {
             Ok(open) => {
                 line.store(Some(Arc::new(open)));
@@ -386,7 +391,7 @@ async fn open(server: &Server) -> Result<Open, Failure> {
     let wire = server.dial().await.map_err(|error| Failure::of(&error))?;
     let mut script = &*script::PLAIN;
     for candidate in [&*script::MARKED, &*script::PLAIN] {
-        match send(&wire, &script::load(candidate)).await {
+        match wire.ask(&script::load(candidate)).await {
             Ok(_) => {
                 script = candidate;
                 break;
@@ -397,17 +402,12 @@ async fn open(server: &Server) -> Result<Open, Failure> {
         }
     }
     let probe = script::probe();
-    match send(&wire, &probe.command("EVAL", &script.text, &probe.encoded())).await {
+    match wire.ask(&probe.command("EVAL", &script.text, &probe.encoded())).await {
         Err(failure) if failure.blames_server() => return Err(failure),
         _ => {}
     }
     let (reloads, reloading) = (AtomicU64::new(0), tokio::sync::Mutex::new(()));
     Ok(Open { wire, script, reloads, reloading })
-}
-
-async fn send(wire: &Wire, command: &Cmd) -> Result<Value, Failure> {
-    let answer: RedisResult<Value> = wire.connection().send_packed_command(command).await;
-    answer.and_then(Value::extract_error).map_err(|error: RedisError| Failure::of(&error))
 }
 
 /// A server that answers at all answers a hello within this.

@@ -55,25 +55,6 @@ pub fn of_server(marked: bool) -> (&'static str, &'static str) {
     (&script.text, &script.sha)
 }
 
-/// Loads the script into the server at `url`, the marked one if it takes that; answers its SHA1, as
-/// the server says it.
-pub async fn load_into(url: &str) -> Result<String, String> {
-    let told = |error: redis::RedisError| error.to_string();
-    let client = redis::Client::open(url).map_err(told)?;
-    let mut connection = client.get_multiplexed_async_connection().await.map_err(told)?;
-    let mut refused = None;
-    for script in [&*MARKED, &*PLAIN] {
-        match load(script).query_async::<String>(&mut connection).await {
-            Ok(sha) if sha == script.sha => return Ok(sha),
-            Ok(sha) => {
-                return Err(format!("it answers the SHA1 {sha}, and ours is {}", script.sha));
-            }
-            Err(error) => refused = Some(error),
-        }
-    }
-    Err(refused.map_or_else(String::new, told))
-}
-
 /// The script's text, without its comments: after a flush it travels with every call under way.
 pub fn text() -> String {
     joined().split_inclusive('\n').filter(|line| !line.trim_start().starts_with("--")).collect()

@@ -51,9 +51,7 @@ impl Sentinels {
     /// A connection to whoever is primary, and says so itself.
     pub(super) async fn dial(&self) -> RedisResult<Wire> {
         let host = self.primary().await?;
-        let secured = matches!(self.addresses[0].at, At::Tls(_));
-        let at = if secured { At::Tls(host.clone()) } else { At::Tcp(host.clone()) };
-        let wire = wire::dial(&Address { at, login: self.login.clone() }, &self.tls).await?;
+        let wire = self.dial_server(&host).await?;
         let role = wire.connection().send_packed_command(&::redis::cmd("ROLE")).await?;
         match role {
             Value::Array(role) if role.first() == Some(&Value::BulkString(b"master".to_vec())) => {
@@ -62,6 +60,12 @@ impl Sentinels {
             }
             _ => Err(trouble(format!("{host} is no primary, though the sentinels say so"))),
         }
+    }
+
+    /// A connection to one of the servers that are watched.
+    pub(super) async fn dial_server(&self, host: &Host) -> RedisResult<Wire> {
+        let secured = matches!(self.addresses[0].at, At::Tls(_));
+        wire::dial(&Address::of_host(host, secured, &self.login), &self.tls).await
     }
 
     /// Whether somebody else is primary than whom the last connection led to.

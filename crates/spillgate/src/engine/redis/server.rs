@@ -26,6 +26,17 @@ impl Server {
         }
     }
 
+    /// A new connection to a replica of it, which is logged into as it is.
+    pub(super) async fn dial_replica(&self, host: &Host) -> RedisResult<Wire> {
+        match self {
+            Server::At { address: Address { at, login }, tls } => {
+                let secured = matches!(at, At::Tls(_));
+                wire::dial(&Address::of_host(host, secured, login), tls).await
+            }
+            Server::WatchedBy(sentinels) => sentinels.dial_server(host).await,
+        }
+    }
+
     /// The host and port, where that is what it goes by.
     pub(super) fn host(&self) -> Option<&Host> {
         match self {

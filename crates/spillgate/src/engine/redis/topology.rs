@@ -97,6 +97,15 @@ impl Topology {
         matches!(self, Topology::One(_))
     }
 
+    /// Whether a replica that takes over is followed.
+    pub(super) fn follows_successors(&self) -> bool {
+        match self {
+            Topology::One(shard) => matches!(shard.link().server(), Server::WatchedBy(_)),
+            Topology::Ring { .. } => false,
+            Topology::Cluster(_) => true,
+        }
+    }
+
     /// Whom to ask first.
     pub(super) fn route(&self, place: Place) -> Result<Route, Failure> {
         let shard = match self {

@@ -3,7 +3,7 @@
 use std::io;
 
 use ::redis::aio::MultiplexedConnection;
-use ::redis::{AsyncConnectionConfig, RedisError, RedisResult};
+use ::redis::{AsyncConnectionConfig, Cmd, RedisError, RedisResult, Value};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -11,6 +11,7 @@ use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 
 use super::address::{Address, At, Host};
+use super::failure::Failure;
 
 /// A connection, closed when the last of those who use it lets go.
 pub(super) struct Wire {
@@ -22,6 +23,12 @@ impl Wire {
     /// To send on; commands of all who hold one share the wire.
     pub(super) fn connection(&self) -> MultiplexedConnection {
         self.connection.clone()
+    }
+
+    /// One command. The wait is the caller's to bound.
+    pub(super) async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
+        let answer = self.connection().send_packed_command(command).await;
+        answer.and_then(Value::extract_error).map_err(|error| Failure::of(&error))
     }
 }
 

@@ -1,0 +1,406 @@
+//! `[store]`: where state lives, and how it is spoken to.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use spillgate::{LimiterBuilder, Ring};
+
+use super::problem::{Place, Problem};
+use super::{Given, value};
+
+/// Where state lives. No `Debug`: addresses may hold credentials.
+#[derive(Default)]
+pub(crate) struct Store {
+    pub(crate) topology: Topology,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) connections: Option<usize>,
+    /// Decide by our own clock, set by the store's.
+    pub(crate) client_clock: bool,
+    pub(crate) key_secret_file: Option<PathBuf>,
+    pub(crate) expected_nodes: Option<u32>,
+    pub(crate) keys_max: Option<usize>,
+    pub(crate) tls: StoreTls,
+    /// Where the topology was named.
+    named: Option<Place>,
+}
+
+/// How the servers hang together that hold the state.
+#[derive(Default)]
+pub(crate) enum Topology {
+    #[default]
+    Memory,
+    Url(String),
+    Sentinel {
+        master: String,
+        urls: Vec<String>,
+    },
+    Cluster(Vec<String>),
+    Ring {
+        number: u32,
+        nodes: Vec<Node>,
+    },
+}
+
+/// A node of a ring, as far as it was said.
+#[derive(Clone)]
+pub(crate) struct Node {
+    name: String,
+    url: String,
+    weight: u32,
+}
+
+/// The files of `store.tls`.
+#[derive(Default)]
+pub(crate) struct StoreTls {
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+}
+
+impl Store {
+    /// Takes one setting, named without its `store.`; none of that name is `Ok(false)`.
+    pub(super) fn set(&mut self, name: &str, text: &str, place: &Place) -> Result<bool, String> {
+        match name {
+            "timeout" => self.timeout = Some(value::duration(text)?),
+            "connections" => self.connections = Some(connections(text)?),
+            "clock" => self.client_clock = value::choice(text, &CLOCKS)?,
+            "key_secret_file" => self.key_secret_file = Some(text.into()),
+            "expected_nodes" => self.expected_nodes = Some(value::number(text)?),
+            "keys_max" => self.keys_max = Some(value::count(text)?),
+            "tls.ca" => self.tls.ca = Some(text.into()),
+            "tls.cert" => self.tls.cert = Some(text.into()),
+            "tls.key" => self.tls.key = Some(text.into()),
+            _ => return self.set_topology(name, text, place),
+        }
+        Ok(true)
+    }
+
+    fn set_topology(&mut self, name: &str, text: &str, place: &Place) -> Result<bool, String> {
+        match name {
+            "url" => {
+                let url = value::store_url(text)?;
+                *self.named("url", Topology::Url(String::new()), place)? = Topology::Url(url);
+            }
+            "cluster" => {
+                let urls = value::store_urls(text)?;
+                *self.named("cluster", Topology::Cluster(Vec::new()), place)? =
+                    Topology::Cluster(urls);
+            }
+            "sentinel.master" | "sentinel.urls" => {
+                let none = Topology::Sentinel { master: String::new(), urls: Vec::new() };
+                let Topology::Sentinel { master, urls } = self.named("sentinel", none, place)?
+                else {
+                    return Ok(false);
+                };
+                match name {
+                    "sentinel.master" => text.clone_into(master),
+                    _ => *urls = value::store_urls(text)?,
+                }
+            }
+            _ => {
+                let Some(field) = name.strip_prefix("ring.") else { return Ok(false) };
+                let none = Topology::Ring { number: FIRST_RING, nodes: Vec::new() };
+                let Topology::Ring { number, nodes } = self.named("ring", none, place)? else {
+                    return Ok(false);
+                };
+                match field {
+                    "number" => *number = value::number(text)?,
+                    "nodes" => {
+                        *nodes = value::list(text).map(Node::of).collect::<Result<_, _>>()?
+                    }
+                    _ => return set_node(nodes, field, text),
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// The topology to fill in: what was named last holds, and two at one place contradict.
+    fn named(
+        &mut self,
+        kind: &'static str,
+        none: Topology,
+        place: &Place,
+    ) -> Result<&mut Topology, String> {
+        if let Some(earlier) = self.topology.kind().filter(|earlier| *earlier != kind)
+            && self.named.as_ref().is_some_and(|named| named.is_like(place))
+        {
+            return Err(format!(
+                "{earlier} is set too, and state lives in one store; leave one of them out"
+            ));
+        }
+        if self.topology.kind() != Some(kind) {
+            self.topology = none;
+        }
+        self.named = Some(place.clone());
+        Ok(&mut self.topology)
+    }
+
+    /// Whether other processes may share it.
+    pub(crate) fn is_shared(&self) -> bool {
+        !matches!(self.topology, Topology::Memory)
+    }
+
+    /// What a limiter is to know of it, but for what stands in files.
+    pub(crate) fn told_to(&self, mut builder: LimiterBuilder) -> LimiterBuilder {
+        builder = match &self.topology {
+            Topology::Memory => builder,
+            Topology::Url(url) => builder.redis(url),
+            Topology::Sentinel { master, urls } => builder.sentinel(master, urls),
+            Topology::Cluster(urls) => builder.cluster(urls),
+            Topology::Ring { number, nodes } => {
+                let add = |ring: Ring, node: &Node| {
+                    ring.weighted_node(&node.name, &node.url, node.weight)
+                };
+                builder.ring(nodes.iter().fold(Ring::numbered(*number), add))
+            }
+        };
+        if let Some(timeout) = self.timeout {
+            builder = builder.timeout(timeout);
+        }
+        if let Some(connections) = self.connections {
+            builder = builder.connections(connections);
+        }
+        if self.client_clock {
+            builder = builder.client_clock();
+        }
+        if let Some(nodes) = self.expected_nodes {
+            builder = builder.expected_nodes(nodes);
+        }
+        if let Some(keys_max) = self.keys_max {
+            builder = builder.keys_max(keys_max);
+        }
+        builder
+    }
+
+    /// What is wrong with the topology, where it was named.
+    pub(crate) fn problem(&self, message: String) -> Problem {
+        let name = match self.topology.kind() {
+            Some("sentinel") => "store.sentinel.urls".to_owned(),
+            kind => format!("store.{}", kind.unwrap_or("url")),
+        };
+        let place = self.named.clone().unwrap_or(Place::Anywhere);
+        Problem::Setting { place, name, message }
+    }
+
+    /// What is wrong only with all of the settings together, each where it was given.
+    pub(super) fn contradictions(&self, given: &[Given]) -> Vec<Problem> {
+        let said = |name: &str| given.iter().rev().find(|given| given.name == name);
+        let wrong = |name: &str, message: &str| {
+            let place = said(name).map_or(Place::Anywhere, |given| given.place.clone());
+            Problem::Setting { place, name: name.to_owned(), message: message.to_owned() }
+        };
+        let mut problems = Vec::new();
+        match &self.topology {
+            Topology::Memory => {
+                let idle = NEEDS_A_STORE.into_iter().filter(|name| said(name).is_some());
+                problems.extend(idle.map(|name| wrong(name, "no store is named, so state would be in \
+                    memory; name one with url, sentinel, cluster or ring under [store], or leave \
+                    this out")));
+            }
+            Topology::Sentinel { master, .. } if master.is_empty() => problems.push(self.problem(
+                "master is missing: write the name in the sentinels' own `sentinel monitor` line"
+                    .to_owned(),
+            )),
+            Topology::Sentinel { urls, .. } if urls.is_empty() => problems.push(self.problem(
+                "urls is missing: write where sentinels are, such as [\"redis://10.0.0.1:26379\"]"
+                    .to_owned(),
+            )),
+            Topology::Cluster(_) if self.client_clock => problems.push(wrong(
+                "store.clock",
+                "a node of a Cluster that takes over slots has not told its clock yet, and would \
+                 decide nothing until it has; leave clock out, or use a ring",
+            )),
+            _ => {}
+        }
+        let secured = self.urls().any(|url| url.starts_with("rediss://"));
+        let given_tls = ["store.tls.ca", "store.tls.cert", "store.tls.key"];
+        if let Some(name) = given_tls.into_iter().find(|name| said(name).is_some())
+            && self.is_shared()
+            && !secured
+        {
+            problems.push(wrong(
+                name,
+                "no address of the store begins with rediss://, so nothing would be encrypted; \
+                 write rediss:// there, or leave tls out",
+            ));
+        }
+        match (&self.tls.cert, &self.tls.key) {
+            (Some(_), None) => problems.push(wrong(
+                "store.tls.cert",
+                "key is missing: name the file of the certificate's private key",
+            )),
+            (None, Some(_)) => problems.push(wrong(
+                "store.tls.key",
+                "cert is missing: name the file of the certificate's chain",
+            )),
+            _ => {}
+        }
+        problems
+    }
+
+    fn urls(&self) -> impl Iterator<Item = &str> {
+        let (one, many, nodes): (Option<&str>, &[String], &[Node]) = match &self.topology {
+            Topology::Memory => (None, &[], &[]),
+            Topology::Url(url) => (Some(url), &[], &[]),
+            Topology::Sentinel { urls, .. } | Topology::Cluster(urls) => (None, urls, &[]),
+            Topology::Ring { nodes, .. } => (None, &[], nodes),
+        };
+        one.into_iter()
+            .chain(many.iter().map(String::as_str))
+            .chain(nodes.iter().map(|node| node.url.as_str()))
+    }
+}
+
+impl Topology {
+    fn kind(&self) -> Option<&'static str> {
+        match self {
+            Topology::Memory => None,
+            Topology::Url(_) => Some("url"),
+            Topology::Sentinel { .. } => Some("sentinel"),
+            Topology::Cluster(_) => Some("cluster"),
+            Topology::Ring { .. } => Some("ring"),
+        }
+    }
+}
+
+/// As it is announced: no user, no password, no parameters.
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = |urls: &[String]| {
+            let shown: Vec<String> = urls.iter().map(|url| without_credentials(url)).collect();
+            shown.join(" ")
+        };
+        match self {
+            Topology::Memory => f.write_str("memory"),
+            Topology::Url(url) => f.write_str(&without_credentials(url)),
+            Topology::Sentinel { master, urls } => write!(f, "{master} by sentinels {}", all(urls)),
+            Topology::Cluster(urls) => write!(f, "cluster {}", all(urls)),
+            Topology::Ring { number, nodes } => {
+                write!(f, "ring {number} of")?;
+                let shown = |node: &Node| (node.name.clone(), without_credentials(&node.url));
+                nodes.iter().map(shown).try_for_each(|(name, url)| write!(f, " {name}={url}"))
+            }
+        }
+    }
+}
+
+impl Node {
+    /// `name=url`, or `name*weight=url`.
+    fn of(text: &str) -> Result<Node, String> {
+        let (name, url) = text.split_once('=').ok_or_else(|| {
+            "a node is written name=redis://host:port, or name*weight=redis://host:port".to_owned()
+        })?;
+        let (name, weight) = name.split_once('*').unwrap_or((name, "1"));
+        Ok(Node {
+            name: name.to_owned(),
+            url: value::store_url(url)?,
+            weight: value::number(weight)?,
+        })
+    }
+}
+
+/// A field of one node, as `nodes.0.url`.
+fn set_node(nodes: &mut Vec<Node>, field: &str, text: &str) -> Result<bool, String> {
+    let Some((place, field)) = field.strip_prefix("nodes.").and_then(|rest| rest.split_once('.'))
+    else {
+        return Ok(false);
+    };
+    let Ok(place) = place.parse::<usize>() else { return Ok(false) };
+    if place > nodes.len() {
+        return Err(format!("there is no node {} before it; count them from 0", place - 1));
+    }
+    if place == nodes.len() {
+        nodes.push(Node { name: String::new(), url: String::new(), weight: 1 });
+    }
+    let node = &mut nodes[place];
+    match field {
+        "name" => text.clone_into(&mut node.name),
+        "url" => node.url = value::store_url(text)?,
+        "weight" => node.weight = value::number(text)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn connections(text: &str) -> Result<usize, String> {
+    let connections = value::count(text).ok().filter(|count| *count <= CONNECTIONS_MAX);
+    connections.ok_or_else(|| {
+        format!(
+            "{text:?} is no number of connections; write a whole number from 1 to {CONNECTIONS_MAX}"
+        )
+    })
+}
+
+/// What may be shown of a store's address: no user, no password, no parameters.
+fn without_credentials(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let shown = rest.split(['?', '#']).next().unwrap_or_default();
+    // The last @ of all: a password may hold every one of these characters, even unescaped.
+    let host = rest
+        .rsplit_once('@')
+        .map_or(shown, |(_, host)| host.split(['?', '#']).next().unwrap_or_default());
+    format!("{scheme}://{host}")
+}
+
+/// As `store.` settings; those of a ring's nodes are `store.ring.nodes.0.name` and so on.
+pub(super) const SETTINGS: [&str; 15] = [
+    "store.url",
+    "store.sentinel.master",
+    "store.sentinel.urls",
+    "store.cluster",
+    "store.ring.number",
+    "store.ring.nodes",
+    "store.timeout",
+    "store.connections",
+    "store.clock",
+    "store.key_secret_file",
+    "store.expected_nodes",
+    "store.keys_max",
+    "store.tls.ca",
+    "store.tls.cert",
+    "store.tls.key",
+];
+
+/// Said of state in memory, they would be a store that somebody forgot to name.
+const NEEDS_A_STORE: [&str; 6] = [
+    "store.connections",
+    "store.clock",
+    "store.expected_nodes",
+    "store.tls.ca",
+    "store.tls.cert",
+    "store.tls.key",
+];
+const CLOCKS: [(&str, bool); 2] = [("store", false), ("client", true)];
+/// More than one task for each core that a machine has.
+const CONNECTIONS_MAX: usize = 16;
+const FIRST_RING: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_never_shown() {
+        for (url, shown) in [
+            ("redis://127.0.0.1:6379", "redis://127.0.0.1:6379"),
+            ("redis://user:secret@host:6379/2", "redis://host:6379/2"),
+            ("redis://:se/c?re#t@host/0", "redis://host/0"),
+            ("redis://:s@cret@host", "redis://host"),
+            ("unix:///run/redis.sock?pass=secret", "unix:///run/redis.sock"),
+            ("user:secret@host", "://host"),
+        ] {
+            assert_eq!(without_credentials(url), shown);
+        }
+    }
+
+    #[test]
+    fn a_node_says_its_name_its_address_and_perhaps_its_weight() {
+        let node = Node::of("b*2=redis://host:6379?a=b").unwrap();
+        assert_eq!((&node.name[..], &node.url[..], node.weight), ("b", "redis://host:6379?a=b", 2));
+        for text in ["redis://host", "a", "a*=redis://host", "a=host"] {
+            assert!(Node::of(text).is_err(), "{text:?}");
+        }
+    }
+}

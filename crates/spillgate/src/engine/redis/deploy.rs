@@ -1,0 +1,119 @@
+//! The script handed to every server ahead of the first call, replicas that may take over included.
+
+use ::redis::Value;
+use futures_util::future::join_all;
+
+use super::Redis;
+use super::address::Host;
+use super::failure::Failure;
+use super::script::{self, Script};
+use super::shard::Shard;
+use super::wire::Wire;
+use crate::engine::StoreError;
+use crate::time::Deadline;
+
+impl Redis {
+    /// Loads the script into every server, the marked one where it is taken; answers for each its
+    /// SHA1, as the server says it.
+    pub async fn load_script(&self) -> Vec<(String, Result<String, StoreError>)> {
+        let shards = self.topology.shards();
+        let successors = self.topology.follows_successors();
+        let load = |shard| load_on_shard(shard, successors);
+        let loaded = join_all(shards.iter().map(|(_, shard)| load(shard))).await;
+        loaded.into_iter().flatten().collect()
+    }
+}
+
+/// Into one primary, and into those that may take its place, if they would be followed.
+async fn load_on_shard(
+    shard: &Shard,
+    successors: bool,
+) -> Vec<(String, Result<String, StoreError>)> {
+    let primary = in_time(shard.link().dial()).await;
+    let replicas = match &primary {
+        Ok(wire) if successors => in_time(replicas(wire)).await,
+        _ => Ok(Vec::new()),
+    };
+    let loaded = match &primary {
+        Ok(wire) => in_time(load(wire)).await,
+        Err(failure) => Err(failure.clone()),
+    };
+    let mut answers = vec![(shard.name().to_owned(), loaded)];
+    match replicas {
+        Ok(replicas) => {
+            answers.extend(join_all(replicas.iter().map(|host| load_on_replica(shard, host))).await)
+        }
+        Err(failure) => answers.push((format!("replicas of {}", shard.name()), Err(failure))),
+    }
+    answers.into_iter().map(|(name, answer)| (name, answer.map_err(StoreError::from))).collect()
+}
+
+async fn load_on_replica(shard: &Shard, host: &Host) -> (String, Result<String, Failure>) {
+    let loaded = in_time(async {
+        let wire = shard.link().server().dial_replica(host).await;
+        load(&wire.map_err(|error| Failure::of(&error).unsent())?).await
+    });
+    (format!("redis://{host}, a replica"), loaded.await)
+}
+
+async fn load(wire: &Wire) -> Result<String, Failure> {
+    let mut refused = Failure::Bug("it takes no script".into());
+    for script in [&*script::MARKED, &*script::PLAIN] {
+        match load_one(wire, script).await {
+            Ok(sha) if sha == script.sha => return Ok(sha),
+            Ok(sha) => {
+                let why = format!("it answers the SHA1 {sha}, and ours is {}", script.sha);
+                return Err(Failure::Bug(why));
+            }
+            Err(failure) => refused = failure,
+        }
+    }
+    Err(refused)
+}
+
+async fn load_one(wire: &Wire, script: &Script) -> Result<String, Failure> {
+    match wire.ask(&script::load(script)).await? {
+        Value::BulkString(sha) => Ok(String::from_utf8_lossy(&sha).into_owned()),
+        _ => Err(Failure::Bug("it answers no SHA1".into())),
+    }
+}
+
+/// Where a primary's replicas are, as it says itself.
+async fn replicas(wire: &Wire) -> Result<Vec<Host>, Failure> {
+    let mut info = ::redis::cmd("INFO");
+    info.arg("replication");
+    let Value::BulkString(info) = wire.ask(&info).await? else { return Ok(Vec::new()) };
+    Ok(String::from_utf8_lossy(&info).lines().filter_map(replica).collect())
+}
+
+/// `slave0:ip=10.0.0.2,port=6379,state=online,offset=1,lag=0`
+fn replica(line: &str) -> Option<Host> {
+    let (head, fields) = line.split_once(':')?;
+    head.strip_prefix("slave")?.parse::<u32>().ok()?;
+    let field = |name: &str| {
+        fields.split(',').find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
+    };
+    Some(Host { name: field("ip")?.to_owned(), port: field("port")?.parse().ok()? })
+}
+
+async fn in_time<T>(answer: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let late = || Err(Failure::Unknown(format!("no answer within {PATIENCE:?}")));
+    Deadline::after(PATIENCE).bound(answer).await.unwrap_or_else(late)
+}
+
+/// Nobody waits for a verdict meanwhile.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_a_replica_says_where_it_is() {
+        let host = replica("slave0:ip=::1,port=6380,state=online,offset=1,lag=0").unwrap();
+        assert_eq!((host.name.as_str(), host.port), ("::1", 6380));
+        for line in ["slave_repl_offset:5", "role:master", "slave0:ip=a", ""] {
+            assert!(replica(line).is_none(), "{line:?}");
+        }
+    }
+}
