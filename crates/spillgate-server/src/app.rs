@@ -7,6 +7,7 @@ use std::time::Duration;
 use spillgate::{Combined, Decision, Limiter, Part, Policy, Question, StoreProbe, Tls};
 
 use crate::config::{ConfigError, Problem, Store, StoreTls};
+use crate::domains::Domains;
 use crate::metrics::Reloads;
 
 /// The limiter behind every door. Clones share it.
@@ -14,6 +15,7 @@ use crate::metrics::Reloads;
 pub(crate) struct App {
     limiter: Limiter,
     pub(crate) reloads: Arc<Reloads>,
+    pub(crate) domains: Domains,
 }
 
 impl App {
@@ -27,7 +29,12 @@ impl App {
             builder = builder.tls(tls);
         }
         let limiter = builder.build().await.map_err(|error| store.problem(error.to_string()))?;
-        Ok(App { limiter, reloads: Arc::default() })
+        Ok(App { limiter, reloads: Arc::default(), domains: Domains::default() })
+    }
+
+    /// The same, for these domains only.
+    pub(crate) fn for_domains(self, domains: Domains) -> App {
+        App { domains, ..self }
     }
 
     pub(crate) async fn check(&self, question: &Question<'_>) -> Decision {
@@ -61,11 +68,6 @@ impl App {
     /// Judges several requests as one, all or none, and waits no longer for the store than `within`.
     pub(crate) async fn check_all(&self, parts: &[Part<'_>], within: Duration) -> Combined {
         self.limiter.check_all(parts, within).await
-    }
-
-    /// Whether any rule is for this domain.
-    pub(crate) fn has_domain(&self, domain: &str) -> bool {
-        self.limiter.policy().has_domain(domain)
     }
 
     /// Judges each question alone, in order.

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use spillgate::{ByIp, HeaderStyle, Policy};
 
-use crate::door::envoy::{Choices, Domains, OnOutageDeny};
+use crate::domains::Domains;
+use crate::door::envoy::{Choices, OnOutageDeny};
 
 mod auth;
 mod contradictions;
@@ -31,6 +32,7 @@ pub(crate) struct Config {
 pub(crate) struct Settings {
     pub(crate) http: Listen,
     pub(crate) grpc: Listen,
+    pub(crate) domains: Domains,
     /// What the gRPC door does its own way.
     pub(crate) envoy: Choices,
     pub(crate) resp: Listen,
@@ -212,6 +214,7 @@ impl Default for Settings {
         Settings {
             http: Some(local(8080)),
             grpc: Some(local(8081)),
+            domains: Domains::default(),
             envoy: Choices::default(),
             resp: Some(local(6380)),
             resp_password_file: None,
@@ -257,7 +260,7 @@ impl Settings {
                 let styles = HeaderStyle::ALL.map(|style| (style.name(), style));
                 self.envoy.headers = value::choice(text, &styles)?;
             }
-            "server.domains" => self.envoy.domains = value::choice(text, &DOMAINS)?,
+            "server.domains" => self.domains = value::choice(text, &DOMAINS)?,
             "server.resp" | "server.resp.address" => self.resp = value::address(text)?,
             "server.resp.password_file" => self.resp_password_file = Some(text.into()),
             "server.admin" => self.admin = value::address(text)?,

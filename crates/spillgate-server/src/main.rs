@@ -5,9 +5,11 @@ use std::process::ExitCode;
 use clap::Parser;
 
 mod app;
+mod bounds;
 mod cli;
 mod commands;
 mod config;
+mod domains;
 mod door;
 mod metrics;
 mod reload;

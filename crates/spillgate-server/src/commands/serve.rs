@@ -42,7 +42,7 @@ async fn serve(config: Config, followed: Option<Followed>) -> Result<(), Failure
     // From here on signals mean what they should; before, they just end the process.
     let stop = on_signals()?;
     let hangup = signal(SignalKind::hangup())?;
-    let app = App::open(&settings.store, policy).await?;
+    let app = App::open(&settings.store, policy).await?.for_domains(settings.domains);
     let doors = Doors::open(&settings, &app, stop).await?;
 
     complain(&format!("{}, store: {}", doors.names.join(", "), settings.store.topology));

@@ -4,6 +4,7 @@ use hyper::StatusCode;
 use hyper::header::HeaderName;
 
 use super::{Problem, value};
+use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX};
 
 /// What becomes of a proxy's question, besides the client's address.
 #[derive(Clone)]
@@ -100,12 +101,6 @@ pub(crate) fn deny_status(text: &str) -> Result<StatusCode, String> {
 
 /// What every question of a proxy holds.
 const OWN_ATTRIBUTES: [&str; 4] = ["ip", "method", "host", "path"];
-
-/// As many as a check may have.
-const ATTRIBUTES_MAX: usize = 32;
-
-/// Bytes, as in a check.
-const NAME_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {

@@ -10,12 +10,13 @@ use std::sync::{Arc, Once};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Extension, Request, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use hyper::{HeaderMap, StatusCode, Uri};
 use spillgate::{ByIp, Decision, HeaderStyle, Question, Refusal, Value};
 
 use super::Peer;
+use super::http::problem::Problem;
 use crate::app::App;
 use crate::commands::complain;
 use crate::config::{Auth, Original, deny_status};
@@ -56,6 +57,11 @@ async fn answer(
     request: Request,
 ) -> Response {
     let question = Question::Request(gate.question(peer, &request));
+    if let Err(unknown) = gate.app.answers_question(&question) {
+        // The operator's slip, not the client's: questions of proxies have one domain.
+        let problem = Problem::from(unknown).with_status(StatusCode::INTERNAL_SERVER_ERROR);
+        return problem.into_response();
+    }
     let decision = gate.app.check(&question).await;
     gate.response(&decision, request.uri())
 }

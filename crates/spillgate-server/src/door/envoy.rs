@@ -33,7 +33,6 @@ use rls::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
 pub(crate) struct Choices {
     /// How long the store may take at most.
     pub(crate) timeout: Duration,
-    pub(crate) domains: Domains,
     pub(crate) on_outage_deny: OnOutageDeny,
     pub(crate) headers: HeaderStyle,
 }
@@ -42,21 +41,10 @@ impl Default for Choices {
     fn default() -> Self {
         Choices {
             timeout: TIMEOUT,
-            domains: Domains::default(),
             on_outage_deny: OnOutageDeny::default(),
             headers: HeaderStyle::default(),
         }
     }
-}
-
-/// Which domains are answered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Domains {
-    /// Any; what no rule is for is allowed.
-    #[default]
-    Open,
-    /// Those that some rule is for: another one is a slip in Envoy's configuration.
-    Known,
 }
 
 /// How Envoy is told that a rule refuses because the store is out of reach.
@@ -101,13 +89,8 @@ impl RateLimitService for Envoy {
     ) -> Result<Response<rls::RateLimitResponse>, Status> {
         let within = question::patience(request.metadata(), self.choices.timeout);
         let request = request.get_ref();
-        let domain = question::domain(request);
-        if self.choices.domains == Domains::Known && !self.app.has_domain(domain) {
-            return Err(Status::not_found(format!(
-                "no rule is for the domain {domain:?}, and server.domains is \"known\"; correct the \
-                 domain in Envoy's filter, or write a rule for it"
-            )));
-        }
+        let known = self.app.answers(question::domain(request));
+        known.map_err(|unknown| Status::not_found(unknown.to_string()))?;
         let parts: Vec<Part<'_>> = question::parts(request)?;
         let combined = self.app.check_all(&parts, within).await;
         let refusal = Refusal::of(combined.whole());

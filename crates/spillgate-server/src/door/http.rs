@@ -17,6 +17,7 @@ pub(super) mod answer;
 pub(super) mod body;
 mod connection;
 pub(super) mod json;
+pub(super) mod limit;
 pub(super) mod problem;
 pub(super) mod question;
 
@@ -38,7 +39,9 @@ pub(crate) fn routes(app: App) -> Router {
 async fn check(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     let body = body::read(body).await?;
     let check: Check<'_> = json::parse(&body)?;
-    let decision = app.check(&check.question()?).await;
+    let question = check.question()?;
+    app.answers_question(&question)?;
+    let decision = app.check(&question).await;
     Ok(answer::to_one(&decision))
 }
 
@@ -46,6 +49,9 @@ async fn check_batch(State(app): State<App>, body: Body) -> Result<Response, Pro
     let body = body::read(body).await?;
     let batch: Batch<'_> = json::parse(&body)?;
     let questions: Vec<Question<'_>> = batch.questions()?;
+    for (index, question) in questions.iter().enumerate() {
+        app.answers_question(question).map_err(|unknown| Problem::from(unknown).in_item(index))?;
+    }
     let decisions = app.decide(&questions).await;
     Ok(answer::to_many(&decisions))
 }

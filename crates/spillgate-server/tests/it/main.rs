@@ -9,6 +9,7 @@ mod bad_input;
 mod check;
 mod client;
 mod doctor;
+mod domains;
 mod envoy;
 mod help;
 mod http;

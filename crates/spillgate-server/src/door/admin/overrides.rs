@@ -18,7 +18,8 @@ use super::rules::written;
 use super::subject::{Query, subject};
 use crate::app::App;
 use crate::door::http::json::{List, Named, Object, Text};
-use crate::door::http::question::{Attribute, Whole};
+use crate::door::http::limit::LimitFields;
+use crate::door::http::question::Attribute;
 use crate::door::http::{answer, body, json};
 
 #[derive(serde::Deserialize)]
@@ -37,24 +38,6 @@ struct OverrideFields<'a> {
 
 /// A quota, or a limit field by field, as in the policy file.
 struct LimitField(LimitSpec);
-
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LimitFields<'a> {
-    #[serde(borrow)]
-    quota: Text<'a>,
-    burst: Option<Whole>,
-    #[serde(borrow)]
-    algorithm: Option<Text<'a>>,
-    #[serde(borrow)]
-    name: Option<Text<'a>>,
-    #[serde(borrow)]
-    unit: Option<Text<'a>>,
-    #[serde(borrow)]
-    time_zone: Option<Text<'a>>,
-    #[serde(borrow)]
-    hold: Option<Text<'a>>,
-}
 
 #[derive(Serialize)]
 struct Overrides<'o> {
@@ -133,17 +116,7 @@ impl<'de> Visitor<'de> for LimitVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LimitSpec, A::Error> {
-        let fields = LimitFields::deserialize(MapAccessDeserializer::new(map))?;
-        let owned = |text: Option<Text<'_>>| text.map(|Text(text)| text.into_owned());
-        Ok(LimitSpec {
-            quota: fields.quota.0.into_owned(),
-            burst: fields.burst.map(|Whole(burst)| burst),
-            algorithm: owned(fields.algorithm),
-            name: owned(fields.name),
-            unit: owned(fields.unit),
-            time_zone: owned(fields.time_zone),
-            hold: owned(fields.hold),
-        })
+        Ok(LimitFields::deserialize(MapAccessDeserializer::new(map))?.spec())
     }
 }
 

@@ -9,12 +9,13 @@ use tonic::metadata::MetadataMap;
 use super::proto::envoy::extensions::common::ratelimit::v3 as common;
 use super::proto::envoy::r#type::v3::RateLimitUnit;
 use super::rls::RateLimitRequest;
+use crate::bounds::{ATTRIBUTES_MAX, DOMAIN};
 use common::RateLimitDescriptor;
 use common::rate_limit_descriptor::{Entry, RateLimitOverride};
 
 /// The domain; an empty one, which Envoy does not send, is that of rules without one.
 pub(super) fn domain(request: &RateLimitRequest) -> &str {
-    if request.domain.is_empty() { "default" } else { &request.domain }
+    if request.domain.is_empty() { DOMAIN } else { &request.domain }
 }
 
 /// Each descriptor, to be matched by itself. Too many of them, or of entries, are what Envoy's
@@ -28,8 +29,8 @@ pub(super) fn parts(request: &RateLimitRequest) -> Result<Vec<Part<'_>>, Status>
         return Err(too_many("descriptors", descriptors.len(), DESCRIPTORS_MAX));
     }
     let most = descriptors.iter().map(|descriptor| descriptor.entries.len()).max();
-    if let Some(count) = most.filter(|count| *count > ENTRIES_MAX) {
-        return Err(too_many("entries in a descriptor", count, ENTRIES_MAX));
+    if let Some(count) = most.filter(|count| *count > ATTRIBUTES_MAX) {
+        return Err(too_many("entries in a descriptor", count, ATTRIBUTES_MAX));
     }
     Ok(descriptors.iter().map(|descriptor| part(request, descriptor)).collect())
 }
@@ -110,9 +111,6 @@ const ENTRIES: &str = "envoy.entries";
 
 /// More than any proxy's configuration has for one route.
 const DESCRIPTORS_MAX: usize = 32;
-
-/// As many attributes as a request may have at the other doors.
-const ENTRIES_MAX: usize = 32;
 
 #[cfg(test)]
 mod tests {

@@ -9,6 +9,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 use serde::forward_to_deserialize_any;
 
 use super::problem::Problem;
+use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX};
 
 /// A body as `T`.
 pub(in crate::door) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
@@ -96,9 +97,9 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for NamedVisitor<T> {
                     "duplicate field `{name}`; give it once"
                 )));
             }
-            if entries.len() == NAMES_MAX {
+            if entries.len() == ATTRIBUTES_MAX {
                 return Err(A::Error::custom(format_args!(
-                    "more than {NAMES_MAX} names; leave out what no rule needs"
+                    "more than {ATTRIBUTES_MAX} names; leave out what no rule needs"
                 )));
             }
             entries.push((name, map.next_value()?));
@@ -180,9 +181,3 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for ListVisitor<T,
         Ok(items)
     }
 }
-
-/// Attributes, or units, of one question.
-const NAMES_MAX: usize = 32;
-
-/// Bytes of a name.
-const NAME_MAX: usize = 64;

@@ -8,6 +8,8 @@ use hyper::header::{CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Method, StatusCode};
 use serde::Serialize;
 
+use crate::domains::UnknownDomain;
+
 /// Why a request got no verdict; nothing was charged.
 #[derive(Debug)]
 pub(in crate::door) struct Problem {
@@ -86,6 +88,12 @@ impl Problem {
 
     pub(in crate::door) fn of(status: StatusCode, message: String) -> Problem {
         Problem { status, field: String::new(), message }
+    }
+}
+
+impl From<UnknownDomain> for Problem {
+    fn from(unknown: UnknownDomain) -> Problem {
+        Problem::in_field("domain", &unknown.to_string())
     }
 }
 

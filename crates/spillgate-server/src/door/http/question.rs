@@ -5,10 +5,12 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
-use spillgate::{Cost, LimitSpec, Question, Request, Value};
+use spillgate::{Cost, Limit, Question, Request, Value};
 
 use super::json::{List, Name, Named, NamedVisitor, Object, Text};
+use super::limit::LimitFields;
 use super::problem::Problem;
+use crate::bounds::{BATCH_MAX, DOMAIN, VALUE_MAX};
 
 /// One check, by the rules of the policy or with a limit of its own. Borrows from the body.
 pub(in crate::door) type Check<'a> = Object<CheckFields<'a>>;
@@ -36,20 +38,6 @@ pub(in crate::door) struct CheckFields<'a> {
     wait_ms: Option<Whole>,
 }
 
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields, expecting = "an object such as {\"quota\": \"5/minute\"}")]
-struct LimitFields<'a> {
-    #[serde(borrow)]
-    quota: Text<'a>,
-    burst: Option<Whole>,
-    #[serde(borrow)]
-    algorithm: Option<Text<'a>>,
-    #[serde(borrow)]
-    time_zone: Option<Text<'a>>,
-    #[serde(borrow)]
-    hold: Option<Text<'a>>,
-}
-
 impl CheckFields<'_> {
     fn question(&self) -> Result<Question<'_>, Problem> {
         if self.wait_ms.as_ref().is_some_and(|wait| wait.0 > 0) {
@@ -63,7 +51,7 @@ impl CheckFields<'_> {
             (Some(key), Some(limit), None) => Ok(Question::AdHoc {
                 domain: self.domain.as_ref().map_or(DOMAIN, |domain| &domain.0),
                 key: &key.0,
-                limit: limit.0.build()?,
+                limit: self::limit(&limit.0)?,
                 cost: self.cost(),
             }),
         }
@@ -103,21 +91,16 @@ impl Batch<'_> {
     }
 }
 
-impl LimitFields<'_> {
-    fn build(&self) -> Result<spillgate::Limit, Problem> {
-        let owned = |text: &Option<Text<'_>>| text.as_ref().map(|Text(text)| text.to_string());
-        let spec = LimitSpec {
-            quota: self.quota.0.to_string(),
-            burst: self.burst.as_ref().map(|burst| burst.0),
-            algorithm: owned(&self.algorithm),
-            time_zone: owned(&self.time_zone),
-            hold: owned(&self.hold),
-            ..LimitSpec::default()
-        };
-        spec.build().map_err(|error| {
-            Problem::in_field(&format!("limit.{}", error.field()), error.message())
-        })
+/// The limit of a check's own, which is told apart by its key and counts what the check costs.
+fn limit(fields: &LimitFields<'_>) -> Result<Limit, Problem> {
+    let spec = fields.spec();
+    for (field, said) in [("name", &spec.name), ("unit", &spec.unit)] {
+        if said.is_some() {
+            return Err(Problem::in_field(&format!("limit.{field}"), NOT_BESIDE_KEY));
+        }
     }
+    spec.build()
+        .map_err(|error| Problem::in_field(&format!("limit.{}", error.field()), error.message()))
 }
 
 /// Whom a limit of the check's own is for.
@@ -255,12 +238,4 @@ const NO_LIMIT: &str = "missing beside key; add for example \"limit\": {\"quota\
 const NO_KEY: &str = "missing beside limit; add whom it limits, for example \"key\": \"user:42\"";
 const NO_RULES: &str =
     "a check with key and limit meets no rules; leave attributes out, or key and limit";
-
-/// The domain of checks that name none.
-const DOMAIN: &str = "default";
-
-/// One call to the store, and an answer of less than a megabyte.
-const BATCH_MAX: usize = 1_000;
-
-/// Bytes of an attribute's value or of a key: the longest path or token that is still told whole.
-const VALUE_MAX: usize = 4 * 1024;
+const NOT_BESIDE_KEY: &str = "is for the limits of rules; leave it out";

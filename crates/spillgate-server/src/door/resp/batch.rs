@@ -1,10 +1,13 @@
 //! The requests that came together: the questions among them are asked together.
 
+use std::fmt::Display;
+
 use spillgate::Question;
 
 use super::answer::Answer;
 use super::command::{Command, Control};
 use super::frame::{Frame, Malformed, decode};
+use crate::bounds::BATCH_MAX;
 
 /// Requests in their order, up to one that may change how those after it are taken.
 pub(super) struct Batch<'a> {
@@ -67,6 +70,23 @@ impl<'a> Batch<'a> {
         batch
     }
 
+    /// Answers those questions with an error that there is one for.
+    pub(super) fn refuse<E: Display>(&mut self, why: impl Fn(&Question<'_>) -> Option<E>) {
+        let mut refusals = self.questions.iter().map(why);
+        let mut kept = Vec::with_capacity(self.questions.len());
+        for entry in &mut self.entries {
+            let Entry::Answer(_) = entry else { continue };
+            let refusal = refusals.next().flatten();
+            kept.push(refusal.is_none());
+            if let Some(why) = refusal {
+                *entry = Entry::Control(Control::Refused(format!("ERR domain: {why}")));
+            }
+        }
+        drop(refusals);
+        let mut kept = kept.into_iter();
+        self.questions.retain(|_| kept.next().unwrap_or(true));
+    }
+
     fn takes_no_more_after(&mut self, request: &[&'a [u8]], asking: Asking) -> bool {
         let (entry, is_last) = match Command::of(request) {
             Command::Control(control) if asking == Asking::Open || control.is_for_all() => {
@@ -83,6 +103,3 @@ impl<'a> Batch<'a> {
         is_last
     }
 }
-
-/// One call to the store.
-const BATCH_MAX: usize = 1_000;

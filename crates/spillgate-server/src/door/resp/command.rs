@@ -7,6 +7,7 @@ use spillgate::Question;
 use super::answer::Answer;
 use super::question::{self, Asked, quoted};
 use super::reply::Version;
+use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX};
 
 /// What a request means.
 #[expect(
@@ -267,7 +268,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         name: "SG.CHECK",
         usage: "domain cost [attribute value …], of 32 attributes at most",
-        takes: 2..=66,
+        takes: 2..=2 + 2 * ATTRIBUTES_MAX,
         read: Read::Ask(question::sg_check),
     },
     Entry {
@@ -320,6 +321,3 @@ const HTTP: &[&str] = &["POST", "HOST:"];
 
 /// Who `AUTH password` is.
 pub(super) const USER: &[u8] = b"default";
-
-/// Of a connection: it is told to nobody but its client.
-const NAME_MAX: usize = 64;

@@ -17,6 +17,7 @@ use super::received::Received;
 use super::reply::Replies;
 use super::session::{NOT_SHOWN, Next, Session};
 use crate::app::App;
+use crate::domains::Domains;
 use crate::door::{Connection, Protocol, Stage, Token};
 
 /// The protocol of Redis, for callers who show the password if there is one.
@@ -106,7 +107,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
         let mut wanted = 1;
         let mut next = Next::Stay;
         while next == Next::Stay {
-            let batch = Batch::of(&self.received.bytes()[answered..], self.session.asking());
+            let mut batch = Batch::of(&self.received.bytes()[answered..], self.session.asking());
+            if self.app.domains == Domains::Known {
+                batch.refuse(|question| self.app.answers_question(question).err());
+            }
             let decisions = match batch.questions.as_slice() {
                 [] => Vec::new(),
                 questions => self.app.decide(questions).await,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use spillgate::{Cost, Limit, Question, Request};
 
 use super::answer::{Answer, Throttled};
+use crate::bounds::{DOMAIN, NAME_MAX, VALUE_MAX};
 
 /// A question, and the form of its answer; or the argument that keeps it from being one.
 pub(super) type Asked<'a> = Result<(Question<'a>, Answer), String>;
@@ -123,20 +124,11 @@ pub(super) fn quoted(bytes: &[u8]) -> String {
     format!("'{}{more}'", shown.escape_ascii())
 }
 
-/// Keys are of the same domain at every door, so that one key is one state.
-const DOMAIN: &str = "default";
-
 /// The largest count of any limit.
 const COUNT_MAX: u64 = 1_000_000_000;
 
 /// The seconds of 366 days, the longest period of any limit.
 const PERIOD_MAX: u64 = 366 * 86_400;
-
-/// Bytes of an attribute's value or of a key: the longest path or token that is still told whole.
-const VALUE_MAX: usize = 4 * 1024;
-
-/// Bytes of a name.
-const NAME_MAX: usize = 64;
 
 /// Enough to recognise it by.
 const QUOTED_MAX: usize = 32;

@@ -1,0 +1,16 @@
+//! What a question may hold at most, through whichever door it comes.
+
+/// Attributes, or units, of one question.
+pub(crate) const ATTRIBUTES_MAX: usize = 32;
+
+/// Bytes of the name of an attribute, a unit or a domain.
+pub(crate) const NAME_MAX: usize = 64;
+
+/// Bytes of an attribute's value or of a key: the longest path or token that is still told whole.
+pub(crate) const VALUE_MAX: usize = 4 * 1024;
+
+/// Questions judged together: one call to the store, and an answer of less than a megabyte.
+pub(crate) const BATCH_MAX: usize = 1_000;
+
+/// The domain of questions that name none: the same at every door, so that one key is one state.
+pub(crate) const DOMAIN: &str = "default";

@@ -1,0 +1,48 @@
+//! Which domains are answered: one rule for every door.
+
+use std::fmt;
+
+use spillgate::Question;
+
+use crate::app::App;
+
+/// What `server.domains` says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Domains {
+    /// Any; what no rule is for is allowed.
+    #[default]
+    Open,
+    /// Those that some rule is for: another one is a slip of whoever asks.
+    Known,
+}
+
+/// A domain that is not answered.
+#[derive(Debug)]
+pub(crate) struct UnknownDomain(String);
+
+impl App {
+    /// Whether questions by the rules of this domain are answered.
+    pub(crate) fn answers(&self, domain: &str) -> Result<(), UnknownDomain> {
+        let known = self.domains == Domains::Open || self.limiter().policy().has_domain(domain);
+        if known { Ok(()) } else { Err(UnknownDomain(domain.to_owned())) }
+    }
+
+    /// The same of a question; a limit that comes along needs no rule.
+    pub(crate) fn answers_question(&self, question: &Question<'_>) -> Result<(), UnknownDomain> {
+        match question {
+            Question::Request(request) => self.answers(request.domain()),
+            Question::AdHoc { .. } => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for UnknownDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let UnknownDomain(domain) = self;
+        write!(
+            f,
+            "no rule is for the domain {domain:?}, and server.domains is \"known\"; correct the \
+             domain, or write a rule for it"
+        )
+    }
+}
