@@ -50,6 +50,11 @@ fn say(line: &impl fmt::Display) -> io::Result<()> {
     writeln!(io::stdout(), "{line}")
 }
 
+/// So many of them, in words that fit one as well.
+pub(crate) fn counted(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 /// A line about the program itself, on the error output.
 pub(crate) fn complain(line: &impl fmt::Display) {
     // Nobody left to tell when even this cannot be written.

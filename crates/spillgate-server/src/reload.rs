@@ -7,7 +7,7 @@ use tokio::signal::unix::Signal;
 use tokio::time::interval;
 
 use crate::app::App;
-use crate::commands::complain;
+use crate::commands::{complain, counted};
 use crate::config::{self, Change, ConfigError, Version};
 
 /// A file of settings and policy, as it was read last.
@@ -64,7 +64,7 @@ fn apply(file: &Path, change: Change, app: &App) {
     let rules = change.policy.rules().len();
     app.set_policy(change.policy);
     app.reloads.count_applied();
-    complain(&format!("{}: {rules} rules are in force", file.display()));
+    complain(&format!("{}: {} in force", file.display(), counted(rules, "rule")));
     if change.other_settings {
         complain(&format!(
             "{}: settings under [server], [store] and [telemetry] changed too; they take effect at \

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use spillgate::{Policy, Rule};
 
-use super::{Failure, say};
+use super::{Failure, counted, say};
 use crate::cli::ValidateArgs;
 use crate::config::{self, ConfigError, Problem};
 
@@ -117,10 +117,6 @@ fn placed<'a>(rule: &'a Rule, before: Option<&'a Rule>) -> Placed<'a> {
         ties_with: before.filter(ties).map(Rule::name),
         key,
     }
-}
-
-fn counted(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 /// The exit code of a file that does not load.

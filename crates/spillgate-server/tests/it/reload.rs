@@ -21,7 +21,7 @@ fn a_changed_file_is_in_force_within_seconds_and_used_stays_used() {
     let answer = server.check(r#"{"attributes":{"user":"u1"},"cost":8}"#);
     assert_eq!((&answer["verdict"], &answer["remaining"]), (&"allowed".into(), &0.into()));
     let words = server.last_words();
-    assert!(words.contains("1 rules are in force"), "{words}");
+    assert!(words.contains(": 1 rule in force\n"), "{words}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use hyper::{StatusCode, Uri};
 use tokio::sync::watch;
 
 use crate::app::App;
+use crate::commands::counted;
 
 /// What health is about.
 #[derive(Clone)]
@@ -34,7 +35,7 @@ pub(super) async fn ready(State(health): State<Health>, uri: Uri) -> Response {
             true => "answers",
             false => "does not answer: each rule's on_outage decides",
         };
-        text.push_str(&format!("policy: {rules} rules\nstore: {store}\n"));
+        text.push_str(&format!("policy: {}\nstore: {store}\n", counted(rules, "rule")));
         for shard in health.app.limiter().shards() {
             let trouble = shard.trouble.as_deref().unwrap_or("no trouble");
             text.push_str(&format!("shard {}: {trouble}\n", shard.name));

@@ -38,7 +38,10 @@ fn a_process_is_ready_with_its_store_up_hung_and_gone() {
 fn a_process_whose_store_was_never_there_is_ready() {
     let server = Server::start(&["--redis", &format!("redis://127.0.0.1:{}", free_port())]);
     assert_eq!(health(&server, "/readyz").0, 200);
-    assert!(health(&server, "/readyz?verbose").1.contains("store: does not answer"));
+    eventually(|| health(&server, "/readyz?verbose").1.contains("Connection refused"));
+    let said = health(&server, "/readyz?verbose").1;
+    assert!(said.contains("store: does not answer"), "{said}");
+    assert!(said.contains("the store did not execute: Connection refused"), "{said}");
 }
 
 #[test]
