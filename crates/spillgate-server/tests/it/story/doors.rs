@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 use spillgate_testkit::Reply;
 
 use super::{Asked, Told};
+use crate::envoy::client::{Caller, Code, descriptor};
 use crate::server::Server;
 
 /// One way in.
@@ -18,6 +19,11 @@ pub(crate) const DOORS: &[Door] = &[
     Door { name: "HTTP", ask: http, cannot: &[] },
     Door { name: "HTTP batch", ask: http_batch, cannot: &[] },
     Door { name: "RESP", ask: resp, cannot: &[] },
+    Door {
+        name: "gRPC",
+        ask: grpc,
+        cannot: &[("costs in two units", "an addend counts requests")],
+    },
     Door {
         name: "forward auth",
         ask: forward_auth,
@@ -67,6 +73,26 @@ fn resp(server: &Server, asked: &Asked<'_>) -> Told {
         _ => "never",
     };
     Told { verdict, remaining: known(1), retry_after_ms: known(2) }
+}
+
+fn grpc(server: &Server, asked: &Asked<'_>) -> Told {
+    let [("requests", hits)] = *asked.cost else { panic!("an addend counts requests") };
+    let entries = [("ip", asked.ip), ("path", asked.path)];
+    let answer = Caller::of(server).ask(&[descriptor(&entries).costing(hits)]);
+    let [status] = &answer.statuses[..] else { panic!("{answer:?}") };
+    assert_eq!(answer.overall_code(), status.code());
+    let wait = status.reset().map(|wait| wait.as_millis() as u64);
+    let allowed = status.code() == Code::Ok;
+    let verdict = match wait {
+        _ if allowed => "allowed",
+        Some(_) => "denied",
+        None => "never",
+    };
+    Told {
+        verdict,
+        remaining: status.current_limit.as_ref().map(|_| status.limit_remaining.into()),
+        retry_after_ms: if allowed { Some(0) } else { wait },
+    }
 }
 
 fn forward_auth(server: &Server, asked: &Asked<'_>) -> Told {
