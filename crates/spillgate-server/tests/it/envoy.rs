@@ -4,4 +4,5 @@ pub(crate) mod client;
 mod connections;
 mod contract;
 mod generated;
+mod grpcio;
 mod outage;

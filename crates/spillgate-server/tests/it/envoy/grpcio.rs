@@ -1,0 +1,24 @@
+//! A gRPC client that is not ours and not Rust's: calls, health and reflection.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::server::{Server, TempFile};
+
+const RULES: &str =
+    "[[rule]]\nname = \"api\"\ndomain = \"web\"\nkey = [\"user\"]\nlimits = [\"3/day\"]\n";
+
+/// `./check --full` installs grpcio and names the Python that has it.
+#[test]
+fn grpcio_tells_its_story() {
+    let Ok(python) = std::env::var("SPILLGATE_GRPCIO") else {
+        eprintln!("skipped: SPILLGATE_GRPCIO names no Python that has grpcio; ./check --full does");
+        return;
+    };
+    let rules = TempFile::new("grpcio.toml", RULES);
+    let server = Server::start(&["--config", rules.path()]);
+    let story = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/grpcio.py");
+    let port = server.grpc_port.unwrap().to_string();
+    let output = Command::new(&python).arg(story).arg(port).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
