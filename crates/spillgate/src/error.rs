@@ -20,6 +20,11 @@ pub enum BuildError {
         /// What is wrong with it, and the way out.
         why: String,
     },
+    /// What is to hold after a loss of state cannot hold on this store.
+    OnStateLoss {
+        /// Why not, and the way out.
+        why: String,
+    },
     /// The certificates are of no use.
     Tls {
         /// What is wrong with which of them, and the way out.
@@ -32,6 +37,7 @@ impl fmt::Display for BuildError {
         match self {
             BuildError::StoreUrl { url, why } => write!(f, "store address {url:?}: {why}"),
             BuildError::Ring { number, why } => write!(f, "ring {number}: {why}"),
+            BuildError::OnStateLoss { why } => write!(f, "on_state_loss: {why}"),
             BuildError::Tls { why } => write!(f, "TLS to the store: {why}"),
         }
     }

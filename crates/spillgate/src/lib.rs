@@ -56,7 +56,7 @@ pub use probe::{ServerFacts, ServerProbe, StoreProbe};
 pub use refusal::{Refusal, RefusalKind};
 pub use request::{Cost, Request, Value};
 #[cfg(feature = "redis")]
-pub use store::{Ring, ShardStatus, Tls};
+pub use store::{OnStateLoss, Ring, ShardStatus, Tls};
 pub use together::{Combined, Part};
 
 /// What the integration tests and benches reach into. No promise of stability.

@@ -35,6 +35,23 @@ pub struct StoreOptions {
     pub tls: Option<Tls>,
     /// Whether decisions go by our own clock, set by the store's.
     pub client_clock: bool,
+    /// What a server that has lost what it held is taken to have held.
+    pub on_state_loss: OnStateLoss,
+}
+
+/// What is made of a server that has lost what it held: restarted empty, or flushed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnStateLoss {
+    /// Limits begin afresh: at most one allowance more for each subject.
+    #[default]
+    Normal,
+    /// Limits begin empty: whoever the server knows nothing of has used up every limit at the moment
+    /// of the loss, and waits as that limit has one wait. Nobody is admitted twice, and those who
+    /// were never seen before wait too. A reset of theirs changes nothing meanwhile.
+    ///
+    /// Each call carries one key more. Not on a Cluster, where no single key tells of a node's loss;
+    /// and where all processes are restarted with the server, nobody is left who knew what it held.
+    Empty,
 }
 
 /// Independent servers among which subjects are spread by consistent hashing.
@@ -99,7 +116,8 @@ impl StoreOptions {
         // One connection is driven by one task, and a core or two feed one server.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let connections = (cores / 2).clamp(1, CONNECTIONS_BY_ITSELF);
-        StoreOptions { timeout, connections, tls: None, client_clock: false }
+        let on_state_loss = OnStateLoss::Normal;
+        StoreOptions { timeout, connections, tls: None, client_clock: false, on_state_loss }
     }
 }
 

@@ -129,6 +129,25 @@ local function take(cell, limit, weight, slot)
     cell.last_us, cell.latest_us = cell.clock_us, math.max(cell.latest_us, end_us)
 end
 
+-- Slots of which nothing is known, all taken at an instant. Nothing is stored of that unless they are
+-- changed: see `take_lost`.
+local function used_up(limit, at_us, own_key)
+    local cell = load(nil, nil, nil, limit, own_key)
+    if now - at_us < limit.hold_us then
+        cell.held, cell.latest_us, cell.lost_us = limit.count, at_us + limit.hold_us, at_us
+    end
+    return cell
+end
+
+local function take_lost(cell, limit)
+    if cell.lost_us then
+        local now_us = now
+        now, cell.lost_us, cell.held = cell.lost_us, nil, 0
+        take(cell, limit, limit.count, 0)
+        now, cell.clock_us = now_us, now_us
+    end
+end
+
 -- A slot is taken with its receipt, which names it.
 local function charge()
 end
@@ -139,6 +158,7 @@ local function receipt(cell, limit, cost, incarnation, slot)
 end
 
 local function force(cell, limit, cost, slot)
+    take_lost(cell, limit)
     local forced = math.min(cost, 2 * limit.count - cell.held)
     if forced > 0 then
         take(cell, limit, forced, slot)
@@ -234,6 +254,7 @@ local function lower_by(cell, limit, amount)
     if returned == 0 then
         return
     end
+    take_lost(cell, limit)
     if returned == cell.held then
         untouched(cell)
         return returned
@@ -264,6 +285,9 @@ end
 -- The instant after which no more than `room` is held. By rank if all pieces are of size 1; else
 -- by bisection, so that calls of any cost stay within some tens of counts.
 local function end_leaving(cell, room)
+    if cell.lost_us then
+        return cell.latest_us
+    end
     if cell.sizes == 1 then
         local found = redis.call('ZREVRANGE', cell.own_key, room, room, 'WITHSCORES')
         return tonumber(found[2]) - ENDS
@@ -321,6 +345,6 @@ local function until_us(value, kind, at)
 end
 
 return {
-    width = 3, numbers = numbers, until_us = until_us, load = load, has_room = has_room, charge = charge, force = force,
+    width = 3, numbers = numbers, until_us = until_us, load = load, used_up = used_up, has_room = has_room, charge = charge, force = force,
     receipt = receipt, give_back = give_back, lower_by = lower_by, renew = renew, reply = reply, pack = pack,
 }

@@ -61,6 +61,15 @@ local function load(value, kind, at, limit)
     return { start_us = now, end_us = now, used = 0, incarnation = 0 }
 end
 
+-- A window of which nothing is known, used up at an instant.
+local function used_up(limit, at_us)
+    local cell = load(nil, nil, nil, limit)
+    if at_us >= limit.start_us then
+        cell.start_us, cell.end_us, cell.used = limit.start_us, limit.end_us, limit.count
+    end
+    return cell
+end
+
 local function has_room(cell, limit, cost)
     return cell.used + cost <= limit.count
 end
@@ -129,7 +138,7 @@ local function until_us(value, kind, at)
 end
 
 return {
-    width = 2, numbers = numbers, until_us = until_us, load = load, has_room = has_room,
+    width = 2, numbers = numbers, until_us = until_us, load = load, used_up = used_up, has_room = has_room,
     charge = charge, force = force, receipt = receipt, give_back = give_back, lower_by = lower_by,
     reply = reply, pack = pack,
 }

@@ -4,6 +4,8 @@
 -- full chunk closes and becomes one entry of a node above it, and so on, so that every search and
 -- every change reads and writes a few nodes of half a kilobyte at most.
 --
+-- Longer than 450 lines because the script joins one file for each algorithm, and a log is a tree.
+--
 -- Numbers: count, period_us, at_width (bytes of an entry's instant)
 -- Reply:   used, retry_after_us, reset_after_us
 -- Body:    kind 5: count, period_us, incarnation, shift_us, last_us, used, oldest, tail, head, place
@@ -316,6 +318,18 @@ local function charge(cell, limit, cost)
     cell.admitted, cell.gone_after_us = true, nil
 end
 
+-- A log of which nothing is known, used up at an instant.
+local function used_up(limit, at_us, own_key)
+    local cell = load(nil, nil, nil, limit, own_key)
+    if now - at_us < limit.period_us then
+        local now_us = now
+        now, cell.clock_us = at_us, at_us
+        charge(cell, limit, limit.count)
+        now, cell.clock_us = now_us, now_us
+    end
+    return cell
+end
+
 local function force(cell, limit, cost)
     cost = math.min(cost, 2 * limit.count - cell.used)
     cell.gone_after_us = nil
@@ -442,7 +456,7 @@ local function until_us(value, kind, at)
 end
 
 return {
-    width = 3, numbers = numbers, until_us = until_us, load = load, has_room = has_room,
+    width = 3, numbers = numbers, until_us = until_us, load = load, used_up = used_up, has_room = has_room,
     charge = charge, force = force, receipt = receipt, give_back = give_back, lower_by = lower_by,
     reply = reply, pack = pack,
 }

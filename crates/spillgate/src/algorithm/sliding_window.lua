@@ -34,16 +34,8 @@ local function begin(cell, limit, at_us, used)
     return cell
 end
 
-local function load(value, kind, at, limit)
-    if not at then
-        return begin({}, limit, now, 0)
-    end
-    local high, low, period_us, prev, curr, incarnation =
-        struct.unpack('>I1I6I6I4I4I6', value, at)
-    local start_us = high * 281474976710656 + low
-    if start_us - now > math.min(1000000, 2 * limit.period_us) then
-        return begin({ rebased = true }, limit, now, prev + curr)
-    end
+-- The counts of a window that has begun, as they are now.
+local function aged(limit, start_us, period_us, prev, curr, incarnation)
     if now >= start_us + period_us then
         start_us, prev, curr = start_us + period_us, curr, 0
         if prev == 0 or now >= start_us + period_us then
@@ -56,6 +48,25 @@ local function load(value, kind, at, limit)
     }
     weigh(cell)
     return cell
+end
+
+local function load(value, kind, at, limit)
+    if not at then
+        return begin({}, limit, now, 0)
+    end
+    local high, low, period_us, prev, curr, incarnation =
+        struct.unpack('>I1I6I6I4I4I6', value, at)
+    local start_us = high * 281474976710656 + low
+    if start_us - now > math.min(1000000, 2 * limit.period_us) then
+        return begin({ rebased = true }, limit, now, prev + curr)
+    end
+    return aged(limit, start_us, period_us, prev, curr, incarnation)
+end
+
+-- Windows of which nothing is known, used up at an instant.
+local function used_up(limit, at_us)
+    local period_us = limit.period_us
+    return aged(limit, at_us - at_us % period_us, period_us, 0, limit.count, 0)
 end
 
 local function has_room(cell, limit, cost)
@@ -144,7 +155,7 @@ local function until_us(value, kind, at)
 end
 
 return {
-    width = 4, numbers = numbers, until_us = until_us, load = load, has_room = has_room,
+    width = 4, numbers = numbers, until_us = until_us, load = load, used_up = used_up, has_room = has_room,
     charge = charge, force = force, receipt = receipt, give_back = give_back, lower_by = lower_by,
     reply = reply, pack = pack,
 }

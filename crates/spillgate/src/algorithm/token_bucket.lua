@@ -160,6 +160,11 @@ local function load(value, kind, at, limit)
     return convert(cell, used, boundary_us, part, count, period_us, limit)
 end
 
+-- A bucket of which nothing is known, used up at an instant.
+local function used_up(limit, at_us)
+    return drain(new_cell(), limit.burst, at_us, 0, limit)
+end
+
 -- A level is less than another with fewer tokens, or as many of which more has drained.
 local function less(used, drained, other_used, other_drained)
     return used < other_used or (used == other_used and drained > other_drained)
@@ -353,6 +358,6 @@ local function until_us(value, kind, at)
 end
 
 return {
-    width = 3, numbers = numbers, until_us = until_us, load = load, has_room = has_room, charge = charge, force = force,
+    width = 3, numbers = numbers, until_us = until_us, load = load, used_up = used_up, has_room = has_room, charge = charge, force = force,
     receipt = receipt, give_back = give_back, lower_by = lower_by, reply = reply, pack = pack,
 }

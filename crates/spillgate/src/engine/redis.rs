@@ -23,8 +23,8 @@ mod breaker;
 mod cluster;
 pub mod control;
 mod deploy;
-mod epochs;
 mod failure;
+mod guard;
 mod heartbeat;
 pub(crate) mod jitter;
 mod keys;
@@ -42,8 +42,8 @@ mod tls;
 mod topology;
 mod wire;
 
-use epochs::Epochs;
-use failure::Failure;
+use failure::{Failure, NotHere};
+use guard::Terms;
 use link::Manner;
 use program::{Call, Header, Reply};
 pub use script::{of_server as script_of_server, text as script_text};
@@ -59,7 +59,7 @@ pub struct Redis {
     timeout: Duration,
     /// Who we are among the processes of the fleet, by a number that nobody else draws.
     node: u64,
-    epochs: Arc<Epochs>,
+    terms: Terms,
 }
 
 /// Whose clock decides.
@@ -81,6 +81,7 @@ struct Asked<'a> {
     nonces: &'a Nonces,
     deadline: Deadline,
     manner: Manner,
+    terms: Terms,
 }
 
 /// One primary, and how to name keys that live there.
@@ -113,7 +114,7 @@ impl Redis {
             clock: if options.client_clock { StoreClock::Client } else { StoreClock::Store },
             timeout: options.timeout,
             node: jitter::random(),
-            epochs: Arc::default(),
+            terms: Terms { on_state_loss: options.on_state_loss },
         };
         redis.sample_clocks().await;
         Ok(redis)
@@ -215,7 +216,7 @@ impl Redis {
 
     /// How often a shard was found to have lost what it held.
     pub(crate) fn epoch_changes(&self) -> u64 {
-        self.epochs.changes()
+        self.topology.shards().iter().map(|(_, shard)| shard.guard.losses()).sum()
     }
 
     /// Looks at every shard's clock, where scripts may not.
@@ -327,6 +328,10 @@ impl Redis {
             if tries > TRIES_AGAIN {
                 return Err(failure.into());
             }
+            if matches!(failure, Failure::NotHere(NotHere::Guarded, _)) {
+                self.learn_guard(&route.shard, deadline).await?;
+                continue;
+            }
             route = self.topology.next_route(place, &route, failure, deadline).await?;
         }
     }
@@ -341,7 +346,8 @@ impl Redis {
     }
 
     fn asked(&self, route: &Route, deadline: Deadline) -> Asked<'_> {
-        Asked { clock: &self.clock, nonces: &self.nonces, deadline, manner: route.manner }
+        let (clock, nonces, terms) = (&self.clock, &self.nonces, self.terms);
+        Asked { clock, nonces, deadline, manner: route.manner, terms }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::fallback::Fallback;
 use crate::metrics::{Meters, Metrics};
 use crate::policy::Policy;
 #[cfg(feature = "redis")]
-use crate::store::{Ring, Store, StoreOptions, Tls};
+use crate::store::{OnStateLoss, Ring, Store, StoreOptions, Tls};
 use crate::subject::{SHARED_SECRET, Secret};
 use crate::time::Clock;
 
@@ -36,6 +36,8 @@ pub struct LimiterBuilder {
     expected_nodes: u32,
     #[cfg(feature = "redis")]
     client_clock: bool,
+    #[cfg(feature = "redis")]
+    on_state_loss: OnStateLoss,
     secret: Option<[u8; 16]>,
     timeout: Option<Duration>,
     keys_max: Option<usize>,
@@ -101,6 +103,13 @@ impl LimiterBuilder {
         LimiterBuilder { client_clock: true, ..self }
     }
 
+    /// What a server that has lost what it held is taken to have held; [`OnStateLoss::Normal`] unless
+    /// said otherwise.
+    #[cfg(feature = "redis")]
+    pub fn on_state_loss(self, on_state_loss: OnStateLoss) -> LimiterBuilder {
+        LimiterBuilder { on_state_loss, ..self }
+    }
+
     /// Connections to each server: 1 to 16. By itself one for every two cores, four at most.
     #[cfg(feature = "redis")]
     pub fn connections(self, connections: usize) -> LimiterBuilder {
@@ -161,6 +170,7 @@ impl LimiterBuilder {
             let mut options = StoreOptions::new(self.timeout.unwrap_or(TIMEOUT));
             options.tls = self.tls.clone();
             options.client_clock = self.client_clock;
+            options.on_state_loss = self.on_state_loss;
             options.connections = self.connections.unwrap_or(options.connections);
             return Ok(Engine::Redis(Redis::open(store, &options).await?));
         }

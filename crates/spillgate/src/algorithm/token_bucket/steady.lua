@@ -24,6 +24,9 @@ local function level(value, from, l, i)
         return false
     end
     if not value then
+        if lost_us > 0 and (now - lost_us) * d < program[l + 3] * n then
+            return false
+        end
         levels[i], levels[i + 1] = 0, 0
         return true
     end

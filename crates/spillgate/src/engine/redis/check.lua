@@ -3,7 +3,8 @@
 -- Each decision is all or none by itself: every enforced tier has room and all are charged, or
 -- nothing is. The algorithms are joined to this file, one function each, run when first needed.
 --
--- KEYS:    the value of each rule and subject, the logs and the slots; all of one hash tag
+-- KEYS:    the value of each rule and subject, the logs and the slots; all of one hash tag; and last the
+--          guard, where ARGV[2] is given
 -- ARGV[1]: msgpack, one flat array: the program
 --   now_us (0: ask TIME), nonce (below 2^48, another for each call: names new incarnations and slots),
 --   where the decisions begin; limits, each: algorithm 1-5, name 0-14 or 15, name (8 bytes, or 0),
@@ -16,11 +17,14 @@
 --     LOWER:               key, own key, limit, amount
 --   Keys are given by their index, limits by where they begin; only a log and slots have a key of
 --   their own, else 0.
+-- ARGV[2]: what the caller takes the guard to be
+-- ARGV[3]: where a tier that is missing counts as used up when the shard lost what it held: when, in us
 -- Returns: integers: now_us, and for each decision, each tier: fits (1, 0, or -1: the state is not
 --   ours to read, nothing done), its algorithm's Reply, and for RESERVE and slots the incarnation
 --   (0 if nothing was charged); for GIVE_BACK and LOWER the whole units that came back, then the
 --   tier. A slot is named by that incarnation and by the place of its tier's `fits` in the answer,
 --   counted from 1. Or now_us, -2: outside a calendar that the program carries, nothing executed.
+--   Or now_us, -3: the guard is another, nothing executed.
 
 local CHARGE, RESERVE, PEEK, FORCE, GIVE_BACK, LOWER = 0, 1, 2, 3, 4, 5
 -- The sizes of record bodies, and whose they are, by kind.
@@ -42,6 +46,11 @@ if now == 0 then
 end
 local nonce = program[2]
 local values = redis.call('MGET', unpack(KEYS))
+if ARGV[2] and values[#KEYS] ~= ARGV[2] then
+    return { now, -3 }
+end
+-- A clock that stepped back counts the loss from now on.
+local lost_us = math.min(tonumber(ARGV[3] or 0), now)
 -- What the call changed without a cell: the us until a value is irrelevant, by key.
 local fresh = {}
 local out, o = { now }, 2
@@ -165,7 +174,11 @@ local function cell_of(key, own_key, l)
             end
             ends[key] = after or place
         end
-        cell = kind ~= false and limit.module.load(value, kind, body, limit, KEYS[own_key]) or false
+        if kind == nil and lost_us > 0 then
+            cell = limit.module.used_up(limit, lost_us, KEYS[own_key])
+        else
+            cell = kind ~= false and limit.module.load(value, kind, body, limit, KEYS[own_key]) or false
+        end
         if cell then
             cell.body = body or false
         end

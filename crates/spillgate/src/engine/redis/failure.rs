@@ -33,6 +33,8 @@ pub(super) enum NotHere {
     ReadOnly,
     /// The script is to be sent with it.
     NoScript,
+    /// Its guard is another: to be asked for.
+    Guarded,
     /// Some keys of the slot have moved, and some not yet.
     HalfMoved,
     /// A moment later it may do: a server loads, a cluster elects.

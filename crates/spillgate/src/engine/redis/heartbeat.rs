@@ -1,52 +1,77 @@
 //! Each process says to every shard that it lives: so all know how many share a limit when a shard
 //! is out of reach, and notice when one has lost what it held.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ::redis::{Cmd, Value};
+use futures_util::future::join_all;
 
-use super::{Redis, ShardTag, StoreClock, jitter};
-use crate::time::Clock;
+use super::failure::Failure;
+use super::guard::{self, Guard};
+use super::shard::Shard;
+use super::{Redis, StoreClock, jitter, topology};
+use crate::time::{Clock, Deadline};
 
 impl Redis {
     /// Says to every shard that we live; answers of how many processes the best informed knows, and
     /// nothing if none answered.
     pub(crate) async fn heartbeat(&self) -> Option<u32> {
-        let shards = self.topology.shards().into_iter();
-        let mut tags: HashMap<String, String> = shards.map(|(it, _)| (it.name, it.tag)).collect();
-        let answers = self.on_each_shard(ANSWER, |shard| Some(self.beat(shard))).await;
-        let told = answers.into_iter().filter_map(|(name, answer)| {
-            let (epoch, live) = told(answer.ok()?)?;
-            let tag = tags.remove(&name)?;
-            self.epochs.note(name, tag, epoch);
-            Some(live)
-        });
-        told.max()
+        let deadline = Deadline::after(ANSWER);
+        let shards = self.topology.shards();
+        let beats = shards.iter().map(|(it, shard)| self.beat(shard, &it.tag, deadline));
+        join_all(beats).await.into_iter().filter_map(Result::ok).max()
     }
 
-    fn beat(&self, shard: &ShardTag) -> Cmd {
-        let now_ms = match self.clock {
-            StoreClock::Client => Clock::System.now_us() / 1_000,
+    /// After a shard has answered that its guard is another: asks which, unless somebody just has.
+    pub(super) async fn learn_guard(
+        &self,
+        shard: &Shard,
+        deadline: Deadline,
+    ) -> Result<(), Failure> {
+        let seen = shard.guard.now();
+        let Some(_asking) = deadline.bound(shard.guard.asking.lock()).await else {
+            return Err(Failure::NotSent("no time left to ask for the guard".into()));
+        };
+        if shard.guard.now() == seen {
+            self.beat(shard, topology::ANY_TAG, deadline).await?;
+        }
+        Ok(())
+    }
+
+    /// One heartbeat; answers how many live.
+    async fn beat(&self, shard: &Shard, tag: &str, deadline: Deadline) -> Result<u32, Failure> {
+        let key = guard::key_of(tag);
+        let answer = shard.command(&self.command(shard, tag, &key), deadline).await?;
+        let (guard, live) = told(answer, key)
+            .ok_or_else(|| Failure::Bug(format!("{} answered no guard", shard.name())))?;
+        shard.guard.note(guard);
+        Ok(live)
+    }
+
+    fn command(&self, shard: &Shard, tag: &str, guard: &str) -> Cmd {
+        let now_us = match self.clock {
+            StoreClock::Client => Clock::System.now_us(),
             StoreClock::Store | StoreClock::Given(_) => 0,
         };
         let mut beat = ::redis::cmd("EVAL");
         beat.arg(SCRIPT)
             .arg(2)
-            .arg(format!("sg1:{{{}}}:nodes", shard.tag))
-            .arg(format!("sg1:{{{}}}:epoch", shard.tag))
+            .arg(format!("sg1:{{{tag}}}:nodes"))
+            .arg(guard)
             .arg(format!("{:016x}", self.node))
             .arg(GONE_MS)
             .arg(format!("{:016x}", jitter::random()))
-            .arg(now_ms);
+            .arg(now_us)
+            .arg(shard.guard.epoch_under(guard));
         beat
     }
 }
 
-/// The epoch, and how many live.
-fn told(answer: Value) -> Option<(Vec<u8>, u32)> {
+/// The guard, and how many live.
+fn told(answer: Value, key: String) -> Option<(Guard, u32)> {
     let Value::Array(parts) = answer else { return None };
-    let [Value::BulkString(epoch), Value::Array(nodes)] = &parts[..] else { return None };
+    let [Value::BulkString(guard), Value::Array(nodes)] = &parts[..] else { return None };
     let distinct: BTreeSet<&[u8]> = nodes
         .iter()
         .filter_map(|node| match node {
@@ -54,7 +79,7 @@ fn told(answer: Value) -> Option<(Vec<u8>, u32)> {
             _ => None,
         })
         .collect();
-    Some((epoch.clone(), u32::try_from(distinct.len()).unwrap_or(u32::MAX)))
+    Some((Guard::read(key, guard)?, u32::try_from(distinct.len()).unwrap_or(u32::MAX)))
 }
 
 const SCRIPT: &str = include_str!("heartbeat.lua");

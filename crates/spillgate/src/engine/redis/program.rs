@@ -3,6 +3,7 @@
 use ::redis::{Cmd, Value};
 use smallvec::SmallVec;
 
+use super::guard::Expected;
 use super::{keys, script};
 use crate::algorithm::{
     Charge, GiveBack, Intent, Numbers, Reading, concurrency, fixed_window, sliding_log,
@@ -34,6 +35,7 @@ pub(super) struct Call<'a> {
     keys: Vec<Vec<u8>>,
     decisions: Vec<u64>,
     nonce: Option<u64>,
+    guard: Option<Expected>,
 }
 
 /// The integers that came back.
@@ -50,7 +52,13 @@ impl<'a> Call<'a> {
             keys: Vec::new(),
             decisions: Vec::new(),
             nonce: None,
+            guard: None,
         }
+    }
+
+    /// The same call, to be executed only where the shard's guard is the expected one.
+    pub(super) fn guarded(self, guard: Option<Expected>) -> Call<'a> {
+        Call { guard, ..self }
     }
 
     /// How many of `asks`, at least one, go into one call: as many as the script takes, and no two
@@ -125,11 +133,18 @@ impl<'a> Call<'a> {
     /// The command that runs this call by `name`: EVALSHA of a script's hash, or EVAL of its text.
     pub(super) fn command(&self, name: &str, script: &str, program: &[u8]) -> Cmd {
         let mut command = ::redis::cmd(name);
-        command.arg(script).arg(self.keys.len());
+        command.arg(script).arg(self.keys.len() + usize::from(self.guard.is_some()));
         self.keys.iter().for_each(|key| {
             command.arg(&key[..]);
         });
-        command.arg(program);
+        match &self.guard {
+            None => command.arg(program),
+            Some(guard) => {
+                command.arg(guard.key()).arg(program);
+                guard.tell(&mut command);
+                &mut command
+            }
+        };
         command
     }
 
@@ -229,6 +244,11 @@ impl Reply {
     /// Whether nothing was executed, for want of a window that holds that instant.
     pub(super) fn outside(&self) -> bool {
         self.0.get(1) == Some(&OUTSIDE)
+    }
+
+    /// Whether nothing was executed, for the shard's guard is another.
+    pub(super) fn guarded_otherwise(&self) -> bool {
+        self.0.get(1) == Some(&GUARDED)
     }
 
     pub(super) fn told(
@@ -403,3 +423,4 @@ const GIVE_BACK: u64 = 4;
 const LOWER: u64 = 5;
 const NAMED: u64 = 15;
 const OUTSIDE: i64 = -2;
+const GUARDED: i64 = -3;

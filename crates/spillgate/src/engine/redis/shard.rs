@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use ::redis::{Cmd, Value};
 
-use super::failure::Failure;
+use super::failure::{Failure, NotHere};
+use super::guard::KnownGuard;
 use super::link::Link;
 use super::program::{Call, Header, Reply};
 use super::server::Server;
-use super::{Asked, StoreClock};
+use super::{Asked, StoreClock, topology};
 use crate::engine::{Ask, StoreError, Told};
 use crate::metrics::ShardMeter;
 use crate::store::ShardStatus;
@@ -21,6 +22,7 @@ pub(super) struct Shard {
     /// As people know it: a node's name, or an address without credentials.
     name: String,
     link: Link,
+    pub(super) guard: KnownGuard,
     /// The store's clock less our monotonic one, as the last answer showed it.
     offset_us: AtomicI64,
     /// How often that clock stepped.
@@ -37,6 +39,7 @@ impl Shard {
             meter: Arc::new(ShardMeter::new(name.clone())),
             name,
             link: Link::new(server, connections),
+            guard: KnownGuard::default(),
             offset_us: AtomicI64::new(guess_us),
             clock_steps: AtomicU64::new(0),
             sampled_us: AtomicU64::new(0),
@@ -64,12 +67,17 @@ impl Shard {
         asked: &Asked<'_>,
     ) -> Result<Reply, Failure> {
         for _ in 0..CALENDAR_TRIES {
-            let call = build(self.header(asked)?);
+            let guard = asked.terms.on(&self.guard, topology::ANY_TAG);
+            let call = build(self.header(asked)?).guarded(guard);
             let began = self.meter.begin();
             let told = self.link.run(&call, asked.manner, asked.deadline).await;
             self.meter.end(began, || told.as_ref().err().map(Failure::class));
             let reply = told?;
             self.note_time(reply.now_us(), asked);
+            if reply.guarded_otherwise() {
+                let why = format!("{} is not as this process knew it", self.name);
+                return Err(Failure::NotHere(NotHere::Guarded, why));
+            }
             if !reply.outside() {
                 return Ok(reply);
             }

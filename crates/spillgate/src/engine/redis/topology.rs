@@ -16,7 +16,7 @@ use super::server::Server;
 use super::shard::Shard;
 use super::{ShardTag, slot, tls};
 use crate::error::BuildError;
-use crate::store::{Store, StoreOptions};
+use crate::store::{OnStateLoss, Store, StoreOptions};
 use crate::time::Deadline;
 
 /// All shards of the store, and who lives where.
@@ -65,6 +65,10 @@ impl Topology {
                 let shard = Arc::new(Shard::new(server.to_string(), server, options.connections));
                 sentinel::watch(&shard, sentinels);
                 Topology::One(shard)
+            }
+            Store::Cluster(_) if options.on_state_loss == OnStateLoss::Empty => {
+                let why = "\"empty\" cannot hold on a Cluster, whose nodes hand their subjects on; use \"normal\", or a ring".into();
+                return Err(BuildError::OnStateLoss { why });
             }
             Store::Cluster(urls) => {
                 Topology::Cluster(Cluster::new(urls, &tls, options.connections)?)
@@ -141,8 +145,7 @@ impl Topology {
         let tagged = |shard: &Arc<Shard>, tag: String| {
             (ShardTag { name: shard.name().to_owned(), tag }, Arc::clone(shard))
         };
-        // On a server of its own any tag will do.
-        let any = || "control".to_owned();
+        let any = || ANY_TAG.to_owned();
         match self {
             Topology::One(shard) => vec![tagged(shard, any())],
             Topology::Ring { shards, .. } => {
@@ -161,5 +164,7 @@ pub(super) async fn pause(deadline: Deadline) {
     let _ = deadline.bound(tokio::time::sleep(jittered(LATER))).await;
 }
 
+/// On a server of its own any tag will do.
+pub(super) const ANY_TAG: &str = "control";
 /// Two of these fit into a deadline of 25 ms, with the calls between them.
 pub(super) const LATER: Duration = Duration::from_millis(8);

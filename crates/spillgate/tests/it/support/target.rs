@@ -8,6 +8,7 @@ use spillgate::internals::algorithm::{
 };
 use spillgate::internals::engine::{Ask, AskTier, Change, Engine, Memory, Redis};
 use spillgate::internals::limit::{NamedLimit, RecordName};
+use spillgate::internals::store::{Store, StoreOptions};
 use spillgate::internals::subject::SubjectKey;
 use spillgate::internals::time::Clock;
 use spillgate_testkit::{Connection, RedisServer, Reply};
@@ -128,6 +129,14 @@ impl OnEngine {
         let engine = runtime.block_on(async {
             Redis::connect(&server.url(), Duration::from_secs(10)).await.unwrap()
         });
+        let engine = Engine::Redis(engine.with_clock(clock.clone()));
+        OnEngine::new("redis engine", engine, clock, key, runtime)
+    }
+
+    /// On a store that is opened with options of the test's own.
+    pub fn opened(store: &Store, options: &StoreOptions, key: SubjectKey) -> OnEngine {
+        let (clock, runtime) = (Clock::given(0), runtime());
+        let engine = runtime.block_on(Redis::open(store, options)).unwrap();
         let engine = Engine::Redis(engine.with_clock(clock.clone()));
         OnEngine::new("redis engine", engine, clock, key, runtime)
     }

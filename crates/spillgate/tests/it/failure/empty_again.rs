@@ -1,0 +1,156 @@
+//! Where limits begin empty after a loss: whoever the store knows nothing of has used up every limit
+//! at that moment.
+
+use std::time::Duration;
+
+use spillgate::internals::limit::NamedLimit;
+use spillgate::internals::store::{Store, StoreOptions};
+use spillgate::{Algorithm, Limit, Limiter, LimiterBuilder, OnStateLoss};
+use spillgate_testkit::{RedisServer, eventually};
+
+use super::{ALL, Patient, SHARE, TIMEOUT, limit};
+use crate::support::random::Random;
+use crate::support::target::{Act, OnEngine, Target, numbers};
+use crate::support::world::{self, PATIENCE, PERIOD, PERIOD_US};
+
+/// F28, F3. Somebody flushes everything at half use: nobody is admitted once more.
+#[test]
+fn a_flush_gives_nobody_a_second_allowance_where_limits_begin_empty() {
+    let server = RedisServer::start();
+    let patient = beginning_empty(|it| it.redis(server.url()));
+    let before = patient.admitted(ALL as usize / 2, "me", &limit());
+    assert_eq!(before, ALL / 2);
+    server.command(&["FLUSHALL"]);
+    assert_eq!(patient.admitted(ALL as usize, "me", &limit()), 0);
+    assert_eq!(patient.admitted(ALL as usize, "somebody else", &limit()), 0);
+    eventually(|| patient.limiter.stats().epoch_changes == 1);
+}
+
+/// F3, F4. So does a restart, but for this process's share.
+#[test]
+fn an_empty_restart_gives_nobody_a_second_allowance_where_limits_begin_empty() {
+    let mut server = RedisServer::start();
+    let patient = beginning_empty(|it| it.redis(server.url()));
+    let before = patient.admitted(ALL as usize / 2, "me", &limit());
+    server.restart();
+    let mut after = patient.admitted(2 * SHARE as usize, "me", &limit());
+    eventually(|| patient.limiter.stats().epoch_changes == 1);
+    after += patient.admitted(ALL as usize, "me", &limit());
+    println!("{before} before, {after} after");
+    assert!(after <= SHARE, "{before} before, {after} after");
+}
+
+/// The empty time ends: as long after the loss as the limit has anybody wait.
+#[test]
+fn after_its_longest_wait_a_limit_that_began_empty_is_as_ever() {
+    let server = RedisServer::start();
+    let patient = beginning_empty(|it| it.redis(server.url()));
+    let wide = Duration::from_secs(2);
+    for algorithm in [Limit::per(5, wide), Limit::concurrent(5, wide)] {
+        server.command(&["FLUSHALL"]);
+        let key = format!("{algorithm}");
+        eventually(|| patient.admitted(1, &key, &algorithm) == 1);
+        assert!(patient.admitted(20, &key, &algorithm) < 20);
+    }
+}
+
+/// On a ring each node has a loss of its own.
+#[test]
+fn a_ring_begins_empty_where_a_node_was_flushed_and_nowhere_else() {
+    let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+    let patient = beginning_empty(|it| it.ring(world::ring_of(&servers)));
+    let once = Limit::per(1, Duration::from_secs(86_400));
+    // Each node's guard is known once somebody who lives there was asked about.
+    (0..30).for_each(|user| drop(patient.check(&format!("early {user}"), &once)));
+    servers[0].command(&["FLUSHALL"]);
+    let admitted: usize =
+        (0..60).map(|user| patient.admitted(3, &format!("user {user}"), &once) as usize).sum();
+    assert!((24..=52).contains(&admitted), "{admitted} of 60 live on two of three nodes");
+}
+
+/// Whoever starts anew knows of no loss; those who knew what was there tell.
+#[test]
+fn a_loss_that_a_newcomer_met_first_is_dated_by_those_who_knew_what_was_there() {
+    let server = RedisServer::start();
+    let patient = beginning_empty(|it| it.redis(server.url()));
+    server.command(&["DEL", GUARD]);
+    server.command(&["SET", GUARD, "abc.0"]);
+    let guard = || server.command(&["GET", GUARD]).text().to_owned();
+    eventually(|| guard() != "abc.0");
+    assert!(guard().starts_with("abc.1"), "{}", guard());
+    let dated = guard();
+    assert_eq!(patient.admitted(10, "me", &limit()), 0);
+    let newcomer = beginning_empty(|it| it.redis(server.url()));
+    assert_eq!(newcomer.admitted(10, "me", &limit()), 0);
+    assert_eq!(guard(), dated, "it is dated once");
+}
+
+#[test]
+fn a_cluster_cannot_begin_empty_and_says_so() {
+    let builder = Limiter::builder().cluster(["redis://127.0.0.1:1"]);
+    let runtime = world::runtime();
+    let refused = runtime.block_on(builder.on_state_loss(OnStateLoss::Empty).build());
+    let why = refused.unwrap_err().to_string();
+    assert!(why.starts_with("on_state_loss: \"empty\" cannot hold on a Cluster"), "{why}");
+}
+
+/// A tier that was lost is to the script what a tier that was used up at that moment is to the memory
+/// engine: every answer is equal, from the loss until long after.
+#[test]
+fn a_tier_that_was_lost_answers_as_one_that_was_used_up_then() {
+    let server = RedisServer::start();
+    let store = Store::Url(server.url());
+    for algorithm in Algorithm::ALL {
+        for (seed, count) in (0..8).flat_map(|seed| [(seed, 1), (seed, 7), (seed, 100_000)]) {
+            let limit = world::limit(algorithm, count, PERIOD);
+            server.command(&["FLUSHALL"]);
+            server.command(&["SET", GUARD, &format!("abc.{LOST_US}")]);
+            let options =
+                StoreOptions { on_state_loss: OnStateLoss::Empty, ..StoreOptions::new(PATIENCE) };
+            let mut redis = OnEngine::opened(&store, &options, world::subject(1));
+            let mut memory = OnEngine::memory(world::subject(1));
+            memory.act(Act::Check(count), &limit, LOST_US);
+            same_answers(&mut memory, &mut redis, &limit, seed);
+        }
+    }
+}
+
+fn same_answers(memory: &mut OnEngine, redis: &mut OnEngine, limit: &NamedLimit, seed: u64) {
+    let mut random = Random::new(seed);
+    let capacity = numbers(limit).capacity();
+    let mut now_us = LOST_US;
+    for number in 0..40 {
+        now_us += random.below(PERIOD_US / 8);
+        let cost = random.spread(capacity);
+        let act = match random.below(8) {
+            0 => Act::Look(cost),
+            1 => Act::Force(cost),
+            2 => Act::Lower(1 << 40),
+            3 => Act::Reserve(cost.max(1)),
+            4 => Act::Return { receipt: random.next() >> 1, unused: cost },
+            _ => Act::Check(cost),
+        };
+        let (expected, answer) = (memory.act(act, limit, now_us), redis.act(act, limit, now_us));
+        // Nothing that was given back by name of nobody outlives the loss: see `OnStateLoss::Empty`.
+        if matches!(act, Act::Lower(_)) {
+            return assert_eq!(answer.returned, expected.returned);
+        }
+        assert_eq!(
+            answer,
+            expected,
+            "seed {seed}, act {number}: {act:?} on {} at {now_us}",
+            limit.limit()
+        );
+    }
+}
+
+fn beginning_empty(on: impl FnOnce(LimiterBuilder) -> LimiterBuilder) -> Patient {
+    let builder = on(Limiter::builder()).timeout(10 * TIMEOUT);
+    let patient = Patient::built(builder.on_state_loss(OnStateLoss::Empty));
+    patient.heals();
+    patient
+}
+
+const GUARD: &str = "sg1:{control}:epoch";
+/// In the past of any clock, where a window of `PERIOD` is under way.
+const LOST_US: u64 = 1_700_000_123_456_789;
