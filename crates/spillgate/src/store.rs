@@ -70,6 +70,7 @@ pub enum OnStateLoss {
 pub struct Ring {
     number: u32,
     nodes: Vec<RingNode>,
+    previous: Option<Box<Ring>>,
 }
 
 /// One server of a ring.
@@ -143,14 +144,69 @@ impl Ring {
         self
     }
 
+    /// Takes the place of another ring, of a smaller number, while processes on both are at work.
+    ///
+    /// Subjects that move are judged and charged at both of their owners, all or none, so that no
+    /// limit is exceeded meanwhile. That ends by itself: each node serves the old ring until no
+    /// process on it has been heard of for five seconds, and each limit leaves its old owner twice its
+    /// longest wait after that. Name the previous ring until then, by the number and nodes it had; a
+    /// process that does not, or is late with the old ring, is refused by the nodes, decides by its
+    /// share, and tells so in [`crate::Limiter::shards`].
+    ///
+    /// An old owner that is dead meanwhile counts as lost, at the price of one allowance for each of
+    /// its subjects.
+    ///
+    /// ```
+    /// use spillgate::Ring;
+    /// let three = Ring::numbered(1)
+    ///     .node("a", "redis://10.0.0.1:6379")
+    ///     .node("b", "redis://10.0.0.2:6379")
+    ///     .node("c", "redis://10.0.0.3:6379");
+    /// let four = Ring::numbered(2)
+    ///     .node("a", "redis://10.0.0.1:6379")
+    ///     .node("b", "redis://10.0.0.2:6379")
+    ///     .node("c", "redis://10.0.0.3:6379")
+    ///     .node("d", "redis://10.0.0.4:6379")
+    ///     .replacing(three);
+    /// ```
+    pub fn replacing(self, previous: Ring) -> Ring {
+        Ring { previous: Some(Box::new(previous)), ..self }
+    }
+
     /// The number that tells this ring from those before and after it.
     pub fn number(&self) -> u32 {
         self.number
     }
 
+    pub(crate) fn nodes(&self) -> &[RingNode] {
+        &self.nodes
+    }
+
+    /// The ring that this one takes the place of, as far as anybody has said.
+    pub(crate) fn previous(&self) -> Option<&Ring> {
+        self.previous.as_deref()
+    }
+
+    /// The same, if it makes one that can be replaced.
+    pub(crate) fn checked_previous(&self) -> Result<Option<&Ring>, BuildError> {
+        let Some(previous) = self.previous() else { return Ok(None) };
+        previous.checked_nodes()?;
+        if previous.number >= self.number {
+            let why = format!(
+                "it cannot replace ring {}; a ring of other nodes or weights takes a larger number",
+                previous.number
+            );
+            return Err(BuildError::Ring { number: self.number, why });
+        }
+        Ok(Some(previous))
+    }
+
     /// The nodes, if they make a ring.
     pub(crate) fn checked_nodes(&self) -> Result<&[RingNode], BuildError> {
         let wrong = |why: String| Err(BuildError::Ring { number: self.number, why });
+        if self.number == 0 {
+            return wrong("rings are numbered from 1".into());
+        }
         if self.nodes.is_empty() {
             return wrong("it has no nodes; add one for each server".into());
         }

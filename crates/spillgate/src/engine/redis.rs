@@ -43,9 +43,10 @@ mod topology;
 mod wire;
 
 use failure::{Failure, NotHere};
-use guard::Terms;
+use guard::{Rings, Terms};
 use link::Manner;
 use program::{Call, Header, Reply};
+use ring::Seal;
 pub use script::{of_server as script_of_server, text as script_text};
 use spread::Question;
 use topology::{Place, Route, Topology};
@@ -114,7 +115,7 @@ impl Redis {
             clock: if options.client_clock { StoreClock::Client } else { StoreClock::Store },
             timeout: options.timeout,
             node: jitter::random(),
-            terms: Terms { on_state_loss: options.on_state_loss },
+            terms: Terms { on_state_loss: options.on_state_loss, ring: rings(store) },
         };
         redis.sample_clocks().await;
         Ok(redis)
@@ -167,9 +168,14 @@ impl Redis {
             call.change(tier, change);
             call
         };
-        let (place, deadline) = (self.topology.place(tier.key.tag), self.deadline());
+        let deadline = self.deadline();
         let run = |route| self.run_on(route, build, deadline);
+        let place = self.topology.place(tier.key.tag);
         let changed = self.follow(place, deadline, run).await?.changed([(tier, change)])?;
+        if let Some(old) = self.topology.old_place(tier) {
+            // What the old owner misses is between it and the processes that still ask it alone.
+            let _ = self.follow(old, deadline, run).await;
+        }
         changed.first().copied().ok_or_else(|| StoreError::Foreign("no answer".into()))
     }
 
@@ -180,10 +186,13 @@ impl Redis {
             unlink.arg(key);
         }
         let deadline = self.deadline();
-        let place = self.topology.place(key.tag);
         let unlink = &unlink;
         let run = |route: Route| async move { route.shard.command(unlink, deadline).await };
-        self.follow(place, deadline, run).await.map(|_| ())
+        let old = limits.iter().find_map(|limit| self.old_place(key, limit));
+        if let Some(old) = old {
+            self.follow(old, deadline, run).await?;
+        }
+        self.follow(self.topology.place(key.tag), deadline, run).await.map(|_| ())
     }
 
     /// One command to each shard, where `command` has one for it; the answers go by the shard's name.
@@ -219,6 +228,13 @@ impl Redis {
         self.topology.shards().iter().map(|(_, shard)| shard.guard.losses()).sum()
     }
 
+    /// Whether the server at a place is known to be gone; what it held counts as lost then.
+    fn gives_up(&self, place: Place) -> bool {
+        let route = self.topology.route(place).ok();
+        let gone = route.filter(|route| route.shard.link().is_tripped());
+        gone.inspect(|route| route.shard.guard.give_up()).is_some()
+    }
+
     /// Looks at every shard's clock, where scripts may not.
     pub(crate) async fn sample_clocks(&self) {
         if matches!(self.clock, StoreClock::Client) {
@@ -239,9 +255,19 @@ impl Redis {
         Deadline::after(self.timeout)
     }
 
+    /// Where a limit's state was on the ring before this one, for as long as that counts.
+    fn old_place(&self, key: SubjectKey, limit: &NamedLimit) -> Option<Place> {
+        let numbers = limit.numbers()?;
+        let tier = AskTier { key, limit, numbers, cost: 0, group: 0, attributes: 0, owed: 0 };
+        self.topology.old_place(&tier)
+    }
+
     /// Where all tiers of a decision live, if that is one place.
     fn only_place(&self, ask: &Ask<'_>) -> Option<Place> {
         let (first, others) = ask.tiers.split_first()?;
+        if ask.tiers.iter().any(|tier| self.topology.old_place(tier).is_some()) {
+            return None;
+        }
         let place = self.topology.place(first.key.tag);
         let same = |tier: &AskTier<'_>| {
             tier.key.tag == first.key.tag || self.topology.place(tier.key.tag) == place
@@ -349,6 +375,12 @@ impl Redis {
         let (clock, nonces, terms) = (&self.clock, &self.nonces, self.terms);
         Asked { clock, nonces, deadline, manner: route.manner, terms }
     }
+}
+
+/// Which rings a process with this store knows.
+fn rings(store: &Store) -> Option<Rings> {
+    let Store::Ring(ring) = store else { return None };
+    Some(Rings { own: Seal::of(ring), previous: ring.previous().map(Seal::of) })
 }
 
 impl Nonces {

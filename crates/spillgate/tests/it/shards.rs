@@ -4,5 +4,6 @@ mod cluster;
 mod connections;
 mod equality;
 mod outage;
+mod ring_change;
 mod sentinel;
 mod spread;

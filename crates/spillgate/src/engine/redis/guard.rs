@@ -1,29 +1,46 @@
-//! What a shard says of itself under one key: the name of its epoch, which goes when all else goes,
-//! and when the epoch before it was lost. Calls that depend on it carry what they take it to be, and
-//! nothing is executed where it is another.
+//! What a shard says of itself under one key: the name of its epoch, which goes when all else goes;
+//! when the epoch before it was lost; and of a ring's node, which is the oldest ring that is served
+//! there. Calls that depend on it carry what they take it to be, and nothing is executed where it is
+//! another.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
 
+use super::failure::Failure;
+use super::ring::Seal;
 use crate::store::OnStateLoss;
+use crate::time::monotonic_us;
 
 /// A shard's guard, as a heartbeat found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Guard {
     /// The key that holds it; on a Cluster that may change, and then says nothing of the epoch.
     pub(super) key: String,
-    /// As it stands in the store.
+    /// As it stands in the store: epoch, lost, number and fingerprint of the oldest ring, and since
+    /// when it is the oldest; with dots between.
     pub(super) text: String,
     /// When the epoch before was found to be lost; 0 if that is not known.
     lost_us: u64,
+    /// The oldest ring that is served; of number 0 where there was none yet.
+    oldest: Seal,
+    /// Since when, on our own clock that nobody steps.
+    oldest_since_us: u64,
 }
 
 /// What calls to a store go by.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     pub(super) on_state_loss: OnStateLoss,
+    pub(super) ring: Option<Rings>,
+}
+
+/// The ring of this process, and the one that it takes the place of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rings {
+    pub(super) own: Seal,
+    pub(super) previous: Option<Seal>,
 }
 
 /// What a call is to find.
@@ -37,17 +54,26 @@ pub(super) struct Expected {
 #[derive(Debug, Default)]
 pub(super) struct KnownGuard {
     guard: ArcSwapOption<Guard>,
+    /// Why calls of this process are not for that shard, if they are not.
+    refusal: ArcSwapOption<String>,
     /// Whoever finds another asks, and the others wait.
     pub(super) asking: tokio::sync::Mutex<()>,
     losses: AtomicU64,
+    /// Others decide for its subjects for as long as it does not answer.
+    given_up: AtomicBool,
 }
 
 impl Guard {
-    /// Reads what a heartbeat answered.
-    pub(super) fn read(key: String, text: &[u8]) -> Option<Guard> {
+    /// Reads what a heartbeat answered, and for how long the oldest ring has been the oldest.
+    pub(super) fn read(key: String, text: &[u8], oldest_for_us: u64) -> Option<Guard> {
         let text = String::from_utf8(text.to_vec()).ok()?;
-        let lost_us = text.split('.').nth(1)?.parse().ok()?;
-        Some(Guard { key, text, lost_us })
+        let mut words = text.split('.').skip(1);
+        let lost_us = words.next()?.parse().ok()?;
+        let number = words.next()?.parse().ok()?;
+        let fingerprint = u64::from_str_radix(words.next()?, 16).ok()?;
+        let oldest = Seal { number, fingerprint };
+        let oldest_since_us = monotonic_us().saturating_sub(oldest_for_us);
+        Some(Guard { key, text, lost_us, oldest, oldest_since_us })
     }
 
     pub(super) fn epoch(&self) -> &str {
@@ -57,15 +83,42 @@ impl Guard {
 
 impl Terms {
     /// What a call to a shard is to find there, if its answer depends on it.
-    pub(super) fn on(self, known: &KnownGuard, key: &str) -> Option<Expected> {
-        match self.on_state_loss {
-            OnStateLoss::Normal => None,
-            OnStateLoss::Empty => {
-                let guard = known.guard.load_full().unwrap_or_else(|| unknown(key));
-                let lost_us = Some(guard.lost_us);
-                Some(Expected { guard, lost_us })
-            }
+    pub(super) fn on(self, known: &KnownGuard, key: &str) -> Result<Option<Expected>, Failure> {
+        let begins_empty = self.on_state_loss == OnStateLoss::Empty;
+        if !begins_empty && self.ring.is_none() {
+            return Ok(None);
         }
+        if let Some(why) = known.refusal() {
+            return Err(Failure::Unfit(why));
+        }
+        let guard = known.guard.load_full().unwrap_or_else(|| unknown(key));
+        let lost_us = begins_empty.then_some(guard.lost_us);
+        Ok(Some(Expected { guard, lost_us }))
+    }
+
+    /// Why our calls are not for a shard under this guard, if they are not.
+    fn refusal(self, guard: &Guard) -> Option<String> {
+        let (Rings { own, previous }, oldest) = (self.ring?, guard.oldest);
+        let (ours, theirs) = (own.number, oldest.number);
+        if theirs == 0 || own == oldest {
+            return None;
+        }
+        if ours < theirs {
+            return Some(format!(
+                "ring {theirs} is in force there, and this process has ring {ours}; give it the new ring and restart it"
+            ));
+        }
+        if ours == theirs {
+            return Some(format!(
+                "ring {ours} has other nodes or weights there than in this process; give a changed ring a larger number, and name the one it replaces"
+            ));
+        }
+        let known = previous.is_some_and(|it| it.fingerprint == oldest.fingerprint);
+        (!known).then(|| {
+            format!(
+                "ring {theirs} is in force there, and ring {ours} does not name it as the one it replaces; add its nodes as the previous ones"
+            )
+        })
     }
 }
 
@@ -85,12 +138,20 @@ impl Expected {
 
 impl KnownGuard {
     /// Takes note. Another key is another tag, as when slots move, and says nothing.
-    pub(super) fn note(&self, guard: Guard) {
-        let before = self.guard.swap(Some(Arc::new(guard.clone())));
-        let lost = |known: &Guard| known.key == guard.key && known.epoch() != guard.epoch();
-        if before.as_deref().is_some_and(lost) {
-            self.losses.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn note(&self, mut guard: Guard, terms: Terms) {
+        let before = self.now();
+        if let Some(known) = before.as_deref() {
+            if known.key == guard.key && known.epoch() != guard.epoch() {
+                self.losses.fetch_add(1, Ordering::Relaxed);
+            }
+            // The first sight counts: the store's clock may step later.
+            if known.oldest == guard.oldest {
+                guard.oldest_since_us = known.oldest_since_us;
+            }
         }
+        self.given_up.store(false, Ordering::Relaxed);
+        self.refusal.store(terms.refusal(&guard).map(Arc::new));
+        self.guard.store(Some(Arc::new(guard)));
     }
 
     /// The epoch that was heard last under a key.
@@ -104,6 +165,26 @@ impl KnownGuard {
         self.guard.load_full()
     }
 
+    /// Why our calls are not for that shard, if they are not.
+    pub(super) fn refusal(&self) -> Option<String> {
+        self.refusal.load().as_deref().cloned()
+    }
+
+    /// Whether nobody has been served by an older ring than this for so long.
+    pub(super) fn has_served_since(&self, number: u32, us: u64) -> bool {
+        let guard = self.guard.load();
+        guard.as_ref().is_some_and(|guard| {
+            guard.oldest.number >= number && monotonic_us() - guard.oldest_since_us > us
+        })
+    }
+
+    /// What it holds counts as lost, until it answers again.
+    pub(super) fn give_up(&self) {
+        if !self.given_up.swap(true, Ordering::Relaxed) {
+            self.losses.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// How often a shard was found to have lost what it held.
     pub(super) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Relaxed)
@@ -112,7 +193,8 @@ impl KnownGuard {
 
 /// Nothing is executed under this one, and the answer tells to ask.
 fn unknown(key: &str) -> Arc<Guard> {
-    Arc::new(Guard { key: key.to_owned(), text: String::new(), lost_us: 0 })
+    let (key, oldest) = (key.to_owned(), Seal::NONE);
+    Arc::new(Guard { key, text: String::new(), lost_us: 0, oldest, oldest_since_us: 0 })
 }
 
 /// Where a shard whose keys have this tag keeps its guard.

@@ -1,15 +1,18 @@
--- Says to a shard that a process lives, answers who else does, and shows whether the shard has lost
--- what it held.
+-- Says to a shard that a process lives, answers who else does, and keeps the shard's guard: whether it
+-- has lost what it held, and which rings are served.
 --
 -- KEYS[1]: who lives: a sorted set, by when (in ms) each was last heard of
--- KEYS[2]: the guard: epoch (a name that goes when all else goes), and when the one before was found
---          lost, in us (0: not known), with dots between
--- ARGV[1]: this process
+-- KEYS[2]: the guard: epoch (a name that goes when all else goes); when the one before was found lost,
+--          in us (0: not known); the oldest ring that is served, by number (0: none yet) and
+--          fingerprint; since when it is the oldest, in us; with dots between
+-- ARGV[1]: this process: a name, a colon, and the number of its ring (0: none)
 -- ARGV[2]: after how many ms without a word it is gone
 -- ARGV[3]: the name of a new epoch, where there is none
 -- ARGV[4]: the time in us, where scripts may not ask for it; else 0
 -- ARGV[5]: the epoch that this process has heard of last; empty: none
--- Returns: the guard, and all that live
+-- ARGV[6], ARGV[7]: its ring: number (0: none), fingerprint
+-- ARGV[8], ARGV[9]: the ring that this one replaces, likewise
+-- Returns: the guard, for how many us the oldest ring has been the oldest, and all that live
 
 local gone_ms = tonumber(ARGV[2])
 local now_us = tonumber(ARGV[4])
@@ -23,9 +26,11 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('(%.0f', now_ms - 
 -- Heard of before the clock stepped back.
 redis.call('ZREMRANGEBYSCORE', KEYS[1], string.format('(%.0f', now_ms + gone_ms), '+inf')
 redis.call('PEXPIRE', KEYS[1], gone_ms)
+local live = redis.call('ZRANGE', KEYS[1], 0, -1)
 
 local before = redis.call('GET', KEYS[2])
-local epoch, lost = string.match(before or '', '^(%x+)%.(%d+)$')
+local epoch, lost, oldest, nodes, since =
+    string.match(before or '', '^(%x+)%.(%d+)%.(%d+)%.(%x+)%.(%d+)$')
 local lost_us = tonumber(lost or 0)
 epoch = epoch or ARGV[3]
 -- Whoever knew an earlier epoch knows that there was a loss; the first to tell dates it.
@@ -36,8 +41,31 @@ end
 if lost_us > now_us + 1000000 then
     lost_us = now_us
 end
-local guard = string.format('%s.%.0f', epoch, lost_us)
+
+oldest, nodes = tonumber(oldest or 0), nodes or '0'
+local since_us = math.min(tonumber(since or now_us), now_us)
+local number = tonumber(ARGV[6])
+
+local function is_served_by_an_older_one()
+    for _, process in ipairs(live) do
+        local other = tonumber(string.match(process, ':(%d+)$'))
+        if other and other > 0 and other < number then
+            return true
+        end
+    end
+end
+
+if number > 0 and oldest == 0 then
+    -- Empty, or new: the ring that is replaced may still be served.
+    local place = ARGV[8] == '0' and 6 or 8
+    oldest, nodes, since_us = tonumber(ARGV[place]), ARGV[place + 1], now_us
+elseif number > oldest and nodes == ARGV[9] and now_us - since_us >= gone_ms * 1000
+    and not is_served_by_an_older_one() then
+    oldest, nodes, since_us = number, ARGV[7], now_us
+end
+
+local guard = string.format('%s.%.0f.%.0f.%s.%.0f', epoch, lost_us, oldest, nodes, since_us)
 if guard ~= before then
     redis.call('SET', KEYS[2], guard)
 end
-return { guard, redis.call('ZRANGE', KEYS[1], 0, -1) }
+return { guard, now_us - since_us, live }

@@ -9,6 +9,7 @@ use futures_util::future::join_all;
 
 use super::failure::Failure;
 use super::guard::{self, Guard};
+use super::ring::Seal;
 use super::shard::Shard;
 use super::{Redis, StoreClock, jitter, topology};
 use crate::time::{Clock, Deadline};
@@ -45,7 +46,7 @@ impl Redis {
         let answer = shard.command(&self.command(shard, tag, &key), deadline).await?;
         let (guard, live) = told(answer, key)
             .ok_or_else(|| Failure::Bug(format!("{} answered no guard", shard.name())))?;
-        shard.guard.note(guard);
+        shard.guard.note(guard, self.terms);
         Ok(live)
     }
 
@@ -54,16 +55,22 @@ impl Redis {
             StoreClock::Client => Clock::System.now_us(),
             StoreClock::Store | StoreClock::Given(_) => 0,
         };
+        let own = self.terms.ring.map_or(Seal::NONE, |ring| ring.own);
+        let previous = self.terms.ring.and_then(|ring| ring.previous).unwrap_or(Seal::NONE);
         let mut beat = ::redis::cmd("EVAL");
         beat.arg(SCRIPT)
             .arg(2)
             .arg(format!("sg1:{{{tag}}}:nodes"))
             .arg(guard)
-            .arg(format!("{:016x}", self.node))
+            .arg(format!("{:016x}:{}", self.node, own.number))
             .arg(GONE_MS)
             .arg(format!("{:016x}", jitter::random()))
             .arg(now_us)
-            .arg(shard.guard.epoch_under(guard));
+            .arg(shard.guard.epoch_under(guard))
+            .arg(own.number)
+            .arg(format!("{:x}", own.fingerprint))
+            .arg(previous.number)
+            .arg(format!("{:x}", previous.fingerprint));
         beat
     }
 }
@@ -71,7 +78,10 @@ impl Redis {
 /// The guard, and how many live.
 fn told(answer: Value, key: String) -> Option<(Guard, u32)> {
     let Value::Array(parts) = answer else { return None };
-    let [Value::BulkString(guard), Value::Array(nodes)] = &parts[..] else { return None };
+    let [Value::BulkString(guard), Value::Int(oldest_for_us), Value::Array(nodes)] = &parts[..]
+    else {
+        return None;
+    };
     let distinct: BTreeSet<&[u8]> = nodes
         .iter()
         .filter_map(|node| match node {
@@ -79,7 +89,8 @@ fn told(answer: Value, key: String) -> Option<(Guard, u32)> {
             _ => None,
         })
         .collect();
-    Some((Guard::read(key, guard)?, u32::try_from(distinct.len()).unwrap_or(u32::MAX)))
+    let guard = Guard::read(key, guard, oldest_for_us.max(&0).cast_unsigned())?;
+    Some((guard, u32::try_from(distinct.len()).unwrap_or(u32::MAX)))
 }
 
 const SCRIPT: &str = include_str!("heartbeat.lua");

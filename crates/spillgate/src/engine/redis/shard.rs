@@ -67,7 +67,7 @@ impl Shard {
         asked: &Asked<'_>,
     ) -> Result<Reply, Failure> {
         for _ in 0..CALENDAR_TRIES {
-            let guard = asked.terms.on(&self.guard, topology::ANY_TAG);
+            let guard = asked.terms.on(&self.guard, topology::GUARD)?;
             let call = build(self.header(asked)?).guarded(guard);
             let began = self.meter.begin();
             let told = self.link.run(&call, asked.manner, asked.deadline).await;
@@ -112,7 +112,7 @@ impl Shard {
         ShardStatus {
             name: self.name.clone(),
             asked: !self.link.is_tripped(),
-            trouble: self.link.trouble(),
+            trouble: self.link.trouble().or_else(|| self.guard.refusal()),
             clock_steps: self.clock_steps.load(Ordering::Relaxed),
         }
     }

@@ -17,8 +17,10 @@ use crate::algorithm::{Charge, Intent};
 use crate::engine::{Ask, AskTier, TIERS_INLINE, Told, ToldTier};
 use crate::time::Deadline;
 
+mod moved;
 mod provisional;
 
+use moved::Moved;
 use provisional::Provisional;
 
 /// What was heard of one tier, and from whom.
@@ -79,7 +81,11 @@ pub(crate) async fn decide<S: StandIn>(
     let deadline = redis.deadline();
     match redis.only_place(ask) {
         Some(place) => heard(redis.decide_one_at(place, ask, deadline).await, question),
-        None => Judge { redis, stand_in, deadline }.decide(ask, question.order).await,
+        None => {
+            let moved = Moved::of(redis, ask);
+            let judge = Judge { redis, stand_in, deadline, moved: &moved };
+            Ok(moved.joined(judge.decide(ask, question.order).await?))
+        }
     }
 }
 
@@ -179,19 +185,20 @@ struct Judge<'a, S> {
     redis: &'a Redis,
     stand_in: &'a S,
     deadline: Deadline,
+    moved: &'a Moved,
 }
 
 impl<S: StandIn> Judge<'_, S> {
     async fn decide(&self, ask: &Ask<'_>, order: Order) -> Result<Heards, S::Error> {
-        let mut heard = smallvec![Heard::Nobody; ask.tiers.len()];
-        let Parts { mut enforced, mut shadows } = Parts::of(self.redis, ask);
+        let mut heard = smallvec![Heard::Nobody; self.moved.heards()];
+        let Parts { mut enforced, mut shadows } = Parts::of(self.redis, ask, self.moved);
         let charges = ask.intent != Intent::Peek && ask.tiers.iter().any(|tier| tier.cost > 0);
         if !charges {
             enforced.append(&mut shadows);
             self.all_at_once(&enforced, &mut heard).await?;
             return Ok(heard);
         }
-        let mut provisional = Provisional::new(self.redis, self.stand_in);
+        let mut provisional = Provisional::new(self.redis, self.stand_in, self.moved);
         let allowed = match order {
             Order::OneByOne => {
                 if let Some((last, earlier)) = enforced.split_last_mut() {
@@ -250,8 +257,35 @@ impl<S: StandIn> Judge<'_, S> {
     async fn ask(&self, part: &Part<'_>) -> Result<Heards, S::Error> {
         match self.redis.decide_one_at(part.place, &part.ask, self.deadline).await {
             Ok(told) => Ok(told.tiers.into_iter().map(Heard::Store).collect()),
-            Err(error) => self.stand_in.decide(&part.ask, &part.places, error),
+            Err(error) if !part.places.iter().any(|place| self.moved.is_old(*place)) => {
+                self.stand_in.decide(&part.ask, &part.places, error)
+            }
+            Err(error) => self.decide_without_owner(part, error),
         }
+    }
+
+    /// A server that is gone leaves what it was the old owner of to the new ones alone. For the rest
+    /// somebody stands in; whatever an old owner did not execute is nobody's debt, for the new one
+    /// has been charged.
+    fn decide_without_owner(&self, part: &Part<'_>, error: StoreError) -> Result<Heards, S::Error> {
+        let gone = self.redis.gives_up(part.place);
+        let mut heard: Heards = smallvec![Heard::OutagePolicy { passes: true }; part.places.len()];
+        for old in [false, true] {
+            if old && gone {
+                continue;
+            }
+            let here = |at: &usize| self.moved.is_old(part.places[*at]) == old;
+            let here: SmallVec<[usize; 4]> = (0..part.places.len()).filter(here).collect();
+            let tiers = here.iter().map(|at| part.ask.tiers[*at]).collect();
+            let ask = Ask { intent: part.ask.intent, tiers };
+            let places: SmallVec<[usize; 4]> =
+                here.iter().map(|at| self.moved.tier_of(part.places[*at])).collect();
+            let why = if old { StoreError::Unknown(error.to_string()) } else { error.clone() };
+            for (at, told) in here.iter().zip(self.stand_in.decide(&ask, &places, why)?) {
+                heard[*at] = told;
+            }
+        }
+        Ok(heard)
     }
 }
 
@@ -265,7 +299,7 @@ fn note(part: &Part<'_>, told: Heards, heard: &mut Heards) {
 struct Part<'a> {
     place: Place,
     ask: Ask<'a>,
-    /// Where its tiers stand in the whole decision.
+    /// Where what is heard of its tiers stands: for new owners, as in the whole decision.
     places: SmallVec<[usize; 4]>,
 }
 
@@ -277,25 +311,29 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    fn of(redis: &Redis, ask: &Ask<'a>) -> Parts<'a> {
+    fn of(redis: &Redis, ask: &Ask<'a>, moved: &Moved) -> Parts<'a> {
         let mut parts = Parts { enforced: Vec::new(), shadows: Vec::new() };
         for (number, tier) in ask.tiers.iter().enumerate() {
-            let place = redis.topology.place(tier.key.tag);
-            let of_kind = if tier.group == 0 { &mut parts.enforced } else { &mut parts.shadows };
-            let part = match of_kind.iter().position(|part: &Part<'_>| part.place == place) {
-                Some(known) => &mut of_kind[known],
-                None => {
-                    let ask = Ask { intent: ask.intent, tiers: SmallVec::new() };
-                    of_kind.push(Part { place, ask, places: SmallVec::new() });
-                    let last = of_kind.len() - 1;
-                    &mut of_kind[last]
-                }
-            };
-            part.ask.tiers.push(*tier);
-            part.places.push(number);
+            // The old owner first: it is the one that knows all.
+            if let Some((place, copy)) = moved.old(number) {
+                parts.add(ask.intent, tier, place, copy);
+            }
+            parts.add(ask.intent, tier, redis.topology.place(tier.key.tag), number);
         }
-        parts.enforced.sort_by_key(Part::width);
+        parts.enforced.sort_by_key(|part| part.width(moved));
         parts
+    }
+
+    fn add(&mut self, intent: Intent, tier: &AskTier<'a>, place: Place, heard: usize) {
+        let of_kind = if tier.group == 0 { &mut self.enforced } else { &mut self.shadows };
+        let known = of_kind.iter().position(|part| part.place == place);
+        let part = known.unwrap_or_else(|| {
+            let ask = Ask { intent, tiers: SmallVec::new() };
+            of_kind.push(Part { place, ask, places: SmallVec::new() });
+            of_kind.len() - 1
+        });
+        of_kind[part].ask.tiers.push(*tier);
+        of_kind[part].places.push(heard);
     }
 }
 
@@ -309,9 +347,9 @@ impl<'a> Part<'a> {
 
     /// As wide as its widest charged tier: fewer key attributes are wider, and of two rules with as
     /// many the later in the file. A part that charges nothing goes first.
-    fn width(&self) -> Option<(Reverse<u8>, usize)> {
+    fn width(&self, moved: &Moved) -> Option<(Reverse<u8>, usize)> {
         let charged = self.ask.tiers.iter().zip(&self.places).filter(|(tier, _)| tier.cost > 0);
-        charged.map(|(tier, place)| (Reverse(tier.attributes), *place)).max()
+        charged.map(|(tier, place)| (Reverse(tier.attributes), moved.tier_of(*place))).max()
     }
 
     /// The script judges shadow rules that live here in the same call, if all before them passed.

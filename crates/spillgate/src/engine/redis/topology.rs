@@ -15,16 +15,27 @@ use super::sentinel::{self, Sentinels};
 use super::server::Server;
 use super::shard::Shard;
 use super::{ShardTag, slot, tls};
+use crate::engine::AskTier;
 use crate::error::BuildError;
-use crate::store::{OnStateLoss, Store, StoreOptions};
+use crate::store::{OnStateLoss, RingNode, Store, StoreOptions};
 use crate::time::Deadline;
 
 /// All shards of the store, and who lives where.
 #[derive(Debug)]
 pub(super) enum Topology {
     One(Arc<Shard>),
-    Ring { points: Points, shards: Vec<Arc<Shard>> },
+    Ring { points: Points, shards: Vec<Arc<Shard>>, previous: Option<Previous> },
     Cluster(Cluster),
+}
+
+/// The ring that another takes the place of.
+#[derive(Debug)]
+pub(super) struct Previous {
+    points: Points,
+    /// The shard of each of its nodes.
+    shards: Vec<u16>,
+    /// The ring that takes its place.
+    next: u32,
 }
 
 /// Where a subject's state is. Tiers at one place can be decided in one call.
@@ -54,10 +65,16 @@ impl Topology {
         Ok(match store {
             Store::Url(url) => Topology::One(shard(None, url)?),
             Store::Ring(ring) => {
-                let nodes = ring.checked_nodes()?;
-                let points = Points::of(nodes.iter().map(|node| (&node.name[..], node.weight)));
+                let mut nodes = ring.checked_nodes()?.to_vec();
+                let points = Points::of_nodes(&nodes);
+                let previous = ring.checked_previous()?.map(|previous| {
+                    let shards = previous.nodes().iter().map(|node| place_among(&mut nodes, node));
+                    let shards = shards.collect();
+                    let points = Points::of_nodes(previous.nodes());
+                    Previous { points, shards, next: ring.number() }
+                });
                 let shards = nodes.iter().map(|node| shard(Some(&node.name), &node.url));
-                Topology::Ring { points, shards: shards.collect::<Result<_, _>>()? }
+                Topology::Ring { points, shards: shards.collect::<Result<_, _>>()?, previous }
             }
             Store::Sentinel { master, urls } => {
                 let sentinels = Arc::new(Sentinels::new(master, urls, &tls)?);
@@ -94,6 +111,19 @@ impl Topology {
             Topology::Ring { points, .. } => Place(points.node_of(tag)),
             Topology::Cluster(_) => Place(slot::of_tag(tag)),
         }
+    }
+
+    /// Where a tier's subject lived on the ring before this one, for as long as that counts: until no
+    /// process has charged it there alone for as long as anybody remembers the charge.
+    pub(super) fn old_place(&self, tier: &AskTier<'_>) -> Option<Place> {
+        let Topology::Ring { points, shards, previous: Some(previous) } = self else { return None };
+        let old = previous.shards[usize::from(previous.points.node_of(tier.key.tag))];
+        // What was charged by force may take twice as long to drain.
+        let remembered_us = tier.numbers.longest_wait_us().saturating_mul(2);
+        let guard = &shards[usize::from(old)].guard;
+        let counts = old != points.node_of(tier.key.tag)
+            && !guard.has_served_since(previous.next, remembered_us);
+        counts.then_some(Place(old))
     }
 
     /// Whether every subject lives at the same place.
@@ -159,6 +189,16 @@ impl Topology {
     }
 }
 
+/// The place of a node among others, by its name; at their end where it is not among them yet.
+fn place_among(nodes: &mut Vec<RingNode>, node: &RingNode) -> u16 {
+    let known = nodes.iter().position(|other| other.name == node.name);
+    let place = known.unwrap_or_else(|| {
+        nodes.push(node.clone());
+        nodes.len() - 1
+    });
+    u16::try_from(place).expect("two rings of at most 256 nodes")
+}
+
 /// A moment, for whatever keeps a server from answering to pass.
 pub(super) async fn pause(deadline: Deadline) {
     let _ = deadline.bound(tokio::time::sleep(jittered(LATER))).await;
@@ -166,5 +206,7 @@ pub(super) async fn pause(deadline: Deadline) {
 
 /// On a server of its own any tag will do.
 pub(super) const ANY_TAG: &str = "control";
+/// Where such a server keeps its guard.
+pub(super) const GUARD: &str = "sg1:{control}:epoch";
 /// Two of these fit into a deadline of 25 ms, with the calls between them.
 pub(super) const LATER: Duration = Duration::from_millis(8);

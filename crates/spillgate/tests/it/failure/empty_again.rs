@@ -74,9 +74,9 @@ fn a_loss_that_a_newcomer_met_first_is_dated_by_those_who_knew_what_was_there() 
     let server = RedisServer::start();
     let patient = beginning_empty(|it| it.redis(server.url()));
     server.command(&["DEL", GUARD]);
-    server.command(&["SET", GUARD, "abc.0"]);
+    server.command(&["SET", GUARD, "abc.0.0.0.0"]);
     let guard = || server.command(&["GET", GUARD]).text().to_owned();
-    eventually(|| guard() != "abc.0");
+    eventually(|| guard() != "abc.0.0.0.0");
     assert!(guard().starts_with("abc.1"), "{}", guard());
     let dated = guard();
     assert_eq!(patient.admitted(10, "me", &limit()), 0);
@@ -104,7 +104,7 @@ fn a_tier_that_was_lost_answers_as_one_that_was_used_up_then() {
         for (seed, count) in (0..8).flat_map(|seed| [(seed, 1), (seed, 7), (seed, 100_000)]) {
             let limit = world::limit(algorithm, count, PERIOD);
             server.command(&["FLUSHALL"]);
-            server.command(&["SET", GUARD, &format!("abc.{LOST_US}")]);
+            server.command(&["SET", GUARD, &format!("abc.{LOST_US}.0.0.0")]);
             let options =
                 StoreOptions { on_state_loss: OnStateLoss::Empty, ..StoreOptions::new(PATIENCE) };
             let mut redis = OnEngine::opened(&store, &options, world::subject(1));

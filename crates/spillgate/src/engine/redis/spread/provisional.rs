@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use super::super::Redis;
 use super::super::topology::Place;
-use super::{Heard, Heards, Part, StandIn};
+use super::{Heard, Heards, Moved, Part, StandIn};
 use crate::algorithm::Charge;
 use crate::engine::{AskTier, ToldTier};
 use crate::limit::NamedLimit;
@@ -19,13 +19,14 @@ use crate::time::Deadline;
 pub(super) struct Provisional<'a, S: StandIn> {
     redis: &'a Redis,
     stand_in: &'a S,
+    moved: &'a Moved,
     charges: Vec<Charged>,
 }
 
 /// One charge, with all that it takes to return it.
 struct Charged {
     place: Place,
-    /// Where its tier stands in the whole decision.
+    /// Where what is heard of its tier stands.
     number: usize,
     key: SubjectKey,
     limit: NamedLimit,
@@ -34,8 +35,8 @@ struct Charged {
 }
 
 impl<'a, S: StandIn> Provisional<'a, S> {
-    pub(super) fn new(redis: &'a Redis, stand_in: &'a S) -> Provisional<'a, S> {
-        Provisional { redis, stand_in, charges: Vec::new() }
+    pub(super) fn new(redis: &'a Redis, stand_in: &'a S, moved: &'a Moved) -> Provisional<'a, S> {
+        Provisional { redis, stand_in, moved, charges: Vec::new() }
     }
 
     /// Notes what a part was charged.
@@ -88,7 +89,8 @@ impl<'a, S: StandIn> Provisional<'a, S> {
             if charged.by_store {
                 at_store.entry(charged.place).or_default().push(charged);
             } else if let Some(tier) = charged.tier() {
-                let told = self.stand_in.give_back(&tier, charged.number, charged.charge);
+                let number = self.moved.tier_of(charged.number);
+                let told = self.stand_in.give_back(&tier, number, charged.charge);
                 here.extend(told.map(|told| (charged.number, admitted(told))));
             }
         }

@@ -1,0 +1,224 @@
+//! A ring of other nodes takes the place of one that is in use, while processes on both are at work.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use spillgate::{Limit, Limiter, Ring, Source};
+use spillgate_testkit::{RedisServer, Reply, eventually, poll};
+use tokio::runtime::Runtime;
+
+use crate::support::storm;
+use crate::support::world::{PATIENCE, keys, ring_of};
+
+/// F27. Subjects that move to a fourth node began afresh there, and were counted apart by processes
+/// on either ring.
+#[test]
+fn a_fourth_node_joins_under_load_and_no_subject_is_admitted_more_than_its_limit() {
+    let change = Change::new();
+    let (old, new) = ([change.on_old(), change.on_old()], [change.on_new(), change.on_new()]);
+    let admitted: Arc<Vec<AtomicU64>> =
+        Arc::new((0..SUBJECTS).map(|_| AtomicU64::new(0)).collect());
+    let first = change.runtime.block_on(offer(&[old[0].clone()], &admitted, 1));
+    assert_eq!(first, SUBJECTS as u64, "all have room");
+    let all = [old, new].concat();
+    change.runtime.block_on(offer(&all, &admitted, 2));
+    let most = admitted.iter().map(|count| count.load(Ordering::Relaxed)).max().unwrap();
+    assert!(most <= EACH, "{most} of {EACH} admitted");
+    // A charge that comes back may have refused somebody for a moment; nobody is refused for good.
+    for _ in 0..EACH {
+        change.runtime.block_on(offer(&all[2..3], &admitted, 1));
+    }
+    let counts: Vec<u64> = admitted.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+    assert!(counts.iter().all(|count| *count == EACH), "{counts:?}");
+
+    let (before, limit) = (subjects_on(&change.servers[3]), Limit::per(EACH, YEAR));
+    for other in 0..SUBJECTS {
+        let key = format!("other {other}");
+        change.runtime.block_on(all[2].check_limit(&key, &limit, 1));
+    }
+    let moved = subjects_on(&change.servers[3]) - before;
+    println!("{moved} of {SUBJECTS} subjects moved, {most} of {EACH} admitted at most");
+    assert!((SUBJECTS / 5..=SUBJECTS * 3 / 10).contains(&moved), "{moved} of {SUBJECTS} moved");
+}
+
+/// Once nobody is on the old ring, its latecomers are refused, and limits leave their old owners.
+#[test]
+fn when_no_process_is_on_the_old_ring_it_ends_by_itself() {
+    let change = Change::new();
+    let (old, new) = (change.on_old(), change.on_new());
+    let limit = Limit::per(1_000_000, Duration::from_millis(100));
+    let users: Vec<String> = (0..40).map(|user| format!("user {user}")).collect();
+    let asked_twice = |limiter: &Limiter| {
+        let before: u64 = change.servers.iter().map(calls).sum();
+        for user in &users {
+            let decision = change.runtime.block_on(limiter.check_limit(user, &limit, 1));
+            assert!(decision.allowed());
+        }
+        let after: u64 = change.servers.iter().map(calls).sum();
+        after.saturating_sub(before + users.len() as u64)
+    };
+    asked_twice(&old);
+    eventually(|| asked_twice(&new) > 0);
+    drop(old);
+    // A process counts as gone five seconds after its last word.
+    let ended = poll(6 * PATIENCE, || (asked_twice(&new) == 0).then_some(()));
+    assert!(ended.is_some(), "{:?}", change.servers.iter().map(guard).collect::<Vec<_>>());
+    assert!(change.servers.iter().all(|server| guard(server)[2] == "2"));
+
+    let late = change.on_old();
+    for user in &users {
+        let decision = change.runtime.block_on(late.check_limit(user, &limit, 1));
+        assert_eq!(decision.source(), Source::Fallback);
+    }
+    let trouble = late.shards()[0].trouble.clone().unwrap();
+    assert_eq!(
+        trouble,
+        "ring 2 is in force there, and this process has ring 1; give it the new ring and restart it"
+    );
+}
+
+/// F27. Two processes whose rings differ counted the same subjects on different nodes.
+#[test]
+fn a_process_whose_ring_differs_is_refused_and_says_what_to_do() {
+    let change = Change::new();
+    let first = change.on_old();
+    eventually(|| change.servers[..3].iter().all(|server| guard(server)[2] == "1"));
+    let limit = Limit::per(10, YEAR);
+    let refused = |ring: Ring, why: &str| {
+        let other = change.limiter(ring);
+        for cost in 0..2 {
+            let check = other.check_limit("me", &limit, cost);
+            assert_eq!(change.runtime.block_on(check).source(), Source::Fallback, "{why}");
+        }
+        assert!(
+            other.shards()[0].trouble.as_deref().unwrap().contains(why),
+            "{:?}",
+            other.shards()
+        );
+    };
+    refused(ring_of(&change.servers[..2]), "ring 1 has other nodes or weights there");
+    refused(numbered(2, &change.servers), "ring 2 does not name it as the one it replaces");
+    let wrong = ring_of(&change.servers[1..3]);
+    refused(
+        numbered(2, &change.servers).replacing(wrong),
+        "ring 2 does not name it as the one it replaces",
+    );
+    let check = first.check_limit("me", &limit, 1);
+    assert_eq!(change.runtime.block_on(check).source(), Source::Store);
+}
+
+/// F27. A node is lost while the ring changes: its subjects go on at their new owners, and the loss
+/// is counted.
+#[test]
+fn an_old_owner_that_dies_meanwhile_leaves_its_subjects_to_the_new_ones() {
+    let mut change = Change::new();
+    let _old = change.on_old();
+    let two = numbered(2, &change.servers[..2]).replacing(ring_of(&change.servers[..3]));
+    let builder = Limiter::builder().ring(two).timeout(PATIENCE / 20);
+    let new = change.runtime.block_on(builder.build()).unwrap();
+    let limit = Limit::per(1_000_000, YEAR);
+    let check = |user: u32| change.runtime.block_on(new.check_limit(&user.to_string(), &limit, 1));
+    eventually(|| (0..30).all(|user| check(user).source() == Source::Store));
+    change.servers[2].kill();
+    let check = |user: u32| change.runtime.block_on(new.check_limit(&user.to_string(), &limit, 1));
+    eventually(|| (0..30).all(|user| check(user).source() == Source::Store));
+    assert!(new.stats().epoch_changes >= 1, "{:?}", new.stats());
+    // Their new owners know of what was charged at both.
+    let known = |user| check(user).remaining().unwrap() <= 1_000_000 - 3;
+    assert!((0..30).all(known));
+}
+
+/// Three servers that are a ring, a fourth, and those who use them.
+struct Change {
+    servers: Vec<RedisServer>,
+    runtime: Runtime,
+}
+
+impl Change {
+    fn new() -> Change {
+        Change {
+            servers: (0..4).map(|_| RedisServer::start()).collect(),
+            runtime: storm::threads(),
+        }
+    }
+
+    fn on_old(&self) -> Limiter {
+        self.limiter(ring_of(&self.servers[..3]))
+    }
+
+    fn on_new(&self) -> Limiter {
+        self.limiter(numbered(2, &self.servers).replacing(ring_of(&self.servers[..3])))
+    }
+
+    fn limiter(&self, ring: Ring) -> Limiter {
+        let builder = Limiter::builder().ring(ring).timeout(PATIENCE).expected_nodes(4);
+        self.runtime.block_on(builder.build()).unwrap()
+    }
+}
+
+fn numbered(number: u32, servers: &[RedisServer]) -> Ring {
+    let named = servers.iter().zip('a'..);
+    named.fold(Ring::numbered(number), |ring, (server, name)| ring.node(name, server.url()))
+}
+
+/// So many checks of each subject by each limiter, all limiters at once; how many were admitted.
+async fn offer(limiters: &[Limiter], admitted: &Arc<Vec<AtomicU64>>, times: usize) -> u64 {
+    let callers: Vec<_> = limiters
+        .iter()
+        .flat_map(|limiter| (0..CALLERS).map(move |caller| (limiter.clone(), caller)))
+        .map(|(limiter, caller)| {
+            let admitted = Arc::clone(admitted);
+            tokio::spawn(async move {
+                let limit = Limit::per(EACH, YEAR);
+                let mut allowed = 0;
+                for subject in (caller..SUBJECTS).step_by(CALLERS) {
+                    for _ in 0..times {
+                        let key = format!("subject {subject}");
+                        let decision = limiter.check_limit(&key, &limit, 1).await;
+                        assert_eq!(decision.source(), Source::Store);
+                        if decision.allowed() {
+                            admitted[subject].fetch_add(1, Ordering::Relaxed);
+                            allowed += 1;
+                        }
+                    }
+                }
+                allowed
+            })
+        })
+        .collect();
+    let mut all = 0;
+    for caller in callers {
+        all += caller.await.unwrap();
+    }
+    all
+}
+
+fn subjects_on(server: &RedisServer) -> usize {
+    // A tag and a name: what operators set lives beside them under shorter names.
+    keys(server).iter().filter(|key| key.len() > 40).count()
+}
+
+/// How many decisions a server was asked for.
+fn calls(server: &RedisServer) -> u64 {
+    let all = server.command(&["INFO", "commandstats"]);
+    let line = all.text().lines().find(|line| line.starts_with("cmdstat_evalsha:calls="));
+    line.map_or(0, |line| {
+        let calls = line.trim_start_matches("cmdstat_evalsha:calls=");
+        calls.split(',').next().unwrap().parse().unwrap()
+    })
+}
+
+fn guard(server: &RedisServer) -> Vec<String> {
+    match server.command(&["GET", "sg1:{control}:epoch"]) {
+        Reply::Bulk(text) => {
+            String::from_utf8(text).unwrap().split('.').map(str::to_owned).collect()
+        }
+        _ => vec![String::new(); 5],
+    }
+}
+
+const SUBJECTS: usize = 400;
+const EACH: u64 = 4;
+const CALLERS: usize = 8;
+const YEAR: Duration = Duration::from_secs(366 * 86_400);
