@@ -99,11 +99,12 @@ pub(crate) fn packed(program: &[u64]) -> Vec<u8> {
 }
 
 const FAKED_TIME: &str = "
-local real = redis
+local real, seconds, us = redis, ARGV[2], ARGV[3]
+local ARGV = { ARGV[1] }
 local redis = setmetatable({
     call = function(command, ...)
         if command == 'TIME' then
-            return { ARGV[2], ARGV[3] }
+            return { seconds, us }
         end
         return real.call(command, ...)
     end,
