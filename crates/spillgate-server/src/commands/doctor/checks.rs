@@ -73,6 +73,10 @@ impl Told<'_> {
     }
 
     fn redis_cli(&self, command: &str) -> String {
+        if self.address.starts_with("sentinel:") || !self.address.contains(':') {
+            // Whoever the sentinels name, or a node of a ring.
+            return format!("redis-cli -u ADDRESS {command}, at the address of {}", self.address);
+        }
         format!("redis-cli -u {} {command}", self.address)
     }
 
