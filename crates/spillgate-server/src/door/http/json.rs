@@ -124,6 +124,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
 }
 
 /// A string, borrowed from the body unless it holds escapes.
+#[derive(PartialEq, Eq)]
 pub(in crate::door) struct Text<'a>(pub(in crate::door) Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {

@@ -5,7 +5,7 @@ use spillgate::LimitSpec;
 use super::json::Text;
 use super::question::Whole;
 
-#[derive(serde::Deserialize)]
+#[derive(PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object such as {\"quota\": \"5/minute\"}")]
 pub(in crate::door) struct LimitFields<'a> {
     #[serde(borrow)]

@@ -39,7 +39,7 @@ pub(in crate::door) struct CheckFields<'a> {
 }
 
 impl CheckFields<'_> {
-    fn question(&self) -> Result<Question<'_>, Problem> {
+    fn question<'f>(&'f self, last: &mut LastLimit<'f>) -> Result<Question<'f>, Problem> {
         if self.wait_ms.as_ref().is_some_and(|wait| wait.0 > 0) {
             return Err(Problem::in_field("wait_ms", NO_WAITING));
         }
@@ -51,7 +51,7 @@ impl CheckFields<'_> {
             (Some(key), Some(limit), None) => Ok(Question::AdHoc {
                 domain: self.domain.as_ref().map_or(DOMAIN, |domain| &domain.0),
                 key: &key.0,
-                limit: self::limit(&limit.0)?,
+                limit: last.or_built(&limit.0)?,
                 cost: self.cost(),
             }),
         }
@@ -77,22 +77,42 @@ impl CheckFields<'_> {
 impl Check<'_> {
     /// What it asks, or which field keeps it from asking anything.
     pub(in crate::door) fn question(&self) -> Result<Question<'_>, Problem> {
-        self.0.question()
+        self.0.question(&mut LastLimit::default())
     }
 }
 
 impl Batch<'_> {
     /// What they ask, in order: all, or the first that asks nothing.
     pub(in crate::door) fn questions(&self) -> Result<Vec<Question<'_>>, Problem> {
+        let mut last = LastLimit::default();
         let checks = self.0.iter().enumerate();
         checks
-            .map(|(index, check)| check.question().map_err(|problem| problem.in_item(index)))
+            .map(|(index, Object(check))| {
+                check.question(&mut last).map_err(|problem| problem.in_item(index))
+            })
             .collect()
     }
 }
 
+/// The limit that was built last: the checks of a batch are mostly by the same.
+#[derive(Default)]
+struct LastLimit<'f>(Option<(&'f LimitFields<'f>, Limit)>);
+
+impl<'f> LastLimit<'f> {
+    fn or_built(&mut self, fields: &'f LimitFields<'f>) -> Result<Limit, Problem> {
+        if let Some((known, limit)) = &self.0
+            && *known == fields
+        {
+            return Ok(limit.clone());
+        }
+        let limit = built(fields)?;
+        self.0 = Some((fields, limit.clone()));
+        Ok(limit)
+    }
+}
+
 /// The limit of a check's own, which is told apart by its key and counts what the check costs.
-fn limit(fields: &LimitFields<'_>) -> Result<Limit, Problem> {
+fn built(fields: &LimitFields<'_>) -> Result<Limit, Problem> {
     let spec = fields.spec();
     for (field, said) in [("name", &spec.name), ("unit", &spec.unit)] {
         if said.is_some() {
@@ -209,6 +229,7 @@ impl<'de> Visitor<'de> for CostVisitor {
 }
 
 /// A whole number that 64 bits hold.
+#[derive(PartialEq, Eq)]
 pub(in crate::door) struct Whole(pub(in crate::door) u64);
 
 impl<'de> Deserialize<'de> for Whole {
