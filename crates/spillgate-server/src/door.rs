@@ -11,6 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 pub(crate) mod admin;
 pub(crate) mod auth;
 mod connection;
+mod cores;
 pub(crate) mod envoy;
 pub(crate) mod http;
 pub(crate) mod resp;
@@ -18,6 +19,7 @@ mod tls;
 mod token;
 
 pub(crate) use connection::{Connection, Peer};
+pub(crate) use cores::Cores;
 pub(crate) use tls::Tls;
 pub(crate) use token::Token;
 
@@ -57,11 +59,13 @@ pub(crate) async fn serve<P: Protocol>(
     listener: TcpListener,
     protocol: P,
     tls: Option<Tls>,
+    cores: Cores,
     stop: impl Future<Output = ()>,
 ) {
     let door = Door {
         protocol,
         tls,
+        cores,
         places: Arc::new(Semaphore::new(CONNECTIONS_MAX as usize)),
         stage: watch::Sender::new(Stage::Open),
     };
@@ -81,6 +85,7 @@ pub(crate) async fn serve<P: Protocol>(
 struct Door<P> {
     protocol: P,
     tls: Option<Tls>,
+    cores: Cores,
     places: Arc<Semaphore>,
     stage: watch::Sender<Stage>,
 }
@@ -115,7 +120,7 @@ impl<P: Protocol> Door<P> {
     fn spawn(&self, stream: TcpStream, peer: IpAddr, place: OwnedSemaphorePermit) {
         let (protocol, tls, stage) =
             (self.protocol.clone(), self.tls.clone(), self.stage.subscribe());
-        tokio::spawn(async move {
+        self.cores.answer(stream, async move |stream| {
             // Answers are complete: nothing is gained by waiting for more. Fails on a dead socket.
             let _ = stream.set_nodelay(true);
             if let Some(connection) = Connection::open(stream, Peer(peer), tls, stage).await {

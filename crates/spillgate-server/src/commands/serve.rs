@@ -18,7 +18,7 @@ use crate::door::auth;
 use crate::door::envoy::{self, Grpc};
 use crate::door::http::{self, Http};
 use crate::door::resp::Resp;
-use crate::door::{self, Protocol, Tls, Token};
+use crate::door::{self, Cores, Protocol, Tls, Token};
 use crate::reload::Followed;
 
 pub(super) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
@@ -60,6 +60,7 @@ struct Doors {
     /// As they are announced.
     names: Vec<String>,
     open: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    cores: Cores,
     stop: watch::Receiver<bool>,
 }
 
@@ -69,7 +70,8 @@ impl Doors {
         app: &App,
         stop: watch::Receiver<bool>,
     ) -> Result<Doors, Failure> {
-        let mut doors = Doors { names: Vec::new(), open: Vec::new(), stop };
+        let cores = Cores::start()?;
+        let mut doors = Doors { names: Vec::new(), open: Vec::new(), cores, stop };
         let token = match &settings.data_token_file {
             Some(file) => Some(Token::read("server.data_token_file", file)?),
             None => None,
@@ -132,11 +134,11 @@ impl Doors {
     ) -> Result<(), Failure> {
         let listener = door::listen(address, flag).await?;
         self.names.push(format!("{name}{}", listener.local_addr()?));
-        let mut stop = self.stop.clone();
+        let (cores, mut stop) = (self.cores.clone(), self.stop.clone());
         self.open.push(Box::pin(async move {
             // The sender lives as long as the process.
             let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
-            door::serve(listener, protocol, tls, stopped).await;
+            door::serve(listener, protocol, tls, cores, stopped).await;
         }));
         Ok(())
     }

@@ -1,0 +1,50 @@
+//! One thread for each core, each with a runtime of its own. A connection stays where it was given:
+//! whoever reads its request answers it, and no thread is woken for what another has read.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Handle};
+
+/// Where connections are answered. Clones share the threads, which live as long as the process.
+#[derive(Clone)]
+pub(crate) struct Cores {
+    handles: Arc<[Handle]>,
+    next: Arc<AtomicUsize>,
+}
+
+impl Cores {
+    /// As many as the machine has, or may use.
+    pub(crate) fn start() -> io::Result<Cores> {
+        let count = thread::available_parallelism().map_or(1, usize::from);
+        let handles = (0..count).map(|core| start_one(&format!("door-{core}")));
+        Ok(Cores { handles: handles.collect::<Result<_, _>>()?, next: Arc::default() })
+    }
+
+    /// Has the next core in turn answer a connection.
+    pub(super) fn answer<A: Future<Output = ()> + Send>(
+        &self,
+        stream: TcpStream,
+        answer: impl FnOnce(TcpStream) -> A + Send + 'static,
+    ) {
+        // Whoever reads it must be the one who waits for it. Fails on a dead socket.
+        let Ok(stream) = stream.into_std() else { return };
+        let core = self.next.fetch_add(1, Ordering::Relaxed) % self.handles.len();
+        self.handles[core].spawn(async move {
+            if let Ok(stream) = TcpStream::from_std(stream) {
+                answer(stream).await;
+            }
+        });
+    }
+}
+
+fn start_one(name: &str) -> io::Result<Handle> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let handle = runtime.handle().clone();
+    let forever = move || runtime.block_on(std::future::pending::<()>());
+    thread::Builder::new().name(name.to_owned()).spawn(forever)?;
+    Ok(handle)
+}
