@@ -1,6 +1,7 @@
 //! Servers that are measured, and the programs that measure them.
 
 use std::error::Error;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,7 +10,6 @@ use std::time::Duration;
 
 use spillgate_testkit::{Process, RedisServer, free_port, poll};
 
-use crate::echo;
 use crate::rounds::Run;
 
 /// Something that listens until it is dropped.
@@ -27,8 +27,13 @@ enum Kept {
 impl Contender {
     /// Ours, one door of it, state in memory.
     pub fn spillgate(door: &str) -> Result<Contender, Box<dyn Error>> {
+        Contender::spillgate_with(door, &[])
+    }
+
+    /// The same, with more arguments.
+    pub fn spillgate_with(door: &str, more: &[&OsStr]) -> Result<Contender, Box<dyn Error>> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_spillgate"));
-        command.arg("serve");
+        command.arg("serve").args(more);
         for other in ["--http", "--grpc", "--resp", "--admin"] {
             command.args([other, if other == door { "127.0.0.1:0" } else { "off" }]);
         }
@@ -61,10 +66,10 @@ impl Contender {
         Ok(Some(Contender::of(process, port)))
     }
 
-    /// A JSON echo of this program's own.
-    pub fn echo() -> Result<Contender, Box<dyn Error>> {
+    /// This program as what a flag makes of it: one of the echoes.
+    pub fn program(flag: &str) -> Result<Contender, Box<dyn Error>> {
         let mut command = Command::new(std::env::current_exe()?);
-        let mut process = Process::start(command.arg(echo::FLAG).stdout(Stdio::piped()));
+        let mut process = Process::start(command.arg(flag).stdout(Stdio::piped()));
         let mut ready = String::new();
         BufReader::new(process.stdout().ok_or("no words")?).read_line(&mut ready)?;
         Ok(Contender::of(process, ready.trim().parse()?))
@@ -83,13 +88,20 @@ impl Contender {
         rate_in: impl Fn(&str) -> Option<f64>,
         calls_in: impl Fn(&str) -> Option<f64>,
     ) -> Run {
+        self.measured(|| {
+            let said = run(command).unwrap_or_else(|error| panic!("{error}"));
+            match (rate_in(&said), calls_in(&said)) {
+                (Some(figure), Some(calls)) => (figure, calls),
+                _ => panic!("{command:?}: {said}"),
+            }
+        })
+    }
+
+    /// The same of any load: calls a second, and how many there were.
+    pub fn measured(&self, load: impl FnOnce() -> (f64, f64)) -> Run {
         let before = cpu_us(self.pid);
-        let said = run(command).unwrap_or_else(|error| panic!("{error}"));
-        let cpu_us = cpu_us(self.pid) - before;
-        match (rate_in(&said), calls_in(&said)) {
-            (Some(figure), Some(calls)) => Run { figure, store_us: cpu_us / calls },
-            _ => panic!("{command:?}: {said}"),
-        }
+        let (figure, calls) = load();
+        Run { figure, store_us: (cpu_us(self.pid) - before) / calls }
     }
 }
 

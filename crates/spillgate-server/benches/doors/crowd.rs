@@ -26,9 +26,8 @@ pub fn against_a_quiet_server(effort: Effort) -> Outcome {
             Box::new(|| Run { figure: slowest_us(crowded.port), store_us: 0.0 }),
             Box::new(|| Run { figure: slowest_us(quiet.port), store_us: 0.0 }),
         ];
-        let rounds = Rounds::of(effort, &mut contenders);
-        done.store(true, Ordering::Relaxed);
-        rounds
+        let _done = Done(&done);
+        Rounds::of(effort, &mut contenders)
     });
     drop(idle);
     let row = Row {
@@ -59,6 +58,15 @@ fn send_slowly(streams: &[TcpStream], done: &AtomicBool) {
             return;
         }
         thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// However the measurement ends.
+struct Done<'d>(&'d AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -5,14 +5,15 @@ use std::process::Command;
 use crate::Outcome;
 use crate::contender::Contender;
 use crate::rounds::{Effort, Rounds, Run};
-use crate::table::{Budget, Row, Table, micros, rate};
+use crate::table::{Budget, Table};
+use crate::{echo, pair};
 
 pub fn against_yardsticks(effort: Effort) -> Outcome {
     if Command::new("wrk").arg("-v").output().is_err() {
         println!("HTTP is left out: there is no wrk on PATH (Debian: apt-get install wrk)\n");
         return Ok(Vec::new());
     }
-    let (ours, echo) = (Contender::spillgate("--http")?, Contender::echo()?);
+    let (ours, echo) = (Contender::spillgate("--http")?, Contender::program(echo::FLAG)?);
     let crab = Contender::throttlecrab("http")?;
     let throttle = Script::new("throttle", THROTTLE)?;
     let one = Script::new("one", ONE)?;
@@ -35,20 +36,7 @@ pub fn against_yardsticks(effort: Effort) -> Outcome {
     let rounds = Rounds::of(effort, &mut contenders);
     let mut rows = Vec::new();
     let mut row = |measure: &str, ours: usize, yardstick: usize, budget: Budget| {
-        rows.push(Row {
-            measure: measure.to_owned(),
-            ours: rate(rounds.figure(ours)),
-            yardstick: rate(rounds.figure(yardstick)),
-            ratio: Some(rounds.figure_ratio(ours, yardstick)),
-            budget,
-        });
-        rows.push(Row {
-            measure: "the server's CPU for each".to_owned(),
-            ours: micros(rounds.store_us(ours)),
-            yardstick: micros(rounds.store_us(yardstick)),
-            ratio: Some(rounds.store_us_ratio(ours, yardstick)),
-            budget: Budget::Nothing,
-        });
+        rows.extend(pair::rows(&rounds, measure, (ours, yardstick), budget));
     };
     row("/v1/check, against an axum JSON echo", 0, 1, Budget::AtLeast(0.95));
     row("decisions of /v1/check/batch, 100 each, against one each", 2, 0, Budget::AtLeast(8.0));

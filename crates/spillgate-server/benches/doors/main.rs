@@ -18,9 +18,11 @@ use std::process::ExitCode;
 mod contender;
 mod crowd;
 mod echo;
+mod grpc;
 mod http;
 #[path = "../../../spillgate/benches/speed/machine.rs"]
 mod machine;
+mod pair;
 mod resp;
 #[path = "../../../spillgate/benches/speed/rounds.rs"]
 mod rounds;
@@ -35,8 +37,10 @@ type Outcome = Result<Vec<Table>, Box<dyn Error>>;
 fn main() -> ExitCode {
     let arguments: Vec<String> =
         std::env::args().skip(1).filter(|word| word != "--bench").collect();
-    if arguments == [echo::FLAG] {
-        return echo::serve();
+    match arguments.as_slice() {
+        [flag] if flag == echo::FLAG => return echo::serve(),
+        [flag] if flag == grpc::FLAG => return grpc::serve(),
+        _ => {}
     }
     let effort = match arguments.as_slice() {
         [] => Effort::FULL,
@@ -47,8 +51,12 @@ fn main() -> ExitCode {
         }
     };
     println!("{}\n", machine::description());
-    let sections =
-        [resp::against_yardsticks, crowd::against_a_quiet_server, http::against_yardsticks];
+    let sections = [
+        resp::against_yardsticks,
+        crowd::against_a_quiet_server,
+        http::against_yardsticks,
+        grpc::against_a_yardstick,
+    ];
     for section in sections {
         match section(effort) {
             Ok(tables) => tables.iter().for_each(|table| println!("{table}")),

@@ -7,8 +7,9 @@ use std::process::Command;
 
 use crate::Outcome;
 use crate::contender::Contender;
+use crate::pair;
 use crate::rounds::{Effort, Rounds, Run};
-use crate::table::{Budget, Row, Table, micros, rate};
+use crate::table::{Budget, Table};
 
 pub fn against_yardsticks(effort: Effort) -> Outcome {
     let (ours, redis) = (Contender::spillgate("--resp")?, Contender::redis());
@@ -33,20 +34,8 @@ pub fn against_yardsticks(effort: Effort) -> Outcome {
         }
         let rounds = Rounds::of(effort, &mut contenders);
         let mut row = |measure: &str, ours: usize, yardstick: usize, budget: Budget| {
-            rows.push(Row {
-                measure: format!("{measure}, {name}"),
-                ours: rate(rounds.figure(ours)),
-                yardstick: rate(rounds.figure(yardstick)),
-                ratio: Some(rounds.figure_ratio(ours, yardstick)),
-                budget,
-            });
-            rows.push(Row {
-                measure: "the server's CPU for each".to_owned(),
-                ours: micros(rounds.store_us(ours)),
-                yardstick: micros(rounds.store_us(yardstick)),
-                ratio: Some(rounds.store_us_ratio(ours, yardstick)),
-                budget: Budget::Nothing,
-            });
+            let measure = format!("{measure}, {name}");
+            rows.extend(pair::rows(&rounds, &measure, (ours, yardstick), budget));
         };
         row("CL.THROTTLE, against Redis's INCR", 0, 1, of_redis);
         row("SG.CHECK without rules, against INCR", 2, 1, Budget::Nothing);
