@@ -1,6 +1,7 @@
 //! What an operator sets while the limiter runs, on both engines; [`shared`]: by a fleet.
 
 mod shared;
+mod topologies;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -14,11 +14,14 @@ mod clocks;
 mod cluster;
 mod empty_again;
 mod lines;
+mod minority;
+mod night;
 mod outage;
 mod refusals;
 mod sentinel;
 mod state_loss;
 mod table;
+mod two_hundred;
 
 /// A limiter on a store that something happens to.
 pub(crate) struct Patient {

@@ -1,9 +1,13 @@
 //! A store that is gone: what each process does alone, and how it says so.
 
-use spillgate::{Limiter, Policy, Request, Source, Verdict};
-use spillgate_testkit::RedisServer;
+use std::time::Duration;
+
+use spillgate::internals::time::Clock;
+use spillgate::{Limit, LimitSpec, Limiter, Policy, Request, Source, Verdict};
+use spillgate_testkit::{Fault, FaultProxy, RedisServer};
 
 use super::{ALL, CEILING, Patient, SHARE, counted_by, limit};
+use crate::support::world::TODAY_US;
 
 /// ACCIDENTS 43, A11. Every process enforced the whole limit by itself: ten admitted ten times it.
 #[test]
@@ -93,4 +97,51 @@ fn an_outage_in_the_middle_costs_one_share_at_most() {
     let all = before + alone + after;
     assert!((ALL..=ALL + SHARE).contains(&all), "{before} + {alone} + {after}");
     assert_eq!(counted_by(&server, "me", &limit()), ALL);
+}
+
+/// A day and a night without the store, in virtual time: what was admitted alone has drained but for
+/// the last of it, and that alone is charged.
+#[test]
+fn an_outage_of_a_day_is_paid_back_by_what_still_occupies_and_no_more() {
+    let mut server = RedisServer::start();
+    server.kill();
+    let clock = Clock::given(TODAY_US);
+    let patient = Patient::built(Limiter::builder().redis(server.url()).clock(clock.clone()));
+    let bucket = Limit::per(ALL, Duration::from_secs(3_600));
+    let mut alone = 0;
+    for minute in 0..24 * 60 {
+        clock.set(TODAY_US + minute * 60_000_000);
+        alone += patient.admitted(2, "me", &bucket);
+    }
+    // A bucket's share and what drained of it in a day; denying all would be no answer.
+    let most = SHARE + 24 * SHARE;
+    println!("{alone} admitted alone in a day, {most} are allowed");
+    assert!((24 * SHARE - 1..=most).contains(&alone), "{alone}");
+    server.restart();
+    patient.heals();
+    assert!(patient.check("me", &bucket).allowed());
+    let counted = counted_by(&server, "me", &bucket);
+    println!("{counted} counted by the store then");
+    assert!((2..=SHARE + 1).contains(&counted), "{counted}");
+}
+
+/// ACCIDENTS 46. What was admitted in one window, during a partition longer than that, was charged to
+/// the next.
+#[test]
+fn charges_of_a_window_that_ended_during_the_partition_do_not_land_in_the_next() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::before(server.port());
+    proxy.set(Fault::BlackHole);
+    let clock = Clock::given(TODAY_US);
+    let patient = Patient::built(Limiter::builder().redis(proxy.url()).clock(clock.clone()));
+    let spec = LimitSpec::new(format!("{ALL}/hour")).algorithm("fixed-window");
+    let window = spec.build().unwrap();
+    patient.falls_back();
+    assert_eq!(patient.admitted(2 * SHARE as usize, "me", &window), SHARE);
+    clock.set(TODAY_US + 2 * 3_600_000_000);
+    assert_eq!(patient.admitted(3, "me", &window), 3);
+    proxy.set(Fault::None);
+    patient.heals();
+    assert!(patient.check("me", &window).allowed());
+    assert_eq!(counted_by(&server, "me", &window), 4, "three alone in this window, and one since");
 }

@@ -1,0 +1,50 @@
+//! A primary that the others cannot see any more, and that counts on.
+
+use spillgate::Limiter;
+use spillgate_testkit::{Fault, FaultProxy, RedisServer, eventually};
+
+use super::{ALL, CEILING, Patient, SHARE, limit};
+
+/// F21. The network parts a primary from its replica, which takes its place: for those who still reach
+/// the old one both count, and that is the price, a second bound; unless it wants its replicas.
+#[test]
+fn a_primary_on_the_minority_side_costs_a_second_bound_until_it_misses_its_replicas() {
+    let primary = RedisServer::start();
+    let between = FaultProxy::before(primary.port());
+    let replica = RedisServer::start_with(
+        &RedisServer::versions()[0].path,
+        &[
+            "--replicaof",
+            "127.0.0.1",
+            &between.port().to_string(),
+            "--repl-diskless-sync-delay",
+            "0",
+        ],
+    );
+    let on = |server: &RedisServer| {
+        let patient = Patient::built(Limiter::builder().redis(server.url()).timeout(CEILING));
+        patient.heals();
+        patient
+    };
+    let minority = on(&primary);
+    let before = minority.admitted(ALL as usize / 2, "me", &limit());
+    let offset = |server: &RedisServer| server.info("replication", "master_repl_offset");
+    eventually(|| offset(&replica) == offset(&primary));
+
+    between.set(Fault::BlackHole);
+    replica.become_a_primary();
+    let majority = on(&replica);
+    let here = minority.admitted(ALL as usize, "me", &limit());
+    let there = majority.admitted(ALL as usize, "me", &limit());
+    println!(
+        "{before} before, {here} and {there} on the two sides: {} over",
+        before + here + there - ALL
+    );
+    assert_eq!((before, here, there), (ALL / 2, ALL / 2, ALL / 2));
+
+    primary.demand_replicas(1);
+    primary.set("min-replicas-max-lag", "1");
+    minority.falls_back();
+    assert!(minority.admitted(2 * SHARE as usize, "another", &limit()) <= SHARE);
+    assert_eq!(majority.admitted(2 * ALL as usize, "another", &limit()), ALL);
+}

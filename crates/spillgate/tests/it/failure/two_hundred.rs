@@ -1,0 +1,244 @@
+//! Two hundred callers in a fleet of four, while the store is out of reach: how long they wait, and
+//! how many are admitted, beside the same without a fault.
+
+use std::time::Duration;
+
+use spillgate::internals::time::monotonic_us;
+use spillgate::{Limit, Limiter, Source};
+use spillgate_testkit::{Fault, FaultProxy, RedisServer, poll};
+use tokio::runtime::Runtime;
+
+use super::{CEILING, HEALING, evidence};
+use crate::support::storm;
+
+/// What happens to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outage {
+    BlackHoled,
+    Killed,
+    Paused,
+    RestartedEmpty,
+}
+
+#[test]
+fn two_hundred_callers_of_a_black_holed_store_wait_for_nobody_and_keep_to_the_bound() {
+    tell(Outage::BlackHoled);
+}
+
+#[test]
+fn two_hundred_callers_of_a_killed_store_wait_for_nobody_and_keep_to_the_bound() {
+    tell(Outage::Killed);
+}
+
+#[test]
+fn two_hundred_callers_of_a_paused_store_wait_for_nobody_and_keep_to_the_bound() {
+    tell(Outage::Paused);
+}
+
+#[test]
+fn two_hundred_callers_of_a_store_restarted_empty_wait_for_nobody_and_keep_to_the_bound() {
+    tell(Outage::RestartedEmpty);
+}
+
+fn tell(outage: Outage) {
+    let mut server = RedisServer::start();
+    let proxy = FaultProxy::before(server.port());
+    let fleet = Fleet::on(&proxy);
+    fleet.heals();
+    fleet.exhaust("exhausted", limit());
+
+    let control = fleet.offer();
+    match outage {
+        Outage::BlackHoled => proxy.set(Fault::BlackHole),
+        Outage::Killed => server.kill(),
+        Outage::Paused => server.pause(),
+        Outage::RestartedEmpty => server.restart(),
+    }
+    let under = fleet.offer();
+    match outage {
+        Outage::BlackHoled => proxy.set(Fault::None),
+        Outage::Killed => server.restart(),
+        Outage::Paused => server.resume(),
+        Outage::RestartedEmpty => {}
+    }
+    let after = fleet.offer();
+    fleet.heals();
+    let rest = fleet.exhaust("fresh", 0);
+
+    // Each process may admit its share alone, once; and a store that forgot, one allowance more.
+    let (limit, shares) = (limit(), limit());
+    let forgot = matches!(outage, Outage::Killed | Outage::RestartedEmpty);
+    let price = shares + if forgot { limit } else { 0 };
+    let admitted = control.fresh + under.fresh + after.fresh + rest;
+    println!(
+        "{:<14} {:>7} {:>9} {:>9} {:>9} {:>9}",
+        format!("{outage:?}"),
+        "checks",
+        "p50 us",
+        "p99 us",
+        "p99.9 us",
+        "longest"
+    );
+    for (name, seen) in [("no fault", &control), ("under it", &under), ("after it", &after)] {
+        println!(
+            "{name:<14} {:>7} {:>9} {:>9} {:>9} {:>9}",
+            seen.taken_us.len(),
+            seen.at(500),
+            seen.at(990),
+            seen.at(999),
+            seen.at(1_000)
+        );
+    }
+    println!(
+        "admitted {admitted}, allowed {limit} + {price}; of the exhausted {} under it, {} after it",
+        under.exhausted, after.exhausted
+    );
+    // What is in doubt counts as charged; denying all would be no answer.
+    assert!(admitted >= limit / 2, "{admitted} of {limit}");
+    assert!(admitted <= limit + price, "{admitted} of {limit} + {price}");
+    let once_more = if forgot { limit + shares } else { 0 };
+    if outage == Outage::RestartedEmpty {
+        assert!(under.exhausted + after.exhausted <= once_more);
+    } else {
+        assert_eq!(under.exhausted, 0, "who is exhausted stays exhausted");
+        assert!(after.exhausted <= once_more, "{} of the exhausted", after.exhausted);
+    }
+    if evidence() {
+        let bound_us = (TIMEOUT + Duration::from_millis(5)).as_micros() as u64 + control.at(999);
+        assert!(
+            under.at(999) <= bound_us,
+            "p99.9 is {} us, and {bound_us} the bound",
+            under.at(999)
+        );
+    }
+}
+
+struct Fleet {
+    limiters: Vec<Limiter>,
+    runtime: Runtime,
+}
+
+/// What the callers saw in one phase.
+#[derive(Default)]
+struct Seen {
+    taken_us: Vec<u64>,
+    fresh: u64,
+    exhausted: u64,
+}
+
+impl Fleet {
+    fn on(proxy: &FaultProxy) -> Fleet {
+        let runtime = storm::threads();
+        let limiters = (0..PROCESSES).map(|_| {
+            let builder = Limiter::builder().redis(proxy.url()).timeout(TIMEOUT);
+            runtime.block_on(builder.expected_nodes(PROCESSES as u32).build()).unwrap()
+        });
+        Fleet { limiters: limiters.collect(), runtime }
+    }
+
+    /// Until every process is answered by the store.
+    fn heals(&self) {
+        let wide = Limit::per_second(1_000_000);
+        for limiter in &self.limiters {
+            let healed = poll(HEALING, || {
+                let check = limiter.check_limit("bystander", &wide, 1);
+                (self.runtime.block_on(check).source() == Source::Store).then_some(())
+            });
+            assert!(healed.is_some(), "{:?}", limiter.shards());
+        }
+    }
+
+    /// What is left, at least so much, is admitted at once; then every process is refused by the
+    /// store. Answers how much it was.
+    fn exhaust(&self, key: &str, at_least: u64) -> u64 {
+        let limit = of(limit());
+        // A busy machine may let one call of the store be late.
+        let ask = |limiter: &Limiter, cost| {
+            let asked = poll(HEALING, || {
+                let decision = self.runtime.block_on(limiter.check_limit(key, &limit, cost));
+                (decision.source() == Source::Store).then_some(decision)
+            });
+            asked.expect("the store answers")
+        };
+        let left = || ask(&self.limiters[0], 0).remaining().unwrap();
+        let first = left();
+        assert!(first >= at_least);
+        while left() > 0 {
+            ask(&self.limiters[0], left().max(1));
+        }
+        assert!(self.limiters.iter().all(|limiter| !ask(limiter, 1).allowed()));
+        first
+    }
+
+    /// All callers, for a while, each some hundred times a second.
+    fn offer(&self) -> Seen {
+        let until_us = monotonic_us() + 1_000 * phase_ms();
+        let callers: Vec<_> = (0..CALLERS)
+            .map(|caller| {
+                self.runtime.spawn(call(
+                    self.limiters[caller % PROCESSES].clone(),
+                    caller,
+                    until_us,
+                ))
+            })
+            .collect();
+        let mut all = Seen::default();
+        for caller in callers {
+            let seen = self.runtime.block_on(caller).unwrap();
+            all.taken_us.extend(seen.taken_us);
+            all.fresh += seen.fresh;
+            all.exhausted += seen.exhausted;
+        }
+        all.taken_us.sort_unstable();
+        all
+    }
+}
+
+async fn call(limiter: Limiter, caller: usize, until_us: u64) -> Seen {
+    let (mut seen, limit) = (Seen::default(), of(limit()));
+    let own = format!("caller {caller}");
+    while monotonic_us() < until_us {
+        for key in ["fresh", "exhausted", &own] {
+            let start_us = monotonic_us();
+            let check = limiter.check_limit(key, &limit, 1);
+            let decision = tokio::time::timeout(CEILING, check).await.expect("a verdict");
+            seen.taken_us.push(monotonic_us() - start_us);
+            let admitted = u64::from(decision.allowed());
+            match key {
+                "fresh" => seen.fresh += admitted,
+                "exhausted" => seen.exhausted += admitted,
+                _ => {}
+            }
+            // So that the machine is not what is measured.
+            tokio::time::sleep(Duration::from_millis(PACE_MS)).await;
+        }
+    }
+    seen
+}
+
+impl Seen {
+    fn at(&self, thousandths: usize) -> u64 {
+        self.taken_us[(self.taken_us.len() * thousandths / 1_000).min(self.taken_us.len() - 1)]
+    }
+}
+
+/// Twice what is offered in a phase, so that there is still something to admit under the fault.
+fn limit() -> u64 {
+    2 * CALLERS as u64 * phase_ms() / (3 * PACE_MS)
+}
+
+/// Nothing refills meanwhile.
+fn of(count: u64) -> Limit {
+    Limit::per(count, Duration::from_secs(366 * 86_400))
+}
+
+fn phase_ms() -> u64 {
+    if evidence() { 10_000 } else { 600 }
+}
+
+/// The default.
+const TIMEOUT: Duration = Duration::from_millis(25);
+const PROCESSES: usize = 4;
+const CALLERS: usize = 200;
+/// Between two checks of a caller.
+const PACE_MS: u64 = 25;
