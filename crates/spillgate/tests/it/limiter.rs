@@ -5,16 +5,22 @@ use std::time::{Duration, Instant};
 use spillgate::{Cost, Limit, Limiter, LimiterBuilder, Policy, Question, Request, Source, Verdict};
 use spillgate_testkit::{RedisServer, free_port};
 
+use crate::support::given::Given;
 use crate::support::world::ring_of;
 
-/// Runs a body on a limiter in memory, on one in Redis, and on one on a ring of three.
+/// Runs a body on a limiter in memory, on one in Redis, and on one on a ring of three, or on the store
+/// that the environment names.
 pub(crate) fn on_each<F: Future<Output = ()>>(policy: &str, body: impl Fn(Limiter) -> F) {
     let server = RedisServer::start();
     let nodes: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let patient = || Limiter::builder().timeout(Duration::from_secs(10));
-        for builder in [patient(), patient().redis(server.url()), patient().ring(ring_of(&nodes))] {
+        let spread = match Given::emptied() {
+            None => patient().ring(ring_of(&nodes)),
+            Some(given) => given.under(patient()),
+        };
+        for builder in [patient(), patient().redis(server.url()), spread] {
             let limiter = with(builder, policy).build().await.unwrap();
             body(limiter).await;
         }

@@ -12,6 +12,7 @@ mod acl;
 mod allocations;
 mod batches;
 mod coarse_clock;
+mod conformance;
 mod control;
 mod differential;
 mod failure;

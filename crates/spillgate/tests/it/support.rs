@@ -1,5 +1,6 @@
 //! What the suites share: the vocabulary of operations, and everything that can be asked.
 
+pub(crate) mod given;
 pub mod random;
 pub mod script;
 pub mod storm;

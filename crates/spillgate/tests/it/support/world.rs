@@ -18,6 +18,7 @@ use spillgate_testkit::{Cluster, RedisServer, Reply};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
+use super::given::Given;
 use super::storm;
 use super::target::numbers;
 
@@ -37,9 +38,18 @@ pub(crate) struct World {
 pub(crate) type Costs<'a> = (u128, &'a NamedLimit, u64);
 
 impl World {
-    /// One in memory, one on a Redis of its own, one on a ring of three; it is `TODAY_US` in all.
+    /// One in memory, one on a Redis of its own, one on a ring of three, or on the store that the
+    /// environment names; it is `TODAY_US` in all.
     pub(crate) fn each() -> [World; 3] {
-        [World::in_memory(KEYS_MAX), World::on_redis(RedisServer::start()), World::on_ring()]
+        let spread = Given::emptied().map_or_else(World::on_ring, |given| World::on_given(&given));
+        [World::in_memory(KEYS_MAX), World::on_redis(RedisServer::start()), spread]
+    }
+
+    fn on_given(given: &Given) -> World {
+        let (clock, runtime) = (Clock::given(TODAY_US), runtime());
+        let redis = runtime.block_on(open(&given.store()));
+        let engine = Engine::Redis(redis.with_clock(clock.clone()));
+        World::new("on the given store", engine, clock, runtime)
     }
 
     pub(crate) fn in_memory(keys_max: usize) -> World {

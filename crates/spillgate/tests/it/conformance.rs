@@ -1,0 +1,75 @@
+//! One suite on every topology: the bodies that run in memory, on one server and on a ring in any
+//! case run again, in a process of their own, on whatever else there is.
+
+use std::process::Command;
+
+use spillgate_testkit::{Cluster, RedisServer, Sentinels};
+
+use crate::failure::evidence;
+use crate::support::given::Given;
+
+#[test]
+fn the_suite_passes_on_a_cluster_of_three() {
+    let cluster = Cluster::start(3, 0);
+    let suites = if evidence() { &SUITES[..] } else { &SUITES[..2] };
+    passes(suites, "cluster", &cluster.urls(), &ports(cluster.nodes()));
+}
+
+/// The rest of what there is, where SPILLGATE_EVIDENCE asks for proof.
+#[test]
+fn the_suite_passes_on_every_topology_and_version_at_hand() {
+    if !evidence() {
+        return println!("left to ./evidence faults");
+    }
+    let watched = Sentinels::start(2, 3);
+    let primary = &watched.servers()[watched.primary()];
+    passes(&SUITES, "sentinel", &watched.urls(), &[primary.port()]);
+    let cluster = Cluster::start(3, 1);
+    let primaries = cluster.nodes().iter().filter(|node| is_primary(node));
+    let primaries: Vec<u16> = primaries.map(RedisServer::port).collect();
+    passes(&SUITES, "cluster", &cluster.urls(), &primaries);
+    let nodes: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+    let urls: Vec<String> = nodes.iter().map(RedisServer::url).collect();
+    passes(&SUITES, "ring", &urls, &ports(&nodes));
+    for version in RedisServer::versions() {
+        let server = RedisServer::start_with(&version.path, &[]);
+        println!("{}", version.name);
+        passes(&SUITES, "one", &[server.url()], &[server.port()]);
+        let rules = spillgate::acl_rules();
+        let rules: Vec<&str> = rules.split(' ').collect();
+        let url = server.url_of_user("spillgate", "secret", &rules);
+        println!("{}, by the user that doctor --acl prints", version.name);
+        passes(&SUITES, "one", &[url], &[server.port()]);
+    }
+}
+
+fn is_primary(server: &RedisServer) -> bool {
+    server.info("replication", "role") == "master"
+}
+
+fn ports(servers: &[RedisServer]) -> Vec<u16> {
+    servers.iter().map(RedisServer::port).collect()
+}
+
+#[track_caller]
+fn passes(suites: &[&str], kind: &str, urls: &[String], primaries: &[u16]) {
+    let (variable, told) = Given::told(kind, urls, primaries);
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(suites).args(["--test-threads", "1"]).env(variable, told);
+    // The suite at its usual length.
+    let output = command.env_remove("SPILLGATE_EVIDENCE").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let passed = said.lines().filter(|line| line.ends_with("... ok")).count();
+    println!("{kind:<10} {} servers: {passed} tests passed", primaries.len());
+    assert!(passed > 8 * suites.len(), "only {passed} tests ran: {said}");
+}
+
+/// The first two take seconds, and are what the gate has time for.
+const SUITES: [&str; 5] = [
+    "accidents::admission::",
+    "limiter::",
+    "accidents::arithmetic::",
+    "accidents::articles::",
+    "accidents::keys::",
+];
