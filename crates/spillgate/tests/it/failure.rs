@@ -12,6 +12,7 @@ use crate::support::world::keys;
 
 mod clocks;
 mod cluster;
+mod elections;
 mod empty_again;
 mod lines;
 mod minority;

@@ -164,7 +164,7 @@ fn a_dead_shard_degrades_its_own_subjects_only() {
 }
 
 /// Where the one subject is that has been charged and is no bystander.
-fn slot_of_mine(cluster: &Cluster) -> (u16, Node) {
+pub(super) fn slot_of_mine(cluster: &Cluster) -> (u16, Node) {
     let mut found = None;
     for (place, node) in cluster.nodes().iter().enumerate() {
         if node.info("replication", "role") != "master" {
