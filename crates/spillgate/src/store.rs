@@ -35,6 +35,8 @@ pub struct StoreOptions {
     pub tls: Option<Tls>,
     /// Whether decisions go by our own clock, set by the store's.
     pub client_clock: bool,
+    /// Whether decisions that arrive while others are under way leave together.
+    pub group_commit: bool,
     /// What a server that has lost what it held is taken to have held.
     pub on_state_loss: OnStateLoss,
 }
@@ -118,7 +120,14 @@ impl StoreOptions {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let connections = (cores / 2).clamp(1, CONNECTIONS_BY_ITSELF);
         let on_state_loss = OnStateLoss::Normal;
-        StoreOptions { timeout, connections, tls: None, client_clock: false, on_state_loss }
+        StoreOptions {
+            timeout,
+            connections,
+            tls: None,
+            client_clock: false,
+            on_state_loss,
+            group_commit: true,
+        }
     }
 }
 

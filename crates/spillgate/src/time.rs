@@ -96,7 +96,7 @@ pub fn monotonic_us() -> u64 {
 
 /// Until when an answer is of use to whoever asked.
 #[cfg(feature = "redis")]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(tokio::time::Instant);
 
 #[cfg(feature = "redis")]

@@ -19,6 +19,7 @@ use crate::subject::SubjectKey;
 use crate::time::{Clock, Deadline};
 
 mod address;
+mod batch;
 mod breaker;
 mod cluster;
 pub mod control;
@@ -55,16 +56,22 @@ use topology::{Place, Route, Topology};
 #[derive(Clone, Debug)]
 pub struct Redis {
     topology: Arc<Topology>,
-    nonces: Arc<Nonces>,
-    clock: StoreClock,
+    caller: Arc<Caller>,
     timeout: Duration,
     /// Who we are among the processes of the fleet, by a number that nobody else draws.
     node: u64,
+}
+
+/// What all calls of this process go by, whoever waits for them.
+#[derive(Debug)]
+struct Caller {
+    clock: StoreClock,
+    nonces: Nonces,
     terms: Terms,
 }
 
 /// Whose clock decides.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 enum StoreClock {
     /// The store's own, read once by each script.
     #[default]
@@ -78,11 +85,9 @@ enum StoreClock {
 /// What a call to a shard goes by.
 #[derive(Clone, Copy, Debug)]
 struct Asked<'a> {
-    clock: &'a StoreClock,
-    nonces: &'a Nonces,
+    caller: &'a Arc<Caller>,
     deadline: Deadline,
     manner: Manner,
-    terms: Terms,
 }
 
 /// One primary, and how to name keys that live there.
@@ -109,13 +114,13 @@ impl Redis {
     pub async fn open(store: &Store, options: &StoreOptions) -> Result<Redis, BuildError> {
         let topology = Topology::new(store, options)?;
         topology.warm_up().await;
+        let terms = Terms { on_state_loss: options.on_state_loss, ring: rings(store) };
+        let clock = if options.client_clock { StoreClock::Client } else { StoreClock::Store };
         let redis = Redis {
             topology: Arc::new(topology),
-            nonces: Arc::new(Nonces(AtomicU64::new(jitter::random()))),
-            clock: if options.client_clock { StoreClock::Client } else { StoreClock::Store },
+            caller: Arc::new(Caller::new(clock, terms)),
             timeout: options.timeout,
             node: jitter::random(),
-            terms: Terms { on_state_loss: options.on_state_loss, ring: rings(store) },
         };
         redis.sample_clocks().await;
         Ok(redis)
@@ -123,7 +128,8 @@ impl Redis {
 
     /// The same engine, deciding by a clock of the caller's.
     pub fn with_clock(self, clock: Clock) -> Redis {
-        Redis { clock: StoreClock::Given(clock), ..self }
+        let caller = Caller::new(StoreClock::Given(clock), self.caller.terms);
+        Redis { caller: Arc::new(caller), ..self }
     }
 
     /// The same engine for a caller who waits no longer than this.
@@ -237,7 +243,7 @@ impl Redis {
 
     /// Looks at every shard's clock, where scripts may not.
     pub(crate) async fn sample_clocks(&self) {
-        if matches!(self.clock, StoreClock::Client) {
+        if matches!(self.caller.clock, StoreClock::Client) {
             let shards = self.topology.shards();
             let deadline = Deadline::after(CLOCK_SAMPLE);
             join_all(shards.iter().map(|(_, shard)| shard.sample_clock(deadline))).await;
@@ -372,8 +378,13 @@ impl Redis {
     }
 
     fn asked(&self, route: &Route, deadline: Deadline) -> Asked<'_> {
-        let (clock, nonces, terms) = (&self.clock, &self.nonces, self.terms);
-        Asked { clock, nonces, deadline, manner: route.manner, terms }
+        Asked { caller: &self.caller, deadline, manner: route.manner }
+    }
+}
+
+impl Caller {
+    fn new(clock: StoreClock, terms: Terms) -> Caller {
+        Caller { clock, nonces: Nonces(AtomicU64::new(jitter::random())), terms }
     }
 }
 

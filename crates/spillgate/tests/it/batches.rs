@@ -31,7 +31,7 @@ fn decisions_of_one_call_are_told_the_same_in_memory_and_on_redis() {
 
 /// Each rule with the limits that its subjects meet together; periods so long that the store, which
 /// forgets by its own clock, forgets nothing during the test.
-fn rules() -> Vec<Vec<NamedLimit>> {
+pub(crate) fn rules() -> Vec<Vec<NamedLimit>> {
     [
         &["10/minute"][..],
         &["10/minute", "30/hour", "7/30s"],
@@ -52,7 +52,7 @@ fn named(text: &str, place: usize) -> NamedLimit {
     NamedLimit::new(spec.build().unwrap(), place)
 }
 
-fn asks<'l>(rules: &'l [Vec<NamedLimit>], random: &mut Random) -> Vec<Ask<'l>> {
+pub(crate) fn asks<'l>(rules: &'l [Vec<NamedLimit>], random: &mut Random) -> Vec<Ask<'l>> {
     (0..=random.below(6)).map(|_| ask(rules, random)).collect()
 }
 
@@ -92,7 +92,7 @@ fn ask<'l>(rules: &'l [Vec<NamedLimit>], random: &mut Random) -> Ask<'l> {
 }
 
 /// They are named by whoever gave them.
-fn forget_receipts(told: &mut Told) {
+pub(crate) fn forget_receipts(told: &mut Told) {
     told.tiers.iter_mut().for_each(|tier| tier.charge = None);
 }
 

@@ -17,6 +17,7 @@ mod control;
 mod differential;
 mod failure;
 mod fleet;
+mod group_commit;
 mod http;
 mod limiter;
 mod log_budget;

@@ -51,8 +51,8 @@ if ARGV[2] and values[#KEYS] ~= ARGV[2] then
 end
 -- A clock that stepped back counts the loss from now on.
 local lost_us = math.min(tonumber(ARGV[3] or 0), now)
--- What the call changed without a cell: the us until a value is irrelevant, by key.
-local fresh = {}
+-- What the call changed without a cell: the us until a value is irrelevant, by key; and the keys.
+local fresh, changes, changed = {}, {}, 0
 local out, o = { now }, 2
 
 -- Between the time until irrelevant and that and max(1 s, 10 %).
@@ -61,13 +61,37 @@ local function life_ms(longest_us)
     return ceil(until_ms + max(500, until_ms / 20))
 end
 
+-- Kept so long: in steps, for a number takes the server longer to write out than to be found among those
+-- that this call has used.
+local lives = {}
 local function keep(key, longest_us)
-    redis.call('SET', KEYS[key], values[key], 'PX', life_ms(longest_us))
+    local step_us = 500000
+    if longest_us > 16000000 then
+        local _, bits = math.frexp(longest_us)
+        step_us = math.ldexp(1, bits - 6)
+    end
+    local life_us = longest_us + step_us / 2
+    life_us = life_us - life_us % step_us + step_us
+    local text = lives[life_us]
+    if not text then
+        text = string.format('%.0f', ceil(life_us / 1000))
+        lives[life_us] = text
+    end
+    redis.call('SET', KEYS[key], values[key], 'PX', text)
+end
+
+-- @lone_buckets@
+
+if at > size then
+    for i = 1, changed do
+        local key = changes[i]
+        keep(key, fresh[key])
+    end
+    return out
 end
 
 -- @steady@
 
-local at, size = program[3], #program
 while at <= size and steady(at) do
     at = at + 3 + 4 * program[at + 1]
 end

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tokio_rustls::TlsConnector;
 
 use super::address::{Address, At, Host};
+use super::batch::Batches;
 use super::failure::{Failure, NotHere};
 use super::jitter::{jittered, random};
 use super::link::Manner;
@@ -269,7 +270,7 @@ impl Nodes {
     fn shard(&self, address: Address, connections: usize) -> Arc<Shard> {
         let name = address.at.to_string();
         let server = Server::At { address, tls: self.tls.clone() };
-        Arc::new(Shard::new(name, server, connections))
+        Arc::new(Shard::new(name, server, connections, Batches::none()))
     }
 }
 

@@ -82,6 +82,11 @@ impl Failure {
         }
     }
 
+    /// An answer that is none to what was asked.
+    pub(super) fn bug(error: StoreError) -> Failure {
+        Failure::Bug(error.to_string())
+    }
+
     /// What it is counted as.
     pub(super) fn class(&self) -> ErrorClass {
         match self {

@@ -46,17 +46,17 @@ impl Redis {
         let answer = shard.command(&self.command(shard, tag, &key), deadline).await?;
         let (guard, live) = told(answer, key)
             .ok_or_else(|| Failure::Bug(format!("{} answered no guard", shard.name())))?;
-        shard.guard.note(guard, self.terms);
+        shard.guard.note(guard, self.caller.terms);
         Ok(live)
     }
 
     fn command(&self, shard: &Shard, tag: &str, guard: &str) -> Cmd {
-        let now_us = match self.clock {
+        let now_us = match self.caller.clock {
             StoreClock::Client => Clock::System.now_us(),
             StoreClock::Store | StoreClock::Given(_) => 0,
         };
-        let own = self.terms.ring.map_or(Seal::NONE, |ring| ring.own);
-        let previous = self.terms.ring.and_then(|ring| ring.previous).unwrap_or(Seal::NONE);
+        let own = self.caller.terms.ring.map_or(Seal::NONE, |ring| ring.own);
+        let previous = self.caller.terms.ring.and_then(|ring| ring.previous).unwrap_or(Seal::NONE);
         let mut beat = ::redis::cmd("EVAL");
         beat.arg(SCRIPT)
             .arg(2)

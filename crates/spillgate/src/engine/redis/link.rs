@@ -178,6 +178,11 @@ impl Link {
         shared.ask(&open, &with_text, manner, deadline).await
     }
 
+    /// Takes note of a call that did not get as far as this: nobody answered those before it.
+    pub(super) fn note_silence(&self) {
+        self.note(false);
+    }
+
     /// Keeps count. One failure too many, and the server is left alone.
     fn note(&self, went_well: bool) {
         let shared = &self.shared;

@@ -10,7 +10,7 @@ use ::redis::{Cmd, Value};
 use futures_util::future::join_all;
 
 use super::failure::Failure;
-use super::program::{Call, Header, Reply};
+use super::program::{Call, FIRST, Header, Reply};
 use super::script::{self, Script};
 use super::shard::Shard;
 use super::wire::Wire;
@@ -171,7 +171,7 @@ impl Examination {
         let command = call.command(how, script, &call.encoded());
         let answer =
             self.ask(&command).await.map_err(|failure| StoreError::from(failure).to_string());
-        let told = Reply::of(answer?)?.told(&asks).map_err(|error| error.to_string())?;
+        let told = Reply::of(answer?)?.told(FIRST, &asks).map_err(|error| error.to_string())?;
         let one = told.into_iter().next().ok_or("no answer")?;
         one.map_err(|error| error.to_string())
     }

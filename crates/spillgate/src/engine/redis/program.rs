@@ -1,17 +1,17 @@
 //! What `check.lua` is told, and what it answers. The layout is documented at the head of that file.
 
-use ::redis::{Cmd, Value};
-use smallvec::SmallVec;
+use ::redis::Cmd;
 
 use super::guard::Expected;
 use super::{keys, script};
-use crate::algorithm::{
-    Charge, GiveBack, Intent, Numbers, Reading, concurrency, fixed_window, sliding_log,
-    sliding_window, token_bucket,
-};
-use crate::engine::{Ask, AskTier, Change, StoreError, Told, ToldTier};
-use crate::limit::{Algorithm, NamedLimit, RecordName};
+use crate::algorithm::{Charge, GiveBack, Intent, Numbers};
+use crate::engine::{Ask, AskTier, Change};
+use crate::limit::{NamedLimit, RecordName};
 use crate::subject::SubjectKey;
+
+mod reply;
+
+pub(super) use reply::{FIRST, Reply, width};
 
 /// What goes before the limits of every call.
 #[derive(Clone, Copy, Debug)]
@@ -38,10 +38,6 @@ pub(super) struct Call<'a> {
     guard: Option<Expected>,
 }
 
-/// The integers that came back.
-#[derive(Debug)]
-pub(super) struct Reply(Vec<i64>);
-
 impl<'a> Call<'a> {
     pub(super) fn new(header: Header) -> Call<'a> {
         Call {
@@ -59,6 +55,13 @@ impl<'a> Call<'a> {
     /// The same call, to be executed only where the shard's guard is the expected one.
     pub(super) fn guarded(self, guard: Option<Expected>) -> Call<'a> {
         Call { guard, ..self }
+    }
+
+    /// The call that decides each of `asks`, in order.
+    pub(super) fn of(header: Header, asks: &[Ask<'a>]) -> Call<'a> {
+        let mut call = Call::new(header);
+        asks.iter().for_each(|ask| call.decision(ask));
+        call
     }
 
     /// How many of `asks`, at least one, go into one call: as many as the script takes, and no two
@@ -223,145 +226,6 @@ impl<'a> Call<'a> {
     }
 }
 
-impl Reply {
-    /// What the script answered, or what is wrong with that.
-    pub(super) fn of(answer: Value) -> Result<Reply, String> {
-        let Value::Array(values) = answer else {
-            return Err("the script answered no list".into());
-        };
-        let integers = values.into_iter().map(|value| match value {
-            Value::Int(integer) => Ok(integer),
-            other => Err(format!("the script answered {other:?}")),
-        });
-        integers.collect::<Result<_, _>>().map(Reply)
-    }
-
-    /// The instant that was decided at.
-    pub(super) fn now_us(&self) -> u64 {
-        self.0.first().map_or(0, |now| now.max(&0).cast_unsigned())
-    }
-
-    /// Whether nothing was executed, for want of a window that holds that instant.
-    pub(super) fn outside(&self) -> bool {
-        self.0.get(1) == Some(&OUTSIDE)
-    }
-
-    /// Whether nothing was executed, for the shard's guard is another.
-    pub(super) fn guarded_otherwise(&self) -> bool {
-        self.0.get(1) == Some(&GUARDED)
-    }
-
-    pub(super) fn told(
-        &self,
-        asks: &[Ask<'_>],
-    ) -> Result<Vec<Result<Told, StoreError>>, StoreError> {
-        let mut rest = self.0.get(1..).unwrap_or_default();
-        let mut told = Vec::with_capacity(asks.len());
-        for ask in asks {
-            let mut tiers = SmallVec::new();
-            let mut foreign = false;
-            for tier in ask.tiers.iter().filter(|tier| tier.owed > 0) {
-                self.tier(&mut rest, tier, false)?;
-            }
-            for tier in &ask.tiers {
-                // A slot always has a receipt: nothing else could release it.
-                let reserved = matches!(ask.intent, Intent::Reserve { .. })
-                    || tier.limit.algorithm() == Algorithm::Concurrency;
-                let (mut tier, ours) = self.tier(&mut rest, tier, reserved)?;
-                if tier.fits {
-                    // The charge may have used the room up; whoever was let in waits for nothing.
-                    tier.reading.retry_after_us = Some(0);
-                }
-                tiers.push(tier);
-                foreign |= !ours;
-            }
-            let enforced = ask.tiers.iter().zip(&tiers).filter(|(asked, _)| asked.group == 0);
-            let allowed = enforced.fold(true, |all, (_, tier): (_, &ToldTier)| all && tier.fits);
-            told.push(if foreign { Err(not_ours()) } else { Ok(Told { allowed, tiers }) });
-        }
-        Ok(told)
-    }
-
-    /// What came back of each change, and the tiers as they are then.
-    pub(super) fn changed<'t>(
-        &self,
-        changes: impl IntoIterator<Item = (&'t AskTier<'t>, Change)>,
-    ) -> Result<Vec<(u64, ToldTier)>, StoreError> {
-        let mut rest = self.0.get(1..).unwrap_or_default();
-        let mut changed = Vec::new();
-        for (tier, change) in changes {
-            let returned = match change {
-                Change::Force(_) => 0,
-                Change::GiveBack(_) => take::<1>(&mut rest)?[0].max(0).cast_unsigned(),
-            };
-            let peek = AskTier { cost: 1, ..*tier };
-            let (told, ours) = self.tier(&mut rest, &peek, false)?;
-            if !ours {
-                return Err(not_ours());
-            }
-            changed.push((returned, told));
-        }
-        Ok(changed)
-    }
-
-    fn tier(
-        &self,
-        rest: &mut &[i64],
-        asked: &AskTier<'_>,
-        reserved: bool,
-    ) -> Result<(ToldTier, bool), StoreError> {
-        // A slot goes by the call's nonce and the place of its tier in the answer.
-        let place = (self.0.len() - rest.len()) as u64 + 1;
-        let [fits] = take::<1>(rest)?;
-        let cost = asked.cost.max(1);
-        let reading = reading(asked.numbers, rest, cost)?;
-        let mut charge = None;
-        if reserved {
-            let [incarnation] = take::<1>(rest)?;
-            charge = (incarnation != 0).then(|| Charge {
-                incarnation: incarnation.cast_unsigned(),
-                at_us: self.now_us(),
-                amount: asked.cost,
-                slot: if asked.limit.algorithm() == Algorithm::Concurrency { place } else { 0 },
-            });
-        }
-        Ok((ToldTier { fits: fits == 1, reading, charge }, fits >= 0))
-    }
-}
-
-/// The numbers for people, out of as many integers as the algorithm replies.
-fn reading(numbers: &Numbers, rest: &mut &[i64], cost: u64) -> Result<Reading, StoreError> {
-    Ok(match numbers {
-        Numbers::TokenBucket(numbers) => {
-            numbers.reading(&take::<{ token_bucket::REPLY_WIDTH }>(rest)?, cost)
-        }
-        Numbers::FixedWindow(numbers) => {
-            numbers.reading(&take::<{ fixed_window::REPLY_WIDTH }>(rest)?, cost)
-        }
-        Numbers::SlidingLog(numbers) => {
-            numbers.reading(&take::<{ sliding_log::REPLY_WIDTH }>(rest)?, cost)
-        }
-        Numbers::SlidingWindow(numbers) => {
-            numbers.reading(&take::<{ sliding_window::REPLY_WIDTH }>(rest)?, cost)
-        }
-        Numbers::Concurrency(numbers) => {
-            numbers.reading(&take::<{ concurrency::REPLY_WIDTH }>(rest)?, cost)
-        }
-    })
-}
-
-fn take<const N: usize>(rest: &mut &[i64]) -> Result<[i64; N], StoreError> {
-    let Some((taken, left)) = rest.split_first_chunk::<N>() else {
-        return Err(StoreError::Foreign("the script answered too little".into()));
-    };
-    *rest = left;
-    Ok(*taken)
-}
-
-fn not_ours() -> StoreError {
-    StoreError::Foreign("a value under one of our keys is none that we wrote".into())
-}
-
 /// One msgpack array of numbers and short byte strings.
 #[derive(Debug, Default)]
 struct Msgpack {
@@ -410,7 +274,7 @@ impl Msgpack {
 }
 
 /// One script call holds the server for its length: so many tiers are well below a millisecond.
-const TIERS_MAX: usize = 128;
+pub(super) const TIERS_MAX: usize = 128;
 /// More than any tier holds, and exact in Lua.
 const AMOUNT_MAX: u64 = 1 << 40;
 /// Counted from 1: behind the instant, the nonce, and where decisions begin.
@@ -422,5 +286,3 @@ const FORCE: u64 = 3;
 const GIVE_BACK: u64 = 4;
 const LOWER: u64 = 5;
 const NAMED: u64 = 15;
-const OUTSIDE: i64 = -2;
-const GUARDED: i64 = -3;

@@ -63,6 +63,7 @@ pub fn text() -> String {
 fn joined() -> String {
     let functions: String = ALGORITHMS.map(|(_, lua)| format!("function()\n{lua}end,\n")).concat();
     DRIVER
+        .replace("-- @lone_buckets@", LONE_BUCKETS)
         .replace("-- @steady@", STEADY)
         .replace("-- @lone@", LONE)
         .replace("-- @algorithms@", &format!("local algorithms = {{\n{functions}}}"))
@@ -81,6 +82,7 @@ fn escaped(bytes: [u8; KINDS.len()]) -> String {
 }
 
 const LONE: &str = include_str!("../../algorithm/sliding_log/lone.lua");
+const LONE_BUCKETS: &str = include_str!("../../algorithm/token_bucket/lone.lua");
 const STEADY: &str = include_str!("../../algorithm/token_bucket/steady.lua");
 const DRIVER: &str = include_str!("check.lua");
 const ALGORITHMS: [(Algorithm, &str); 5] = [

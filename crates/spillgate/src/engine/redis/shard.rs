@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use ::redis::{Cmd, Value};
 
+use super::batch::{Batches, Way};
 use super::failure::{Failure, NotHere};
 use super::guard::KnownGuard;
 use super::link::Link;
-use super::program::{Call, Header, Reply};
+use super::program::{Call, FIRST, Header, Reply};
 use super::server::Server;
 use super::{Asked, StoreClock, topology};
 use crate::engine::{Ask, StoreError, Told};
@@ -30,10 +31,11 @@ pub(super) struct Shard {
     /// When that clock was last looked at by a command of its own, on ours; 0 if never.
     sampled_us: AtomicU64,
     meter: Arc<ShardMeter>,
+    batches: Batches,
 }
 
 impl Shard {
-    pub(super) fn new(name: String, server: Server, connections: usize) -> Shard {
+    pub(super) fn new(name: String, server: Server, connections: usize, batches: Batches) -> Shard {
         let guess_us = Clock::System.now_us().wrapping_sub(monotonic_us()).cast_signed();
         Shard {
             meter: Arc::new(ShardMeter::new(name.clone())),
@@ -43,21 +45,24 @@ impl Shard {
             offset_us: AtomicI64::new(guess_us),
             clock_steps: AtomicU64::new(0),
             sampled_us: AtomicU64::new(0),
+            batches,
         }
     }
 
     /// Decides each of `asks`, in order, each by itself. All their keys are this shard's.
     pub(super) async fn decide(
-        &self,
+        self: &Arc<Self>,
         asks: &[Ask<'_>],
         asked: &Asked<'_>,
     ) -> Result<Vec<Result<Told, StoreError>>, Failure> {
-        let build = |header| {
-            let mut call = Call::new(header);
-            asks.iter().for_each(|ask| call.decision(ask));
-            call
-        };
-        self.run(build, asked).await?.told(asks).map_err(bug)
+        match Batches::arrive(self, asks, asked) {
+            Some(Way::Alone(_place)) => {
+                let reply = self.run(|header| Call::of(header, asks), asked).await?;
+                reply.told(FIRST, asks).map_err(Failure::bug)
+            }
+            Some(Way::Together(seat)) => seat.told(asks, asked.deadline).await,
+            None => Err(self.unanswered(Failure::NotSent("too many decisions wait".into()))),
+        }
     }
 
     /// Runs a call; one whose calendar did not hold the store's time is built once more with it.
@@ -67,7 +72,7 @@ impl Shard {
         asked: &Asked<'_>,
     ) -> Result<Reply, Failure> {
         for _ in 0..CALENDAR_TRIES {
-            let guard = asked.terms.on(&self.guard, topology::GUARD)?;
+            let guard = asked.caller.terms.on(&self.guard, topology::GUARD)?;
             let call = build(self.header(asked)?).guarded(guard);
             let began = self.meter.begin();
             let told = self.link.run(&call, asked.manner, asked.deadline).await;
@@ -85,6 +90,13 @@ impl Shard {
         Err(Failure::Unfit("the store's clock is in no window that was sent".into()))
     }
 
+    /// Takes note of a caller that this server kept waiting in vain, for whatever reason.
+    pub(super) fn unanswered(&self, failure: Failure) -> Failure {
+        self.link.note_silence();
+        self.meter.end(self.meter.begin(), || Some(failure.class()));
+        failure
+    }
+
     /// Sends any one command.
     pub(super) async fn command(
         &self,
@@ -92,6 +104,10 @@ impl Shard {
         deadline: Deadline,
     ) -> Result<Value, Failure> {
         self.link.command(command, deadline).await
+    }
+
+    pub(super) fn batches(&self) -> &Batches {
+        &self.batches
     }
 
     pub(super) fn name(&self) -> &str {
@@ -131,7 +147,7 @@ impl Shard {
     fn header(&self, asked: &Asked<'_>) -> Result<Header, Failure> {
         let estimate_us =
             || monotonic_us().saturating_add_signed(self.offset_us.load(Ordering::Relaxed));
-        let (given_us, estimate_us) = match asked.clock {
+        let (given_us, estimate_us) = match &asked.caller.clock {
             StoreClock::Store => (0, estimate_us()),
             StoreClock::Client => {
                 let sampled_us = self.sampled_us.load(Ordering::Relaxed);
@@ -146,13 +162,13 @@ impl Shard {
                 (now_us, now_us)
             }
         };
-        Ok(Header { given_us, estimate_us, nonce: asked.nonces.next() })
+        Ok(Header { given_us, estimate_us, nonce: asked.caller.nonces.next() })
     }
 
     /// The store's time against a clock that nobody steps: where they part, somebody stepped the
     /// store's.
     fn note_time(&self, store_us: u64, asked: &Asked<'_>) {
-        if matches!(asked.clock, StoreClock::Store) {
+        if matches!(asked.caller.clock, StoreClock::Store) {
             self.note_offset(store_us, monotonic_us());
         }
     }
@@ -174,10 +190,6 @@ fn time_of(answer: Value) -> Option<u64> {
         _ => None,
     };
     Some(number(parts.first()?)? * 1_000_000 + number(parts.get(1)?)?)
-}
-
-fn bug(error: StoreError) -> Failure {
-    Failure::Bug(error.to_string())
 }
 
 /// The first shows the store's clock, the second uses it, the third crosses a border.

@@ -341,7 +341,7 @@ impl<'a> Part<'a> {
     /// So that its charge can be given back.
     fn ask_for_receipts(&mut self, redis: &Redis) {
         if self.ask.intent == Intent::Charge {
-            self.ask.intent = Intent::Reserve { nonce: redis.nonces.next() };
+            self.ask.intent = Intent::Reserve { nonce: redis.caller.nonces.next() };
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::address::Address;
+use super::batch::Batches;
 use super::cluster::Cluster;
 use super::failure::{Failure, NotHere};
 use super::jitter::jittered;
@@ -57,10 +58,13 @@ impl Place {
 impl Topology {
     pub(super) fn new(store: &Store, options: &StoreOptions) -> Result<Topology, BuildError> {
         let tls = tls::connector(options.tls.as_ref())?;
+        let whole = |name: String, server: Server| {
+            let batches = if options.group_commit { Batches::new() } else { Batches::none() };
+            Arc::new(Shard::new(name, server, options.connections, batches))
+        };
         let shard = |name: Option<&str>, url: &str| {
             let server = Server::At { address: Address::parse(url)?, tls: tls.clone() };
-            let name = name.map_or_else(|| server.to_string(), str::to_owned);
-            Ok(Arc::new(Shard::new(name, server, options.connections)))
+            Ok(whole(name.map_or_else(|| server.to_string(), str::to_owned), server))
         };
         Ok(match store {
             Store::Url(url) => Topology::One(shard(None, url)?),
@@ -79,7 +83,7 @@ impl Topology {
             Store::Sentinel { master, urls } => {
                 let sentinels = Arc::new(Sentinels::new(master, urls, &tls)?);
                 let server = Server::WatchedBy(Arc::clone(&sentinels));
-                let shard = Arc::new(Shard::new(server.to_string(), server, options.connections));
+                let shard = whole(server.to_string(), server);
                 sentinel::watch(&shard, sentinels);
                 Topology::One(shard)
             }

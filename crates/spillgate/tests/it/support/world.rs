@@ -65,6 +65,15 @@ impl World {
         World { server: Some(server), ..World::new("on Redis", engine, clock, runtime) }
     }
 
+    /// Where decisions that arrive while others are under way leave together, by one clock.
+    pub(crate) fn gathering() -> World {
+        let (clock, runtime, server) = (Clock::given(TODAY_US), runtime(), RedisServer::start());
+        let options = StoreOptions { connections: 1, ..StoreOptions::new(PATIENCE) };
+        let redis = runtime.block_on(Redis::open(&Store::Url(server.url()), &options)).unwrap();
+        let engine = Engine::Redis(redis.with_clock(clock.clone()));
+        World { server: Some(server), ..World::new("gathering on Redis", engine, clock, runtime) }
+    }
+
     pub(crate) fn on_ring() -> World {
         let (clock, runtime) = (Clock::given(TODAY_US), runtime());
         let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
@@ -169,6 +178,24 @@ impl World {
         told.into_iter().map(Result::unwrap).collect()
     }
 
+    /// On the one thread on which this engine's connections live.
+    pub(crate) fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    /// Many callers, each with a decision of its own, who arrive in this order before any is answered.
+    pub(crate) fn decide_at_once(&self, asks: &[Ask<'static>]) -> Vec<Result<Told, StoreError>> {
+        let mut callers = JoinSet::new();
+        for (place, ask) in asks.iter().cloned().enumerate() {
+            let engine = self.engine.clone();
+            let decide = async move { (place, engine.decide_one(&ask).await) };
+            callers.spawn_on(decide, self.runtime.handle());
+        }
+        let mut told = self.runtime.block_on(callers.join_all());
+        told.sort_unstable_by_key(|(place, _)| *place);
+        told.into_iter().map(|(_, told)| told).collect()
+    }
+
     /// One check after another, each at an instant of its own, without waiting for the answer of
     /// the one before: the only quick way to a long history on Redis.
     pub(crate) fn check_at(
@@ -240,9 +267,11 @@ impl World {
     }
 }
 
-/// By one connection, so that calls are executed in the order in which they are sent.
+/// By one connection, so that calls are executed in the order in which they are sent, and one by one,
+/// so that each goes by an instant of its own.
 async fn open(store: &Store) -> Redis {
-    let options = StoreOptions { connections: 1, ..StoreOptions::new(PATIENCE) };
+    let options =
+        StoreOptions { connections: 1, group_commit: false, ..StoreOptions::new(PATIENCE) };
     Redis::open(store, &options).await.unwrap()
 }
 

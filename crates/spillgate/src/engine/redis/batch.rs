@@ -1,0 +1,290 @@
+//! Group commit: decisions that arrive while calls to a server are under way gather, and leave
+//! together in one call.
+//!
+//! Nobody waits for a timer. With a place free a caller's decision goes out at once, by itself and
+//! borrowed; the end of a call, however it ended, lets those go that gathered meanwhile. Each is judged
+//! by itself, in the order of arrival, and gets its own answer. Whoever goes away before the call has
+//! left is not sent; whoever goes away later is charged.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use super::failure::Failure;
+use super::link::Manner;
+use super::program::{self, Call, Reply, TIERS_MAX};
+use super::shard::Shard;
+use super::{Asked, Caller};
+use crate::algorithm::{Intent, Numbers};
+use crate::engine::{Ask, AskTier, StoreError, Told};
+use crate::limit::NamedLimit;
+use crate::subject::SubjectKey;
+use crate::time::Deadline;
+
+mod gathering;
+
+use gathering::{Gathering, Ticket, Turn};
+
+/// The calls under way to one server, and who waits for them to end.
+#[derive(Debug)]
+pub(super) struct Batches {
+    gathering: Mutex<Gathering<Waiting>>,
+}
+
+/// How a decision goes out.
+pub(super) enum Way<'b> {
+    /// At once; others wait until this is dropped.
+    Alone(Place<'b>),
+    /// With others.
+    Together(Seat<'b>),
+}
+
+/// Where a caller waits for the part of an answer that is its own.
+pub(super) struct Seat<'b> {
+    shard: &'b Shard,
+    ticket: Ticket,
+    answer: oneshot::Receiver<Result<Part, Failure>>,
+}
+
+/// One who waits, with all that it takes to ask on its behalf.
+#[derive(Debug)]
+struct Waiting {
+    asks: SmallVec<[OwnedAsk; 1]>,
+    caller: Arc<Caller>,
+    deadline: Deadline,
+    answer: oneshot::Sender<Result<Part, Failure>>,
+}
+
+/// Of a call's answer, the part that begins here.
+#[derive(Debug)]
+struct Part {
+    reply: Arc<Reply>,
+    from: usize,
+}
+
+#[derive(Debug)]
+struct OwnedAsk {
+    intent: Intent,
+    tiers: SmallVec<[OwnedTier; 1]>,
+}
+
+#[derive(Debug)]
+struct OwnedTier {
+    key: SubjectKey,
+    limit: NamedLimit,
+    numbers: Numbers,
+    cost: u64,
+    group: u16,
+    attributes: u8,
+    owed: u64,
+}
+
+impl Batches {
+    /// For a server that takes decisions of many subjects in one call.
+    pub(super) fn new() -> Batches {
+        Batches { gathering: Mutex::new(Gathering::new(PLACES)) }
+    }
+
+    /// For one that does not: nobody ever waits.
+    pub(super) fn none() -> Batches {
+        Batches { gathering: Mutex::new(Gathering::new(usize::MAX)) }
+    }
+
+    /// How decisions go out that arrive now; nothing where too many wait.
+    pub(super) fn arrive<'b>(
+        shard: &'b Arc<Shard>,
+        asks: &[Ask<'_>],
+        asked: &Asked<'_>,
+    ) -> Option<Way<'b>> {
+        let gathering = &shard.batches().gathering;
+        if gathering.lock().begin() {
+            return Some(Way::Alone(Place { shard }));
+        }
+        let (sender, answer) = oneshot::channel();
+        let asks = asks.iter().map(OwnedAsk::of).collect();
+        let (caller, deadline) = (Arc::clone(asked.caller), asked.deadline);
+        let mut gathering = gathering.lock();
+        // The last call may have ended meanwhile, and nobody would see to the queue.
+        if gathering.begin() {
+            return Some(Way::Alone(Place { shard }));
+        }
+        let ticket = gathering.join(Waiting { asks, caller, deadline, answer: sender })?;
+        Some(Way::Together(Seat { shard, ticket, answer }))
+    }
+
+    /// Those who leave next, in one call; nobody: the place has been given up.
+    fn next(&self) -> Vec<Waiting> {
+        let mut room = TIERS_MAX;
+        let mut batch = self.gathering.lock().leave(|waiting: &Waiting| {
+            let tiers = waiting.tiers();
+            if waiting.answer.is_closed() {
+                Turn::IsGone
+            } else if tiers > room && room < TIERS_MAX {
+                Turn::Stays
+            } else {
+                room = room.saturating_sub(tiers);
+                Turn::Goes
+            }
+        });
+        let together = fitting(&batch);
+        if together < batch.len() {
+            self.gathering.lock().put_back(batch.split_off(together));
+        }
+        batch
+    }
+}
+
+/// How many at the head of a batch, at least one, fit into one call: none that asks a tier with other
+/// numbers than one before it, nor goes by another clock.
+fn fitting(batch: &[Waiting]) -> usize {
+    let alike = |waiting: &&Waiting| Arc::ptr_eq(&waiting.caller, &batch[0].caller);
+    let batch = &batch[..batch.iter().take_while(alike).count()];
+    let asks: Vec<Ask<'_>> = batch.iter().flat_map(Waiting::asks).collect();
+    let mut fitting = Call::capacity_for(&asks);
+    let whole = |waiting: &&Waiting| {
+        let count = waiting.asks.len();
+        let fits = fitting >= count;
+        fitting = fitting.saturating_sub(count);
+        fits
+    };
+    batch.iter().take_while(whole).count().max(1)
+}
+
+impl Seat<'_> {
+    /// What became of `asks`, for which this seat was taken.
+    pub(super) async fn told(
+        mut self,
+        asks: &[Ask<'_>],
+        deadline: Deadline,
+    ) -> Result<Vec<Result<Told, StoreError>>, Failure> {
+        match deadline.bound(&mut self.answer).await {
+            Some(Ok(part)) => {
+                let Part { reply, from } = part?;
+                reply.told(from, asks).map_err(Failure::bug)
+            }
+            Some(Err(_)) => Err(self.leave("the call was given up")),
+            None => Err(self.leave("no answer in time")),
+        }
+    }
+
+    /// Whether the decisions were sent is what matters. Once it is known, they are not sent any more.
+    fn leave(self, why: &str) -> Failure {
+        let gathering = self.shard.batches().gathering.lock();
+        let sent = gathering.has_left(self.ticket);
+        drop(self.answer);
+        drop(gathering);
+        self.shard.unanswered(match sent {
+            true => Failure::Unknown(why.into()),
+            false => Failure::NotSent(format!("{why}: other calls were under way")),
+        })
+    }
+}
+
+/// A place among the calls under way to a server. Given up, it goes to those who wait.
+pub(super) struct Place<'b> {
+    shard: &'b Arc<Shard>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.shard.batches().gathering.lock().end() {
+            return;
+        }
+        let carrier = Carrier { shard: Arc::clone(self.shard), has_place: true };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(carrier.carry_all());
+        }
+    }
+}
+
+/// Sends those that gather, over a place of its own, until nobody waits. Cut off, it gives them up.
+struct Carrier {
+    shard: Arc<Shard>,
+    has_place: bool,
+}
+
+impl Carrier {
+    async fn carry_all(mut self) {
+        loop {
+            let batch = self.shard.batches().next();
+            if batch.is_empty() {
+                self.has_place = false;
+                return;
+            }
+            carry(&self.shard, batch).await;
+        }
+    }
+}
+
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        if self.has_place {
+            let given_up = self.shard.batches().gathering.lock().abandon();
+            drop(given_up);
+        }
+    }
+}
+
+/// One call for all of a batch, until the last of them stops waiting.
+async fn carry(shard: &Shard, batch: Vec<Waiting>) {
+    let Some(latest) = batch.iter().map(|waiting| waiting.deadline).max() else { return };
+    let asked = Asked { caller: &batch[0].caller, deadline: latest, manner: Manner::Plainly };
+    let asks: Vec<Ask<'_>> = batch.iter().flat_map(Waiting::asks).collect();
+    let answer = shard.run(|header| Call::of(header, &asks), &asked).await.map(Arc::new);
+    drop(asks);
+    let mut from = program::FIRST;
+    for waiting in batch {
+        let width: usize = waiting.asks().map(|ask| program::width(&ask)).sum();
+        let part = answer.clone().map(|reply| Part { reply, from });
+        from += width;
+        // Whoever is gone was charged, and gets no answer.
+        let _ = waiting.answer.send(part);
+    }
+}
+
+impl Waiting {
+    fn asks(&self) -> impl Iterator<Item = Ask<'_>> {
+        self.asks.iter().map(OwnedAsk::borrowed)
+    }
+
+    fn tiers(&self) -> usize {
+        self.asks.iter().map(|ask| ask.tiers.len()).sum()
+    }
+}
+
+impl OwnedAsk {
+    fn of(ask: &Ask<'_>) -> OwnedAsk {
+        OwnedAsk { intent: ask.intent, tiers: ask.tiers.iter().map(OwnedTier::of).collect() }
+    }
+
+    fn borrowed(&self) -> Ask<'_> {
+        Ask { intent: self.intent, tiers: self.tiers.iter().map(OwnedTier::borrowed).collect() }
+    }
+}
+
+impl OwnedTier {
+    fn of(tier: &AskTier<'_>) -> OwnedTier {
+        let AskTier { key, limit, numbers, cost, group, attributes, owed } = *tier;
+        let (limit, numbers) = (limit.clone(), numbers.clone());
+        OwnedTier { key, limit, numbers, cost, group, attributes, owed }
+    }
+
+    fn borrowed(&self) -> AskTier<'_> {
+        let OwnedTier { key, limit, numbers, cost, group, attributes, owed } = self;
+        AskTier {
+            key: *key,
+            limit,
+            numbers,
+            cost: *cost,
+            group: *group,
+            attributes: *attributes,
+            owed: *owed,
+        }
+    }
+}
+
+/// Calls under way to one server at once: while it works on one, the next is on its way. One to four were
+/// equally fast; with more, calls are smaller than they need be.
+const PLACES: usize = 2;

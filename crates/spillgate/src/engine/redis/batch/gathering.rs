@@ -1,0 +1,258 @@
+//! Who waits and how many calls are under way: the bookkeeping of group commit, with nobody waiting
+//! in it and nothing sent.
+
+use std::collections::VecDeque;
+
+/// A queue, and the places of the calls that empty it.
+///
+/// As long as somebody waits, somebody else is under way who will see to it: a place is given up only
+/// when the queue is empty, or with all that wait in it.
+#[derive(Clone, Debug)]
+pub(super) struct Gathering<T> {
+    waiting: VecDeque<T>,
+    under_way: usize,
+    /// How many left the queue so far; the ticket of the first that waits.
+    left: u64,
+    /// So many calls at once.
+    places: usize,
+}
+
+/// Which of those that ever waited one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ticket(u64);
+
+/// What is to become of the first that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It leaves with the others.
+    Goes,
+    /// Nobody waits for its answer any more.
+    IsGone,
+    /// There is no room left for it.
+    Stays,
+}
+
+impl<T> Gathering<T> {
+    pub(super) fn new(places: usize) -> Gathering<T> {
+        Gathering { waiting: VecDeque::new(), under_way: 0, left: 0, places }
+    }
+
+    /// Takes a place for a call, if one is free and nobody came before.
+    pub(super) fn begin(&mut self) -> bool {
+        let free = self.waiting.is_empty() && self.under_way < self.places;
+        self.under_way += usize::from(free);
+        free
+    }
+
+    /// Joins the queue, unless that is full.
+    pub(super) fn join(&mut self, one: T) -> Option<Ticket> {
+        if self.waiting.len() >= WAITING_MAX {
+            return None;
+        }
+        self.waiting.push_back(one);
+        Some(Ticket(self.left + self.waiting.len() as u64 - 1))
+    }
+
+    /// Whether one that joined is no longer in the queue.
+    pub(super) fn has_left(&self, ticket: Ticket) -> bool {
+        ticket.0 < self.left
+    }
+
+    /// Gives a place up, unless somebody waits for it; answers whether somebody does, and the place
+    /// is still taken.
+    pub(super) fn end(&mut self) -> bool {
+        let wanted = !self.waiting.is_empty();
+        self.under_way -= usize::from(!wanted);
+        wanted
+    }
+
+    /// Who leaves next over a place, in the order of arrival. Nobody: the place has been given up.
+    pub(super) fn leave(&mut self, mut turn: impl FnMut(&T) -> Turn) -> Vec<T> {
+        let mut leaving = Vec::new();
+        while let Some(first) = self.waiting.front() {
+            let turn = turn(first);
+            if turn == Turn::Stays {
+                break;
+            }
+            self.left += 1;
+            let first = self.waiting.pop_front();
+            leaving.extend(first.filter(|_| turn == Turn::Goes));
+        }
+        self.under_way -= usize::from(leaving.is_empty());
+        leaving
+    }
+
+    /// Back to the head of the queue with those that did not fit after all.
+    pub(super) fn put_back(&mut self, rest: Vec<T>) {
+        for one in rest.into_iter().rev() {
+            self.waiting.push_front(one);
+            self.left -= 1;
+        }
+    }
+
+    /// Gives a place up for good, and the queue with it where no other call would see to it.
+    pub(super) fn abandon(&mut self) -> Vec<T> {
+        self.under_way -= 1;
+        if self.under_way > 0 {
+            return Vec::new();
+        }
+        self.left += self.waiting.len() as u64;
+        self.waiting.drain(..).collect()
+    }
+}
+
+/// More than a deadline of 25 ms holds at 400,000 decisions a second.
+pub(super) const WAITING_MAX: usize = 16_384;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// A history of callers, by what each has come to.
+    #[derive(Clone)]
+    struct World {
+        gathering: Gathering<u32>,
+        arrived: u32,
+        /// Calls that have begun and not ended: who is in them.
+        calls: Vec<Vec<u32>>,
+        tickets: Vec<(u32, Ticket)>,
+        /// Who left the queue without being sent.
+        gone: BTreeSet<u32>,
+        /// In the order of sending.
+        sent: Vec<u32>,
+        given_up: Vec<u32>,
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Arrive,
+        /// The oldest call ends, well or not.
+        End,
+        /// The runtime of the oldest call ends.
+        CutOff,
+        /// The first that waits goes away.
+        Leave,
+    }
+
+    /// Every history of so many steps, with one and two places and calls of at most two.
+    #[test]
+    fn whoever_arrives_is_sent_in_order_or_told_that_nobody_will() {
+        for places in [1, 2] {
+            let mut seen = 0;
+            explore(&World::new(places), STEPS, &mut Vec::new(), &mut seen);
+            println!("{seen} histories over {places} places");
+        }
+    }
+
+    fn explore(world: &World, steps: usize, history: &mut Vec<Step>, seen: &mut u64) {
+        world.check(history);
+        *seen += 1;
+        if steps == 0 {
+            return;
+        }
+        for step in [Step::Arrive, Step::End, Step::CutOff, Step::Leave] {
+            let mut next = world.clone();
+            if next.take(step) {
+                history.push(step);
+                explore(&next, steps - 1, history, seen);
+                history.pop();
+            }
+        }
+    }
+
+    impl World {
+        fn new(places: usize) -> World {
+            World {
+                gathering: Gathering::new(places),
+                arrived: 0,
+                calls: Vec::new(),
+                tickets: Vec::new(),
+                gone: BTreeSet::new(),
+                sent: Vec::new(),
+                given_up: Vec::new(),
+            }
+        }
+
+        /// Whether that can happen here.
+        fn take(&mut self, step: Step) -> bool {
+            match step {
+                Step::Arrive => self.arrive(),
+                Step::End if !self.calls.is_empty() => {
+                    self.calls.remove(0);
+                    if self.gathering.end() {
+                        self.send_next();
+                    }
+                }
+                Step::CutOff if !self.calls.is_empty() => {
+                    self.calls.remove(0);
+                    self.given_up.extend(self.gathering.abandon());
+                }
+                Step::Leave => {
+                    let first = self.gathering.waiting.front().copied();
+                    return first.is_some_and(|first| self.gone.insert(first));
+                }
+                _ => return false,
+            }
+            true
+        }
+
+        fn arrive(&mut self) {
+            let one = self.arrived;
+            self.arrived += 1;
+            if self.gathering.begin() {
+                self.sent.push(one);
+                self.calls.push(vec![one]);
+            } else {
+                let ticket = self.gathering.join(one).unwrap();
+                self.tickets.push((one, ticket));
+            }
+        }
+
+        /// Two fit, but for every fifth, which turns out to go alone.
+        fn send_next(&mut self) {
+            let (mut room, gone) = (2, &self.gone);
+            let mut leaving = self.gathering.leave(|one| match room {
+                _ if gone.contains(one) => Turn::IsGone,
+                0 => Turn::Stays,
+                _ => {
+                    room -= 1;
+                    Turn::Goes
+                }
+            });
+            if leaving.len() == 2 && leaving[1] % 5 == 0 {
+                self.gathering.put_back(leaving.split_off(1));
+            }
+            if !leaving.is_empty() {
+                self.sent.extend(&leaving);
+                self.calls.push(leaving);
+            }
+        }
+
+        fn check(&self, history: &[Step]) {
+            let Gathering { waiting, under_way, places, .. } = &self.gathering;
+            assert_eq!(*under_way, self.calls.len(), "{history:?}");
+            assert!(under_way <= places, "{history:?}");
+            assert!(waiting.is_empty() || *under_way > 0, "nobody sees to the queue: {history:?}");
+            assert!(self.sent.is_sorted(), "{:?}: {history:?}", self.sent);
+            for (one, ticket) in &self.tickets {
+                let waits = waiting.contains(one);
+                assert_eq!(self.gathering.has_left(*ticket), !waits, "{one}: {history:?}");
+            }
+            for one in 0..self.arrived {
+                let places = [
+                    waiting.contains(&one),
+                    self.sent.contains(&one),
+                    self.given_up.contains(&one),
+                    self.gone.contains(&one) && !waiting.contains(&one),
+                ];
+                let count = places.iter().filter(|place| **place).count();
+                let was_gone = self.gone.contains(&one) && self.given_up.contains(&one);
+                assert_eq!(count, 1 + usize::from(was_gone), "{one}: {history:?}");
+            }
+        }
+    }
+
+    const STEPS: usize = 11;
+}

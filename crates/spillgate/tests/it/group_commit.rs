@@ -1,0 +1,185 @@
+//! Decisions of many callers that leave together: each is told what it would have been told by itself,
+//! and nobody waits for the others longer than for the store.
+
+use std::time::Duration;
+
+use spillgate::internals::algorithm::Intent;
+use spillgate::internals::engine::{Ask, StoreError, Told};
+use spillgate::internals::limit::NamedLimit;
+use spillgate::{Algorithm, Limit, Source};
+use spillgate_testkit::RedisServer;
+use tokio::task::JoinSet;
+
+use crate::batches::{asks, forget_receipts, rules};
+use crate::failure::{ALL, CEILING, Patient, SHARE, counted_by};
+use crate::support::random::Random;
+use crate::support::storm;
+use crate::support::world::{AGES, World, ask, keys, limit, runtime};
+
+/// ACCIDENTS 9, 13, 14. Over one connection calls are executed as they are sent, so callers who arrive in an
+/// order are decided in that order.
+#[test]
+fn callers_at_once_are_told_as_if_one_came_after_the_other() {
+    let rules: &'static [Vec<NamedLimit>] = Vec::leak(rules());
+    let (memory, redis) = (World::in_memory(100_000), World::gathering());
+    for seed in 0..STORMS {
+        let mut random = Random::new(seed);
+        let step_us = random.spread(20_000_000);
+        let crowd = 1 + random.spread(400);
+        let asks: Vec<Ask<'static>> =
+            (0..crowd).flat_map(|_| asks(rules, &mut random)).take(400).collect();
+        let expected = memory.after(step_us).decide_all(&asks);
+        let told = redis.after(step_us).decide_at_once(&asks);
+        for (place, (told, mut expected)) in told.into_iter().zip(expected).enumerate() {
+            let mut told = told.unwrap();
+            forget_receipts(&mut told);
+            forget_receipts(&mut expected);
+            let count = asks.len();
+            assert_eq!(told, expected, "storm {seed}, {place} of {count}: {:#?}", asks[place]);
+        }
+    }
+}
+
+#[test]
+fn callers_at_once_share_calls() {
+    let world = World::gathering();
+    let before = calls(&world);
+    let wide = wide();
+    let asks: Vec<_> = (0..400).map(|who| ask(Intent::Charge, &[(who, wide, 1)])).collect();
+    assert!(world.decide_at_once(&asks).into_iter().all(|told| told.unwrap().allowed));
+    let calls = calls(&world) - before;
+    assert!(calls < 20, "{calls} calls for 400 decisions");
+}
+
+/// The same tier with other numbers: an override was set between the two.
+#[test]
+fn numbers_that_change_in_a_crowd_hold_from_the_next_caller_on() {
+    let limits: [&'static NamedLimit; 2] =
+        [5, 8].map(|count| &*Box::leak(Box::new(limit(Algorithm::TokenBucket, count, AGES))));
+    let world = World::gathering();
+    let turns = (0..12).map(|turn: usize| ask(Intent::Charge, &[(0, limits[turn % 2], 1)]));
+    let told = world.decide_at_once(&turns.collect::<Vec<_>>());
+    let allowed: Vec<bool> = told.into_iter().map(|told| told.unwrap().allowed).collect();
+    // Used stays used: from five on the smaller refuses, from eight on both.
+    let expected = [true, true, true, true, true, true, false, true, false, true, false, false];
+    assert_eq!(allowed, expected);
+}
+
+#[test]
+fn a_key_that_is_not_ours_fails_its_own_decision_alone() {
+    let log: &'static NamedLimit =
+        Box::leak(Box::new(limit(Algorithm::SlidingLog, 1_000_000, AGES)));
+    let world = World::gathering();
+    let server = world.server.as_ref().unwrap();
+    world.check(7, log, 1);
+    for key in keys(server) {
+        server.command(&["SET", &key, "not ours, and of another type"]);
+    }
+    let asks: Vec<_> = (0..60)
+        .map(|turn| {
+            ask(Intent::Charge, &[(turn % 10, if turn % 10 == 7 { log } else { wide() }, 1)])
+        })
+        .collect();
+    let told = world.decide_at_once(&asks);
+    for (turn, told) in told.into_iter().enumerate() {
+        match turn % 10 {
+            7 => assert!(matches!(told, Err(StoreError::Foreign(_))), "{turn}: {told:?}"),
+            _ => assert!(told.unwrap().allowed, "{turn}"),
+        }
+    }
+}
+
+/// The server is stopped, so the first calls stay under way and all others wait for them.
+#[test]
+fn a_caller_who_leaves_before_the_others_go_is_not_charged() {
+    let world = World::gathering();
+    let server = world.server.as_ref().unwrap();
+    let wide = wide();
+    world.check(0, wide, 1);
+    server.pause();
+    let told: Vec<Told> = world.run(async {
+        let check = |who| {
+            let engine = world.engine.clone();
+            async move { engine.decide_one(&ask(Intent::Charge, &[(who, wide, 1)])).await }
+        };
+        let mut first = JoinSet::new();
+        (1..=20).for_each(|who| drop(first.spawn(check(who))));
+        tokio::task::yield_now().await;
+        let mut leaving = JoinSet::new();
+        (101..=140).for_each(|who| drop(leaving.spawn(check(who))));
+        tokio::task::yield_now().await;
+        leaving.shutdown().await;
+        server.resume();
+        first.join_all().await.into_iter().map(Result::unwrap).collect()
+    });
+    assert_eq!(told.len(), 20);
+    let used = |who| wide.limit().capacity().unwrap() - world.remaining(who, wide);
+    assert!((1..=20).all(|who| used(who) == 1));
+    assert!((101..=140).all(|who| used(who) == 0));
+}
+
+/// ACCIDENTS 40, 42. A store that stops with everybody waiting for it: each has a verdict in time, and
+/// what had not left yet is charged later.
+#[test]
+fn a_store_that_stops_under_a_crowd_keeps_nobody_waiting() {
+    let server = RedisServer::start();
+    let patient = Patient::on(&server.url());
+    patient.heals();
+    server.pause();
+    let crowd = 4_000;
+    let limit = Limit::per(ALL, Duration::from_secs(366 * 24 * 60 * 60));
+    let by: Vec<(Source, bool)> = patient.run(async {
+        let mut callers = JoinSet::new();
+        for _ in 0..crowd {
+            let (limiter, limit) = (patient.limiter.clone(), limit.clone());
+            callers.spawn(async move {
+                let check = limiter.check_limit("me", &limit, 1);
+                let decision = tokio::time::timeout(CEILING, check).await.expect("a verdict");
+                (decision.source(), decision.allowed())
+            });
+        }
+        callers.join_all().await
+    });
+    assert!(by.iter().all(|(source, _)| *source == Source::Fallback), "the store is stopped");
+    let admitted = by.iter().filter(|(_, allowed)| *allowed).count() as u64;
+    assert_eq!(admitted, SHARE, "all of the share, and no more");
+    server.resume();
+    patient.heals();
+    patient.check("me", &limit);
+    assert!(counted_by(&server, "me", &limit) >= 1);
+}
+
+/// A runtime ends with calls under way and others waiting: who asks from another is not stuck.
+#[test]
+fn a_runtime_that_ends_leaves_nobody_stuck() {
+    let server = RedisServer::start();
+    let other = storm::threads();
+    let engine = storm::engine(&other, Some(&server.url()));
+    let wide = wide();
+    server.pause();
+    let short = runtime();
+    for who in 0..50 {
+        let engine = engine.clone();
+        short
+            .spawn(async move { engine.decide_one(&ask(Intent::Charge, &[(who, wide, 1)])).await });
+    }
+    short.block_on(tokio::task::yield_now());
+    drop(short);
+    server.resume();
+    let told = other.block_on(engine.decide_one(&ask(Intent::Charge, &[(1_000, wide, 1)])));
+    assert!(told.unwrap().allowed);
+}
+
+fn wide() -> &'static NamedLimit {
+    static WIDE: std::sync::OnceLock<NamedLimit> = std::sync::OnceLock::new();
+    WIDE.get_or_init(|| limit(Algorithm::TokenBucket, 1_000_000, AGES))
+}
+
+/// How many times the script ran.
+fn calls(world: &World) -> u64 {
+    let stats = world.server.as_ref().unwrap().command(&["INFO", "commandstats"]);
+    let line = stats.text().lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    line.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
+}
+
+const STORMS: u64 = 60;
