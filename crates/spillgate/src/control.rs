@@ -167,7 +167,9 @@ impl Limiter {
         let found = rule_of(&policy, rule, subject)?;
         let key = found.subject_key(subject, &self.inner.secret);
         let limits = policy.limits_ever_in_force(found, subject);
-        self.inner.engine.reset(key, &limits).await.map_err(ControlError::Store)
+        let reset = self.inner.engine.reset(key, &limits).await;
+        self.inner.note_room();
+        reset.map_err(ControlError::Store)
     }
 
     /// How one rule stands for one subject, whether or not the rule is on: the request's key
@@ -221,6 +223,7 @@ impl Limiter {
             let amount = cost.of(tier.limit.limit().unit());
             if amount > 0 {
                 let changed = self.inner.engine.change(tier, change(amount)).await;
+                self.inner.note_room();
                 let (given_back, _) = changed.map_err(ControlError::Store)?;
                 self.inner.note_given_back(given_back);
             }

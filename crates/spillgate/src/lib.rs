@@ -5,6 +5,8 @@ mod algorithm;
 mod calendar;
 mod control;
 mod decision;
+#[cfg(feature = "redis")]
+mod denial_cache;
 mod engine;
 mod error;
 #[cfg(feature = "redis")]

@@ -9,6 +9,8 @@ use arc_swap::ArcSwap;
 use crate::algorithm::Intent;
 use crate::control::Control;
 use crate::decision::{Decision, Judged, Names, Source, Tiers};
+#[cfg(feature = "redis")]
+use crate::denial_cache::DenialCache;
 use crate::engine::{Engine, Memory};
 #[cfg(feature = "redis")]
 use crate::fallback::{Fallback, NODES_UNTOLD};
@@ -72,6 +74,8 @@ pub(crate) struct Inner {
     pub(crate) metrics: Metrics,
     #[cfg(feature = "redis")]
     fallback: Fallback,
+    #[cfg(feature = "redis")]
+    pub(crate) denials: DenialCache,
     counters: Counters,
 }
 
@@ -296,6 +300,12 @@ impl Inner {
             ..stats
         };
         stats
+    }
+
+    /// Somebody has made room: what was refused may be allowed now.
+    pub(crate) fn note_room(&self) {
+        #[cfg(feature = "redis")]
+        self.denials.end();
     }
 
     /// Counts what an operator gave back.

@@ -164,6 +164,13 @@ impl<'p> Plan<'p> {
                 Heard::Store(tier) => hear(judged, tier, Source::Store),
                 Heard::Fallback(tier) => hear(judged, tier, Source::Fallback),
                 Heard::OutagePolicy { passes } => hear_policy(judged, *passes),
+                Heard::Refused { retry_after_us, remaining, reset_after_us } => {
+                    judged.source = Source::DenialCache;
+                    judged.verdict = Verdict::Denied;
+                    judged.retry_after_us = *retry_after_us;
+                    judged.remaining = *remaining;
+                    judged.reset_after_us = *reset_after_us;
+                }
                 Heard::Nobody => {}
             }
         }

@@ -18,6 +18,7 @@ use std::process::ExitCode;
 mod algorithms;
 mod batches;
 mod bytes;
+mod hot;
 mod layer;
 mod load;
 mod machine;
@@ -81,12 +82,13 @@ impl Options {
 type Section = fn(Effort) -> Outcome;
 
 /// The first is so because what others freed would hide its growth.
-const SECTIONS: [(&str, Section); 8] = [
+const SECTIONS: [(&str, Section); 9] = [
     ("memory bytes", bytes::in_memory),
     ("memory", memory::against_governor),
     ("memory layer", layer::beside_a_check),
     ("redis bytes", bytes::in_redis),
     ("redis strict", strict::against_yardsticks),
+    ("redis hot", hot::against_bare_scripts),
     ("redis batches", batches::of_sizes),
     ("redis tiers", tiers::one_to_eight),
     ("redis algorithms", algorithms::by_store_time),
@@ -95,4 +97,4 @@ const USAGE: &str =
     "Usage: cargo bench -p spillgate --bench speed --all-features -- [--quick] [WORD ...]
 
 Runs the sections whose names hold every WORD: memory bytes, memory, memory layer, redis bytes, redis strict,
-redis batches, redis tiers, redis algorithms.";
+redis hot, redis batches, redis tiers, redis algorithms.";

@@ -76,22 +76,14 @@ fn throughput(
                     ours: rate(rounds.figure(0)),
                     yardstick: rate(rounds.figure(to)),
                     ratio: Some(rounds.figure_ratio(0, to)),
-                    budget: if promised {
-                        Budget::AtLeastLater(rate_budget)
-                    } else {
-                        Budget::Nothing
-                    },
+                    budget: if promised { Budget::AtLeast(rate_budget) } else { Budget::Nothing },
                 },
                 Row {
                     measure: format!("Redis CPU each, against {name}"),
                     ours: micros(rounds.store_us(0)),
                     yardstick: micros(rounds.store_us(to)),
                     ratio: Some(rounds.store_us_ratio(0, to)),
-                    budget: if promised {
-                        Budget::AtMostLater(cpu_budget)
-                    } else {
-                        Budget::Nothing
-                    },
+                    budget: if promised { Budget::AtMost(cpu_budget) } else { Budget::Nothing },
                 },
             ]
         })
@@ -115,7 +107,7 @@ fn lone_latency(effort: Effort, runtime: &Runtime, limiter: &Limiter, bare: &Yar
         ours: micros(rounds.figure(0)),
         yardstick: micros(rounds.figure(1)),
         ratio: Some(rounds.figure_ratio(0, 1)),
-        budget: Budget::AtMostLater(1.05),
+        budget: Budget::AtMost(1.05),
     }
 }
 

@@ -24,9 +24,6 @@ pub struct Row {
 pub enum Budget {
     AtLeast(f64),
     AtMost(f64),
-    /// Of a change that is still to come.
-    AtLeastLater(f64),
-    AtMostLater(f64),
     Nothing,
 }
 
@@ -46,8 +43,6 @@ impl fmt::Display for Budget {
         match self {
             Budget::AtLeast(bound) => write!(f, "≥ {bound}"),
             Budget::AtMost(bound) => write!(f, "≤ {bound}"),
-            Budget::AtLeastLater(bound) => write!(f, "(≥ {bound})"),
-            Budget::AtMostLater(bound) => write!(f, "(≤ {bound})"),
             Budget::Nothing => Ok(()),
         }
     }

@@ -268,6 +268,11 @@ impl Redis {
         self.topology.old_place(&tier)
     }
 
+    /// Whether all tiers of a decision live at one place.
+    pub(crate) fn is_one_place(&self, ask: &Ask<'_>) -> bool {
+        self.topology.is_one_place() || self.only_place(ask).is_some()
+    }
+
     /// Where all tiers of a decision live, if that is one place.
     fn only_place(&self, ask: &Ask<'_>) -> Option<Place> {
         let (first, others) = ask.tiers.split_first()?;

@@ -10,6 +10,8 @@ use super::upkeep;
 use super::{Counters, Inner, Limiter};
 use crate::control::Control;
 #[cfg(feature = "redis")]
+use crate::denial_cache::DenialCache;
+#[cfg(feature = "redis")]
 use crate::engine::Redis;
 use crate::engine::{Engine, Memory};
 use crate::error::BuildError;
@@ -38,6 +40,8 @@ pub struct LimiterBuilder {
     client_clock: bool,
     #[cfg(feature = "redis")]
     on_state_loss: OnStateLoss,
+    #[cfg(feature = "redis")]
+    denial_cache: Option<bool>,
     secret: Option<[u8; 16]>,
     timeout: Option<Duration>,
     keys_max: Option<usize>,
@@ -110,6 +114,14 @@ impl LimiterBuilder {
         LimiterBuilder { on_state_loss, ..self }
     }
 
+    /// Whether a refusal by the store is remembered until its wait is over, for a second at most: who is
+    /// refused and asks again does not reach the store. It is, unless this says otherwise. What another
+    /// process gives back or resets within that second is noticed after it.
+    #[cfg(feature = "redis")]
+    pub fn denial_cache(self, remembers: bool) -> LimiterBuilder {
+        LimiterBuilder { denial_cache: Some(remembers), ..self }
+    }
+
     /// Connections to each server: 1 to 16. By itself one for every two cores, four at most.
     #[cfg(feature = "redis")]
     pub fn connections(self, connections: usize) -> LimiterBuilder {
@@ -142,6 +154,8 @@ impl LimiterBuilder {
     pub async fn build(self) -> Result<Limiter, BuildError> {
         let keys_max = self.keys_max.unwrap_or(KEYS_MAX);
         let engine = self.engine(keys_max).await?;
+        #[cfg(feature = "redis")]
+        let remembers = self.denial_cache.unwrap_or(!matches!(engine, Engine::Memory(_)));
         let secret = Secret::new(&self.secret.unwrap_or(SHARED_SECRET));
         let mut policy = self.policy.as_written();
         policy.meters = Meters::of(policy.rules(), &Meters::default());
@@ -153,6 +167,8 @@ impl LimiterBuilder {
             secret,
             #[cfg(feature = "redis")]
             fallback: Fallback::new(keys_max, self.clock, self.expected_nodes),
+            #[cfg(feature = "redis")]
+            denials: DenialCache::new(remembers),
             counters: Counters::default(),
         };
         let inner = Arc::new(inner);

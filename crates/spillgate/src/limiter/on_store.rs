@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::{Inner, Question};
 use crate::decision::{Decision, Names, Tiers};
-use crate::engine::{self, Redis};
+use crate::denial_cache::Sent;
+use crate::engine::{self, Change, Heards, Redis};
 use crate::limit::{Limit, NamedLimit};
 use crate::plan::{Asking, Due, Plan};
 use crate::request::{Cost, Request};
@@ -70,26 +71,33 @@ impl Inner {
                 }
             })
             .unzip();
+        let began = self.metrics.begin();
+        let sent = self.denials.begin(redis);
+        let mut refused: Vec<Option<Heards>> =
+            plans.iter().map(|plan| self.refused_before(redis, plan, sent)).collect();
         let asking: Vec<_> = plans
             .iter_mut()
-            .filter(|plan| plan.asks())
-            .map(|plan| self.fallback.question(plan))
+            .zip(&refused)
+            .filter(|(plan, refused)| plan.asks() && refused.is_none())
+            .map(|(plan, _)| self.fallback.question(plan))
             .collect();
-        let began = self.metrics.begin();
         let heard = engine::decide_each(redis, &asking).await;
         self.metrics.end(began);
         for (question, heard) in asking.iter().zip(&heard) {
             if let Ok(heard) = heard {
                 self.fallback.settle(question, heard);
+                self.denials.note(redis, question.ask, heard, sent);
             }
         }
         drop(asking);
         let mut heard = heard.into_iter();
         let mut decisions = Vec::with_capacity(plans.len());
-        for (mut plan, names) in plans.into_iter().zip(names) {
+        for ((mut plan, names), refused) in plans.into_iter().zip(names).zip(&mut refused) {
             let dues = std::mem::take(&mut plan.dues);
-            let mut judged = match plan.asks().then(|| heard.next()).flatten() {
-                Some(Ok(heard)) => plan.judged_from(&heard),
+            let told = || heard.next().map(|Ok(heard)| heard);
+            let heard = refused.take().or_else(|| plan.asks().then(told).flatten());
+            let mut judged = match heard {
+                Some(heard) => plan.judged_from(&heard),
                 None => plan.judged,
             };
             self.settle(redis, dues, &mut judged).await;
@@ -103,14 +111,36 @@ impl Inner {
         if !plan.asks() {
             return plan.judged;
         }
+        let sent = self.denials.begin(redis);
+        let refused = self.refused_before(redis, &plan, sent);
         let dues = std::mem::take(&mut plan.dues);
-        let question = self.fallback.question(&mut plan);
-        let Ok(heard) = engine::decide(redis, &question).await;
-        self.fallback.settle(&question, &heard);
-        drop(question);
+        let heard = match refused {
+            Some(refused) => refused,
+            None => {
+                let question = self.fallback.question(&mut plan);
+                let Ok(heard) = engine::decide(redis, &question).await;
+                self.fallback.settle(&question, &heard);
+                self.denials.note(redis, question.ask, &heard, sent);
+                heard
+            }
+        };
         let mut judged = plan.judged_from(&heard);
         self.settle(redis, dues, &mut judged).await;
         judged
+    }
+
+    /// What is charged whatever the decision asks the store anyway.
+    fn refused_before(&self, redis: &Redis, plan: &Plan<'_>, sent: Sent) -> Option<Heards> {
+        if !plan.dues.is_empty() {
+            return None;
+        }
+        self.denials.refuses(redis, &plan.ask, sent)
+    }
+
+    fn note_room_of(&self, due: &Due<'_>) {
+        if matches!(due.change, Change::GiveBack(_)) {
+            self.note_room();
+        }
     }
 
     async fn settle(&self, redis: &Redis, dues: Vec<Due<'_>>, judged: &mut Tiers) {
@@ -119,7 +149,10 @@ impl Inner {
                 continue;
             }
             match redis.change(&due.tier, due.change).await {
-                Ok((_, told)) => due.done(&told, judged),
+                Ok((_, told)) => {
+                    self.note_room_of(&due);
+                    due.done(&told, judged);
+                }
                 Err(_) => self.fallback.note_error(),
             }
         }

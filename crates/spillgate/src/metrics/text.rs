@@ -44,6 +44,8 @@ impl Limiter {
         text.family(Kind::Histogram, "decision_seconds", DECISION_SECONDS);
         text.histogram("decision_seconds", &[], &metrics.decision);
         text.engine(&self.inner.engine);
+        #[cfg(feature = "redis")]
+        text.lookups("denial", self.inner.denials.lookups());
         text.0
     }
 }
@@ -119,6 +121,14 @@ impl Text {
         }
     }
 
+    #[cfg(feature = "redis")]
+    fn lookups(&mut self, cache: &str, results: [(&str, u64); 2]) {
+        self.family(Kind::Counter, "cache_lookups_total", CACHE_LOOKUPS);
+        for (result, count) in results {
+            self.sample("cache_lookups_total", &[("cache", cache), ("result", result)], count);
+        }
+    }
+
     fn histogram(&mut self, name: &str, labels: &[(&str, &str)], histogram: &Histogram) {
         let mut all = 0;
         let bucket = format!("{name}_bucket");
@@ -149,6 +159,9 @@ const FALLBACK: &str = "Verdicts that the store had no part in.";
 const UNMATCHED: &str = "Requests that met no rule, and were allowed.";
 const DECISION_SECONDS: &str = "Time to a decision, a batch counting once; with state in memory, \
     of one in 64.";
+#[cfg(feature = "redis")]
+const CACHE_LOOKUPS: &str = "Decisions that a cache was asked for before the store; a hit of the \
+    denial cache is a refusal.";
 const STORE_SECONDS: &str = "Time of a call to the store.";
 const STORE_ERRORS: &str = "Calls that brought no answer; those that are unknown may have charged.";
 const EVICTIONS: &str = "State that had to go for want of room.";

@@ -14,6 +14,7 @@ mod batches;
 mod coarse_clock;
 mod conformance;
 mod control;
+mod denial_cache;
 mod differential;
 mod failure;
 mod fleet;

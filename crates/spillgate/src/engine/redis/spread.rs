@@ -32,6 +32,8 @@ pub(crate) enum Heard {
     Fallback(ToldTier),
     /// The rule decided, by what it says of an outage.
     OutagePolicy { passes: bool },
+    /// Its shard refused before, and that still holds; what is not known of it is absent.
+    Refused { retry_after_us: Option<u64>, remaining: Option<u64>, reset_after_us: Option<u64> },
     /// Nobody was asked, for another tier had refused already.
     Nobody,
 }
@@ -138,7 +140,9 @@ pub(super) async fn told_fully(
     }
     let tiers = heard.iter().filter_map(|heard| match heard {
         Heard::Store(tier) => Some(*tier),
-        Heard::Fallback(_) | Heard::OutagePolicy { .. } | Heard::Nobody => None,
+        Heard::Fallback(_) | Heard::OutagePolicy { .. } | Heard::Refused { .. } | Heard::Nobody => {
+            None
+        }
     });
     let tiers: SmallVec<[ToldTier; TIERS_INLINE]> = tiers.collect();
     let enforced = ask.tiers.iter().zip(&tiers).filter(|(asked, _)| asked.group == 0);
@@ -368,6 +372,7 @@ impl<'a> Part<'a> {
                 || match heard[*place] {
                     Heard::Store(tier) | Heard::Fallback(tier) => tier.fits,
                     Heard::OutagePolicy { passes } => passes,
+                    Heard::Refused { .. } => false,
                     Heard::Nobody => true,
                 }
         })

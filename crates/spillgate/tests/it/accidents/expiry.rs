@@ -247,8 +247,9 @@ fn a_store_that_evicts_goes_on_deciding() {
         &["--maxmemory-policy", "allkeys-lru"],
     );
     let runtime = runtime();
-    let limiter =
-        runtime.block_on(Limiter::builder().redis(server.url()).timeout(PATIENCE).build()).unwrap();
+    // The store is to be asked each time.
+    let builder = Limiter::builder().redis(server.url()).denial_cache(false).timeout(PATIENCE);
+    let limiter = runtime.block_on(builder.build()).unwrap();
     let info = server.command(&["INFO", "memory"]);
     let used: u64 = info
         .text()

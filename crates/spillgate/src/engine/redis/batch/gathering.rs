@@ -221,7 +221,7 @@ mod tests {
                     Turn::Goes
                 }
             });
-            if leaving.len() == 2 && leaving[1] % 5 == 0 {
+            if leaving.len() == 2 && leaving[1].is_multiple_of(5) {
                 self.gathering.put_back(leaving.split_off(1));
             }
             if !leaving.is_empty() {

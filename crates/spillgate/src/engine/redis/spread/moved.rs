@@ -59,6 +59,8 @@ impl Moved {
 /// that was given up says nothing.
 fn of_both(new: Heard, old: Heard) -> Heard {
     match (new, old) {
+        // What a cache refused was asked of nobody.
+        (Heard::Refused { .. }, _) | (_, Heard::Refused { .. }) => new,
         (_, Heard::Nobody | Heard::OutagePolicy { .. }) => new,
         (Heard::Nobody, _) => old,
         (Heard::OutagePolicy { passes }, _) => {

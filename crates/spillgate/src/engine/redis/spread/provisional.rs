@@ -45,7 +45,7 @@ impl<'a, S: StandIn> Provisional<'a, S> {
             let (told, by_store) = match &heard[*number] {
                 Heard::Store(told) => (told, true),
                 Heard::Fallback(told) => (told, false),
-                Heard::OutagePolicy { .. } | Heard::Nobody => continue,
+                Heard::OutagePolicy { .. } | Heard::Refused { .. } | Heard::Nobody => continue,
             };
             if let (Some(charge), 0) = (told.charge, tier.group) {
                 self.charges.push(Charged {

@@ -1,0 +1,125 @@
+//! Many callers who meet at the same keys: most are over their limit, and what one was told holds for
+//! the others.
+
+use std::sync::Arc;
+
+use spillgate::{Limit, Limiter};
+use spillgate_testkit::RedisServer;
+use tokio::runtime::Runtime;
+
+use crate::Outcome;
+use crate::load::{drive, limiter_on, runtime, shuffled};
+use crate::rounds::{Effort, Rounds, Run};
+use crate::table::{Budget, Row, Table, micros, rate};
+use crate::yardstick::{QUOTA, Yardstick};
+
+pub fn against_bare_scripts(effort: Effort) -> Outcome {
+    let server = RedisServer::start();
+    let runtime = runtime();
+    let limiter = runtime.block_on(limiter_on(&server))?;
+    let bare = runtime.block_on(Yardstick::connect(&server))?;
+    let mut rows = Vec::new();
+    for (name, keys, at_least) in
+        [("Zipf(1.1) over 100000 keys", zipf(), 4.0), ("ten hot keys", evenly(10), 10.0)]
+    {
+        let keys = Arc::new(keys);
+        let scene = Scene { effort, server: &server, runtime: &runtime, keys: &keys };
+        let rounds = Rounds::of(
+            effort,
+            &mut [Box::new(|| scene.ours(&limiter)), Box::new(|| scene.bare(&bare))],
+        );
+        rows.extend([
+            Row {
+                measure: format!("decisions, {name}"),
+                ours: rate(rounds.figure(0)),
+                yardstick: rate(rounds.figure(1)),
+                ratio: Some(rounds.figure_ratio(0, 1)),
+                budget: Budget::AtLeast(at_least),
+            },
+            Row {
+                measure: format!("Redis CPU each, {name}"),
+                ours: micros(rounds.store_us(0)),
+                yardstick: micros(rounds.store_us(1)),
+                ratio: Some(rounds.store_us_ratio(0, 1)),
+                budget: Budget::AtMost(0.15),
+            },
+        ]);
+    }
+    let title = format!("Redis, one tier, {CALLERS} callers at hot keys; yardstick: bare EVALSHA");
+    Ok(vec![Table { title, rows }])
+}
+
+#[derive(Clone, Copy)]
+struct Scene<'s> {
+    effort: Effort,
+    server: &'s RedisServer,
+    runtime: &'s Runtime,
+    /// Which key each call is for.
+    keys: &'s Arc<Vec<u32>>,
+}
+
+impl Scene<'_> {
+    fn ours(self, limiter: &Limiter) -> Run {
+        let (limiter, keys) = (limiter.clone(), Arc::clone(self.keys));
+        drive(self.runtime, self.server, CALLERS, self.effort.span, move |caller, call| {
+            let (limiter, key) = (limiter.clone(), key(&keys, caller, call));
+            async move {
+                let limit = Limit::per_second(QUOTA.0).burst(QUOTA.1);
+                let decision = limiter.check_limit(&key, &limit, 1).await;
+                // A refusal may be told without waiting for anything.
+                if !decision.allowed() {
+                    tokio::task::yield_now().await;
+                }
+                1
+            }
+        })
+    }
+
+    fn bare(self, bare: &Yardstick) -> Run {
+        let (bare, keys) = (bare.clone(), Arc::clone(self.keys));
+        drive(self.runtime, self.server, CALLERS, self.effort.span, move |caller, call| {
+            let (bare, key) = (bare.clone(), key(&keys, caller, call));
+            async move {
+                bare.check(&format!("bare:{key}")).await;
+                1
+            }
+        })
+    }
+}
+
+fn key(keys: &[u32], caller: usize, call: usize) -> String {
+    format!("hot:{}", keys[(caller * STRIDE + call) % keys.len()])
+}
+
+/// Of 2^18 calls, as many for the key of a rank as Zipf's law says, in no order.
+fn zipf() -> Vec<u32> {
+    let weights: Vec<f64> = (1..=KEYS).map(|rank| f64::from(rank).powf(-EXPONENT)).collect();
+    let total: f64 = weights.iter().sum();
+    let mut sums = weights.iter().scan(0.0, |sum, weight| {
+        *sum += weight / total;
+        Some(*sum)
+    });
+    let (mut rank, mut below) = (0, sums.next().unwrap_or(1.0));
+    let by_rank: Vec<u32> = (0..DRAWN)
+        .map(|drawn| {
+            let at = (f64::from(drawn) + 0.5) / f64::from(DRAWN);
+            while at > below && rank + 1 < KEYS {
+                rank += 1;
+                below = sums.next().unwrap_or(1.0);
+            }
+            rank
+        })
+        .collect();
+    shuffled(DRAWN).into_iter().map(|place| by_rank[place as usize]).collect()
+}
+
+fn evenly(keys: u32) -> Vec<u32> {
+    shuffled(DRAWN).into_iter().map(|place| place % keys).collect()
+}
+
+const CALLERS: usize = 1_000;
+const KEYS: u32 = 100_000;
+const EXPONENT: f64 = 1.1;
+const DRAWN: u32 = 1 << 18;
+/// So that callers begin far from one another.
+const STRIDE: usize = 7_919;

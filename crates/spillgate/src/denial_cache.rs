@@ -1,0 +1,183 @@
+//! Refusals of the store, remembered for as long as they are sure to hold: whoever asks again is refused
+//! here. What was allowed is never remembered, for each admission has to be counted.
+//!
+//! A refusal holds for its tier, under the same numbers, for costs as large or larger, until the wait that
+//! was told with it is over, counted from before the call left. Admissions elsewhere only prolong it; a
+//! give-back or a reset elsewhere is not heard of, so nothing is believed for longer than a second.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::algorithm::{Intent, Numbers};
+use crate::engine::{Ask, AskTier, Heard, Heards, Redis, ToldTier};
+use crate::limit::Algorithm;
+use crate::time::monotonic_us;
+
+/// A table of fixed size: each refusal in a place by its tier's hash, where a newer one takes it over.
+#[derive(Debug)]
+pub(crate) struct DenialCache {
+    places: Box<[Mutex<Option<Refusal>>]>,
+    /// How often all that was remembered has ended.
+    ended: AtomicU64,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// What the store said of one tier.
+#[derive(Clone, Debug)]
+struct Refusal {
+    tier: u128,
+    numbers: Numbers,
+    cost: u64,
+    /// By our monotonic clock: when this cost has room at the earliest.
+    room_at_us: u64,
+    /// The same: when the tier is untouched, if nobody charges it until then.
+    reset_at_us: u64,
+    /// How long it is believed: no longer than that.
+    ends_us: u64,
+    era: u64,
+}
+
+/// When a decision began to be made, and what was forgotten by then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    at_us: u64,
+    era: u64,
+}
+
+impl DenialCache {
+    /// One that remembers, or one that does not.
+    pub(crate) fn new(remembers: bool) -> DenialCache {
+        let places = if remembers { PLACES } else { 0 };
+        DenialCache {
+            places: (0..places).map(|_| Mutex::default()).collect(),
+            ended: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        }
+    }
+
+    /// Before a decision is asked for.
+    pub(crate) fn begin(&self, redis: &Redis) -> Sent {
+        let era = self.ended.load(Ordering::Acquire) + redis.epoch_changes();
+        Sent { at_us: monotonic_us(), era }
+    }
+
+    /// What was heard before, if that refuses this decision.
+    pub(crate) fn refuses(&self, redis: &Redis, ask: &Ask<'_>, sent: Sent) -> Option<Heards> {
+        if !self.is_for(redis, ask) {
+            return None;
+        }
+        let heard: Heards = ask.tiers.iter().map(|tier| self.heard_of(tier, sent)).collect();
+        let refused = heard.iter().any(|heard| matches!(heard, Heard::Refused { .. }));
+        let counter = if refused { &self.hits } else { &self.misses };
+        counter.fetch_add(1, Ordering::Relaxed);
+        refused.then_some(heard)
+    }
+
+    /// Remembers what the store refused.
+    pub(crate) fn note(&self, redis: &Redis, ask: &Ask<'_>, heard: &[Heard], sent: Sent) {
+        let refused = |(tier, heard): (&AskTier<'_>, &Heard)| match heard {
+            Heard::Store(told) if !told.fits && tier.group == 0 && is_steadfast(tier) => {
+                Refusal::of(tier, told, sent)
+            }
+            _ => None,
+        };
+        let mut refused = ask.tiers.iter().zip(heard).filter_map(refused).peekable();
+        if refused.peek().is_some() && self.is_for(redis, ask) {
+            refused.for_each(|refusal| {
+                let mut place = self.place(refusal.tier).lock();
+                *place = Some(refusal);
+            });
+        }
+    }
+
+    /// All that is remembered ends: somebody has made room.
+    pub(crate) fn end(&self) {
+        self.ended.fetch_add(1, Ordering::Release);
+    }
+
+    /// How many decisions were refused here, and how many went on to the store.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn lookups(&self) -> [(&'static str, u64); 2] {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        [("hit", read(&self.hits)), ("miss", read(&self.misses))]
+    }
+
+    /// A look changes nothing and is asked for to know; and what several places decide is burdened for a
+    /// moment by charges that are given back.
+    fn is_for(&self, redis: &Redis, ask: &Ask<'_>) -> bool {
+        !self.places.is_empty()
+            && ask.intent != Intent::Peek
+            && ask.tiers.iter().any(|tier| tier.cost > 0)
+            && redis.is_one_place(ask)
+    }
+
+    fn heard_of(&self, tier: &AskTier<'_>, sent: Sent) -> Heard {
+        if tier.group > 0 || !is_steadfast(tier) {
+            return Heard::Nobody;
+        }
+        let name = name(tier);
+        let place = self.place(name).lock();
+        match &*place {
+            Some(refusal) if refusal.holds(name, tier, sent) => refusal.heard(tier, sent),
+            _ => Heard::Nobody,
+        }
+    }
+
+    fn place(&self, tier: u128) -> &Mutex<Option<Refusal>> {
+        &self.places[tier as usize % self.places.len()]
+    }
+}
+
+impl Refusal {
+    /// Nothing where nobody can say when there will be room.
+    fn of(tier: &AskTier<'_>, told: &ToldTier, sent: Sent) -> Option<Refusal> {
+        let room_at_us = sent.at_us.saturating_add(told.reading.retry_after_us?);
+        Some(Refusal {
+            tier: name(tier),
+            numbers: tier.numbers.clone(),
+            cost: tier.cost.max(1),
+            room_at_us,
+            reset_at_us: sent.at_us.saturating_add(told.reading.reset_after_us),
+            ends_us: room_at_us.min(sent.at_us + BELIEVED_US),
+            era: sent.era,
+        })
+    }
+
+    fn holds(&self, name: u128, tier: &AskTier<'_>, sent: Sent) -> bool {
+        self.tier == name
+            && self.cost <= tier.cost.max(1)
+            && sent.at_us < self.ends_us
+            && self.era == sent.era
+            && self.numbers == *tier.numbers
+    }
+
+    /// What is known of it still. A larger cost waits longer, and nobody has said how long. Where not even
+    /// one had room nobody was admitted since; smaller costs than the refused one may have been.
+    fn heard(&self, tier: &AskTier<'_>, sent: Sent) -> Heard {
+        let until = |us: u64| Some(us.saturating_sub(sent.at_us));
+        let is_full = self.cost == 1;
+        Heard::Refused {
+            retry_after_us: until(self.room_at_us).filter(|_| self.cost == tier.cost.max(1)),
+            remaining: Some(0).filter(|_| is_full),
+            reset_after_us: until(self.reset_at_us).filter(|_| is_full),
+        }
+    }
+}
+
+/// Whether its room comes back with time alone: held slots are released.
+fn is_steadfast(tier: &AskTier<'_>) -> bool {
+    tier.limit.algorithm() != Algorithm::Concurrency
+}
+
+/// What tells one tier from all others; keyed hashes, so that nobody can aim two at one place.
+fn name(tier: &AskTier<'_>) -> u128 {
+    tier.key.id ^ tier.limit.mix()
+}
+
+/// About 2 MB, and more subjects than are refused more than once within a second by one process.
+const PLACES: usize = 1 << 14;
+/// Room that is made elsewhere is found after that.
+const BELIEVED_US: u64 = 1_000_000;

@@ -1,0 +1,186 @@
+//! Refusals that are remembered: never an admission, never longer than they hold, never for what room
+//! may come back to otherwise.
+
+use std::time::Duration;
+
+use spillgate::internals::algorithm::Intent;
+use spillgate::internals::limit::NamedLimit;
+use spillgate::internals::subject::{SHARED_SECRET, Secret};
+use spillgate::{Decision, Limit, Limiter, Policy, Request, Source, Verdict};
+use spillgate_testkit::{RedisServer, eventually};
+use tokio::runtime::Runtime;
+
+use crate::support::random::Random;
+use crate::support::target::numbers;
+use crate::support::world::{PATIENCE, runtime};
+
+/// ACCIDENTS A10, from the right side: what is answered from memory is a refusal, and the store is spared.
+#[test]
+fn whoever_was_refused_and_asks_again_does_not_reach_the_store() {
+    let scene = Scene::new(true);
+    assert!(scene.check("me", &slow(), 2).allowed());
+    let refused = scene.check("me", &slow(), 1);
+    assert_eq!((refused.verdict(), refused.source()), (Verdict::Denied, Source::Store));
+    let before = scene.calls();
+    let again: Vec<Decision> = (0..100).map(|_| scene.check("me", &slow(), 1)).collect();
+    let cached = again.iter().filter(|again| again.source() == Source::DenialCache).count() as u64;
+    assert!(cached > 0 && cached + (scene.calls() - before) >= 100, "{cached} of 100");
+    for again in again {
+        assert_eq!((again.verdict(), again.remaining()), (Verdict::Denied, Some(0)));
+        assert!(again.retry_after() <= refused.retry_after(), "{again:?}");
+        assert!(again.reset_after() <= refused.reset_after(), "{again:?}");
+    }
+    // Somebody else is not meant.
+    assert!(scene.check("another", &slow(), 2).allowed());
+}
+
+#[test]
+fn whoever_waits_as_told_is_admitted() {
+    let scene = Scene::new(true);
+    let limit = Limit::per(1, Duration::from_millis(400));
+    assert!(scene.check("me", &limit, 1).allowed());
+    for _ in 0..3 {
+        scene.check("me", &limit, 1);
+    }
+    let refused = scene.check("me", &limit, 1);
+    let wait = refused.retry_after().unwrap();
+    scene.runtime.block_on(async { tokio::time::sleep(wait).await });
+    assert!(scene.check("me", &limit, 1).allowed(), "after {wait:?}");
+}
+
+#[test]
+fn only_costs_as_large_as_the_refused_one_are_refused_unasked() {
+    let scene = Scene::new(true);
+    let limit = Limit::per(10, YEAR);
+    assert!(scene.check("me", &limit, 6).allowed());
+    assert_eq!(scene.check("me", &limit, 5).source(), Source::Store);
+    let larger = scene.check("me", &limit, 6);
+    assert_eq!((larger.verdict(), larger.source()), (Verdict::Denied, Source::DenialCache));
+    // How long it would wait nobody has said, nor what is left by now.
+    assert_eq!((larger.retry_after(), larger.remaining()), (None, None));
+    let smaller = scene.check("me", &limit, 4);
+    assert_eq!((smaller.allowed(), smaller.source()), (true, Source::Store));
+}
+
+#[test]
+fn other_numbers_a_look_and_slots_are_asked_of_the_store() {
+    let scene = Scene::new(true);
+    assert!(scene.check("me", &slow(), 2).allowed());
+    assert!(!scene.check("me", &slow(), 1).allowed());
+    let more = Limit::per(3, YEAR);
+    assert!(scene.check("me", &more, 1).allowed(), "a larger limit helps at once");
+    assert_eq!(scene.check("me", &slow(), 0).source(), Source::Store);
+    let slot = Limit::concurrent(1, Duration::from_secs(60));
+    for allowed in [true, false, false] {
+        let decision = scene.check("me", &slot, 1);
+        assert_eq!((decision.allowed(), decision.source()), (allowed, Source::Store));
+    }
+}
+
+#[test]
+fn room_made_by_this_process_is_found_at_once() {
+    let scene = Scene::new(true);
+    let me = Request::new().with("ip", "203.0.113.7");
+    let limiter = &scene.limiter;
+    scene.runtime.block_on(async {
+        for _ in 0..3 {
+            limiter.check(&me).await;
+        }
+        assert_eq!(limiter.check(&me).await.source(), Source::DenialCache);
+        limiter.reset("login", &me).await.unwrap();
+        assert!(limiter.check(&me).await.allowed());
+        while limiter.check(&me).await.allowed() {}
+        assert_eq!(limiter.check(&me).await.source(), Source::DenialCache);
+        limiter.give_back("login", &me, 1).await.unwrap();
+        assert!(limiter.check(&me).await.allowed());
+    });
+}
+
+#[test]
+fn a_store_that_lost_everything_is_found_within_moments() {
+    let scene = Scene::new(true);
+    assert!(scene.check("me", &slow(), 2).allowed());
+    assert!(!scene.check("me", &slow(), 1).allowed());
+    scene.server.command(&["FLUSHALL"]);
+    eventually(|| scene.check("me", &slow(), 1).allowed());
+}
+
+#[test]
+fn switched_off_every_decision_is_the_stores() {
+    let scene = Scene::new(false);
+    assert!(scene.check("me", &slow(), 2).allowed());
+    assert!((0..20).all(|_| scene.check("me", &slow(), 1).source() == Source::Store));
+}
+
+/// The store is looked at before each check. Nobody gives back, so room only grows between the two: what
+/// fitted then must not be refused from memory.
+#[test]
+fn what_is_refused_unasked_would_be_refused_by_the_store() {
+    let scene = Scene::new(true);
+    let secret = Secret::new(&SHARED_SECRET);
+    let limits =
+        ["token-bucket", "fixed-window", "sliding-log", "sliding-window"].map(|algorithm| {
+            let spec = spillgate::LimitSpec::new("20/250ms").algorithm(algorithm);
+            NamedLimit::new(spec.build().unwrap(), 0)
+        });
+    let (mut random, mut cached, mut allowed) = (Random::new(7), 0, 0);
+    for turn in 0..6_000 {
+        let limit = random.pick(&limits);
+        let key = ["a", "b", "c"][random.below(3) as usize];
+        let cost = 1 + random.spread(6);
+        let mut look = crate::support::world::ask(Intent::Peek, &[(0, limit, cost)]);
+        look.tiers[0].key = secret.ad_hoc_key(key);
+        look.tiers[0].numbers = numbers(limit);
+        let fitted = scene.runtime.block_on(scene.onlooker.engine().decide_one(&look)).unwrap();
+        let decision = scene.check(key, limit.limit(), cost);
+        allowed += u64::from(decision.allowed());
+        if decision.source() == Source::DenialCache {
+            cached += 1;
+            assert!(!fitted.allowed, "turn {turn}: {} for {cost}, {decision:?}", limit.limit());
+        }
+    }
+    println!("{allowed} allowed, {cached} refused from memory");
+    assert!(cached > 0 && allowed > 0);
+}
+
+struct Scene {
+    limiter: Limiter,
+    onlooker: Limiter,
+    runtime: Runtime,
+    server: RedisServer,
+}
+
+impl Scene {
+    fn new(remembers: bool) -> Scene {
+        let (server, runtime) = (RedisServer::start(), runtime());
+        let policy = || {
+            Policy::from_toml("[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"2/366d\"]")
+        };
+        let built = |remembers| {
+            let builder = Limiter::builder().policy(policy().unwrap()).redis(server.url());
+            let builder = builder.timeout(PATIENCE).denial_cache(remembers);
+            runtime.block_on(builder.build()).unwrap()
+        };
+        let (limiter, onlooker) = (built(remembers), built(false));
+        Scene { limiter, onlooker, runtime, server }
+    }
+
+    fn check(&self, key: &str, limit: &Limit, cost: u64) -> Decision {
+        self.runtime.block_on(self.limiter.check_limit(key, limit, cost))
+    }
+
+    /// How many decisions reached the store, with other calls of the script among them.
+    fn calls(&self) -> u64 {
+        let stats = self.server.command(&["INFO", "commandstats"]);
+        let line =
+            stats.text().lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        line.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
+    }
+}
+
+/// Two, and nothing refills while a test runs.
+fn slow() -> Limit {
+    Limit::per(2, YEAR)
+}
+
+const YEAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
