@@ -4,10 +4,14 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use spillgate::{LimiterBuilder, Ring};
+use spillgate::{LimiterBuilder, OnStateLoss};
 
 use super::problem::{Place, Problem};
 use super::{Given, value};
+
+mod ring;
+
+use ring::NumberedNodes;
 
 /// Where state lives. No `Debug`: addresses may hold credentials.
 #[derive(Default)]
@@ -17,6 +21,7 @@ pub(crate) struct Store {
     pub(crate) connections: Option<usize>,
     /// Decide by our own clock, set by the store's.
     pub(crate) client_clock: bool,
+    on_state_loss: Option<OnStateLoss>,
     pub(crate) key_secret_file: Option<PathBuf>,
     pub(crate) expected_nodes: Option<u32>,
     pub(crate) keys_max: Option<usize>,
@@ -36,18 +41,7 @@ pub(crate) enum Topology {
         urls: Vec<String>,
     },
     Cluster(Vec<String>),
-    Ring {
-        number: u32,
-        nodes: Vec<Node>,
-    },
-}
-
-/// A node of a ring, as far as it was said.
-#[derive(Clone)]
-pub(crate) struct Node {
-    name: String,
-    url: String,
-    weight: u32,
+    Ring(NumberedNodes),
 }
 
 /// The files of `store.tls`.
@@ -65,6 +59,7 @@ impl Store {
             "timeout" => self.timeout = Some(value::duration(text)?),
             "connections" => self.connections = Some(connections(text)?),
             "clock" => self.client_clock = value::choice(text, &CLOCKS)?,
+            "on_state_loss" => self.on_state_loss = Some(value::choice(text, &ON_STATE_LOSS)?),
             "key_secret_file" => self.key_secret_file = Some(text.into()),
             "expected_nodes" => self.expected_nodes = Some(value::number(text)?),
             "keys_max" => self.keys_max = Some(value::count(text)?),
@@ -100,17 +95,11 @@ impl Store {
             }
             _ => {
                 let Some(field) = name.strip_prefix("ring.") else { return Ok(false) };
-                let none = Topology::Ring { number: FIRST_RING, nodes: Vec::new() };
-                let Topology::Ring { number, nodes } = self.named("ring", none, place)? else {
+                let none = Topology::Ring(NumberedNodes::default());
+                let Topology::Ring(ring) = self.named("ring", none, place)? else {
                     return Ok(false);
                 };
-                match field {
-                    "number" => *number = value::number(text)?,
-                    "nodes" => {
-                        *nodes = value::list(text).map(Node::of).collect::<Result<_, _>>()?
-                    }
-                    _ => return set_node(nodes, field, text),
-                }
+                return ring.set(field, text);
             }
         }
         Ok(true)
@@ -149,12 +138,7 @@ impl Store {
             Topology::Url(url) => builder.redis(url),
             Topology::Sentinel { master, urls } => builder.sentinel(master, urls),
             Topology::Cluster(urls) => builder.cluster(urls),
-            Topology::Ring { number, nodes } => {
-                let add = |ring: Ring, node: &Node| {
-                    ring.weighted_node(&node.name, &node.url, node.weight)
-                };
-                builder.ring(nodes.iter().fold(Ring::numbered(*number), add))
-            }
+            Topology::Ring(ring) => builder.ring(ring.ring()),
         };
         if let Some(timeout) = self.timeout {
             builder = builder.timeout(timeout);
@@ -164,6 +148,9 @@ impl Store {
         }
         if self.client_clock {
             builder = builder.client_clock();
+        }
+        if let Some(on_state_loss) = self.on_state_loss {
+            builder = builder.on_state_loss(on_state_loss);
         }
         if let Some(nodes) = self.expected_nodes {
             builder = builder.expected_nodes(nodes);
@@ -212,9 +199,16 @@ impl Store {
                 "a node of a Cluster that takes over slots has not told its clock yet, and would \
                  decide nothing until it has; leave clock out, or use a ring",
             )),
+            Topology::Cluster(_) if self.on_state_loss == Some(OnStateLoss::Empty) => {
+                problems.push(wrong(
+                    "store.on_state_loss",
+                    "\"empty\" cannot hold on a Cluster, whose nodes hand their subjects on; write \
+                     \"normal\", or use a ring",
+                ));
+            }
             _ => {}
         }
-        let secured = self.urls().any(|url| url.starts_with("rediss://"));
+        let secured = self.urls().iter().any(|url| url.starts_with("rediss://"));
         let given_tls = ["store.tls.ca", "store.tls.cert", "store.tls.key"];
         if let Some(name) = given_tls.into_iter().find(|name| said(name).is_some())
             && self.is_shared()
@@ -240,16 +234,15 @@ impl Store {
         problems
     }
 
-    fn urls(&self) -> impl Iterator<Item = &str> {
-        let (one, many, nodes): (Option<&str>, &[String], &[Node]) = match &self.topology {
-            Topology::Memory => (None, &[], &[]),
-            Topology::Url(url) => (Some(url), &[], &[]),
-            Topology::Sentinel { urls, .. } | Topology::Cluster(urls) => (None, urls, &[]),
-            Topology::Ring { nodes, .. } => (None, &[], nodes),
-        };
-        one.into_iter()
-            .chain(many.iter().map(String::as_str))
-            .chain(nodes.iter().map(|node| node.url.as_str()))
+    fn urls(&self) -> Vec<&str> {
+        match &self.topology {
+            Topology::Memory => Vec::new(),
+            Topology::Url(url) => vec![url],
+            Topology::Sentinel { urls, .. } | Topology::Cluster(urls) => {
+                urls.iter().map(String::as_str).collect()
+            }
+            Topology::Ring(ring) => ring.urls().collect(),
+        }
     }
 }
 
@@ -260,7 +253,7 @@ impl Topology {
             Topology::Url(_) => Some("url"),
             Topology::Sentinel { .. } => Some("sentinel"),
             Topology::Cluster(_) => Some("cluster"),
-            Topology::Ring { .. } => Some("ring"),
+            Topology::Ring(_) => Some("ring"),
         }
     }
 }
@@ -277,51 +270,9 @@ impl fmt::Display for Topology {
             Topology::Url(url) => f.write_str(&without_credentials(url)),
             Topology::Sentinel { master, urls } => write!(f, "{master} by sentinels {}", all(urls)),
             Topology::Cluster(urls) => write!(f, "cluster {}", all(urls)),
-            Topology::Ring { number, nodes } => {
-                write!(f, "ring {number} of")?;
-                let shown = |node: &Node| (node.name.clone(), without_credentials(&node.url));
-                nodes.iter().map(shown).try_for_each(|(name, url)| write!(f, " {name}={url}"))
-            }
+            Topology::Ring(ring) => ring.fmt(f),
         }
     }
-}
-
-impl Node {
-    /// `name=url`, or `name*weight=url`.
-    fn of(text: &str) -> Result<Node, String> {
-        let (name, url) = text.split_once('=').ok_or_else(|| {
-            "a node is written name=redis://host:port, or name*weight=redis://host:port".to_owned()
-        })?;
-        let (name, weight) = name.split_once('*').unwrap_or((name, "1"));
-        Ok(Node {
-            name: name.to_owned(),
-            url: value::store_url(url)?,
-            weight: value::number(weight)?,
-        })
-    }
-}
-
-/// A field of one node, as `nodes.0.url`.
-fn set_node(nodes: &mut Vec<Node>, field: &str, text: &str) -> Result<bool, String> {
-    let Some((place, field)) = field.strip_prefix("nodes.").and_then(|rest| rest.split_once('.'))
-    else {
-        return Ok(false);
-    };
-    let Ok(place) = place.parse::<usize>() else { return Ok(false) };
-    if place > nodes.len() {
-        return Err(format!("there is no node {} before it; count them from 0", place - 1));
-    }
-    if place == nodes.len() {
-        nodes.push(Node { name: String::new(), url: String::new(), weight: 1 });
-    }
-    let node = &mut nodes[place];
-    match field {
-        "name" => text.clone_into(&mut node.name),
-        "url" => node.url = value::store_url(text)?,
-        "weight" => node.weight = value::number(text)?,
-        _ => return Ok(false),
-    }
-    Ok(true)
 }
 
 fn connections(text: &str) -> Result<usize, String> {
@@ -345,13 +296,16 @@ fn without_credentials(url: &str) -> String {
 }
 
 /// As `store.` settings; those of a ring's nodes are `store.ring.nodes.0.name` and so on.
-pub(super) const SETTINGS: [&str; 15] = [
+pub(super) const SETTINGS: [&str; 18] = [
     "store.url",
     "store.sentinel.master",
     "store.sentinel.urls",
     "store.cluster",
     "store.ring.number",
     "store.ring.nodes",
+    "store.ring.previous",
+    "store.ring.previous_number",
+    "store.on_state_loss",
     "store.timeout",
     "store.connections",
     "store.clock",
@@ -364,7 +318,8 @@ pub(super) const SETTINGS: [&str; 15] = [
 ];
 
 /// Said of state in memory, they would be a store that somebody forgot to name.
-const NEEDS_A_STORE: [&str; 6] = [
+const NEEDS_A_STORE: [&str; 7] = [
+    "store.on_state_loss",
     "store.connections",
     "store.clock",
     "store.expected_nodes",
@@ -372,10 +327,11 @@ const NEEDS_A_STORE: [&str; 6] = [
     "store.tls.cert",
     "store.tls.key",
 ];
+const ON_STATE_LOSS: [(&str, OnStateLoss); 2] =
+    [("normal", OnStateLoss::Normal), ("empty", OnStateLoss::Empty)];
 const CLOCKS: [(&str, bool); 2] = [("store", false), ("client", true)];
 /// More than one task for each core that a machine has.
 const CONNECTIONS_MAX: usize = 16;
-const FIRST_RING: u32 = 1;
 
 #[cfg(test)]
 mod tests {
@@ -392,15 +348,6 @@ mod tests {
             ("user:secret@host", "://host"),
         ] {
             assert_eq!(without_credentials(url), shown);
-        }
-    }
-
-    #[test]
-    fn a_node_says_its_name_its_address_and_perhaps_its_weight() {
-        let node = Node::of("b*2=redis://host:6379?a=b").unwrap();
-        assert_eq!((&node.name[..], &node.url[..], node.weight), ("b", "redis://host:6379?a=b", 2));
-        for text in ["redis://host", "a", "a*=redis://host", "a=host"] {
-            assert!(Node::of(text).is_err(), "{text:?}");
         }
     }
 }

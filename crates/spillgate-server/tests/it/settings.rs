@@ -143,12 +143,16 @@ const BAD_FILES: &[(&str, &str)] = &[
         ":4: field `store.ring`: ring 1: two nodes are named \"a\"; rename one of them",
     ),
     (
-        "[store.ring]\nnumber = 2\nprevious = [\"a\"]\n",
-        ":3: field `store.ring.previous`: not in this version yet; leave it out",
+        "[store]\nsecret_previous_file = \"a\"\n",
+        ":2: field `store.secret_previous_file`: not in this version yet; leave it out",
     ),
     (
-        "[store]\non_state_loss = \"empty\"\n",
-        ":2: field `store.on_state_loss`: not in this version yet; leave it out",
+        "[store.ring]\nnumber = 2\nprevious = [\"a\"]\n",
+        ":3: field `store.ring.previous`: a node is written name=redis://host:port, or name*weight",
+    ),
+    (
+        "[store]\non_state_loss = \"empty\"\ncluster = [\"redis://a\"]\n",
+        ":2: field `store.on_state_loss`: \"empty\" cannot hold on a Cluster",
     ),
     ("[store]\nconnections = 17\n", ":2: field `store.connections`: \"17\" is no number of conn"),
     (

@@ -38,6 +38,36 @@ fn a_ring_decides_and_every_node_is_looked_at() {
     assert_eq!(loaded(&file), 2);
 }
 
+/// The old ring's process is still at work: both count the same calls.
+#[test]
+fn a_ring_takes_the_place_of_another_in_the_settings() {
+    let nodes = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
+    let old = store(&ring(&nodes[..2]));
+    let (a, b, c) = (nodes[0].url(), nodes[1].url(), nodes[2].url());
+    let new = store(&format!(
+        "on_state_loss = \"normal\"\nring = {{ number = 7, nodes = [\"a={a}\", \"b={b}\", \"c={c}\"], \
+         previous = [\"a={a}\", \"b={b}\"], previous_number = 3 }}\n"
+    ));
+    let (old, new) = (serve(&old), serve(&new));
+    for user in 0..20 {
+        let body = format!(r#"{{"key": "u{user}", "limit": {{"quota": "2/day"}}}}"#);
+        let verdicts =
+            [&old, &new, &old, &new].map(|server| server.check(&body)["verdict"].clone());
+        assert_eq!(verdicts, ["allowed", "allowed", "denied", "denied"], "u{user}");
+    }
+}
+
+#[test]
+fn limits_begin_empty_after_a_loss_where_the_settings_say_so() {
+    let redis = RedisServer::start();
+    let file = store(&format!("url = \"{}\"\non_state_loss = \"empty\"\n", redis.url()));
+    let server = serve(&file);
+    let ask = || server.check(r#"{"key": "u1", "limit": {"quota": "2/day"}}"#)["verdict"].clone();
+    assert_eq!(ask(), "allowed");
+    redis.command(&["FLUSHALL"]);
+    assert_eq!(ask(), "denied");
+}
+
 #[test]
 fn a_node_of_a_ring_that_is_down_is_told_and_the_others_are_looked_at() {
     let mut nodes = [RedisServer::start(), RedisServer::start()];

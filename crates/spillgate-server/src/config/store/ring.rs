@@ -1,0 +1,134 @@
+//! `store.ring`: independent nodes, and those that they take the place of.
+
+use std::fmt;
+
+use spillgate::Ring;
+
+use super::without_credentials;
+use crate::config::value;
+
+/// A ring, and the one before it.
+pub(crate) struct NumberedNodes {
+    number: u32,
+    nodes: Vec<Node>,
+    previous: Vec<Node>,
+    /// One less, unless said.
+    previous_number: Option<u32>,
+}
+
+/// A node, as far as it was said.
+struct Node {
+    name: String,
+    url: String,
+    weight: u32,
+}
+
+impl Default for NumberedNodes {
+    fn default() -> Self {
+        let (nodes, previous) = (Vec::new(), Vec::new());
+        NumberedNodes { number: FIRST, nodes, previous, previous_number: None }
+    }
+}
+
+impl NumberedNodes {
+    /// Takes one setting, named without its `store.ring.`; none of that name is `Ok(false)`.
+    pub(super) fn set(&mut self, field: &str, text: &str) -> Result<bool, String> {
+        match field {
+            "number" => self.number = value::number(text)?,
+            "nodes" => self.nodes = nodes(text)?,
+            "previous" => self.previous = nodes(text)?,
+            "previous_number" => self.previous_number = Some(value::number(text)?),
+            _ => {
+                let (list, node) = match field.split_once('.') {
+                    Some(("nodes", node)) => (&mut self.nodes, node),
+                    Some(("previous", node)) => (&mut self.previous, node),
+                    _ => return Ok(false),
+                };
+                return set_node(list, node, text);
+            }
+        }
+        Ok(true)
+    }
+
+    /// As the library takes it, good or not.
+    pub(super) fn ring(&self) -> Ring {
+        let of = |number: u32, nodes: &[Node]| {
+            nodes.iter().fold(Ring::numbered(number), |ring, node| {
+                ring.weighted_node(&node.name, &node.url, node.weight)
+            })
+        };
+        let ring = of(self.number, &self.nodes);
+        if self.previous.is_empty() {
+            return ring;
+        }
+        let number = self.previous_number.unwrap_or(self.number.saturating_sub(1));
+        ring.replacing(of(number, &self.previous))
+    }
+
+    pub(super) fn urls(&self) -> impl Iterator<Item = &str> {
+        self.nodes.iter().map(|node| node.url.as_str())
+    }
+}
+
+impl fmt::Display for NumberedNodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ring {} of", self.number)?;
+        let shown = |node: &Node| format!(" {}={}", node.name, without_credentials(&node.url));
+        self.nodes.iter().map(shown).try_for_each(|node| f.write_str(&node))
+    }
+}
+
+impl Node {
+    /// `name=url`, or `name*weight=url`.
+    fn of(text: &str) -> Result<Node, String> {
+        let (name, url) = text.split_once('=').ok_or_else(|| {
+            "a node is written name=redis://host:port, or name*weight=redis://host:port".to_owned()
+        })?;
+        let (name, weight) = name.split_once('*').unwrap_or((name, "1"));
+        Ok(Node {
+            name: name.to_owned(),
+            url: value::store_url(url)?,
+            weight: value::number(weight)?,
+        })
+    }
+}
+
+fn nodes(text: &str) -> Result<Vec<Node>, String> {
+    value::list(text).map(Node::of).collect()
+}
+
+/// A field of one node, as `0.url`.
+fn set_node(nodes: &mut Vec<Node>, field: &str, text: &str) -> Result<bool, String> {
+    let Some((place, field)) = field.split_once('.') else { return Ok(false) };
+    let Ok(place) = place.parse::<usize>() else { return Ok(false) };
+    if place > nodes.len() {
+        return Err(format!("there is no node {} before it; count them from 0", place - 1));
+    }
+    if place == nodes.len() {
+        nodes.push(Node { name: String::new(), url: String::new(), weight: 1 });
+    }
+    let node = &mut nodes[place];
+    match field {
+        "name" => text.clone_into(&mut node.name),
+        "url" => node.url = value::store_url(text)?,
+        "weight" => node.weight = value::number(text)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+const FIRST: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_says_its_name_its_address_and_perhaps_its_weight() {
+        let node = Node::of("b*2=redis://host:6379?a=b").unwrap();
+        assert_eq!((&node.name[..], &node.url[..], node.weight), ("b", "redis://host:6379?a=b", 2));
+        for text in ["redis://host", "a", "a*=redis://host", "a=host"] {
+            assert!(Node::of(text).is_err(), "{text:?}");
+        }
+    }
+}
