@@ -222,7 +222,10 @@ impl Drop for Carrier {
     fn drop(&mut self) {
         if self.has_place {
             let given_up = self.shard.batches().gathering.lock().abandon();
-            drop(given_up);
+            for waiting in given_up {
+                let why = "the runtime that was to send it ended".into();
+                let _ = waiting.answer.send(Err(Failure::NotSent(why)));
+            }
         }
     }
 }
