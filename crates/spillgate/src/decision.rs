@@ -284,6 +284,18 @@ impl<'d> TierDecision<'d> {
         self.tier.charge()
     }
 
+    /// Where header fields keep what they say of the limit, unless another is in force in its place.
+    #[cfg(feature = "http")]
+    pub(crate) fn written_limit(
+        &self,
+        limit_is_named: bool,
+    ) -> Option<&'d std::sync::OnceLock<http::HeaderValue>> {
+        let Names::Policy(policy) = self.names else { return None };
+        let is_whole = self.tier.narrowed().is_none()
+            && policy.limit(self.place()).capacity() == self.capacity();
+        policy.written_limit(self.place(), limit_is_named).filter(|_| is_whole)
+    }
+
     fn place(&self) -> LimitPlace {
         let KeptTier { rule, overridden, limit, .. } = *self.tier;
         LimitPlace { rule, overridden: overridden.number(), limit: u32::from(limit) }

@@ -1,16 +1,18 @@
 //! What HTTP fields can say of a decision, in the styles in use: nothing that is not true, and nothing
 //! of shadow rules.
 
-use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{Entry, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use smallvec::{SmallVec, smallvec};
 
 use crate::decision::Decision;
 use crate::refusal::Refusal;
 
 mod advice;
+mod text;
 
 use advice::Advice;
 pub(crate) use advice::{PolicyName, enforced_tiers, whole_seconds};
+use text::Text;
 
 /// Which fields say how much is left.
 ///
@@ -110,7 +112,11 @@ impl Decision {
 
 /// The fields of one answer, ready to be added to it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Fields(SmallVec<[(HeaderName, HeaderValue); 2]>);
+pub(crate) struct Fields {
+    names: &'static [HeaderName],
+    /// As many as names.
+    values: SmallVec<[HeaderValue; 2]>,
+}
 
 impl Fields {
     /// What several decisions over one request say together.
@@ -125,19 +131,22 @@ impl Fields {
         match style {
             HeaderStyle::Ietf => Fields::ietf(&advice),
             HeaderStyle::Draft7 => Fields::draft7(&advice),
-            HeaderStyle::Draft6 => Fields::separate(&advice, DRAFT6).with_policies(&advice),
-            HeaderStyle::Legacy => Fields::separate(&advice, LEGACY),
+            HeaderStyle::Draft6 => Fields::separate(&advice, &DRAFT6).with_policies(&advice),
+            HeaderStyle::Legacy => Fields::separate(&advice, &LEGACY),
             HeaderStyle::None => Fields::default(),
         }
     }
 
     /// Adds them, unless one of them is there.
     pub(crate) fn add_to(self, headers: &mut HeaderMap) {
-        if self.0.iter().any(|(name, _)| headers.contains_key(name)) {
-            return;
-        }
-        for (name, value) in self.0 {
-            headers.insert(name, value);
+        for (place, (name, value)) in self.names.iter().zip(self.values).enumerate() {
+            match headers.entry(name) {
+                Entry::Vacant(vacant) => drop(vacant.insert(value)),
+                Entry::Occupied(_) => {
+                    self.names[..place].iter().for_each(|ours| drop(headers.remove(ours)));
+                    return;
+                }
+            }
         }
     }
 
@@ -145,17 +154,12 @@ impl Fields {
         if advice.is_empty() {
             return Fields::default();
         }
-        let (mut policies, mut limits) = (Text::new(), Text::new());
+        let mut limits = Text::new();
         for one in advice {
-            policies.member().name(one.name).number(";q=", one.capacity);
-            policies.known(";w=", one.window_s());
-            if let Some(unit) = one.unit() {
-                policies.text(";qu=\"").text(unit).text("\"");
-            }
             limits.member().name(one.name).number(";r=", one.remaining);
             limits.known(";t=", one.more_after_s());
         }
-        Fields(smallvec![(RATELIMIT_POLICY, policies.value()), (RATELIMIT, limits.value())])
+        Fields { names: &IETF, values: smallvec![policies(advice), limits.value()] }
     }
 
     fn draft7(advice: &[Advice<'_>]) -> Fields {
@@ -163,27 +167,53 @@ impl Fields {
         let mut text = Text::new();
         text.number("limit=", one.capacity).number(", remaining=", one.remaining);
         text.number(", reset=", reset_s);
-        Fields(smallvec![(RATELIMIT, text.value())]).with_policies(advice)
+        Fields { names: &DRAFT7, values: smallvec![text.value()] }.with_policies(advice)
     }
 
     /// Of the tightest, a field for each number.
-    fn separate(advice: &[Advice<'_>], names: [HeaderName; 3]) -> Fields {
+    fn separate(advice: &[Advice<'_>], names: &'static [HeaderName]) -> Fields {
         let Some((one, reset_s)) = resetting(advice).next() else { return Fields::default() };
         let numbers = [one.capacity, one.remaining, reset_s].map(HeaderValue::from);
-        Fields(names.into_iter().zip(numbers).collect())
+        Fields { names, values: numbers.into_iter().collect() }
     }
 
-    /// `5;w=60` for each: before names had a place.
+    /// `5;w=60` for each, if there is any: before names had a place.
     fn with_policies(mut self, advice: &[Advice<'_>]) -> Fields {
+        if self.values.is_empty() {
+            return self;
+        }
         let mut text = Text::new();
         for (one, _) in resetting(advice) {
             text.member().number("", one.capacity).known(";w=", one.window_s());
         }
-        if !text.0.is_empty() {
-            self.0.push((RATELIMIT_POLICY, text.value()));
-        }
+        self.values.push(text.value());
         self
     }
+}
+
+/// `RateLimit-Policy`. The part of a limit is the same for every request and kept, since most answers
+/// tell of one limit.
+fn policies(advice: &[Advice<'_>]) -> HeaderValue {
+    if let [one] = advice {
+        return match one.kept() {
+            Some(kept) => kept.get_or_init(|| policy(one).value()).clone(),
+            None => policy(one).value(),
+        };
+    }
+    let mut policies = Text::new();
+    for one in advice {
+        policies.member().bytes(policy(one).as_bytes());
+    }
+    policies.value()
+}
+
+fn policy(one: &Advice<'_>) -> Text {
+    let mut text = Text::new();
+    text.name(one.name).number(";q=", one.capacity).known(";w=", one.window_s());
+    if let Some(unit) = one.unit() {
+        text.text(";qu=\"").text(unit).text("\"");
+    }
+    text
 }
 
 /// What the older styles can tell of: they have no way to leave the time out.
@@ -191,65 +221,17 @@ fn resetting<'a, 'd>(advice: &'a [Advice<'d>]) -> impl Iterator<Item = (&'a Advi
     advice.iter().filter_map(|one| Some((one, one.reset_s()?)))
 }
 
-/// A field's value as it grows.
-struct Text(SmallVec<[u8; 128]>);
-
-impl Text {
-    fn new() -> Text {
-        Text(SmallVec::new())
-    }
-
-    fn text(&mut self, text: &str) -> &mut Text {
-        self.0.extend_from_slice(text.as_bytes());
-        self
-    }
-
-    /// Begins the next member of a list.
-    fn member(&mut self) -> &mut Text {
-        if self.0.is_empty() { self } else { self.text(", ") }
-    }
-
-    /// As a string of structured fields; a name holds nothing that must be escaped.
-    fn name(&mut self, name: PolicyName<'_>) -> &mut Text {
-        self.text("\"");
-        for part in name.parts() {
-            self.text(part);
-        }
-        self.text("\"")
-    }
-
-    fn number(&mut self, before: &str, number: u64) -> &mut Text {
-        self.text(before);
-        let (mut digits, mut rest, mut place) = ([b'0'; 20], number, 20);
-        while place == 20 || rest > 0 {
-            place -= 1;
-            digits[place] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-        }
-        self.0.extend_from_slice(&digits[place..]);
-        self
-    }
-
-    fn known(&mut self, before: &str, number: Option<u64>) -> &mut Text {
-        match number {
-            Some(number) => self.number(before, number),
-            None => self,
-        }
-    }
-
-    fn value(&self) -> HeaderValue {
-        HeaderValue::from_bytes(&self.0).expect("names, digits and punctuation of ours")
-    }
-}
-
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const DRAFT6: [HeaderName; 3] = [
+static IETF: [HeaderName; 2] = [RATELIMIT_POLICY, RATELIMIT];
+static DRAFT7: [HeaderName; 2] = [RATELIMIT, RATELIMIT_POLICY];
+static DRAFT6: [HeaderName; 4] = [
     HeaderName::from_static("ratelimit-limit"),
     HeaderName::from_static("ratelimit-remaining"),
     HeaderName::from_static("ratelimit-reset"),
+    RATELIMIT_POLICY,
 ];
-const LEGACY: [HeaderName; 3] = [
+static LEGACY: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-limit"),
     HeaderName::from_static("x-ratelimit-remaining"),
     HeaderName::from_static("x-ratelimit-reset"),

@@ -8,11 +8,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName};
 use ipnet::{IpNet, Ipv4Net};
-use smallvec::SmallVec;
 
 mod hops;
+mod text;
 
 use hops::{forwarded, x_forwarded_for};
+pub(crate) use text::AddressText;
 
 /// The client's address as the value of an attribute.
 ///
@@ -149,18 +150,11 @@ impl ByIp {
 
     /// The same, without allocating.
     pub(crate) fn attribute_text(&self, client: IpAddr) -> AddressText {
-        let mut text = AddressText::new();
         let (network, prefix, whole) = match client.to_canonical() {
             IpAddr::V4(address) => (IpAddr::V4(self.shortened_v4(address)), self.ipv4_prefix, 32),
             IpAddr::V6(address) => (IpAddr::V6(self.shortened_v6(address)), self.ipv6_prefix, 128),
         };
-        let written = if prefix == whole {
-            fmt::write(&mut text, format_args!("{network}"))
-        } else {
-            fmt::write(&mut text, format_args!("{network}/{prefix}"))
-        };
-        written.expect("the longest address and its prefix have room");
-        text
+        AddressText::of(network, Some(prefix).filter(|prefix| *prefix < whole))
     }
 
     /// Walks the hops from the right, each reported by the one before it.
@@ -203,27 +197,6 @@ impl fmt::Display for CidrError {
 
 impl std::error::Error for CidrError {}
 
-/// An address and a prefix as text, in place.
-#[derive(Clone, Debug)]
-pub(crate) struct AddressText(SmallVec<[u8; ADDRESS_TEXT_MAX]>);
-
-impl AddressText {
-    fn new() -> AddressText {
-        AddressText(SmallVec::new())
-    }
-
-    pub(crate) fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.0).expect("only text was written")
-    }
-}
-
-impl fmt::Write for AddressText {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.extend_from_slice(text.as_bytes());
-        Ok(())
-    }
-}
-
 /// A network as written; one of IPv4-mapped addresses is the IPv4 one, since that is what clients
 /// are known by.
 fn network(text: &str) -> Result<IpNet, CidrError> {
@@ -242,8 +215,6 @@ fn network(text: &str) -> Result<IpNet, CidrError> {
 }
 
 pub(crate) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// Eight groups of four, seven colons, `/128`; the next round size.
-const ADDRESS_TEXT_MAX: usize = 48;
 /// `::ffff:0:0/96` holds the IPv4-mapped addresses.
 const MAPPED_PREFIX: u8 = 96;
 

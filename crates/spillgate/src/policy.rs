@@ -170,6 +170,20 @@ impl Policy {
         self.named_limit(place).limit()
     }
 
+    /// Where header fields keep what they say of a rule's own limit, if its name there is this one: the
+    /// rule's, or, where it has several, the limit's too.
+    #[cfg(feature = "http")]
+    pub(crate) fn written_limit(
+        &self,
+        place: LimitPlace,
+        limit_is_named: bool,
+    ) -> Option<&std::sync::OnceLock<http::HeaderValue>> {
+        let rule = &self.rules[place.rule as usize];
+        let is_own =
+            place.overridden.is_none() && limit_is_named == (rule.named_limits().len() > 1);
+        is_own.then(|| &rule.written[place.limit as usize])
+    }
+
     fn named_limit(&self, place: LimitPlace) -> &NamedLimit {
         let rule = &self.rules[place.rule as usize];
         &self.limits_in_force(rule, place.overridden)[place.limit as usize]

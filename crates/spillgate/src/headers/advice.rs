@@ -1,8 +1,10 @@
 //! What is worth telling of each tier: the numbers that are known, and what they are called outside.
 
 use std::cmp::Ordering;
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use http::HeaderValue;
 use smallvec::SmallVec;
 
 use crate::decision::{Decision, Source, TierDecision, Verdict};
@@ -74,6 +76,11 @@ impl<'d> Advice<'d> {
             });
         }
         advice
+    }
+
+    /// Where the limit's part of `RateLimit-Policy` is kept, if it is as its rule says.
+    pub(super) fn kept(&self) -> Option<&'d OnceLock<HeaderValue>> {
+        self.tier.written_limit(self.name.limit.is_some())
     }
 
     /// What the capacity is for.

@@ -82,6 +82,9 @@ pub struct Rule {
     fallback_share: Option<Share>,
     /// The hash of domain, name and generation.
     id: u128,
+    /// What header fields say of each limit, once they have: it is the same for every request.
+    #[cfg(feature = "http")]
+    pub(super) written: Arc<[std::sync::OnceLock<http::HeaderValue>]>,
 }
 
 /// The attributes of a key or an anchor.
@@ -250,6 +253,8 @@ impl Rule {
         let id = id(&domain, &name, FIRST_GENERATION);
         let key = Attributes::new(key?);
         let anchor = anchor.map(Attributes::new);
+        #[cfg(feature = "http")]
+        let written = limits.iter().map(|_| Default::default()).collect();
         Some(Rule {
             name,
             domain,
@@ -266,6 +271,8 @@ impl Rule {
             parallel,
             fallback_share,
             id,
+            #[cfg(feature = "http")]
+            written,
         })
     }
 }

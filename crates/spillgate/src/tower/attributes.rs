@@ -144,7 +144,7 @@ impl<'r> Found<'r> {
         match self {
             Found::Borrowed(bytes) => bytes,
             Found::Owned(bytes) => bytes,
-            Found::Address(text) => text.as_str().as_bytes(),
+            Found::Address(text) => text.as_bytes(),
         }
     }
 

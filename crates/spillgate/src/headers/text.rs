@@ -1,0 +1,90 @@
+//! A field's value as it grows, on the stack: it is written for every answer.
+
+use http::header::HeaderValue;
+
+use super::PolicyName;
+
+pub(super) struct Text {
+    inline: [u8; INLINE_MAX],
+    /// Of what is inline.
+    length: usize,
+    /// All of it, once it is longer than that.
+    spilled: Vec<u8>,
+}
+
+impl Text {
+    pub(super) fn new() -> Text {
+        Text { inline: [0; INLINE_MAX], length: 0, spilled: Vec::new() }
+    }
+
+    #[inline]
+    pub(super) fn text(&mut self, text: &str) -> &mut Text {
+        self.bytes(text.as_bytes())
+    }
+
+    /// Begins the next member of a list.
+    pub(super) fn member(&mut self) -> &mut Text {
+        if self.as_bytes().is_empty() { self } else { self.text(", ") }
+    }
+
+    /// As a string of structured fields; a name holds nothing that must be escaped.
+    pub(super) fn name(&mut self, name: PolicyName<'_>) -> &mut Text {
+        self.text("\"");
+        name.parts().for_each(|part| {
+            self.text(part);
+        });
+        self.text("\"")
+    }
+
+    pub(super) fn number(&mut self, before: &str, number: u64) -> &mut Text {
+        let (mut digits, mut rest, mut place) = ([b'0'; DIGITS_MAX], number, DIGITS_MAX);
+        while place == DIGITS_MAX || rest > 0 {
+            place -= 1;
+            digits[place] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        self.text(before).bytes(&digits[place..])
+    }
+
+    #[inline]
+    pub(super) fn known(&mut self, before: &str, number: Option<u64>) -> &mut Text {
+        match number {
+            Some(number) => self.number(before, number),
+            None => self,
+        }
+    }
+
+    pub(super) fn value(&self) -> HeaderValue {
+        HeaderValue::from_bytes(self.as_bytes()).expect("names, digits and punctuation of ours")
+    }
+
+    #[inline]
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Text {
+        let end = self.length + bytes.len();
+        match self.inline.get_mut(self.length..end) {
+            Some(room) if self.spilled.is_empty() => {
+                room.copy_from_slice(bytes);
+                self.length = end;
+            }
+            _ => self.spill(bytes),
+        }
+        self
+    }
+
+    #[cold]
+    fn spill(&mut self, bytes: &[u8]) {
+        if self.spilled.is_empty() {
+            self.spilled.extend_from_slice(&self.inline[..self.length]);
+        }
+        self.spilled.extend_from_slice(bytes);
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        if self.spilled.is_empty() { &self.inline[..self.length] } else { &self.spilled }
+    }
+}
+
+/// Three limits with names of usual lengths.
+const INLINE_MAX: usize = 128;
+/// Of the largest number.
+const DIGITS_MAX: usize = 20;
