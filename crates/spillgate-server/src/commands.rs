@@ -11,7 +11,7 @@ use crate::cli::Command;
 
 mod check;
 pub(crate) mod doctor;
-mod import;
+pub(crate) mod import;
 mod scripts;
 mod serve;
 mod validate;

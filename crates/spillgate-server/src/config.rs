@@ -13,6 +13,8 @@ use crate::door::envoy::{Choices, OnOutageDeny};
 mod auth;
 mod contradictions;
 mod file;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod problem;
 mod store;
 mod value;

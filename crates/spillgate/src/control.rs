@@ -23,7 +23,7 @@ mod error;
 mod exchange;
 mod listing;
 #[cfg(feature = "redis")]
-mod sealed;
+pub(crate) mod sealed;
 mod table;
 mod watch;
 mod writing;

@@ -8,6 +8,8 @@ use crate::decision::Decision;
 use crate::refusal::Refusal;
 
 mod advice;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod text;
 
 use advice::Advice;

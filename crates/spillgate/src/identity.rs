@@ -9,6 +9,8 @@ use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName};
 use ipnet::{IpNet, Ipv4Net};
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod hops;
 mod text;
 

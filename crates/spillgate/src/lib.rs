@@ -11,6 +11,9 @@ mod engine;
 mod error;
 #[cfg(feature = "redis")]
 mod fallback;
+#[cfg(all(any(test, fuzzing), feature = "http", feature = "redis"))]
+#[doc(hidden)]
+pub mod fuzzed;
 #[cfg(feature = "http")]
 mod headers;
 #[cfg(feature = "http")]

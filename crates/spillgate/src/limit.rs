@@ -10,6 +10,8 @@ use std::time::Duration;
 use crate::algorithm::{Numbers, token_bucket};
 
 mod error;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod named;
 mod narrowed;
 mod quota;

@@ -15,6 +15,8 @@ use crate::metrics::Meters;
 use crate::request::Request;
 
 mod file;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod limits;
 mod matching;
 mod overrides;
@@ -102,6 +104,14 @@ impl Policy {
         let mut problems = Problems::in_text(text);
         Policy::read(text, PIECE_BYTES, &mut problems);
         problems.into_errors(file_name)
+    }
+
+    /// The same, cut into pieces of so many bytes.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn in_pieces_of(bytes: usize, text: &str) -> Result<Policy, PolicyError> {
+        let mut problems = Problems::in_text(text);
+        let policy = Policy::read(text, bytes, &mut problems);
+        problems.into_errors("f").into_iter().next().map_or(Ok(policy), Err)
     }
 
     /// The rules in the order of the file.

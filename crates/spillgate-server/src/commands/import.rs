@@ -9,6 +9,8 @@ use crate::cli::{ImportArgs, ImportFrom};
 use crate::config;
 
 mod envoy;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 
 /// The policy on the output, what of it differs on the error output.
 pub(super) fn run(args: &ImportArgs) -> Result<ExitCode, Failure> {

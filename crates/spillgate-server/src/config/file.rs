@@ -9,7 +9,11 @@ use super::{Given, Place, Problem, SECTIONS};
 
 /// Every field under our tables, inner tables as `server.tls.cert`.
 pub(super) fn settings_in(file: &str, text: &str) -> Result<Vec<Given>, Problem> {
-    let text = &without_entries(text);
+    whole_settings_in(file, &without_entries(text))
+}
+
+/// The same of a text with nothing blanked.
+pub(super) fn whole_settings_in(file: &str, text: &str) -> Result<Vec<Given>, Problem> {
     let reader = Reader { file, text };
     let table = DeTable::parse(text).map_err(|error| reader.syntax(&error))?;
     let mut given = Vec::new();

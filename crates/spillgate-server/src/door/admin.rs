@@ -9,6 +9,8 @@ use hyper::{Method, Uri};
 use super::http::problem::Problem;
 use crate::app::App;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod guard;
 mod health;
 mod instant;

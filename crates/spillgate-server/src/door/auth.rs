@@ -21,6 +21,8 @@ use crate::app::App;
 use crate::commands::complain;
 use crate::config::{Auth, Original, deny_status};
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod original;
 
 use original::Told;

@@ -16,6 +16,8 @@ use crate::app::App;
 
 mod answer;
 mod connection;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod health;
 mod question;
 #[rustfmt::skip]

@@ -10,6 +10,9 @@ use crate::limit::LimitSpec;
 use crate::policy::{Mode, RuntimeEntry, Subject};
 use crate::subject::{Encoding, Secret};
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
+
 /// Seals and opens.
 pub(super) struct Seal(XChaCha20Poly1305);
 

@@ -25,6 +25,8 @@ mod cluster;
 pub mod control;
 mod deploy;
 mod failure;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod guard;
 mod heartbeat;
 pub(crate) mod jitter;

@@ -3,7 +3,6 @@
 //! The fields are read back by a parser that is not ours.
 
 pub(crate) mod client;
-mod corpora;
 mod diagnostics;
 mod examples;
 mod fields;

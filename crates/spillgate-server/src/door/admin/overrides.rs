@@ -27,17 +27,17 @@ use crate::door::http::{answer, body, json};
     deny_unknown_fields,
     expecting = "an object such as {\"rule\": \"api\", \"subject\": {\"tenant\": \"acme\"}, \"limits\": [\"none\"]}"
 )]
-struct OverrideFields<'a> {
+pub(super) struct OverrideFields<'a> {
     #[serde(borrow)]
-    rule: Text<'a>,
+    pub(super) rule: Text<'a>,
     #[serde(borrow)]
-    subject: Named<'a, Attribute<'a>>,
-    limits: List<LimitField, LIMITS_MAX>,
-    expires_at: Option<Instant>,
+    pub(super) subject: Named<'a, Attribute<'a>>,
+    pub(super) limits: List<LimitField, LIMITS_MAX>,
+    pub(super) expires_at: Option<Instant>,
 }
 
 /// A quota, or a limit field by field, as in the policy file.
-struct LimitField(LimitSpec);
+pub(super) struct LimitField(pub(super) LimitSpec);
 
 #[derive(Serialize)]
 struct Overrides<'o> {
@@ -155,4 +155,4 @@ fn attributes<S: Serializer>(set: &&Override, serializer: S) -> Result<S::Ok, S:
 }
 
 /// As many as a rule may have.
-const LIMITS_MAX: usize = 64;
+pub(super) const LIMITS_MAX: usize = 64;

@@ -67,10 +67,10 @@ struct MissedAnswer<'w> {
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object such as {\"mode\": \"off\"}")]
-struct ModeFields<'a> {
+pub(super) struct ModeFields<'a> {
     #[serde(borrow)]
     mode: Text<'a>,
-    expires_at: Option<Instant>,
+    pub(super) expires_at: Option<Instant>,
 }
 
 pub(super) async fn list(State(app): State<App>) -> Response {

@@ -18,11 +18,11 @@ use crate::door::http::{answer, body, json};
     deny_unknown_fields,
     expecting = "an object such as {\"rule\": \"login\", \"subject\": {\"ip\": \"203.0.113.7\"}, \"give_back\": 1}"
 )]
-struct ChangeFields<'a> {
+pub(super) struct ChangeFields<'a> {
     #[serde(borrow)]
     rule: Text<'a>,
     #[serde(borrow)]
-    subject: Named<'a, Attribute<'a>>,
+    pub(super) subject: Named<'a, Attribute<'a>>,
     #[serde(borrow)]
     charge: Option<CostField<'a>>,
     #[serde(borrow)]

@@ -6,6 +6,7 @@ use hyper::Uri;
 use spillgate::{Request, Value};
 
 use super::Problem;
+use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX};
 use crate::door::http::json::Named;
 use crate::door::http::question::Attribute;
 
@@ -23,6 +24,12 @@ impl<'u> Query<'u> {
         for (name, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
             let again = match (name.as_ref(), name.strip_prefix("attr.")) {
                 (_, Some(attribute)) => {
+                    if !(1..=NAME_MAX).contains(&attribute.len()) {
+                        return Err(Problem::in_field(&name, NO_NAME));
+                    }
+                    if subject.attributes().count() == ATTRIBUTES_MAX {
+                        return Err(Problem::in_field(&name, TOO_MANY));
+                    }
                     let again = subject.attribute(attribute).is_some();
                     let value = Value::from(value.into_owned());
                     subject = subject.with(attribute.to_owned(), value);
@@ -54,4 +61,6 @@ pub(super) fn subject<'a>(attributes: &'a Named<'_, Attribute<'_>>) -> Request<'
 
 const NO_SUCH_PARAMETER: &str =
     "no such parameter; there are rule, attr.NAME for each attribute, and all";
+const NO_NAME: &str = "the name of an attribute has 1 to 64 bytes; write attr.NAME=VALUE";
+const TOO_MANY: &str = "more than 32 attributes; name only those of the rule's key";
 const NO_RULE: &str = "missing; add ?rule=NAME, and &attr.NAME=VALUE for each attribute of its key";

@@ -83,8 +83,9 @@ fn last<'r>(headers: &'r HeaderMap, name: &str) -> Option<&'r [u8]> {
 }
 
 const OWN_PATH: &str = "/v1/auth";
-const X_FORWARDED: [&str; 3] = ["x-forwarded-method", "x-forwarded-host", "x-forwarded-uri"];
-const X_ORIGINAL: [&str; 3] = ["x-original-method", "x-original-host", "x-original-uri"];
+pub(super) const X_FORWARDED: [&str; 3] =
+    ["x-forwarded-method", "x-forwarded-host", "x-forwarded-uri"];
+pub(super) const X_ORIGINAL: [&str; 3] = ["x-original-method", "x-original-host", "x-original-uri"];
 
 #[cfg(test)]
 mod tests {

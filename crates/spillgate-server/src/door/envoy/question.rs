@@ -61,7 +61,7 @@ fn part<'a>(request: &'a RateLimitRequest, descriptor: &'a RateLimitDescriptor) 
 }
 
 /// Entries are attributes; of several with one key the second is `key.2`, and so on.
-fn attributes(entries: &[Entry]) -> Request<'_> {
+pub(super) fn attributes(entries: &[Entry]) -> Request<'_> {
     entries.iter().fold(Request::new(), |request, Entry { key, value }| {
         if request.attribute(key).is_none() {
             return request.with(key, value.as_slice());
@@ -110,7 +110,7 @@ fn duration(text: &str) -> Option<Duration> {
 const ENTRIES: &str = "envoy.entries";
 
 /// More than any proxy's configuration has for one route.
-const DESCRIPTORS_MAX: usize = 32;
+pub(super) const DESCRIPTORS_MAX: usize = 32;
 
 #[cfg(test)]
 mod tests {

@@ -290,14 +290,14 @@ impl Drop for Refreshing {
 }
 
 /// Slots in a row that one node owns.
-struct Range {
-    first: u16,
-    last: u16,
+pub(super) struct Range {
+    pub(super) first: u16,
+    pub(super) last: u16,
     owner: Host,
 }
 
 /// What CLUSTER SLOTS says; nothing where it knows no owner at all.
-fn ranges(answer: Value, answered: Option<&Host>) -> Option<Vec<Range>> {
+pub(super) fn ranges(answer: Value, answered: Option<&Host>) -> Option<Vec<Range>> {
     let Value::Array(rows) = answer else { return None };
     let ranges = rows.into_iter().map(|row| {
         let Value::Array(row) = row else { return None };

@@ -109,9 +109,10 @@ impl Exchanged {
             Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
             _ => None,
         };
-        let (seconds, us) = number(seconds).zip(number(us)).ok_or_else(foreign)?;
+        let now_us = || number(seconds)?.checked_mul(1_000_000)?.checked_add(number(us)?);
+        let now_us = now_us().ok_or_else(foreign)?;
         let (version, refused) = (version.clone(), refused.max(&0).cast_unsigned());
-        Ok(Exchanged { now_us: seconds * 1_000_000 + us, version, refused, unseen })
+        Ok(Exchanged { now_us, version, refused, unseen })
     }
 }
 

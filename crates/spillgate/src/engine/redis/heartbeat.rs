@@ -76,7 +76,7 @@ impl Redis {
 }
 
 /// The guard, and how many live.
-fn told(answer: Value, key: String) -> Option<(Guard, u32)> {
+pub(super) fn told(answer: Value, key: String) -> Option<(Guard, u32)> {
     let Value::Array(parts) = answer else { return None };
     let [Value::BulkString(guard), Value::Int(oldest_for_us), Value::Array(nodes)] = &parts[..]
     else {

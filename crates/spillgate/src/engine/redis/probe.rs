@@ -233,14 +233,14 @@ impl Samples {
 }
 
 /// The `name:value` lines of INFO.
-fn fields(info: &Value) -> BTreeMap<String, String> {
+pub(super) fn fields(info: &Value) -> BTreeMap<String, String> {
     let text = text(info);
     let fields = text.lines().filter_map(|line| line.split_once(':'));
     fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// What TIME answers: seconds, and microseconds of the second.
-fn microseconds(time: &Value) -> Option<i64> {
+pub(super) fn microseconds(time: &Value) -> Option<i64> {
     let Value::Array(parts) = time else { return None };
     let part = |place: usize| text(parts.get(place)?).parse::<i64>().ok();
     part(0)?.checked_mul(1_000_000)?.checked_add(part(1)?)

@@ -1,6 +1,7 @@
 //! The file as a list of its limits, each with the entries that lead to it.
 
-use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
+use saphyr::{MarkedYaml, Scalar, ScanError, YamlData, YamlLoader};
+use saphyr_parser::{Event, Parser, SpannedEventReceiver};
 
 use super::Note;
 
@@ -54,7 +55,7 @@ pub(super) enum Limit {
 }
 
 pub(super) fn read(text: &str, notes: &mut Vec<Note>) -> Result<Tree, Note> {
-    let documents = MarkedYaml::load_from_str(text)
+    let documents = documents(text)
         .map_err(|error| Note::new(error.marker().line(), format!("no YAML: {}", error.info())))?;
     let [root] = documents.as_slice() else {
         return Err(Note::new(1, "one document is expected; write domain and descriptors"));
@@ -66,6 +67,30 @@ pub(super) fn read(text: &str, notes: &mut Vec<Note>) -> Result<Tree, Note> {
     let domain = domain.ok_or_else(|| Note::new(root.line, "there is no domain; name it"))?;
     reader.descriptors(&root, &mut Vec::new())?;
     Ok(Tree { domain, nodes: reader.nodes })
+}
+
+/// An alias is a copy of what it stands for, and aliases of aliases make a short file a huge tree; a
+/// deep tree is dropped by recursion.
+fn documents(text: &str) -> Result<Vec<MarkedYaml<'_>>, ScanError> {
+    let mut loader = YamlLoader::default();
+    loader.alias_limit(ALIASED_MAX);
+    let mut depth = 0;
+    for event in Parser::new_from_str(text) {
+        let (event, span) = event?;
+        match event {
+            Event::SequenceStart(..) | Event::MappingStart(..) => depth += 1,
+            Event::SequenceEnd | Event::MappingEnd => depth -= 1,
+            _ => {}
+        }
+        if depth > NESTED_MAX {
+            return Err(ScanError::new_str(span.start, "nested deeper than any limit is"));
+        }
+        loader.on_event(event, span);
+    }
+    match loader.error() {
+        Some(error) => Err(error.clone()),
+        None => Ok(loader.into_documents()),
+    }
 }
 
 struct Reader<'t, 'n> {
@@ -296,6 +321,10 @@ const UNITS: [(&str, &str); 7] = [
     ("year", "365d"),
 ];
 
+/// Lists and mappings: two for each entry of the deepest descriptor, and as many again.
+const NESTED_MAX: usize = 128;
+/// Nodes that aliases stand for: some hundred limits with all that they may say.
+const ALIASED_MAX: usize = 1_000;
 /// As the policy has it.
 const COUNT_MAX: u64 = 1_000_000_000;
 /// As many entries as the door takes in one descriptor.

@@ -8,7 +8,7 @@ use crate::algorithm::{
     token_bucket,
 };
 use crate::engine::{Ask, AskTier, Change, StoreError, Told, ToldTier};
-use crate::limit::Algorithm;
+use crate::limit::{Algorithm, EXACT_MAX};
 
 /// The integers that came back.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl Reply {
             return Err("the script answered no list".into());
         };
         let integers = values.into_iter().map(|value| match value {
-            Value::Int(integer) => Ok(integer),
+            Value::Int(integer) if integer.unsigned_abs() <= EXACT_MAX => Ok(integer),
             other => Err(format!("the script answered {other:?}")),
         });
         integers.collect::<Result<_, _>>().map(Reply)

@@ -1,0 +1,27 @@
+//! What holds of any configuration of envoyproxy/ratelimit that somebody wants to import.
+
+use spillgate::Policy;
+
+use super::envoy;
+
+/// Panics if a file is told of at a line that it has not, or imported in two ways.
+pub fn holds(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let again = envoy::import(text);
+    match envoy::import(text) {
+        Ok(imported) => {
+            assert!(again.is_ok_and(|again| again.policy == imported.policy));
+            // What cannot be said in this version is refused by the policy, in so many words.
+            if let Err(error) = Policy::from_toml(&imported.policy) {
+                assert!(!error.message().starts_with("not TOML"), "{error}\n{}", imported.policy);
+            }
+            imported.notes.iter().for_each(|note| has_a_line(&note.to_string()));
+        }
+        Err(note) => has_a_line(&note.to_string()),
+    }
+}
+
+fn has_a_line(note: &str) {
+    let (line, message) = note.split_once(": ").expect("a note is a line and a message");
+    assert!(line.parse::<usize>().is_ok() && !message.is_empty(), "{note}");
+}

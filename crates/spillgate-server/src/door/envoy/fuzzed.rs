@@ -1,0 +1,48 @@
+//! What holds of any message of Envoy's, and of any time-out beside it.
+//!
+//! An input is one byte that says how many of the next are the text of the time-out, then the message.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use prost::Message;
+use tonic::metadata::{AsciiMetadataValue, MetadataMap};
+
+use super::question::{DESCRIPTORS_MAX, attributes, domain, parts, patience};
+use super::rls::RateLimitRequest;
+use crate::bounds::ATTRIBUTES_MAX;
+
+/// Panics if an entry is lost or told by another's name, or a bound does not hold.
+pub fn holds(input: &[u8]) {
+    let Some((length, rest)) = input.split_first() else { return };
+    let (timeout, message) = rest.split_at(rest.len().min(usize::from(*length)));
+    if let Ok(timeout) = AsciiMetadataValue::try_from(timeout) {
+        let mut metadata = MetadataMap::new();
+        metadata.insert("grpc-timeout", timeout);
+        assert!(patience(&metadata, PATIENCE) <= PATIENCE);
+    }
+    let Ok(request) = RateLimitRequest::decode(message) else { return };
+    let again = RateLimitRequest::decode(&request.encode_to_vec()[..]);
+    assert_eq!(again.as_ref(), Ok(&request));
+    assert!(!domain(&request).is_empty());
+    let Ok(parts) = parts(&request) else {
+        let entries = request.descriptors.iter().map(|descriptor| descriptor.entries.len());
+        assert!(
+            request.descriptors.len() > DESCRIPTORS_MAX || entries.max() > Some(ATTRIBUTES_MAX)
+        );
+        return;
+    };
+    assert_eq!(parts.len(), request.descriptors.len());
+    for descriptor in &request.descriptors {
+        let told = attributes(&descriptor.entries);
+        let names: BTreeSet<&str> = told.attributes().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), descriptor.entries.len());
+        for ((name, value), entry) in told.attributes().zip(&descriptor.entries) {
+            assert_eq!(value, entry.value);
+            let number = name.strip_prefix(entry.key.as_str());
+            assert!(number.is_some_and(|number| number.is_empty() || number.starts_with('.')));
+        }
+    }
+}
+
+const PATIENCE: Duration = Duration::from_millis(15);

@@ -1,0 +1,76 @@
+//! What holds of any body of a check, or of a batch.
+
+use spillgate::{Question, Request};
+
+use super::json::parse;
+use super::problem::Problem;
+use super::question::{Batch, Check};
+use crate::bounds::{ATTRIBUTES_MAX, BATCH_MAX, NAME_MAX, VALUE_MAX};
+
+/// Panics if a body becomes more than the bounds allow, or a request that is written down does not
+/// read back.
+pub fn holds(body: &[u8]) {
+    match parse::<Check<'_>>(body) {
+        Ok(check) => match check.question() {
+            Ok(question) => is_bounded(&question),
+            Err(problem) => is_short(&problem),
+        },
+        Err(problem) => is_short(&problem),
+    }
+    match parse::<Batch<'_>>(body) {
+        Ok(batch) => match batch.questions() {
+            Ok(questions) => {
+                assert!(questions.len() <= BATCH_MAX);
+                questions.iter().for_each(is_bounded);
+            }
+            Err(problem) => is_short(&problem),
+        },
+        Err(problem) => is_short(&problem),
+    }
+}
+
+fn is_bounded(question: &Question<'_>) {
+    match question {
+        Question::Request(request) => {
+            assert!(request.attributes().count() <= ATTRIBUTES_MAX);
+            for (name, value) in request.attributes() {
+                assert!((1..=NAME_MAX).contains(&name.len()) && value.len() <= VALUE_MAX);
+            }
+            assert!((1..=NAME_MAX).contains(&request.domain().len()));
+            reads_back(request);
+        }
+        Question::AdHoc { domain, key, limit, .. } => {
+            assert!((1..=NAME_MAX).contains(&domain.len()));
+            assert!((1..=VALUE_MAX).contains(&key.len()));
+            assert!(limit.capacity().is_none_or(|capacity| capacity <= 1_000_000_000));
+        }
+    }
+}
+
+fn reads_back(request: &Request<'_>) {
+    let quoted = |text: &str| serde_json::to_string(text).expect("a text is JSON");
+    let attribute = |(name, value): (&str, &[u8])| {
+        let value = std::str::from_utf8(value).expect("JSON is UTF-8");
+        format!("{}:{}", quoted(name), quoted(value))
+    };
+    let attributes: Vec<String> = request.attributes().map(attribute).collect();
+    let body = format!(
+        "{{\"domain\":{},\"attributes\":{{{}}},\"cost\":{}}}",
+        quoted(request.domain()),
+        attributes.join(","),
+        request.cost().of("requests")
+    );
+    let check: Check<'_> = parse(body.as_bytes()).expect("what was written down is a body");
+    let Ok(Question::Request(again)) = check.question() else { panic!("{body} asks else") };
+    assert_eq!(again.domain(), request.domain());
+    assert_eq!(again.cost().of("requests"), request.cost().of("requests"));
+    assert!(again.attributes().eq(request.attributes()), "{body}");
+}
+
+/// An answer must not grow with its question.
+pub(in crate::door) fn is_short(problem: &Problem) {
+    assert!(format!("{problem:?}").len() <= PROBLEM_MAX, "{problem:?}");
+}
+
+/// A field and a message of 300 characters each, every one of them escaped.
+const PROBLEM_MAX: usize = 8 * 1024;

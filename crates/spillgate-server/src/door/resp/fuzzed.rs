@@ -1,0 +1,90 @@
+//! What holds of any bytes that the RESP door receives.
+//!
+//! An input is one byte that says in pieces of how many bytes the rest arrives.
+
+use spillgate::Question;
+
+use super::batch::{Asking, Batch, End, Entry};
+use super::frame::{Frame, Malformed, REQUEST_MAX, decode};
+use super::reply::Replies;
+use super::session::{Next, Session};
+use crate::bounds::BATCH_MAX;
+
+/// Panics if the pieces in which bytes arrive change the requests that are read from them, or a batch
+/// of them is not answered one by one.
+pub fn holds(input: &[u8]) {
+    let Some((piece, bytes)) = input.split_first() else { return };
+    let (at_once, end) = requests(bytes, bytes.len().max(1));
+    let (in_pieces, end_in_pieces) = requests(bytes, usize::from(*piece).max(1));
+    assert_eq!(at_once, in_pieces);
+    // In pieces it may still wait for bytes that at once were seen not to matter.
+    assert!(end_in_pieces.is_none() || end == end_in_pieces, "{end:?}, {end_in_pieces:?}");
+    for asking in [Asking::Open, Asking::Barred] {
+        answered(bytes, asking);
+    }
+}
+
+/// What the door reads, asking again whenever there are as many bytes as were wanted.
+fn requests(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, Option<Malformed>) {
+    let mut requests = Vec::new();
+    let (mut start, mut received, mut wanted) = (0, 0, 1);
+    while received < bytes.len() {
+        received = bytes.len().min(received + piece);
+        while received - start >= wanted {
+            match decode(&bytes[start..received]) {
+                Ok(Frame::Whole { arguments, length }) => {
+                    assert!((1..=REQUEST_MAX).contains(&length), "{length} bytes");
+                    requests.push(arguments.iter().map(|word| word.to_vec()).collect());
+                    start += length;
+                    wanted = 1;
+                }
+                Ok(Frame::Partial { wanted: more }) => {
+                    let held = received - start;
+                    assert!(held < more && more <= REQUEST_MAX, "{held} of {more} bytes");
+                    wanted = more;
+                }
+                Err(malformed) => return (requests, Some(malformed)),
+            }
+        }
+    }
+    (requests, None)
+}
+
+/// Batch after batch, as a connection takes them.
+fn answered(bytes: &[u8], asking: Asking) {
+    let (mut session, mut rest) = (Session::new(1, None), bytes);
+    loop {
+        let batch = Batch::of(rest, asking);
+        assert!(batch.entries.len() <= BATCH_MAX);
+        let questions = batch.entries.iter().filter(|entry| matches!(entry, Entry::Answer(_)));
+        assert_eq!(questions.count(), batch.questions.len());
+        assert!(asking == Asking::Open || batch.questions.is_empty());
+        batch.questions.iter().for_each(is_bounded);
+        for entry in &batch.entries {
+            let Entry::Control(control) = entry else { continue };
+            let mut replies = Replies::default();
+            let next = session.obey(control, &mut replies);
+            assert!(replies.bytes().ends_with(b"\r\n"), "{control:?}");
+            assert!(next == Next::Stay || control.ends_batch(), "{control:?}");
+        }
+        rest = &rest[batch.length..];
+        if batch.end != End::Cut || batch.length == 0 {
+            return;
+        }
+    }
+}
+
+fn is_bounded(question: &Question<'_>) {
+    match question {
+        Question::Request(request) => {
+            assert!(request.attributes().count() <= 32);
+            assert!(
+                request.attributes().all(|(name, value)| name.len() <= 64 && value.len() <= 4_096)
+            );
+        }
+        Question::AdHoc { key, limit, .. } => {
+            assert!((1..=4_096).contains(&key.len()));
+            assert!(limit.capacity().is_some_and(|capacity| capacity <= 1_000_000_000));
+        }
+    }
+}

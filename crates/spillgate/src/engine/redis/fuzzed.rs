@@ -1,0 +1,90 @@
+//! What holds of any answer of a store: it may be another's, of another version, or broken.
+//!
+//! An input is one byte that says what was asked, then the answer as it comes over the wire.
+
+use std::sync::LazyLock;
+
+use ::redis::{Value, parse_redis_value};
+
+use super::control::Exchanged;
+use super::program::{FIRST, Reply};
+use super::{cluster, heartbeat, probe, slot::SLOTS};
+use crate::algorithm::{GiveBack, Intent};
+use crate::engine::{Ask, AskTier, Change};
+use crate::limit::{LimitSpec, NamedLimit};
+use crate::subject::SubjectKey;
+
+/// Panics if an answer is taken for more than was asked.
+pub fn holds(input: &[u8]) {
+    let Some((kind, wire)) = input.split_first() else { return };
+    let Ok(answer) = parse_redis_value(wire) else { return };
+    match kind % 6 {
+        0 => {
+            let Ok(reply) = Reply::of(answer) else { return };
+            for intent in [Intent::Charge, Intent::Peek, Intent::Reserve { nonce: 7 }] {
+                let asks = [Ask { intent, tiers: tiers().collect() }];
+                let Ok(told) = reply.told(FIRST, &asks) else { continue };
+                assert_eq!(told.len(), 1);
+                let told = told.into_iter().flatten();
+                assert!(told.into_iter().all(|told| told.tiers.len() == LIMITS.len()));
+            }
+        }
+        1 => {
+            let Ok(reply) = Reply::of(answer) else { return };
+            let changes = [Change::Force(1), Change::GiveBack(GiveBack::Amount(1))];
+            let asked = || tiers().zip(changes.into_iter().cycle()).collect::<Vec<_>>();
+            let asked = asked();
+            if let Ok(changed) = reply.changed(asked.iter().map(|(tier, change)| (tier, *change))) {
+                assert_eq!(changed.len(), LIMITS.len());
+            }
+        }
+        2 => {
+            let Ok(exchanged) = Exchanged::of(answer) else { return };
+            let sealed: usize = exchanged.unseen.iter().map(|entry| entry.sealed.len()).sum();
+            assert!(sealed <= wire.len());
+        }
+        3 => {
+            let Some((_, nodes)) = heartbeat::told(answer, "key".to_owned()) else { return };
+            assert!(nodes as usize <= wire.len());
+        }
+        4 => {
+            let Some(ranges) = cluster::ranges(answer, None) else { return };
+            let in_order = |range: &cluster::Range| range.first <= range.last;
+            assert!(ranges.iter().all(|range| in_order(range) && range.last < SLOTS));
+        }
+        _ => {
+            let is_list = matches!(answer, Value::Array(_));
+            assert!(probe::microseconds(&answer).is_none() || is_list);
+            assert!(probe::fields(&answer).len() <= wire.len());
+        }
+    }
+}
+
+fn tiers() -> impl Iterator<Item = AskTier<'static>> {
+    LIMITS.iter().map(|limit| AskTier {
+        key: SubjectKey { tag: 1, id: 2, rule: 3 },
+        limit,
+        numbers: limit.numbers().expect("a limit that counts"),
+        cost: 2,
+        group: 0,
+        attributes: 1,
+        owed: 0,
+    })
+}
+
+/// One of each algorithm.
+static LIMITS: LazyLock<Vec<NamedLimit>> = LazyLock::new(|| {
+    let limit = |(position, (quota, algorithm)): (usize, (&str, &str))| {
+        let hold = (algorithm == "concurrency").then(|| "30s".to_owned());
+        let spec = LimitSpec { hold, ..LimitSpec::new(quota).algorithm(algorithm) };
+        NamedLimit::new(spec.build().expect("a limit of ours"), position)
+    };
+    let limits = [
+        ("1000000000/second", "token-bucket"),
+        ("7/month", "fixed-window"),
+        ("1000000/366d", "sliding-log"),
+        ("1000000000/ms", "sliding-window"),
+        ("20", "concurrency"),
+    ];
+    limits.into_iter().enumerate().map(limit).collect()
+});

@@ -1,0 +1,34 @@
+//! What holds of whatever a stranger, an operator in a hurry, or a store that is not ours may say: one
+//! function for each parser, which panics if it does not hold. The fuzz targets call them with what
+//! they make up, and the gate with what was worth keeping of that. Each stands beside its parser.
+
+pub use crate::control::sealed::fuzzed::holds as sealed;
+pub use crate::engine::redis::fuzzed::holds as replies;
+pub use crate::headers::fuzzed::holds as fields;
+pub use crate::identity::fuzzed::holds as identity;
+pub use crate::limit::fuzzed::holds as quota;
+pub use crate::path::fuzzed::holds as path;
+pub use crate::policy::fuzzed::holds as policy;
+
+/// By the names of their corpora.
+pub const TARGETS: [(&str, fn(&[u8])); 7] = [
+    ("fields", fields),
+    ("identity", identity),
+    ("path", path),
+    ("policy", policy),
+    ("quota", quota),
+    ("replies", replies),
+    ("sealed", sealed),
+];
+
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_was_worth_keeping_of_the_fuzzers_inputs_holds_within_bounds() {
+        super::replay::all(&super::TARGETS);
+    }
+}

@@ -1,0 +1,111 @@
+//! What holds of the fields of any decision.
+//!
+//! An input is a row of tiers, 26 bytes each: which limit, what is known of it and how it was judged,
+//! and four numbers.
+
+use std::sync::{Arc, LazyLock};
+
+use http::HeaderMap;
+use sfv::Parser;
+
+use super::HeaderStyle;
+use crate::decision::{Decision, Judged, Names, Source, Tiers, Verdict};
+use crate::policy::Policy;
+use crate::refusal::Refusal;
+
+/// Panics if a field cannot be read by whoever reads structured fields, or is written twice.
+pub fn holds(input: &[u8]) {
+    let tiers: Tiers = input.as_chunks().0.iter().take(TIERS_MAX).map(judged).collect();
+    let decision = Decision::new(tiers, Names::Policy(Arc::clone(&POLICY)));
+    for style in HeaderStyle::ALL {
+        let mut headers = HeaderMap::new();
+        decision.write_headers(style, &mut headers);
+        for (name, value) in &headers {
+            let parser = || Parser::new(value.as_bytes());
+            let reads = match (style, name.as_str()) {
+                (HeaderStyle::Draft7, "ratelimit") => parser().parse::<sfv::Dictionary>().is_ok(),
+                (_, "ratelimit" | "ratelimit-policy") => parser().parse::<sfv::List>().is_ok(),
+                _ => parser().parse::<sfv::Item>().is_ok(),
+            };
+            assert!(reads, "{style:?}: {name}: {value:?}");
+        }
+        let once = headers.clone();
+        decision.write_headers(style, &mut headers);
+        assert_eq!(headers, once, "{style:?}");
+    }
+    if let Some(refusal) = Refusal::of(&decision) {
+        assert!(refusal.retry_after_seconds().is_none_or(|seconds| seconds > 0));
+        assert!(
+            refusal.response(HeaderStyle::Ietf).status().is_client_error() || decision.degraded()
+        );
+    }
+}
+
+fn judged(bytes: &[u8; TIER_BYTES]) -> Judged {
+    let [place, known, judged, more, numbers @ ..] = bytes;
+    let (rule, limit) = PLACES[usize::from(*place) % PLACES.len()];
+    let number = |at: usize| {
+        let (_, from) = numbers.split_at(at);
+        u64::from_le_bytes(*from.first_chunk().expect("numbers end where the last one does"))
+    };
+    let knows = |bit: u8| known & bit != 0;
+    // As the engines answer: no more than the capacity, and times that 53 bits hold.
+    let capacity = 1 + number(0) % 1_000_000_000;
+    let us = |at| number(at) >> 11;
+    Judged {
+        rule,
+        limit,
+        shadow: knows(0x10),
+        advisory: knows(0x20),
+        capacity: knows(1).then_some(capacity),
+        remaining: knows(2).then_some(u64::from(*more) * capacity / 255),
+        retry_after_us: knows(4).then_some(us(6)),
+        reset_after_us: knows(8).then_some(us(14)),
+        verdict: [Verdict::Allowed, Verdict::Denied, Verdict::Never][usize::from(judged % 3)],
+        source: SOURCES[usize::from(judged >> 4) % SOURCES.len()],
+        ..Judged::ad_hoc()
+    }
+}
+
+/// By rule and limit.
+const PLACES: [(u32, u32); 10] =
+    [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6), (2, 0), (3, 0)];
+const SOURCES: [Source; 5] =
+    [Source::Store, Source::Lease, Source::DenialCache, Source::Fallback, Source::OutagePolicy];
+const TIER_BYTES: usize = 26;
+/// Of a decision.
+const TIERS_MAX: usize = 64;
+
+static POLICY: LazyLock<Arc<Policy>> = LazyLock::new(|| {
+    let policy = r#"
+        [[rule]]
+        name = "one"
+        key = ["user"]
+        limits = ["5/ms"]
+
+        [[rule]]
+        name = "all/of.them-0123456789-0123456789-0123456789-0123456789-01234567"
+        key = ["user"]
+        limits = [
+            { quota = "10/second", burst = 1_000_000_000 },
+            { quota = "1000/month", algorithm = "fixed-window" },
+            { quota = "7/d", algorithm = "sliding-log" },
+            { quota = "60000/minute", algorithm = "sliding-window", unit = "tokens", name = "llm" },
+            { quota = "20", algorithm = "concurrency", hold = "30s" },
+            "unlimited",
+            "none",
+        ]
+
+        [[rule]]
+        name = "slots"
+        key = []
+        limits = [{ quota = "20", algorithm = "concurrency", hold = "30s" }]
+
+        [[rule]]
+        name = "watched"
+        mode = "shadow"
+        key = []
+        limits = ["1/366d"]
+    "#;
+    Arc::new(Policy::from_toml(policy).expect("a policy of ours"))
+});

@@ -1,0 +1,32 @@
+//! What holds of any policy file.
+
+use super::Policy;
+use crate::request::Request;
+
+/// Panics if a mistake is told at no line of the file, or a file says something else when it is read
+/// in pieces.
+pub fn holds(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let problems = Policy::problems_in("f", text);
+    let lines = 1 + input.iter().filter(|byte| **byte == b'\n').count();
+    assert!(problems.is_sorted_by_key(|problem| problem.line()));
+    assert!(problems.iter().all(|problem| (1..=lines).contains(&problem.line())), "{problems:?}");
+    assert!(problems.iter().all(|problem| !problem.message().is_empty()), "{problems:?}");
+    let policy = match Policy::from_toml_file("f", text) {
+        Ok(policy) => policy,
+        Err(first) => return assert_eq!(problems.first(), Some(&first)),
+    };
+    assert!(problems.is_empty());
+    let in_pieces = Policy::in_pieces_of(1, text).unwrap_or_else(|error| panic!("{error}"));
+    let told = |policy: &Policy| format!("{:?}", policy.rules().collect::<Vec<_>>());
+    assert_eq!(told(&in_pieces), told(&policy));
+    assert_eq!(in_pieces.override_count(), policy.override_count());
+    for rule in policy.rules() {
+        assert_eq!(policy.rule(rule.name()).map(|found| found.name()), Some(rule.name()));
+        let request = Request::new().in_domain(rule.domain());
+        let request = rule.needs().fold(request, |request, name| request.with(name, "x"));
+        let met = policy.met(&request);
+        assert!(met.iter().all(|met| (1..=64).contains(&met.limits.len())));
+        assert!(met.is_sorted_by_key(|met| met.rule_index));
+    }
+}

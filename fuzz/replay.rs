@@ -1,0 +1,46 @@
+//! Runs what fuzz targets check, within a bound on memory: shared by the fuzzing program and by the
+//! tests that replay the corpora in the gate.
+
+use allocation_counter::measure;
+
+#[cfg(test)]
+#[path = "bombs.rs"]
+mod bombs;
+
+/// Panics if `holds` does, or takes memory that the input does not account for: what an input merely
+/// claims, as the length of what follows or as the number of its repetitions, must take none.
+pub(super) fn bounded(target: &str, holds: fn(&[u8]), input: &[u8]) {
+    let bytes_max = BYTES_ALWAYS + BYTES_PER_BYTE * input.len() as u64;
+    if measure(|| holds(input)).bytes_max > bytes_max {
+        // The first time may have set up what stays.
+        let bytes = measure(|| holds(input)).bytes_max;
+        let length = input.len();
+        assert!(bytes <= bytes_max, "{target}: {length} bytes of input take {bytes} of memory");
+    }
+}
+
+/// Every input that was worth keeping, of each target, and the bombs.
+#[cfg(test)]
+pub(super) fn all(targets: &[(&str, fn(&[u8]))]) {
+    let corpora = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    for (target, holds) in targets {
+        let mut replayed = 0;
+        for entry in std::fs::read_dir(corpora.join(target)).unwrap() {
+            let path = entry.unwrap().path();
+            println!("{}", path.display());
+            bounded(target, *holds, &std::fs::read(path).unwrap());
+            replayed += 1;
+        }
+        assert!(replayed > 20, "{target}: {replayed} inputs are not the whole corpus");
+        for bomb in bombs::BOMBS.iter().filter(|bomb| bomb.target == *target) {
+            println!("{target}: {} times {}", bomb.times, bomb.repeated.escape_ascii());
+            bounded(target, *holds, &bomb.input());
+        }
+    }
+}
+
+/// A decision's tables, a tree's first pages: what the shortest input may take.
+const BYTES_ALWAYS: u64 = 256 * 1024;
+
+/// A tree of TOML or YAML takes about a hundred times its text.
+const BYTES_PER_BYTE: u64 = 400;

@@ -1,0 +1,24 @@
+//! All fuzz targets in one program; the environment says which, in `SPILLGATE_FUZZ_TARGET`.
+#![no_main]
+
+use std::sync::LazyLock;
+
+#[path = "../replay.rs"]
+mod replay;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    let (name, holds) = *TARGET;
+    replay::bounded(name, holds, input);
+});
+
+type Target = (&'static str, fn(&[u8]));
+
+static TARGET: LazyLock<Target> = LazyLock::new(|| {
+    let wanted = std::env::var("SPILLGATE_FUZZ_TARGET").unwrap_or_default();
+    let targets =
+        || spillgate::fuzzed::TARGETS.into_iter().chain(spillgate_server::fuzzed::TARGETS);
+    targets().find(|(name, _)| *name == wanted).unwrap_or_else(|| {
+        let names: Vec<&str> = targets().map(|(name, _)| name).collect();
+        panic!("{wanted:?} is no target; set SPILLGATE_FUZZ_TARGET to one of {}", names.join(", "))
+    })
+});
