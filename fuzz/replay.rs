@@ -21,7 +21,7 @@ pub(super) fn bounded(target: &str, holds: fn(&[u8]), input: &[u8]) {
 
 /// Every input that was worth keeping, of each target, and the bombs.
 #[cfg(test)]
-pub(super) fn all(targets: &[(&str, fn(&[u8]))]) {
+pub(super) fn all(targets: &[super::Target]) {
     let corpora = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     for (target, holds) in targets {
         let mut replayed = 0;

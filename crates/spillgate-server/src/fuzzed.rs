@@ -10,8 +10,11 @@ pub use crate::door::envoy::fuzzed::holds as envoy;
 pub use crate::door::http::fuzzed::holds as http;
 pub use crate::door::resp::fuzzed::holds as resp;
 
+/// What is fuzzed: the name of its corpus, and what must hold of every input.
+pub type Target = (&'static str, fn(&[u8]));
+
 /// By the names of their corpora.
-pub const TARGETS: [(&str, fn(&[u8])); 7] = [
+pub const TARGETS: [Target; 7] = [
     ("admin", admin),
     ("auth", auth),
     ("envoy", envoy),

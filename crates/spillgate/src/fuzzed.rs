@@ -10,8 +10,11 @@ pub use crate::limit::fuzzed::holds as quota;
 pub use crate::path::fuzzed::holds as path;
 pub use crate::policy::fuzzed::holds as policy;
 
+/// What is fuzzed: the name of its corpus, and what must hold of every input.
+pub type Target = (&'static str, fn(&[u8]));
+
 /// By the names of their corpora.
-pub const TARGETS: [(&str, fn(&[u8])); 7] = [
+pub const TARGETS: [Target; 7] = [
     ("fields", fields),
     ("identity", identity),
     ("path", path),
