@@ -76,20 +76,31 @@ local function lone(d)
 
     if fits then
         local chunk = first == tail and oldest_chunk or chunk_of(texts[2])
-        local width = chunk.at_width + chunk.units_width
-        local _, so_far = entry(chunk, chunk.size)
-        local units = so_far + cost
-        if chunk.size == 0 or #chunk.text + width > 506 or now - chunk.base_us >= 256 ^ chunk.at_width
-            or (chunk.units_width == 0 and cost > 1) or units >= 256 ^ chunk.units_width and chunk.units_width > 0
-            or first == tail and place >= 8 and place * 2 >= chunk.size then
+        local text, size, width = chunk.text, chunk.size, chunk.at_width + chunk.units_width
+        if first == tail and place >= 8 and place * 2 >= size then
+            -- A log that fits in one chunk stays in one: what has expired goes.
+            if chunk.units_width > 0 then
+                return false
+            end
+            text = string.sub(text, 1, 12) .. string.sub(text, 13 + place * width)
+            size, place = size - place, 0
+        end
+        local units = size + 1
+        if chunk.units_width > 0 then
+            local _, so_far = entry(chunk, size)
+            units = so_far + cost
+        end
+        if size == 0 or #text + width > 506 or now - chunk.base_us >= 256 ^ chunk.at_width
+            or chunk.units_width == 0 and cost > 1
+            or chunk.units_width > 0 and units >= 256 ^ chunk.units_width then
             return false
         end
-        redis.call('HSET', own_key, last_field,
-            chunk.text .. struct.pack(chunk.format, now - chunk.base_us, units))
+        redis.call('HSET', own_key, last_field, text .. struct.pack(chunk.format, now - chunk.base_us, units))
         used, last_us = used + cost, now
         values[key] = struct.pack(BODY, kind, count, period_us, incarnation, 0, now, used, oldest, tail, first, place)
-        redis.call('PEXPIRE', own_key, life_ms(period_us))
-        keep(key, period_us)
+        local life = life_ms(period_us)
+        redis.call('PEXPIRE', own_key, life)
+        redis.call('SET', KEYS[key], values[key], 'PX', life)
     end
     out[o], out[o + 1], out[o + 2], out[o + 3] = fits and 1 or 0, used, retry_us, last_us - now + period_us
     return true
