@@ -27,7 +27,7 @@ const fn bomb(
 
 const RULE: &[u8] = b"[[rule]]\nname = 'a'\nkey = ['ip']\nlimits = ['1/s']\n";
 
-pub(super) const BOMBS: [Bomb; 42] = [
+pub(super) const BOMBS: [Bomb; 43] = [
     // Hops, all of them trusted or none a hop at all; quotes that do not end.
     bomb("identity", b"\0", b"10.0.0.1,", 10_000, b""),
     bomb("identity", b"\0", b"10.0.0.1\n", 10_000, b""),
@@ -56,6 +56,7 @@ pub(super) const BOMBS: [Bomb; 42] = [
     bomb("settings", b"[server]\ntrusted_proxies = [", b"'::/0',", 10_000, b"]"),
     bomb("replies", b"\0", b"*1\r\n", 10_000, b":1\r\n"),
     bomb("replies", b"\0", b"*99999999\r\n", 100, b""),
+    bomb("replies", b"\0", b"*9999\r\n:1\r\n", 99, b""),
     bomb("sealed", b"\x08\0\0\0\0\0\0\0\0\0\0\0\x08\0\0\0override\x01\0\0\0a\x08\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff", b"\0", 10_000, b""),
     bomb("http", b"{\"attributes\":", b"{\"a\":", 10_000, b""),
     bomb("http", b"", b"[", 100_000, b""),

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillgate::{Combined, Decision, Limiter, Part, Policy, Question, StoreProbe, Tls};
+use spillgate::{
+    Combined, Decision, Limiter, Part, Policy, Question, SHARED_SECRET, StoreProbe, Tls,
+};
 
 use crate::config::{ConfigError, Problem, Store, StoreTls};
 use crate::domains::Domains;
@@ -23,7 +25,11 @@ impl App {
     pub(crate) async fn open(store: &Store, policy: Policy) -> Result<App, ConfigError> {
         let mut builder = store.told_to(Limiter::builder().policy(policy));
         if let Some(file) = &store.key_secret_file {
-            builder = builder.key_secret(read_secret(file)?);
+            builder = builder.key_secret(read_secret("store.key_secret_file", file)?);
+        }
+        if let Some(file) = &store.secret_previous_file {
+            let secret = read_previous_secret("store.secret_previous_file", file)?;
+            builder = builder.previous_key_secret(secret);
         }
         if let Some(tls) = tls(&store.tls)? {
             builder = builder.tls(tls);
@@ -76,14 +82,31 @@ impl App {
     }
 }
 
-fn read_secret(file: &Path) -> Result<[u8; 16], Problem> {
-    let problem = |why: String| {
-        let message = format!("{}: {why}; make one with: openssl rand -hex 16", file.display());
-        Problem::of_setting("store.key_secret_file", message)
-    };
-    let text = std::fs::read_to_string(file).map_err(|error| problem(error.to_string()))?;
-    secret(text.trim())
-        .ok_or_else(|| problem("holds no secret, which is 32 hexadecimal digits".to_owned()))
+fn read_secret(setting: &str, file: &Path) -> Result<[u8; 16], Problem> {
+    let text = read_text(setting, file, MAKE_ONE)?;
+    secret(&text).ok_or_else(|| {
+        let why = "holds no secret, which is 32 hexadecimal digits";
+        problem(setting, file, why, MAKE_ONE)
+    })
+}
+
+/// Whoever had no secret of their own before had the one that everybody has.
+fn read_previous_secret(setting: &str, file: &Path) -> Result<[u8; 16], Problem> {
+    let text = read_text(setting, file, PREVIOUS)?;
+    let shared = (text == "shared").then_some(SHARED_SECRET);
+    shared.or_else(|| secret(&text)).ok_or_else(|| {
+        problem(setting, file, "holds neither 32 hexadecimal digits nor `shared`", PREVIOUS)
+    })
+}
+
+fn read_text(setting: &str, file: &Path, remedy: &str) -> Result<String, Problem> {
+    let text = std::fs::read_to_string(file);
+    let text = text.map_err(|error| problem(setting, file, &error.to_string(), remedy))?;
+    Ok(text.trim().to_owned())
+}
+
+fn problem(setting: &str, file: &Path, why: &str, remedy: &str) -> Problem {
+    Problem::of_setting(setting, format!("{}: {why}; {remedy}", file.display()))
 }
 
 fn tls(files: &StoreTls) -> Result<Option<Tls>, Problem> {
@@ -110,6 +133,10 @@ fn secret(text: &str) -> Option<[u8; 16]> {
     let number = digits_only.then(|| u128::from_str_radix(text, 16).ok())?;
     number.map(u128::to_be_bytes)
 }
+
+const MAKE_ONE: &str = "make one with: openssl rand -hex 16";
+const PREVIOUS: &str =
+    "name the file that key_secret_file named before, or one that says `shared` if there was none";
 
 #[cfg(test)]
 mod tests {

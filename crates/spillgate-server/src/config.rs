@@ -335,4 +335,4 @@ const ON_OUTAGE_DENY: [(&str, OnOutageDeny); 2] =
     [("over-limit", OnOutageDeny::OverLimit), ("unavailable", OnOutageDeny::Unavailable)];
 
 /// Settings and tables of settings that are designed but not built: said apart from misspelt ones.
-const LATER: &[&str] = &["store.secret_previous_file", "telemetry"];
+const LATER: &[&str] = &["telemetry"];

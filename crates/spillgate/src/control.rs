@@ -13,7 +13,7 @@ use crate::decision::{Decision, Names, Source};
 use crate::engine::Change;
 use crate::limit::LimitSpec;
 use crate::limiter::{Inner, Limiter};
-use crate::plan::Plan;
+use crate::plan::{Plan, keys_of};
 use crate::policy::{Mode, Policy, Rule, RuntimeEntry, Subject};
 use crate::request::{Cost, Request};
 
@@ -165,11 +165,13 @@ impl Limiter {
     pub async fn reset(&self, rule: &str, subject: &Request<'_>) -> Result<(), ControlError> {
         let policy = self.policy();
         let found = rule_of(&policy, rule, subject)?;
-        let key = found.subject_key(subject, &self.inner.secret);
         let limits = policy.limits_ever_in_force(found, subject);
-        let reset = self.inner.engine.reset(key, &limits).await;
-        self.inner.note_room();
-        reset.map_err(ControlError::Store)
+        for key in keys_of(found, subject, &self.inner.secret) {
+            let reset = self.inner.engine.reset(key, &limits).await;
+            self.inner.note_room();
+            reset.map_err(ControlError::Store)?;
+        }
+        Ok(())
     }
 
     /// How one rule stands for one subject, whether or not the rule is on: the request's key

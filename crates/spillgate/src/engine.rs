@@ -1,6 +1,8 @@
 //! Where tier state lives: memory or Redis. An engine decides; it knows nothing of rules, requests
 //! or doors.
 
+use std::cmp::Reverse;
+
 use smallvec::SmallVec;
 
 use crate::algorithm::{Charge, GiveBack, Intent, Numbers, Reading};
@@ -67,6 +69,15 @@ pub struct ToldTier {
     pub reading: Reading,
     /// The receipt's part.
     pub charge: Option<Charge>,
+}
+
+impl ToldTier {
+    /// What is kept in two places holds by the one that is tighter: by its refusal, its wait, its rest.
+    pub(crate) fn tightness(&self) -> (bool, u64, Reverse<u64>) {
+        // A wait that nobody knows is the longest.
+        let wait_us = self.reading.retry_after_us.unwrap_or(u64::MAX);
+        (!self.fits, wait_us, Reverse(self.reading.remaining))
+    }
 }
 
 /// Something done to one tier that is no decision.

@@ -62,6 +62,7 @@ pub use refusal::{Refusal, RefusalKind};
 pub use request::{Cost, Request, Value};
 #[cfg(feature = "redis")]
 pub use store::{OnStateLoss, Ring, ShardStatus, Tls};
+pub use subject::SHARED_SECRET;
 pub use together::{Combined, Part};
 
 /// What the integration tests and benches reach into. No promise of stability.

@@ -185,7 +185,7 @@ impl Limiter {
         let named = NamedLimit::new(Limit::per_second(1), 0);
         // The key of nobody: callers' keys are never empty.
         let key = self.inner.secret.ad_hoc_key("");
-        let plan = Plan::ad_hoc(key, &named, &Cost::requests(0));
+        let plan = Plan::ad_hoc([key], &named, &Cost::requests(0));
         self.inner.engine.decide_one(&plan.ask).await.is_ok()
     }
 
@@ -256,7 +256,7 @@ impl Inner {
             return Decision::alone(judged, Names::AdHoc(limit.clone()));
         }
         let named = NamedLimit::new(limit.clone(), 0);
-        let judged = in_memory(memory, Plan::ad_hoc(key, &named, cost));
+        let judged = in_memory(memory, Plan::ad_hoc([key], &named, cost));
         self.metrics.end(began);
         self.decision(judged, Names::AdHoc(named.into_limit()))
     }

@@ -29,6 +29,8 @@ pub(crate) struct Plan<'p> {
     asked: SmallVec<[(usize, Option<&'p Rule>); 4]>,
     /// What is done after the decision, whatever it was.
     pub(crate) dues: Vec<Due<'p>>,
+    /// Whether subjects go by two secrets, and so each tier is asked for twice.
+    twofold: bool,
 }
 
 /// One tier that a request meets.
@@ -78,7 +80,7 @@ impl<'p> Plan<'p> {
     ) -> Plan<'p> {
         let free = Cost::requests(0);
         let cost = if asking == Asking::ToPeek { &free } else { request.cost() };
-        let mut plan = Plan::empty();
+        let mut plan = Plan::under(secret);
         for met in rules {
             for position in 0..met.limits.len() {
                 plan.judged.push(Judged::unknown(met, position));
@@ -90,8 +92,9 @@ impl<'p> Plan<'p> {
             for met in rules {
                 if (met.rule.mode() == Mode::Shadow) == shadow {
                     group += u16::from(shadow);
-                    let key = met.rule.subject_key(request, secret);
-                    plan.add_rule(met, place, key, cost, group);
+                    for key in keys_of(met.rule, request, secret) {
+                        plan.add_rule(met, place, key, cost, group);
+                    }
                 }
                 place += met.limits.len();
             }
@@ -99,8 +102,9 @@ impl<'p> Plan<'p> {
         if rules.iter().any(|met| met.rule.postpaid()) {
             let mut place = 0;
             for met in rules {
-                let key = met.rule.subject_key(request, secret);
-                plan.add_postpaid(met, place, key, cost, &mut group);
+                for key in keys_of(met.rule, request, secret) {
+                    plan.add_postpaid(met, place, key, cost, &mut group);
+                }
                 place += met.limits.len();
             }
         }
@@ -109,20 +113,29 @@ impl<'p> Plan<'p> {
 
     /// A look at the tiers of one rule for one subject, as if the rule were enforced.
     pub(crate) fn of_subject(met: &Met<'p>, subject: &Request<'_>, secret: &Secret) -> Plan<'p> {
-        let mut plan = Plan::empty();
+        let mut plan = Plan::under(secret);
         for position in 0..met.limits.len() {
             plan.judged.push(Judged { shadow: false, ..Judged::unknown(met, position) });
         }
-        let key = met.rule.subject_key(subject, secret);
-        plan.add_rule(met, 0, key, &Cost::requests(0), 0);
+        for key in keys_of(met.rule, subject, secret) {
+            plan.add_rule(met, 0, key, &Cost::requests(0), 0);
+        }
         plan
     }
 
-    pub(crate) fn ad_hoc(key: SubjectKey, limit: &'p NamedLimit, cost: &Cost<'_>) -> Plan<'p> {
+    /// Of a limit that comes with the request, for a subject by its key under each secret.
+    pub(crate) fn ad_hoc(
+        keys: impl IntoIterator<Item = SubjectKey>,
+        limit: &'p NamedLimit,
+        cost: &Cost<'_>,
+    ) -> Plan<'p> {
         let mut plan = Plan::empty();
         plan.judged.push(Judged::ad_hoc());
         let cost = cost.of_limit(limit.limit());
-        plan.add_tier(0, Tier { key, limit, cost, group: 0, attributes: 1, rule: None });
+        for key in keys {
+            plan.add_tier(0, Tier { key, limit, cost, group: 0, attributes: 1, rule: None });
+        }
+        plan.twofold = plan.asked.len() > 1;
         plan
     }
 
@@ -149,8 +162,10 @@ impl<'p> Plan<'p> {
 
     /// The tiers with their numbers, as an engine told them.
     pub(crate) fn judged_by(mut self, told: &Told, source: Source) -> Tiers {
-        for (tier, (place, _)) in told.tiers.iter().zip(&self.asked) {
-            hear(&mut self.judged[*place], tier, source);
+        for (number, (tier, (place, _))) in told.tiers.iter().zip(&self.asked).enumerate() {
+            let twin = self.twin(number).map(|twin| &told.tiers[twin]);
+            let tightest = twin.filter(|twin| twin.tightness() > tier.tightness()).unwrap_or(tier);
+            hear(&mut self.judged[*place], tightest, source);
         }
         self.judged
     }
@@ -158,9 +173,10 @@ impl<'p> Plan<'p> {
     /// The tiers with what is known of each, and from whom.
     #[cfg(feature = "redis")]
     pub(crate) fn judged_from(mut self, heard: &[Heard]) -> Tiers {
-        for (heard, (place, _)) in heard.iter().zip(&self.asked) {
+        for (number, (one, (place, _))) in heard.iter().zip(&self.asked).enumerate() {
+            let twin = self.twin(number).map(|twin| heard[twin]);
             let judged = &mut self.judged[*place];
-            match heard {
+            match &twin.map_or(*one, |twin| twin.and(*one)) {
                 Heard::Store(tier) => hear(judged, tier, Source::Store),
                 Heard::Fallback(tier) => hear(judged, tier, Source::Fallback),
                 Heard::OutagePolicy { passes } => hear_policy(judged, *passes),
@@ -177,9 +193,25 @@ impl<'p> Plan<'p> {
         self.judged
     }
 
+    fn under(secret: &Secret) -> Plan<'p> {
+        Plan { twofold: secret.previous().is_some(), ..Plan::empty() }
+    }
+
     fn empty() -> Plan<'p> {
-        let ask = Ask { intent: Intent::Charge, tiers: SmallVec::new() };
-        Plan { ask, judged: SmallVec::new(), asked: SmallVec::new(), dues: Vec::new() }
+        Plan {
+            ask: Ask { intent: Intent::Charge, tiers: SmallVec::new() },
+            judged: SmallVec::new(),
+            asked: SmallVec::new(),
+            dues: Vec::new(),
+            twofold: false,
+        }
+    }
+
+    /// Which of the tiers asked before is the same under the other secret.
+    fn twin(&self, number: usize) -> Option<usize> {
+        let place = self.asked[number].0;
+        let before = || self.asked[..number].iter().position(|(known, _)| *known == place);
+        self.twofold.then(before).flatten()
     }
 
     /// Asks for the tiers of one rule, whose place among all begins at `first`. A rule that can
@@ -271,6 +303,15 @@ impl<'p> Plan<'p> {
         }
         hopeless
     }
+}
+
+/// Whose state of a rule a request is about, under each secret that subjects go by.
+pub(crate) fn keys_of(
+    rule: &Rule,
+    request: &Request<'_>,
+    secret: &Secret,
+) -> impl Iterator<Item = SubjectKey> {
+    secret.each().map(|secret| rule.subject_key(request, secret))
 }
 
 /// Takes over what was told of a tier.

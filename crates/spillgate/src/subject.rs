@@ -26,13 +26,30 @@ pub struct Secret {
     hasher: SipHasher13,
     /// With what the ad hoc keys of the domain `default` begin.
     in_default_domain: SipHasher13,
+    /// The one before, where some of the fleet, or of what it stored, still goes by it.
+    previous: Option<Box<Secret>>,
 }
 
 impl Secret {
     /// From 16 bytes.
     pub fn new(bytes: &[u8; 16]) -> Secret {
         let hasher = SipHasher13::new_with_key(bytes);
-        Secret { hasher, in_default_domain: in_domain(hasher, DEFAULT_DOMAIN) }
+        Secret { hasher, in_default_domain: in_domain(hasher, DEFAULT_DOMAIN), previous: None }
+    }
+
+    /// This one, after `previous`: what is stored under that counts as well.
+    pub fn after(self, previous: Secret) -> Secret {
+        Secret { previous: Some(Box::new(previous)), ..self }
+    }
+
+    /// The one before.
+    pub fn previous(&self) -> Option<&Secret> {
+        self.previous.as_deref()
+    }
+
+    /// This one, and the one before if there is one.
+    pub fn each(&self) -> impl Iterator<Item = &Secret> {
+        [Some(self), self.previous()].into_iter().flatten()
     }
 
     /// The hash of an encoding.

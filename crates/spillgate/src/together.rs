@@ -101,7 +101,7 @@ impl Limiter {
     pub async fn check_all(&self, parts: &[Part<'_>], within: Duration) -> Combined {
         let policy = self.policy();
         let meetings = Meeting::all(&policy, parts, &self.inner.secret);
-        let plan = Plan::of_meetings(&meetings);
+        let plan = Plan::of_meetings(&meetings, &self.inner.secret);
         let judged = self.inner.decide_within(plan, within).await;
         let names = || Names::Policy(Arc::clone(&policy));
         let each = (0..parts.len()).map(|part| Meeting::tiers_of(part, &meetings, &judged));

@@ -23,6 +23,7 @@ pub(crate) struct Store {
     pub(crate) client_clock: bool,
     on_state_loss: Option<OnStateLoss>,
     pub(crate) key_secret_file: Option<PathBuf>,
+    pub(crate) secret_previous_file: Option<PathBuf>,
     pub(crate) expected_nodes: Option<u32>,
     pub(crate) keys_max: Option<usize>,
     pub(crate) tls: StoreTls,
@@ -61,6 +62,7 @@ impl Store {
             "clock" => self.client_clock = value::choice(text, &CLOCKS)?,
             "on_state_loss" => self.on_state_loss = Some(value::choice(text, &ON_STATE_LOSS)?),
             "key_secret_file" => self.key_secret_file = Some(text.into()),
+            "secret_previous_file" => self.secret_previous_file = Some(text.into()),
             "expected_nodes" => self.expected_nodes = Some(value::number(text)?),
             "keys_max" => self.keys_max = Some(value::count(text)?),
             "tls.ca" => self.tls.ca = Some(text.into()),
@@ -296,7 +298,7 @@ fn without_credentials(url: &str) -> String {
 }
 
 /// As `store.` settings; those of a ring's nodes are `store.ring.nodes.0.name` and so on.
-pub(super) const SETTINGS: [&str; 18] = [
+pub(super) const SETTINGS: [&str; 19] = [
     "store.url",
     "store.sentinel.master",
     "store.sentinel.urls",
@@ -310,6 +312,7 @@ pub(super) const SETTINGS: [&str; 18] = [
     "store.connections",
     "store.clock",
     "store.key_secret_file",
+    "store.secret_previous_file",
     "store.expected_nodes",
     "store.keys_max",
     "store.tls.ca",
@@ -318,10 +321,11 @@ pub(super) const SETTINGS: [&str; 18] = [
 ];
 
 /// Said of state in memory, they would be a store that somebody forgot to name.
-const NEEDS_A_STORE: [&str; 7] = [
+const NEEDS_A_STORE: [&str; 8] = [
     "store.on_state_loss",
     "store.connections",
     "store.clock",
+    "store.secret_previous_file",
     "store.expected_nodes",
     "store.tls.ca",
     "store.tls.cert",

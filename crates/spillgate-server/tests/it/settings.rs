@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::Stdio;
 use std::time::Duration;
 
-use spillgate_testkit::{Process, free_port};
+use spillgate_testkit::{Process, RedisServer, free_port};
 
 use crate::server::{Server, TempFile, spillgate};
 
@@ -143,8 +143,8 @@ const BAD_FILES: &[(&str, &str)] = &[
         ":4: field `store.ring`: ring 1: two nodes are named \"a\"; rename one of them",
     ),
     (
-        "[store]\nsecret_previous_file = \"a\"\n",
-        ":2: field `store.secret_previous_file`: not in this version yet; leave it out",
+        "[telemetry]\nlog = \"info\"\n",
+        ":2: field `telemetry.log`: not in this version yet; leave it out",
     ),
     (
         "[store.ring]\nnumber = 2\nprevious = [\"a\"]\n",
@@ -300,6 +300,29 @@ fn a_secret_file_holds_32_hexadecimal_digits() {
         "{said}"
     );
     assert!(!said.contains("password"), "{said}");
+}
+
+#[test]
+fn the_secret_before_is_a_secret_too_or_the_one_that_everybody_has() {
+    let redis = RedisServer::start();
+    let arguments = ["serve", "--http", "127.0.0.1:0", "--redis", &redis.url()];
+    let name = "SPILLGATE_STORE__SECRET_PREVIOUS_FILE";
+    for text in ["000102030405060708090a0b0c0d0e0f\n", "shared\n"] {
+        let good = TempFile::new("secret", text);
+        Server::start_command(spillgate(&arguments).env(name, good.path()));
+    }
+    let bad = TempFile::new("secret", "password");
+    let said = refusal(&arguments, &[(name, bad.path())]);
+    assert!(
+        said.contains("field `store.secret_previous_file`: ") && said.contains("`shared`"),
+        "{said}"
+    );
+    assert!(!said.contains("password"), "{said}");
+    let said = refusal(&arguments[..3], &[(name, bad.path())]);
+    assert!(
+        said.contains("field `store.secret_previous_file`"),
+        "state in memory has none: {said}"
+    );
 }
 
 #[test]

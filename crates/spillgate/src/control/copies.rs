@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 
 use super::sealed::Seal;
-use super::table::{ENTRIES_MAX, Entry, EntryId, Stamp, Table};
+use super::table::{ENTRIES_MAX, Entry, EntryId, Stamp, Table, id_of};
 use super::writing::random;
 use crate::engine::redis::control::{Exchange, Exchanged, StoredEntry};
 use crate::subject::Secret;
@@ -16,6 +16,17 @@ pub(super) struct Copies {
     /// Locked for a look or a note, and never across an await.
     by_shard: Mutex<HashMap<String, Copy>>,
     seal: Seal,
+    previous: Option<Previous>,
+}
+
+/// What is left of the secret before this one: entries that were sealed with it are held, and told
+/// anew, under the names that they have now.
+#[derive(Debug)]
+struct Previous {
+    seal: Seal,
+    secret: Secret,
+    /// By the names that they had: what takes one back says no more than that.
+    renamed: Mutex<HashMap<EntryId, EntryId>>,
 }
 
 /// One copy as it was seen last.
@@ -35,7 +46,12 @@ struct Held {
 
 impl Copies {
     pub(super) fn new(secret: &Secret) -> Copies {
-        Copies { by_shard: Mutex::default(), seal: Seal::new(secret) }
+        let previous = secret.previous().map(|previous| Previous {
+            seal: Seal::new(previous),
+            secret: secret.clone(),
+            renamed: Mutex::default(),
+        });
+        Copies { by_shard: Mutex::default(), seal: Seal::new(secret), previous }
     }
 
     /// What to say to a shard's copy: the writing, if there is one, else some of what it lacks.
@@ -73,11 +89,14 @@ impl Copies {
         copy.version.clone_from(&answer.version);
         copy.holds.retain(|_, held| !held.is_forgotten(now_us));
         answer.unseen.iter().for_each(|stored| copy.hold(stored));
-        let opened = answer.unseen.iter().filter_map(|stored| {
-            let entry = self.seal.open(stored)?;
-            Some((stored.id, entry))
-        });
-        opened.collect()
+        answer.unseen.iter().filter_map(|stored| self.open(stored)).collect()
+    }
+
+    fn open(&self, stored: &StoredEntry) -> Option<(EntryId, Entry)> {
+        match self.seal.open(stored) {
+            Some(entry) => Some((stored.id, entry)),
+            None => self.previous.as_ref()?.open(stored),
+        }
     }
 
     /// Whether a copy has changed since it was seen, or is not as it should be.
@@ -114,6 +133,17 @@ impl Copies {
         let mut names: Vec<String> = lacking.map(|(shard, _)| shard.clone()).collect();
         names.sort_unstable();
         names
+    }
+}
+
+impl Previous {
+    fn open(&self, stored: &StoredEntry) -> Option<(EntryId, Entry)> {
+        let entry = self.seal.open(stored)?;
+        let mut renamed = self.renamed.lock();
+        if let Some(what) = &entry.what {
+            renamed.insert(stored.id, id_of(what, &self.secret));
+        }
+        Some((*renamed.get(&stored.id)?, entry))
     }
 }
 

@@ -43,6 +43,8 @@ pub struct LimiterBuilder {
     #[cfg(feature = "redis")]
     denial_cache: Option<bool>,
     secret: Option<[u8; 16]>,
+    #[cfg(feature = "redis")]
+    previous_secret: Option<[u8; 16]>,
     timeout: Option<Duration>,
     keys_max: Option<usize>,
     clock: Clock,
@@ -139,6 +141,15 @@ impl LimiterBuilder {
         LimiterBuilder { secret: Some(secret), ..self }
     }
 
+    /// The secret before that, for as long as a limit may wait after the last process has changed
+    /// over: until then what is stored under it is judged and charged as well, so nobody gets a fresh
+    /// allowance. Each decision costs the store twice as much meanwhile. [`SHARED_SECRET`] is what who
+    /// had none had.
+    #[cfg(feature = "redis")]
+    pub fn previous_key_secret(self, secret: [u8; 16]) -> LimiterBuilder {
+        LimiterBuilder { previous_secret: Some(secret), ..self }
+    }
+
     /// How many tiers the memory engine holds at most; ten million unless said otherwise.
     pub fn keys_max(self, keys_max: usize) -> LimiterBuilder {
         LimiterBuilder { keys_max: Some(keys_max), ..self }
@@ -157,6 +168,14 @@ impl LimiterBuilder {
         #[cfg(feature = "redis")]
         let remembers = self.denial_cache.unwrap_or(!matches!(engine, Engine::Memory(_)));
         let secret = Secret::new(&self.secret.unwrap_or(SHARED_SECRET));
+        // What is in memory was never under another.
+        #[cfg(feature = "redis")]
+        let secret = match self.previous_secret {
+            Some(previous) if !matches!(engine, Engine::Memory(_)) => {
+                secret.after(Secret::new(&previous))
+            }
+            _ => secret,
+        };
         let mut policy = self.policy.as_written();
         policy.meters = Meters::of(policy.rules(), &Meters::default());
         let inner = Inner {

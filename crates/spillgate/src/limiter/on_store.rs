@@ -34,7 +34,8 @@ impl Inner {
     ) -> Decision {
         let began = self.metrics.begin();
         let named = NamedLimit::new(limit.clone(), 0);
-        let plan = Plan::ad_hoc(self.secret.ad_hoc_key(key), &named, &cost);
+        let keys = self.secret.each().map(|secret| secret.ad_hoc_key(key));
+        let plan = Plan::ad_hoc(keys, &named, &cost);
         let judged = self.in_store(redis, plan).await;
         self.metrics.end(began);
         self.decision(judged, Names::AdHoc(named.into_limit()))
@@ -59,8 +60,8 @@ impl Inner {
             .zip(&named)
             .map(|(question, named)| match (question, named) {
                 (Question::AdHoc { domain, key, limit, cost }, Some(named)) => {
-                    let key = secret.ad_hoc_key_in(domain, key);
-                    (Plan::ad_hoc(key, named, cost), Names::AdHoc(limit.clone()))
+                    let keys = secret.each().map(|secret| secret.ad_hoc_key_in(domain, key));
+                    (Plan::ad_hoc(keys, named, cost), Names::AdHoc(limit.clone()))
                 }
                 (Question::Request(request), _) => {
                     let plan = Plan::of_request(&policy, request, secret, Asking::ToCharge);

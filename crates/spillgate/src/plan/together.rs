@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Due, Plan};
+use super::{Due, Plan, keys_of};
 use crate::algorithm::GiveBack;
 use crate::decision::{Judged, Tiers};
 use crate::engine::{AskTier, Change};
@@ -16,7 +16,8 @@ use crate::together::Part;
 #[derive(Debug)]
 pub(crate) struct Meeting<'p> {
     met: Met<'p>,
-    key: SubjectKey,
+    /// One, or two where subjects go by two secrets.
+    keys: SmallVec<[SubjectKey; 1]>,
     /// The limits in force instead of the rule's, where a part asks for less.
     narrowed: Option<Box<[NamedLimit]>>,
     cost: Cost<'static>,
@@ -33,10 +34,10 @@ impl<'p> Meeting<'p> {
         let mut meetings: Vec<Meeting<'p>> = Vec::new();
         for (number, part) in parts.iter().enumerate() {
             for met in policy.met(part.request()) {
-                let key = met.rule.subject_key(part.request(), secret);
-                let known = meetings.iter().position(|known| known.key == key);
+                let keys = keys_of(met.rule, part.request(), secret).collect();
+                let known = meetings.iter().position(|known| known.keys == keys);
                 let place = known.unwrap_or_else(|| {
-                    meetings.push(Meeting::new(met, key));
+                    meetings.push(Meeting::new(met, keys));
                     meetings.len() - 1
                 });
                 meetings[place].add(number, part);
@@ -53,10 +54,10 @@ impl<'p> Meeting<'p> {
             .collect()
     }
 
-    fn new(met: Met<'p>, key: SubjectKey) -> Meeting<'p> {
+    fn new(met: Met<'p>, keys: SmallVec<[SubjectKey; 1]>) -> Meeting<'p> {
         let nothing = || Cost::requests(0);
         let (cost, returned) = (nothing(), nothing());
-        Meeting { met, key, narrowed: None, cost, returned, asks: false, parts: SmallVec::new() }
+        Meeting { met, keys, narrowed: None, cost, returned, asks: false, parts: SmallVec::new() }
     }
 
     fn add(&mut self, number: usize, part: &Part<'_>) {
@@ -91,8 +92,8 @@ impl<'p> Meeting<'p> {
 
 impl<'m> Plan<'m> {
     /// What all the meetings ask of the engine.
-    pub(crate) fn of_meetings(meetings: &'m [Meeting<'_>]) -> Plan<'m> {
-        let mut plan = Plan::empty();
+    pub(crate) fn of_meetings(meetings: &'m [Meeting<'_>], secret: &Secret) -> Plan<'m> {
+        let mut plan = Plan::under(secret);
         for meeting in meetings {
             let met = meeting.in_force();
             let narrowed = |position: usize| {
@@ -110,32 +111,27 @@ impl<'m> Plan<'m> {
             for (first, meeting) in placed(meetings) {
                 if meeting.is_decisive() == decisive {
                     group += u16::from(!decisive);
-                    let met = meeting.in_force();
-                    plan.add_rule(&met, first, meeting.key, &meeting.cost, group);
+                    for key in &meeting.keys {
+                        plan.add_rule(&meeting.in_force(), first, *key, &meeting.cost, group);
+                    }
                 }
             }
         }
         for (first, meeting) in placed(meetings) {
-            plan.add_postpaid(&meeting.in_force(), first, meeting.key, &meeting.cost, &mut group);
-            plan.add_returns(meeting, first);
+            for key in &meeting.keys {
+                plan.add_postpaid(&meeting.in_force(), first, *key, &meeting.cost, &mut group);
+                plan.add_returns(meeting, first, *key);
+            }
         }
         plan
     }
 
-    fn add_returns(&mut self, meeting: &'m Meeting<'_>, first: usize) {
+    fn add_returns(&mut self, meeting: &'m Meeting<'_>, first: usize, key: SubjectKey) {
         for (place, limit) in (first..).zip(meeting.limits()) {
             let returned = meeting.returned.of_limit(limit.limit());
             if let Some(numbers) = limit.numbers().filter(|_| returned > 0) {
                 let attributes = meeting.met.rule.key().len() as u8;
-                let tier = AskTier {
-                    key: meeting.key,
-                    limit,
-                    numbers,
-                    cost: 0,
-                    group: 0,
-                    attributes,
-                    owed: 0,
-                };
+                let tier = AskTier { key, limit, numbers, cost: 0, group: 0, attributes, owed: 0 };
                 let change = Change::GiveBack(GiveBack::Amount(returned));
                 self.dues.push(Due { place, tier, change });
             }

@@ -23,6 +23,7 @@ mod http;
 mod limiter;
 mod log_budget;
 mod oracle;
+mod secret_change;
 mod shards;
 mod store;
 mod support;

@@ -38,6 +38,38 @@ pub(crate) enum Heard {
     Nobody,
 }
 
+impl Heard {
+    /// What counts where a tier is kept in two places, and `other` is what was heard of the older: the
+    /// refusal, the longer wait, the smaller rest. An old owner that was given up says nothing.
+    pub(crate) fn and(self, other: Heard) -> Heard {
+        match (self, other) {
+            (Heard::Refused { .. }, _) | (_, Heard::Nobody | Heard::OutagePolicy { .. }) => self,
+            (_, Heard::Refused { .. }) | (Heard::Nobody, _) => other,
+            (Heard::OutagePolicy { passes }, _) => {
+                if passes && other.refuses() {
+                    other
+                } else {
+                    self
+                }
+            }
+            (
+                Heard::Store(one) | Heard::Fallback(one),
+                Heard::Store(older) | Heard::Fallback(older),
+            ) => {
+                if older.tightness() > one.tightness() {
+                    other
+                } else {
+                    self
+                }
+            }
+        }
+    }
+
+    fn refuses(self) -> bool {
+        matches!(self, Heard::Store(tier) | Heard::Fallback(tier) if !tier.fits)
+    }
+}
+
 /// What was heard of each tier, as asked.
 pub(crate) type Heards = SmallVec<[Heard; 1]>;
 

@@ -5,8 +5,8 @@ use smallvec::SmallVec;
 
 use super::super::Redis;
 use super::super::topology::Place;
-use super::{Heard, Heards};
-use crate::engine::{Ask, ToldTier};
+use super::Heards;
+use crate::engine::Ask;
 
 /// The tiers of one decision that have an old owner beside the new one. What is heard of them stands
 /// behind what is heard of all tiers, in this order.
@@ -48,47 +48,9 @@ impl Moved {
     /// What was heard of each tier.
     pub(super) fn joined(&self, mut heard: Heards) -> Heards {
         for (copy, (tier, _)) in self.copies.iter().enumerate() {
-            heard[*tier] = of_both(heard[*tier], heard[self.tiers + copy]);
+            heard[*tier] = heard[*tier].and(heard[self.tiers + copy]);
         }
         heard.truncate(self.tiers);
         heard
     }
-}
-
-/// What counts of what two owners say: the refusal, the longer wait, the smaller rest. An old owner
-/// that was given up says nothing.
-fn of_both(new: Heard, old: Heard) -> Heard {
-    match (new, old) {
-        // What a cache refused was asked of nobody.
-        (Heard::Refused { .. }, _) | (_, Heard::Refused { .. }) => new,
-        (_, Heard::Nobody | Heard::OutagePolicy { .. }) => new,
-        (Heard::Nobody, _) => old,
-        (Heard::OutagePolicy { passes }, _) => {
-            if passes && refuses(old) {
-                old
-            } else {
-                new
-            }
-        }
-        (
-            Heard::Store(one) | Heard::Fallback(one),
-            Heard::Store(other) | Heard::Fallback(other),
-        ) => {
-            if tightness(&other) > tightness(&one) {
-                old
-            } else {
-                new
-            }
-        }
-    }
-}
-
-fn refuses(heard: Heard) -> bool {
-    matches!(heard, Heard::Store(tier) | Heard::Fallback(tier) if !tier.fits)
-}
-
-fn tightness(tier: &ToldTier) -> (bool, u64, std::cmp::Reverse<u64>) {
-    // A wait that nobody knows is the longest.
-    let wait_us = tier.reading.retry_after_us.unwrap_or(u64::MAX);
-    (!tier.fits, wait_us, std::cmp::Reverse(tier.reading.remaining))
 }
