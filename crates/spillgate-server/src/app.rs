@@ -51,6 +51,11 @@ impl App {
         decisions.pop().expect("the limiter answers each question")
     }
 
+    /// The same, once there is room, if that is within so long.
+    pub(crate) async fn acquire(&self, question: &Question<'_>, within: Duration) -> Decision {
+        Box::pin(self.limiter.acquire_for(question, within)).await
+    }
+
     /// What operators look at and set. Doors that decide ask the app.
     pub(crate) fn limiter(&self) -> &Limiter {
         &self.limiter

@@ -1,5 +1,7 @@
 //! What a question may hold at most, through whichever door it comes.
 
+use std::time::Duration;
+
 /// Attributes, or units, of one question.
 pub(crate) const ATTRIBUTES_MAX: usize = 32;
 
@@ -11,6 +13,9 @@ pub(crate) const VALUE_MAX: usize = 4 * 1024;
 
 /// Questions judged together: one call to the store, and an answer of less than a megabyte.
 pub(crate) const BATCH_MAX: usize = 1_000;
+
+/// How long a question may wait for room: proxies and clients give up at about that time.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The domain of questions that name none: the same at every door, so that one key is one state.
 pub(crate) const DOMAIN: &str = "default";

@@ -123,6 +123,26 @@ impl Numbers {
             Numbers::Concurrency(numbers) => numbers.hold_us,
         }
     }
+
+    /// The least time between the moment when `first` has room again, and the moment when all of `total`,
+    /// which begins with it, has been let in.
+    pub(crate) fn spaced_us(&self, first: u64, total: u64) -> u64 {
+        let periods = |count: u32, period_us: u64| {
+            (total.saturating_sub(1) / u64::from(count)).saturating_mul(period_us)
+        };
+        match self {
+            Numbers::TokenBucket(numbers) => {
+                let parts = u128::from(total.saturating_sub(first)) * u128::from(numbers.n);
+                u64::try_from(parts / u128::from(numbers.d)).unwrap_or(u64::MAX)
+            }
+            Numbers::FixedWindow(numbers) => periods(numbers.count, numbers.shortest_us()),
+            Numbers::SlidingLog(numbers) => periods(numbers.count, numbers.period_us),
+            // Up to twice the count can pass in one period.
+            Numbers::SlidingWindow(numbers) => periods(numbers.count, numbers.period_us / 2),
+            // Whoever holds a slot may let it go at any time.
+            Numbers::Concurrency(_) => 0,
+        }
+    }
 }
 
 impl State {

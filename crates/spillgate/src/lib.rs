@@ -40,6 +40,7 @@ mod time;
 mod together;
 #[cfg(feature = "tower")]
 pub mod tower;
+mod waiting;
 
 pub use control::{ControlError, Missed, Override, RuleMode, Written};
 pub use decision::{Decision, Source, TierDecision, Verdict};

@@ -23,7 +23,9 @@ use crate::request::{Cost, Request};
 #[cfg(feature = "redis")]
 use crate::store::ShardStatus;
 use crate::subject::{Secret, SubjectKey};
+use crate::waiting::Waiting;
 
+mod acquiring;
 mod builder;
 mod counters;
 #[cfg(feature = "redis")]
@@ -77,6 +79,7 @@ pub(crate) struct Inner {
     #[cfg(feature = "redis")]
     pub(crate) denials: DenialCache,
     counters: Counters,
+    waiting: Waiting,
 }
 
 /// One question of several: a request, or a key with a limit of its own.
@@ -288,7 +291,7 @@ impl Inner {
     }
 
     fn stats(&self) -> Stats {
-        let stats = self.counters.read();
+        let stats = Stats { waiting: self.waiting.count(), ..self.counters.read() };
         #[cfg(feature = "redis")]
         let stats = Stats {
             store_errors: self.fallback.store_errors(),
@@ -306,6 +309,7 @@ impl Inner {
     pub(crate) fn note_room(&self) {
         #[cfg(feature = "redis")]
         self.denials.end();
+        self.waiting.note_room();
     }
 
     /// Counts what an operator gave back.

@@ -12,6 +12,7 @@ use crate::limit::{Kind, Limit, NamedLimit, mix_of_position};
 use crate::policy::{Met, Mode, Policy, Rule};
 use crate::request::{Cost, Request};
 use crate::subject::{Secret, SubjectKey};
+use crate::waiting::Wanted;
 
 mod due;
 mod together;
@@ -137,6 +138,17 @@ impl<'p> Plan<'p> {
         }
         plan.twofold = plan.asked.len() > 1;
         plan
+    }
+
+    /// What has to have room for it, with the places in the decision; nothing where it never can have.
+    pub(crate) fn wanted(&self) -> SmallVec<[(usize, Wanted); 4]> {
+        if self.ask.intent == Intent::Peek {
+            return SmallVec::new();
+        }
+        let enforced = self.asked.iter().zip(&self.ask.tiers).filter(|(_, tier)| tier.group == 0);
+        let wanted =
+            |tier: &AskTier<'_>| Wanted { tier: tier.key.id ^ tier.limit.mix(), cost: tier.cost };
+        enforced.map(|((place, _), tier)| (*place, wanted(tier))).collect()
     }
 
     /// Whether there is anything that only the engine knows.

@@ -2,9 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
-#[cfg(feature = "redis")]
-use std::time::Duration;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[cfg(target_os = "linux")]
 use nix::{sys::time::TimeSpec, time::ClockId};
@@ -95,11 +93,9 @@ pub fn monotonic_us() -> u64 {
 }
 
 /// Until when an answer is of use to whoever asked.
-#[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(tokio::time::Instant);
 
-#[cfg(feature = "redis")]
 impl Deadline {
     /// So long from now on.
     pub fn after(wait: Duration) -> Deadline {
@@ -111,7 +107,18 @@ impl Deadline {
         tokio::time::timeout_at(self.0, future).await.ok()
     }
 
+    /// What time is left.
+    pub fn left(self) -> Duration {
+        self.0.saturating_duration_since(tokio::time::Instant::now())
+    }
+
+    /// One that is so much later; nothing beyond what clocks can tell.
+    pub fn later(self, wait: Duration) -> Option<Deadline> {
+        self.0.checked_add(wait).map(Deadline)
+    }
+
     /// Whether there is no time left.
+    #[cfg(feature = "redis")]
     pub fn has_passed(self) -> bool {
         tokio::time::Instant::now() >= self.0
     }

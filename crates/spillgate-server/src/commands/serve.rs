@@ -43,7 +43,8 @@ async fn serve(config: Config, followed: Option<Followed>) -> Result<(), Failure
     let stop = on_signals()?;
     let hangup = signal(SignalKind::hangup())?;
     let app = App::open(&settings.store, policy).await?.for_domains(settings.domains);
-    let doors = Doors::open(&settings, &app, stop).await?;
+    let doors = Doors::open(&settings, &app, stop.clone()).await?;
+    tokio::spawn(end_waiting(app.clone(), stop));
 
     complain(&format!("{}, store: {}", doors.names.join(", "), settings.store.topology));
     tokio::spawn(warn_of_store(app.clone(), settings));
@@ -147,6 +148,13 @@ impl Doors {
     async fn closed(self) {
         let doors: JoinSet<()> = self.open.into_iter().collect();
         doors.join_all().await;
+    }
+}
+
+/// Whoever still waits for room when the service stops is refused, and so answered in time.
+async fn end_waiting(app: App, mut stop: watch::Receiver<bool>) {
+    if stop.wait_for(|stop| *stop).await.is_ok() {
+        app.limiter().end_waiting();
     }
 }
 

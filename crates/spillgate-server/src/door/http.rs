@@ -2,6 +2,8 @@
 //! the answer. Every verdict is a 200; what cannot be understood is a problem, and nothing of it is
 //! charged.
 
+use std::time::Duration;
+
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
@@ -41,9 +43,12 @@ pub(crate) fn routes(app: App) -> Router {
 async fn check(State(app): State<App>, body: Body) -> Result<Response, Problem> {
     let body = body::read(body).await?;
     let check: Check<'_> = json::parse(&body)?;
-    let question = check.question()?;
+    let (question, wait) = (check.question()?, check.wait()?);
     app.answers_question(&question)?;
-    let decision = app.check(&question).await;
+    let decision = match wait {
+        Duration::ZERO => app.check(&question).await,
+        wait => app.acquire(&question, wait).await,
+    };
     Ok(answer::to_one(&decision))
 }
 

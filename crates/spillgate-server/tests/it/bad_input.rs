@@ -77,7 +77,7 @@ const BAD_CHECKS: &[(&str, &str, &str)] = &[
         "is no algorithm",
     ),
     // Waiting.
-    (r#"{"wait_ms":1}"#, "wait_ms", "not in this version yet; leave it out"),
+    (r#"{"wait_ms":60001}"#, "wait_ms", "60001, and 60000 at most; ask again later"),
     (r#"{"wait_ms":-1}"#, "wait_ms", "expected a whole number"),
     // Broken JSON.
     ("", "", "no JSON: EOF while parsing a value at line 1, column 0"),
@@ -160,6 +160,7 @@ fn one_bad_item_refuses_the_batch_by_its_index_and_charges_nothing() {
         (r#"{"key":"u"}"#, "[2].limit"),
         (r#"{"kye":"u"}"#, "[2].kye"),
         (r#"{"cost":1,"cost":1}"#, "[2].cost"),
+        (r#"{"wait_ms":1}"#, "[2].wait_ms"),
     ] {
         let batch = format!("[{good},{good},{bad},{good}]");
         let reply = server.post("/v1/check/batch", batch.as_bytes());

@@ -168,3 +168,18 @@ fn rules() -> TempFile {
         "[[rule]]\nname = \"login\"\nmatch = { route = \"/login\" }\nkey = [\"ip\"]\nlimits = [\"2/minute\"]\n",
     )
 }
+
+#[test]
+fn a_check_waits_for_room_as_long_as_it_may() {
+    on_both_engines(&[], |server| {
+        let check = |quota: &str, wait_ms: u32| {
+            let limit = format!(r#"{{"quota":"{quota}","burst":1}}"#);
+            server.check(&format!(r#"{{"key":"{quota}","limit":{limit},"wait_ms":{wait_ms}}}"#))
+        };
+        while check("5/second", 0)["allowed"] == true {}
+        let told = check("5/second", 60_000);
+        assert_eq!((&told["verdict"], &told["retry_after_ms"]), (&json!("allowed"), &json!(0)));
+        assert_eq!(check("1/hour", 60_000)["verdict"], "allowed");
+        assert_eq!(check("1/hour", 60_000)["verdict"], "denied", "that would take an hour");
+    });
+}

@@ -56,6 +56,28 @@ fn ask_until_told_to_leave(client: &mut Client, answered: &AtomicU32) -> io::Res
 }
 
 #[test]
+fn whoever_waits_for_room_at_the_signal_is_refused_and_answered() {
+    let server = Server::start(&[]);
+    let body = |wait_ms: u32| {
+        format!(r#"{{"key":"u","limit":{{"quota":"1/hour"}},"wait_ms":{wait_ms}}}"#).into_bytes()
+    };
+    // A wait that cannot fit is refused at once, and one for a slot lasts as long as it may.
+    assert_eq!(server.post("/v1/check", &body(60_000)).json()["verdict"], "allowed");
+    assert_eq!(server.post("/v1/check", &body(60_000)).json()["verdict"], "denied");
+    let slot = br#"{"key":"s","limit":{"quota":"1","algorithm":"concurrency","hold":"1h"},"wait_ms":60000}"#;
+    assert_eq!(server.post("/v1/check", slot).json()["verdict"], "allowed");
+    let mut client = server.client();
+    let head =
+        format!("POST /v1/check HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", slot.len());
+    client.write(&[head.as_bytes(), slot].concat()).unwrap();
+    server.check("{}");
+    let status = server.stop();
+    let reply = client.read().unwrap();
+    assert_eq!((reply.status, reply.json()["verdict"].as_str()), (200, Some("denied")));
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
 fn a_request_that_is_half_sent_at_the_signal_is_answered() {
     let server = Server::start(&[]);
     let mut client = server.client();

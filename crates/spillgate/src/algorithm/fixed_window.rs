@@ -90,6 +90,15 @@ impl Numbers {
             Window::Calendar(calendar) => calendar.longest_us(),
         }
     }
+
+    /// No window is shorter.
+    pub(crate) fn shortest_us(&self) -> u64 {
+        match &self.window {
+            Window::Every { period_us } => *period_us,
+            // A day that loses an hour; who waits for a month to end waits for less than a minute of it.
+            Window::Calendar(_) => 23 * 3_600 * 1_000_000,
+        }
+    }
 }
 
 impl fmt::Display for Numbers {

@@ -23,6 +23,7 @@ use crate::policy::Policy;
 use crate::store::{OnStateLoss, Ring, Store, StoreOptions, Tls};
 use crate::subject::{SHARED_SECRET, Secret};
 use crate::time::Clock;
+use crate::waiting::Waiting;
 
 /// Puts a limiter together.
 #[derive(Debug, Default)]
@@ -189,6 +190,7 @@ impl LimiterBuilder {
             #[cfg(feature = "redis")]
             denials: DenialCache::new(remembers),
             counters: Counters::default(),
+            waiting: Waiting::default(),
         };
         let inner = Arc::new(inner);
         if !matches!(inner.engine, Engine::Memory(_)) {

@@ -29,6 +29,8 @@ pub struct Stats {
     pub nodes: u32,
     /// What operators gave back without a receipt, which may have let more pass than a limit says.
     pub given_back: u64,
+    /// How many wait for room in this process.
+    pub waiting: usize,
 }
 
 #[derive(Debug, Default)]
@@ -82,6 +84,7 @@ impl Counters {
             epoch_changes: 0,
             nodes: 0,
             given_back: read(&self.given_back),
+            waiting: 0,
         }
     }
 }

@@ -30,3 +30,4 @@ mod support;
 mod tidy;
 mod together;
 mod vectors;
+mod waiting;

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use spillgate::{Cost, Limit, Question, Request, Value};
@@ -10,7 +11,7 @@ use spillgate::{Cost, Limit, Question, Request, Value};
 use super::json::{List, Name, Named, NamedVisitor, Object, Text};
 use super::limit::LimitFields;
 use super::problem::Problem;
-use crate::bounds::{BATCH_MAX, DOMAIN, VALUE_MAX};
+use crate::bounds::{BATCH_MAX, DOMAIN, VALUE_MAX, WAIT_MAX};
 
 /// One check, by the rules of the policy or with a limit of its own. Borrows from the body.
 pub(in crate::door) type Check<'a> = Object<CheckFields<'a>>;
@@ -40,9 +41,6 @@ pub(in crate::door) struct CheckFields<'a> {
 
 impl CheckFields<'_> {
     fn question<'f>(&'f self, last: &mut LastLimit<'f>) -> Result<Question<'f>, Problem> {
-        if self.wait_ms.as_ref().is_some_and(|wait| wait.0 > 0) {
-            return Err(Problem::in_field("wait_ms", NO_WAITING));
-        }
         match (&self.key, &self.limit, &self.attributes) {
             (None, None, _) => Ok(Question::Request(self.request())),
             (Some(_), None, _) => Err(Problem::in_field("limit", NO_LIMIT)),
@@ -55,6 +53,18 @@ impl CheckFields<'_> {
                 cost: self.cost(),
             }),
         }
+    }
+
+    /// How long it may wait for room.
+    fn wait(&self) -> Result<Duration, Problem> {
+        let wait_ms = self.wait_ms.as_ref().map_or(0, |wait| wait.0);
+        let wait = Duration::from_millis(wait_ms);
+        if wait > WAIT_MAX {
+            let message =
+                format!("{wait_ms}, and {} at most; ask again later", WAIT_MAX.as_millis());
+            return Err(Problem::in_field("wait_ms", &message));
+        }
+        Ok(wait)
     }
 
     fn request(&self) -> Request<'_> {
@@ -79,6 +89,11 @@ impl Check<'_> {
     pub(in crate::door) fn question(&self) -> Result<Question<'_>, Problem> {
         self.0.question(&mut LastLimit::default())
     }
+
+    /// How long it may wait for room.
+    pub(in crate::door) fn wait(&self) -> Result<Duration, Problem> {
+        self.0.wait()
+    }
 }
 
 impl Batch<'_> {
@@ -88,7 +103,11 @@ impl Batch<'_> {
         let checks = self.0.iter().enumerate();
         checks
             .map(|(index, Object(check))| {
-                check.question(&mut last).map_err(|problem| problem.in_item(index))
+                let question = match check.wait() {
+                    Ok(Duration::ZERO) => check.question(&mut last),
+                    _ => Err(Problem::in_field("wait_ms", NOT_IN_A_BATCH)),
+                };
+                question.map_err(|problem| problem.in_item(index))
             })
             .collect()
     }
@@ -252,8 +271,8 @@ impl Visitor<'_> for WholeVisitor {
     }
 }
 
-const NO_WAITING: &str =
-    "waiting is not in this version yet; leave it out, and come back after retry_after_ms";
+const NOT_IN_A_BATCH: &str =
+    "one that waits would hold all of the batch up; leave it out, or send the check by itself";
 const NO_LIMIT: &str = "missing beside key; add for example \"limit\": {\"quota\": \"5/minute\"}, \
      or send attributes in place of key";
 const NO_KEY: &str = "missing beside limit; add whom it limits, for example \"key\": \"user:42\"";

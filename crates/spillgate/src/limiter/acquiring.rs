@@ -1,0 +1,242 @@
+//! Waiting for room: who asks again, and when, and what is told whom it takes too long.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::{Inner, Limiter, Question, in_memory};
+use crate::algorithm::Numbers;
+use crate::decision::{Decision, Names, Tiers, Verdict};
+use crate::engine::Engine;
+use crate::limit::{Algorithm, Kind, NamedLimit};
+use crate::plan::{Asking, Plan};
+use crate::policy::Policy;
+use crate::request::{Cost, Request};
+use crate::time::Deadline;
+use crate::waiting::{Refusal, TooMany, Wanted};
+
+impl Limiter {
+    /// Waits until the request is allowed, but no longer than `within`: a wait that cannot fit is refused
+    /// at once, as is what can never be allowed.
+    ///
+    /// Those who wait for one subject are let in in the order in which they came, as far as this
+    /// process goes; checks do not queue behind them. Whoever drops the future gives its place up, and
+    /// has been charged nothing. For a slot the limiter asks time and again, until there is one.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use spillgate::{Limiter, Policy, Request, Verdict};
+    ///
+    /// let policy = "[[rule]]\nname = \"upstream\"\nkey = []\nlimits = [\"50/second\"]";
+    /// let policy = Policy::from_toml(policy).unwrap();
+    /// let limiter = Limiter::builder().policy(policy).build().await.unwrap();
+    /// for _ in 0..55 {
+    ///     let decision = limiter.acquire(&Request::new(), Duration::from_secs(5)).await;
+    ///     assert!(decision.allowed(), "the last five waited, a fiftieth of a second each");
+    /// }
+    /// let all = Request::new().costing(50);
+    /// let refused = limiter.acquire(&all, Duration::from_millis(100)).await;
+    /// assert_eq!(refused.verdict(), Verdict::Denied, "that would take a second");
+    /// # });
+    /// ```
+    pub async fn acquire(&self, request: &Request<'_>, within: Duration) -> Decision {
+        self.acquire_for(&Question::Request(request.clone()), within).await
+    }
+
+    /// The same for a request, or for a key with a limit of its own.
+    pub async fn acquire_for(&self, question: &Question<'_>, within: Duration) -> Decision {
+        let inner = &self.inner;
+        let mut patience = inner.waiting.patience(Deadline::after(within));
+        let wanted = inner.wanted(question);
+        let place = match inner.waiting.behind_others(wanted.iter().map(|(_, wanted)| wanted)) {
+            Some(place) => place,
+            None => {
+                let claim = inner.claim(question).await;
+                let pause = claim.pause(patience.left());
+                let Some(tier) = pause.and_then(|pause| pause.tier(&wanted)) else {
+                    return inner.told(claim);
+                };
+                inner.waiting.join(tier)
+            }
+        };
+        let place = match place {
+            Ok(place) => place,
+            Err(TooMany(tier)) => {
+                return inner.refused_in_line(question, &wanted, tier, None).await;
+            }
+        };
+        let earliest = place.earliest().filter(|_| !place.is_first());
+        let in_time = earliest.is_none_or(|earliest| patience.lasts_until(earliest));
+        if !in_time || patience.bound(place.first()).await.is_none() {
+            return inner.refused_in_line(question, &wanted, place.tier(), earliest).await;
+        }
+        loop {
+            let claim = inner.claim(question).await;
+            let Some(pause) = claim.pause(patience.left()) else { return inner.told(claim) };
+            place.note(Refusal { numbers: pause.numbers, until: Deadline::after(pause.wait) });
+            if patience.bound(place.pause(pause.wait)).await.is_none() {
+                return inner.told(claim);
+            }
+        }
+    }
+
+    /// Refuses all who wait, and who would from now on: what a service does before it stops.
+    pub fn end_waiting(&self) {
+        self.inner.waiting.end();
+    }
+}
+
+impl Inner {
+    fn plan<'p>(
+        &self,
+        policy: &'p Policy,
+        question: &Question<'_>,
+        named: Option<&'p NamedLimit>,
+        asking: Asking,
+    ) -> Plan<'p> {
+        match (question, named) {
+            (Question::AdHoc { domain, key, cost, .. }, Some(named)) => {
+                let keys = self.secret.each().map(|secret| secret.ad_hoc_key_in(domain, key));
+                let free = Cost::requests(0);
+                Plan::ad_hoc(keys, named, if asking == Asking::ToPeek { &free } else { cost })
+            }
+            (Question::Request(request), _) => {
+                Plan::of_request(policy, request, &self.secret, asking)
+            }
+            (Question::AdHoc { .. }, None) => unreachable!("whoever asks has named the limit"),
+        }
+    }
+
+    /// Asks for room; what comes of it counts only once it is told.
+    async fn claim(&self, question: &Question<'_>) -> Claim {
+        let (policy, named) = (self.policy.load_full(), named(question));
+        let plan = self.plan(&policy, question, named.as_ref(), Asking::ToCharge);
+        let judged = self.judged(plan).await;
+        let names = names(named, &policy);
+        Claim { decision: Decision::new(judged.clone(), names.clone()), judged, names }
+    }
+
+    fn told(&self, claim: Claim) -> Decision {
+        let Claim { judged, names, .. } = claim;
+        self.decision(judged, names)
+    }
+
+    async fn judged(&self, plan: Plan<'_>) -> Tiers {
+        match &self.engine {
+            Engine::Memory(memory) => in_memory(memory, plan),
+            #[cfg(feature = "redis")]
+            Engine::Redis(redis) => Box::pin(self.in_store(redis, plan)).await,
+        }
+    }
+
+    /// The tiers that a question is to be let in by; none where it never can be.
+    fn wanted(&self, question: &Question<'_>) -> Wants {
+        let (policy, named) = (self.policy.load(), named(question));
+        self.plan(&policy, question, named.as_ref(), Asking::ToCharge).wanted()
+    }
+
+    /// What is told whom others stand before, who cannot be let in in time: how its tiers stand, and that
+    /// the one with the line refuses, at least until `earliest`.
+    async fn refused_in_line(
+        &self,
+        question: &Question<'_>,
+        wanted: &Wants,
+        tier: u128,
+        earliest: Option<Deadline>,
+    ) -> Decision {
+        let (policy, named) = (self.policy.load_full(), named(question));
+        let plan = self.plan(&policy, question, named.as_ref(), Asking::ToPeek);
+        let mut judged = self.judged(plan).await;
+        let with_line = wanted.iter().find(|(_, wanted)| wanted.tier == tier);
+        let place = with_line.map_or(0, |(place, _)| *place);
+        // Another policy may have come into force meanwhile, which has fewer tiers.
+        let place = place.min(judged.len().saturating_sub(1));
+        if let Some(refusing) = judged.get_mut(place) {
+            refusing.verdict = refusing.verdict.max(Verdict::Denied);
+            refusing.retry_after_us =
+                earliest.and_then(|earliest| u64::try_from(earliest.left().as_micros()).ok());
+        }
+        self.decision(judged, names(named, &policy))
+    }
+}
+
+/// What came of asking for room.
+struct Claim {
+    decision: Decision,
+    judged: Tiers,
+    names: Names,
+}
+
+impl Claim {
+    /// When to ask again, if that is within what is left.
+    fn pause(&self, left: Duration) -> Option<Pause> {
+        Pause::of(&self.decision).filter(|pause| pause.wait <= left)
+    }
+}
+
+/// The tiers that somebody wants to be let in by, with their places in the decision.
+pub(crate) type Wants = SmallVec<[(usize, Wanted); 4]>;
+
+fn named(question: &Question<'_>) -> Option<NamedLimit> {
+    match question {
+        Question::Request(_) => None,
+        Question::AdHoc { limit, .. } => Some(NamedLimit::new(limit.clone(), 0)),
+    }
+}
+
+fn names(named: Option<NamedLimit>, policy: &Arc<Policy>) -> Names {
+    match named {
+        Some(named) => Names::AdHoc(named.into_limit()),
+        None => Names::Policy(Arc::clone(policy)),
+    }
+}
+
+/// How long it takes until a refused question may be asked again, and why.
+struct Pause {
+    wait: Duration,
+    numbers: Numbers,
+    /// Of the refusing tier that takes longest, its place in the decision.
+    place: usize,
+}
+
+impl Pause {
+    /// Nothing where nobody knows, or waiting does not help.
+    fn of(decision: &Decision) -> Option<Pause> {
+        if decision.verdict() != Verdict::Denied {
+            return None;
+        }
+        let mut longest: Option<Pause> = None;
+        for (place, tier) in decision.tiers().enumerate() {
+            if tier.verdict() != Verdict::Denied || tier.shadow() || tier.advisory() {
+                continue;
+            }
+            let Kind::Counted(numbers) = tier.definition().kind() else { return None };
+            let wait = match tier.algorithm() {
+                // It may be let go at any time.
+                Algorithm::Concurrency => slot_poll(),
+                _ => tier.retry_after()?,
+            };
+            if longest.as_ref().is_none_or(|longest| longest.wait < wait) {
+                longest = Some(Pause { wait, numbers: numbers.clone(), place });
+            }
+        }
+        longest
+    }
+
+    fn tier(&self, wanted: &Wants) -> Option<Wanted> {
+        wanted.iter().find(|(place, _)| *place == self.place).map(|(_, wanted)| *wanted)
+    }
+}
+
+/// When a slot is asked for again: not in step with other processes.
+fn slot_poll() -> Duration {
+    #[cfg(feature = "redis")]
+    return SLOT_POLL / 2 + crate::engine::jittered(SLOT_POLL / 2);
+    #[cfg(not(feature = "redis"))]
+    SLOT_POLL
+}
+
+/// Whoever is first in a line asks so often for a slot that somebody may have let go of.
+const SLOT_POLL: Duration = Duration::from_millis(40);

@@ -1,0 +1,199 @@
+//! Callers who wait: in order, at the exact rate, cancelled at no cost, and refused at once where it cannot fit.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use spillgate::internals::time::Clock;
+use spillgate::{Limit, Limiter, Policy, Question, Request, Verdict};
+use spillgate_testkit::RedisServer;
+use tokio::task::{JoinHandle, LocalSet, spawn_local, yield_now};
+use tokio::time::{Instant, sleep};
+
+use crate::support::world::runtime;
+
+/// What became of whom, and when, in ms since the scene began.
+type Journal = Rc<RefCell<Vec<(usize, Verdict, u128)>>>;
+
+/// A limiter in memory, whose clock goes with that of the timers.
+#[derive(Clone)]
+struct Scene {
+    limiter: Limiter,
+    began: Instant,
+    journal: Journal,
+}
+
+impl Scene {
+    async fn new(limits: &str) -> Scene {
+        let clock = Clock::given(BEGIN_US);
+        let policy = format!("[[rule]]\nname = \"all\"\nkey = [\"user\"]\nlimits = {limits}");
+        let policy = Policy::from_toml(&policy).unwrap();
+        let limiter = Limiter::builder().policy(policy).clock(clock.clone()).build().await.unwrap();
+        let began = Instant::now();
+        spawn_local(async move {
+            loop {
+                clock.set(BEGIN_US + began.elapsed().as_micros() as u64);
+                sleep(Duration::from_millis(1)).await;
+            }
+        });
+        Scene { limiter, began, journal: Journal::default() }
+    }
+
+    /// Somebody who acquires from now on.
+    fn waiter(&self, number: usize, cost: u64, within: Duration) -> JoinHandle<()> {
+        let scene = self.clone();
+        spawn_local(async move {
+            let decision = scene.limiter.acquire(&request(cost), within).await;
+            let at_ms = scene.began.elapsed().as_millis();
+            scene.journal.borrow_mut().push((number, decision.verdict(), at_ms));
+        })
+    }
+
+    fn journal(&self) -> Vec<(usize, Verdict, u128)> {
+        self.journal.borrow().clone()
+    }
+}
+
+#[test]
+fn ten_thousand_who_wait_for_one_subject_leave_in_order_at_the_exact_rate() {
+    in_virtual_time(async {
+        let scene = Scene::new(r#"[{ quota = "100/second", burst = 1 }]"#).await;
+        let waiters: Vec<_> = (0..10_000).map(|number| scene.waiter(number, 1, HOUR)).collect();
+        for waiter in waiters {
+            waiter.await.unwrap();
+        }
+        let journal = scene.journal();
+        assert_eq!(journal.len(), 10_000);
+        for (place, (number, verdict, at_ms)) in journal.into_iter().enumerate() {
+            assert_eq!((number, verdict), (place, Verdict::Allowed));
+            let due_ms = 10 * place as u128;
+            // Timers and the scene's clock go by the millisecond.
+            assert!((due_ms..=due_ms + 3).contains(&at_ms), "{place} left at {at_ms} ms");
+        }
+    });
+}
+
+#[test]
+fn whoever_stops_waiting_gives_its_place_up_and_is_charged_nothing() {
+    in_virtual_time(async {
+        let scene = Scene::new(r#"[{ quota = "10/second", burst = 1 }]"#).await;
+        let waiters: Vec<_> = (0..21).map(|number| scene.waiter(number, 1, HOUR)).collect();
+        sleep(Duration::from_millis(50)).await;
+        waiters.iter().skip(1).step_by(2).for_each(JoinHandle::abort);
+        for waiter in waiters {
+            let _ = waiter.await;
+        }
+        let journal = scene.journal();
+        let order: Vec<usize> = journal.iter().map(|(number, ..)| *number).collect();
+        assert_eq!(order, [0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20]);
+        let last_ms = journal.last().unwrap().2;
+        assert!((1_000..1_005).contains(&last_ms), "ten tokens take a second: {last_ms} ms");
+    });
+}
+
+#[test]
+fn a_wait_that_cannot_fit_is_refused_at_once() {
+    in_virtual_time(async {
+        let scene = Scene::new(r#"["2/second"]"#).await;
+        let _waiters: Vec<_> = (0..8).map(|number| scene.waiter(number, 1, HOUR)).collect();
+        yield_now().await;
+        assert_eq!(scene.journal().len(), 2, "the other six wait, up to three seconds");
+        let late = scene.limiter.acquire(&request(1), Duration::from_secs(3)).await;
+        assert_eq!((late.verdict(), scene.began.elapsed()), (Verdict::Denied, Duration::ZERO));
+        assert_eq!(late.retry_after(), Some(Duration::from_millis(3_500)));
+        let never = scene.limiter.acquire(&request(3), HOUR).await;
+        assert_eq!((never.verdict(), scene.began.elapsed()), (Verdict::Never, Duration::ZERO));
+        let in_time = scene.limiter.acquire(&request(1), Duration::from_millis(3_510)).await;
+        assert!(in_time.allowed());
+    });
+}
+
+#[test]
+fn a_small_request_does_not_overtake_a_large_one() {
+    in_virtual_time(async {
+        let scene = Scene::new(r#"["10/second"]"#).await;
+        assert!(scene.limiter.check(&request(10)).await.allowed());
+        let large = scene.waiter(0, 10, HOUR);
+        yield_now().await;
+        let small = scene.waiter(1, 1, HOUR);
+        let (large, small) = tokio::join!(large, small);
+        large.unwrap();
+        small.unwrap();
+        let order: Vec<usize> = scene.journal().iter().map(|(number, ..)| *number).collect();
+        assert_eq!(order, [0, 1]);
+    });
+}
+
+#[test]
+fn whoever_waits_is_let_in_as_soon_as_an_operator_makes_room() {
+    in_virtual_time(async {
+        let scene = Scene::new(r#"["1/hour"]"#).await;
+        assert!(scene.limiter.check(&request(1)).await.allowed());
+        let waiter = scene.waiter(0, 1, 2 * HOUR);
+        sleep(Duration::from_secs(1)).await;
+        scene.limiter.reset("all", &request(1)).await.unwrap();
+        waiter.await.unwrap();
+        assert!(scene.journal()[0].2 < 1_010, "{:?}", scene.journal());
+    });
+}
+
+#[test]
+fn all_who_wait_are_refused_when_the_service_stops() {
+    in_virtual_time(async {
+        let scene = Scene::new(r#"["1/hour"]"#).await;
+        let waiters: Vec<_> = (0..3).map(|number| scene.waiter(number, 1, 9 * HOUR)).collect();
+        sleep(Duration::from_secs(1)).await;
+        scene.limiter.end_waiting();
+        for waiter in waiters {
+            waiter.await.unwrap();
+        }
+        let refused = scene
+            .journal()
+            .iter()
+            .filter(|(_, verdict, at_ms)| *verdict == Verdict::Denied && *at_ms < 1_010)
+            .count();
+        assert_eq!(refused, 2, "{:?}", scene.journal());
+    });
+}
+
+#[test]
+fn several_processes_that_wait_on_one_store_share_its_rate() {
+    let server = RedisServer::start();
+    runtime().block_on(async {
+        let limit = Limit::per_second(20).burst(1);
+        let mut waiters = tokio::task::JoinSet::new();
+        for _ in 0..3 {
+            let limiter = Limiter::builder().redis(server.url()).build().await.unwrap();
+            for _ in 0..7 {
+                let (limiter, limit) = (limiter.clone(), limit.clone());
+                waiters.spawn(async move {
+                    let question =
+                        Question::AdHoc { domain: "default", key: "all", limit, cost: 1.into() };
+                    limiter.acquire_for(&question, Duration::from_secs(60)).await.allowed()
+                });
+            }
+        }
+        let began = Instant::now();
+        let admitted = waiters.join_all().await;
+        assert!(admitted.iter().all(|admitted| *admitted), "{admitted:?}");
+        // Some were let in before all had joined.
+        assert!(
+            began.elapsed() > Duration::from_millis(500),
+            "21 at 20 a second: {:?}",
+            began.elapsed()
+        );
+    });
+}
+
+fn request(cost: u64) -> Request<'static> {
+    Request::new().with("user", "ann").costing(cost)
+}
+
+fn in_virtual_time(body: impl Future<Output = ()>) {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    LocalSet::new().block_on(&runtime.unwrap(), body);
+}
+
+const BEGIN_US: u64 = 1_800_000_000_000_000;
+const HOUR: Duration = Duration::from_secs(3_600);
