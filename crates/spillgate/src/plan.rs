@@ -199,7 +199,7 @@ impl<'p> Plan<'p> {
                     judged.remaining = *remaining;
                     judged.reset_after_us = *reset_after_us;
                 }
-                Heard::Nobody => {}
+                Heard::GivenBack | Heard::Nobody => {}
             }
         }
         self.judged

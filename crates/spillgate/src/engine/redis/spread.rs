@@ -34,6 +34,9 @@ pub(crate) enum Heard {
     OutagePolicy { passes: bool },
     /// Its shard refused before, and that still holds; what is not known of it is absent.
     Refused { retry_after_us: Option<u64>, remaining: Option<u64>, reset_after_us: Option<u64> },
+    /// Its shard had room, and what it charged was given back, for another tier refused; how it stands
+    /// since then nobody has told.
+    GivenBack,
     /// Nobody was asked, for another tier had refused already.
     Nobody,
 }
@@ -45,6 +48,8 @@ impl Heard {
         match (self, other) {
             (Heard::Refused { .. }, _) | (_, Heard::Nobody | Heard::OutagePolicy { .. }) => self,
             (_, Heard::Refused { .. }) | (Heard::Nobody, _) => other,
+            (_, Heard::GivenBack) => self,
+            (Heard::GivenBack, _) => other,
             (Heard::OutagePolicy { passes }, _) => {
                 if passes && other.refuses() {
                     other
@@ -161,20 +166,19 @@ pub(super) async fn told_fully(
     ask: &Ask<'_>,
     mut heard: Heards,
 ) -> Result<Told, StoreError> {
-    if heard.iter().any(|heard| matches!(heard, Heard::Nobody)) {
+    let untold = |heard: &Heard| matches!(heard, Heard::Nobody | Heard::GivenBack);
+    if heard.iter().any(untold) {
         let look = Ask { intent: Intent::Peek, ..ask.clone() };
         let seen = decide(redis, &Question::without_stand_in(&look)).await?;
         for (heard, seen) in heard.iter_mut().zip(seen) {
-            if matches!(heard, Heard::Nobody) {
+            if untold(heard) {
                 *heard = seen;
             }
         }
     }
     let tiers = heard.iter().filter_map(|heard| match heard {
         Heard::Store(tier) => Some(*tier),
-        Heard::Fallback(_) | Heard::OutagePolicy { .. } | Heard::Refused { .. } | Heard::Nobody => {
-            None
-        }
+        _ => None,
     });
     let tiers: SmallVec<[ToldTier; TIERS_INLINE]> = tiers.collect();
     let enforced = ask.tiers.iter().zip(&tiers).filter(|(asked, _)| asked.group == 0);
@@ -268,7 +272,7 @@ impl<S: StandIn> Judge<'_, S> {
         provisional: &mut Provisional<'_, S>,
     ) -> Result<bool, S::Error> {
         for part in parts {
-            note(part, self.ask(part).await?, heard);
+            note(part, self.ask(part, heard).await?, heard);
             if !part.passes(heard) {
                 return Ok(false);
             }
@@ -280,7 +284,7 @@ impl<S: StandIn> Judge<'_, S> {
     /// Notes what was heard, also where one of them failed.
     async fn all_at_once(&self, parts: &[Part<'_>], heard: &mut Heards) -> Result<(), S::Error> {
         let mut failed = Ok(());
-        let told = join_all(parts.iter().map(|part| self.ask(part))).await;
+        let told = join_all(parts.iter().map(|part| self.ask(part, heard))).await;
         for (part, told) in parts.iter().zip(told) {
             match told {
                 Ok(told) => note(part, told, heard),
@@ -290,33 +294,44 @@ impl<S: StandIn> Judge<'_, S> {
         failed
     }
 
-    async fn ask(&self, part: &Part<'_>) -> Result<Heards, S::Error> {
+    /// Asks a part, with what was heard of the parts before it.
+    async fn ask(&self, part: &Part<'_>, before: &Heards) -> Result<Heards, S::Error> {
         match self.redis.decide_one_at(part.place, &part.ask, self.deadline).await {
             Ok(told) => Ok(told.tiers.into_iter().map(Heard::Store).collect()),
-            Err(error) if !part.places.iter().any(|place| self.moved.is_old(*place)) => {
+            Err(error) if self.moved.is_none() => {
                 self.stand_in.decide(&part.ask, &part.places, error)
             }
-            Err(error) => self.decide_without_owner(part, error),
+            Err(error) => self.decide_without_owner(part, before, error),
         }
     }
 
     /// A server that is gone leaves what it was the old owner of to the new ones alone. For the rest
-    /// somebody stands in; whatever an old owner did not execute is nobody's debt, for the new one
-    /// has been charged.
-    fn decide_without_owner(&self, part: &Part<'_>, error: StoreError) -> Result<Heards, S::Error> {
-        let gone = self.redis.gives_up(part.place);
+    /// somebody stands in; whatever one owner did not execute is nobody's debt where the other has
+    /// been charged, or will be: that one knows of it for as long as it counts.
+    fn decide_without_owner(
+        &self,
+        part: &Part<'_>,
+        before: &Heards,
+        error: StoreError,
+    ) -> Result<Heards, S::Error> {
+        let is_old = |at: &usize| self.moved.is_old(part.places[*at]);
+        let all = 0..part.places.len();
+        let gone = all.clone().any(|at| is_old(&at)) && self.redis.gives_up(part.place);
         let mut heard: Heards = smallvec![Heard::OutagePolicy { passes: true }; part.places.len()];
-        for old in [false, true] {
-            if old && gone {
+        for is_known in [false, true] {
+            let here = |at: &usize| {
+                let known = is_old(at) || self.moved.is_known(part.places[*at], before);
+                known == is_known && !(gone && is_old(at))
+            };
+            let here: SmallVec<[usize; 4]> = all.clone().filter(here).collect();
+            if here.is_empty() {
                 continue;
             }
-            let here = |at: &usize| self.moved.is_old(part.places[*at]) == old;
-            let here: SmallVec<[usize; 4]> = (0..part.places.len()).filter(here).collect();
             let tiers = here.iter().map(|at| part.ask.tiers[*at]).collect();
             let ask = Ask { intent: part.ask.intent, tiers };
             let places: SmallVec<[usize; 4]> =
                 here.iter().map(|at| self.moved.tier_of(part.places[*at])).collect();
-            let why = if old { StoreError::Unknown(error.to_string()) } else { error.clone() };
+            let why = if is_known { StoreError::Unknown(error.to_string()) } else { error.clone() };
             for (at, told) in here.iter().zip(self.stand_in.decide(&ask, &places, why)?) {
                 heard[*at] = told;
             }
@@ -405,7 +420,7 @@ impl<'a> Part<'a> {
                     Heard::Store(tier) | Heard::Fallback(tier) => tier.fits,
                     Heard::OutagePolicy { passes } => passes,
                     Heard::Refused { .. } => false,
-                    Heard::Nobody => true,
+                    Heard::GivenBack | Heard::Nobody => true,
                 }
         })
     }

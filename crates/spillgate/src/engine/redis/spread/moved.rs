@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use super::super::Redis;
 use super::super::topology::Place;
-use super::Heards;
+use super::{Heard, Heards};
 use crate::engine::Ask;
 
 /// The tiers of one decision that have an old owner beside the new one. What is heard of them stands
@@ -38,6 +38,16 @@ impl Moved {
     /// The tier that something heard is of, by its place in the decision.
     pub(super) fn tier_of(&self, heard: usize) -> usize {
         if heard < self.tiers { heard } else { self.copies[heard - self.tiers].0 }
+    }
+
+    /// Whether no subject has two owners.
+    pub(super) fn is_none(&self) -> bool {
+        self.copies.is_empty()
+    }
+
+    /// Whether the old owner of a tier has spoken.
+    pub(super) fn is_known(&self, number: usize, heard: &Heards) -> bool {
+        self.old(number).is_some_and(|(_, copy)| matches!(heard[copy], Heard::Store(_)))
     }
 
     /// Whether something heard is of an old owner.

@@ -45,7 +45,7 @@ impl<'a, S: StandIn> Provisional<'a, S> {
             let (told, by_store) = match &heard[*number] {
                 Heard::Store(told) => (told, true),
                 Heard::Fallback(told) => (told, false),
-                Heard::OutagePolicy { .. } | Heard::Refused { .. } | Heard::Nobody => continue,
+                _ => continue,
             };
             if let (Some(charge), 0) = (told.charge, tier.group) {
                 self.charges.push(Charged {
@@ -69,7 +69,7 @@ impl<'a, S: StandIn> Provisional<'a, S> {
     /// those without the charge, or none where nobody has told them in time.
     pub(super) async fn give_back(mut self, deadline: Deadline, heard: &mut Heards) {
         for charged in &self.charges {
-            heard[charged.number] = Heard::Nobody;
+            heard[charged.number] = Heard::GivenBack;
         }
         let (here, at_store) = self.begin_to_give_back();
         for (number, told) in here {
