@@ -33,6 +33,9 @@ mod probe;
 #[cfg(feature = "http")]
 mod refusal;
 mod request;
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub mod simulation;
 #[cfg(feature = "redis")]
 mod store;
 mod subject;

@@ -51,7 +51,7 @@ impl Clock {
     /// Microseconds since the epoch; 0 before it.
     pub fn now_us(&self) -> u64 {
         match self {
-            Clock::System => FAST.now_us(),
+            Clock::System => system_us(),
             Clock::Given(given) | Clock::Ticking(given, _) => given.load(Ordering::SeqCst),
         }
     }
@@ -59,6 +59,10 @@ impl Clock {
     /// The present for who can do with a little less than [`Clock::now_us`]. Reading the processor's
     /// counter waits for whatever it is fetching from memory; this does not.
     pub fn lately(&self) -> Lately {
+        #[cfg(feature = "simulation")]
+        if let (Clock::System, Some(now_us)) = (self, crate::simulation::now_us()) {
+            return Lately::exactly(now_us);
+        }
         match self {
             #[cfg(target_os = "linux")]
             Clock::System => Lately { at_us: coarse_us(), tick_us: *TICK_US, late_us: LATE_US },
@@ -89,6 +93,10 @@ pub(crate) fn counter_ns() -> u64 {
 /// Microseconds on a clock that nobody steps; only differences mean something.
 #[cfg(feature = "redis")]
 pub fn monotonic_us() -> u64 {
+    #[cfg(feature = "simulation")]
+    if let Some(now_us) = crate::simulation::now_us() {
+        return now_us;
+    }
     FAST.counter_us()
 }
 
@@ -122,6 +130,15 @@ impl Deadline {
     pub fn has_passed(self) -> bool {
         tokio::time::Instant::now() >= self.0
     }
+}
+
+/// Microseconds since the epoch, by the system's clock.
+fn system_us() -> u64 {
+    #[cfg(feature = "simulation")]
+    if let Some(now_us) = crate::simulation::now_us() {
+        return now_us;
+    }
+    FAST.now_us()
 }
 
 /// The wall clock at the last look, and the processor's counter then. A new look may step back by a few

@@ -1,7 +1,7 @@
 //! What was admitted alone and not yet charged to the store. Each debt is taken out before it is
 //! sent, so that no two calls pay it, and put back if the store surely did not execute.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
@@ -15,7 +15,7 @@ use crate::subject::SubjectKey;
 /// Debts by tier, so many at most.
 #[derive(Debug, Default)]
 pub(super) struct Debts {
-    by_tier: Mutex<HashMap<u128, Debt>>,
+    by_tier: Mutex<BTreeMap<u128, Debt>>,
     /// Most calls find that there are none, without a lock.
     count: AtomicUsize,
 }

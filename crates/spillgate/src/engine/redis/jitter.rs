@@ -11,5 +11,9 @@ pub(crate) fn jittered(longest: Duration) -> Duration {
 
 /// Good enough to part neighbours, and to begin counters at different places.
 pub(super) fn random() -> u64 {
+    #[cfg(feature = "simulation")]
+    if let Some(number) = crate::simulation::random() {
+        return number;
+    }
     RandomState::new().hash_one(())
 }

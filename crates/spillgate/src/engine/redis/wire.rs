@@ -42,7 +42,13 @@ impl Drop for Wire {
 /// Connects and logs in. Every wait on the way is the caller's to bound.
 pub(super) async fn dial(address: &Address, tls: &TlsConnector) -> RedisResult<Wire> {
     match &address.at {
-        At::Tcp(host) => log_in(address, tcp(host).await?).await,
+        At::Tcp(host) => {
+            #[cfg(feature = "simulation")]
+            if let Some(dialled) = crate::simulation::dial(&host.name, host.port) {
+                return log_in(address, dialled.await?).await;
+            }
+            log_in(address, tcp(host).await?).await
+        }
         At::Tls(host) => {
             let name = ServerName::try_from(host.name.clone()).map_err(io::Error::other)?;
             log_in(address, tls.connect(name, tcp(host).await?).await?).await

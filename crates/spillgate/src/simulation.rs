@@ -1,0 +1,71 @@
+//! A world for one thread to live in, where `tests/sim` plays fleets and faults from one seed: its time is
+//! tokio's, which a test may pause; its chance is drawn from the seed; and its addresses lead to whoever
+//! the test says. Only with the feature `simulation`, which no product has.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+
+use tokio::io::DuplexStream;
+use tokio::time::Instant;
+
+/// Where an address leads: its host and port.
+pub type Dial = Box<dyn Fn(&str, u16) -> Dialling>;
+
+/// A connection that is being made.
+pub type Dialling = Pin<Box<dyn Future<Output = io::Result<DuplexStream>> + Send>>;
+
+struct World {
+    began: Instant,
+    began_us: u64,
+    drawn: u64,
+    dial: Dial,
+}
+
+thread_local! {
+    static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
+}
+
+/// For as long as it lives, this thread is in a world of its own.
+#[derive(Debug)]
+pub struct Inside(());
+
+/// Enters a world whose clocks stand at `now_us`. To be called on the runtime whose time it has.
+pub fn enter(seed: u64, now_us: u64, dial: Dial) -> Inside {
+    let world = World { began: Instant::now(), began_us: now_us, drawn: seed, dial };
+    WORLD.with_borrow_mut(|place| *place = Some(world));
+    Inside(())
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let left = WORLD.with_borrow_mut(Option::take);
+        drop(left);
+    }
+}
+
+/// Its time, in us since the epoch.
+pub(crate) fn now_us() -> Option<u64> {
+    WORLD.with_borrow(|world| {
+        let world = world.as_ref()?;
+        let since_us = u64::try_from(world.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        Some(world.began_us.saturating_add(since_us))
+    })
+}
+
+/// The next number of its chance.
+pub(crate) fn random() -> Option<u64> {
+    WORLD.with_borrow_mut(|world| {
+        let world = world.as_mut()?;
+        // SplitMix64: any seed is as good as any other.
+        world.drawn = world.drawn.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (world.drawn ^ (world.drawn >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        Some(mixed ^ (mixed >> 31))
+    })
+}
+
+/// A connection in it.
+pub(crate) fn dial(host: &str, port: u16) -> Option<Dialling> {
+    WORLD.with_borrow(|world| Some((world.as_ref()?.dial)(host, port)))
+}

@@ -1,0 +1,450 @@
+//! What happened, and what must hold of it: of each process and subject what was asked, what the store
+//! executed, and what was told. `always` ends the run at the first thing that may not be; `sometimes`
+//! shows afterwards that rare things were reached.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+
+use spillgate::{Decision, Source};
+use tokio::time::Instant;
+
+use super::program::{Executed, Kind};
+use super::rules::{Period, RULES, Subject, rule_number};
+use super::server::Done;
+
+/// The history of one run.
+pub(crate) struct Ledger {
+    began: Instant,
+    lines: RefCell<Vec<String>>,
+    broken: RefCell<Option<String>>,
+    reached: RefCell<BTreeMap<&'static str, u64>>,
+    accounts: RefCell<BTreeMap<(u32, Subject), Account>>,
+    subjects: RefCell<BTreeMap<Vec<u8>, Subject>>,
+    /// Whose key the next peek shows.
+    introduced: Cell<Option<Subject>>,
+    admissions: RefCell<BTreeMap<(String, Subject), Vec<(u64, u64)>>>,
+    admitted: RefCell<BTreeMap<Subject, u64>>,
+    places: RefCell<BTreeMap<Subject, BTreeSet<String>>>,
+    losses: RefCell<BTreeMap<String, u64>>,
+    /// Servers whose clock stepped: their denials may write.
+    stepped: RefCell<BTreeSet<String>>,
+    /// Until when faults may still be felt.
+    trouble_until_ms: Cell<u64>,
+    in_trouble: Cell<bool>,
+    /// Subjects are charged at two owners.
+    pub(crate) has_two_owners: Cell<bool>,
+    asking: Cell<u64>,
+}
+
+/// What one process did for one subject.
+#[derive(Clone, Debug, Default)]
+struct Account {
+    /// Costs of all decisions begun.
+    asked: u64,
+    /// Of those the store admitted, and of those that it may have charged unheard; both since the last
+    /// calm.
+    certain: u64,
+    doubtful: u64,
+    /// Admitted by this process alone, and when.
+    alone: Vec<(u64, u64)>,
+    at: BTreeMap<String, AtServer>,
+}
+
+/// What one server executed of that.
+#[derive(Clone, Debug, Default)]
+struct AtServer {
+    executed: u64,
+    charged: u64,
+    returned: u64,
+    forced: u64,
+    payments: u64,
+    /// At the last calm: how much more had been asked than executed, and what was charged.
+    unexecuted_then: u64,
+    net_then: i64,
+}
+
+/// A decision under way.
+pub(crate) struct Asking {
+    process: u32,
+    costs: Vec<(Subject, u64)>,
+    began_ms: u64,
+}
+
+impl Ledger {
+    pub(crate) fn new() -> Ledger {
+        Ledger {
+            began: Instant::now(),
+            lines: RefCell::default(),
+            broken: RefCell::default(),
+            reached: RefCell::default(),
+            accounts: RefCell::default(),
+            subjects: RefCell::default(),
+            introduced: Cell::new(None),
+            admissions: RefCell::default(),
+            admitted: RefCell::default(),
+            places: RefCell::default(),
+            losses: RefCell::default(),
+            stepped: RefCell::default(),
+            trouble_until_ms: Cell::new(0),
+            in_trouble: Cell::new(false),
+            has_two_owners: Cell::new(false),
+            asking: Cell::new(0),
+        }
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    /// The world's clock.
+    pub(crate) fn now_us(&self) -> u64 {
+        START_US + self.began.elapsed().as_micros() as u64
+    }
+
+    pub(crate) fn note(&self, what: impl FnOnce() -> String) {
+        // What came after something broke explains nothing.
+        if self.is_broken() {
+            return;
+        }
+        self.lines.borrow_mut().push(format!("{:>7} ms  {}", self.now_ms(), what()));
+    }
+
+    pub(crate) fn sometimes(&self, what: &'static str) {
+        *self.reached.borrow_mut().entry(what).or_default() += 1;
+    }
+
+    pub(crate) fn always(&self, holds: bool, what: impl FnOnce() -> String) {
+        if !holds && self.broken.borrow().is_none() {
+            let what = what();
+            self.note(|| format!("BROKEN: {what}"));
+            *self.broken.borrow_mut() = Some(what);
+        }
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.borrow().is_some()
+    }
+
+    /// The history, what was broken first, and how often each rare thing was reached.
+    pub(crate) fn take(&self) -> (Vec<String>, Option<String>, BTreeMap<&'static str, u64>) {
+        (self.lines.take(), self.broken.take(), self.reached.take())
+    }
+
+    /// The next peek is for this subject: its key becomes known.
+    pub(crate) fn introduce(&self, subject: Option<Subject>) {
+        self.introduced.set(subject);
+    }
+
+    pub(crate) fn trouble_begins(&self) {
+        self.in_trouble.set(true);
+    }
+
+    pub(crate) fn trouble_ends(&self) {
+        self.in_trouble.set(false);
+        self.trouble_until_ms.set(self.now_ms() + FELT_MS);
+    }
+
+    /// A server forgot what it held.
+    pub(crate) fn lost(&self, server: &str) {
+        *self.losses.borrow_mut().entry(server.to_owned()).or_default() += 1;
+        self.forget_admissions(server);
+    }
+
+    /// A server may be out of reach for a while. Of subjects with two owners, one of which is, the other
+    /// judges alone: that counts as a loss.
+    pub(crate) fn may_be_given_up(&self, servers: &[&str]) {
+        if self.has_two_owners.get() {
+            servers.iter().for_each(|server| {
+                *self.losses.borrow_mut().entry((*server).to_owned()).or_default() += 1;
+            });
+        }
+    }
+
+    /// A server's clock was set.
+    pub(crate) fn stepped(&self, server: &str) {
+        self.stepped.borrow_mut().insert(server.to_owned());
+        self.forget_admissions(server);
+    }
+
+    /// State went from one server to others: by whose clocks it is judged may be another.
+    pub(crate) fn moved(&self, to: &[&str]) {
+        let mut stepped = self.stepped.borrow_mut();
+        if !stepped.is_empty() {
+            stepped.extend(to.iter().map(|server| (*server).to_owned()));
+        }
+        drop(stepped);
+        to.iter().for_each(|server| self.forget_admissions(server));
+    }
+
+    /// From now on another interval counts there.
+    fn forget_admissions(&self, server: &str) {
+        self.admissions.borrow_mut().retain(|(at, _), _| at != server);
+    }
+
+    pub(crate) fn nobody_asks(&self) -> bool {
+        self.asking.get() == 0
+    }
+
+    pub(crate) fn ask(&self, process: u32, costs: Vec<(Subject, u64)>) -> Asking {
+        let mut accounts = self.accounts.borrow_mut();
+        for (subject, cost) in &costs {
+            accounts.entry((process, *subject)).or_default().asked += cost;
+        }
+        self.asking.set(self.asking.get() + 1);
+        Asking { process, costs, began_ms: self.now_ms() }
+    }
+
+    /// The caller left before there was an answer.
+    pub(crate) fn left(&self, asking: Asking) {
+        self.asking.set(self.asking.get() - 1);
+        self.note(|| format!("p{} left {:?}", asking.process, asking.costs));
+        self.sometimes("a caller who left");
+        let mut accounts = self.accounts.borrow_mut();
+        for (subject, cost) in &asking.costs {
+            accounts.entry((asking.process, *subject)).or_default().doubtful += cost;
+        }
+    }
+
+    /// An answer.
+    pub(crate) fn told(&self, asking: Asking, decision: &Decision) {
+        self.asking.set(self.asking.get() - 1);
+        let Asking { process, costs, began_ms } = asking;
+        let sources: Vec<_> =
+            decision.tiers().map(|tier| (tier.source(), tier.verdict())).collect();
+        self.note(|| {
+            format!("p{process} {costs:?} since {began_ms}: {:?} {sources:?}", decision.verdict())
+        });
+        let took_ms = self.now_ms() - began_ms;
+        self.always(took_ms <= CEILING_MS, || format!("a decision took {took_ms} ms"));
+        let felt = self.in_trouble.get() || began_ms <= self.trouble_until_ms.get();
+        let refused_by_one_of_several = !decision.allowed() && costs.len() > 1;
+        let mut accounts = self.accounts.borrow_mut();
+        for tier in decision.tiers() {
+            let number = rule_number(tier.rule().unwrap_or_default());
+            let Some((subject, cost)) = costs.iter().find(|(subject, _)| subject.rule == number)
+            else {
+                continue;
+            };
+            let account = accounts.entry((process, *subject)).or_default();
+            self.note_source(tier.source());
+            match tier.source() {
+                Source::Store if decision.allowed() => {
+                    account.certain += cost;
+                    self.admitted_by_store(*subject, *cost);
+                }
+                Source::Store if !refused_by_one_of_several => {}
+                Source::DenialCache => {}
+                Source::Fallback if decision.allowed() => {
+                    account.doubtful += cost;
+                    account.alone.push((self.now_ms(), *cost));
+                    self.within_the_share(*subject, account);
+                }
+                // Whatever was charged on the way was given back, unless something came between.
+                Source::Store if !felt => {}
+                _ => account.doubtful += cost,
+            }
+        }
+    }
+
+    fn note_source(&self, source: Source) {
+        self.sometimes(match source {
+            Source::Store => "the store decided",
+            Source::DenialCache => "a remembered refusal",
+            Source::Fallback => "the share decided",
+            Source::OutagePolicy => "the rule's word for outages",
+            _ => "another source",
+        });
+    }
+
+    /// No more than the limit, and one allowance for each loss of a server that knew the subject.
+    fn admitted_by_store(&self, subject: Subject, cost: u64) {
+        let mut admitted = self.admitted.borrow_mut();
+        let admitted = admitted.entry(subject).or_default();
+        *admitted += cost;
+        if RULES[subject.rule].period != Period::Ages {
+            return;
+        }
+        let (places, losses) = (self.places.borrow(), self.losses.borrow());
+        let places = places.get(&subject).into_iter().flatten();
+        let lost: u64 = places.filter_map(|place| losses.get(place)).sum();
+        let most = RULES[subject.rule].count * (1 + lost);
+        self.always(*admitted <= most, || {
+            format!("{subject:?}: the store admitted {admitted}, and {most} is the most")
+        });
+    }
+
+    /// What a process admits alone is its share, once for each time that it paid.
+    fn within_the_share(&self, subject: Subject, account: &Account) {
+        let rule = &RULES[subject.rule];
+        if rule.period != Period::Ages {
+            return;
+        }
+        let alone: u64 = account.alone.iter().map(|(_, cost)| cost).sum();
+        let payments: u64 = account.at.values().map(|at| at.payments).sum();
+        let most = (rule.count / PROCESSES).max(1) * (1 + payments);
+        self.always(alone <= most, || {
+            format!("{subject:?}: one process admitted {alone} alone, and {most} is the most")
+        });
+    }
+
+    /// A server refused a command.
+    pub(crate) fn refused(&self, server: &str, process: u32, error: &str) {
+        let code = error.split(' ').next().unwrap_or_default();
+        self.note(|| format!("{server} to p{process}: {error}"));
+        let known = ["NOSCRIPT", "READONLY", "OOM", "LOADING", "MISCONF", "BUSY", "MOVED"];
+        if let Some(known) = known.iter().find(|known| **known == code) {
+            self.sometimes(known);
+        } else {
+            self.always(false, || format!("{server} refused a command: {error}"));
+        }
+    }
+
+    /// A server executed a call of the script.
+    pub(crate) fn executed(
+        &self,
+        server: &str,
+        process: u32,
+        done: &Done,
+        all: &[Executed],
+        sent: Instant,
+    ) {
+        if let (Some(subject), [first, ..]) = (self.introduced.get(), all) {
+            self.subjects.borrow_mut().insert(first.key.clone(), subject);
+        }
+        self.note(|| {
+            let told = all.iter().map(|it| {
+                let subject = self.subjects.borrow().get(&it.key).copied();
+                let whose = subject.map_or("nobody".into(), |subject| format!("{subject:?}"));
+                format!(
+                    "{:?} {whose} {}{}",
+                    it.kind,
+                    it.amount,
+                    if it.charged { " charged" } else { "" }
+                )
+            });
+            format!("{server} for p{process}: {}", told.collect::<Vec<_>>().join(", "))
+        });
+        let changes =
+            all.iter().any(|it| it.charged || it.kind == Kind::Force || it.kind == Kind::GiveBack);
+        let may_write = changes || self.stepped.borrow().contains(server);
+        self.always(done.writes == 0 || may_write, || format!("{server}: a denial wrote"));
+        if all.iter().filter(|it| it.kind == Kind::Charge).count() > 2 {
+            self.sometimes("decisions that left together");
+        }
+        for it in all {
+            let subject = self.subjects.borrow().get(&it.key).copied();
+            if let Some(subject) = subject {
+                self.places.borrow_mut().entry(subject).or_default().insert(server.to_owned());
+                self.enter(server, process, subject, it, done, sent);
+            }
+        }
+    }
+
+    fn enter(
+        &self,
+        server: &str,
+        process: u32,
+        subject: Subject,
+        it: &Executed,
+        done: &Done,
+        sent: Instant,
+    ) {
+        let mut accounts = self.accounts.borrow_mut();
+        let Account { asked, alone, at, .. } = accounts.entry((process, subject)).or_default();
+        let at = at.entry(server.to_owned()).or_default();
+        match it.kind {
+            Kind::Peek | Kind::Lower => {}
+            Kind::Charge => {
+                at.executed += it.amount;
+                let most = *asked - at.unexecuted_then;
+                self.always(at.executed <= most, || {
+                    format!("{server} was asked by p{process} for {} of {subject:?}, who asked for {most}", at.executed)
+                });
+                if it.charged {
+                    at.charged += it.amount;
+                    self.admission(server, subject, it.amount, done.now_us);
+                }
+            }
+            Kind::GiveBack => {
+                self.sometimes("a give-back");
+                at.returned += it.amount;
+                // Which one it was makes no difference to how many there are.
+                if let Some(all) =
+                    self.admissions.borrow_mut().get_mut(&(server.to_owned(), subject))
+                {
+                    all.pop();
+                }
+            }
+            Kind::Force => {
+                self.sometimes("a debt paid");
+                (at.forced, at.payments) = (at.forced + it.amount, at.payments + 1);
+                let all: u64 = alone.iter().map(|(_, cost)| cost).sum();
+                self.always(at.forced <= all, || {
+                    format!("p{process} paid {} for {subject:?} and admitted {all}", at.forced)
+                });
+                let since_ms = (sent - self.began).as_millis() as u64;
+                let recent = alone
+                    .iter()
+                    .filter(|(ms, _)| ms + RULES[subject.rule].occupied_ms() > since_ms);
+                let recent: u64 = recent.map(|(_, cost)| cost).sum();
+                self.always(it.amount <= recent, || {
+                    format!(
+                        "p{process} paid {} for {subject:?}, of which {recent} was still occupied",
+                        it.amount
+                    )
+                });
+            }
+        }
+    }
+
+    /// No interval of one period holds more than the limit's own bound.
+    fn admission(&self, server: &str, subject: Subject, cost: u64, now_us: u64) {
+        let rule = &RULES[subject.rule];
+        let Period::Short(period_us) = rule.period else { return };
+        let mut admissions = self.admissions.borrow_mut();
+        let admissions = admissions.entry((server.to_owned(), subject)).or_default();
+        admissions.push((now_us, cost));
+        admissions.retain(|(at_us, _)| now_us.saturating_sub(*at_us) < period_us);
+        let admitted: u64 = admissions.iter().map(|(_, cost)| cost).sum();
+        let most = rule.most_in_a_period();
+        self.always(admitted <= most, || {
+            format!("{subject:?}: {server} admitted {admitted} within one period, and {most} is the most")
+        });
+    }
+
+    /// Nobody asks, and nothing is under way: all that was charged was told, or is in doubt.
+    pub(crate) fn calm(&self) {
+        for ((process, subject), account) in self.accounts.borrow_mut().iter_mut() {
+            let net_then: i64 = account.at.values().map(|at| at.net_then).sum();
+            let net: i64 = account.at.values().map(AtServer::net).sum::<i64>() - net_then;
+            let (least, most) =
+                (account.certain as i64, (account.certain + account.doubtful) as i64);
+            let says = || {
+                format!(
+                    "p{process} was charged {net} for {subject:?}: it was admitted {least}, and no more than {most}"
+                )
+            };
+            self.always(self.has_two_owners.get() || (least..=most).contains(&net), says);
+            (account.certain, account.doubtful) = (0, 0);
+            for at in account.at.values_mut() {
+                at.net_then = at.net();
+                at.unexecuted_then = account.asked.saturating_sub(at.executed);
+            }
+        }
+    }
+}
+
+impl AtServer {
+    fn net(&self) -> i64 {
+        self.charged as i64 - self.returned as i64
+    }
+}
+
+/// Some day in November 2026.
+pub(crate) const START_US: u64 = 1_795_000_000_000_000;
+/// The time-out of 25 ms, and a tick of the simulated clock.
+const CEILING_MS: u64 = 26;
+/// What a fault leaves behind: connections that are being made, calls that are late.
+const FELT_MS: u64 = 100;
+/// How many share a limit.
+pub(crate) const PROCESSES: u64 = 3;

@@ -1,0 +1,145 @@
+//! A fleet, its network and its servers, simulated: one seed replays all of it, time included. The servers
+//! run our real Lua (`lua.rs`), and are held to a real server (`same.rs`).
+//!
+//! A binary of its own beside `tests/it`: what it plays in is the feature `simulation`, which no product has.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::float_arithmetic,
+    unreachable_pub,
+    reason = "tests fail by panicking, print their tables, and are nobody's interface"
+)]
+
+mod keyspace;
+mod lua;
+mod program;
+mod same;
+mod server;
+mod support;
+
+mod ledger;
+mod nemesis;
+mod network;
+mod play;
+mod rules;
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use play::{Outcome, play};
+
+#[test]
+fn whatever_happens_to_a_fleet_what_must_hold_holds() {
+    let seeds = seeds();
+    let outcomes = play_all(&seeds);
+    let mut reached: BTreeMap<&str, u64> = BTreeMap::new();
+    for outcome in &outcomes {
+        outcome.reached.iter().for_each(|(what, times)| *reached.entry(what).or_default() += times);
+    }
+    println!("{:<28} {:>9}", "reached", "times");
+    reached.iter().for_each(|(what, times)| println!("{what:<28} {times:>9}"));
+    let broken: Vec<&Outcome> =
+        outcomes.iter().filter(|outcome| outcome.broken.is_some()).collect();
+    println!("{} seeds, {} broken", outcomes.len(), broken.len());
+    for outcome in &broken {
+        println!(
+            "seed {} ({:?}): {}",
+            outcome.seed,
+            outcome.shape,
+            outcome.broken.as_deref().unwrap_or_default()
+        );
+    }
+    for outcome in broken.iter().take(BROKEN_SHOWN) {
+        let shown = number("SPILLGATE_SIM_LINES").unwrap_or(LINES_SHOWN);
+        let tail = outcome.lines.len().saturating_sub(shown as usize);
+        println!(
+            "\nSEED={} ({:?}), to replay: ./evidence sim --seed {}",
+            outcome.seed, outcome.shape, outcome.seed
+        );
+        outcome.lines[tail..].iter().for_each(|line| println!("{line}"));
+    }
+    assert!(
+        broken.is_empty(),
+        "SEED={}: {}",
+        broken[0].seed,
+        broken[0].broken.as_deref().unwrap_or_default()
+    );
+    if seeds.len() > 1 {
+        let missed: Vec<_> = SOMETIMES.iter().filter(|what| !reached.contains_key(*what)).collect();
+        assert!(missed.is_empty(), "never reached, so nothing is said of it: {missed:?}");
+    }
+}
+
+#[test]
+fn a_seed_replays_exactly() {
+    for seed in 1..=5 {
+        let (once, again) = (play(seed).lines, play(seed).lines);
+        let differs = once.iter().zip(&again).position(|(one, other)| one != other);
+        if let Some(line) = differs {
+            panic!("seed {seed}, line {line}:\n{}\n{}", once[line], again[line]);
+        }
+        assert_eq!(once.len(), again.len(), "seed {seed}");
+    }
+}
+
+/// One seed, as many as wanted, or what the gate has time for.
+fn seeds() -> Vec<u64> {
+    match number("SPILLGATE_SIM_SEED") {
+        Some(seed) => vec![seed],
+        None => (1..=number("SPILLGATE_SIM_SEEDS").unwrap_or(SEEDS)).collect(),
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    Some(std::env::var(name).ok()?.parse().expect("a whole number"))
+}
+
+/// On as many threads as there are cores, each seed in a world of its own.
+fn play_all(seeds: &[u64]) -> Vec<Outcome> {
+    let (next, outcomes) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                    let outcome = play(*seed);
+                    outcomes.lock().unwrap().push(outcome);
+                }
+            });
+        }
+    });
+    let mut outcomes = outcomes.into_inner().unwrap();
+    outcomes.sort_unstable_by_key(|outcome| outcome.seed);
+    outcomes
+}
+
+const SEEDS: u64 = 40;
+const BROKEN_SHOWN: usize = 1;
+const LINES_SHOWN: u64 = 60;
+/// What a run of many seeds has to have met, else it proves less than it says.
+const SOMETIMES: [&str; 24] = [
+    "the store decided",
+    "the share decided",
+    "the rule's word for outages",
+    "a remembered refusal",
+    "a server left alone",
+    "a debt paid",
+    "a give-back",
+    "a caller who left",
+    "decisions that left together",
+    "a call cut off before it ran",
+    "a reply lost after execution",
+    "a reply cut in two",
+    "a loss was noticed",
+    "a clock step was noticed",
+    "a process restarted",
+    "a process on the new ring",
+    "a failover",
+    "slots moved",
+    "NOSCRIPT",
+    "READONLY",
+    "OOM",
+    "LOADING",
+    "MISCONF",
+    "MOVED",
+];

@@ -1,0 +1,219 @@
+//! What goes wrong in a run, and when: one fault after another, each for a while, with a rest in between.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::network::{Line, NextCall};
+use super::play::{Shape, World};
+use super::server::Mood;
+
+/// As long as a run lasts.
+pub(crate) async fn rage(world: &World) {
+    world.is_quiet.set(false);
+    for _ in 0..FAULTS {
+        let calm_ms = 100 + below(world, 900);
+        sleep(Duration::from_millis(calm_ms)).await;
+        world.rest().await;
+        if world.ledger.is_broken() {
+            return;
+        }
+        world.ledger.trouble_begins();
+        if below(world, 2) == 0 {
+            trouble_a_line(world).await
+        } else {
+            trouble_a_server(world).await
+        }
+        world.ledger.trouble_ends();
+        // What was under way is late, and connections are made again.
+        sleep(Duration::from_millis(100)).await;
+    }
+    sleep(Duration::from_secs(1)).await;
+    world.rest().await;
+}
+
+fn below(world: &World, end: u64) -> u64 {
+    world.random.borrow_mut().below(end)
+}
+
+async fn last(world: &World) {
+    sleep(Duration::from_millis(30 + below(world, 3_000))).await;
+}
+
+/// Something happens to the lines of one process, or of all.
+async fn trouble_a_line(world: &World) {
+    let lives = world.lives();
+    let lives = match below(world, 3) {
+        0 => lives,
+        _ => vec![lives[below(world, lives.len() as u64) as usize]],
+    };
+    let stores = world.stores();
+    let store = stores[below(world, stores.len() as u64) as usize];
+    world.ledger.may_be_given_up(&[store]);
+    let line = match below(world, 8) {
+        0 => Line { later_ms: 5, ..Line::default() },
+        1 => Line { later_ms: 30, ..Line::default() },
+        2 => Line { is_held: true, ..Line::default() },
+        3 => Line { refuses: true, ..Line::default() },
+        4 => Line { next_call: NextCall::IsCutOff, ..Line::default() },
+        5 => Line { next_call: NextCall::IsExecutedAndCutOff, ..Line::default() },
+        6 => Line {
+            next_call: NextCall::IsAnsweredInPart(below(world, 20) as usize),
+            ..Line::default()
+        },
+        _ => {
+            world.ledger.note(|| format!("lines of {lives:?} to {store} are forgotten"));
+            lives.iter().for_each(|life| world.network.forget_lines(*life, store));
+            return last(world).await;
+        }
+    };
+    world.ledger.note(|| format!("lines of {lives:?} to {store}: {line:?}"));
+    lives.iter().for_each(|life| world.network.set_line(*life, store, line));
+    last(world).await;
+    world.ledger.note(|| "lines are mended".into());
+    world.network.mend_lines();
+}
+
+async fn trouble_a_server(world: &World) {
+    let (stores, network) = (world.stores(), &world.network);
+    let store = stores[below(world, stores.len() as u64) as usize];
+    world.ledger.may_be_given_up(&[store]);
+    let has_shape = !matches!(world.shape, Shape::One | Shape::Ring);
+    if has_shape && below(world, 3) == 0 {
+        return change_the_shape(world).await;
+    }
+    match below(world, 7) {
+        0 => {
+            world.ledger.note(|| format!("{store} stands still"));
+            network.pause(store, true);
+            last(world).await;
+            network.pause(store, false);
+        }
+        1 => {
+            let saved = below(world, 2) == 0;
+            world.ledger.note(|| {
+                format!(
+                    "{store} is killed; what it held is {}",
+                    if saved { "saved" } else { "lost" }
+                )
+            });
+            network.kill(store);
+            if !saved {
+                world.ledger.lost(store);
+            }
+            last(world).await;
+            network.start(store, saved);
+            if world.shape == Shape::Sentinels && primary(world) != store {
+                network.server(store, |server| server.mood = Mood::ReadOnly);
+            }
+        }
+        2 => {
+            world.ledger.note(|| format!("{store} is flushed"));
+            world.ledger.lost(store);
+            network.server(store, |server| server.keys.borrow_mut().clear());
+        }
+        3 => {
+            world.ledger.note(|| format!("{store} forgets its scripts"));
+            network.server(store, super::server::Server::forget_scripts);
+        }
+        4 => {
+            let steps = [300_000, -300_000, 5_000_000, -5_000_000, 3_600_000_000, -3_600_000_000];
+            let step_us = steps[below(world, steps.len() as u64) as usize];
+            world.ledger.note(|| format!("the clock of {store} steps by {step_us} us"));
+            world.ledger.stepped(store);
+            network.server(store, |server| server.ahead_us += step_us);
+        }
+        5 => {
+            let moods =
+                [Mood::Loading, Mood::ReadOnly, Mood::OutOfMemory, Mood::CannotSave, Mood::Busy];
+            let mood = moods[below(world, moods.len() as u64) as usize];
+            world.ledger.note(|| format!("{store} is {mood:?}"));
+            let before = network.server(store, |server| std::mem::replace(&mut server.mood, mood));
+            last(world).await;
+            network.server(store, |server| server.mood = before);
+        }
+        _ => restart(world).await,
+    }
+}
+
+/// A process ends, and another takes its place.
+async fn restart(world: &World) {
+    let number = below(world, world.lives().len() as u64) as usize;
+    let is_on_new_ring = world.is_on_new_ring(number);
+    world.start(number, is_on_new_ring).await;
+    world.ledger.sometimes("a process restarted");
+}
+
+/// What happens to several servers together.
+async fn change_the_shape(world: &World) {
+    match world.shape {
+        Shape::One | Shape::Ring => {}
+        Shape::GrowingRing => {
+            let number = below(world, world.lives().len() as u64) as usize;
+            world.ledger.has_two_owners.set(true);
+            // It may find a server still out of reach from the fault before.
+            world.ledger.may_be_given_up(world.stores());
+            world.ledger.sometimes("a process on the new ring");
+            world.start(number, true).await;
+        }
+        Shape::Sentinels => fail_over(world).await,
+        Shape::Cluster => move_slots(world).await,
+    }
+}
+
+/// The other one becomes primary, with all that the first held, or without its tail.
+async fn fail_over(world: &World) {
+    let network = &world.network;
+    let old = primary(world);
+    let new = if old == "one" { "two" } else { "one" };
+    let keys = network.server(&old, |server| server.keys.borrow().clone());
+    let is_dead = below(world, 2) == 0;
+    world.ledger.note(|| {
+        format!("{new} takes over from {old}, which {}", if is_dead { "dies" } else { "lives on" })
+    });
+    world.ledger.sometimes("a failover");
+    if is_dead {
+        // What it held for the last moment was seen by nobody.
+        network.kill(&old);
+        sleep(Duration::from_millis(below(world, 1_000))).await;
+        network.start(&old, false);
+    }
+    world.ledger.moved(&[&old, new]);
+    network.server(&old, |server| server.mood = Mood::ReadOnly);
+    network.server(new, |server| {
+        server.mood = Mood::Fine;
+        *server.keys.borrow_mut() = keys;
+    });
+    for sentinel in ["s1", "s2"] {
+        network.server(sentinel, |sentinel| sentinel.primary = Some(new.to_owned()));
+    }
+    sleep(Duration::from_millis(500 + below(world, 2_000))).await;
+}
+
+/// As the sentinels say.
+fn primary(world: &World) -> String {
+    world
+        .network
+        .server("s1", |sentinel| sentinel.primary.clone())
+        .expect("a sentinel watches somebody")
+}
+
+/// Some slots get another owner, with all that they hold.
+async fn move_slots(world: &World) {
+    let network = &world.network;
+    let stores = world.stores();
+    let to = below(world, stores.len() as u64) as usize;
+    let first = below(world, 16_384) as usize;
+    let slots = first..(first + 4_000).min(16_384);
+    world.ledger.note(|| format!("slots {slots:?} move to {}", stores[to]));
+    world.ledger.moved(stores);
+    for store in stores {
+        let moved = network.server(store, |server| server.give_away(&slots));
+        network.server(stores[to], |server| server.keys.borrow_mut().take_in(moved));
+    }
+    network.server(stores[to], |server| server.own(&slots));
+    world.ledger.sometimes("slots moved");
+    last(world).await;
+}
+
+const FAULTS: u64 = 8;

@@ -1,0 +1,307 @@
+//! One run: a fleet on simulated servers, callers who ask, and a nemesis; all of it from one seed.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use spillgate::{Limiter, LimiterBuilder, Ring, simulation};
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::{sleep, timeout};
+
+use super::ledger::{Ledger, PROCESSES, START_US};
+use super::lua::Host;
+use super::nemesis;
+use super::network::Network;
+use super::rules::{Period, Question, RULES, policy, subjects};
+use super::server::{Node, Server};
+use super::support::random::Random;
+
+/// What the servers of a run are to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    One,
+    Ring,
+    /// A ring of three that becomes one of four.
+    GrowingRing,
+    Sentinels,
+    Cluster,
+}
+
+/// What became of a run.
+pub(crate) struct Outcome {
+    pub(crate) seed: u64,
+    pub(crate) shape: Shape,
+    pub(crate) lines: Vec<String>,
+    pub(crate) broken: Option<String>,
+    pub(crate) reached: BTreeMap<&'static str, u64>,
+}
+
+/// All that a nemesis can reach.
+pub(crate) struct World {
+    pub(crate) shape: Shape,
+    pub(crate) network: Rc<Network>,
+    pub(crate) ledger: Rc<Ledger>,
+    pub(crate) random: RefCell<Random>,
+    processes: RefCell<Vec<Process>>,
+    lives: Cell<u32>,
+    /// Callers rest.
+    pub(crate) is_quiet: Cell<bool>,
+    is_over: Cell<bool>,
+}
+
+#[derive(Clone)]
+struct Process {
+    life: u32,
+    limiter: Limiter,
+    is_on_new_ring: bool,
+}
+
+/// Plays a seed.
+pub(crate) fn play(seed: u64) -> Outcome {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().unwrap();
+    let outcome = LocalSet::new().block_on(&runtime, run(seed));
+    // What still runs belongs to the world that is left.
+    drop(runtime);
+    outcome
+}
+
+async fn run(seed: u64) -> Outcome {
+    let mut random = Random::new(seed);
+    let shape = *random.pick(&SHAPES);
+    let ledger = Rc::new(Ledger::new());
+    let network = Network::new(servers(shape), random.next(), &ledger);
+    let inside = simulation::enter(random.next(), START_US, network.dial());
+    let world = Rc::new(World {
+        shape,
+        network,
+        ledger: Rc::clone(&ledger),
+        random: RefCell::new(random),
+        processes: RefCell::default(),
+        lives: Cell::new(0),
+        is_quiet: Cell::new(true),
+        is_over: Cell::new(false),
+    });
+    world.ledger.note(|| format!("seed {seed}: {shape:?}"));
+    for number in 0..PROCESSES as usize {
+        world.start(number, false).await;
+    }
+    world.introduce().await;
+    let callers: Vec<_> = (0..PROCESSES as usize * CALLERS)
+        .map(|caller| {
+            let random = Random::new(world.random.borrow_mut().next());
+            spawn_local(call(Rc::clone(&world), caller % PROCESSES as usize, random))
+        })
+        .collect();
+    nemesis::rage(&world).await;
+    world.is_over.set(true);
+    for caller in callers {
+        let _ = caller.await;
+    }
+    if !ledger.is_broken() {
+        world.all_is_well().await;
+    }
+    world.processes.take();
+    drop(inside);
+    let (lines, broken, reached) = world.ledger.take();
+    Outcome { seed, shape, lines, broken, reached }
+}
+
+fn servers(shape: Shape) -> Vec<(String, Server)> {
+    let host = Rc::new(Host::new());
+    let names: &[&str] = match shape {
+        Shape::One => &["one"],
+        Shape::Ring | Shape::Cluster => &["a", "b", "c"],
+        Shape::GrowingRing => &["a", "b", "c", "d"],
+        Shape::Sentinels => &["one", "two", "s1", "s2"],
+    };
+    let owners =
+        Rc::new(RefCell::new((0..16_384).map(|slot| slot * 3 / 16_384).collect::<Vec<_>>()));
+    let server = |(me, name): (usize, &&str)| {
+        let mut server = Server::new(&host);
+        if shape == Shape::Cluster {
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            server.cluster = Some(Node { me, owners: Rc::clone(&owners), names });
+        }
+        server.primary = name.starts_with('s').then(|| "one".to_owned());
+        ((*name).to_owned(), server)
+    };
+    names.iter().enumerate().map(server).collect()
+}
+
+impl World {
+    /// Starts a process in the place of the one before it.
+    pub(crate) async fn start(&self, number: usize, is_on_new_ring: bool) {
+        let life = self.lives.get() + 1;
+        self.lives.set(life);
+        let before = self.processes.borrow().get(number).map(|process| process.life);
+        self.ledger.note(|| format!("p{life} starts in place of {before:?}"));
+        let builder =
+            Limiter::builder().policy(policy()).connections(2).expected_nodes(PROCESSES as u32);
+        let limiter = self.on_store(builder, life, is_on_new_ring).build().await.unwrap();
+        let process = Process { life, limiter, is_on_new_ring };
+        let mut processes = self.processes.borrow_mut();
+        match processes.get_mut(number) {
+            Some(place) => *place = process,
+            None => processes.push(process),
+        }
+    }
+
+    fn on_store(&self, builder: LimiterBuilder, life: u32, is_on_new_ring: bool) -> LimiterBuilder {
+        let url = |name: &str| format!("redis://{name}.p{life}:6379");
+        let ring = |ring: Ring, names: &[&str]| {
+            names.iter().fold(ring, |ring, name| ring.node(*name, url(name)))
+        };
+        let three = || ring(Ring::numbered(1), &["a", "b", "c"]);
+        match self.shape {
+            Shape::One => builder.redis(url("one")),
+            Shape::Cluster => builder.cluster([url("a"), url("b")]),
+            Shape::Sentinels => builder.sentinel("limits", [url("s1"), url("s2")]),
+            Shape::GrowingRing if is_on_new_ring => {
+                builder.ring(ring(Ring::numbered(2), &["a", "b", "c", "d"]).replacing(three()))
+            }
+            Shape::Ring | Shape::GrowingRing => builder.ring(three()),
+        }
+    }
+
+    /// Every server that holds state.
+    pub(crate) fn stores(&self) -> &'static [&'static str] {
+        match self.shape {
+            Shape::One => &["one"],
+            Shape::Ring | Shape::Cluster => &["a", "b", "c"],
+            Shape::GrowingRing => &["a", "b", "c", "d"],
+            Shape::Sentinels => &["one", "two"],
+        }
+    }
+
+    /// The lives of all processes.
+    pub(crate) fn lives(&self) -> Vec<u32> {
+        self.processes.borrow().iter().map(|process| process.life).collect()
+    }
+
+    pub(crate) fn is_on_new_ring(&self, number: usize) -> bool {
+        self.processes.borrow()[number].is_on_new_ring
+    }
+
+    fn has_a_new_ring(&self) -> bool {
+        self.processes.borrow().iter().any(|process| process.is_on_new_ring)
+    }
+
+    fn process(&self, number: usize) -> Process {
+        self.processes.borrow()[number].clone()
+    }
+
+    /// Each subject is looked at once, so that its keys are known to the ledger.
+    async fn introduce(&self) {
+        let process = self.process(0);
+        for subject in subjects() {
+            let question = Question::about(subject, 1);
+            self.ledger.introduce(Some(subject));
+            let peeked = process.limiter.peek(&question.request()).await;
+            self.ledger.always(!peeked.degraded(), || format!("{subject:?} at first: {peeked:?}"));
+        }
+        self.ledger.introduce(None);
+    }
+
+    /// Callers rest until what is under way has ended, and is accounted for.
+    pub(crate) async fn rest(&self) {
+        self.is_quiet.set(true);
+        while !self.ledger.nobody_asks() {
+            sleep(Duration::from_millis(5)).await;
+        }
+        sleep(SETTLED).await;
+        self.ledger.calm();
+        self.ledger.note(|| "calm".into());
+        self.is_quiet.set(false);
+    }
+
+    /// Nothing is wrong any more: whoever waited as long as the limit has one wait is admitted, by the store.
+    async fn all_is_well(&self) {
+        sleep(HEALED).await;
+        if self.has_a_new_ring() {
+            // A process that the nodes found on the old ring for too long goes by its share until restarted.
+            for number in 0..PROCESSES as usize {
+                self.start(number, true).await;
+            }
+        }
+        for number in 0..PROCESSES as usize {
+            sleep(LONGEST_WAIT).await;
+            let process = self.process(number);
+            for subject in subjects() {
+                if RULES[subject.rule].period == Period::Ages {
+                    continue;
+                }
+                let question = Question::about(subject, 1);
+                let asking = self.ledger.ask(process.life, question.costs.clone());
+                let decision = process.limiter.check(&question.request()).await;
+                self.ledger.told(asking, &decision);
+                let shards = process.limiter.shards();
+                self.ledger.always(decision.allowed() && !decision.degraded(), || {
+                    format!("long after the last fault {subject:?} is {decision:?}: {shards:?}")
+                });
+            }
+            let stats = process.limiter.stats();
+            for (count, what) in [
+                (stats.epoch_changes, "a loss was noticed"),
+                (
+                    process.limiter.shards().iter().map(|shard| shard.clock_steps).sum(),
+                    "a clock step was noticed",
+                ),
+            ] {
+                if count > 0 {
+                    self.ledger.sometimes(what);
+                }
+            }
+        }
+        for store in self.stores() {
+            self.network.server(store, |server| {
+                let keys = server.keys.borrow();
+                // Tiers have keys of 51 characters and more; what is kept for ever has shorter ones.
+                let mut endless = keys.keys().filter(|(key, ends)| !ends && key.len() > 50);
+                let found =
+                    endless.next().map(|(key, _)| String::from_utf8_lossy(key).into_owned());
+                self.ledger
+                    .always(found.is_none(), || format!("{store}: without an end: {found:?}"));
+            });
+        }
+    }
+}
+
+/// One caller of a process: asks, waits a little, and asks again.
+async fn call(world: Rc<World>, number: usize, mut random: Random) {
+    while !world.is_over.get() && !world.ledger.is_broken() {
+        // By ticks, so that callers meet.
+        sleep(Duration::from_millis(TICK_MS * random.below(10))).await;
+        if world.is_quiet.get() {
+            continue;
+        }
+        let Process { life, limiter, .. } = world.process(number);
+        let question = Question::any(&mut random);
+        let asking = world.ledger.ask(life, question.costs.clone());
+        let request = question.request();
+        let check = limiter.check(&request);
+        if random.one_in(40) {
+            match timeout(Duration::from_millis(random.below(5)), check).await {
+                Ok(decision) => world.ledger.told(asking, &decision),
+                Err(_) => world.ledger.left(asking),
+            }
+        } else {
+            world.ledger.told(asking, &check.await);
+        }
+        if limiter.shards().iter().any(|shard| !shard.asked) {
+            world.ledger.sometimes("a server left alone");
+        }
+    }
+}
+
+const SHAPES: [Shape; 5] =
+    [Shape::One, Shape::Ring, Shape::GrowingRing, Shape::Sentinels, Shape::Cluster];
+const CALLERS: usize = 4;
+const TICK_MS: u64 = 20;
+/// Longer than any call is under way once its line is mended.
+const SETTLED: Duration = Duration::from_millis(150);
+/// Connections are made again after two seconds at most, and debts paid within a round.
+const HEALED: Duration = Duration::from_secs(5);
+/// Two periods, for what was charged by force drains no sooner.
+const LONGEST_WAIT: Duration = Duration::from_secs(4);

@@ -1,0 +1,154 @@
+//! What a call of the script asks for, and what became of it: read from its words, as the head of
+//! `check.lua` documents them, so that a server's history can be judged.
+
+use spillgate_testkit::Reply;
+
+/// An element of a program.
+#[derive(Clone, Debug)]
+pub(crate) enum Packed {
+    Number(u64),
+    Text(Vec<u8>),
+}
+
+/// What one operation asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A charge, with a receipt or without.
+    Charge,
+    Peek,
+    Force,
+    GiveBack,
+    Lower,
+}
+
+/// One tier of one operation, and what became of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Executed {
+    pub(crate) kind: Kind,
+    /// The key of its value.
+    pub(crate) key: Vec<u8>,
+    /// The cost, or what is forced or given back.
+    pub(crate) amount: u64,
+    pub(crate) charged: bool,
+}
+
+/// The numbers and strings of a msgpack array.
+pub(crate) fn unpacked(packed: &[u8]) -> Option<Vec<Packed>> {
+    let mut rest = packed;
+    let mut bytes = |width: usize| {
+        let (bytes, left) = rest.split_at_checked(width)?;
+        rest = left;
+        Some(bytes)
+    };
+    let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    let length = match bytes(1)?[0] {
+        head @ 0x90..=0x9f => u64::from(head & 15),
+        0xdc => number(bytes(2)?),
+        0xdd => number(bytes(4)?),
+        _ => return None,
+    };
+    let elements = (0..length).map(|_| match bytes(1)?[0] {
+        small @ 0..=0x7f => Some(Packed::Number(u64::from(small))),
+        head @ 0xcc..=0xcf => Some(Packed::Number(number(bytes(1 << (head - 0xcc))?))),
+        head @ 0xa0..=0xbf => Some(Packed::Text(bytes(usize::from(head & 31))?.to_vec())),
+        _ => None,
+    });
+    elements.collect()
+}
+
+/// What a call executed; nothing where it answered that it executed nothing.
+pub(crate) fn executed(keys: &[Vec<u8>], program: &[u8], answer: &Reply) -> Vec<Executed> {
+    let (Some(program), Reply::Array(answer)) = (unpacked(program), answer) else {
+        return Vec::new();
+    };
+    if matches!(answer.get(1), None | Some(Reply::Integer(-2 | -3))) {
+        return Vec::new();
+    }
+    let program = program.iter().map(|element| match element {
+        Packed::Number(number) => *number,
+        Packed::Text(_) => 0,
+    });
+    let mut reader = Reader { keys, program: program.collect(), answer, heard: 1, all: Vec::new() };
+    let mut at = reader.word(3) as usize;
+    while at <= reader.program.len() {
+        at = reader.operation(at);
+    }
+    reader.all
+}
+
+struct Reader<'r> {
+    keys: &'r [Vec<u8>],
+    program: Vec<u64>,
+    answer: &'r [Reply],
+    /// How much of the answer was read.
+    heard: usize,
+    all: Vec<Executed>,
+}
+
+impl Reader<'_> {
+    /// Counted from 1, as Lua does.
+    fn word(&self, at: usize) -> u64 {
+        self.program[at - 1]
+    }
+
+    /// Reads the operation at a place; answers where the next one is.
+    fn operation(&mut self, at: usize) -> usize {
+        let (kind, receipts) = match self.word(at) {
+            0 => (Kind::Charge, false),
+            1 => (Kind::Charge, true),
+            2 => (Kind::Peek, false),
+            3 => return self.change(Kind::Force, at),
+            4 => return self.change(Kind::GiveBack, at),
+            _ => return self.change(Kind::Lower, at),
+        };
+        let after = self.group(kind, receipts, at + 1);
+        let shadows = self.word(after);
+        (0..shadows).fold(after + 1, |at, _| self.group(kind, receipts, at))
+    }
+
+    fn group(&mut self, kind: Kind, receipts: bool, at: usize) -> usize {
+        let count = self.word(at) as usize;
+        let first = self.all.len();
+        let mut fits = true;
+        for tier in 0..count {
+            let at = at + 1 + 4 * tier;
+            let limit = self.word(at + 2);
+            fits &= self.hear(limit, receipts || self.algorithm(limit) == SLOTS);
+            self.note(kind, at, self.word(at + 3));
+        }
+        for tier in &mut self.all[first..] {
+            tier.charged = fits && kind == Kind::Charge && tier.amount > 0;
+        }
+        at + 1 + 4 * count
+    }
+
+    fn change(&mut self, kind: Kind, at: usize) -> usize {
+        if kind != Kind::Force {
+            self.heard += 1;
+        }
+        self.hear(self.word(at + 3), false);
+        let unused = if kind == Kind::GiveBack { 8 } else { 4 };
+        self.note(kind, at + 1, self.word(at + unused));
+        at + unused + 1
+    }
+
+    fn note(&mut self, kind: Kind, at: usize, amount: u64) {
+        let key = self.keys[self.word(at) as usize - 1].clone();
+        self.all.push(Executed { kind, key, amount, charged: false });
+    }
+
+    /// Reads what was answered of a tier whose limit begins at a place; whether it fits.
+    fn hear(&mut self, limit: u64, receipt: bool) -> bool {
+        let fits = self.answer.get(self.heard) == Some(&Reply::Integer(1));
+        self.heard += 1 + WIDTHS[self.algorithm(limit) - 1] + usize::from(receipt);
+        fits
+    }
+
+    fn algorithm(&self, limit: u64) -> usize {
+        self.word(limit as usize) as usize
+    }
+}
+
+/// How many integers each algorithm replies, in the order of their numbers.
+const WIDTHS: [usize; 5] = [3, 2, 3, 4, 3];
+const SLOTS: usize = 5;

@@ -1,0 +1,168 @@
+//! The policy that fleets are played with: each algorithm with a limit for ages, of which nothing refills
+//! while a run lasts, and with one for a moment; each answer to an outage; and two rules met together.
+
+use std::fmt;
+
+use spillgate::{Algorithm, Policy, Request};
+
+use super::support::random::Random;
+
+/// A rule, as the policy and the ledger know it.
+pub(crate) struct Rule {
+    pub(crate) name: &'static str,
+    /// Whether it is also met by those who meet another of these.
+    is_of_pair: bool,
+    keys: &'static str,
+    algorithm: Algorithm,
+    pub(crate) count: u64,
+    pub(crate) period: Period,
+    on_outage: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Period {
+    Ages,
+    /// In us.
+    Short(u64),
+}
+
+/// Who is limited, by a rule.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Subject {
+    pub(crate) rule: usize,
+    pub(crate) user: u64,
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/u{}", RULES[self.rule].name, self.user)
+    }
+}
+
+impl Rule {
+    const fn new(name: &'static str, algorithm: Algorithm, count: u64, period: Period) -> Rule {
+        Rule {
+            name,
+            is_of_pair: false,
+            keys: "\"user\"",
+            algorithm,
+            count,
+            period,
+            on_outage: "local",
+        }
+    }
+
+    const fn on_outage(self, on_outage: &'static str) -> Rule {
+        Rule { on_outage, ..self }
+    }
+
+    const fn of_pair(self, keys: &'static str) -> Rule {
+        Rule { is_of_pair: true, keys, ..self }
+    }
+
+    /// The most that any interval of one period may hold.
+    pub(crate) fn most_in_a_period(&self) -> u64 {
+        match self.algorithm {
+            Algorithm::SlidingLog | Algorithm::Concurrency => self.count,
+            _ => 2 * self.count,
+        }
+    }
+
+    /// For how long an admission counts, and a moment for a call to leave.
+    pub(crate) fn occupied_ms(&self) -> u64 {
+        match self.period {
+            Period::Ages => u64::MAX / 2,
+            Period::Short(us) if self.algorithm == Algorithm::SlidingWindow => 2 * us / 1_000 + 50,
+            Period::Short(us) => us / 1_000 + 50,
+        }
+    }
+
+    fn written(&self) -> String {
+        let Rule { name, is_of_pair, keys, algorithm, count, period, on_outage } = self;
+        let pair = if *is_of_pair { format!(", \"{PAIR}\"") } else { String::new() };
+        let length = match period {
+            Period::Ages => "366d".to_owned(),
+            Period::Short(us) => format!("{}ms", us / 1_000),
+        };
+        let quota = match algorithm {
+            Algorithm::Concurrency => format!("quota = \"{count}\", hold = \"{length}\""),
+            _ => format!("quota = \"{count}/{length}\""),
+        };
+        format!(
+            "[[rule]]\nname = \"{name}\"\nmatch = {{ route = [\"{name}\"{pair}] }}\nkey = [{keys}]\n\
+             limits = [{{ {quota}, algorithm = \"{}\" }}]\non_outage = \"{on_outage}\"\n",
+            algorithm.name()
+        )
+    }
+}
+
+pub(crate) fn policy() -> Policy {
+    Policy::from_toml(&RULES.iter().map(Rule::written).collect::<String>()).unwrap()
+}
+
+pub(crate) fn rule_number(name: &str) -> usize {
+    RULES.iter().position(|rule| rule.name == name).expect("a rule of ours")
+}
+
+/// Every subject that there is.
+pub(crate) fn subjects() -> impl Iterator<Item = Subject> {
+    (0..RULES.len()).flat_map(|rule| {
+        let users = if RULES[rule].keys.is_empty() { 1 } else { USERS };
+        (0..users).map(move |user| Subject { rule, user })
+    })
+}
+
+/// A question, and whom it would charge.
+pub(crate) struct Question {
+    route: &'static str,
+    user: String,
+    pub(crate) costs: Vec<(Subject, u64)>,
+}
+
+impl Question {
+    pub(crate) fn any(random: &mut Random) -> Question {
+        let cost = 1 + random.below(5) / 3;
+        let (rule, user) = (random.below(RULES.len() as u64) as usize, random.below(USERS));
+        let subject = |rule: usize| Subject {
+            rule,
+            user: if RULES[rule].keys.is_empty() { 0 } else { user },
+        };
+        if !RULES[rule].is_of_pair {
+            return Question::about(subject(rule), cost);
+        }
+        let pair = (0..RULES.len()).filter(|rule| RULES[*rule].is_of_pair);
+        let costs = pair.map(|rule| (subject(rule), cost)).collect();
+        Question { route: PAIR, user: format!("u{user}"), costs }
+    }
+
+    pub(crate) fn about(subject: Subject, cost: u64) -> Question {
+        let route = RULES[subject.rule].name;
+        Question { route, user: format!("u{}", subject.user), costs: vec![(subject, cost)] }
+    }
+
+    pub(crate) fn request(&self) -> Request<'_> {
+        let cost = self.costs[0].1;
+        Request::new().with("route", self.route).with("user", &*self.user).costing(cost)
+    }
+}
+
+/// The route on which several are met.
+const PAIR: &str = "pair";
+const MOMENT: Period = Period::Short(2_000_000);
+pub(crate) const USERS: u64 = 3;
+pub(crate) const RULES: [Rule; 14] = [
+    Rule::new("ages-bucket", Algorithm::TokenBucket, 24, Period::Ages),
+    Rule::new("ages-fixed", Algorithm::FixedWindow, 24, Period::Ages),
+    Rule::new("ages-log", Algorithm::SlidingLog, 24, Period::Ages),
+    Rule::new("ages-sliding", Algorithm::SlidingWindow, 24, Period::Ages),
+    Rule::new("ages-slots", Algorithm::Concurrency, 24, Period::Ages),
+    Rule::new("bucket", Algorithm::TokenBucket, 9, MOMENT),
+    Rule::new("fixed", Algorithm::FixedWindow, 9, MOMENT),
+    Rule::new("log", Algorithm::SlidingLog, 9, MOMENT),
+    Rule::new("sliding", Algorithm::SlidingWindow, 9, MOMENT),
+    Rule::new("slots", Algorithm::Concurrency, 9, MOMENT),
+    Rule::new("strict", Algorithm::TokenBucket, 9, MOMENT).on_outage("deny"),
+    Rule::new("lax", Algorithm::SlidingLog, 9, MOMENT).on_outage("allow"),
+    Rule::new("narrow", Algorithm::TokenBucket, 60, Period::Ages).of_pair("\"user\""),
+    Rule::new("wide", Algorithm::TokenBucket, 9, MOMENT).of_pair(""),
+];

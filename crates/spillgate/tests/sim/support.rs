@@ -1,0 +1,5 @@
+//! What both test binaries use.
+
+#[allow(dead_code, reason = "not all of it is used by both")]
+#[path = "../it/support/random.rs"]
+pub(crate) mod random;
