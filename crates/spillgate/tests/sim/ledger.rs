@@ -31,6 +31,8 @@ pub(crate) struct Ledger {
     /// Until when faults may still be felt.
     trouble_until_ms: Cell<u64>,
     in_trouble: Cell<bool>,
+    /// Limits begin empty after a loss: then none costs an allowance.
+    pub(crate) begins_empty: Cell<bool>,
     /// Subjects are charged at two owners.
     pub(crate) has_two_owners: Cell<bool>,
     asking: Cell<u64>,
@@ -45,6 +47,8 @@ struct Account {
     /// calm.
     certain: u64,
     doubtful: u64,
+    /// Both, before the last calm.
+    accounted: u64,
     /// Admitted by this process alone, and when.
     alone: Vec<(u64, u64)>,
     at: BTreeMap<String, AtServer>,
@@ -87,6 +91,7 @@ impl Ledger {
             stepped: RefCell::default(),
             trouble_until_ms: Cell::new(0),
             in_trouble: Cell::new(false),
+            begins_empty: Cell::new(false),
             has_two_owners: Cell::new(false),
             asking: Cell::new(0),
         }
@@ -146,7 +151,9 @@ impl Ledger {
 
     /// A server forgot what it held.
     pub(crate) fn lost(&self, server: &str) {
-        *self.losses.borrow_mut().entry(server.to_owned()).or_default() += 1;
+        if !self.begins_empty.get() {
+            *self.losses.borrow_mut().entry(server.to_owned()).or_default() += 1;
+        }
         self.forget_admissions(server);
     }
 
@@ -425,7 +432,14 @@ impl Ledger {
                 )
             };
             self.always(self.has_two_owners.get() || (least..=most).contains(&net), says);
+            account.accounted += account.certain + account.doubtful;
             (account.certain, account.doubtful) = (0, 0);
+            for (server, at) in &account.at {
+                let (all, accounted) = (at.net() + at.forced as i64, account.accounted);
+                self.always(all <= accounted as i64, || {
+                    format!("{server} charged p{process} {all} for {subject:?}, payments included, and {accounted} is the most")
+                });
+            }
             for at in account.at.values_mut() {
                 at.net_then = at.net();
                 at.unexecuted_then = account.asked.saturating_sub(at.executed);

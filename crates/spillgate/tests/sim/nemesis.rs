@@ -24,6 +24,9 @@ pub(crate) async fn rage(world: &World) {
         } else {
             trouble_a_server(world).await
         }
+        if below(world, 3) == 0 {
+            slow_for_a_while(world).await;
+        }
         world.ledger.trouble_ends();
         // What was under way is late, and connections are made again.
         sleep(Duration::from_millis(100)).await;
@@ -34,6 +37,28 @@ pub(crate) async fn rage(world: &World) {
 
 fn below(world: &World, end: u64) -> u64 {
     world.random.borrow_mut().below(end)
+}
+
+/// After the fault, before all is well: give-backs come late, debts are paid.
+async fn slow_for_a_while(world: &World) {
+    world.ledger.note(|| "all lines are slow".into());
+    let slow = Line { later_ms: 5 + below(world, 5), ..Line::default() };
+    for (life, store) in
+        world.lives().iter().flat_map(|life| world.stores().iter().map(move |store| (life, store)))
+    {
+        world.network.set_line(*life, store, slow);
+    }
+    sleep(Duration::from_millis(1_000)).await;
+    world.network.mend_lines();
+}
+
+/// A server that something happens to: of a ring that grows the new one more often than others.
+fn any_store(world: &World) -> &'static str {
+    let stores = world.stores();
+    if world.ledger.has_two_owners.get() && below(world, 2) == 0 {
+        return stores[stores.len() - 1];
+    }
+    stores[below(world, stores.len() as u64) as usize]
 }
 
 async fn last(world: &World) {
@@ -47,8 +72,7 @@ async fn trouble_a_line(world: &World) {
         0 => lives,
         _ => vec![lives[below(world, lives.len() as u64) as usize]],
     };
-    let stores = world.stores();
-    let store = stores[below(world, stores.len() as u64) as usize];
+    let store = any_store(world);
     world.ledger.may_be_given_up(&[store]);
     let line = match below(world, 8) {
         0 => Line { later_ms: 5, ..Line::default() },
@@ -75,8 +99,7 @@ async fn trouble_a_line(world: &World) {
 }
 
 async fn trouble_a_server(world: &World) {
-    let (stores, network) = (world.stores(), &world.network);
-    let store = stores[below(world, stores.len() as u64) as usize];
+    let (store, network) = (any_store(world), &world.network);
     world.ledger.may_be_given_up(&[store]);
     let has_shape = !matches!(world.shape, Shape::One | Shape::Ring);
     if has_shape && below(world, 3) == 0 {

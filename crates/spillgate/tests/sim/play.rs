@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use spillgate::{Limiter, LimiterBuilder, Ring, simulation};
+use spillgate::{Limiter, LimiterBuilder, OnStateLoss, Ring, simulation};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
@@ -83,7 +83,11 @@ async fn run(seed: u64) -> Outcome {
         is_quiet: Cell::new(true),
         is_over: Cell::new(false),
     });
-    world.ledger.note(|| format!("seed {seed}: {shape:?}"));
+    let may_begin_empty = matches!(shape, Shape::One | Shape::Ring | Shape::Sentinels);
+    let begins_empty = may_begin_empty && world.random.borrow_mut().one_in(3);
+    world.ledger.begins_empty.set(begins_empty);
+    let empty = if begins_empty { ", limits begin empty" } else { "" };
+    world.ledger.note(|| format!("seed {seed}: {shape:?}{empty}"));
     for number in 0..PROCESSES as usize {
         world.start(number, false).await;
     }
@@ -137,8 +141,12 @@ impl World {
         self.lives.set(life);
         let before = self.processes.borrow().get(number).map(|process| process.life);
         self.ledger.note(|| format!("p{life} starts in place of {before:?}"));
-        let builder =
-            Limiter::builder().policy(policy()).connections(2).expected_nodes(PROCESSES as u32);
+        let on_state_loss = match self.ledger.begins_empty.get() {
+            true => OnStateLoss::Empty,
+            false => OnStateLoss::Normal,
+        };
+        let builder = Limiter::builder().policy(policy()).on_state_loss(on_state_loss);
+        let builder = builder.connections(2).expected_nodes(PROCESSES as u32);
         let limiter = self.on_store(builder, life, is_on_new_ring).build().await.unwrap();
         let process = Process { life, limiter, is_on_new_ring };
         let mut processes = self.processes.borrow_mut();
