@@ -23,7 +23,9 @@ mod body;
 mod diagnostics;
 mod future;
 mod grpc;
+mod pace;
 
+use attributes::Found;
 pub use attributes::{
     Identity, constant, from_header, from_method, from_path, from_path_segment, from_request,
 };
@@ -32,6 +34,7 @@ pub use attributes::{from_matched_path, from_path_parameter};
 pub use body::ResponseBody;
 use diagnostics::Diagnostics;
 pub use future::ResponseFuture;
+pub use pace::{Pace, PaceError, PaceLayer};
 
 /// Puts a [`Limiter`] before a service. Clones share everything.
 #[derive(Clone, Debug)]
@@ -48,11 +51,17 @@ pub struct RateLimit<S> {
     settings: Arc<Settings>,
 }
 
+/// What the limiter is asked of a request.
+#[derive(Clone, Default)]
+struct Attributes {
+    named: Vec<(Box<str>, Identity)>,
+    domain: Option<Box<str>>,
+    cost: Option<Arc<CostOf>>,
+}
+
 #[derive(Clone, Default)]
 struct Settings {
-    domain: Option<Box<str>>,
-    attributes: Vec<(Box<str>, Identity)>,
-    cost: Option<Arc<CostOf>>,
+    attributes: Attributes,
     skip: Option<Arc<Predicate>>,
     style: HeaderStyle,
     refuse: Option<Arc<Refuse>>,
@@ -77,15 +86,13 @@ impl RateLimitLayer {
     /// One attribute more; one of the same name is replaced. A request that has no value for it
     /// meets no rule that needs it.
     pub fn with(mut self, name: &str, identity: impl Into<Identity>) -> RateLimitLayer {
-        let attributes = &mut Arc::make_mut(&mut self.settings).attributes;
-        attributes.retain(|(known, _)| **known != *name);
-        attributes.push((name.into(), identity.into()));
+        Arc::make_mut(&mut self.settings).attributes.set(name, identity.into());
         self
     }
 
     /// The domain of the rules that are met, `default` unless said otherwise.
     pub fn in_domain(mut self, domain: &str) -> RateLimitLayer {
-        Arc::make_mut(&mut self.settings).domain = Some(domain.into());
+        Arc::make_mut(&mut self.settings).attributes.domain = Some(domain.into());
         self
     }
 
@@ -101,7 +108,7 @@ impl RateLimitLayer {
         mut self,
         cost: impl Fn(&Parts) -> Cost<'_> + Send + Sync + 'static,
     ) -> RateLimitLayer {
-        Arc::make_mut(&mut self.settings).cost = Some(Arc::new(cost));
+        Arc::make_mut(&mut self.settings).attributes.cost = Some(Arc::new(cost));
         self
     }
 
@@ -205,23 +212,40 @@ impl<S> RateLimit<S> {
     }
 }
 
-impl Settings {
-    async fn ask(&self, limiter: &Limiter, head: &Parts) -> Decision {
-        let found: SmallVec<[_; 4]> =
-            self.attributes.iter().map(|(_, one)| one.find(head, &self.diagnostics)).collect();
+/// The values that one request has, in order.
+type Values<'r> = SmallVec<[Option<Found<'r>>; 4]>;
+
+impl Attributes {
+    fn set(&mut self, name: &str, identity: Identity) {
+        self.named.retain(|(known, _)| **known != *name);
+        self.named.push((name.into(), identity));
+    }
+
+    fn find<'r>(&'r self, head: &'r Parts, diagnostics: &Diagnostics) -> Values<'r> {
+        self.named.iter().map(|(_, one)| one.find(head, diagnostics)).collect()
+    }
+
+    fn request<'r>(&'r self, values: &'r Values<'_>, head: &'r Parts) -> Request<'r> {
         let mut request = Request::new();
         if let Some(domain) = &self.domain {
             request = request.in_domain(&**domain);
         }
-        for ((name, _), found) in self.attributes.iter().zip(&found) {
+        for ((name, _), found) in self.named.iter().zip(values) {
             if let Some(found) = found {
                 request = request.with(&**name, found.as_bytes());
             }
         }
-        if let Some(cost) = &self.cost {
-            request = request.costing(cost(head));
+        match &self.cost {
+            Some(cost) => request.costing(cost(head)),
+            None => request,
         }
-        limiter.check(&request).await
+    }
+}
+
+impl Settings {
+    async fn ask(&self, limiter: &Limiter, head: &Parts) -> Decision {
+        let found = self.attributes.find(head, &self.diagnostics);
+        limiter.check(&self.attributes.request(&found, head)).await
     }
 
     /// What a decision means for its request, in whose extensions it is left.
@@ -277,9 +301,17 @@ impl Above {
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
-            .field("domain", &self.domain)
             .field("attributes", &self.attributes)
             .field("style", &self.style)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Attributes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attributes")
+            .field("named", &self.named)
+            .field("domain", &self.domain)
             .finish_non_exhaustive()
     }
 }

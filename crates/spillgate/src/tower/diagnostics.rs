@@ -57,7 +57,7 @@ impl Clone for Diagnostics {
 impl Diagnostics {
     /// What shows before the first request.
     pub(super) fn of_settings(&self, settings: &Settings, policy: &Policy) {
-        let by_ip = settings.attributes.iter().find_map(|(_, identity)| identity.by_ip());
+        let by_ip = settings.attributes.named.iter().find_map(|(_, identity)| identity.by_ip());
         if by_ip.is_some_and(ByIp::trusts_everyone) {
             self.warn_once(Diagnostic::TrustsEveryone, || {
                 "every address is trusted to name the client, so a client can call itself what it \
@@ -117,8 +117,9 @@ impl Diagnostics {
         if policy.rules().len() == 0 || self.policy_seen.swap(true, Ordering::Relaxed) {
             return;
         }
-        let domain = settings.domain.as_deref().unwrap_or(DEFAULT_DOMAIN);
-        let gives = |name: &str| settings.attributes.iter().any(|(known, _)| **known == *name);
+        let domain = settings.attributes.domain.as_deref().unwrap_or(DEFAULT_DOMAIN);
+        let gives =
+            |name: &str| settings.attributes.named.iter().any(|(known, _)| **known == *name);
         let can_match = |rule: &Rule| {
             rule.mode() != Mode::Off && rule.domain() == domain && rule.needs().all(gives)
         };
@@ -127,7 +128,7 @@ impl Diagnostics {
                 let rules: Vec<String> =
                     policy.rules().take(RULES_NAMED).map(what_it_needs).collect();
                 let given: Vec<&str> =
-                    settings.attributes.iter().map(|(name, _)| &**name).collect();
+                    settings.attributes.named.iter().map(|(name, _)| &**name).collect();
                 format!(
                     "no rule of the policy can match: requests have the domain {domain} and the \
                      attributes [{}], but {}: add what is missing with .with(..) or .in_domain(..)",

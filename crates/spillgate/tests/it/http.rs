@@ -10,4 +10,5 @@ mod goldens;
 mod grpc;
 mod headers;
 mod layer;
+mod pace;
 mod who;

@@ -2,6 +2,7 @@
 //!
 //! `cargo test` builds them beside this binary.
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -16,6 +17,10 @@ use super::client::{Answer, Client, threads};
 
 /// A running example, and its port.
 fn start(name: &str) -> (Process, u16) {
+    start_with(name, Stdio::inherit())
+}
+
+fn start_with(name: &str, stdout: Stdio) -> (Process, u16) {
     let here = std::env::current_exe().unwrap();
     let folder = here.parent().and_then(|deps| deps.parent()).unwrap().join("examples");
     let program: PathBuf = folder.join(name);
@@ -26,7 +31,8 @@ fn start(name: &str) -> (Process, u16) {
     );
     let port = free_port();
     let mut command = Command::new(program);
-    (Process::start(command.env("PORT", port.to_string()).stdin(Stdio::null())), port)
+    let command = command.env("PORT", port.to_string()).stdin(Stdio::null()).stdout(stdout);
+    (Process::start(command), port)
 }
 
 /// A connection to an example that is still starting.
@@ -121,3 +127,13 @@ fn rules_at_run_time_let_more_through_at_once() {
 /// An example starts in milliseconds, on a busy machine in seconds.
 const PAUSE: Duration = Duration::from_millis(10);
 const ATTEMPTS: usize = 2_000;
+
+#[test]
+fn a_client_of_an_api_is_not_refused_twice_in_a_row() {
+    let (mut example, _) = start_with("client_of_an_api", Stdio::piped());
+    let lines = BufReader::new(example.stdout().unwrap()).lines().map(Result::unwrap);
+    let lines: Vec<String> = lines.collect();
+    assert_eq!(lines.len(), 8, "{lines:?}");
+    let refused: Vec<bool> = lines.iter().map(|line| line.contains("429")).collect();
+    assert!(refused.windows(2).all(|two| two != [true, true]), "{lines:?}");
+}

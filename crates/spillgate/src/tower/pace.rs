@@ -1,0 +1,270 @@
+//! The other side: a client that waits for room before it calls an API with limits, and holds off for as
+//! long as the API says.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::request::Parts;
+use http::{Request as HttpRequest, Response};
+use parking_lot::Mutex;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::attributes::Identity;
+use super::diagnostics::Diagnostics;
+use super::{Attributes, CostOf};
+use crate::decision::Decision;
+use crate::limiter::Limiter;
+use crate::request::Cost;
+use crate::time::{Clock, Deadline};
+
+mod told;
+
+use told::wait_told;
+
+/// Puts a [`Limiter`] before the client of an API that has limits: a call waits until there is room, in
+/// order, and while the API says that it will refuse ([`PaceLayer::waiting_at_most`] bounds both). Clones
+/// share everything.
+///
+/// The API says so by `Retry-After` of a 429 or 503, or in the `RateLimit` fields of any answer where nothing
+/// remains, of the IETF or older; that holds for all calls to its host. The limiter keeps the rate where the
+/// API publishes one, for a whole fleet where its store is shared.
+///
+/// ```
+/// use std::time::Duration;
+/// use spillgate::tower::PaceLayer;
+/// use spillgate::{Limiter, Policy};
+/// use tower::{Service, ServiceBuilder, service_fn};
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let published = "[[rule]]\nname = \"api\"\nkey = []\nlimits = [\"50/second\"]";
+/// let limiter = Limiter::builder().policy(Policy::from_toml(published)?).build().await?;
+/// let pace = PaceLayer::new(limiter).waiting_at_most(Duration::from_secs(10));
+/// # let http_client = service_fn(async |_request: http::Request<()>| {
+/// #     Ok::<_, std::convert::Infallible>(http::Response::new(()))
+/// # });
+///
+/// let mut client = ServiceBuilder::new().layer(pace).service(http_client);
+/// let request = http::Request::get("http://api.example/items").body(())?;
+/// assert_eq!(client.call(request).await?.status(), 200);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct PaceLayer {
+    limiter: Limiter,
+    settings: Arc<Settings>,
+    holds: Arc<Holds>,
+}
+
+/// A client that a [`PaceLayer`] stands before.
+#[derive(Clone, Debug)]
+pub struct Pace<S> {
+    inner: S,
+    layer: PaceLayer,
+}
+
+#[derive(Clone)]
+struct Settings {
+    attributes: Attributes,
+    within: Duration,
+    diagnostics: Diagnostics,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PaceError<E> {
+    /// There is no room in time, or never will be; nothing was sent.
+    Refused(Box<Decision>),
+    /// The API has said that it will refuse for so long; nothing was sent.
+    HeldOff(Duration),
+    /// The client has failed.
+    Client(E),
+}
+
+impl PaceLayer {
+    /// A layer whose calls have no attributes yet, so that they meet only rules without a key.
+    pub fn new(limiter: Limiter) -> PaceLayer {
+        let settings = Settings {
+            attributes: Attributes::default(),
+            within: WITHIN,
+            diagnostics: Diagnostics::default(),
+        };
+        PaceLayer { limiter, settings: Arc::new(settings), holds: Arc::default() }
+    }
+
+    /// One attribute more, for APIs that limit by it; one of the same name is replaced.
+    pub fn with(mut self, name: &str, identity: impl Into<Identity>) -> PaceLayer {
+        Arc::make_mut(&mut self.settings).attributes.set(name, identity.into());
+        self
+    }
+
+    /// What a call costs, unless it is one request.
+    pub fn cost(mut self, cost: impl Fn(&Parts) -> Cost<'_> + Send + Sync + 'static) -> PaceLayer {
+        let cost: Arc<CostOf> = Arc::new(cost);
+        Arc::make_mut(&mut self.settings).attributes.cost = Some(cost);
+        self
+    }
+
+    /// How long a call may wait before it is sent; 30 seconds unless said otherwise.
+    pub fn waiting_at_most(mut self, within: Duration) -> PaceLayer {
+        Arc::make_mut(&mut self.settings).within = within;
+        self
+    }
+
+    async fn wait_for_room(&self, head: &Parts) -> Result<(), Unsent> {
+        let deadline = Deadline::after(self.settings.within);
+        self.holds.wait(host(head), deadline).await?;
+        let Settings { attributes, diagnostics, .. } = &*self.settings;
+        let found = attributes.find(head, diagnostics);
+        let request = attributes.request(&found, head);
+        let decision = self.limiter.acquire(&request, deadline.left()).await;
+        if !decision.allowed() {
+            return Err(Unsent::Refused(Box::new(decision)));
+        }
+        // Whoever waited for room may have been told meanwhile.
+        self.holds.wait(host(head), deadline).await
+    }
+}
+
+impl<S> Layer<S> for PaceLayer {
+    type Service = Pace<S>;
+
+    fn layer(&self, inner: S) -> Pace<S> {
+        Pace { inner, layer: self.clone() }
+    }
+}
+
+impl<S, B, R> Service<HttpRequest<B>> for Pace<S>
+where
+    S: Service<HttpRequest<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    B: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = PaceError<S::Error>;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context).map_err(PaceError::Client)
+    }
+
+    fn call(&mut self, request: HttpRequest<B>) -> Self::Future {
+        // The one that was polled ready is the one that is called.
+        let clone = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, clone);
+        let layer = self.layer.clone();
+        Box::pin(async move {
+            let (head, body) = request.into_parts();
+            layer.wait_for_room(&head).await?;
+            let host: Box<str> = host(&head).into();
+            let answer = inner.call(HttpRequest::from_parts(head, body)).await;
+            let answer = answer.map_err(PaceError::Client)?;
+            let now_s = Clock::System.now_us() / 1_000_000;
+            if let Some(wait) = wait_told(answer.status(), answer.headers(), now_s) {
+                layer.holds.note(host, Deadline::after(wait));
+            }
+            Ok(answer)
+        })
+    }
+}
+
+fn host(head: &Parts) -> &str {
+    let named = || head.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
+    head.uri.authority().map(http::uri::Authority::as_str).or_else(named).unwrap_or_default()
+}
+
+/// Why a call was not sent.
+enum Unsent {
+    Refused(Box<Decision>),
+    HeldOff(Duration),
+}
+
+impl<E> From<Unsent> for PaceError<E> {
+    fn from(unsent: Unsent) -> PaceError<E> {
+        match unsent {
+            Unsent::Refused(decision) => PaceError::Refused(decision),
+            Unsent::HeldOff(wait) => PaceError::HeldOff(wait),
+        }
+    }
+}
+
+/// Until when hosts have said that they refuse.
+#[derive(Debug, Default)]
+struct Holds(Mutex<HashMap<Box<str>, Deadline>>);
+
+impl Holds {
+    /// Waits until the host is said to answer; not at all if that is too late.
+    async fn wait(&self, host: &str, deadline: Deadline) -> Result<(), Unsent> {
+        // It may be told anew while somebody waits.
+        while let Some(until) = self.of(host) {
+            if until > deadline {
+                return Err(Unsent::HeldOff(until.left()));
+            }
+            until.bound(std::future::pending::<()>()).await;
+        }
+        Ok(())
+    }
+
+    fn of(&self, host: &str) -> Option<Deadline> {
+        let mut holds = self.0.lock();
+        let until = *holds.get(host)?;
+        if until.left().is_zero() {
+            holds.remove(host);
+            return None;
+        }
+        Some(until)
+    }
+
+    fn note(&self, host: Box<str>, until: Deadline) {
+        let mut holds = self.0.lock();
+        if holds.len() >= HOSTS_MAX && !holds.contains_key(&host) {
+            holds.retain(|_, until| !until.left().is_zero());
+        }
+        if holds.len() < HOSTS_MAX || holds.contains_key(&host) {
+            let known = holds.entry(host).or_insert(until);
+            *known = until.max(*known);
+        }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for PaceError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PaceError::Refused(decision) => {
+                let rule = decision.top().and_then(|tier| tier.rule()).unwrap_or("the limit");
+                write!(f, "not sent: {rule} has no room in time")
+            }
+            PaceError::HeldOff(wait) => {
+                write!(f, "not sent: the API refuses for another {} s, as it says", wait.as_secs())
+            }
+            PaceError::Client(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: std::error::Error + 'static> std::error::Error for PaceError<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            PaceError::Refused(_) | PaceError::HeldOff(_) => None,
+            PaceError::Client(error) => error.source(),
+        }
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("attributes", &self.attributes)
+            .field("within", &self.within)
+            .finish_non_exhaustive()
+    }
+}
+
+/// As long as most clients wait for an answer.
+const WITHIN: Duration = Duration::from_secs(30);
+/// Beyond so many hosts that refuse at a time the others are called, and refuse.
+const HOSTS_MAX: usize = 1_024;

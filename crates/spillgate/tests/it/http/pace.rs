@@ -1,0 +1,124 @@
+//! Clients that pace themselves: by what an API publishes, and by what it says.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{Request, Response};
+use spillgate::tower::{Pace, PaceError, PaceLayer};
+use spillgate::{Limiter, Policy};
+use tokio::time::Instant;
+use tower::{Layer, Service, service_fn};
+
+use crate::support::world::runtime;
+
+/// An API that writes down when it was called, and says `fields` in each answer.
+#[derive(Clone)]
+struct Api {
+    calls: Arc<Mutex<Vec<Instant>>>,
+    status: u16,
+    fields: &'static [(&'static str, &'static str)],
+}
+
+impl Api {
+    fn new(status: u16, fields: &'static [(&'static str, &'static str)]) -> Api {
+        Api { calls: Arc::default(), status, fields }
+    }
+
+    fn answer(&self) -> Response<()> {
+        self.calls.lock().unwrap().push(Instant::now());
+        let answer = Response::builder().status(self.status);
+        let add = |answer: http::response::Builder, (name, value): &(&str, &str)| {
+            answer.header(*name, *value)
+        };
+        self.fields.iter().fold(answer, add).body(()).unwrap()
+    }
+
+    fn calls(&self) -> Vec<Instant> {
+        self.calls.lock().unwrap().clone()
+    }
+}
+
+/// A client of it that goes by these limits, and waits so long at most.
+async fn client(
+    api: &Api,
+    limits: &str,
+    within: Duration,
+) -> Pace<
+    impl Service<Request<()>, Response = Response<()>, Error = Infallible, Future: Send>
+    + Clone
+    + Send
+    + use<>,
+> {
+    let policy = format!("[[rule]]\nname = \"api\"\nkey = []\nlimits = [{limits:?}]");
+    let policy = Policy::from_toml(&policy).unwrap();
+    let limiter = Limiter::builder().policy(policy).build().await.unwrap();
+    let api = api.clone();
+    let service = service_fn(move |_: Request<()>| std::future::ready(Ok(api.answer())));
+    PaceLayer::new(limiter).waiting_at_most(within).layer(service)
+}
+
+fn get(host: &str) -> Request<()> {
+    Request::get(format!("http://{host}/items")).body(()).unwrap()
+}
+
+#[test]
+fn calls_wait_for_room_under_the_published_limit() {
+    runtime().block_on(async {
+        let api = Api::new(200, &[]);
+        let mut client = client(&api, "20/second", MINUTE).await;
+        let began = Instant::now();
+        for _ in 0..25 {
+            client.call(get("api")).await.unwrap();
+        }
+        assert!(began.elapsed() >= Duration::from_millis(240), "five had to wait");
+    });
+}
+
+#[test]
+fn a_call_that_cannot_be_sent_in_time_is_not_sent() {
+    runtime().block_on(async {
+        let api = Api::new(200, &[]);
+        let mut client = client(&api, "1/hour", MINUTE).await;
+        client.call(get("api")).await.unwrap();
+        let error = client.call(get("api")).await.unwrap_err();
+        assert_eq!(error.to_string(), "not sent: api has no room in time");
+        assert!(matches!(error, PaceError::Refused(decision) if !decision.allowed()));
+        assert_eq!(api.calls().len(), 1);
+    });
+}
+
+#[test]
+fn the_api_is_left_alone_for_as_long_as_it_says() {
+    let says: [(u16, &[(&str, &str)]); 3] = [
+        (429, &[("retry-after", "1")]),
+        (200, &[("ratelimit", "\"api\";r=0;t=1")]),
+        (200, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1")]),
+    ];
+    for (status, fields) in says {
+        runtime().block_on(async {
+            let api = Api::new(status, fields);
+            let mut client = client(&api, "1000/second", MINUTE).await;
+            client.call(get("api")).await.unwrap();
+            // Another host has said nothing.
+            client.call(get("other")).await.unwrap();
+            client.call(get("api")).await.unwrap();
+            let calls = api.calls();
+            assert!(calls[2] - calls[0] >= Duration::from_secs(1), "{fields:?}");
+        });
+    }
+}
+
+#[test]
+fn whoever_would_be_left_alone_too_long_is_told_at_once() {
+    runtime().block_on(async {
+        let api = Api::new(503, &[("retry-after", "3600")]);
+        let mut client = client(&api, "1000/second", MINUTE).await;
+        client.call(get("api")).await.unwrap();
+        let error = client.call(get("api")).await.unwrap_err();
+        assert!(matches!(error, PaceError::HeldOff(wait) if wait > MINUTE), "{error}");
+        assert_eq!(api.calls().len(), 1);
+    });
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
