@@ -12,6 +12,10 @@ use super::program::{Executed, Kind};
 use super::rules::{Period, RULES, Subject, rule_number};
 use super::server::Done;
 
+mod account;
+
+use account::Account;
+
 /// The history of one run.
 pub(crate) struct Ledger {
     began: Instant,
@@ -36,35 +40,6 @@ pub(crate) struct Ledger {
     /// Subjects are charged at two owners.
     pub(crate) has_two_owners: Cell<bool>,
     asking: Cell<u64>,
-}
-
-/// What one process did for one subject.
-#[derive(Clone, Debug, Default)]
-struct Account {
-    /// Costs of all decisions begun.
-    asked: u64,
-    /// Of those the store admitted, and of those that it may have charged unheard; both since the last
-    /// calm.
-    certain: u64,
-    doubtful: u64,
-    /// Both, before the last calm.
-    accounted: u64,
-    /// Admitted by this process alone, and when.
-    alone: Vec<(u64, u64)>,
-    at: BTreeMap<String, AtServer>,
-}
-
-/// What one server executed of that.
-#[derive(Clone, Debug, Default)]
-struct AtServer {
-    executed: u64,
-    charged: u64,
-    returned: u64,
-    forced: u64,
-    payments: u64,
-    /// At the last calm: how much more had been asked than executed, and what was charged.
-    unexecuted_then: u64,
-    net_then: i64,
 }
 
 /// A decision under way.
@@ -422,35 +397,12 @@ impl Ledger {
     /// Nobody asks, and nothing is under way: all that was charged was told, or is in doubt.
     pub(crate) fn calm(&self) {
         for ((process, subject), account) in self.accounts.borrow_mut().iter_mut() {
-            let net_then: i64 = account.at.values().map(|at| at.net_then).sum();
-            let net: i64 = account.at.values().map(AtServer::net).sum::<i64>() - net_then;
-            let (least, most) =
-                (account.certain as i64, (account.certain + account.doubtful) as i64);
-            let says = || {
-                format!(
-                    "p{process} was charged {net} for {subject:?}: it was admitted {least}, and no more than {most}"
-                )
-            };
-            self.always(self.has_two_owners.get() || (least..=most).contains(&net), says);
-            account.accounted += account.certain + account.doubtful;
-            (account.certain, account.doubtful) = (0, 0);
-            for (server, at) in &account.at {
-                let (all, accounted) = (at.net() + at.forced as i64, account.accounted);
-                self.always(all <= accounted as i64, || {
-                    format!("{server} charged p{process} {all} for {subject:?}, payments included, and {accounted} is the most")
-                });
-            }
-            for at in account.at.values_mut() {
-                at.net_then = at.net();
-                at.unexecuted_then = account.asked.saturating_sub(at.executed);
-            }
+            let fault = account.fault(self.has_two_owners.get());
+            self.always(fault.is_none(), || {
+                format!("p{process}, {subject:?}: {}", fault.unwrap_or_default())
+            });
+            account.begin_anew();
         }
-    }
-}
-
-impl AtServer {
-    fn net(&self) -> i64 {
-        self.charged as i64 - self.returned as i64
     }
 }
 

@@ -1,0 +1,67 @@
+//! What one process did for one subject, and what its servers executed of that.
+
+use std::collections::BTreeMap;
+
+/// What one process did for one subject.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Account {
+    /// Costs of all decisions begun.
+    pub(super) asked: u64,
+    /// Of those the store admitted, and of those that it may have charged unheard; both since the last
+    /// calm.
+    pub(super) certain: u64,
+    pub(super) doubtful: u64,
+    /// Both, before the last calm.
+    pub(super) accounted: u64,
+    /// Admitted by this process alone, and when.
+    pub(super) alone: Vec<(u64, u64)>,
+    pub(super) at: BTreeMap<String, AtServer>,
+}
+
+/// What one server executed of that.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AtServer {
+    pub(super) executed: u64,
+    pub(super) charged: u64,
+    pub(super) returned: u64,
+    pub(super) forced: u64,
+    pub(super) payments: u64,
+    /// At the last calm: how much more had been asked than executed, and what was charged.
+    pub(super) unexecuted_then: u64,
+    pub(super) net_then: i64,
+}
+
+impl Account {
+    /// What is wrong with it where nothing is under way: all that was charged was told, or is in doubt.
+    pub(super) fn fault(&self, has_two_owners: bool) -> Option<String> {
+        let net_then: i64 = self.at.values().map(|at| at.net_then).sum();
+        let net: i64 = self.at.values().map(AtServer::net).sum::<i64>() - net_then;
+        let (least, most) = (self.certain, self.certain + self.doubtful);
+        if !has_two_owners && !(least as i64..=most as i64).contains(&net) {
+            return Some(format!("charged {net}, admitted {least}, and no more than {most}"));
+        }
+        let most = self.accounted + self.certain + self.doubtful;
+        self.at.iter().find_map(|(server, at)| {
+            let all = at.net() + at.forced as i64;
+            let says =
+                || format!("{server} charged {all}, payments included, and {most} is the most");
+            (all > most as i64).then(says)
+        })
+    }
+
+    /// From here on only what comes counts.
+    pub(super) fn begin_anew(&mut self) {
+        self.accounted += self.certain + self.doubtful;
+        (self.certain, self.doubtful) = (0, 0);
+        for at in self.at.values_mut() {
+            at.net_then = at.net();
+            at.unexecuted_then = self.asked.saturating_sub(at.executed);
+        }
+    }
+}
+
+impl AtServer {
+    pub(super) fn net(&self) -> i64 {
+        self.charged as i64 - self.returned as i64
+    }
+}
