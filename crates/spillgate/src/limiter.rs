@@ -299,6 +299,10 @@ impl Inner {
                 Engine::Memory(_) => 0,
                 Engine::Redis(redis) => redis.epoch_changes(),
             },
+            clock_steps: match &self.engine {
+                Engine::Memory(_) => 0,
+                Engine::Redis(redis) => redis.clock_steps(),
+            },
             nodes: self.fallback.nodes(),
             ..stats
         };

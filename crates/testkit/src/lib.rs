@@ -27,6 +27,6 @@ pub use process::Process;
 pub use redis_server::{RedisServer, ServerVersion};
 pub use resp::{Connection, Reply};
 pub use sentinels::Sentinels;
-pub use stepped_clock::SteppedServer;
+pub use stepped_clock::{SteppedClock, SteppedServer};
 pub use tls::{Certificates, ClientCertificate, TlsServer};
 pub use trouble::BusyServer;

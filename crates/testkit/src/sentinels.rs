@@ -7,6 +7,7 @@ use crate::launch::Launch;
 use crate::poll::poll;
 use crate::redis_server::{RedisServer, redis_on_path};
 use crate::resp::{Connection, Reply};
+use crate::stepped_clock::{SteppedClock, SteppedServer};
 
 /// A watched primary: who that is can change.
 #[derive(Debug)]
@@ -29,6 +30,27 @@ impl Sentinels {
         let follower = |_| RedisServer::start_with(&redis_on_path(), &following);
         let mut servers = vec![primary];
         servers.extend((0..replicas).map(follower));
+        Self::watching(servers, sentinels)
+    }
+
+    /// The same of one replica, where primary and replica have clocks that can be stepped.
+    ///
+    /// # Errors
+    /// As [`SteppedServer::start`].
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    #[track_caller]
+    pub fn start_stepped(sentinels: usize) -> Result<(Self, [SteppedClock; 2]), String> {
+        let (primary, clock) = SteppedServer::start(&SERVER_SETTINGS)?.split();
+        let port = primary.port().to_string();
+        let following = [&SERVER_SETTINGS, &["--replicaof", "127.0.0.1", &port][..]].concat();
+        let (replica, other) = SteppedServer::start(&following)?.split();
+        Ok((Self::watching(vec![primary, replica], sentinels), [clock, other]))
+    }
+
+    #[track_caller]
+    fn watching(servers: Vec<RedisServer>, sentinels: usize) -> Self {
         let watch = |_| start_sentinel(servers[0].port(), sentinels / 2 + 1);
         let sentinels = (0..sentinels).map(watch).collect();
         let all = Self { servers, sentinels };

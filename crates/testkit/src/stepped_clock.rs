@@ -15,6 +15,12 @@ pub struct SteppedServer {
     pub server: RedisServer,
     /// For messages.
     pub name: &'static str,
+    clock: SteppedClock,
+}
+
+/// The clock of a server that somebody else has.
+#[derive(Debug)]
+pub struct SteppedClock {
     file: PathBuf,
 }
 
@@ -55,13 +61,13 @@ impl SteppedServer {
     /// When the server does not see that within ten seconds.
     #[track_caller]
     pub fn set_ahead_by_ms(&self, offset_ms: i64) {
-        write_offset(&self.file, offset_ms);
-        // Some servers look at the clock once for many commands.
-        let seen = poll(PATIENCE, || {
-            let ahead_ms = (self.now_us() - wall_us()) / 1_000;
-            (ahead_ms.abs_diff(offset_ms) < ROUGHLY_MS).then_some(())
-        });
-        assert!(seen.is_some(), "{} does not see its clock stepped", self.name);
+        self.clock.set_ahead_by_ms(&self.server, offset_ms);
+    }
+
+    /// The server and its clock, apart.
+    #[must_use]
+    pub fn split(self) -> (RedisServer, SteppedClock) {
+        (self.server, self.clock)
     }
 
     /// What its clock says, in microseconds since the epoch.
@@ -71,10 +77,7 @@ impl SteppedServer {
     #[track_caller]
     #[must_use]
     pub fn now_us(&self) -> i64 {
-        let crate::Reply::Array(time) = self.server.command(&["TIME"]) else {
-            panic!("TIME answers a list")
-        };
-        time[0].integer() * 1_000_000 + time[1].integer()
+        now_us(&self.server)
     }
 
     #[track_caller]
@@ -92,8 +95,33 @@ impl SteppedServer {
             ("FAKETIME_DONT_FAKE_MONOTONIC", OsString::from("1")),
         ];
         let server = RedisServer::launch(launch, folder);
-        Ok(Self { server, name: version.name, file })
+        Ok(Self { server, name: version.name, clock: SteppedClock { file } })
     }
+}
+
+impl SteppedClock {
+    /// As [`SteppedServer::set_ahead_by_ms`].
+    ///
+    /// # Panics
+    /// When the server does not see that within ten seconds.
+    #[track_caller]
+    pub fn set_ahead_by_ms(&self, server: &RedisServer, offset_ms: i64) {
+        write_offset(&self.file, offset_ms);
+        // Some servers look at the clock once for many commands.
+        let seen = poll(PATIENCE, || {
+            let ahead_ms = (now_us(server) - wall_us()) / 1_000;
+            (ahead_ms.abs_diff(offset_ms) < ROUGHLY_MS).then_some(())
+        });
+        assert!(seen.is_some(), "the server does not see its clock stepped");
+    }
+}
+
+#[track_caller]
+fn now_us(server: &RedisServer) -> i64 {
+    let crate::Reply::Array(time) = server.command(&["TIME"]) else {
+        panic!("TIME answers a list")
+    };
+    time[0].integer() * 1_000_000 + time[1].integer()
 }
 
 /// Replaced as a whole: the server may read at any moment.

@@ -236,6 +236,11 @@ impl Redis {
         self.topology.shards().iter().map(|(_, shard)| shard.guard.losses()).sum()
     }
 
+    /// How often a shard's clock stepped.
+    pub(crate) fn clock_steps(&self) -> u64 {
+        self.topology.shards().iter().map(|(_, shard)| shard.clock_steps()).sum()
+    }
+
     /// Whether the server at a place is known to be gone; what it held counts as lost then.
     fn gives_up(&self, place: Place) -> bool {
         let route = self.topology.route(place).ok();

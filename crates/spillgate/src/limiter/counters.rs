@@ -24,6 +24,9 @@ pub struct Stats {
     pub store_errors: u64,
     /// How often a server of the store was found to have lost what it held.
     pub epoch_changes: u64,
+    /// How often the clock of a server of the store stepped, by itself or with a failover: forward,
+    /// each subject may have had one fresh allowance.
+    pub clock_steps: u64,
     /// How many processes share each limit while the store is out of reach: those that the store
     /// heard of lately, or that were expected; 16 where nobody knows; 0 in memory.
     pub nodes: u32,
@@ -82,6 +85,7 @@ impl Counters {
             degraded: read(&self.degraded),
             store_errors: 0,
             epoch_changes: 0,
+            clock_steps: 0,
             nodes: 0,
             given_back: read(&self.given_back),
             waiting: 0,

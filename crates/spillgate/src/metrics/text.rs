@@ -117,6 +117,12 @@ impl Text {
                         self.sample("store_errors_total", &labels, count);
                     }
                 }
+                self.family(Kind::Counter, "epoch_changes_total", EPOCH_CHANGES);
+                self.sample("epoch_changes_total", &[], redis.epoch_changes());
+                self.family(Kind::Counter, "clock_steps_total", CLOCK_STEPS);
+                for shard in redis.shards() {
+                    self.sample("clock_steps_total", &[("shard", &shard.name)], shard.clock_steps);
+                }
             }
         }
     }
@@ -164,5 +170,11 @@ const CACHE_LOOKUPS: &str = "Decisions that a cache was asked for before the sto
     denial cache is a refusal.";
 const STORE_SECONDS: &str = "Time of a call to the store.";
 const STORE_ERRORS: &str = "Calls that brought no answer; those that are unknown may have charged.";
+#[cfg(feature = "redis")]
+const EPOCH_CHANGES: &str = "Servers of the store that had lost what they held: each may have cost \
+    every subject there one allowance.";
+#[cfg(feature = "redis")]
+const CLOCK_STEPS: &str = "Steps of a server's clock, its own or with a failover: forward, each may \
+    have cost every subject there one allowance.";
 const EVICTIONS: &str = "State that had to go for want of room.";
 const OVERFLOWS: &str = "Charges of subjects that found no room, and shared one limit.";

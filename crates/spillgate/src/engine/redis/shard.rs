@@ -1,7 +1,7 @@
 //! One primary: its connections, its clock, and the one place where what is asked meets it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use ::redis::{Cmd, Value};
 
@@ -26,6 +26,8 @@ pub(super) struct Shard {
     pub(super) guard: KnownGuard,
     /// The store's clock less our monotonic one, as the last answer showed it.
     offset_us: AtomicI64,
+    /// Whether that is more than a guess.
+    has_told_time: AtomicBool,
     /// How often that clock stepped.
     clock_steps: AtomicU64,
     /// When that clock was last looked at by a command of its own, on ours; 0 if never.
@@ -43,6 +45,7 @@ impl Shard {
             link: Link::new(server, connections),
             guard: KnownGuard::default(),
             offset_us: AtomicI64::new(guess_us),
+            has_told_time: AtomicBool::new(false),
             clock_steps: AtomicU64::new(0),
             sampled_us: AtomicU64::new(0),
             batches,
@@ -129,8 +132,13 @@ impl Shard {
             name: self.name.clone(),
             asked: !self.link.is_tripped(),
             trouble: self.link.trouble().or_else(|| self.guard.refusal()),
-            clock_steps: self.clock_steps.load(Ordering::Relaxed),
+            clock_steps: self.clock_steps(),
         }
+    }
+
+    /// How often its clock stepped.
+    pub(super) fn clock_steps(&self) -> u64 {
+        self.clock_steps.load(Ordering::Relaxed)
     }
 
     /// Looks at the clock by a plain command, for scripts that may not.
@@ -176,7 +184,9 @@ impl Shard {
     fn note_offset(&self, store_us: u64, at_us: u64) {
         let offset_us = store_us.wrapping_sub(at_us).cast_signed();
         let before_us = self.offset_us.swap(offset_us, Ordering::Relaxed);
-        if offset_us.abs_diff(before_us) > STEP_US {
+        // A clock that is another than ours has not stepped.
+        let had_told = self.has_told_time.swap(true, Ordering::Relaxed);
+        if had_told && offset_us.abs_diff(before_us) > STEP_US {
             self.clock_steps.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use spillgate::{Algorithm, Limit, LimitSpec, Source};
-use spillgate_testkit::SteppedServer;
+use spillgate::{Algorithm, Limit, LimitSpec, Limiter, Source};
+use spillgate_testkit::{Sentinels, SteppedServer, poll};
 
-use super::{Patient, evidence};
+use super::{HEALING, Patient, TIMEOUT, evidence};
 
 /// F5. The clock of the store steps back: a bucket that kept its time was locked for as long as the
 /// step.
@@ -50,6 +50,74 @@ fn a_step_forward_costs_one_fresh_allowance() {
     });
 }
 
+/// F5. The primary's successor has a clock that is half a minute behind: whoever had used up a limit was
+/// locked out for as long, and for longer if he kept asking.
+#[test]
+fn a_failover_to_a_clock_behind_locks_nobody_out_for_longer_than_the_limit_would() {
+    let Some((_watched, patient)) = failed_over(-APART_MS) else { return };
+    for limit in limits() {
+        let decision = patient.check(&long(&limit), &limit);
+        let wait = decision.retry_after().unwrap_or_default();
+        assert!(wait <= 2 * PERIOD, "{wait:?}: {decision:?}");
+        let again = u64::from(decision.allowed()) + patient.admitted(20, &long(&limit), &limit);
+        let fresh = if limit.algorithm() == Algorithm::FixedWindow { COUNT } else { 1 };
+        assert!(again <= fresh, "{limit:?}: {again} admitted after the failover");
+    }
+    for limit in short_limits() {
+        // Under constant denials.
+        let admitted = poll(LOCKED_OUT_MOST, || {
+            let decision = patient.check(&short(&limit), &limit);
+            (decision.allowed() && decision.source() == Source::Store).then_some(())
+        });
+        assert!(admitted.is_some(), "{limit:?}: still locked out after {LOCKED_OUT_MOST:?}");
+    }
+}
+
+/// F6. The same with a clock that is ahead.
+#[test]
+fn a_failover_to_a_clock_ahead_costs_one_fresh_allowance() {
+    let Some((_watched, patient)) = failed_over(APART_MS) else { return };
+    for limit in limits() {
+        let admitted = patient.admitted(30, &long(&limit), &limit);
+        assert!(admitted <= COUNT + 1, "{limit:?}: {admitted} admitted after the failover");
+    }
+}
+
+/// Every limit is used up, then another server takes over whose clock is so far ahead; the step is
+/// counted.
+fn failed_over(ahead_ms: i64) -> Option<(Sentinels, Patient)> {
+    let (watched, clocks) = match Sentinels::start_stepped(3) {
+        Ok(started) => started,
+        Err(missing) => {
+            println!("skipped: {missing}");
+            return None;
+        }
+    };
+    clocks[1].set_ahead_by_ms(&watched.servers()[1], ahead_ms);
+    let builder = Limiter::builder().sentinel(Sentinels::NAME, watched.urls()).timeout(TIMEOUT);
+    let patient = Patient::built(builder);
+    patient.heals();
+    assert_eq!(patient.limiter.stats().clock_steps, 0);
+    limits().iter().for_each(|limit| drain(&patient, &long(limit), limit));
+    short_limits().iter().for_each(|limit| drain(&patient, &short(limit), limit));
+    assert_eq!(watched.fail_over(), 1);
+    let counted = poll(HEALING, || {
+        patient.check("a bystander", &limits()[0]);
+        Some(patient.limiter.stats().clock_steps).filter(|steps| *steps > 0)
+    });
+    assert_eq!(counted, Some(1), "{:?}", patient.limiter.shards());
+    patient.heals();
+    Some((watched, patient))
+}
+
+fn long(limit: &Limit) -> String {
+    format!("long {}", limit.algorithm())
+}
+
+fn short(limit: &Limit) -> String {
+    format!("short {}", limit.algorithm())
+}
+
 fn each_server(story: impl Fn(&SteppedServer, &Patient)) {
     let servers = match SteppedServer::start_each(&[]) {
         Ok(servers) => servers,
@@ -72,8 +140,17 @@ fn drain(patient: &Patient, key: &str, limit: &Limit) {
 
 /// The same numbers for each algorithm that has a rate.
 fn limits() -> Vec<Limit> {
+    limits_per("10m")
+}
+
+/// The same in a time that a test can wait for.
+fn short_limits() -> Vec<Limit> {
+    limits_per("4s")
+}
+
+fn limits_per(period: &str) -> Vec<Limit> {
     let counted = Algorithm::ALL.into_iter().filter(|kind| *kind != Algorithm::Concurrency);
-    let spec = |kind: Algorithm| LimitSpec::new(format!("{COUNT}/10m")).algorithm(kind.name());
+    let spec = |kind: Algorithm| LimitSpec::new(format!("{COUNT}/{period}")).algorithm(kind.name());
     counted.map(|kind| spec(kind).build().unwrap()).collect()
 }
 
@@ -86,4 +163,8 @@ fn steps_ms() -> Vec<i64> {
 }
 
 const COUNT: u64 = 5;
+/// Between the clocks of two servers.
+const APART_MS: i64 = 30_000;
+/// Less than that, and far more than two periods of the short limits.
+const LOCKED_OUT_MOST: Duration = Duration::from_secs(20);
 const PERIOD: Duration = Duration::from_secs(600);
