@@ -2,6 +2,7 @@
 //! what exists. Each failure says what, where, and the way out.
 
 mod documents;
+mod faults;
 mod source;
 mod tree;
 
