@@ -1,10 +1,14 @@
 //! What operators set, where the store is several servers: it holds at every process, survives the
 //! loss of one server's copy, and the restart of all processes.
 
+use std::time::Duration;
+
+use spillgate::internals::time::monotonic_us;
 use spillgate::{Limiter, LimiterBuilder, Mode, Policy};
-use spillgate_testkit::{Cluster, RedisServer};
+use spillgate_testkit::{Cluster, RedisServer, Sentinels};
 
 use super::{API, acme, ann, capacity, until};
+use crate::failure::evidence;
 use crate::support::world::{PATIENCE, ring_of};
 
 #[test]
@@ -19,6 +23,19 @@ fn what_is_set_on_a_ring_holds_everywhere_and_survives_a_flushed_node_and_restar
     holds_everywhere(&servers, &|it| it.ring(ring_of(&servers)));
 }
 
+/// The rest of what there is, where SPILLGATE_EVIDENCE asks for it; [`shared`](super::shared) has one
+/// server in the gate.
+#[test]
+fn what_is_set_on_one_server_or_by_sentinels_holds_everywhere_and_survives_a_flush_and_restarts() {
+    if !evidence() {
+        return println!("left to ./evidence faults");
+    }
+    let server = [RedisServer::start()];
+    holds_everywhere(&server, &|it| it.redis(server[0].url()));
+    let watched = Sentinels::start(1, 3);
+    holds_everywhere(watched.servers(), &|it| it.sentinel(Sentinels::NAME, watched.urls()));
+}
+
 fn holds_everywhere(servers: &[RedisServer], on: &dyn Fn(LimiterBuilder) -> LimiterBuilder) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let start = || async {
@@ -27,13 +44,30 @@ fn holds_everywhere(servers: &[RedisServer], on: &dyn Fn(LimiterBuilder) -> Limi
     };
     runtime.block_on(async {
         let (one, other) = (start().await, start().await);
-        let set = one.set_override("api", &acme(), ["20/day"], None).await.unwrap();
-        assert!(set.everywhere(), "{set:?}");
+        let mut longest = Duration::ZERO;
+        for round in 0..if evidence() { 20 } else { 1 } {
+            let quota = 20 + round;
+            let set =
+                one.set_override("api", &acme(), [format!("{quota}/day")], None).await.unwrap();
+            assert!(set.everywhere(), "{set:?}");
+            longest = longest.max(holds(&other, Some(quota)).await);
+            one.set_mode("api", Mode::Off, None).await.unwrap();
+            longest = longest.max(holds(&other, None).await);
+            other.set_mode("api", Mode::Enforce, None).await.unwrap();
+            longest = longest.max(holds(&one, Some(quota)).await);
+            one.set_override("api", &ann(), ["none"], None).await.unwrap();
+            let blocked = async || !other.check(&ann()).await.allowed();
+            longest = longest.max(timed(until("a block", blocked)).await);
+            one.remove_override("api", &ann()).await.unwrap();
+            longest = longest.max(holds(&other, Some(quota)).await);
+        }
+        println!(
+            "{} servers: what is set at one process holds at the other after {longest:?} at most",
+            servers.len()
+        );
+        assert!(!evidence() || longest <= AT_MOST, "{longest:?}");
+        one.set_override("api", &acme(), ["20/day"], None).await.unwrap();
         holds(&other, Some(20)).await;
-        one.set_mode("api", Mode::Off, None).await.unwrap();
-        holds(&other, None).await;
-        other.set_mode("api", Mode::Enforce, None).await.unwrap();
-        holds(&one, Some(20)).await;
 
         servers[0].command(&["FLUSHALL"]);
         until("the copy is there again", async || copies(&servers[0]) > 0).await;
@@ -48,9 +82,16 @@ fn holds_everywhere(servers: &[RedisServer], on: &dyn Fn(LimiterBuilder) -> Limi
     });
 }
 
-async fn holds(limiter: &Limiter, expected: Option<u64>) {
+/// For how long it did not.
+async fn holds(limiter: &Limiter, expected: Option<u64>) -> Duration {
     let what = format!("a capacity of {expected:?}");
-    until(&what, async || capacity(limiter, &ann()).await == expected).await;
+    timed(until(&what, async || capacity(limiter, &ann()).await == expected)).await
+}
+
+async fn timed(wait: impl Future<Output = ()>) -> Duration {
+    let start_us = monotonic_us();
+    wait.await;
+    Duration::from_micros(monotonic_us() - start_us)
 }
 
 /// How many fields the copies on a server have.
@@ -59,3 +100,6 @@ fn copies(server: &RedisServer) -> i64 {
     let spillgate_testkit::Reply::Array(keys) = keys else { panic!("a list") };
     keys.iter().map(|key| server.command(&["HLEN", key.text()]).integer()).sum()
 }
+
+/// What an operator is promised; the gate's ceiling is ten times that.
+const AT_MOST: Duration = Duration::from_secs(1);
