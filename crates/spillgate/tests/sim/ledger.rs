@@ -23,10 +23,11 @@ pub(crate) struct Ledger {
     broken: RefCell<Option<String>>,
     reached: RefCell<BTreeMap<&'static str, u64>>,
     accounts: RefCell<BTreeMap<(u32, Subject), Account>>,
-    subjects: RefCell<BTreeMap<Vec<u8>, Subject>>,
+    /// By keys, and which name of the subject that is.
+    subjects: RefCell<BTreeMap<Vec<u8>, (Subject, usize)>>,
     /// Whose key the next peek shows.
     introduced: Cell<Option<Subject>>,
-    admissions: RefCell<BTreeMap<(String, Subject), Vec<(u64, u64)>>>,
+    admissions: RefCell<BTreeMap<(String, Subject), Admissions>>,
     admitted: RefCell<BTreeMap<Subject, u64>>,
     places: RefCell<BTreeMap<Subject, BTreeSet<String>>>,
     losses: RefCell<BTreeMap<String, u64>>,
@@ -37,10 +38,15 @@ pub(crate) struct Ledger {
     in_trouble: Cell<bool>,
     /// Limits begin empty after a loss: then none costs an allowance.
     pub(crate) begins_empty: Cell<bool>,
+    /// Subjects are charged twice, under their old name and the new one.
+    pub(crate) has_two_names: Cell<bool>,
     /// Subjects are charged at two owners.
     pub(crate) has_two_owners: Cell<bool>,
     asking: Cell<u64>,
 }
+
+/// When, by a server's clock, and how much.
+type Admissions = Vec<(u64, u64)>;
 
 /// A decision under way.
 pub(crate) struct Asking {
@@ -67,6 +73,7 @@ impl Ledger {
             trouble_until_ms: Cell::new(0),
             in_trouble: Cell::new(false),
             begins_empty: Cell::new(false),
+            has_two_names: Cell::new(false),
             has_two_owners: Cell::new(false),
             asking: Cell::new(0),
         }
@@ -132,8 +139,8 @@ impl Ledger {
         self.forget_admissions(server);
     }
 
-    /// A server may be out of reach for a while. Of subjects with two owners, one of which is, the other
-    /// judges alone: that counts as a loss.
+    /// A server of a ring that grows may be out of reach for a while. Of subjects with two owners, one of
+    /// which is, the other judges alone: that counts as a loss.
     pub(crate) fn may_be_given_up(&self, servers: &[&str]) {
         if self.has_two_owners.get() {
             servers.iter().for_each(|server| {
@@ -160,7 +167,7 @@ impl Ledger {
 
     /// From now on another interval counts there.
     fn forget_admissions(&self, server: &str) {
-        self.admissions.borrow_mut().retain(|(at, _), _| at != server);
+        self.admissions.borrow_mut().retain(|(at, _), _| at.split(' ').next() != Some(server));
     }
 
     pub(crate) fn nobody_asks(&self) -> bool {
@@ -290,12 +297,16 @@ impl Ledger {
         all: &[Executed],
         sent: Instant,
     ) {
-        if let (Some(subject), [first, ..]) = (self.introduced.get(), all) {
-            self.subjects.borrow_mut().insert(first.key.clone(), subject);
+        if let Some(subject) = self.introduced.get() {
+            let mut subjects = self.subjects.borrow_mut();
+            for (name, it) in all.iter().enumerate() {
+                subjects.entry(it.key.clone()).or_insert((subject, name));
+            }
         }
         self.note(|| {
             let told = all.iter().map(|it| {
-                let subject = self.subjects.borrow().get(&it.key).copied();
+                let subject =
+                    self.subjects.borrow().get(&it.key).copied().map(|(subject, _)| subject);
                 let whose = subject.map_or("nobody".into(), |subject| format!("{subject:?}"));
                 format!(
                     "{:?} {whose} {}{}",
@@ -315,9 +326,10 @@ impl Ledger {
         }
         for it in all {
             let subject = self.subjects.borrow().get(&it.key).copied();
-            if let Some(subject) = subject {
+            if let Some((subject, name)) = subject {
                 self.places.borrow_mut().entry(subject).or_default().insert(server.to_owned());
-                self.enter(server, process, subject, it, done, sent);
+                let place = [server, "by another name"][..=name.min(1)].join(" ");
+                self.enter(&place, process, subject, it, done, sent);
             }
         }
     }
@@ -397,7 +409,7 @@ impl Ledger {
     /// Nobody asks, and nothing is under way: all that was charged was told, or is in doubt.
     pub(crate) fn calm(&self) {
         for ((process, subject), account) in self.accounts.borrow_mut().iter_mut() {
-            let fault = account.fault(self.has_two_owners.get());
+            let fault = account.fault(self.has_two_owners.get() || self.has_two_names.get());
             self.always(fault.is_none(), || {
                 format!("p{process}, {subject:?}: {}", fault.unwrap_or_default())
             });

@@ -117,7 +117,7 @@ const SEEDS: u64 = 40;
 const BROKEN_SHOWN: usize = 1;
 const LINES_SHOWN: u64 = 60;
 /// What a run of many seeds has to have met, else it proves less than it says.
-const SOMETIMES: [&str; 24] = [
+const SOMETIMES: [&str; 25] = [
     "the store decided",
     "the share decided",
     "the rule's word for outages",
@@ -134,6 +134,7 @@ const SOMETIMES: [&str; 24] = [
     "a clock step was noticed",
     "a process restarted",
     "a process on the new ring",
+    "a process under the new secret",
     "a failover",
     "slots moved",
     "NOSCRIPT",

@@ -79,12 +79,11 @@ async fn trouble_a_line(world: &World) {
         1 => Line { later_ms: 30, ..Line::default() },
         2 => Line { is_held: true, ..Line::default() },
         3 => Line { refuses: true, ..Line::default() },
-        4 => Line { next_call: NextCall::IsCutOff, ..Line::default() },
-        5 => Line { next_call: NextCall::IsExecutedAndCutOff, ..Line::default() },
-        6 => Line {
-            next_call: NextCall::IsAnsweredInPart(below(world, 20) as usize),
-            ..Line::default()
-        },
+        4 => Line { next_call: NextCall::CutOffBefore, ..Line::default() },
+        5 => Line { next_call: NextCall::CutOffAfter, ..Line::default() },
+        6 => {
+            Line { next_call: NextCall::CutInAnswer(below(world, 20) as usize), ..Line::default() }
+        }
         _ => {
             world.ledger.note(|| format!("lines of {lives:?} to {store} are forgotten"));
             lives.iter().for_each(|life| world.network.forget_lines(*life, store));
@@ -162,8 +161,8 @@ async fn trouble_a_server(world: &World) {
 /// A process ends, and another takes its place.
 async fn restart(world: &World) {
     let number = below(world, world.lives().len() as u64) as usize;
-    let is_on_new_ring = world.is_on_new_ring(number);
-    world.start(number, is_on_new_ring).await;
+    let is_new = world.is_new(number);
+    world.start(number, is_new).await;
     world.ledger.sometimes("a process restarted");
 }
 
@@ -171,6 +170,11 @@ async fn restart(world: &World) {
 async fn change_the_shape(world: &World) {
     match world.shape {
         Shape::One | Shape::Ring => {}
+        Shape::NewSecret => {
+            let number = below(world, world.lives().len() as u64) as usize;
+            world.ledger.sometimes("a process under the new secret");
+            world.start(number, true).await;
+        }
         Shape::GrowingRing => {
             let number = below(world, world.lives().len() as u64) as usize;
             world.ledger.has_two_owners.set(true);

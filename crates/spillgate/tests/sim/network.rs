@@ -56,10 +56,10 @@ pub(crate) struct Line {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum NextCall {
     #[default]
-    IsAnswered,
-    IsCutOff,
-    IsExecutedAndCutOff,
-    IsAnsweredInPart(usize),
+    Answered,
+    CutOffBefore,
+    CutOffAfter,
+    CutInAnswer(usize),
 }
 
 /// One connection: whose, to whom, and which.
@@ -273,9 +273,9 @@ enum Called {
 /// Executes a command, unless the line says otherwise.
 fn call(network: &Network, ends: &Ends, session: &Session, words: &Words, sent: Instant) -> Called {
     let is_call = words[0] == b"EVALSHA" || words[0] == b"EVAL";
-    let fate = if is_call { network.next_call(ends) } else { NextCall::IsAnswered };
+    let fate = if is_call { network.next_call(ends) } else { NextCall::Answered };
     let ledger = &network.ledger;
-    if fate == NextCall::IsCutOff {
+    if fate == NextCall::CutOffBefore {
         ledger.sometimes("a call cut off before it ran");
         return Called::Cut;
     }
@@ -295,11 +295,11 @@ fn call(network: &Network, ends: &Ends, session: &Session, words: &Words, sent: 
     }
     let reply = encoded(&done.reply);
     match fate {
-        NextCall::IsExecutedAndCutOff => {
+        NextCall::CutOffAfter => {
             ledger.sometimes("a reply lost after execution");
             Called::Cut
         }
-        NextCall::IsAnsweredInPart(length) => {
+        NextCall::CutInAnswer(length) => {
             ledger.sometimes("a reply cut in two");
             Called::AnsweredInPart(reply[..length.min(reply.len() - 1)].to_vec())
         }

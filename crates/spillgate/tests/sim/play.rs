@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use spillgate::{Limiter, LimiterBuilder, OnStateLoss, Ring, simulation};
+use spillgate::{Limiter, LimiterBuilder, OnStateLoss, Ring, SHARED_SECRET, simulation};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
@@ -26,6 +26,8 @@ pub(crate) enum Shape {
     GrowingRing,
     Sentinels,
     Cluster,
+    /// One server, and processes that change the secret one by one.
+    NewSecret,
 }
 
 /// What became of a run.
@@ -54,7 +56,8 @@ pub(crate) struct World {
 struct Process {
     life: u32,
     limiter: Limiter,
-    is_on_new_ring: bool,
+    /// On the new ring, or under the new secret.
+    is_new: bool,
 }
 
 /// Plays a seed.
@@ -88,8 +91,10 @@ async fn run(seed: u64) -> Outcome {
     world.ledger.begins_empty.set(begins_empty);
     let empty = if begins_empty { ", limits begin empty" } else { "" };
     world.ledger.note(|| format!("seed {seed}: {shape:?}{empty}"));
+    world.ledger.has_two_names.set(shape == Shape::NewSecret);
     for number in 0..PROCESSES as usize {
-        world.start(number, false).await;
+        // The first knows both names of everybody.
+        world.start(number, shape == Shape::NewSecret && number == 0).await;
     }
     world.introduce().await;
     let callers: Vec<_> = (0..PROCESSES as usize * CALLERS)
@@ -115,7 +120,7 @@ async fn run(seed: u64) -> Outcome {
 fn servers(shape: Shape) -> Vec<(String, Server)> {
     let host = Rc::new(Host::new());
     let names: &[&str] = match shape {
-        Shape::One => &["one"],
+        Shape::One | Shape::NewSecret => &["one"],
         Shape::Ring | Shape::Cluster => &["a", "b", "c"],
         Shape::GrowingRing => &["a", "b", "c", "d"],
         Shape::Sentinels => &["one", "two", "s1", "s2"],
@@ -136,7 +141,7 @@ fn servers(shape: Shape) -> Vec<(String, Server)> {
 
 impl World {
     /// Starts a process in the place of the one before it.
-    pub(crate) async fn start(&self, number: usize, is_on_new_ring: bool) {
+    pub(crate) async fn start(&self, number: usize, is_new: bool) {
         let life = self.lives.get() + 1;
         self.lives.set(life);
         let before = self.processes.borrow().get(number).map(|process| process.life);
@@ -147,8 +152,8 @@ impl World {
         };
         let builder = Limiter::builder().policy(policy()).on_state_loss(on_state_loss);
         let builder = builder.connections(2).expected_nodes(PROCESSES as u32);
-        let limiter = self.on_store(builder, life, is_on_new_ring).build().await.unwrap();
-        let process = Process { life, limiter, is_on_new_ring };
+        let limiter = self.on_store(builder, life, is_new).build().await.unwrap();
+        let process = Process { life, limiter, is_new };
         let mut processes = self.processes.borrow_mut();
         match processes.get_mut(number) {
             Some(place) => *place = process,
@@ -156,17 +161,20 @@ impl World {
         }
     }
 
-    fn on_store(&self, builder: LimiterBuilder, life: u32, is_on_new_ring: bool) -> LimiterBuilder {
+    fn on_store(&self, builder: LimiterBuilder, life: u32, is_new: bool) -> LimiterBuilder {
         let url = |name: &str| format!("redis://{name}.p{life}:6379");
         let ring = |ring: Ring, names: &[&str]| {
             names.iter().fold(ring, |ring, name| ring.node(*name, url(name)))
         };
         let three = || ring(Ring::numbered(1), &["a", "b", "c"]);
         match self.shape {
-            Shape::One => builder.redis(url("one")),
+            Shape::NewSecret if is_new => {
+                builder.redis(url("one")).key_secret([7; 16]).previous_key_secret(SHARED_SECRET)
+            }
+            Shape::One | Shape::NewSecret => builder.redis(url("one")),
             Shape::Cluster => builder.cluster([url("a"), url("b")]),
             Shape::Sentinels => builder.sentinel("limits", [url("s1"), url("s2")]),
-            Shape::GrowingRing if is_on_new_ring => {
+            Shape::GrowingRing if is_new => {
                 builder.ring(ring(Ring::numbered(2), &["a", "b", "c", "d"]).replacing(three()))
             }
             Shape::Ring | Shape::GrowingRing => builder.ring(three()),
@@ -176,7 +184,7 @@ impl World {
     /// Every server that holds state.
     pub(crate) fn stores(&self) -> &'static [&'static str] {
         match self.shape {
-            Shape::One => &["one"],
+            Shape::One | Shape::NewSecret => &["one"],
             Shape::Ring | Shape::Cluster => &["a", "b", "c"],
             Shape::GrowingRing => &["a", "b", "c", "d"],
             Shape::Sentinels => &["one", "two"],
@@ -188,12 +196,12 @@ impl World {
         self.processes.borrow().iter().map(|process| process.life).collect()
     }
 
-    pub(crate) fn is_on_new_ring(&self, number: usize) -> bool {
-        self.processes.borrow()[number].is_on_new_ring
+    pub(crate) fn is_new(&self, number: usize) -> bool {
+        self.processes.borrow()[number].is_new
     }
 
-    fn has_a_new_ring(&self) -> bool {
-        self.processes.borrow().iter().any(|process| process.is_on_new_ring)
+    fn some_are_new(&self) -> bool {
+        self.processes.borrow().iter().any(|process| process.is_new)
     }
 
     fn process(&self, number: usize) -> Process {
@@ -227,7 +235,7 @@ impl World {
     /// Nothing is wrong any more: whoever waited as long as the limit has one wait is admitted, by the store.
     async fn all_is_well(&self) {
         sleep(HEALED).await;
-        if self.has_a_new_ring() {
+        if self.some_are_new() {
             // A process that the nodes found on the old ring for too long goes by its share until restarted.
             for number in 0..PROCESSES as usize {
                 self.start(number, true).await;
@@ -303,8 +311,14 @@ async fn call(world: Rc<World>, number: usize, mut random: Random) {
     }
 }
 
-const SHAPES: [Shape; 5] =
-    [Shape::One, Shape::Ring, Shape::GrowingRing, Shape::Sentinels, Shape::Cluster];
+const SHAPES: [Shape; 6] = [
+    Shape::One,
+    Shape::Ring,
+    Shape::GrowingRing,
+    Shape::Sentinels,
+    Shape::Cluster,
+    Shape::NewSecret,
+];
 const CALLERS: usize = 4;
 const TICK_MS: u64 = 20;
 /// Longer than any call is under way once its line is mended.

@@ -277,7 +277,7 @@ pub(crate) fn slot_of(key: &[u8]) -> usize {
         (close > 0).then(|| &key[open..open + close])
     });
     let crc = tag.unwrap_or(key).iter().fold(0_u16, |crc, byte| {
-        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| crc << 1 ^ (crc >> 15) * 0x1021)
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| (crc << 1) ^ ((crc >> 15) * 0x1021))
     });
     usize::from(crc % 16_384)
 }

@@ -33,11 +33,11 @@ pub(super) struct AtServer {
 
 impl Account {
     /// What is wrong with it where nothing is under way: all that was charged was told, or is in doubt.
-    pub(super) fn fault(&self, has_two_owners: bool) -> Option<String> {
+    pub(super) fn fault(&self, is_charged_twice: bool) -> Option<String> {
         let net_then: i64 = self.at.values().map(|at| at.net_then).sum();
         let net: i64 = self.at.values().map(AtServer::net).sum::<i64>() - net_then;
         let (least, most) = (self.certain, self.certain + self.doubtful);
-        if !has_two_owners && !(least as i64..=most as i64).contains(&net) {
+        if !is_charged_twice && !(least as i64..=most as i64).contains(&net) {
             return Some(format!("charged {net}, admitted {least}, and no more than {most}"));
         }
         let most = self.accounted + self.certain + self.doubtful;
