@@ -314,6 +314,11 @@ impl Judged {
         }
     }
 
+    /// Whether it has a part in the verdict.
+    pub(crate) fn decides(&self) -> bool {
+        !self.shadow && !self.advisory
+    }
+
     /// The one tier of a limit that came with the request.
     pub(crate) fn ad_hoc() -> Judged {
         Judged {

@@ -69,11 +69,19 @@ impl DenialCache {
         if !self.is_for(redis, ask) {
             return None;
         }
-        let heard: Heards = ask.tiers.iter().map(|tier| self.heard_of(tier, sent)).collect();
-        let refused = heard.iter().any(|heard| matches!(heard, Heard::Refused { .. }));
-        let counter = if refused { &self.hits } else { &self.misses };
+        let refused = self.would_refuse(redis, ask, sent);
+        let counter = if refused.is_some() { &self.hits } else { &self.misses };
         counter.fetch_add(1, Ordering::Relaxed);
-        refused.then_some(heard)
+        refused
+    }
+
+    /// The same for who only wants to know.
+    pub(crate) fn would_refuse(&self, redis: &Redis, ask: &Ask<'_>, sent: Sent) -> Option<Heards> {
+        if !self.is_for(redis, ask) {
+            return None;
+        }
+        let heard: Heards = ask.tiers.iter().map(|tier| self.heard_of(tier, sent)).collect();
+        heard.iter().any(|heard| matches!(heard, Heard::Refused { .. })).then_some(heard)
     }
 
     /// Remembers what the store refused.

@@ -1,6 +1,7 @@
 //! Deciding while a shard is out of reach: by each rule's `on_outage`, in one place. What is admitted
 //! alone is remembered, and charged to the store once it is back.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -11,6 +12,8 @@ use crate::algorithm::{Charge, GiveBack, Intent, Numbers};
 use crate::engine::{
     Ask, AskTier, Change, Heard, Heards, Memory, Question, Redis, StandIn, StoreError, ToldTier,
 };
+#[cfg(feature = "metrics")]
+use crate::limit::NamedLimit;
 use crate::plan::Plan;
 use crate::policy::{OnOutage, Rule, Share};
 use crate::time::Clock;
@@ -35,6 +38,8 @@ pub(crate) struct Fallback {
     /// By the settings; 0 where they say nothing.
     expected_nodes: u32,
     errors: AtomicU64,
+    /// By rule, the most that one subject held of what this process admitted alone in this outage.
+    alone: Mutex<BTreeMap<String, u64>>,
 }
 
 /// Who decides for tiers of one plan whose shard gives no answer.
@@ -55,6 +60,7 @@ impl Fallback {
             live_nodes: AtomicU32::new(0),
             expected_nodes,
             errors: AtomicU64::new(0),
+            alone: Mutex::default(),
         }
     }
 
@@ -120,6 +126,54 @@ impl Fallback {
     /// nothing where the settings do not say.
     pub(crate) fn expected_nodes(&self) -> Option<u32> {
         Some(self.expected_nodes).filter(|nodes| *nodes > 0)
+    }
+
+    /// Nothing is decided alone any more; what was admitted so is history once it is paid.
+    pub(crate) fn note_recovery(&self) {
+        if self.debts.are_none() {
+            self.alone.lock().clear();
+        }
+    }
+
+    /// By rule, what one subject held at most of what this process admitted alone in this outage.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn observed_excess(&self) -> Vec<(String, u64)> {
+        self.alone.lock().iter().map(|(rule, most)| (rule.clone(), *most)).collect()
+    }
+
+    /// What the processes together may admit to one subject of a rule beyond its limits while the store
+    /// is out of reach: all their shares; nothing where that has no bound.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn excess_bound(&self, rule: &Rule) -> Option<u64> {
+        let share = |numbers| self.share_of(Some(rule), numbers).capacity();
+        let shares = rule.named_limits().iter().filter_map(NamedLimit::numbers).map(share);
+        match rule.on_outage() {
+            OnOutage::Allow => None,
+            OnOutage::Deny => Some(0),
+            OnOutage::Local => {
+                Some(shares.max().unwrap_or_default().saturating_mul(self.nodes().into()))
+            }
+        }
+    }
+
+    /// Takes note of how much of a share is in use, of an admission that it made.
+    fn note_alone(&self, rule: &Rule, share: &Numbers, told: &ToldTier) {
+        let used = share.capacity().saturating_sub(told.reading.remaining);
+        let mut alone = self.alone.lock();
+        let full = alone.len() >= RULES_MAX;
+        match alone.get_mut(rule.name()) {
+            Some(most) => *most = used.max(*most),
+            None if full => {}
+            None => drop(alone.insert(rule.name().to_owned(), used)),
+        }
+    }
+
+    /// The same, and tells of the first, the second, the fourth: an outage fails very many.
+    fn count_error(&self, error: &StoreError) {
+        let errors = 1 + self.errors.fetch_add(1, Ordering::Relaxed);
+        if errors.is_power_of_two() {
+            tracing::warn!(target: "spillgate", errors, %error, "a call to the store failed");
+        }
     }
 
     /// Counts a call that the store has failed.
@@ -199,7 +253,7 @@ impl StandIn for Outage<'_> {
         places: &[usize],
         error: StoreError,
     ) -> Result<Heards, Infallible> {
-        self.fallback.errors.fetch_add(1, Ordering::Relaxed);
+        self.fallback.count_error(&error);
         self.note_unpaid(places, &error);
         let tiers = || ask.tiers.iter().zip(places);
         let shares: Vec<Numbers> = tiers()
@@ -225,6 +279,14 @@ impl StandIn for Outage<'_> {
             for (tier, told) in local.tiers.iter().zip(&told.tiers) {
                 if tier.cost > 0 && told.fits {
                     self.fallback.debts.add(tier, tier.numbers, tier.cost);
+                }
+            }
+        }
+        if told.allowed && local.intent != Intent::Peek {
+            let rules = tiers().filter(|(_, place)| self.says(**place) == OnOutage::Local);
+            for ((tier, told), (_, place)) in local.tiers.iter().zip(&told.tiers).zip(rules) {
+                if let (Some(rule), true) = (self.rules[*place], tier.cost > 0 && told.fits) {
+                    self.fallback.note_alone(rule, tier.numbers, told);
                 }
             }
         }
@@ -273,5 +335,7 @@ impl Outage<'_> {
 
 /// Nobody has told how many processes share the limit: enough for most fleets.
 pub(crate) const NODES_UNTOLD: u32 = 16;
+/// As many rules as have series of their own.
+const RULES_MAX: usize = 1_000;
 /// Payments in one round of upkeep: below a hundredth of what a server takes in a second.
 const REPAID_IN_A_ROUND: usize = 256;

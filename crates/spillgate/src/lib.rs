@@ -9,6 +9,7 @@ mod decision;
 mod denial_cache;
 mod engine;
 mod error;
+mod explain;
 #[cfg(feature = "redis")]
 mod fallback;
 #[cfg(all(any(test, fuzzing), feature = "http", feature = "redis"))]
@@ -49,15 +50,18 @@ pub use control::{ControlError, Missed, Override, RuleMode, Written};
 pub use decision::{Decision, Source, TierDecision, Verdict};
 pub use engine::StoreError;
 pub use error::BuildError;
+pub use explain::{ExplainedRule, ExplainedTier, Explanation, OverriddenBy, Raise};
 #[cfg(feature = "http")]
 pub use headers::HeaderStyle;
 #[cfg(feature = "http")]
 pub use identity::{ByIp, CidrError};
 pub use limit::{Algorithm, Limit, LimitError, LimitSpec};
 pub use limiter::{Limiter, LimiterBuilder, Question, Stats};
+#[cfg(feature = "metrics")]
+pub use metrics::{Top, TopOfRule, TopSubject};
 #[cfg(feature = "http")]
 pub use path::normalised_path;
-pub use policy::{Mode, OnOutage, Policy, PolicyError, Rule, WhyNot};
+pub use policy::{Mode, OnOutage, Policy, PolicyError, Rule, Unmet, WhyNot};
 #[cfg(feature = "redis")]
 pub use probe::acl_rules;
 pub use probe::{ServerFacts, ServerProbe, StoreProbe};

@@ -15,6 +15,7 @@ pub(crate) mod fuzzed;
 mod named;
 mod narrowed;
 mod quota;
+mod raised;
 mod spec;
 
 pub use error::LimitError;

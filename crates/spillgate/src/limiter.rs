@@ -1,5 +1,6 @@
 //! The limiter: from a request to a decision.
 
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use arc_swap::ArcSwap;
 
 use crate::algorithm::Intent;
 use crate::control::Control;
-use crate::decision::{Decision, Judged, Names, Source, Tiers};
+use crate::decision::{Decision, Judged, Names, Source, Tiers, Verdict};
 #[cfg(feature = "redis")]
 use crate::denial_cache::DenialCache;
 use crate::engine::{Engine, Memory};
@@ -75,7 +76,7 @@ pub(crate) struct Inner {
     pub(crate) control: Control,
     pub(crate) metrics: Metrics,
     #[cfg(feature = "redis")]
-    fallback: Fallback,
+    pub(crate) fallback: Fallback,
     #[cfg(feature = "redis")]
     pub(crate) denials: DenialCache,
     counters: Counters,
@@ -149,8 +150,8 @@ impl Limiter {
     ) -> Decision {
         match &self.inner.engine {
             Engine::Memory(memory) => {
-                let key = self.inner.secret.ad_hoc_key(key);
-                self.inner.check_limit_now(memory, key, limit, &cost.into())
+                let subject = self.inner.secret.ad_hoc_key(key);
+                self.inner.check_limit_now(memory, key, subject, limit, &cost.into())
             }
             #[cfg(feature = "redis")]
             Engine::Redis(redis) => {
@@ -236,18 +237,23 @@ impl Inner {
         if let Some(tier) = Alone::of_rules(&rules, request, &self.secret, asking) {
             let judged = self.judged_now(memory, &tier, Judged::unknown(&rules[0], 0));
             drop(rules);
+            if asking == Asking::ToCharge {
+                let (allowed, judged) = (judged.verdict == Verdict::Allowed, from_ref(&judged));
+                self.metrics.watch(&policy, request, &self.secret, judged, allowed);
+            }
             self.metrics.count_alone(began, Some(&policy), &judged);
             return Decision::alone(judged, Names::Policy(policy));
         }
         let judged = in_memory(memory, Plan::of_rules(&rules, request, &self.secret, asking));
         drop(rules);
         self.metrics.end(began);
-        self.decision(judged, Names::Policy(policy))
+        self.decision_on(request, judged, policy, asking)
     }
 
     fn check_limit_now(
         &self,
         memory: &Memory,
+        name: &str,
         key: SubjectKey,
         limit: &Limit,
         cost: &Cost<'_>,
@@ -255,6 +261,7 @@ impl Inner {
         let began = self.metrics.begin();
         if let Some(tier) = Alone::ad_hoc(key, limit, cost) {
             let judged = self.judged_now(memory, &tier, Judged::ad_hoc());
+            self.metrics.watch_ad_hoc(name, key, tier.cost, &judged);
             self.metrics.count_alone(began, None, &judged);
             return Decision::alone(judged, Names::AdHoc(limit.clone()));
         }
@@ -275,8 +282,8 @@ impl Inner {
         match question {
             Question::Request(request) => self.check_now(memory, request, Asking::ToCharge),
             Question::AdHoc { domain, key, limit, cost } => {
-                let key = self.secret.ad_hoc_key_in(domain, key);
-                self.check_limit_now(memory, key, limit, cost)
+                let subject = self.secret.ad_hoc_key_in(domain, key);
+                self.check_limit_now(memory, key, subject, limit, cost)
             }
         }
     }
@@ -321,6 +328,22 @@ impl Inner {
         self.counters.given_back.fetch_add(amount, Ordering::Relaxed);
     }
 
+    /// The decision on a request, whose subjects are watched unless it only looked.
+    pub(crate) fn decision_on(
+        &self,
+        request: &Request<'_>,
+        judged: Tiers,
+        policy: Arc<Policy>,
+        asking: Asking,
+    ) -> Decision {
+        if asking == Asking::ToCharge && !judged.is_empty() {
+            let refuses = |tier: &Judged| tier.decides() && tier.verdict != Verdict::Allowed;
+            let allowed = !judged.iter().any(refuses);
+            self.metrics.watch(&policy, request, &self.secret, &judged, allowed);
+        }
+        self.decision(judged, Names::Policy(policy))
+    }
+
     pub(crate) fn decision(&self, judged: Tiers, names: Names) -> Decision {
         self.metrics.count(&judged, &names);
         let decision = Decision::new(judged, names);
@@ -329,7 +352,7 @@ impl Inner {
     }
 }
 
-fn in_memory(memory: &Memory, mut plan: Plan<'_>) -> Tiers {
+pub(crate) fn in_memory(memory: &Memory, mut plan: Plan<'_>) -> Tiers {
     if !plan.asks() {
         return plan.judged;
     }

@@ -6,19 +6,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::decision::{Judged, Names, Verdict};
 use crate::policy::Policy;
+use crate::request::Request;
+use crate::subject::{Secret, SubjectKey};
 use crate::time::counter_ns;
 
 mod histogram;
 mod meter;
+mod rates;
 #[cfg(feature = "redis")]
 mod shard_meter;
+mod sketch;
 mod text;
+mod top;
 
 use histogram::Histogram;
 pub(crate) use meter::Meters;
 use meter::{Meter, OTHER};
+use rates::Rates;
 #[cfg(feature = "redis")]
 pub(crate) use shard_meter::{ErrorClass, ShardMeter};
+use top::Tops;
+pub use top::{Top, TopOfRule, TopSubject};
 
 /// What a limiter counts besides its rules' verdicts.
 #[derive(Debug)]
@@ -29,6 +37,8 @@ pub(crate) struct Metrics {
     decision: Histogram,
     /// Whether all decisions are timed, or one in [`TIMED_IN_MEMORY`].
     on_store: bool,
+    tops: Tops,
+    rates: Rates,
 }
 
 /// When a decision began, if it is one that is timed.
@@ -36,12 +46,14 @@ pub(crate) struct Metrics {
 pub(crate) struct Began(Option<u64>);
 
 impl Metrics {
-    pub(crate) fn new(on_store: bool) -> Metrics {
+    pub(crate) fn new(on_store: bool, top: bool) -> Metrics {
         Metrics {
             ad_hoc: Meter::new(OTHER, ""),
             unmatched: AtomicU64::new(0),
             decision: Histogram::default(),
             on_store,
+            tops: Tops::new(top),
+            rates: Rates::default(),
         }
     }
 
@@ -52,6 +64,29 @@ impl Metrics {
     pub(crate) fn end(&self, began: Began) {
         if let Began(Some(began_ns)) = began {
             self.decision.add_ns(counter_ns().saturating_sub(began_ns));
+        }
+    }
+
+    /// Has a look at whose decision this is, once in a while; `allowed` is the whole of it.
+    #[inline]
+    pub(crate) fn watch(
+        &self,
+        policy: &Policy,
+        request: &Request<'_>,
+        secret: &Secret,
+        tiers: &[Judged],
+        allowed: bool,
+    ) {
+        if let Some(weight) = self.tops.draw() {
+            self.tops.note(weight, policy, request, secret, tiers, allowed);
+        }
+    }
+
+    /// The same over a limit that came with its key.
+    #[inline]
+    pub(crate) fn watch_ad_hoc(&self, key: &str, subject: SubjectKey, cost: u64, tier: &Judged) {
+        if let Some(weight) = self.tops.draw() {
+            self.tops.note_ad_hoc(weight, key, subject.id, cost, tier);
         }
     }
 

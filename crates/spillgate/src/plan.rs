@@ -156,6 +156,11 @@ impl<'p> Plan<'p> {
         !self.ask.tiers.is_empty()
     }
 
+    /// For each tier asked, its place among all.
+    pub(crate) fn asked_places(&self) -> impl Iterator<Item = usize> {
+        self.asked.iter().map(|(place, _)| *place)
+    }
+
     /// The rules of the asked tiers, in the order of the ask; none for a limit that came with the
     /// request.
     #[cfg(feature = "redis")]

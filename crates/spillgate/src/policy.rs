@@ -24,6 +24,7 @@ mod problem;
 mod rule;
 mod runtime;
 mod share;
+mod unmet;
 
 use file::{Piece, Place, Table, pieces, text_in};
 use matching::Index;
@@ -35,6 +36,7 @@ pub use runtime::WhyNot;
 pub(crate) use runtime::{RuntimeEntry, Subject};
 #[cfg(feature = "redis")]
 pub(crate) use share::Share;
+pub use unmet::Unmet;
 
 #[doc = include_str!("policy.md")]
 #[derive(Clone, Default)]
@@ -166,6 +168,15 @@ impl Policy {
             Some(overrides.limits(found.limits))
         });
         rule.named_limits().iter().chain(overridden.flatten()).cloned().collect()
+    }
+
+    /// Whether the limits in force at a place were set while running.
+    pub(crate) fn is_set_while_running(&self, overridden: u32) -> bool {
+        overridden >= self.overrides.places()
+    }
+
+    pub(crate) fn rule_at(&self, place: u32) -> &Rule {
+        &self.rules[place as usize]
     }
 
     pub(crate) fn rule_name(&self, place: LimitPlace) -> &str {

@@ -111,6 +111,10 @@ pub struct ShardStatus {
     pub trouble: Option<String>,
     /// How often its clock stepped by more than half a second.
     pub clock_steps: u64,
+    /// Whether decisions are made without it at the moment, by each rule's `on_outage`.
+    pub degraded: bool,
+    /// How far its clock is ahead of this process's wall clock.
+    pub clock_ahead_us: i64,
 }
 
 impl StoreOptions {

@@ -104,8 +104,16 @@ impl Limiter {
         let plan = Plan::of_meetings(&meetings, &self.inner.secret);
         let judged = self.inner.decide_within(plan, within).await;
         let names = || Names::Policy(Arc::clone(&policy));
-        let each = (0..parts.len()).map(|part| Meeting::tiers_of(part, &meetings, &judged));
-        let parts = each.map(|tiers| Decision::new(tiers, names())).collect();
-        Combined { whole: self.inner.decision(judged, names()), parts }
+        let whole = self.inner.decision(judged.clone(), names());
+        let each = parts.iter().enumerate().map(|(number, part)| {
+            let tiers = Meeting::tiers_of(number, &meetings, &judged);
+            if !part.gives_back() {
+                let (metrics, secret) = (&self.inner.metrics, &self.inner.secret);
+                metrics.watch(&policy, part.request(), secret, &tiers, whole.allowed());
+            }
+            Decision::new(tiers, names())
+        });
+        let parts = each.collect();
+        Combined { whole, parts }
     }
 }

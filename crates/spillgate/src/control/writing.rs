@@ -118,11 +118,19 @@ impl Control {
         in_force: &ArcSwap<Policy>,
     ) {
         let mut table = self.table.lock();
-        let mut news = false;
+        let mut news = 0;
         for (id, entry) in entries {
-            news |= table.merge(id, entry);
+            let told = (news < TOLD_MAX).then(|| (table.entry(id).cloned(), entry.clone()));
+            if table.merge(id, entry) {
+                news += 1;
+                told.inspect(|(before, entry)| tell(before.as_ref(), entry));
+            }
         }
-        if news || table.is_outdated(self.now_us()) {
+        if news > TOLD_MAX {
+            let more = news - TOLD_MAX;
+            tracing::info!(target: "spillgate", more, "more was set or taken back by operators");
+        }
+        if news > 0 || table.is_outdated(self.now_us()) {
             self.publish(&mut table, &in_force.load(), in_force);
         }
     }
@@ -150,6 +158,36 @@ impl Control {
         in_force.store(Arc::new(policy));
     }
 }
+
+/// Tells of what was set or taken back, here or elsewhere; the attributes of a subject, and no value.
+fn tell(before: Option<&Entry>, entry: &Entry) {
+    let Some(what) = entry.what.as_ref().or_else(|| before?.what.as_ref()) else { return };
+    let (rule, taken_back) = (what.rule(), entry.what.is_none());
+    match what {
+        RuntimeEntry::Mode { .. } if taken_back => {
+            tracing::info!(target: "spillgate", rule, "the mode set while running was taken back");
+        }
+        RuntimeEntry::Mode { mode, .. } => {
+            tracing::warn!(target: "spillgate", rule, mode = mode.name(), "an operator set the rule's mode");
+        }
+        RuntimeEntry::Override { subject, .. } => {
+            let names: Vec<&str> = subject.iter().map(|(name, _)| &**name).collect();
+            let of = names.join(",");
+            match taken_back {
+                true => tracing::info!(target: "spillgate", rule, of, "an override was taken back"),
+                false => {
+                    tracing::info!(target: "spillgate", rule, of, "an operator set an override")
+                }
+            }
+        }
+        RuntimeEntry::Generation { .. } => {
+            tracing::warn!(target: "spillgate", rule, "an operator reset all that the rule holds");
+        }
+    }
+}
+
+/// A process that begins learns of all at once.
+const TOLD_MAX: usize = 16;
 
 fn us_since_epoch(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -47,6 +47,11 @@ impl NamedLimit {
         &self.limit
     }
 
+    /// Twice as much under the same name, so over the same state; nothing where there is no such limit.
+    pub(crate) fn raised(&self) -> Option<NamedLimit> {
+        Some(NamedLimit { limit: self.limit.raised()?, ..self.clone() })
+    }
+
     /// The limit, its name left behind.
     pub(crate) fn into_limit(self) -> Limit {
         self.limit

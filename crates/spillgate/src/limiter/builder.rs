@@ -48,6 +48,7 @@ pub struct LimiterBuilder {
     previous_secret: Option<[u8; 16]>,
     timeout: Option<Duration>,
     keys_max: Option<usize>,
+    not_watched: bool,
     clock: Clock,
 }
 
@@ -156,6 +157,12 @@ impl LimiterBuilder {
         LimiterBuilder { keys_max: Some(keys_max), ..self }
     }
 
+    /// Whether it is watched who uses most and who is refused most, for `Limiter::top`: names of subjects
+    /// are in this process's memory then. It is, unless this says otherwise; some megabytes at most.
+    pub fn top(self, watched: bool) -> LimiterBuilder {
+        LimiterBuilder { not_watched: !watched, ..self }
+    }
+
     /// The memory engine's clock.
     #[doc(hidden)]
     pub fn clock(self, clock: Clock) -> LimiterBuilder {
@@ -180,7 +187,7 @@ impl LimiterBuilder {
         let mut policy = self.policy.as_written();
         policy.meters = Meters::of(policy.rules(), &Meters::default());
         let inner = Inner {
-            metrics: Metrics::new(!matches!(engine, Engine::Memory(_))),
+            metrics: Metrics::new(!matches!(engine, Engine::Memory(_)), !self.not_watched),
             engine,
             policy: ArcSwap::from_pointee(policy),
             control: Control::new(self.clock.clone(), &secret),

@@ -8,6 +8,7 @@ use crate::denial_cache::Sent;
 use crate::engine::{self, Change, Heards, Redis};
 use crate::limit::{Limit, NamedLimit};
 use crate::plan::{Asking, Due, Plan};
+use crate::policy::Policy;
 use crate::request::{Cost, Request};
 
 impl Inner {
@@ -22,7 +23,7 @@ impl Inner {
         let plan = Plan::of_request(&policy, request, &self.secret, asking);
         let judged = self.in_store(redis, plan).await;
         self.metrics.end(began);
-        self.decision(judged, Names::Policy(policy))
+        self.decision_on(request, judged, policy, asking)
     }
 
     pub(super) async fn check_limit_in(
@@ -34,10 +35,12 @@ impl Inner {
     ) -> Decision {
         let began = self.metrics.begin();
         let named = NamedLimit::new(limit.clone(), 0);
+        let subject = self.secret.ad_hoc_key(key);
         let keys = self.secret.each().map(|secret| secret.ad_hoc_key(key));
         let plan = Plan::ad_hoc(keys, &named, &cost);
         let judged = self.in_store(redis, plan).await;
         self.metrics.end(began);
+        self.metrics.watch_ad_hoc(key, subject, cost.of_limit(limit), &judged[0]);
         self.decision(judged, Names::AdHoc(named.into_limit()))
     }
 
@@ -55,23 +58,22 @@ impl Inner {
             })
             .collect();
         let secret = &self.secret;
-        let (mut plans, names): (Vec<Plan<'_>>, Vec<Names>) = questions
+        let mut plans: Vec<Plan<'_>> = questions
             .iter()
             .zip(&named)
             .map(|(question, named)| match (question, named) {
-                (Question::AdHoc { domain, key, limit, cost }, Some(named)) => {
+                (Question::AdHoc { domain, key, cost, .. }, Some(named)) => {
                     let keys = secret.each().map(|secret| secret.ad_hoc_key_in(domain, key));
-                    (Plan::ad_hoc(keys, named, cost), Names::AdHoc(limit.clone()))
+                    Plan::ad_hoc(keys, named, cost)
                 }
                 (Question::Request(request), _) => {
-                    let plan = Plan::of_request(&policy, request, secret, Asking::ToCharge);
-                    (plan, Names::Policy(Arc::clone(&policy)))
+                    Plan::of_request(&policy, request, secret, Asking::ToCharge)
                 }
                 (Question::AdHoc { .. }, None) => {
                     unreachable!("every ad hoc limit was named above")
                 }
             })
-            .unzip();
+            .collect();
         let began = self.metrics.begin();
         let sent = self.denials.begin(redis);
         let mut refused: Vec<Option<Heards>> =
@@ -93,7 +95,7 @@ impl Inner {
         drop(asking);
         let mut heard = heard.into_iter();
         let mut decisions = Vec::with_capacity(plans.len());
-        for ((mut plan, names), refused) in plans.into_iter().zip(names).zip(&mut refused) {
+        for ((mut plan, question), refused) in plans.into_iter().zip(questions).zip(&mut refused) {
             let dues = std::mem::take(&mut plan.dues);
             let told = || heard.next().map(|Ok(heard)| heard);
             let heard = refused.take().or_else(|| plan.asks().then(told).flatten());
@@ -102,13 +104,31 @@ impl Inner {
                 None => plan.judged,
             };
             self.settle(redis, dues, &mut judged).await;
-            decisions.push(self.decision(judged, names));
+            decisions.push(self.decision_of(question, judged, &policy));
         }
         decisions
     }
 
+    fn decision_of(
+        &self,
+        question: &Question<'_>,
+        judged: Tiers,
+        policy: &Arc<Policy>,
+    ) -> Decision {
+        match question {
+            Question::Request(request) => {
+                self.decision_on(request, judged, Arc::clone(policy), Asking::ToCharge)
+            }
+            Question::AdHoc { domain, key, limit, cost } => {
+                let subject = self.secret.ad_hoc_key_in(domain, key);
+                self.metrics.watch_ad_hoc(key, subject, cost.of_limit(limit), &judged[0]);
+                self.decision(judged, Names::AdHoc(limit.clone()))
+            }
+        }
+    }
+
     /// The one place where an outage becomes a decision.
-    pub(super) async fn in_store(&self, redis: &Redis, mut plan: Plan<'_>) -> Tiers {
+    pub(crate) async fn in_store(&self, redis: &Redis, mut plan: Plan<'_>) -> Tiers {
         if !plan.asks() {
             return plan.judged;
         }

@@ -1,11 +1,14 @@
 //! What a limiter with a store does by itself, once a second: it says that it lives, and pays what
 //! it owes.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::Inner;
 use crate::engine::{Engine, jittered};
+use crate::store::ShardStatus;
+use crate::time::monotonic_us;
 
 /// Begins; ends with the last clone of the limiter.
 pub(super) fn begin(inner: &Arc<Inner>) {
@@ -15,17 +18,48 @@ pub(super) fn begin(inner: &Arc<Inner>) {
 }
 
 async fn keep_up(inner: Weak<Inner>) {
+    let mut degraded = BTreeMap::new();
     while let Some(inner) = inner.upgrade() {
         if let Engine::Redis(redis) = &inner.engine {
+            tell_degraded(&redis.shards(), &mut degraded);
             redis.sample_clocks().await;
             if let Some(live) = redis.heartbeat().await {
                 inner.fallback.note_live_nodes(live);
             }
             inner.fallback.repay(redis).await;
+            if degraded.is_empty() {
+                inner.fallback.note_recovery();
+            }
         }
         drop(inner);
         tokio::time::sleep(ROUND + jittered(JITTER)).await;
     }
+}
+
+/// Tells once when a shard is out of reach, and once when it is back; keeps since when each is.
+fn tell_degraded(shards: &[ShardStatus], since_us: &mut BTreeMap<String, u64>) {
+    for ShardStatus { name: shard, degraded, trouble, .. } in shards {
+        match (degraded, since_us.contains_key(shard)) {
+            (true, false) => {
+                since_us.insert(shard.clone(), monotonic_us());
+                let why = trouble.as_deref().unwrap_or("it does not answer");
+                tracing::warn!(
+                    target: "spillgate",
+                    shard,
+                    why,
+                    "degraded: each rule's on_outage decides for this shard's subjects"
+                );
+            }
+            (false, true) => {
+                let began_us = since_us.remove(shard).unwrap_or_default();
+                let seconds = monotonic_us().saturating_sub(began_us) / 1_000_000;
+                tracing::info!(target: "spillgate", shard, seconds, "no longer degraded: the store decides");
+            }
+            _ => {}
+        }
+    }
+    // Nodes come and go.
+    since_us.retain(|name, _| shards.iter().any(|shard| shard.name == *name));
 }
 
 /// With the jitter, a second at most between two heartbeats of a process.

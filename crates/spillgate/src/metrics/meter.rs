@@ -48,6 +48,14 @@ impl Meter {
         counted.filter(|(_, _, count)| *count > 0)
     }
 
+    /// How often each verdict came.
+    pub(super) fn by_verdict(&self) -> [u64; VERDICTS.len()] {
+        VERDICTS.map(|verdict| {
+            let sources = self.verdicts[verdict as usize].iter();
+            sources.map(|count| count.load(Ordering::Relaxed)).sum()
+        })
+    }
+
     /// Decisions that the store had no part in.
     pub(super) fn fallback(&self) -> u64 {
         let alone = self.verdicts().filter(|(_, source, _)| *source >= Source::Fallback);
@@ -91,7 +99,7 @@ impl Meters {
     }
 }
 
-const VERDICTS: [Verdict; 3] = [Verdict::Allowed, Verdict::Denied, Verdict::Never];
+pub(super) const VERDICTS: [Verdict; 3] = [Verdict::Allowed, Verdict::Denied, Verdict::Never];
 const SOURCES: [Source; 5] =
     [Source::Store, Source::Lease, Source::DenialCache, Source::Fallback, Source::OutagePolicy];
 
@@ -99,4 +107,4 @@ const SOURCES: [Source; 5] =
 pub(super) const OTHER: &str = "other";
 
 /// More series than this are a burden to whoever stores them: the rest share one meter.
-const RULES_MAX: usize = 1_000;
+pub(super) const RULES_MAX: usize = 1_000;

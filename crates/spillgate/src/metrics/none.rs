@@ -2,6 +2,8 @@
 
 use crate::decision::{Judged, Names};
 use crate::policy::{Policy, Rule};
+use crate::request::Request;
+use crate::subject::{Secret, SubjectKey};
 
 #[derive(Debug)]
 pub(crate) struct Metrics;
@@ -26,7 +28,7 @@ pub(crate) enum ErrorClass {
 pub(crate) struct Began;
 
 impl Metrics {
-    pub(crate) fn new(_on_store: bool) -> Metrics {
+    pub(crate) fn new(_on_store: bool, _top: bool) -> Metrics {
         Metrics
     }
 
@@ -35,6 +37,18 @@ impl Metrics {
     }
 
     pub(crate) fn end(&self, _began: Began) {}
+
+    pub(crate) fn watch(
+        &self,
+        _policy: &Policy,
+        _request: &Request<'_>,
+        _secret: &Secret,
+        _tiers: &[Judged],
+        _allowed: bool,
+    ) {
+    }
+
+    pub(crate) fn watch_ad_hoc(&self, _key: &str, _of: SubjectKey, _cost: u64, _tier: &Judged) {}
 
     pub(crate) fn count_alone(&self, _began: Began, _policy: Option<&Policy>, _judged: &Judged) {}
 

@@ -5,8 +5,15 @@ use std::sync::atomic::Ordering;
 
 use super::histogram::Histogram;
 use super::meter::Meter;
+#[cfg(feature = "redis")]
+use super::meter::RULES_MAX;
 use crate::engine::Engine;
 use crate::limiter::Limiter;
+#[cfg(feature = "redis")]
+use crate::policy::Policy;
+#[cfg(feature = "redis")]
+use crate::store::ShardStatus;
+use crate::time::counter_ns;
 
 impl Limiter {
     /// What this limiter has counted, for Prometheus: `text/plain; version=0.0.4`.
@@ -43,9 +50,18 @@ impl Limiter {
         text.sample("unmatched_total", &[], metrics.unmatched.load(Ordering::Relaxed));
         text.family(Kind::Histogram, "decision_seconds", DECISION_SECONDS);
         text.histogram("decision_seconds", &[], &metrics.decision);
+        let rates = metrics.rates.read(meters(), counter_ns());
+        text.family(Kind::Gauge, "decision_rate", DECISION_RATE);
+        for ([domain, rule], verdict, rate) in rates {
+            let labels = [("domain", &*domain), ("rule", &*rule), ("verdict", verdict)];
+            text.sample("decision_rate", &labels, rate);
+        }
         text.engine(&self.inner.engine);
         #[cfg(feature = "redis")]
-        text.lookups("denial", self.inner.denials.lookups());
+        if let Engine::Redis(_) = &self.inner.engine {
+            text.lookups("denial", self.inner.denials.lookups());
+            text.store(self, &policy);
+        }
         text.0
     }
 }
@@ -57,6 +73,7 @@ struct Text(String);
 #[derive(Clone, Copy)]
 enum Kind {
     Counter,
+    Gauge,
     Histogram,
 }
 
@@ -64,6 +81,7 @@ impl Text {
     fn family(&mut self, kind: Kind, name: &str, help: &str) {
         let kind = match kind {
             Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
             Kind::Histogram => "histogram",
         };
         self.line(format_args!("# HELP {PREFIX}{name} {help}"));
@@ -127,6 +145,45 @@ impl Text {
         }
     }
 
+    /// How the store stands, as this process sees it.
+    #[cfg(feature = "redis")]
+    fn store(&mut self, limiter: &Limiter, policy: &Policy) {
+        let (stats, shards) = (limiter.stats(), limiter.shards());
+        let mut by_shard = |kind, name, help, value: fn(&ShardStatus) -> String| {
+            self.family(kind, name, help);
+            for shard in &shards {
+                self.sample(name, &[("shard", &shard.name)], value(shard));
+            }
+        };
+        by_shard(Kind::Gauge, "breaker_open", BREAKER_OPEN, |shard| {
+            u8::from(!shard.asked).to_string()
+        });
+        by_shard(Kind::Gauge, "degraded", DEGRADED, |shard| u8::from(shard.degraded).to_string());
+        by_shard(Kind::Gauge, "clock_skew_seconds", CLOCK_SKEW, |shard| {
+            let sign = if shard.clock_ahead_us < 0 { "-" } else { "" };
+            let us = shard.clock_ahead_us.unsigned_abs();
+            format!("{sign}{}.{:06}", us / 1_000_000, us % 1_000_000)
+        });
+        by_shard(Kind::Counter, "clock_steps_total", CLOCK_STEPS, |shard| {
+            shard.clock_steps.to_string()
+        });
+        self.family(Kind::Counter, "epoch_changes_total", EPOCH_CHANGES);
+        self.sample("epoch_changes_total", &[], stats.epoch_changes);
+        self.family(Kind::Gauge, "live_nodes", LIVE_NODES);
+        self.sample("live_nodes", &[], stats.nodes);
+        let fallback = &limiter.inner.fallback;
+        self.family(Kind::Gauge, "excess_bound", EXCESS_BOUND);
+        for rule in policy.rules().take(RULES_MAX) {
+            let bound =
+                fallback.excess_bound(rule).map_or("+Inf".to_owned(), |bound| bound.to_string());
+            self.sample("excess_bound", &[("rule", rule.name())], bound);
+        }
+        self.family(Kind::Gauge, "excess_observed", EXCESS_OBSERVED);
+        for (rule, most) in fallback.observed_excess() {
+            self.sample("excess_observed", &[("rule", &rule)], most);
+        }
+    }
+
     #[cfg(feature = "redis")]
     fn lookups(&mut self, cache: &str, results: [(&str, u64); 2]) {
         self.family(Kind::Counter, "cache_lookups_total", CACHE_LOOKUPS);
@@ -168,6 +225,25 @@ const DECISION_SECONDS: &str = "Time to a decision, a batch counting once; with 
 #[cfg(feature = "redis")]
 const CACHE_LOOKUPS: &str = "Decisions that a cache was asked for before the store; a hit of the \
     denial cache is a refusal.";
+const DECISION_RATE: &str = "Verdicts of each rule in a second, over the last ten seconds or more.";
+#[cfg(feature = "redis")]
+const BREAKER_OPEN: &str = "Whether the shard fails too many calls, and is left alone.";
+#[cfg(feature = "redis")]
+const DEGRADED: &str = "Whether decisions on the shard's subjects are made without it.";
+#[cfg(feature = "redis")]
+const CLOCK_SKEW: &str = "How far the shard's clock is ahead of this process's.";
+#[cfg(feature = "redis")]
+const CLOCK_STEPS: &str = "How often the shard's clock was set by more than half a second.";
+#[cfg(feature = "redis")]
+const EPOCH_CHANGES: &str = "How often a shard was found to have lost what it held.";
+#[cfg(feature = "redis")]
+const LIVE_NODES: &str = "Processes that share each limit while the store is out of reach.";
+#[cfg(feature = "redis")]
+const EXCESS_BOUND: &str = "What all processes together may admit to one subject of the rule beyond its \
+    limits while the store is out of reach.";
+#[cfg(feature = "redis")]
+const EXCESS_OBSERVED: &str = "The most that one subject held of what this process admitted alone in \
+    the present outage; absent when there is none.";
 const STORE_SECONDS: &str = "Time of a call to the store.";
 const STORE_ERRORS: &str = "Calls that brought no answer; those that are unknown may have charged.";
 #[cfg(feature = "redis")]

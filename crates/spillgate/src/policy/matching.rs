@@ -35,6 +35,16 @@ impl Condition {
         })
     }
 
+    /// What it asks for, as people say it; a long list only in part.
+    pub(super) fn wants(&self) -> String {
+        let mut wants: Vec<String> = self.patterns().take(TOLD_MAX).map(Pattern::told).collect();
+        let untold = (self.exact.len() + self.prefixes.len()).saturating_sub(TOLD_MAX);
+        if untold > 0 {
+            wants.push(format!("{untold} more"));
+        }
+        wants.join(" or ")
+    }
+
     fn patterns(&self) -> impl Iterator<Item = Pattern<'_>> {
         let exact = self.exact.iter().map(|value| Pattern::Exact(value));
         exact.chain(self.prefixes.iter().map(|prefix| Pattern::Prefix(prefix)))
@@ -47,6 +57,21 @@ pub(super) enum Pattern<'t> {
     Exact(&'t [u8]),
     Prefix(&'t [u8]),
 }
+
+impl Pattern<'_> {
+    fn told(self) -> String {
+        match self {
+            Pattern::Exact(value) => format!("{:?}", String::from_utf8_lossy(value)),
+            Pattern::Prefix(b"") => "anything".to_owned(),
+            Pattern::Prefix(prefix) => {
+                format!("\"{}*\"", String::from_utf8_lossy(prefix).escape_debug())
+            }
+        }
+    }
+}
+
+/// Of a condition's patterns, so many are told to people.
+const TOLD_MAX: usize = 4;
 
 /// The conditions of a rule: its field `match`.
 pub(super) fn read_conditions(table: &Table<'_>, problems: &mut Problems<'_>) -> Vec<Condition> {

@@ -137,12 +137,14 @@ impl Expected {
 }
 
 impl KnownGuard {
-    /// Takes note. Another key is another tag, as when slots move, and says nothing.
-    pub(super) fn note(&self, mut guard: Guard, terms: Terms) {
+    /// Takes note. Another key is another tag, as when slots move, and says nothing. Answers whether all that it held before is lost.
+    pub(super) fn note(&self, mut guard: Guard, terms: Terms) -> bool {
         let before = self.now();
+        let mut lost = false;
         if let Some(known) = before.as_deref() {
             if known.key == guard.key && known.epoch() != guard.epoch() {
                 self.losses.fetch_add(1, Ordering::Relaxed);
+                lost = true;
             }
             // The first sight counts: the store's clock may step later.
             if known.oldest == guard.oldest {
@@ -152,6 +154,7 @@ impl KnownGuard {
         self.given_up.store(false, Ordering::Relaxed);
         self.refusal.store(terms.refusal(&guard).map(Arc::new));
         self.guard.store(Some(Arc::new(guard)));
+        lost
     }
 
     /// The epoch that was heard last under a key.

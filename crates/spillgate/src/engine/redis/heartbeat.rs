@@ -46,7 +46,13 @@ impl Redis {
         let answer = shard.command(&self.command(shard, tag, &key), deadline).await?;
         let (guard, live) = told(answer, key)
             .ok_or_else(|| Failure::Bug(format!("{} answered no guard", shard.name())))?;
-        shard.guard.note(guard, self.caller.terms);
+        if shard.guard.note(guard, self.caller.terms) {
+            tracing::warn!(
+                target: "spillgate",
+                shard = shard.name(),
+                "state lost: the server has not what it held; limits begin as on_state_loss says"
+            );
+        }
         Ok(live)
     }
 

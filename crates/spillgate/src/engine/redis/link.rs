@@ -134,6 +134,11 @@ impl Link {
         self.shared.tripped.load(Ordering::Relaxed)
     }
 
+    /// Whether any connection is open.
+    pub(super) fn is_connected(&self) -> bool {
+        self.shared.lines.iter().any(|line| line.load().is_some())
+    }
+
     /// The host and port, where that is what its server goes by.
     pub(super) fn host(&self) -> Option<&Host> {
         self.shared.server.host()
@@ -187,6 +192,11 @@ impl Link {
     fn note(&self, went_well: bool) {
         let shared = &self.shared;
         if shared.breaker.lock().note(went_well) && !shared.tripped.swap(true, Ordering::AcqRel) {
+            tracing::warn!(
+                target: "spillgate",
+                server = %shared.server,
+                "breaker opened: the server fails too many calls, and is left alone until it answers"
+            );
             self.renew();
         }
     }
@@ -309,6 +319,8 @@ impl Shared {
                 *self.trouble.lock() = None;
                 if self.tripped.swap(false, Ordering::AcqRel) {
                     self.breaker.lock().reset();
+                    let server = &self.server;
+                    tracing::info!(target: "spillgate", %server, "breaker closed: the server answers again");
                 }
                 self.changed.notify_waiters();
                 Ok(())

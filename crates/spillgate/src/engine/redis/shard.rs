@@ -133,12 +133,22 @@ impl Shard {
             asked: !self.link.is_tripped(),
             trouble: self.link.trouble().or_else(|| self.guard.refusal()),
             clock_steps: self.clock_steps(),
+            degraded: !self.link.is_connected()
+                || self.link.is_tripped()
+                || self.guard.refusal().is_some(),
+            clock_ahead_us: self.clock_ahead_us(),
         }
     }
 
     /// How often its clock stepped.
     pub(super) fn clock_steps(&self) -> u64 {
         self.clock_steps.load(Ordering::Relaxed)
+    }
+
+    /// How far its clock is ahead of our wall clock.
+    fn clock_ahead_us(&self) -> i64 {
+        let store_us = monotonic_us().saturating_add_signed(self.offset_us.load(Ordering::Relaxed));
+        store_us.wrapping_sub(Clock::System.now_us()).cast_signed()
     }
 
     /// Looks at the clock by a plain command, for scripts that may not.
@@ -188,6 +198,12 @@ impl Shard {
         let had_told = self.has_told_time.swap(true, Ordering::Relaxed);
         if had_told && offset_us.abs_diff(before_us) > STEP_US {
             self.clock_steps.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(
+                target: "spillgate",
+                shard = self.name,
+                forward_ms = offset_us.wrapping_sub(before_us) / 1_000,
+                "the store's clock was set: a step forward is one fresh allowance at most"
+            );
         }
     }
 }

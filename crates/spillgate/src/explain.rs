@@ -1,0 +1,306 @@
+//! Why a request would be decided as it would: which rules it meets and which not, how each tier stands,
+//! and what a raise would change. Nothing is charged and nothing is counted.
+
+use std::sync::Arc;
+
+use crate::algorithm::Intent;
+use crate::decision::{Decision, Names, TierDecision, Tiers};
+#[cfg(feature = "redis")]
+use crate::engine::Redis;
+use crate::engine::{Ask, AskTier, Engine};
+use crate::limit::NamedLimit;
+use crate::limiter::{Inner, Limiter, in_memory};
+use crate::plan::{Asking, Plan};
+use crate::policy::{Mode, Policy, Rule, Unmet};
+use crate::request::Request;
+
+mod sentence;
+
+/// What a request would be told, and why.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    decision: Decision,
+    remembered: Option<Decision>,
+    rules: Vec<ExplainedRule>,
+    left_out: usize,
+    domain: String,
+    tiers: Vec<Notes>,
+}
+
+/// One rule of the request's domain.
+#[derive(Clone, Debug)]
+pub struct ExplainedRule {
+    name: String,
+    mode: Mode,
+    unmet: Option<Unmet>,
+    overridden: Option<OverriddenBy>,
+}
+
+/// Who gave a subject other limits than the rule's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverriddenBy {
+    /// The policy file.
+    File,
+    /// An operator, while running.
+    Operator,
+}
+
+/// One tier of the decision, and what there is to say of it.
+#[derive(Clone, Copy, Debug)]
+pub struct ExplainedTier<'e> {
+    decision: TierDecision<'e>,
+    notes: &'e Notes,
+}
+
+/// What would be so under twice the limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Raise {
+    quota: String,
+    remaining: u64,
+    fits: bool,
+}
+
+/// What a tier's decision does not say.
+#[derive(Clone, Debug)]
+struct Notes {
+    cost: u64,
+    raise: Option<Raise>,
+}
+
+impl Limiter {
+    /// What this request would be told now, and why; nothing is charged, and nothing counted.
+    ///
+    /// With nobody asking in between, the next check has the verdict of [`Explanation::answer`]. What
+    /// this process still owes the store after an outage is not foreseen: it is charged with the next
+    /// call, or within a second.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limiter, Policy, Request};
+    /// let policy = "[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"5/minute\"]";
+    /// let limiter = Limiter::builder().policy(Policy::from_toml(policy)?).build().await?;
+    /// let request = Request::new().with("ip", "203.0.113.7");
+    /// let explained = limiter.explain(&request).await;
+    /// assert_eq!(
+    ///     explained.tiers().next().unwrap().sentence(),
+    ///     "login/0 (5/1m) has room: 5 of 5 requests are left, and this costs 1."
+    /// );
+    /// assert_eq!(limiter.check(&request).await.remaining(), Some(4), "nothing was charged before");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    pub async fn explain(&self, request: &Request<'_>) -> Explanation {
+        let inner = &self.inner;
+        let policy = self.policy();
+        let plan = || Plan::of_request(&policy, request, &inner.secret, Asking::ToCharge);
+        let decision = |judged| Decision::new(judged, Names::Policy(Arc::clone(&policy)));
+        let remembered = inner.remembered(plan()).map(decision);
+        let decided = decision(inner.looked_at(plan()).await);
+        let raises = inner.raises(&plan(), request).await;
+        let notes = decided
+            .tiers()
+            .zip(raises)
+            .map(|(tier, raise)| Notes { cost: request.cost().of_limit(tier.definition()), raise });
+        let tiers = notes.collect();
+        let (rules, left_out) = explained_rules(&policy, request);
+        let domain = request.domain().to_owned();
+        Explanation { decision: decided, remembered, rules, left_out, domain, tiers }
+    }
+}
+
+impl Explanation {
+    /// What the state says, wherever it lives.
+    pub fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// What a check through this process would be told: a remembered refusal where one holds still, else
+    /// what the state says. The numbers are those before a charge.
+    pub fn answer(&self) -> &Decision {
+        self.remembered.as_ref().unwrap_or(&self.decision)
+    }
+
+    /// The refusal that this process remembers, if one holds still.
+    pub fn remembered(&self) -> Option<&Decision> {
+        self.remembered.as_ref()
+    }
+
+    /// The rules of the request's domain, those that it meets first; some of the others where they are
+    /// many.
+    pub fn rules(&self) -> &[ExplainedRule] {
+        &self.rules
+    }
+
+    /// How many rules of the domain are not listed; the request meets none of them.
+    pub fn left_out(&self) -> usize {
+        self.left_out
+    }
+
+    /// Every tier that the request meets, in the order of the policy.
+    pub fn tiers(&self) -> impl ExactSizeIterator<Item = ExplainedTier<'_>> {
+        let tiers = self.decision.tiers().zip(&self.tiers);
+        tiers.map(|(decision, notes)| ExplainedTier { decision, notes })
+    }
+
+    /// The whole of it in one sentence.
+    pub fn sentence(&self) -> String {
+        sentence::of_all(self)
+    }
+}
+
+impl ExplainedRule {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its mode in force.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Why the request does not meet it; `None` if it does.
+    pub fn unmet(&self) -> Option<&Unmet> {
+        self.unmet.as_ref()
+    }
+
+    /// Whether other limits than the rule's are in force for this subject.
+    pub fn overridden(&self) -> Option<OverriddenBy> {
+        self.overridden
+    }
+}
+
+impl<'e> ExplainedTier<'e> {
+    /// What it would have said, and its numbers before any charge.
+    pub fn decision(&self) -> TierDecision<'e> {
+        self.decision
+    }
+
+    /// What the request would cost it.
+    pub fn cost(&self) -> u64 {
+        self.notes.cost
+    }
+
+    /// How much of it is used.
+    pub fn used(&self) -> Option<u64> {
+        Some(self.decision.capacity()?.saturating_sub(self.decision.remaining()?))
+    }
+
+    /// What would be so under twice the limit; `None` where nobody could say.
+    pub fn raise(&self) -> Option<&'e Raise> {
+        self.notes.raise.as_ref()
+    }
+
+    /// All of that for people.
+    pub fn sentence(&self) -> String {
+        sentence::of_tier(self)
+    }
+}
+
+impl Raise {
+    /// The larger limit.
+    pub fn quota(&self) -> &str {
+        &self.quota
+    }
+
+    /// What would be left of it now.
+    pub fn remaining(&self) -> u64 {
+        self.remaining
+    }
+
+    /// Whether this request would have room.
+    pub fn fits(&self) -> bool {
+        self.fits
+    }
+}
+
+impl Inner {
+    /// What a plan would be told, without charging it.
+    async fn looked_at(&self, mut plan: Plan<'_>) -> Tiers {
+        plan.ask.intent = Intent::Peek;
+        plan.dues.clear();
+        match &self.engine {
+            Engine::Memory(memory) => in_memory(memory, plan),
+            #[cfg(feature = "redis")]
+            Engine::Redis(redis) => Box::pin(self.in_store(redis, plan)).await,
+        }
+    }
+
+    /// What this process would refuse by itself, because the store has.
+    fn remembered(&self, plan: Plan<'_>) -> Option<Tiers> {
+        match &self.engine {
+            Engine::Memory(_) => None,
+            #[cfg(feature = "redis")]
+            Engine::Redis(redis) => self.remembered_of(redis, plan),
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    fn remembered_of(&self, redis: &Redis, plan: Plan<'_>) -> Option<Tiers> {
+        if !plan.asks() || !plan.dues.is_empty() {
+            return None;
+        }
+        let heard = self.denials.would_refuse(redis, &plan.ask, self.denials.begin(redis))?;
+        Some(plan.judged_from(&heard))
+    }
+
+    /// For each tier of a plan, how it would stand under twice its limit: a limit's numbers may change
+    /// over live state, so the state is looked at under others.
+    async fn raises(&self, plan: &Plan<'_>, request: &Request<'_>) -> Vec<Option<Raise>> {
+        let mut raises: Vec<Option<Raise>> = plan.judged.iter().map(|_| None).collect();
+        let asked = plan.ask.tiers.iter().zip(plan.asked_places());
+        let raised: Vec<(usize, &AskTier<'_>, NamedLimit)> =
+            asked.filter_map(|(tier, place)| Some((place, tier, tier.limit.raised()?))).collect();
+        let cost = |limit: &NamedLimit| request.cost().of_limit(limit.limit());
+        let tiers = raised.iter().filter_map(|(_, tier, limit)| {
+            let numbers = limit.numbers()?;
+            let cost = Some(cost(limit)).filter(|cost| *cost <= numbers.capacity());
+            let cost = cost.unwrap_or_default();
+            Some(AskTier { limit, numbers, cost, group: 0, ..**tier })
+        });
+        let ask = Ask { intent: Intent::Peek, tiers: tiers.collect() };
+        if ask.tiers.is_empty() {
+            return raises;
+        }
+        let Ok(told) = self.engine.decide_one(&ask).await else { return raises };
+        for ((place, _, limit), told) in raised.iter().zip(told.tiers) {
+            let fits = told.fits && limit.limit().capacity() >= Some(cost(limit));
+            let (quota, remaining) = (limit.limit().to_string(), told.reading.remaining);
+            // A subject that goes by two secrets is judged by both.
+            let (remaining, fits) = raises[*place].take().map_or((remaining, fits), |other| {
+                (remaining.min(other.remaining), fits && other.fits)
+            });
+            raises[*place] = Some(Raise { quota, remaining, fits });
+        }
+        raises
+    }
+}
+
+/// The rules of the domain, as far as they are told.
+fn explained_rules(policy: &Policy, request: &Request<'_>) -> (Vec<ExplainedRule>, usize) {
+    let met = policy.met(request).into_iter().map(|met| {
+        let overridden = met.overridden.map(|place| match policy.is_set_while_running(place) {
+            true => OverriddenBy::Operator,
+            false => OverriddenBy::File,
+        });
+        ExplainedRule { overridden, ..ExplainedRule::of(met.rule, None) }
+    });
+    let mut rules: Vec<ExplainedRule> = met.collect();
+    let mut left_out = 0;
+    for rule in policy.rules().filter(|rule| rule.domain() == request.domain()) {
+        match rule.unmet_by(request) {
+            None => {}
+            Some(_) if rules.len() >= RULES_MAX => left_out += 1,
+            unmet => rules.push(ExplainedRule::of(rule, unmet)),
+        }
+    }
+    (rules, left_out)
+}
+
+impl ExplainedRule {
+    fn of(rule: &Rule, unmet: Option<Unmet>) -> ExplainedRule {
+        ExplainedRule { name: rule.name().to_owned(), mode: rule.mode(), unmet, overridden: None }
+    }
+}
+
+/// More than anybody reads.
+const RULES_MAX: usize = 64;

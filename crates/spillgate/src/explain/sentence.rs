@@ -1,0 +1,153 @@
+//! An explanation in words: what is so, since when it matters, until when, and what would change it.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{ExplainedTier, Explanation, Raise};
+use crate::decision::{Source, Verdict};
+use crate::limit::Algorithm;
+
+/// What the request would be told.
+pub(super) fn of_all(explained: &Explanation) -> String {
+    let answer = explained.answer();
+    let by = answer.rule().zip(answer.limit()).map(|(rule, limit)| format!("{rule}/{limit}"));
+    let by = by.unwrap_or_default();
+    let mut told = match answer.verdict() {
+        _ if answer.tiers().len() == 0 => {
+            format!("Allowed: no rule of the domain {:?} is met.", explained.domain)
+        }
+        Verdict::Allowed => format!("Allowed: every limit has room; {by} is nearest to its end."),
+        Verdict::Never => format!("Never: it costs more than {by} ever holds."),
+        Verdict::Denied => match answer.retry_after() {
+            Some(wait) => format!("Denied by {by}, for {}.", Wait(wait)),
+            None => format!("Denied by {by}; nobody can say for how long."),
+        },
+    };
+    if explained.remembered().is_some() {
+        told.push_str(
+            " This process remembers the refusal, and answers without the store for a second at most.",
+        );
+    }
+    if answer.degraded() {
+        told.push_str(" The store is out of reach.");
+    }
+    told
+}
+
+/// How one tier stands.
+pub(super) fn of_tier(tier: &ExplainedTier<'_>) -> String {
+    let decision = tier.decision();
+    let (limit, unit) = (decision.definition(), decision.unit());
+    let name = match decision.rule() {
+        Some(rule) => format!("{rule}/{} ({limit})", decision.limit()),
+        None => format!("the limit given ({limit})"),
+    };
+    let cost = match tier.cost() {
+        0 => "and this only looks".to_owned(),
+        cost => format!("and this costs {cost}"),
+    };
+    let left = match (decision.remaining(), decision.capacity()) {
+        (Some(left), Some(capacity)) => format!("{left} of {capacity} {unit} are left, {cost}"),
+        (None, Some(capacity)) => {
+            format!("it holds {capacity} {unit}, {cost}; how much is left is not known")
+        }
+        (_, None) => cost,
+    };
+    let mut told = match (decision.verdict(), decision.capacity()) {
+        (_, None) => format!("{name} has room for everything."),
+        (_, Some(0)) => format!("{name} is a block: nothing passes, and no wait helps."),
+        (Verdict::Allowed, _) => format!("{name} has room: {left}."),
+        (Verdict::Denied, _) => format!("{name} refuses: {left}.{}", until(tier)),
+        (Verdict::Never, Some(capacity)) => format!(
+            "{name} can never admit this: it costs {}, and the limit holds {capacity} {unit} at most.",
+            tier.cost()
+        ),
+    };
+    if let Some(reset) = decision.reset_after().filter(|reset| !reset.is_zero()) {
+        told.push_str(&format!(" Untouched again in {}, if nobody asks.", Wait(reset)));
+    }
+    told.push_str(&of_source(decision.source()));
+    if decision.shadow() {
+        told.push_str(" Its rule is only watched, and refuses nobody.");
+    }
+    if decision.advisory() {
+        told.push_str(
+            " It is charged afterwards, room or not, and refuses nobody who asks for room.",
+        );
+    }
+    told
+}
+
+impl Raise {
+    /// For people.
+    pub fn sentence(&self) -> String {
+        let Raise { quota, remaining, fits } = self;
+        let verdict = if *fits { "this would have room" } else { "this would still be refused" };
+        format!("At {quota}, {remaining} would be left now, and {verdict}.")
+    }
+}
+
+fn until(tier: &ExplainedTier<'_>) -> String {
+    let decision = tier.decision();
+    match decision.retry_after() {
+        Some(wait) if decision.algorithm() == Algorithm::Concurrency => {
+            format!(
+                " There is room in {} at the latest, and as soon as a slot is released.",
+                Wait(wait)
+            )
+        }
+        Some(wait) => format!(" There is room again in {}.", Wait(wait)),
+        None => " Nobody can say when there is room again.".to_owned(),
+    }
+}
+
+fn of_source(source: Source) -> &'static str {
+    match source {
+        Source::Store | Source::Lease => "",
+        Source::DenialCache => " This process remembers it from a moment ago.",
+        Source::Fallback => {
+            " The store is out of reach: this process enforces its share of the limit alone."
+        }
+        Source::OutagePolicy => " The store is out of reach, and the rule's on_outage decides.",
+    }
+}
+
+/// A wait as people tell it, rounded up.
+struct Wait(Duration);
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = self.0.as_micros().div_ceil(1_000);
+        let seconds = ms.div_ceil(1_000);
+        match ms {
+            0..1_000 => write!(f, "{ms} ms"),
+            1_000..120_000 => {
+                let tenths = ms.div_ceil(100);
+                write!(f, "{}.{} s", tenths / 10, tenths % 10)
+            }
+            120_000..7_200_000 => write!(f, "{} min {} s", seconds / 60, seconds % 60),
+            7_200_000..172_800_000 => {
+                let minutes = seconds.div_ceil(60);
+                write!(f, "{} h {} min", minutes / 60, minutes % 60)
+            }
+            _ => {
+                let hours = seconds.div_ceil(3_600);
+                write!(f, "{} d {} h", hours / 24, hours % 24)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_never_told_too_short() {
+        let told = |us| Wait(Duration::from_micros(us)).to_string();
+        assert_eq!(
+            [1, 999_001, 11_000_001, 150_000_000, 7_200_000_000, 176_400_000_000].map(told),
+            ["1 ms", "1.0 s", "11.1 s", "2 min 30 s", "2 h 0 min", "2 d 1 h"]
+        );
+    }
+}

@@ -1,0 +1,70 @@
+//! The same limit with twice as much: what a raise would change is read off the state as it stands.
+
+use super::{COUNT_MAX, Kind, Limit};
+use crate::algorithm::{
+    Numbers, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
+};
+
+impl Limit {
+    /// Twice as much; nothing where that is no limit that fits, or where nothing is counted.
+    pub(super) fn raised(&self) -> Option<Limit> {
+        let Kind::Counted(numbers) = &self.kind else { return None };
+        Some(Limit { kind: Kind::Counted(twice(numbers)?), ..self.clone() })
+    }
+}
+
+fn twice(numbers: &Numbers) -> Option<Numbers> {
+    let twice = |count: u32| count.checked_mul(2).filter(|count| *count <= COUNT_MAX);
+    Some(match numbers {
+        Numbers::TokenBucket(bucket) => {
+            let (count, burst) = (twice(bucket.count)?, twice(bucket.burst)?);
+            let raised = token_bucket::Numbers::new(count, bucket.period_us, burst.into());
+            Numbers::TokenBucket(raised.ok()?)
+        }
+        Numbers::FixedWindow(fixed_window::Numbers { count, window }) => {
+            let (count, window) = (twice(*count)?, window.clone());
+            Numbers::FixedWindow(fixed_window::Numbers { count, window })
+        }
+        Numbers::SlidingLog(sliding_log::Numbers { count, period_us }) => {
+            let count = twice(*count).filter(|count| *count <= sliding_log::COUNT_MAX)?;
+            Numbers::SlidingLog(sliding_log::Numbers { count, period_us: *period_us })
+        }
+        Numbers::SlidingWindow(sliding_window::Numbers { count, period_us }) => {
+            let count = twice(*count)?;
+            Numbers::SlidingWindow(sliding_window::Numbers { count, period_us: *period_us })
+        }
+        Numbers::Concurrency(concurrency::Numbers { count, hold_us }) => {
+            Numbers::Concurrency(concurrency::Numbers { count: twice(*count)?, hold_us: *hold_us })
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::limit::{LimitSpec, NamedLimit};
+
+    #[track_caller]
+    fn check(spec: &LimitSpec, raised: Option<&str>) {
+        let named = NamedLimit::new(spec.build().unwrap(), 0);
+        let twice = named.raised();
+        assert_eq!(twice.as_ref().map(|limit| limit.limit().to_string()).as_deref(), raised);
+        assert!(twice.is_none_or(|limit| limit.mix() == named.mix()), "its state is another's");
+    }
+
+    #[test]
+    fn every_algorithm_doubles_and_keeps_its_state() {
+        check(&LimitSpec::new("100/minute"), Some("200/1m"));
+        check(&LimitSpec::new("5/90s").algorithm("fixed-window"), Some("10/90s"));
+        check(&LimitSpec::new("5/minute").algorithm("sliding-log"), Some("10/1m"));
+        check(&LimitSpec::new("5/minute").algorithm("sliding-window"), Some("10/1m"));
+        check(&LimitSpec::new("5").algorithm("concurrency").hold("30s"), Some("10 hold 30s"));
+    }
+
+    #[test]
+    fn what_cannot_be_doubled_is_not() {
+        check(&LimitSpec::new("600_000_000/minute"), None);
+        check(&LimitSpec::new("600_000/minute").algorithm("sliding-log"), None);
+        check(&LimitSpec::new("none"), None);
+        check(&LimitSpec::new("unlimited"), None);
+    }
+}

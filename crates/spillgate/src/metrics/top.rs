@@ -1,0 +1,509 @@
+//! Who uses most, and who is refused most: by rule, over the last minute or two, in memory of a fixed
+//! size. Names live here, in the process, and go nowhere by themselves.
+//!
+//! Not every decision is looked at: the first some thousand of a minute are, then one in ever more, each
+//! counting for those that were passed over.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::sketch::{Name, Sketch};
+use crate::decision::{Judged, Verdict};
+use crate::limiter::Limiter;
+use crate::policy::{LimitPlace, Policy};
+use crate::request::Request;
+use crate::subject::Secret;
+use crate::time::counter_ns;
+
+/// Who uses most and who is refused most, as one process has seen it of late.
+#[derive(Clone, Debug)]
+pub struct Top {
+    window: Duration,
+    rules: Vec<TopOfRule>,
+    left_out: u64,
+}
+
+/// The same under one rule.
+#[derive(Clone, Debug)]
+pub struct TopOfRule {
+    rule: Option<String>,
+    unit: String,
+    consumed: u64,
+    denied: u64,
+    consumers: Vec<TopSubject>,
+    refused: Vec<TopSubject>,
+}
+
+/// One subject of them.
+#[derive(Clone, Debug)]
+pub struct TopSubject {
+    attributes: Vec<(String, Vec<u8>)>,
+    whole: bool,
+    count: u64,
+}
+
+/// What is counted, or that nothing is.
+#[derive(Debug)]
+pub(crate) struct Tops {
+    on: bool,
+    /// One decision in so many is looked at.
+    period: AtomicU32,
+    windows: Mutex<Windows>,
+}
+
+/// This minute and the one before.
+#[derive(Debug)]
+struct Windows {
+    began_ns: u64,
+    /// How long the one before took; 0 if there was none.
+    before_ns: u64,
+    drawn: u32,
+    rules: Vec<Watched>,
+    left_out: u64,
+}
+
+#[derive(Debug)]
+struct Watched {
+    /// None for limits that come with the question.
+    rule: Option<Arc<str>>,
+    /// The attributes that say who is limited.
+    key: Box<[Box<str>]>,
+    unit: Box<str>,
+    now: Tally,
+    before: Tally,
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    consumed: Option<Box<Sketch>>,
+    denied: Option<Box<Sketch>>,
+}
+
+/// What one decision means to one rule.
+struct Seen<'s> {
+    hash: u128,
+    consumed: u64,
+    denied: u64,
+    unit: &'s str,
+}
+
+impl Limiter {
+    /// The subjects that used most and those that were refused most, `n` of each for each rule, or for
+    /// one rule; as this process has seen it within the last minute or two. Counts are estimates, and
+    /// nobody with more than a thousandth of a rule's is missed.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limiter, Policy, Request};
+    /// let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"100/minute\"]";
+    /// let limiter = Limiter::builder().policy(Policy::from_toml(policy)?).build().await?;
+    /// for user in ["ann", "bob", "ann"] {
+    ///     limiter.check(&Request::new().with("user", user)).await;
+    /// }
+    /// let top = limiter.top(Some("api"), 10);
+    /// let first = &top.rules()[0].consumers()[0];
+    /// assert_eq!(first.attributes().collect::<Vec<_>>(), [("user", b"ann".as_slice())]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    pub fn top(&self, rule: Option<&str>, n: usize) -> Top {
+        self.inner.metrics.tops.read(rule, n, counter_ns())
+    }
+}
+
+impl Top {
+    /// Over how long a time: up to now.
+    pub fn window(&self) -> Duration {
+        self.window
+    }
+
+    /// The rules that were asked by within it.
+    pub fn rules(&self) -> &[TopOfRule] {
+        &self.rules
+    }
+
+    /// About how many decisions were by rules that found no room here.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+}
+
+impl TopOfRule {
+    /// The rule; `None` for limits that come with the question.
+    pub fn rule(&self) -> Option<&str> {
+        self.rule.as_deref()
+    }
+
+    /// What its first limit counts.
+    pub fn unit(&self) -> &str {
+        &self.unit
+    }
+
+    /// How much all of its subjects used, of that unit.
+    pub fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
+    /// How many refusals there were.
+    pub fn denied(&self) -> u64 {
+        self.denied
+    }
+
+    /// Those that used most, the first most of all.
+    pub fn consumers(&self) -> &[TopSubject] {
+        &self.consumers
+    }
+
+    /// Those that were refused most often.
+    pub fn refused(&self) -> &[TopSubject] {
+        &self.refused
+    }
+}
+
+impl TopSubject {
+    /// Who it is, by the attributes of the rule's key.
+    pub fn attributes(&self) -> impl ExactSizeIterator<Item = (&str, &[u8])> {
+        self.attributes.iter().map(|(name, value)| (name.as_str(), value.as_slice()))
+    }
+
+    /// Whether the values are all there: long ones are cut.
+    pub fn whole(&self) -> bool {
+        self.whole
+    }
+
+    /// How much it used, or how often it was refused.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+}
+
+impl Tops {
+    pub(super) fn new(on: bool) -> Tops {
+        let windows = Windows {
+            began_ns: counter_ns(),
+            before_ns: 0,
+            drawn: 0,
+            rules: Vec::new(),
+            left_out: 0,
+        };
+        Tops { on, period: AtomicU32::new(1), windows: Mutex::new(windows) }
+    }
+
+    /// Whether this decision is looked at, and for how many it counts.
+    #[inline]
+    pub(super) fn draw(&self) -> Option<u64> {
+        thread_local!(static DRAWS: Cell<Draws> = const { Cell::new(Draws::FIRST) });
+        if !self.on {
+            return None;
+        }
+        let mut draws = DRAWS.get();
+        let drawn = draws.draw(|| self.period.load(Ordering::Relaxed));
+        DRAWS.set(draws);
+        drawn
+    }
+
+    /// Counts a decision over the rules of a policy; `allowed` is the whole of it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn note(
+        &self,
+        weight: u64,
+        policy: &Policy,
+        request: &Request<'_>,
+        secret: &Secret,
+        tiers: &[Judged],
+        allowed: bool,
+    ) {
+        let mut windows = self.windows.lock();
+        windows.turn(counter_ns());
+        for of_rule in tiers.chunk_by(|one, next| one.rule == next.rule) {
+            let Judged { rule, overridden, limit, shadow, advisory, .. } = of_rule[0];
+            let limit = policy.limit(LimitPlace { rule, overridden, limit });
+            let rule = policy.rule_at(rule);
+            let refused = of_rule.iter().any(|tier| tier.verdict != Verdict::Allowed);
+            let charged = advisory || allowed && !(shadow && refused);
+            let seen = Seen {
+                hash: rule.subject_key(request, secret).id,
+                consumed: if charged { request.cost().of_limit(limit) * weight } else { 0 },
+                denied: u64::from(refused && !advisory && (!shadow || allowed)) * weight,
+                unit: limit.unit(),
+            };
+            let values = || rule.key().map(|name| request.attribute(name).unwrap_or_default());
+            let key = || rule.key().map(Box::from).collect();
+            windows.count(weight, Some(&rule.shared_name()), &seen, key, || Name::of(values()));
+        }
+        self.period.store(windows.next_period(), Ordering::Relaxed);
+    }
+
+    /// Counts a decision over a limit that came with its key.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn note_ad_hoc(&self, weight: u64, key: &str, id: u128, cost: u64, tier: &Judged) {
+        let allowed = tier.verdict == Verdict::Allowed;
+        let mut windows = self.windows.lock();
+        windows.turn(counter_ns());
+        let seen = Seen {
+            hash: id,
+            consumed: if allowed { cost.saturating_mul(weight) } else { 0 },
+            denied: u64::from(!allowed) * weight,
+            unit: crate::limit::REQUESTS,
+        };
+        let name = || Name::of([key.as_bytes()].into_iter());
+        windows.count(weight, None, &seen, || [Box::from("key")].into(), name);
+        self.period.store(windows.next_period(), Ordering::Relaxed);
+    }
+
+    /// Rule by rule, so that no decision waits for longer than one takes.
+    fn read(&self, rule: Option<&str>, n: usize, now_ns: u64) -> Top {
+        let (window_ns, left_out, count) = {
+            let mut windows = self.windows.lock();
+            windows.turn(now_ns);
+            let window_ns = now_ns.saturating_sub(windows.began_ns) + windows.before_ns;
+            (window_ns, windows.left_out, windows.rules.len())
+        };
+        let rules = (0..count).filter_map(|place| {
+            let windows = self.windows.lock();
+            let watched = windows.rules.get(place)?;
+            let asked = rule.is_none() || watched.rule.as_deref() == rule;
+            asked.then(|| watched.top(n))
+        });
+        Top { window: Duration::from_nanos(window_ns), rules: rules.collect(), left_out }
+    }
+}
+
+impl Windows {
+    /// Begins a new minute when this one is over.
+    fn turn(&mut self, now_ns: u64) {
+        let age_ns = now_ns.saturating_sub(self.began_ns);
+        if age_ns < WINDOW_NS {
+            return;
+        }
+        let is_stale = age_ns >= 2 * WINDOW_NS;
+        for watched in &mut self.rules {
+            watched.before =
+                if is_stale { Tally::default() } else { std::mem::take(&mut watched.now) };
+            watched.now = Tally::default();
+        }
+        self.rules.retain(|watched| !watched.before.is_empty());
+        self.before_ns = if is_stale { 0 } else { age_ns };
+        (self.began_ns, self.drawn, self.left_out) = (now_ns, 0, 0);
+    }
+
+    fn count(
+        &mut self,
+        weight: u64,
+        rule: Option<&Arc<str>>,
+        seen: &Seen<'_>,
+        key: impl FnOnce() -> Box<[Box<str>]>,
+        name: impl Fn() -> Name,
+    ) {
+        self.drawn = self.drawn.saturating_add(1);
+        let known = self.rules.iter().position(|watched| watched.rule.as_ref() == rule);
+        let place = match known {
+            Some(place) => place,
+            None if self.rules.len() >= RULES_MAX => {
+                self.left_out += weight;
+                return;
+            }
+            None => {
+                self.rules.push(Watched::new(rule.cloned(), key(), seen.unit));
+                self.rules.len() - 1
+            }
+        };
+        let tally = &mut self.rules[place].now;
+        if seen.consumed > 0 {
+            tally.consumed.get_or_insert_default().add(seen.hash, seen.consumed, &name);
+        }
+        if seen.denied > 0 {
+            tally.denied.get_or_insert_default().add(seen.hash, seen.denied, &name);
+        }
+    }
+
+    /// The more there are, the fewer of them tell who is heavy.
+    fn next_period(&self) -> u32 {
+        match self.drawn {
+            0..4_096 => 1,
+            4_096..8_192 => 8,
+            8_192..32_768 => 32,
+            _ => 64,
+        }
+    }
+}
+
+impl Watched {
+    fn new(rule: Option<Arc<str>>, key: Box<[Box<str>]>, unit: &str) -> Watched {
+        Watched { rule, key, unit: unit.into(), now: Tally::default(), before: Tally::default() }
+    }
+
+    fn top(&self, n: usize) -> TopOfRule {
+        let consumed = [&self.now.consumed, &self.before.consumed];
+        let denied = [&self.now.denied, &self.before.denied];
+        let total = |sketches: [&Option<Box<Sketch>>; 2]| {
+            sketches.into_iter().flatten().map(|sketch| sketch.total()).sum()
+        };
+        TopOfRule {
+            rule: self.rule.as_deref().map(str::to_owned),
+            unit: self.unit.to_string(),
+            consumed: total(consumed),
+            denied: total(denied),
+            consumers: self.heaviest(consumed, n),
+            refused: self.heaviest(denied, n),
+        }
+    }
+
+    fn heaviest(&self, sketches: [&Option<Box<Sketch>>; 2], n: usize) -> Vec<TopSubject> {
+        let mut counts: HashMap<u128, (u64, &Name)> = HashMap::new();
+        for (hash, count, name) in sketches.into_iter().flatten().flat_map(|sketch| sketch.counts())
+        {
+            counts.entry(hash).or_insert((0, name)).0 += count;
+        }
+        let mut counts: Vec<(u64, &Name)> = counts.into_values().collect();
+        counts.sort_unstable_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.values().cmp(b.1.values())));
+        counts.truncate(n);
+        counts.into_iter().map(|(count, name)| self.subject(count, name)).collect()
+    }
+
+    fn subject(&self, count: u64, name: &Name) -> TopSubject {
+        let attributes = self.key.iter().zip(name.values());
+        let attributes =
+            attributes.map(|(name, value)| (name.to_string(), value.to_vec())).collect();
+        TopSubject { attributes, whole: name.whole, count }
+    }
+}
+
+impl Tally {
+    fn is_empty(&self) -> bool {
+        self.consumed.is_none() && self.denied.is_none()
+    }
+}
+
+/// Which decisions of a thread are looked at: by chance, so that no pattern of callers hides from it.
+#[derive(Clone, Copy)]
+struct Draws {
+    /// So many are passed over before the next.
+    left: u32,
+    /// For how many the next counts.
+    weight: u32,
+    random: u64,
+}
+
+impl Draws {
+    const FIRST: Draws = Draws { left: 0, weight: 1, random: 0 };
+
+    #[inline]
+    fn draw(&mut self, period: impl FnOnce() -> u32) -> Option<u64> {
+        if self.left > 0 {
+            self.left -= 1;
+            return None;
+        }
+        Some(self.next(period()))
+    }
+
+    /// Between none and twice the period are passed over, the period on average.
+    #[cold]
+    fn next(&mut self, period: u32) -> u64 {
+        let weight = u64::from(self.weight);
+        if self.random == 0 {
+            self.random = RandomState::new().hash_one(0) | 1;
+        }
+        // Xorshift: good enough to choose by, and a nanosecond.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.left = (self.random % u64::from(2 * period - 1)) as u32;
+        self.weight = period;
+        weight
+    }
+}
+
+const WINDOW_NS: u64 = 60_000_000_000;
+/// Each takes some 860 KB at most.
+const RULES_MAX: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::subject::SHARED_SECRET;
+
+    fn windows() -> Windows {
+        Windows { began_ns: 0, before_ns: 0, drawn: 0, rules: Vec::new(), left_out: 0 }
+    }
+
+    fn note(windows: &mut Windows, secret: &Secret, subject: &str, weight: u64) {
+        let hash = secret.hash_bytes(subject.as_bytes());
+        let seen = Seen { hash, consumed: weight, denied: 0, unit: "requests" };
+        let name = || Name::of([subject.as_bytes()].into_iter());
+        windows.count(weight, None, &seen, || [Box::from("key")].into(), name);
+    }
+
+    fn read(windows: &Windows, n: usize) -> Vec<(String, u64)> {
+        let top = windows.rules[0].top(n);
+        let text = |subject: &TopSubject| {
+            let value = subject.attributes().next().unwrap().1.to_vec();
+            (String::from_utf8(value).unwrap(), subject.count())
+        };
+        top.consumers().iter().map(text).collect()
+    }
+
+    #[test]
+    fn two_minutes_are_told_and_no_more() {
+        let (mut windows, secret) = (windows(), Secret::new(&SHARED_SECRET));
+        note(&mut windows, &secret, "ann", 1);
+        windows.turn(WINDOW_NS);
+        note(&mut windows, &secret, "ann", 1);
+        note(&mut windows, &secret, "bob", 1);
+        assert_eq!(read(&windows, 9), [("ann".to_owned(), 2), ("bob".to_owned(), 1)]);
+        windows.turn(2 * WINDOW_NS);
+        assert_eq!(read(&windows, 1), [("ann".to_owned(), 1)]);
+        windows.turn(4 * WINDOW_NS);
+        assert!(windows.rules.is_empty());
+    }
+
+    // Sampled as decisions are: a hundred with a thousandth of all and more, among a million others.
+    #[test]
+    fn drawing_some_decisions_finds_the_heavy_all_the_same() {
+        let secret = Secret::new(&SHARED_SECRET);
+        let (mut windows, mut period) = (windows(), 1);
+        let mut draws = Draws { random: 0x5DEE_CE66, ..Draws::FIRST };
+        let (heavy, rounds, others) = (100, 2_600, 385);
+        let mut looked_at = 0;
+        for round in 0..rounds {
+            for subject in 0..heavy + others {
+                let Some(weight) = draws.draw(|| period) else { continue };
+                let text = match subject {
+                    0..100 => format!("heavy-{subject}"),
+                    _ => format!("{round}-{subject}"),
+                };
+                note(&mut windows, &secret, &text, weight);
+                period = windows.next_period();
+                looked_at += 1;
+            }
+        }
+        let all = rounds * (heavy + others);
+        assert!(rounds * 1_000 > all && looked_at * 16 < all, "{looked_at} of {all}");
+        let found = read(&windows, heavy).into_iter().filter(|(name, _)| name.starts_with("heavy"));
+        let found: Vec<u64> = found.map(|(_, count)| count).collect();
+        assert!(found.len() >= 99, "{}", found.len());
+        let told: u64 = found.iter().sum();
+        let (told, rounds) = (told / found.len() as u64, rounds as u64);
+        assert!((rounds * 8 / 10..rounds * 11 / 10).contains(&told), "{told} of {rounds}");
+    }
+
+    #[test]
+    fn rules_without_room_are_counted() {
+        let (mut windows, secret) = (windows(), Secret::new(&SHARED_SECRET));
+        for number in 0..=RULES_MAX {
+            let rule: Arc<str> = number.to_string().into();
+            let hash = secret.hash_bytes(b"ann");
+            let seen = Seen { hash, consumed: 1, denied: 0, unit: "requests" };
+            let name = || Name::of([b"ann".as_slice()].into_iter());
+            windows.count(3, Some(&rule), &seen, || [Box::from("user")].into(), name);
+        }
+        assert_eq!((windows.rules.len(), windows.left_out), (RULES_MAX, 3));
+    }
+}

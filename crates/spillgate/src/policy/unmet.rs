@@ -1,0 +1,59 @@
+//! Why a request does not meet a rule, for who explains.
+
+use std::fmt;
+
+use super::rule::{Mode, Rule};
+use crate::request::Request;
+
+/// Why a request does not meet a rule of its domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unmet {
+    /// The rule's mode is `off`.
+    Off,
+    /// The rule's match or key needs an attribute that the request does not have.
+    Missing {
+        /// Which.
+        attribute: String,
+    },
+    /// An attribute is none of those that the rule is for.
+    Mismatch {
+        /// Which.
+        attribute: String,
+        /// What the rule's match asks for.
+        wants: String,
+    },
+}
+
+impl fmt::Display for Unmet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unmet::Off => f.write_str("the rule is off"),
+            Unmet::Missing { attribute } => {
+                write!(f, "the request has no attribute {attribute:?}")
+            }
+            Unmet::Mismatch { attribute, wants } => {
+                write!(f, "{attribute:?} is not {wants}")
+            }
+        }
+    }
+}
+
+impl Rule {
+    /// The first reason why a request does not meet it; none if it does.
+    pub(crate) fn unmet_by(&self, request: &Request<'_>) -> Option<Unmet> {
+        if self.mode() == Mode::Off {
+            return Some(Unmet::Off);
+        }
+        let failing = self.conditions().iter().find(|condition| !condition.holds(request));
+        if let Some(condition) = failing {
+            let attribute = condition.attribute().to_owned();
+            return Some(match request.attribute(&attribute) {
+                None => Unmet::Missing { attribute },
+                Some(_) => Unmet::Mismatch { attribute, wants: condition.wants() },
+            });
+        }
+        let missing = self.missing_from(request)?;
+        Some(Unmet::Missing { attribute: missing.to_owned() })
+    }
+}

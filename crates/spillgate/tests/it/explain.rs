@@ -1,0 +1,236 @@
+//! What `explain` says is what happens next.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use spillgate::{Cost, Limiter, Mode, OverriddenBy, Policy, Request, Unmet, Verdict};
+use spillgate_testkit::RedisServer;
+
+use crate::limiter::on_each;
+
+const POLICY: &str = r#"
+    [[rule]]
+    name = "mixed"
+    key = ["user"]
+    limits = [
+        { quota = "9/day", name = "bucket" },
+        { quota = "8/366d", name = "window", algorithm = "fixed-window" },
+        { quota = "7/day", name = "log", algorithm = "sliding-log" },
+        { quota = "6/366d", name = "sliding", algorithm = "sliding-window" },
+    ]
+    [[rule]]
+    name = "tokens"
+    key = ["tenant"]
+    limits = [{ quota = "20/day", unit = "tokens" }]
+    [[rule]]
+    name = "watched"
+    key = ["user"]
+    mode = "shadow"
+    limits = ["3/day"]
+    [[rule]]
+    name = "route"
+    match = { route = ["/login", "/api/*"] }
+    key = []
+    limits = ["12/day"]
+    [[rule]]
+    name = "off"
+    key = ["user"]
+    mode = "off"
+    limits = ["1/day"]
+"#;
+
+/// One request of a few users, tenants, routes and costs.
+#[derive(Clone, Debug)]
+struct Asked {
+    user: Option<u8>,
+    tenant: Option<u8>,
+    route: Option<&'static str>,
+    requests: u64,
+    tokens: u64,
+}
+
+impl Asked {
+    fn request(&self) -> Request<'static> {
+        let mut request = Request::new();
+        for (name, value) in [("user", self.user), ("tenant", self.tenant)] {
+            if let Some(value) = value {
+                request = request.with(name, value.to_string());
+            }
+        }
+        if let Some(route) = self.route {
+            request = request.with("route", route);
+        }
+        request.costing(Cost::requests(self.requests).and("tokens", self.tokens))
+    }
+}
+
+fn asked() -> impl Strategy<Value = Asked> {
+    let route = prop::option::of(prop::sample::select(vec!["/login", "/api/x", "/other"]));
+    let some = || prop::option::of(0..2_u8);
+    (some(), some(), route, 0..5_u64, 0..9_u64).prop_map(
+        |(user, tenant, route, requests, tokens)| Asked { user, tenant, route, requests, tokens },
+    )
+}
+
+/// Explained, then checked: verdict, the tiers' verdicts, waits and numbers agree.
+async fn agrees(limiter: &Limiter, asked: &Asked) {
+    let request = asked.request();
+    let explained = limiter.explain(&request).await;
+    let checked = limiter.check(&request).await;
+    let context = format!("{asked:?}: {} {explained:?}\n{checked:?}", explained.sentence());
+    assert_eq!(explained.answer().verdict(), checked.verdict(), "{context}");
+    if !checked.allowed() {
+        assert_eq!(explained.answer().rule(), checked.rule(), "{context}");
+    }
+    assert_eq!(explained.tiers().len(), checked.tiers().len(), "{context}");
+    for (foreseen, told) in explained.tiers().zip(checked.tiers()) {
+        let before = foreseen.decision();
+        assert_eq!((before.rule(), before.limit()), (told.rule(), told.limit()), "{context}");
+        if told.source() != before.source() || told.remaining().is_none() {
+            continue;
+        }
+        assert_eq!(before.verdict(), told.verdict(), "{context}");
+        assert_eq!(before.retry_after().is_some(), told.retry_after().is_some(), "{context}");
+        // With room it is charged, a shadow rule too, unless nothing is.
+        let charged = match checked.allowed() && told.verdict() == Verdict::Allowed {
+            true => foreseen.cost(),
+            false => 0,
+        };
+        assert_eq!(before.remaining(), told.remaining().map(|left| left + charged), "{context}");
+        assert!(!foreseen.sentence().is_empty());
+    }
+}
+
+#[test]
+fn what_is_explained_is_what_the_next_check_says() {
+    let policy = Policy::from_toml(POLICY).unwrap();
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let patient = || Limiter::builder().policy(policy.clone()).timeout(Duration::from_secs(10));
+    let (memory, redis) = runtime.block_on(async {
+        let redis = patient().redis(server.url()).denial_cache(false);
+        (patient().build().await.unwrap(), redis.build().await.unwrap())
+    });
+    let mut runner = TestRunner::new(Config { cases: 48, ..Config::default() });
+    let story = prop::collection::vec(asked(), 1..24);
+    let told = runner.run(&story, |story| {
+        runtime.block_on(async {
+            for limiter in [&memory, &redis] {
+                for rule in ["mixed", "tokens", "watched", "route"] {
+                    limiter.reset_rule(rule).await.unwrap();
+                }
+                for asked in &story {
+                    agrees(limiter, asked).await;
+                }
+            }
+        });
+        Ok(())
+    });
+    told.unwrap();
+}
+
+#[test]
+fn a_remembered_refusal_is_told_as_the_next_check_would_tell_it() {
+    let server = RedisServer::start();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let policy = "[[rule]]\nname = 'api'\nkey = ['user']\nlimits = ['1/day']";
+        let policy = Policy::from_toml(policy).unwrap();
+        let builder = Limiter::builder().policy(policy).timeout(Duration::from_secs(10));
+        let limiter = builder.redis(server.url()).build().await.unwrap();
+        let ann = Request::new().with("user", "ann");
+        assert!(limiter.check(&ann).await.allowed());
+        assert!(limiter.explain(&ann).await.remembered().is_none());
+        // A slow machine may have forgotten by the time it looks: then it is refused anew.
+        let remembered = async || {
+            assert_eq!(limiter.check(&ann).await.verdict(), Verdict::Denied);
+            let explained = limiter.explain(&ann).await;
+            assert_eq!(explained.decision().source(), spillgate::Source::Store);
+            explained.remembered().map(spillgate::Decision::source)
+        };
+        while remembered().await != Some(spillgate::Source::DenialCache) {}
+    });
+}
+
+#[test]
+fn explaining_charges_nothing_and_counts_nothing() {
+    on_each(POLICY, |limiter| async move {
+        let ann = Request::new().with("user", "ann");
+        let counted =
+            || (limiter.stats().allowed, limiter.stats().would_deny, limiter.stats().unmatched);
+        for _ in 0..20 {
+            assert_eq!(limiter.explain(&ann).await.tiers().next().unwrap().used(), Some(0));
+        }
+        assert_eq!(counted(), (0, 0, 0));
+        assert!(limiter.top(None, 9).rules().is_empty());
+    });
+}
+
+#[test]
+fn every_rule_of_the_domain_says_why_it_is_met_or_not() {
+    on_each(POLICY, |limiter| async move {
+        let tenant = Request::new().with("user", "ann");
+        limiter.set_override("mixed", &tenant, ["90/day"], None).await.unwrap();
+        let request = Request::new().with("user", "ann").with("route", "/other");
+        let explained = limiter.explain(&request).await;
+        let told: Vec<_> = explained
+            .rules()
+            .iter()
+            .map(|rule| (rule.name(), rule.mode(), rule.unmet().map(Unmet::to_string)))
+            .collect();
+        let unmet = |why: &str| Some(why.to_owned());
+        assert_eq!(
+            told,
+            [
+                ("mixed", Mode::Enforce, None),
+                ("watched", Mode::Shadow, None),
+                ("tokens", Mode::Enforce, unmet("the request has no attribute \"tenant\"")),
+                ("route", Mode::Enforce, unmet("\"route\" is not \"/login\" or \"/api/*\"")),
+                ("off", Mode::Off, unmet("the rule is off")),
+            ]
+        );
+        assert_eq!(explained.rules()[0].overridden(), Some(OverriddenBy::Operator));
+        assert_eq!((explained.rules()[1].overridden(), explained.left_out()), (None, 0));
+    });
+}
+
+#[test]
+fn a_raise_is_read_off_the_state_as_it_stands() {
+    on_each(POLICY, |limiter| async move {
+        let ann = Request::new().with("user", "ann").costing(6);
+        assert!(limiter.check(&ann).await.allowed());
+        let explained = limiter.explain(&ann).await;
+        assert_eq!(explained.answer().verdict(), Verdict::Denied);
+        let raises: Vec<_> = explained
+            .tiers()
+            .filter_map(|tier| tier.raise())
+            .map(|raise| (raise.quota(), raise.remaining(), raise.fits()))
+            .collect();
+        assert_eq!(
+            raises[..4],
+            [("18/1d", 12, true), ("16/366d", 10, true), ("14/1d", 8, true), ("12/366d", 6, true)]
+        );
+        let tier = explained.tiers().next().unwrap();
+        let says =
+            "mixed/bucket (9/1d) refuses: 3 of 9 requests are left, and this costs 6. There is";
+        assert!(tier.sentence().starts_with(says), "{}", tier.sentence());
+        let never = limiter.explain(&ann.clone().costing(7)).await;
+        let sentence = never.sentence();
+        assert_eq!(sentence, "Never: it costs more than mixed/sliding ever holds.");
+    });
+}
+
+#[test]
+fn without_the_store_the_explanation_says_who_decides() {
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let url = format!("redis://127.0.0.1:{}", spillgate_testkit::free_port());
+        let policy = Policy::from_toml(POLICY).unwrap();
+        let limiter = Limiter::builder().policy(policy).redis(url).build().await.unwrap();
+        let explained = limiter.explain(&Request::new().with("user", "ann")).await;
+        assert!(explained.answer().degraded());
+        assert!(explained.sentence().ends_with("The store is out of reach."));
+        let tier = explained.tiers().next().unwrap();
+        assert!(tier.sentence().contains("enforces its share"), "{}", tier.sentence());
+        assert_eq!(tier.raise(), None, "nobody can say");
+    });
+}

@@ -1,0 +1,100 @@
+//! Who uses most and who is refused most.
+
+use spillgate::{Cost, Limit, Part, Request, TopOfRule, TopSubject};
+use std::time::Duration;
+
+use crate::limiter::on_each;
+
+const POLICY: &str = r#"
+    [[rule]]
+    name = "api"
+    key = ["tenant", "user"]
+    limits = [{ quota = "30/day", unit = "tokens" }]
+    [[rule]]
+    name = "watched"
+    key = ["user"]
+    mode = "shadow"
+    limits = ["1/day"]
+"#;
+
+fn of(user: &str) -> Request<'_> {
+    Request::new().with("tenant", "acme").with("user", user)
+}
+
+fn told(subjects: &[TopSubject]) -> Vec<(String, u64)> {
+    let name = |subject: &TopSubject| {
+        let values = subject
+            .attributes()
+            .map(|(name, value)| format!("{name}={}", String::from_utf8_lossy(value)));
+        (values.collect::<Vec<_>>().join(" "), subject.count())
+    };
+    subjects.iter().map(name).collect()
+}
+
+fn expected(of: &[(&str, u64)]) -> Vec<(String, u64)> {
+    of.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+}
+
+// On a thread of its own no decision of another test is passed over.
+fn on_fresh_threads(body: impl FnOnce() + Send) {
+    std::thread::scope(|scope| scope.spawn(body).join().unwrap());
+}
+
+#[test]
+fn costs_are_added_up_by_who_caused_them_and_refusals_counted() {
+    on_fresh_threads(|| {
+        on_each(POLICY, |limiter| async move {
+            for (user, tokens) in [("ann", 7), ("bob", 20), ("ann", 8), ("bob", 11)] {
+                limiter.check(&of(user).costing(Cost::requests(1).and("tokens", tokens))).await;
+            }
+            limiter.peek(&of("carol")).await;
+            let top = limiter.top(Some("api"), 10);
+            let [api] = top.rules() else { panic!("{top:?}") };
+            assert_eq!((api.rule(), api.unit(), api.consumed()), (Some("api"), "tokens", 35));
+            let consumers = expected(&[("tenant=acme user=bob", 20), ("tenant=acme user=ann", 15)]);
+            assert_eq!(told(api.consumers()), consumers);
+            assert_eq!(
+                (told(api.refused()), api.denied()),
+                (expected(&[("tenant=acme user=bob", 1)]), 1)
+            );
+            assert_eq!(told(limiter.top(Some("api"), 1).rules()[0].consumers()).len(), 1);
+            // A shadow rule is charged where it has room, and would have refused where not.
+            let top = limiter.top(Some("watched"), 10);
+            assert_eq!(told(top.rules()[0].refused()), expected(&[("user=ann", 1)]));
+            assert_eq!(top.rules()[0].consumed(), 2);
+        });
+    });
+}
+
+#[test]
+fn batches_combinations_and_ad_hoc_limits_count_as_well() {
+    on_fresh_threads(|| {
+        on_each(POLICY, |limiter| async move {
+            let tokens = |user| of(user).costing(Cost::of_unit("tokens", 2));
+            let question = spillgate::Question::Request(tokens("ann"));
+            limiter.decide(&[question.clone(), question]).await;
+            let parts = [Part::new(tokens("ann")), Part::new(tokens("bob"))];
+            limiter.check_all(&parts, Duration::from_secs(10)).await;
+            limiter.check_limit("user:1", &Limit::per_day(1), 1).await;
+            limiter.check_limit("user:1", &Limit::per_day(1), 1).await;
+            let top = limiter.top(None, 10);
+            let of_rule = |name| top.rules().iter().find(|rule| rule.rule() == name).unwrap();
+            let api: &TopOfRule = of_rule(Some("api"));
+            let consumers = expected(&[("tenant=acme user=ann", 6), ("tenant=acme user=bob", 2)]);
+            assert_eq!(told(api.consumers()), consumers);
+            let ad_hoc = of_rule(None);
+            let (consumers, refused) = (told(ad_hoc.consumers()), told(ad_hoc.refused()));
+            let once = expected(&[("key=user:1", 1)]);
+            assert_eq!((consumers, refused), (once.clone(), once));
+        });
+    });
+}
+
+#[test]
+fn nobody_is_watched_where_that_is_not_wanted() {
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let limiter = spillgate::Limiter::builder().top(false).build().await.unwrap();
+        limiter.check_limit("user:1", &Limit::per_day(1), 1).await;
+        assert!(limiter.top(None, 10).rules().is_empty());
+    });
+}
