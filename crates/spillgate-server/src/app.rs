@@ -10,20 +10,32 @@ use spillgate::{
 
 use crate::config::{ConfigError, Problem, Store, StoreTls};
 use crate::domains::Domains;
-use crate::metrics::Reloads;
+use crate::metrics::{Reloads, UnsafeStore};
 
 /// The limiter behind every door. Clones share it.
 #[derive(Clone)]
 pub(crate) struct App {
     limiter: Limiter,
     pub(crate) reloads: Arc<Reloads>,
+    pub(crate) unsafe_store: Arc<UnsafeStore>,
+    /// As people know it.
+    pub(crate) store: Arc<str>,
     pub(crate) domains: Domains,
 }
 
 impl App {
     /// Opens the store. One that is out of reach is no error: it is an outage, and decided as one.
     pub(crate) async fn open(store: &Store, policy: Policy) -> Result<App, ConfigError> {
-        let mut builder = store.told_to(Limiter::builder().policy(policy));
+        App::open_watching(store, policy, false).await
+    }
+
+    /// The same; and whether it is watched who uses most.
+    pub(crate) async fn open_watching(
+        store: &Store,
+        policy: Policy,
+        top: bool,
+    ) -> Result<App, ConfigError> {
+        let mut builder = store.told_to(Limiter::builder().policy(policy).top(top));
         if let Some(file) = &store.key_secret_file {
             builder = builder.key_secret(read_secret("store.key_secret_file", file)?);
         }
@@ -35,7 +47,13 @@ impl App {
             builder = builder.tls(tls);
         }
         let limiter = builder.build().await.map_err(|error| store.problem(error.to_string()))?;
-        Ok(App { limiter, reloads: Arc::default(), domains: Domains::default() })
+        Ok(App {
+            limiter,
+            reloads: Arc::default(),
+            unsafe_store: Arc::default(),
+            store: store.topology.to_string().into(),
+            domains: Domains::default(),
+        })
     }
 
     /// The same, for these domains only.
@@ -63,7 +81,7 @@ impl App {
 
     /// What there is to count, for Prometheus.
     pub(crate) fn metrics_text(&self) -> String {
-        self.limiter.metrics_text() + &self.reloads.text()
+        self.limiter.metrics_text() + &self.reloads.text() + &self.unsafe_store.text()
     }
 
     /// From the next request on, this policy.

@@ -16,6 +16,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Serve(ServeArgs),
     Check(CheckArgs),
+    Explain(ExplainArgs),
+    Top(TopArgs),
     Validate(ValidateArgs),
     Doctor(DoctorArgs),
     Import(ImportArgs),
@@ -103,6 +105,76 @@ pub(crate) struct CheckArgs {
     pub(crate) algorithm: Option<String>,
 
     /// Print the server's JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Tells why a request would be decided as it would, and what a raise would change.
+///
+/// Nothing is charged. It asks the admin door of a server, or a store directly.
+#[derive(Args, Debug)]
+#[command(after_help = EXPLAIN_EXAMPLES, verbatim_doc_comment)]
+pub(crate) struct ExplainArgs {
+    /// Attributes of the request: ip=203.0.113.7 route=/login
+    #[arg(value_name = "NAME=VALUE", value_parser = attribute)]
+    pub(crate) attributes: Vec<(String, String)>,
+
+    /// The admin door of the server to ask
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8082")]
+    pub(crate) url: String,
+
+    /// The file with that door's token, if it asks for one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// Ask this Redis or Valkey directly, without a server
+    #[arg(long, value_name = "URL", conflicts_with_all = ["url", "token_file"])]
+    pub(crate) redis: Option<String>,
+
+    /// Rules and settings to ask it by
+    #[arg(long, value_name = "FILE", requires = "redis")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// The domain of the rules [default: default]
+    #[arg(long)]
+    pub(crate) domain: Option<String>,
+
+    /// What it would cost: a number of requests, or by unit: requests=1,tokens=900 [default: 1]
+    #[arg(long, value_parser = cost, allow_hyphen_values = true)]
+    pub(crate) cost: Option<Cost>,
+
+    /// Print the server's JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Shows who uses most and who is refused most, by rule, as one server has seen it of late.
+///
+/// In a terminal it refreshes every second, until Ctrl-C.
+#[derive(Args, Debug)]
+#[command(after_help = TOP_EXAMPLES, verbatim_doc_comment)]
+pub(crate) struct TopArgs {
+    /// Of this rule only
+    #[arg(long, value_name = "NAME")]
+    pub(crate) rule: Option<String>,
+
+    /// So many subjects of each rule
+    #[arg(short, long, default_value_t = 10, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(crate) number: u8,
+
+    /// The admin door of the server to ask
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8082")]
+    pub(crate) url: String,
+
+    /// The file with that door's token, if it asks for one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// Show it once, in a terminal too
+    #[arg(long)]
+    pub(crate) once: bool,
+
+    /// Print the server's JSON, once
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -225,6 +297,7 @@ Examples:
   spillgate serve
   spillgate serve --redis redis://127.0.0.1:6379 --config limits.toml
   spillgate check --key u1 --quota 5/minute
+  spillgate explain ip=203.0.113.7
   spillgate validate limits.toml
   spillgate doctor --redis redis://127.0.0.1:6379
 
@@ -247,6 +320,22 @@ Examples:
   spillgate check --redis redis://127.0.0.1:6379 --config limits.toml ip=203.0.113.7
 
 Exit codes: 0 allowed, 1 denied, 2 never, 3 error.";
+
+const EXPLAIN_EXAMPLES: &str = "\
+Examples:
+  spillgate explain ip=203.0.113.7 route=/login
+  spillgate explain --domain web --cost tokens=900 tenant=acme
+  spillgate explain --redis redis://127.0.0.1:6379 --config limits.toml ip=203.0.113.7
+
+Exit codes: 0 explained, whatever the verdict, 3 error.";
+
+const TOP_EXAMPLES: &str = "\
+Examples:
+  spillgate top
+  spillgate top --rule login -n 20
+  spillgate top --url http://10.0.0.7:8082 --token-file admin.token --json
+
+Exit codes: 0 shown, 3 error.";
 
 const VALIDATE_EXAMPLES: &str = "\
 Examples:

@@ -10,10 +10,13 @@ use clap::error::ErrorKind;
 use crate::cli::Command;
 
 mod check;
+mod client;
 pub(crate) mod doctor;
+mod explain;
 pub(crate) mod import;
 mod scripts;
 mod serve;
+mod top;
 mod validate;
 
 /// Runs one command to its end.
@@ -21,6 +24,8 @@ pub(crate) fn run(command: Command) -> ExitCode {
     let end = match command {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Import(args) => import::run(&args),

@@ -1,6 +1,11 @@
 //! What the server counts besides its limiter.
 
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::commands::doctor::{Finding, Level};
 
 /// Policy files that were read again.
 #[derive(Default)]
@@ -28,5 +33,31 @@ impl Reloads {
              spillgate_reloads_total{{result=\"applied\"}} {applied}\n\
              spillgate_reloads_total{{result=\"refused\"}} {refused}\n"
         )
+    }
+}
+
+/// What of the store was found to be unsafe at the start, by the names of the doctor's checks.
+#[derive(Default)]
+pub(crate) struct UnsafeStore(Mutex<BTreeSet<&'static str>>);
+
+impl UnsafeStore {
+    pub(crate) fn note(&self, findings: &[Finding]) {
+        let reasons = findings.iter().filter(|finding| finding.level == Level::Unsafe);
+        let mut known = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        *known = reasons.map(|finding| finding.check).collect();
+    }
+
+    /// As the limiter's own metrics are written.
+    pub(crate) fn text(&self) -> String {
+        let mut text =
+            "# HELP spillgate_store_unsafe What `spillgate doctor` calls unsafe of the store, as \
+                        found at the start.\n# TYPE spillgate_store_unsafe gauge\n"
+                .to_owned();
+        let known = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for reason in &*known {
+            writeln!(text, "spillgate_store_unsafe{{reason=\"{reason}\"}} 1")
+                .expect("a string takes all text");
+        }
+        text
     }
 }

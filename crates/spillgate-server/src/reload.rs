@@ -7,7 +7,7 @@ use tokio::signal::unix::Signal;
 use tokio::time::interval;
 
 use crate::app::App;
-use crate::commands::{complain, counted};
+use crate::commands::counted;
 use crate::config::{self, Change, ConfigError, Version};
 
 /// A file of settings and policy, as it was read last.
@@ -40,7 +40,7 @@ impl Followed {
                 Ok(change) => apply(&self.file, change, &app),
                 Err(error) => {
                     app.reloads.count_refused();
-                    complain(&format!("{error}\nthe policy in force stays"));
+                    tracing::error!(target: "spillgate", "{error}\nthe policy in force stays");
                 }
             }
         }
@@ -64,13 +64,14 @@ fn apply(file: &Path, change: Change, app: &App) {
     let rules = change.policy.rules().len();
     app.set_policy(change.policy);
     app.reloads.count_applied();
-    complain(&format!("{}: {} in force", file.display(), counted(rules, "rule")));
+    tracing::info!(target: "spillgate", "{}: {} in force", file.display(), counted(rules, "rule"));
     if change.other_settings {
-        complain(&format!(
+        tracing::warn!(
+            target: "spillgate",
             "{}: settings under [server], [store] and [telemetry] changed too; they take effect at \
              the next start",
             file.display()
-        ));
+        );
     }
 }
 

@@ -4,23 +4,14 @@
 //! asked in this process.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use axum::body::Body;
-use http_body_util::{BodyExt, Full, Limited};
+use hyper::Request;
 use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper::header::HOST;
-use hyper::service::Service;
-use hyper::{Request, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
-use hyper_util::service::TowerToHyperService;
 use serde::{Serialize, Serializer};
-use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
-use tokio::time::timeout;
 
-use super::{Failure, say};
+use super::{Failure, client, say};
 use crate::app::App;
 use crate::cli::{CheckArgs, Cost};
 use crate::config::{Config, Flags};
@@ -34,7 +25,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
     let body = serde_json::to_vec(&Question::of(args))?;
     let reply = Runtime::new()?.block_on(async {
         match &args.redis {
-            None => ask_server(&args.url, body).await,
+            None => client::ask(&args.url, Request::post(PATH), body).await,
             Some(store) => ask_store(args, store, body).await,
         }
     })?;
@@ -106,58 +97,7 @@ async fn ask_store(args: &CheckArgs, store: &str, body: Vec<u8>) -> Result<Bytes
     let config = Config::load(args.config.as_deref(), flags)?;
     let app = App::open(&config.settings.store, config.policy).await?;
     let request = Request::post(PATH).body(Body::from(body))?;
-    let response = TowerToHyperService::new(http::routes(app)).call(request).await?;
-    let status = response.status();
-    verdict_or_problem(status, response.into_body().collect().await?.to_bytes())
-}
-
-async fn ask_server(url: &str, body: Vec<u8>) -> Result<Bytes, Failure> {
-    let asked = timeout(TIMEOUT, post(url, body)).await;
-    let (status, reply) = asked
-        .map_err(|_| format!("{url} did not answer within {} s", TIMEOUT.as_secs()))?
-        .map_err(|error| format!("{url}: {error}"))?;
-    verdict_or_problem(status, reply)
-}
-
-async fn post(url: &str, body: Vec<u8>) -> Result<(StatusCode, Bytes), Failure> {
-    let url: Uri = url.parse()?;
-    let (Some("http"), Some(authority)) = (url.scheme_str(), url.authority()) else {
-        return Err("no address of a server; write for example http://127.0.0.1:8080".into());
-    };
-    let host = authority.host().trim_matches(['[', ']']);
-    let stream =
-        TcpStream::connect((host, authority.port_u16().unwrap_or(80))).await.map_err(|error| {
-            format!("{error}; start one with `spillgate serve`, or name another with --url")
-        })?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let path = format!("{}{PATH}", url.path().trim_end_matches('/'));
-    let request =
-        Request::post(path).header(HOST, authority.as_str()).body(Full::new(Bytes::from(body)))?;
-    let response = sender.send_request(request).await?;
-    let status = response.status();
-    let reply = Limited::new(response.into_body(), REPLY_MAX).collect().await;
-    Ok((status, reply.map_err(|error| error.to_string())?.to_bytes()))
-}
-
-fn verdict_or_problem(status: StatusCode, reply: Bytes) -> Result<Bytes, Failure> {
-    if status == StatusCode::OK {
-        return Ok(reply);
-    }
-    let problem: serde_json::Value = serde_json::from_slice(&reply).unwrap_or_default();
-    match problem["detail"].as_str() {
-        Some(detail) => Err(detail.into()),
-        None => {
-            Err(format!("the server answered {status}, and that is no answer of Spillgate's")
-                .into())
-        }
-    }
+    client::ask_in_process(http::routes(app), request).await
 }
 
 const PATH: &str = "/v1/check";
-
-/// A server decides in milliseconds; one that takes this long will not.
-const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A decision has 64 tiers at most, so no answer comes near.
-const REPLY_MAX: usize = 1024 * 1024;

@@ -20,6 +20,7 @@ use crate::door::http::{self, Http};
 use crate::door::resp::Resp;
 use crate::door::{self, Cores, Protocol, Tls, Token};
 use crate::reload::Followed;
+use crate::telemetry::Format;
 
 pub(super) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     let flags = Flags {
@@ -39,14 +40,21 @@ pub(super) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
 
 async fn serve(config: Config, followed: Option<Followed>) -> Result<(), Failure> {
     let Config { settings, policy } = config;
+    settings.log.begin();
     // From here on signals mean what they should; before, they just end the process.
     let stop = on_signals()?;
     let hangup = signal(SignalKind::hangup())?;
-    let app = App::open(&settings.store, policy).await?.for_domains(settings.domains);
+    let app = App::open_watching(&settings.store, policy, settings.top).await?;
+    let app = app.for_domains(settings.domains);
     let doors = Doors::open(&settings, &app, stop.clone()).await?;
     tokio::spawn(end_waiting(app.clone(), stop));
 
-    complain(&format!("{}, store: {}", doors.names.join(", "), settings.store.topology));
+    let ready = format!("{}, store: {}", doors.names.join(", "), settings.store.topology);
+    match settings.log.format {
+        // Told at any level: scripts wait for it.
+        Format::Text => complain(&ready),
+        Format::Json => tracing::info!(target: "spillgate", "{ready}"),
+    }
     tokio::spawn(warn_of_store(app.clone(), settings));
     let reload = followed.map(|followed| tokio::spawn(followed.follow(app, hangup)));
     doors.closed().await;
@@ -161,8 +169,9 @@ async fn end_waiting(app: App, mut stop: watch::Receiver<bool>) {
 /// Says once what `spillgate doctor` would call unsafe. A bad store never stops the start.
 async fn warn_of_store(app: App, settings: Settings) {
     let findings = doctor::findings(&app.probe(0).await, &settings);
+    app.unsafe_store.note(&findings);
     for finding in findings.iter().filter(|finding| finding.level == doctor::Level::Unsafe) {
-        complain(&finding.for_log());
+        tracing::warn!(target: "spillgate", "{}", finding.for_log());
     }
 }
 

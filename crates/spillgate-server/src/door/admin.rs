@@ -1,5 +1,5 @@
-//! The admin door: health and metrics for everybody who reaches it; rules, state and overrides for
-//! operators, who show a token or sit at this machine.
+//! The admin door: health, metrics and the dashboard's files for everybody who reaches it; rules, state and
+//! overrides for operators, who show a token or sit at this machine.
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
@@ -9,6 +9,9 @@ use hyper::{Method, Uri};
 use super::http::problem::Problem;
 use crate::app::App;
 
+mod dashboard;
+mod events;
+mod explain;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
 mod guard;
@@ -19,12 +22,17 @@ mod refusal;
 mod rules;
 mod state;
 mod subject;
+mod top;
 
+use events::Events;
 pub(crate) use guard::Guard;
 pub(crate) use health::Health;
 
 /// The door's paths.
 pub(crate) fn routes(app: App, guard: Guard, health: Health) -> Router {
+    let events = Router::new()
+        .route("/admin/v1/events", get(events::listen))
+        .with_state(Events::new(health.clone()));
     let guarded = Router::new()
         .route("/admin/v1/rules", get(rules::list))
         .route("/admin/v1/rules/{*mode_of}", put(rules::set_mode).delete(rules::clear_mode))
@@ -33,16 +41,27 @@ pub(crate) fn routes(app: App, guard: Guard, health: Health) -> Router {
             "/admin/v1/overrides",
             get(overrides::list).put(overrides::set).delete(overrides::remove),
         )
+        .route(EXPLAIN, get(explain::show))
+        .route("/admin/v1/top", get(top::show))
+        .with_state(app)
+        .merge(events)
         .method_not_allowed_fallback(wrong_method)
-        .layer(from_fn_with_state(guard, guard::admit))
-        .with_state(app);
+        .layer(from_fn_with_state(guard, guard::admit));
     let open = Router::new()
         .route("/livez", get(health::live))
         .route("/readyz", get(health::ready))
         .route("/metrics", get(health::metrics))
         .method_not_allowed_fallback(wrong_method)
         .with_state(health);
-    open.merge(guarded).fallback(no_such_path)
+    let files = dashboard::paths()
+        .fold(Router::new(), |files, path| files.route(path, get(dashboard::file)))
+        .method_not_allowed_fallback(wrong_method);
+    open.merge(guarded).merge(files).fallback(no_such_path)
+}
+
+/// Just what explains, for whoever asks in this process.
+pub(crate) fn explaining(app: App) -> Router {
+    Router::new().route(EXPLAIN, get(explain::show)).with_state(app)
 }
 
 async fn no_such_path(uri: Uri) -> Problem {
@@ -54,6 +73,9 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
 }
 
 /// Named where somebody looks for another.
-const PATHS: &str = "GET /livez, /readyz and /metrics, GET /admin/v1/rules, PUT and DELETE \
-    /admin/v1/rules/NAME/mode, GET, POST and DELETE /admin/v1/state, and GET, PUT and DELETE \
-    /admin/v1/overrides";
+const PATHS: &str = "GET /livez, /readyz and /metrics, the dashboard at /, GET /admin/v1/rules, PUT and DELETE \
+    /admin/v1/rules/NAME/mode, GET, POST and DELETE /admin/v1/state, GET, PUT and DELETE \
+    /admin/v1/overrides, and GET /admin/v1/explain, /admin/v1/top and /admin/v1/events";
+
+/// Where requests are explained.
+pub(crate) const EXPLAIN: &str = "/admin/v1/explain";

@@ -18,7 +18,6 @@ use spillgate::{ByIp, Decision, HeaderStyle, Question, Refusal, Value};
 use super::Peer;
 use super::http::problem::Problem;
 use crate::app::App;
-use crate::commands::complain;
 use crate::config::{Auth, Original, deny_status};
 
 #[cfg(any(test, fuzzing))]
@@ -76,12 +75,14 @@ impl Gate {
         let ip = self.by_ip.attribute(self.by_ip.client(peer, headers));
         let mut question = self.with_headers(spillgate::Request::new().with("ip", ip), headers);
         if !self.by_ip.trusts(peer) {
-            self.stranger.call_once(|| complain(&stranger(peer)));
+            self.stranger.call_once(|| tracing::warn!(target: "spillgate", "{}", stranger(peer)));
             return question;
         }
         let told = Told::by(self.auth.original, request);
         if told.target.is_none() {
-            self.silent.call_once(|| complain(&silent(self.auth.original)));
+            self.silent.call_once(|| {
+                tracing::warn!(target: "spillgate", "{}", silent(self.auth.original));
+            });
         }
         if let Some(method) = told.method {
             question = question.with("method", original::upper_case(method));

@@ -1,5 +1,7 @@
 //! The admin door, as operators and probes use it.
 
+mod dashboard;
+mod explain;
 mod guard;
 mod health;
 mod metrics;

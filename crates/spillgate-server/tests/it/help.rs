@@ -4,10 +4,12 @@ use std::fs;
 
 use crate::server::run;
 
-const COMMANDS: [&str; 10] = [
+const COMMANDS: [&str; 12] = [
     "",
     "serve",
     "check",
+    "explain",
+    "top",
     "validate",
     "doctor",
     "import",

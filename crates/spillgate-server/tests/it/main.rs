@@ -25,4 +25,5 @@ mod settings;
 mod stop;
 mod stores;
 mod story;
+mod telemetry;
 mod validate;

@@ -52,6 +52,12 @@ const CALLS: &[(&str, &str, &str, &str, u16)] = &[
         200,
     ),
     ("GET", "/admin/v1/overrides", "/admin/v1/overrides", "", 200),
+    ("GET", "/admin/v1/explain", "/admin/v1/explain?attr.ip=a&cost=2", "", 200),
+    ("GET", "/admin/v1/explain", "/admin/v1/explain?attr.user=a", "", 200),
+    ("GET", "/admin/v1/explain", "/admin/v1/explain?cost=many", "", 400),
+    ("GET", "/admin/v1/top", "/admin/v1/top?rule=ip&n=5", "", 200),
+    ("GET", "/admin/v1/top", "/admin/v1/top?n=0", "", 400),
+    ("GET", "/admin/v1/top", "/admin/v1/top?rule=none", "", 404),
     ("DELETE", "/admin/v1/overrides", "/admin/v1/overrides?rule=ip&attr.ip=a", "", 200),
     ("DELETE", "/admin/v1/overrides", "/admin/v1/overrides?rule=ip&attr.ip=a", "", 404),
 ];

@@ -67,11 +67,15 @@ impl Server {
         let mut process = Process::start(command.stdout(Stdio::null()).stderr(Stdio::piped()));
         let mut words = BufReader::new(process.stderr().unwrap());
         let mut ready = String::new();
-        words.read_line(&mut ready).unwrap();
+        // A store that is away is told of first.
+        let mut before = String::new();
+        while words.read_line(&mut ready).unwrap() > 0 && port_of("HTTP", &ready).is_none() {
+            before.push_str(&std::mem::take(&mut ready));
+        }
         let Some(port) = port_of("HTTP", &ready) else {
             process.terminate(Duration::from_secs(15));
             words.read_to_string(&mut ready).unwrap();
-            panic!("the server did not start; it said: {ready}");
+            panic!("the server did not start; it said: {before}{ready}");
         };
         let grpc_port = port_of("gRPC", &ready);
         let resp_port = port_of("RESP", &ready);

@@ -81,8 +81,8 @@ const BAD_FILES: &[(&str, &str)] = &[
     ),
     ("[server]\ngrpc = \"8081\"\n", ":2: field `server.grpc`: \"8081\" is no address to listen on"),
     (
-        "[telemetry]\nlog = \"info\"\n",
-        ":2: field `telemetry.log`: not in this version yet; leave it out",
+        "[telemetry]\notlp = \"x\"\n",
+        ":2: field `telemetry.otlp`: not in this version yet; leave it out",
     ),
     ("[server]\nresp = \"6380\"\n", ":2: field `server.resp`: \"6380\" is no address to listen on"),
     (
@@ -107,7 +107,11 @@ const BAD_FILES: &[(&str, &str)] = &[
         "[server.auth]\ndeny_status = 200\n",
         ":2: field `server.auth.deny_status`: \"200\" is no status of a refusal",
     ),
-    ("[telemetry]\nlog = \"debug\"\n", ":2: field `telemetry.log`: not in this version yet"),
+    ("[telemetry]\nlog = \"loud\"\n", ":2: field `telemetry.log`: \"loud\" is none of \"off\""),
+    (
+        "[telemetry]\nlog = { format = \"xml\" }\n",
+        ":2: field `telemetry.log.format`: \"xml\" is none of \"text\", \"json\"",
+    ),
     (
         "[store]\nurl = \"http://a\"\n",
         ":2: field `store.url`: no address of a store; write redis://",

@@ -21,34 +21,50 @@ pub(super) struct Query<'u> {
 impl<'u> Query<'u> {
     pub(super) fn of(uri: &'u Uri) -> Result<Query<'u>, Problem> {
         let (mut rule, mut all, mut subject) = (None, false, Request::new());
-        for (name, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
-            let again = match (name.as_ref(), name.strip_prefix("attr.")) {
-                (_, Some(attribute)) => {
-                    if !(1..=NAME_MAX).contains(&attribute.len()) {
-                        return Err(Problem::in_field(&name, NO_NAME));
-                    }
-                    if subject.attributes().count() == ATTRIBUTES_MAX {
-                        return Err(Problem::in_field(&name, TOO_MANY));
-                    }
-                    let again = subject.attribute(attribute).is_some();
-                    let value = Value::from(value.into_owned());
-                    subject = subject.with(attribute.to_owned(), value);
-                    again
+        for (name, value) in parameters(uri) {
+            let again = match name.as_ref() {
+                _ if name.starts_with("attr.") => {
+                    subject = attribute(subject, &name, value)?;
+                    false
                 }
-                ("rule", _) => rule.replace(value).is_some(),
-                ("all", _) => {
+                "rule" => rule.replace(value).is_some(),
+                "all" => {
                     all = value == "true";
                     false
                 }
                 _ => return Err(Problem::in_field(&name, NO_SUCH_PARAMETER)),
             };
             if again {
-                return Err(Problem::in_field(&name, "given twice; give it once"));
+                return Err(Problem::in_field(&name, TWICE));
             }
         }
         let rule = rule.ok_or_else(|| Problem::in_field("rule", NO_RULE))?;
         Ok(Query { rule, subject, all })
     }
+}
+
+/// What a query says, in its order.
+pub(super) fn parameters(uri: &Uri) -> form_urlencoded::Parse<'_> {
+    form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes())
+}
+
+/// A subject with what one more parameter, `attr.NAME=VALUE`, says of it.
+pub(super) fn attribute<'u>(
+    subject: Request<'u>,
+    name: &str,
+    value: Cow<'u, str>,
+) -> Result<Request<'u>, Problem> {
+    let attribute = name.strip_prefix("attr.").unwrap_or_default();
+    if !(1..=NAME_MAX).contains(&attribute.len()) {
+        return Err(Problem::in_field(name, NO_NAME));
+    }
+    if subject.attributes().count() == ATTRIBUTES_MAX {
+        return Err(Problem::in_field(name, TOO_MANY));
+    }
+    if subject.attribute(attribute).is_some() {
+        return Err(Problem::in_field(name, TWICE));
+    }
+    Ok(subject.with(attribute.to_owned(), Value::from(value.into_owned())))
 }
 
 /// The attributes of a body as a subject.
@@ -59,6 +75,7 @@ pub(super) fn subject<'a>(attributes: &'a Named<'_, Attribute<'_>>) -> Request<'
     attributes.0.iter().fold(Request::new(), with)
 }
 
+const TWICE: &str = "given twice; give it once";
 const NO_SUCH_PARAMETER: &str =
     "no such parameter; there are rule, attr.NAME for each attribute, and all";
 const NO_NAME: &str = "the name of an attribute has 1 to 64 bytes; write attr.NAME=VALUE";

@@ -77,6 +77,12 @@ impl Problem {
         )
     }
 
+    pub(in crate::door) fn no_such_rule(rule: &str) -> Problem {
+        let message =
+            format!("there is no rule {:?}; GET /admin/v1/rules lists them", shortened(rule));
+        Problem::in_field("rule", &message).with_status(StatusCode::NOT_FOUND)
+    }
+
     pub(in crate::door) fn wrong_method(method: &Method, path: &str, paths: &str) -> Problem {
         let message = format!(
             "{} is not for {}; there are {paths}",

@@ -1,0 +1,43 @@
+// Numbers as people read them.
+
+/** With thin spaces between thousands, and so many digits behind the point at most. */
+export function number(value, digits = 0) {
+  return value.toLocaleString('en', { maximumFractionDigits: digits }).replaceAll(',', '\u2009');
+}
+
+/** A number per second. */
+export function rate(value) {
+  if (value >= 1e6) return `${number(value / 1e6, 2)} M`;
+  if (value >= 1e5) return `${number(value / 1e3, 0)} k`;
+  if (value >= 1e4) return `${number(value / 1e3, 1)} k`;
+  return number(value, value < 10 ? 1 : 0);
+}
+
+/** Seconds, in the unit that fits. */
+export function duration(seconds) {
+  if (seconds === 0) return '0';
+  if (seconds < 1e-6) return `${number(seconds * 1e9)} ns`;
+  if (seconds < 1e-3) return `${number(seconds * 1e6, seconds < 1e-5 ? 1 : 0)} µs`;
+  if (seconds < 1) return `${number(seconds * 1e3, seconds < 1e-2 ? 1 : 0)} ms`;
+  if (seconds < 120) return `${number(seconds, seconds < 10 ? 1 : 0)} s`;
+  if (seconds < 7200) return `${number(Math.floor(seconds / 60))} min`;
+  if (seconds < 172800) return `${number(Math.floor(seconds / 3600))} h`;
+  return `${number(Math.floor(seconds / 86400))} d`;
+}
+
+/** A subject, its attributes by name. */
+export function subject(attributes) {
+  const said = Object.entries(attributes).map(([name, value]) => `${name}=${/[\s"]/.test(value) ? JSON.stringify(value) : value}`);
+  return said.join(' ') || 'everybody';
+}
+
+/** The attributes that somebody wrote: `tenant=acme user="ann b"`; or what is wrong with them. */
+export function attributes(text) {
+  const found = {};
+  const rest = text.replace(/([^\s=]+)=("(?:\\.|[^"\\])*"|\S*)/g, (_, name, value) => {
+    found[name] = value.startsWith('"') ? JSON.parse(value) : value;
+    return '';
+  });
+  if (rest.trim()) throw new Error(`${JSON.stringify(rest.trim())} is no attribute; write name=value`);
+  return found;
+}

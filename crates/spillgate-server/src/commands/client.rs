@@ -1,0 +1,89 @@
+//! One question to a server, or to a door's routes in this process, and its answer.
+
+use std::path::Path;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{AUTHORIZATION, HOST};
+use hyper::http::request::Builder;
+use hyper::service::Service;
+use hyper::{Request, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::Failure;
+
+/// Asks the server at `url`; the request's path is below the URL's.
+pub(super) async fn ask(url: &str, request: Builder, body: Vec<u8>) -> Result<Bytes, Failure> {
+    let asked = timeout(TIMEOUT, send(url, request, body)).await;
+    let (status, reply) = asked
+        .map_err(|_| format!("{url} did not answer within {} s", TIMEOUT.as_secs()))?
+        .map_err(|error| format!("{url}: {error}"))?;
+    answer_or_problem(status, reply)
+}
+
+/// Asks routes of this process.
+pub(super) async fn ask_in_process(
+    routes: Router,
+    request: Request<Body>,
+) -> Result<Bytes, Failure> {
+    let response = TowerToHyperService::new(routes).call(request).await?;
+    let status = response.status();
+    answer_or_problem(status, response.into_body().collect().await?.to_bytes())
+}
+
+/// A request that shows the token of a file, if one is named.
+pub(super) fn with_token(request: Builder, file: Option<&Path>) -> Result<Builder, Failure> {
+    let Some(file) = file else { return Ok(request) };
+    let token = std::fs::read_to_string(file)
+        .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+    Ok(request.header(AUTHORIZATION, format!("Bearer {}", token.trim())))
+}
+
+async fn send(url: &str, request: Builder, body: Vec<u8>) -> Result<(StatusCode, Bytes), Failure> {
+    let url: Uri = url.parse()?;
+    let (Some("http"), Some(authority)) = (url.scheme_str(), url.authority()) else {
+        return Err("no address of a server; write for example http://127.0.0.1:8080".into());
+    };
+    let host = authority.host().trim_matches(['[', ']']);
+    let stream =
+        TcpStream::connect((host, authority.port_u16().unwrap_or(80))).await.map_err(|error| {
+            format!("{error}; start one with `spillgate serve`, or name another with --url")
+        })?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let mut request =
+        request.header(HOST, authority.as_str()).body(Full::new(Bytes::from(body)))?;
+    let path = format!("{}{}", url.path().trim_end_matches('/'), request.uri());
+    *request.uri_mut() = path.parse()?;
+    let response = sender.send_request(request).await?;
+    let status = response.status();
+    let reply = Limited::new(response.into_body(), REPLY_MAX).collect().await;
+    Ok((status, reply.map_err(|error| error.to_string())?.to_bytes()))
+}
+
+fn answer_or_problem(status: StatusCode, reply: Bytes) -> Result<Bytes, Failure> {
+    if status == StatusCode::OK {
+        return Ok(reply);
+    }
+    let problem: serde_json::Value = serde_json::from_slice(&reply).unwrap_or_default();
+    match problem["detail"].as_str() {
+        Some(detail) => Err(detail.into()),
+        None => {
+            Err(format!("the server answered {status}, and that is no answer of Spillgate's")
+                .into())
+        }
+    }
+}
+
+/// A server decides in milliseconds; one that takes this long will not.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A decision has 64 tiers at most, and of the heaviest subjects few are told: no answer comes near.
+const REPLY_MAX: usize = 4 * 1024 * 1024;

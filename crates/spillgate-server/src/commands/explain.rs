@@ -1,0 +1,149 @@
+//! `spillgate explain`: why a request would be decided as it would. Nothing is charged.
+
+use std::process::ExitCode;
+
+use axum::body::Body;
+use hyper::Request;
+use hyper::body::Bytes;
+use serde::Deserialize;
+use tokio::runtime::Runtime;
+
+use super::{Failure, client, say};
+use crate::app::App;
+use crate::cli::{Cost, ExplainArgs};
+use crate::config::{Config, Flags};
+use crate::door::admin;
+
+pub(super) fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
+    let path = format!("{}?{}", admin::EXPLAIN, query(args));
+    let reply = Runtime::new()?.block_on(async {
+        match &args.redis {
+            None => {
+                let request = client::with_token(Request::get(path), args.token_file.as_deref())?;
+                client::ask(&args.url, request, Vec::new()).await
+            }
+            Some(store) => ask_store(args, store, &path).await,
+        }
+    })?;
+    match args.json {
+        true => say(&String::from_utf8_lossy(&reply))?,
+        false => say(&Answer::read(&reply)?)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn query(args: &ExplainArgs) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    if let Some(domain) = &args.domain {
+        query.append_pair("domain", domain);
+    }
+    match &args.cost {
+        None => {}
+        Some(Cost::Requests(amount)) => drop(query.append_pair("cost", &amount.to_string())),
+        Some(Cost::ByUnit(amounts)) => {
+            // Units that are not named cost nothing, requests included.
+            query.append_pair("cost", "0");
+            for (unit, amount) in amounts {
+                query.append_pair(&format!("cost.{unit}"), &amount.to_string());
+            }
+        }
+    }
+    for (name, value) in &args.attributes {
+        query.append_pair(&format!("attr.{name}"), value);
+    }
+    query.finish()
+}
+
+async fn ask_store(args: &ExplainArgs, store: &str, path: &str) -> Result<Bytes, Failure> {
+    let flags = Flags { redis: Some(store), ..Flags::default() };
+    let config = Config::load(args.config.as_deref(), flags)?;
+    let app = App::open(&config.settings.store, config.policy).await?;
+    let request = Request::get(path).body(Body::empty())?;
+    client::ask_in_process(admin::explaining(app), request).await
+}
+
+/// As much of the answer as people are told.
+#[derive(Deserialize)]
+struct Answer {
+    sentence: String,
+    tiers: Vec<Tier>,
+    rules: Vec<Rule>,
+    rules_left_out: usize,
+}
+
+#[derive(Deserialize)]
+struct Tier {
+    sentence: String,
+    raise: Option<Raise>,
+}
+
+#[derive(Deserialize)]
+struct Raise {
+    sentence: String,
+}
+
+#[derive(Deserialize)]
+struct Rule {
+    name: String,
+    mode: String,
+    why: Option<String>,
+    overridden: Option<String>,
+}
+
+impl Answer {
+    fn read(reply: &[u8]) -> Result<Answer, Failure> {
+        serde_json::from_slice(reply)
+            .map_err(|error| format!("that is no answer of Spillgate's: {error}").into())
+    }
+}
+
+impl std::fmt::Display for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.sentence)?;
+        for Tier { sentence, raise } in &self.tiers {
+            write!(f, "\n  {sentence}")?;
+            if let Some(Raise { sentence }) = raise {
+                write!(f, "\n    {sentence}")?;
+            }
+        }
+        for Rule { name, mode, why, overridden } in &self.rules {
+            match why {
+                Some(why) => write!(f, "\n  not met: {name}: {why}")?,
+                None => write!(f, "\n  met: {name}")?,
+            }
+            if mode == "shadow" {
+                f.write_str(" (shadow: only watched)")?;
+            }
+            match overridden.as_deref() {
+                Some("file") => f.write_str(" (an override of the policy file is in force)")?,
+                Some(_) => f.write_str(" (an override set while running is in force)")?,
+                None => {}
+            }
+        }
+        match self.rules_left_out {
+            0 => Ok(()),
+            others => write!(f, "\n  not met: {others} more"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_read_the_answer_first_then_tiers_then_rules() {
+        let reply = r#"{"sentence": "Denied by login/0, for 11.1 s.", "tiers": [{
+            "sentence": "login/0 (5/1m) refuses.", "raise": {"sentence": "At 10/1m, 5 would be left."}
+        }], "rules": [
+            {"name": "login", "mode": "enforce", "why": null, "overridden": "operator"},
+            {"name": "api", "mode": "shadow", "why": "the request has no attribute \"user\"", "overridden": null}
+        ], "rules_left_out": 2}"#;
+        assert_eq!(
+            Answer::read(reply.as_bytes()).unwrap().to_string(),
+            "Denied by login/0, for 11.1 s.\n  login/0 (5/1m) refuses.\n    At 10/1m, 5 would be left.\n  \
+             met: login (an override set while running is in force)\n  \
+             not met: api: the request has no attribute \"user\" (shadow: only watched)\n  not met: 2 more"
+        );
+    }
+}

@@ -1,0 +1,141 @@
+//! `spillgate top`: who uses most and who is refused most, in a terminal again and again.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use hyper::Request;
+use serde::Deserialize;
+use tokio::runtime::Runtime;
+
+use super::{Failure, client, say};
+use crate::cli::TopArgs;
+
+pub(super) fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
+    let again = !args.json && !args.once && io::stdout().is_terminal();
+    Runtime::new()?.block_on(async {
+        loop {
+            let reply = ask(args).await?;
+            if args.json {
+                say(&String::from_utf8_lossy(&reply))?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            let answer: Answer = serde_json::from_slice(&reply)
+                .map_err(|error| format!("that is no answer of Spillgate's: {error}"))?;
+            let clear = if again { CLEAR } else { "" };
+            say(&format!("{clear}{answer}"))?;
+            if !again {
+                return Ok(ExitCode::SUCCESS);
+            }
+            tokio::time::sleep(REFRESH).await;
+        }
+    })
+}
+
+async fn ask(args: &TopArgs) -> Result<hyper::body::Bytes, Failure> {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.append_pair("n", &args.number.to_string());
+    if let Some(rule) = &args.rule {
+        query.append_pair("rule", rule);
+    }
+    let request = Request::get(format!("/admin/v1/top?{}", query.finish()));
+    let request = client::with_token(request, args.token_file.as_deref())?;
+    client::ask(&args.url, request, Vec::new()).await
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    window_ms: u64,
+    rules: Vec<Rule>,
+    decisions_left_out: u64,
+}
+
+#[derive(Deserialize)]
+struct Rule {
+    rule: Option<String>,
+    unit: String,
+    consumed: u64,
+    denied: u64,
+    consumers: Vec<Subject>,
+    refused: Vec<Subject>,
+}
+
+#[derive(Deserialize)]
+struct Subject {
+    subject: BTreeMap<String, String>,
+    whole: bool,
+    count: u64,
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Of the last {} s, by this process", self.window_ms.div_ceil(1_000))?;
+        if self.rules.is_empty() {
+            f.write_str(": nothing was asked")?;
+        }
+        for rule in &self.rules {
+            write!(f, "\n\n{rule}")?;
+        }
+        match self.decisions_left_out {
+            0 => Ok(()),
+            left_out => write!(f, "\n\nNot shown: {left_out} decisions by other rules"),
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Rule { unit, consumed, denied, .. } = self;
+        f.write_str(self.rule.as_deref().unwrap_or("limits that come with the question"))?;
+        subjects(f, &format!("used, of {consumed} {unit}"), &self.consumers)?;
+        subjects(f, &format!("refused, of {denied} times"), &self.refused)
+    }
+}
+
+fn subjects(f: &mut fmt::Formatter<'_>, head: &str, subjects: &[Subject]) -> fmt::Result {
+    if subjects.is_empty() {
+        return Ok(());
+    }
+    write!(f, "\n  {head}")?;
+    for Subject { subject, whole, count } in subjects {
+        let named: Vec<String> =
+            subject.iter().map(|(name, value)| format!("{name}={}", printable(value))).collect();
+        let named = if named.is_empty() { "everybody".to_owned() } else { named.join(" ") };
+        write!(f, "\n  {count:>12}  {named}{}", if *whole { "" } else { "…" })?;
+    }
+    Ok(())
+}
+
+/// What callers send must not steer a terminal.
+fn printable(value: &str) -> String {
+    value.chars().map(|c| if c.is_control() { '\u{FFFD}' } else { c }).collect()
+}
+
+/// Home, and everything behind it gone.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+const REFRESH: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_stand_in_a_column_and_names_cannot_steer_the_terminal() {
+        let reply = r#"{"window_ms": 61001, "decisions_left_out": 7, "rules": [{
+            "rule": "api", "unit": "tokens", "consumed": 12345, "denied": 3,
+            "consumers": [
+                {"subject": {"tenant": "acme", "user": "a\u001bnn"}, "whole": true, "count": 12000},
+                {"subject": {}, "whole": false, "count": 5}
+            ],
+            "refused": []
+        }]}"#;
+        let answer: Answer = serde_json::from_str(reply).unwrap();
+        assert_eq!(
+            answer.to_string(),
+            "Of the last 62 s, by this process\n\napi\n  used, of 12345 tokens\n         12000  \
+             tenant=acme user=a\u{FFFD}nn\n             5  everybody…\n\nNot shown: 7 decisions by other rules"
+        );
+    }
+}

@@ -1,0 +1,54 @@
+//! The dashboard: plain files that ask the network for nothing but this door. They hold nothing worth a
+//! token; what they show is asked for with one.
+
+use axum::body::Body;
+use axum::response::Response;
+use hyper::Uri;
+use hyper::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+
+use super::no_such_path;
+
+/// Path, kind and contents of each file.
+const FILES: [(&str, &str, &str); 8] = [
+    ("/", "text/html; charset=utf-8", include_str!("../../../dashboard/index.html")),
+    ("/dashboard.css", "text/css; charset=utf-8", include_str!("../../../dashboard/dashboard.css")),
+    ("/dashboard.svg", "image/svg+xml", include_str!("../../../dashboard/dashboard.svg")),
+    ("/dashboard.js", JAVASCRIPT, include_str!("../../../dashboard/dashboard.js")),
+    ("/chart.js", JAVASCRIPT, include_str!("../../../dashboard/chart.js")),
+    ("/panels.js", JAVASCRIPT, include_str!("../../../dashboard/panels.js")),
+    ("/server.js", JAVASCRIPT, include_str!("../../../dashboard/server.js")),
+    ("/words.js", JAVASCRIPT, include_str!("../../../dashboard/words.js")),
+];
+
+/// Where they are.
+pub(super) fn paths() -> impl Iterator<Item = &'static str> {
+    FILES.iter().map(|(path, ..)| *path)
+}
+
+pub(super) async fn file(uri: Uri) -> Response {
+    let Some((_, kind, contents)) = FILES.iter().find(|(path, ..)| *path == uri.path()) else {
+        return axum::response::IntoResponse::into_response(no_such_path(uri).await);
+    };
+    let mut response = Response::new(Body::from(*contents));
+    let headers: [(HeaderName, &'static str); 5] = [
+        (CONTENT_TYPE, kind),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "no-referrer"),
+        // Another version may be behind the same path a moment later.
+        (CACHE_CONTROL, "no-cache"),
+    ];
+    for (name, value) in headers {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// Only what came from here runs, and it talks to nobody else; no page may frame it.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+    connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";

@@ -1,0 +1,205 @@
+//! Why a request would be decided as it would: `?domain=web&attr.ip=203.0.113.7&cost=2`.
+
+use axum::extract::State;
+use axum::response::Response;
+use hyper::Uri;
+use serde::Serialize;
+use spillgate::{
+    Cost, Decision, ExplainedRule, ExplainedTier, Explanation, OverriddenBy, Raise, Request,
+};
+
+use super::Problem;
+use super::subject::{attribute, parameters};
+use crate::app::App;
+use crate::bounds::NAME_MAX;
+use crate::door::http::answer::{self, ms_up};
+
+#[derive(Serialize)]
+struct ExplainedAnswer<'e> {
+    verdict: &'static str,
+    allowed: bool,
+    sentence: String,
+    rule: Option<&'e str>,
+    limit: Option<&'e str>,
+    retry_after_ms: Option<u64>,
+    source: &'static str,
+    degraded: bool,
+    /// The refusal that this process remembers, if one holds.
+    remembered: Option<Remembered>,
+    tiers: Vec<TierAnswer<'e>>,
+    rules: Vec<RuleAnswer<'e>>,
+    rules_left_out: usize,
+}
+
+#[derive(Serialize)]
+struct Remembered {
+    verdict: &'static str,
+    retry_after_ms: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct TierAnswer<'e> {
+    rule: Option<&'e str>,
+    limit: &'e str,
+    quota: String,
+    algorithm: &'static str,
+    unit: &'e str,
+    cost: u64,
+    capacity: Option<u64>,
+    used: Option<u64>,
+    remaining: Option<u64>,
+    retry_after_ms: Option<u64>,
+    reset_after_ms: Option<u64>,
+    verdict: &'static str,
+    source: &'static str,
+    shadow: bool,
+    sentence: String,
+    raise: Option<RaiseAnswer<'e>>,
+}
+
+#[derive(Serialize)]
+struct RaiseAnswer<'e> {
+    quota: &'e str,
+    remaining: u64,
+    fits: bool,
+    sentence: String,
+}
+
+#[derive(Serialize)]
+struct RuleAnswer<'e> {
+    name: &'e str,
+    mode: &'static str,
+    met: bool,
+    /// Why not, if it is not met.
+    why: Option<String>,
+    overridden: Option<&'static str>,
+}
+
+pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
+    let request = request_in(&uri)?;
+    app.answers(request.domain())?;
+    let explained = app.limiter().explain(&request).await;
+    let answer = ExplainedAnswer::of(&explained);
+    let items = 1 + answer.tiers.len() + answer.rules.len();
+    Ok(answer::json(&answer, answer::ANSWER_BYTES * items))
+}
+
+/// The request that a query describes.
+pub(super) fn request_in(uri: &Uri) -> Result<Request<'_>, Problem> {
+    let (mut request, mut domain, mut cost) = (Request::new(), None, None);
+    for (name, value) in parameters(uri) {
+        let unit = name.strip_prefix("cost.");
+        let again = match name.as_ref() {
+            _ if name.starts_with("attr.") => {
+                request = attribute(request, &name, value)?;
+                false
+            }
+            "domain" if (1..=NAME_MAX).contains(&value.len()) => domain.replace(value).is_some(),
+            "domain" => return Err(Problem::in_field("domain", "a domain has 1 to 64 bytes")),
+            "cost" => {
+                let amount = amount(&name, &value)?;
+                cost = Some(cost.unwrap_or_else(|| Cost::requests(0)).and("requests", amount));
+                false
+            }
+            _ => {
+                let known = unit.filter(|unit| (1..=NAME_MAX).contains(&unit.len()));
+                let unit = known.ok_or_else(|| Problem::in_field(&name, NO_SUCH_PARAMETER))?;
+                let amount = amount(&name, &value)?;
+                cost = Some(cost.unwrap_or_default().and(unit.to_owned(), amount));
+                false
+            }
+        };
+        if again {
+            return Err(Problem::in_field(&name, "given twice; give it once"));
+        }
+    }
+    if let Some(domain) = domain {
+        request = request.in_domain(domain);
+    }
+    Ok(match cost {
+        Some(cost) => request.costing(cost),
+        None => request,
+    })
+}
+
+fn amount(name: &str, value: &str) -> Result<u64, Problem> {
+    value.parse().map_err(|_| Problem::in_field(name, "no whole number; write for example cost=2"))
+}
+
+impl<'e> ExplainedAnswer<'e> {
+    fn of(explained: &'e Explanation) -> ExplainedAnswer<'e> {
+        let answer = explained.answer();
+        ExplainedAnswer {
+            verdict: answer.verdict().name(),
+            allowed: answer.allowed(),
+            sentence: explained.sentence(),
+            rule: answer.rule(),
+            limit: answer.limit(),
+            retry_after_ms: answer.retry_after().map(ms_up),
+            source: answer.source().name(),
+            degraded: answer.degraded(),
+            remembered: explained.remembered().map(Remembered::of),
+            tiers: explained.tiers().map(|tier| TierAnswer::of(&tier)).collect(),
+            rules: explained.rules().iter().map(RuleAnswer::of).collect(),
+            rules_left_out: explained.left_out(),
+        }
+    }
+}
+
+impl Remembered {
+    fn of(decision: &Decision) -> Remembered {
+        Remembered {
+            verdict: decision.verdict().name(),
+            retry_after_ms: decision.retry_after().map(ms_up),
+        }
+    }
+}
+
+impl<'e> TierAnswer<'e> {
+    fn of(tier: &ExplainedTier<'e>) -> TierAnswer<'e> {
+        let decision = tier.decision();
+        TierAnswer {
+            rule: decision.rule(),
+            limit: decision.limit(),
+            quota: decision.definition().to_string(),
+            algorithm: decision.algorithm().name(),
+            unit: decision.unit(),
+            cost: tier.cost(),
+            capacity: decision.capacity(),
+            used: tier.used(),
+            remaining: decision.remaining(),
+            retry_after_ms: decision.retry_after().map(ms_up),
+            reset_after_ms: decision.reset_after().map(ms_up),
+            verdict: decision.verdict().name(),
+            source: decision.source().name(),
+            shadow: decision.shadow(),
+            sentence: tier.sentence(),
+            raise: tier.raise().map(RaiseAnswer::of),
+        }
+    }
+}
+
+impl<'e> RaiseAnswer<'e> {
+    fn of(raise: &'e Raise) -> RaiseAnswer<'e> {
+        let (remaining, fits) = (raise.remaining(), raise.fits());
+        RaiseAnswer { quota: raise.quota(), remaining, fits, sentence: raise.sentence() }
+    }
+}
+
+impl<'e> RuleAnswer<'e> {
+    fn of(rule: &'e ExplainedRule) -> RuleAnswer<'e> {
+        RuleAnswer {
+            name: rule.name(),
+            mode: rule.mode().name(),
+            met: rule.unmet().is_none(),
+            why: rule.unmet().map(ToString::to_string),
+            overridden: rule.overridden().map(|by| match by {
+                OverriddenBy::File => "file",
+                OverriddenBy::Operator => "operator",
+            }),
+        }
+    }
+}
+
+const NO_SUCH_PARAMETER: &str =
+    "no such parameter; there are domain, attr.NAME for each attribute, cost and cost.UNIT";

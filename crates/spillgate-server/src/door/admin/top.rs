@@ -1,0 +1,109 @@
+//! Who uses most and who is refused most: `?rule=api&n=20`.
+
+use std::borrow::Cow;
+
+use axum::extract::State;
+use axum::response::Response;
+use hyper::Uri;
+use serde::{Serialize, Serializer};
+use spillgate::{Top, TopOfRule, TopSubject};
+
+use super::Problem;
+use super::subject::parameters;
+use crate::app::App;
+use crate::door::http::answer;
+
+#[derive(Serialize)]
+pub(super) struct TopAnswer<'t> {
+    window_ms: u64,
+    rules: Vec<RuleAnswer<'t>>,
+    decisions_left_out: u64,
+}
+
+#[derive(Serialize)]
+struct RuleAnswer<'t> {
+    /// Null for limits that come with the question.
+    rule: Option<&'t str>,
+    unit: &'t str,
+    consumed: u64,
+    denied: u64,
+    consumers: Vec<SubjectAnswer<'t>>,
+    refused: Vec<SubjectAnswer<'t>>,
+}
+
+#[derive(Serialize)]
+struct SubjectAnswer<'t> {
+    #[serde(serialize_with = "attributes")]
+    subject: &'t TopSubject,
+    /// Whether long values were cut.
+    whole: bool,
+    count: u64,
+}
+
+pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
+    let (mut rule, mut n) = (None, N);
+    for (name, value) in parameters(&uri) {
+        match name.as_ref() {
+            "rule" => rule = Some(value),
+            "n" => {
+                let asked = value.parse().ok().filter(|n| (1..=N_MAX).contains(n));
+                n = asked.ok_or_else(|| Problem::in_field("n", NO_N))?;
+            }
+            _ => return Err(Problem::in_field(&name, NO_SUCH_PARAMETER)),
+        }
+    }
+    if let Some(rule) = &rule
+        && app.limiter().policy().rule(rule).is_none()
+    {
+        return Err(Problem::no_such_rule(rule));
+    }
+    let top = app.limiter().top(rule.as_deref(), n);
+    let answer = TopAnswer::of(&top);
+    let subjects = answer.rules.iter().map(|rule| rule.consumers.len() + rule.refused.len());
+    let bytes = SUBJECT_BYTES * subjects.sum::<usize>() + answer::ANSWER_BYTES;
+    Ok(answer::json(&answer, bytes))
+}
+
+impl<'t> TopAnswer<'t> {
+    pub(super) fn of(top: &'t Top) -> TopAnswer<'t> {
+        TopAnswer {
+            window_ms: answer::ms_up(top.window()),
+            rules: top.rules().iter().map(RuleAnswer::of).collect(),
+            decisions_left_out: top.left_out(),
+        }
+    }
+}
+
+impl<'t> RuleAnswer<'t> {
+    fn of(rule: &'t TopOfRule) -> RuleAnswer<'t> {
+        RuleAnswer {
+            rule: rule.rule(),
+            unit: rule.unit(),
+            consumed: rule.consumed(),
+            denied: rule.denied(),
+            consumers: rule.consumers().iter().map(SubjectAnswer::of).collect(),
+            refused: rule.refused().iter().map(SubjectAnswer::of).collect(),
+        }
+    }
+}
+
+impl<'t> SubjectAnswer<'t> {
+    fn of(subject: &'t TopSubject) -> SubjectAnswer<'t> {
+        SubjectAnswer { subject, whole: subject.whole(), count: subject.count() }
+    }
+}
+
+/// Values that are no text are shown with marks in place of bytes.
+fn attributes<S: Serializer>(subject: &&TopSubject, serializer: S) -> Result<S::Ok, S::Error> {
+    let text = |value| -> Cow<'_, str> { String::from_utf8_lossy(value) };
+    serializer.collect_map(subject.attributes().map(|(name, value)| (name, text(value))))
+}
+
+/// As many as people look at.
+const N: usize = 10;
+/// Those with a hundredth each are told for sure.
+const N_MAX: usize = 100;
+/// A subject and its count, about.
+const SUBJECT_BYTES: usize = 96;
+const NO_N: &str = "no number from 1 to 100; write for example n=20";
+const NO_SUCH_PARAMETER: &str = "no such parameter; there are rule and n";

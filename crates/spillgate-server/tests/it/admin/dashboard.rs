@@ -1,0 +1,107 @@
+//! The dashboard's files and its events. Chromium drives it in tests/doors/dashboard.sh.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{api_rule, verdict};
+use crate::server::{Server, TempFile};
+
+#[test]
+fn its_files_need_no_token_name_no_stranger_and_run_nothing_else() {
+    let token = TempFile::new("token", "0123456789abcdef0123456789abcdef\n");
+    let config = format!("[server]\nadmin_token_file = \"{}\"\n", token.path());
+    let config = TempFile::new("limits.toml", &config);
+    let server = Server::start(&["--config", config.path()]);
+    let get = |path: &str| server.operator().send("GET", path, b"").unwrap();
+    let page = get("/");
+    let named = page
+        .body
+        .split('"')
+        .filter(|part| [".js", ".css", ".svg"].iter().any(|end| part.ends_with(end)));
+    let mut files: Vec<String> = named.map(|file| format!("/{file}")).collect();
+    files.extend(["/", "/chart.js", "/panels.js", "/server.js", "/words.js"].map(str::to_owned));
+    for path in files {
+        let file = get(&path);
+        assert_eq!(file.status, 200, "{path}");
+        let policy = file.header("content-security-policy").unwrap();
+        assert!(
+            policy.starts_with("default-src 'none'; script-src 'self'; style-src 'self'"),
+            "{policy}"
+        );
+        assert_eq!(file.header("x-content-type-options"), Some("nosniff"));
+        let without_namespace = file.body.replace("http://www.w3.org/2000/svg", "");
+        for stranger in ["http:", "https:", "innerHTML", "style=\"", "onclick=\"", "eval("] {
+            assert!(!without_namespace.contains(stranger), "{stranger} in {path}");
+        }
+    }
+    assert_eq!(get("/admin/v1/events").status, 401);
+    assert_eq!(server.operator().send("POST", "/", b"").unwrap().status, 405);
+}
+
+/// A listener, and the status that it was answered with.
+fn listen(server: &Server) -> (u16, BufReader<TcpStream>) {
+    let port = server.admin_port.unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    write!(stream, "GET /admin/v1/events HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n").unwrap();
+    let mut reader = BufReader::new(stream);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        reader.read_line(&mut head).unwrap();
+    }
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), reader)
+}
+
+fn next_event(listener: &mut BufReader<TcpStream>) -> Value {
+    loop {
+        let mut line = String::new();
+        assert!(listener.read_line(&mut line).unwrap() > 0, "the stream ended");
+        if let Some(data) = line.strip_prefix("data: ") {
+            return serde_json::from_str(data).unwrap();
+        }
+    }
+}
+
+#[test]
+fn events_tell_what_changes_second_by_second() {
+    let file = api_rule();
+    let server = Server::start(&["--config", file.path()]);
+    let (status, mut listener) = listen(&server);
+    assert_eq!(status, 200);
+    let first = next_event(&mut listener);
+    assert_eq!((&first["rules"], &first["store"]), (&1.into(), &"memory".into()), "{first}");
+    for _ in 0..3 {
+        verdict(&server);
+    }
+    let counted = loop {
+        let event = next_event(&mut listener);
+        if event["top"]["rules"][0]["denied"] == 1 {
+            break event;
+        }
+    };
+    assert_eq!(counted["top"]["rules"][0]["refused"][0]["subject"]["user"], "ann", "{counted}");
+    let metrics = counted["metrics"].as_str().unwrap();
+    assert!(metrics.contains("verdict=\"denied\",source=\"store\"} 1\n"), "{metrics}");
+    assert!(counted["at_ms"].as_u64() > first["at_ms"].as_u64());
+}
+
+#[test]
+fn listeners_are_few_and_give_their_places_back() {
+    let server = Server::start(&[]);
+    let listeners: Vec<_> = (0..32).map(|_| listen(&server)).collect();
+    assert!(listeners.iter().all(|(status, _)| *status == 200));
+    assert_eq!(listen(&server).0, 503);
+    drop(listeners);
+    spillgate_testkit::eventually(|| listen(&server).0 == 200);
+}
+
+#[test]
+fn a_server_that_stops_ends_the_streams() {
+    let server = Server::start(&[]);
+    let (_, mut listener) = listen(&server);
+    next_event(&mut listener);
+    assert!(server.stop().success());
+}

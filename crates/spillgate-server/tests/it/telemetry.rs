@@ -1,0 +1,167 @@
+//! What the log tells, and what neither log nor metrics nor the store ever tell.
+
+use std::io::Read;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::json;
+use spillgate_testkit::{Process, RedisServer, Reply, eventually};
+
+use crate::server::{Server, TempFile, spillgate};
+
+const RULES: &str = "[[rule]]\nname = \"api\"\nkey = [\"tenant\", \"user\"]\nlimits = [\"3/hour\", { quota = \"9/day\", algorithm = \"sliding-log\" }]\n\
+    [[rule]]\nname = \"slots\"\nkey = [\"user\"]\nlimits = [{ quota = \"2\", algorithm = \"concurrency\", hold = \"1s\" }]\n";
+
+fn metrics(server: &Server) -> String {
+    server.operator().send("GET", "/metrics", b"").unwrap().body
+}
+
+#[test]
+fn an_outage_is_told_once_when_it_begins_and_once_when_it_ends() {
+    let file = TempFile::new("limits.toml", RULES);
+    let mut redis = RedisServer::start();
+    let server = Server::start(&["--config", file.path(), "--redis", &redis.url()]);
+    let ask = || server.check(r#"{"attributes":{"tenant":"acme","user":"ann"}}"#);
+    ask();
+    let shows = |line: &str| {
+        metrics(&server).lines().any(|known| known.starts_with(line) && known.ends_with(" 1"))
+    };
+    redis.kill();
+    eventually(|| {
+        ask();
+        shows("spillgate_breaker_open{shard=") && shows("spillgate_degraded{shard=")
+    });
+    let told = metrics(&server);
+    assert!(told.contains("spillgate_excess_bound{rule=\"api\"} "), "{told}");
+    assert!(told.contains("spillgate_excess_observed{rule=\"api\"} "), "{told}");
+    redis.restart();
+    eventually(|| {
+        ask();
+        !shows("spillgate_breaker_open{shard=") && !shows("spillgate_degraded{shard=")
+    });
+    // The log is a heartbeat behind.
+    std::thread::sleep(Duration::from_millis(1_500));
+    let words = server.last_words();
+    for once in
+        ["warning: breaker opened", "breaker closed", "warning: degraded: ", "no longer degraded"]
+    {
+        assert_eq!(words.matches(&format!("spillgate: {once}")).count(), 1, "{once}: {words}");
+    }
+    assert!(words.contains("a call to the store failed"), "{words}");
+}
+
+#[test]
+fn a_store_that_lost_its_state_is_told_of() {
+    let redis = RedisServer::start();
+    let mut server = Server::start_on(&redis, &[]);
+    // The first heartbeat learns what there is to lose.
+    eventually(|| metrics(&server).contains("spillgate_live_nodes 1\n"));
+    redis.command(&["FLUSHALL"]);
+    server.words_until("state lost: the server has not what it held");
+    assert!(metrics(&server).contains("spillgate_epoch_changes_total 1\n"));
+}
+
+#[test]
+fn what_operators_set_is_told_without_its_subject() {
+    let file = TempFile::new("limits.toml", RULES);
+    let server = Server::start(&["--config", file.path()]);
+    let set = |method: &str, path: &str, body: String| {
+        assert_eq!(server.operator().send(method, path, body.as_bytes()).unwrap().status, 200);
+    };
+    let of = json!({"rule": "api", "subject": {"tenant": "canary"}, "limits": ["none"]});
+    set("PUT", "/admin/v1/overrides", of.to_string());
+    set("DELETE", "/admin/v1/overrides?rule=api&attr.tenant=canary", String::new());
+    set("PUT", "/admin/v1/rules/api/mode", r#"{"mode":"off"}"#.to_owned());
+    set("DELETE", "/admin/v1/rules/api/mode", String::new());
+    let words = server.last_words();
+    for line in [
+        "spillgate: an operator set an override rule=\"api\" of=\"tenant\"",
+        "spillgate: an override was taken back rule=\"api\" of=\"tenant\"",
+        "spillgate: warning: an operator set the rule's mode rule=\"api\" mode=\"off\"",
+        "spillgate: the mode set while running was taken back rule=\"api\"",
+    ] {
+        assert_eq!(words.lines().filter(|said| *said == line).count(), 1, "{line}\n{words}");
+    }
+    assert!(!words.contains("canary"), "{words}");
+}
+
+#[test]
+fn the_log_is_written_as_the_settings_say() {
+    let url = format!("redis://127.0.0.1:{}", spillgate_testkit::free_port());
+    let said = |variables: &[(&str, &str)]| {
+        let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--redis", &url]);
+        command.envs(variables.iter().copied()).stderr(Stdio::piped());
+        let mut server = Process::start(&mut command);
+        std::thread::sleep(Duration::from_secs(3));
+        server.terminate(Duration::from_secs(15));
+        let mut said = String::new();
+        server.stderr().unwrap().read_to_string(&mut said).unwrap();
+        said
+    };
+    let json = said(&[("SPILLGATE_TELEMETRY__LOG__FORMAT", "json")]);
+    let lines: Vec<serde_json::Value> = json
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{json}")))
+        .collect();
+    let ready =
+        |line: &&serde_json::Value| line["message"].as_str().unwrap().starts_with("HTTP on ");
+    assert!(lines.iter().any(|line| ready(&line) && line["level"] == "INFO"), "{json}");
+    assert!(
+        lines.iter().any(|line| line["level"] == "WARN" && line["shard"].is_string()),
+        "{json}"
+    );
+    let off = said(&[("SPILLGATE_TELEMETRY__LOG", "off")]);
+    assert_eq!(off.lines().count(), 1, "{off}");
+}
+
+// Values that callers send, planted at every door and in every way that ends in trouble.
+#[test]
+fn no_value_of_a_caller_is_in_the_log_the_metrics_or_the_store() {
+    let file = TempFile::new("limits.toml", RULES);
+    let mut redis = RedisServer::start();
+    let server = Server::start(&["--config", file.path(), "--redis", &redis.url()]);
+    let questions = [
+        r#"{"attributes":{"tenant":"canary-tenant","user":"canary-user"}}"#,
+        r#"{"domain":"canary-domain","attributes":{"canary-name":"canary-value"}}"#,
+        r#"{"key":"canary-key","limit":{"quota":"2/hour"}}"#,
+        r#"{"key":"canary-key","limit":{"quota":"canary-quota"}}"#,
+        r#"{"attributes":{"tenant":["canary"]}}"#,
+    ];
+    let plant = || {
+        for question in questions.iter().cycle().take(3 * questions.len()) {
+            server.post("/v1/check", question.as_bytes());
+        }
+        server.client().send("GET", "/v1/auth?canary=canary", b"").unwrap();
+        let mut resp = server.resp();
+        resp.command(&["CL.THROTTLE", "canary-key", "1", "1", "60"]).unwrap();
+        resp.command(&["CANARY", "canary"]).unwrap();
+        let path = "/admin/v1/explain?attr.tenant=canary-tenant&attr.user=canary-user";
+        server.operator().send("GET", path, b"").unwrap();
+        let of =
+            json!({"rule": "api", "subject": {"tenant": "canary-tenant"}, "limits": ["1/hour"]});
+        server.operator().send("PUT", "/admin/v1/overrides", of.to_string().as_bytes()).unwrap();
+    };
+    plant();
+    let held = dump(&redis);
+    assert!(held.len() > 500 && held.contains("sg1:"), "{held}");
+    redis.kill();
+    plant();
+    let (metrics, ready) = (metrics(&server), server.ready.clone());
+    let words = ready + &server.last_words();
+    assert!(words.contains("a call to the store failed"), "{words}");
+    for (place, text) in [("the store", held), ("the metrics", metrics), ("the log", words)] {
+        assert!(!text.to_lowercase().contains("canary"), "in {place}: {text}");
+    }
+}
+
+/// Every key and all that it holds.
+fn dump(redis: &RedisServer) -> String {
+    let Reply::Array(keys) = redis.command(&["KEYS", "*"]) else { panic!("KEYS answers a list") };
+    let keys: Vec<String> = keys.iter().map(|key| key.text().to_owned()).collect();
+    assert!(keys.len() > 3, "{keys:?}");
+    let held = keys.iter().map(|key| match redis.command(&["DUMP", key]) {
+        Reply::Bulk(bytes) => format!("{key} {}\n", String::from_utf8_lossy(&bytes)),
+        other => panic!("DUMP {key}: {other:?}"),
+    });
+    held.collect()
+}
