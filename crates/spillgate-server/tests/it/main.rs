@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is")]
 
 mod admin;
+mod alerts;
 mod auth;
 mod bad_input;
 mod check;

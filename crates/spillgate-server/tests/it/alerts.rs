@@ -1,0 +1,82 @@
+//! The alerts, the dashboard of Grafana and the runbook name what there is; promtool, where it is installed,
+//! fires each alert.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::Command;
+
+use spillgate_testkit::RedisServer;
+
+use crate::server::Server;
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// What `text` names that begins so.
+fn named<'t>(text: &'t str, start: &str) -> BTreeSet<&'t str> {
+    let ends = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+    let found = text.match_indices(start).map(|(at, _)| &text[at..]);
+    found.map(|rest| rest.split(ends).next().unwrap()).collect()
+}
+
+#[test]
+fn every_metric_that_is_watched_is_exported() {
+    let redis = RedisServer::start();
+    let exported = [Server::start(&[]), Server::start_on(&redis, &[])]
+        .map(|server| server.operator().send("GET", "/metrics", b"").unwrap().body)
+        .concat();
+    let families: BTreeSet<&str> = exported
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
+        .collect();
+    for file in ["deploy/prometheus/alerts.yml", "deploy/grafana/spillgate.json"] {
+        let text = read(file);
+        let metrics = named(&text, "spillgate_");
+        assert!(metrics.len() > 9, "{file}: {metrics:?}");
+        for metric in metrics {
+            let family = metric.trim_end_matches("_bucket");
+            assert!(families.contains(family), "{file}: nothing exports {metric}");
+        }
+    }
+}
+
+#[test]
+fn every_alert_has_an_entry_in_the_runbook_and_a_test() {
+    let (alerts, runbook) = (read("deploy/prometheus/alerts.yml"), read("docs/operations.md"));
+    let tests = read("deploy/prometheus/alerts_test.yml");
+    let names: Vec<&str> =
+        alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert!(names.len() >= 10);
+    for name in &names {
+        assert!(runbook.contains(&format!("\n### {name}\n")), "no entry of {name}");
+        let link = format!("runbook_url: docs/operations.md#{}\n", name.to_lowercase());
+        assert_eq!(alerts.matches(&link).count(), 1, "{link}");
+        assert!(
+            tests.contains(&format!("alertname: {name}\n        exp_alerts:")),
+            "{name} never fires"
+        );
+    }
+    for entry in runbook.lines().filter_map(|line| line.strip_prefix("### Spillgate")) {
+        assert!(names.iter().any(|name| name.ends_with(entry)), "no alert of {entry}");
+    }
+}
+
+#[test]
+fn promtool_checks_the_alerts_and_fires_each() {
+    if Command::new("promtool").arg("--version").output().is_err() {
+        println!("skipped: there is no promtool; ./check --full installs it");
+        return;
+    }
+    for arguments in [["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]] {
+        let mut promtool = Command::new("promtool");
+        promtool.args(arguments).current_dir(root().join("deploy/prometheus"));
+        let output = promtool.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+    }
+}
