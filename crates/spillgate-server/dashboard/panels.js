@@ -45,7 +45,7 @@ export const fill = {
     rows('rules', rules.slice(0, RULES_MAX).map(rule => {
       const row = el('tr', { 'data-rule': rule.name });
       const name = el('td', { className: 'name' }, rule.name, el('small', {}, rule.domain === 'default' ? byKey(rule) : `${rule.domain} · ${byKey(rule)}`));
-      const limits = rule.limits.map(limit => `${quota(limit)}`).join(', ');
+      const limits = rule.limits.map(quota).join(', ');
       row.append(name, cell('Limits', limits), cell('Allowed/s', '–', 'n'), cell('Refused/s', '–', 'n'),
         cell('Near the limit', '–', 'n'), cell('Heaviest subject uses', bar()), cell('Mode', modeOf(rule)));
       return row;
@@ -106,9 +106,9 @@ function updateRates(body, rates, top, rules) {
 function utilisation(rule, top) {
   const heaviest = top?.rules.find(of => of.rule === rule.name)?.consumers[0];
   const [limit] = rule.limits;
-  if (!limit?.capacity || !limit.refill_ms) return undefined;
+  if (!limit?.capacity || !limit.window_ms) return undefined;
   if (!heaviest) return 0;
-  const passes = limit.capacity * Math.max(1, top.window_ms / limit.refill_ms);
+  const passes = limit.capacity * Math.max(1, top.window_ms / limit.window_ms);
   return Math.min(1, heaviest.count / passes);
 }
 
@@ -118,13 +118,7 @@ function bar() {
 
 const byKey = rule => (rule.key.length ? `by ${rule.key.join(' and ')}` : 'one for all');
 
-function quota({ capacity, refill_ms: refill, unit, algorithm }) {
-  if (capacity === null) return 'unlimited';
-  if (capacity === 0) return 'none';
-  const of = unit === 'requests' ? '' : ` ${unit}`;
-  const time = algorithm === 'concurrency' ? 'at once' : refill === null ? '' : `in ${duration(refill / 1000)}`;
-  return `${number(capacity)}${of} ${time}`;
-}
+const quota = ({ quota, unit }) => (unit === 'requests' ? quota : `${quota} ${unit}`);
 
 function ends(at) {
   if (!at) return 'never';

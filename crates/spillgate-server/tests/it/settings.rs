@@ -147,10 +147,6 @@ const BAD_FILES: &[(&str, &str)] = &[
         ":4: field `store.ring`: ring 1: two nodes are named \"a\"; rename one of them",
     ),
     (
-        "[telemetry]\nlog = \"info\"\n",
-        ":2: field `telemetry.log`: not in this version yet; leave it out",
-    ),
-    (
         "[store.ring]\nnumber = 2\nprevious = [\"a\"]\n",
         ":3: field `store.ring.previous`: a node is written name=redis://host:port, or name*weight",
     ),

@@ -20,28 +20,31 @@ fn metrics(server: &Server) -> String {
 fn an_outage_is_told_once_when_it_begins_and_once_when_it_ends() {
     let file = TempFile::new("limits.toml", RULES);
     let mut redis = RedisServer::start();
-    let server = Server::start(&["--config", file.path(), "--redis", &redis.url()]);
-    let ask = || server.check(r#"{"attributes":{"tenant":"acme","user":"ann"}}"#);
-    ask();
-    let shows = |line: &str| {
-        metrics(&server).lines().any(|known| known.starts_with(line) && known.ends_with(" 1"))
+    let mut server = Server::start(&["--config", file.path(), "--redis", &redis.url()]);
+    let ask =
+        |server: &Server| drop(server.check(r#"{"attributes":{"tenant":"acme","user":"ann"}}"#));
+    let shows = |server: &Server, line: &str| {
+        metrics(server).lines().any(|known| known.starts_with(line) && known.ends_with(" 1"))
     };
+    ask(&server);
     redis.kill();
     eventually(|| {
-        ask();
-        shows("spillgate_breaker_open{shard=") && shows("spillgate_degraded{shard=")
+        ask(&server);
+        shows(&server, "spillgate_breaker_open{shard=")
+            && shows(&server, "spillgate_degraded{shard=")
     });
     let told = metrics(&server);
     assert!(told.contains("spillgate_excess_bound{rule=\"api\"} "), "{told}");
     assert!(told.contains("spillgate_excess_observed{rule=\"api\"} "), "{told}");
+    let mut words = server.words_until("each rule's on_outage decides for this shard's subjects");
     redis.restart();
     eventually(|| {
-        ask();
-        !shows("spillgate_breaker_open{shard=") && !shows("spillgate_degraded{shard=")
+        ask(&server);
+        !shows(&server, "spillgate_breaker_open{shard=")
+            && !shows(&server, "spillgate_degraded{shard=")
     });
-    // The log is a heartbeat behind.
-    std::thread::sleep(Duration::from_millis(1_500));
-    let words = server.last_words();
+    words += &server.words_until("no longer degraded: the store decides");
+    words += &server.last_words();
     for once in
         ["warning: breaker opened", "breaker closed", "warning: degraded: ", "no longer degraded"]
     {

@@ -46,10 +46,14 @@ struct ModeAnswer<'p> {
 #[derive(Serialize)]
 struct LimitAnswer<'p> {
     name: String,
+    /// As a policy would say it.
+    quota: String,
     algorithm: &'static str,
     unit: &'p str,
     capacity: Option<u64>,
     refill_ms: Option<u64>,
+    /// In which the capacity comes back.
+    window_ms: Option<u64>,
 }
 
 /// What became of something that was set.
@@ -154,10 +158,12 @@ impl<'p> LimitAnswer<'p> {
     fn of(position: usize, limit: &'p Limit) -> LimitAnswer<'p> {
         LimitAnswer {
             name: limit.name().map_or_else(|| position.to_string(), str::to_owned),
+            quota: limit.to_string(),
             algorithm: limit.algorithm().name(),
             unit: limit.unit(),
             capacity: limit.capacity(),
             refill_ms: limit.refill().map(answer::ms_up),
+            window_ms: limit.window().map(answer::ms_up),
         }
     }
 }

@@ -18,8 +18,10 @@ fn rules_are_listed_with_limits_and_modes() {
             "name": "a/b", "domain": "web", "key": ["ip"], "anchor": null, "on_outage": "deny",
             "mode": {"rule": "a/b", "in_force": "shadow", "written": "shadow", "runtime": null, "expires_at": null},
             "limits": [
-                {"name": "0", "algorithm": "token-bucket", "unit": "requests", "capacity": 5, "refill_ms": 60_000},
-                {"name": "daily", "algorithm": "sliding-log", "unit": "tokens", "capacity": 100, "refill_ms": 86_400_000},
+                {"name": "0", "quota": "5/1m", "algorithm": "token-bucket", "unit": "requests",
+                    "capacity": 5, "refill_ms": 60_000, "window_ms": 60_000},
+                {"name": "daily", "quota": "100/1d", "algorithm": "sliding-log", "unit": "tokens",
+                    "capacity": 100, "refill_ms": 86_400_000, "window_ms": 86_400_000},
             ],
         }],
         "without_rule": [],
