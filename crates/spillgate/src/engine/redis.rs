@@ -32,6 +32,7 @@ mod heartbeat;
 pub(crate) mod jitter;
 mod keys;
 mod link;
+mod offset;
 mod probe;
 mod program;
 mod ring;
@@ -238,7 +239,7 @@ impl Redis {
 
     /// How often a shard's clock stepped.
     pub(crate) fn clock_steps(&self) -> u64 {
-        self.topology.shards().iter().map(|(_, shard)| shard.clock_steps()).sum()
+        self.topology.shards().iter().map(|(_, shard)| shard.status().clock_steps).sum()
     }
 
     /// Whether the server at a place is known to be gone; what it held counts as lost then.

@@ -135,12 +135,6 @@ impl Text {
                         self.sample("store_errors_total", &labels, count);
                     }
                 }
-                self.family(Kind::Counter, "epoch_changes_total", EPOCH_CHANGES);
-                self.sample("epoch_changes_total", &[], redis.epoch_changes());
-                self.family(Kind::Counter, "clock_steps_total", CLOCK_STEPS);
-                for shard in redis.shards() {
-                    self.sample("clock_steps_total", &[("shard", &shard.name)], shard.clock_steps);
-                }
             }
         }
     }

@@ -5,6 +5,7 @@
 use hyper::Uri;
 use spillgate::Request;
 
+use super::explain::request_in;
 use super::instant::Instant;
 use super::overrides::{LIMITS_MAX, OverrideFields};
 use super::rules::ModeFields;
@@ -44,6 +45,10 @@ pub fn holds(input: &[u8]) {
 
 fn query(text: &[u8]) {
     let Ok(uri) = Uri::try_from([b"/?", text].concat()) else { return };
+    match request_in(&uri) {
+        Ok(request) => is_bounded(&request),
+        Err(problem) => is_short(&problem),
+    }
     let query = match Query::of(&uri) {
         Ok(query) => query,
         Err(problem) => return is_short(&problem),

@@ -1,7 +1,7 @@
 //! One primary: its connections, its clock, and the one place where what is asked meets it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::redis::{Cmd, Value};
 
@@ -9,13 +9,14 @@ use super::batch::{Batches, Way};
 use super::failure::{Failure, NotHere};
 use super::guard::KnownGuard;
 use super::link::Link;
+use super::offset::Offset;
 use super::program::{Call, FIRST, Header, Reply};
 use super::server::Server;
 use super::{Asked, StoreClock, topology};
 use crate::engine::{Ask, StoreError, Told};
 use crate::metrics::ShardMeter;
 use crate::store::ShardStatus;
-use crate::time::{Clock, Deadline, monotonic_us};
+use crate::time::{Deadline, monotonic_us};
 
 /// One primary of the store.
 #[derive(Debug)]
@@ -24,12 +25,7 @@ pub(super) struct Shard {
     name: String,
     link: Link,
     pub(super) guard: KnownGuard,
-    /// The store's clock less our monotonic one, as the last answer showed it.
-    offset_us: AtomicI64,
-    /// Whether that is more than a guess.
-    has_told_time: AtomicBool,
-    /// How often that clock stepped.
-    clock_steps: AtomicU64,
+    offset: Offset,
     /// When that clock was last looked at by a command of its own, on ours; 0 if never.
     sampled_us: AtomicU64,
     meter: Arc<ShardMeter>,
@@ -38,15 +34,12 @@ pub(super) struct Shard {
 
 impl Shard {
     pub(super) fn new(name: String, server: Server, connections: usize, batches: Batches) -> Shard {
-        let guess_us = Clock::System.now_us().wrapping_sub(monotonic_us()).cast_signed();
         Shard {
             meter: Arc::new(ShardMeter::new(name.clone())),
             name,
             link: Link::new(server, connections),
             guard: KnownGuard::default(),
-            offset_us: AtomicI64::new(guess_us),
-            has_told_time: AtomicBool::new(false),
-            clock_steps: AtomicU64::new(0),
+            offset: Offset::guessed(),
             sampled_us: AtomicU64::new(0),
             batches,
         }
@@ -77,11 +70,13 @@ impl Shard {
         for _ in 0..CALENDAR_TRIES {
             let guard = asked.caller.terms.on(&self.guard, topology::GUARD)?;
             let call = build(self.header(asked)?).guarded(guard);
-            let began = self.meter.begin();
+            let (began, sent_us) = (self.meter.begin(), monotonic_us());
             let told = self.link.run(&call, asked.manner, asked.deadline).await;
             self.meter.end(began, || told.as_ref().err().map(Failure::class));
             let reply = told?;
-            self.note_time(reply.now_us(), asked);
+            if matches!(asked.caller.clock, StoreClock::Store) {
+                self.note_clock(reply.now_us(), sent_us, monotonic_us());
+            }
             if reply.guarded_otherwise() {
                 let why = format!("{} is not as this process knew it", self.name);
                 return Err(Failure::NotHere(NotHere::Guarded, why));
@@ -132,23 +127,12 @@ impl Shard {
             name: self.name.clone(),
             asked: !self.link.is_tripped(),
             trouble: self.link.trouble().or_else(|| self.guard.refusal()),
-            clock_steps: self.clock_steps(),
+            clock_steps: self.offset.steps(),
             degraded: !self.link.is_connected()
                 || self.link.is_tripped()
                 || self.guard.refusal().is_some(),
-            clock_ahead_us: self.clock_ahead_us(),
+            clock_ahead_us: self.offset.ahead_us(),
         }
-    }
-
-    /// How often its clock stepped.
-    pub(super) fn clock_steps(&self) -> u64 {
-        self.clock_steps.load(Ordering::Relaxed)
-    }
-
-    /// How far its clock is ahead of our wall clock.
-    fn clock_ahead_us(&self) -> i64 {
-        let store_us = monotonic_us().saturating_add_signed(self.offset_us.load(Ordering::Relaxed));
-        store_us.wrapping_sub(Clock::System.now_us()).cast_signed()
     }
 
     /// Looks at the clock by a plain command, for scripts that may not.
@@ -157,14 +141,13 @@ impl Shard {
         let answer = self.link.command(&::redis::cmd("TIME"), deadline).await;
         let Some(store_us) = answer.ok().and_then(time_of) else { return };
         let answered_us = monotonic_us();
-        // In between, at some time; the middle is off by half of it at most.
-        self.note_offset(store_us, sent_us.midpoint(answered_us));
+        self.note_clock(store_us, sent_us, answered_us);
+        self.offset.set(store_us, sent_us, answered_us);
         self.sampled_us.store(answered_us, Ordering::Relaxed);
     }
 
     fn header(&self, asked: &Asked<'_>) -> Result<Header, Failure> {
-        let estimate_us =
-            || monotonic_us().saturating_add_signed(self.offset_us.load(Ordering::Relaxed));
+        let estimate_us = || self.offset.now_us();
         let (given_us, estimate_us) = match &asked.caller.clock {
             StoreClock::Store => (0, estimate_us()),
             StoreClock::Client => {
@@ -183,25 +166,12 @@ impl Shard {
         Ok(Header { given_us, estimate_us, nonce: asked.caller.nonces.next() })
     }
 
-    /// The store's time against a clock that nobody steps: where they part, somebody stepped the
-    /// store's.
-    fn note_time(&self, store_us: u64, asked: &Asked<'_>) {
-        if matches!(asked.caller.clock, StoreClock::Store) {
-            self.note_offset(store_us, monotonic_us());
-        }
-    }
-
-    fn note_offset(&self, store_us: u64, at_us: u64) {
-        let offset_us = store_us.wrapping_sub(at_us).cast_signed();
-        let before_us = self.offset_us.swap(offset_us, Ordering::Relaxed);
-        // A clock that is another than ours has not stepped.
-        let had_told = self.has_told_time.swap(true, Ordering::Relaxed);
-        if had_told && offset_us.abs_diff(before_us) > STEP_US {
-            self.clock_steps.fetch_add(1, Ordering::Relaxed);
+    fn note_clock(&self, store_us: u64, sent_us: u64, answered_us: u64) {
+        if let Some(forward_us) = self.offset.note(store_us, sent_us, answered_us) {
             tracing::warn!(
                 target: "spillgate",
                 shard = self.name,
-                forward_ms = offset_us.wrapping_sub(before_us) / 1_000,
+                forward_ms = forward_us / 1_000,
                 "the store's clock was set: a step forward is one fresh allowance at most"
             );
         }
@@ -220,7 +190,5 @@ fn time_of(answer: Value) -> Option<u64> {
 
 /// The first shows the store's clock, the second uses it, the third crosses a border.
 const CALENDAR_TRIES: usize = 3;
-/// More than an answer takes on its way, and than clocks drift between two calls.
-const STEP_US: u64 = 500_000;
 /// Clocks drift by less than a millisecond in that time.
 const SAMPLE_HOLDS_US: u64 = 10_000_000;

@@ -1,0 +1,91 @@
+//! How far a server's clock is from our own monotonic one, and whether somebody has set it.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+use crate::time::{Clock, monotonic_us};
+
+/// The store's clock less our monotonic one.
+#[derive(Debug)]
+pub(super) struct Offset {
+    us: AtomicI64,
+    /// Whether any answer has shown it: before, it is a guess.
+    seen: AtomicBool,
+    steps: AtomicU64,
+}
+
+impl Offset {
+    /// By our own wall clock, until an answer shows better.
+    pub(super) fn guessed() -> Offset {
+        let us = Clock::System.now_us().wrapping_sub(monotonic_us()).cast_signed();
+        Offset { us: AtomicI64::new(us), seen: AtomicBool::new(false), steps: AtomicU64::new(0) }
+    }
+
+    /// Where the store's time is thought to be.
+    pub(super) fn now_us(&self) -> u64 {
+        monotonic_us().saturating_add_signed(self.us.load(Ordering::Relaxed))
+    }
+
+    /// How far the store's clock is ahead of our wall clock.
+    pub(super) fn ahead_us(&self) -> i64 {
+        self.now_us().wrapping_sub(Clock::System.now_us()).cast_signed()
+    }
+
+    /// How often somebody set it by more than half a second.
+    pub(super) fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of the store's time, read between two of our instants, however far apart; answers by how
+    /// much it was set, where no moment between them fits what was seen before.
+    pub(super) fn note(&self, store_us: u64, sent_us: u64, answered_us: u64) -> Option<i64> {
+        let offset_us = store_us.wrapping_sub(answered_us).cast_signed();
+        let most_us = store_us.wrapping_sub(sent_us).cast_signed();
+        let before_us = self.us.load(Ordering::Relaxed);
+        let seen = self.seen.swap(true, Ordering::Relaxed);
+        let fits = (offset_us - STEP_US..=most_us + STEP_US).contains(&before_us);
+        if fits && seen {
+            // A late answer says little: what was known stays, as far as it can be so.
+            self.us.store(before_us.clamp(offset_us, most_us), Ordering::Relaxed);
+            return None;
+        }
+        self.us.store(offset_us, Ordering::Relaxed);
+        if !seen {
+            return None;
+        }
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        Some(offset_us - before_us)
+    }
+
+    /// Takes the middle of two instants for the moment: off by half of what is between them at most.
+    pub(super) fn set(&self, store_us: u64, sent_us: u64, answered_us: u64) {
+        let offset_us = store_us.wrapping_sub(sent_us.midpoint(answered_us)).cast_signed();
+        self.us.store(offset_us, Ordering::Relaxed);
+    }
+}
+
+/// More than clocks drift between two calls.
+const STEP_US: i64 = 500_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+
+    #[test]
+    fn a_clock_that_was_set_is_told_once_and_a_late_answer_is_none() {
+        let offset = Offset::guessed();
+        assert_eq!(offset.note(5 * SECOND, 10 * SECOND, 10 * SECOND), None, "the first sight");
+        assert_eq!(
+            offset.note(6 * SECOND, 11 * SECOND, 15 * SECOND),
+            None,
+            "four seconds on its way"
+        );
+        assert_eq!(offset.note(11 * SECOND, 16 * SECOND, 16 * SECOND), None);
+        assert_eq!(offset.note(12 * SECOND + 400_000, 17 * SECOND, 17 * SECOND), None, "it drifts");
+        let hour = 3_600 * SECOND;
+        assert_eq!(offset.note(hour + 13 * SECOND, 18 * SECOND, 18 * SECOND), Some(3_599_600_000));
+        assert_eq!(offset.note(14 * SECOND, 19 * SECOND, 19 * SECOND), Some(-3_600_000_000));
+        assert_eq!(offset.steps(), 2);
+    }
+}
