@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillgate::{
-    Combined, Decision, Limiter, Part, Policy, Question, SHARED_SECRET, StoreProbe, Tls,
+    Combined, Decision, Limiter, Outcome, Part, Policy, Question, Receipt, ReservationError,
+    Reserve, SHARED_SECRET, StoreProbe, Tls, Usage,
 };
 
 use crate::config::{ConfigError, Problem, Store, StoreTls};
@@ -21,6 +22,8 @@ pub(crate) struct App {
     /// As people know it.
     pub(crate) store: Arc<str>,
     pub(crate) domains: Domains,
+    /// Why reservations are not taken, if they are not.
+    no_reservations: Option<&'static str>,
 }
 
 impl App {
@@ -53,12 +56,56 @@ impl App {
             unsafe_store: Arc::default(),
             store: store.topology.to_string().into(),
             domains: Domains::default(),
+            no_reservations: None,
         })
     }
 
     /// The same, for these domains only.
     pub(crate) fn for_domains(self, domains: Domains) -> App {
         App { domains, ..self }
+    }
+
+    /// The same, taking no reservations: strangers reach a door, and could make up receipts, for they
+    /// have the secret that everybody has.
+    pub(crate) fn without_reservations(self) -> App {
+        App { no_reservations: Some(NO_RESERVATIONS), ..self }
+    }
+
+    /// Whether reservations are taken here; else why not, and the way out.
+    pub(crate) fn takes_reservations(&self) -> Result<(), &'static str> {
+        self.no_reservations.map_or(Ok(()), Err)
+    }
+
+    pub(crate) async fn reserve(
+        &self,
+        question: &Question<'_>,
+        reserve: &Reserve<'_>,
+    ) -> Result<Decision, ReservationError> {
+        self.limiter.reserve_for(question, reserve).await
+    }
+
+    pub(crate) async fn settle(
+        &self,
+        receipt: &Receipt,
+        usage: &Usage<'_>,
+    ) -> Result<Outcome, ReservationError> {
+        self.limiter.settle(receipt, usage).await
+    }
+
+    pub(crate) async fn cancel(&self, receipt: &Receipt) -> Result<Outcome, ReservationError> {
+        self.limiter.cancel(receipt).await
+    }
+
+    pub(crate) async fn release(&self, receipt: &Receipt) -> Result<Outcome, ReservationError> {
+        self.limiter.release(receipt).await
+    }
+
+    pub(crate) async fn renew(
+        &self,
+        receipt: &Receipt,
+        lasting: Duration,
+    ) -> Result<Outcome, ReservationError> {
+        self.limiter.renew(receipt, lasting).await
     }
 
     pub(crate) async fn check(&self, question: &Question<'_>) -> Decision {
@@ -160,6 +207,9 @@ fn secret(text: &str) -> Option<[u8; 16]> {
 const MAKE_ONE: &str = "make one with: openssl rand -hex 16";
 const PREVIOUS: &str =
     "name the file that key_secret_file named before, or one that says `shared` if there was none";
+/// Answered to whoever reserves, and said at the start.
+pub(crate) const NO_RESERVATIONS: &str = "no reservations are taken: a door is open beyond loopback, \
+     and without a secret of its own anybody could make up receipts; set store.key_secret_file";
 
 #[cfg(test)]
 mod tests {

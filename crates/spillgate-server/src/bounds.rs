@@ -11,6 +11,9 @@ pub(crate) const NAME_MAX: usize = 64;
 /// Bytes of an attribute's value or of a key: the longest path or token that is still told whole.
 pub(crate) const VALUE_MAX: usize = 4 * 1024;
 
+/// Bytes of what a caller calls a reservation: a UUID and what goes with it.
+pub(crate) const RESERVATION_NAME_MAX: usize = 128;
+
 /// Questions judged together: one call to the store, and an answer of less than a megabyte.
 pub(crate) const BATCH_MAX: usize = 1_000;
 

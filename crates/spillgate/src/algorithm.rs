@@ -21,7 +21,7 @@ mod testing;
 pub mod token_bucket;
 mod view;
 
-pub use step::{GiveBack, Intent, Tier, force, give_back, step, step_one};
+pub use step::{GiveBack, Intent, Tier, force, give_back, holds, renew, step, step_one};
 pub use view::View;
 
 /// A limit's numbers, valid and ready to compute with.
@@ -74,7 +74,7 @@ pub struct Charge {
     pub at_us: u64,
     /// All that was charged.
     pub amount: u64,
-    /// Which slot, for concurrency; 0 elsewhere.
+    /// Which slot, for concurrency; for a bucket what had come back of it before; 0 elsewhere.
     pub slot: u64,
 }
 

@@ -25,6 +25,13 @@ pub enum CalendarUnit {
     Year,
 }
 
+impl CalendarUnit {
+    /// All of them, by number.
+    #[cfg(feature = "redis")]
+    pub(crate) const ALL: [CalendarUnit; 4] =
+        [CalendarUnit::Day, CalendarUnit::Week, CalendarUnit::Month, CalendarUnit::Year];
+}
+
 /// The windows of one unit in one time zone.
 #[derive(Clone, Debug)]
 pub struct Calendar {
@@ -56,6 +63,12 @@ impl Calendar {
         let around = self.find(now_us);
         self.found.store(Arc::new(around));
         around
+    }
+
+    /// What it was made of.
+    #[cfg(feature = "redis")]
+    pub(crate) fn parts(&self) -> (CalendarUnit, &str) {
+        (self.unit, self.zone.iana_name().unwrap_or("UTC"))
     }
 
     /// The longest that a window can last.

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use crate::algorithm::Charge;
 use crate::limit::{Algorithm, Limit};
 use crate::policy::{LimitPlace, Met, Mode, Policy};
+use crate::reservation::Receipt;
 
 mod kept;
 
@@ -129,6 +130,17 @@ impl Decision {
     pub(crate) fn alone(tier: Judged, names: Names) -> Decision {
         let (verdict, source) = (tier.verdict, tier.source);
         Decision { verdict, source, top: Some(0), tiers: Kept::One(tier.into()), names }
+    }
+
+    pub(crate) fn with_receipt(mut self, receipt: Receipt) -> Decision {
+        self.tiers.set_receipt(receipt);
+        self
+    }
+
+    /// What a reservation is settled, cancelled, released or renewed by, and a check over a
+    /// concurrency limit released or renewed: there if it was allowed and charged.
+    pub fn receipt(&self) -> Option<&Receipt> {
+        self.tiers.as_slice().first().and_then(KeptTier::receipt)
     }
 
     /// May it happen?
@@ -336,6 +348,15 @@ impl Judged {
             reset_after_us: None,
             charge: None,
         }
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Judged {
+    /// It was admitted before, however it stands now.
+    pub(crate) fn admit(&mut self) {
+        self.verdict = Verdict::Allowed;
+        self.retry_after_us = Some(0);
     }
 }
 

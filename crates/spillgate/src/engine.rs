@@ -8,6 +8,9 @@ use smallvec::SmallVec;
 use crate::algorithm::{Charge, GiveBack, Intent, Numbers, Reading};
 use crate::limit::NamedLimit;
 use crate::probe::StoreProbe;
+#[cfg(feature = "redis")]
+use crate::reservation::Closing;
+use crate::reservation::Opening;
 use crate::subject::SubjectKey;
 
 pub mod memory;
@@ -27,8 +30,24 @@ pub(crate) use redis::spread::{Heard, Heards, Order, Question, StandIn, decide, 
 pub struct Ask<'a> {
     /// What to do where there is room.
     pub intent: Intent,
+    /// What is done with a reservation's record in the same call.
+    pub record: AtRecord<'a>,
     /// No two with the same key and limit.
     pub tiers: SmallVec<[AskTier<'a>; TIERS_INLINE]>,
+}
+
+/// What a call does with the record of a reservation, which lies beside the first of its tiers.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum AtRecord<'a> {
+    /// There is none.
+    #[default]
+    None,
+    /// Opens it, if the decision allows; where one is open already, nothing is charged.
+    Open(&'a Opening),
+    /// Ends or renews it: no decision is made, and each tier is corrected to the cost that is asked
+    /// for, or left as it is ([`AS_CHARGED`]).
+    #[cfg(feature = "redis")]
+    Close(&'a Closing),
 }
 
 /// One tier of a decision, and what it is to be charged.
@@ -58,6 +77,17 @@ pub struct Told {
     pub allowed: bool,
     /// As asked, in order.
     pub tiers: SmallVec<[ToldTier; TIERS_INLINE]>,
+}
+
+impl Told {
+    /// It was admitted before, however things stand now.
+    fn admit(&mut self) {
+        self.allowed = true;
+        for tier in &mut self.tiers {
+            tier.fits = true;
+            tier.reading.retry_after_us = Some(0);
+        }
+    }
 }
 
 /// What became of one tier.
@@ -176,5 +206,8 @@ impl std::fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
+/// Leaves a tier as it was charged when a reservation ends.
+#[cfg(feature = "redis")]
+pub const AS_CHARGED: u64 = 1 << 41;
 /// As many tiers as most decisions over several have: they are decided without allocating.
 pub(crate) const TIERS_INLINE: usize = 4;

@@ -7,7 +7,7 @@ use crate::algorithm::Intent;
 use crate::decision::{Decision, Names, TierDecision, Tiers};
 #[cfg(feature = "redis")]
 use crate::engine::Redis;
-use crate::engine::{Ask, AskTier, Engine};
+use crate::engine::{Ask, AskTier, AtRecord, Engine};
 use crate::limit::NamedLimit;
 use crate::limiter::{Inner, Limiter, in_memory};
 use crate::plan::{Asking, Plan};
@@ -257,7 +257,7 @@ impl Inner {
             let cost = cost.unwrap_or_default();
             Some(AskTier { limit, numbers, cost, group: 0, ..**tier })
         });
-        let ask = Ask { intent: Intent::Peek, tiers: tiers.collect() };
+        let ask = Ask { intent: Intent::Peek, record: AtRecord::None, tiers: tiers.collect() };
         if ask.tiers.is_empty() {
             return raises;
         }

@@ -9,13 +9,18 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::algorithm::{Charge, GiveBack, Intent, Numbers};
+use crate::engine::memory::{Corrected, Kept};
 use crate::engine::{
-    Ask, AskTier, Change, Heard, Heards, Memory, Question, Redis, StandIn, StoreError, ToldTier,
+    Ask, AskTier, AtRecord, Change, Heard, Heards, Memory, Question, Redis, StandIn, StoreError,
+    ToldTier,
 };
 #[cfg(feature = "metrics")]
 use crate::limit::NamedLimit;
 use crate::plan::Plan;
 use crate::policy::{OnOutage, Rule, Share};
+use crate::reservation::kept::KeptTier;
+use crate::reservation::record::Charged;
+use crate::reservation::{Answer, Ending, Group, Noted, Opened, Opening};
 use crate::time::Clock;
 
 mod debts;
@@ -48,6 +53,14 @@ pub(crate) struct Outage<'p> {
     rules: SmallVec<[Option<&'p Rule>; 4]>,
     /// What this plan's calls are to pay, by the place of its tier.
     owed: Mutex<Vec<(usize, Debt)>>,
+}
+
+/// A reservation of which part was charged by this process alone.
+pub(crate) struct Alone {
+    /// It was for something else.
+    pub(crate) conflict: bool,
+    /// Where the store has records of it.
+    pub(crate) elsewhere: SmallVec<[Group; 1]>,
 }
 
 impl Fallback {
@@ -109,6 +122,53 @@ impl Fallback {
                 Err(_) => {}
             }
         }
+    }
+
+    /// What became of an earlier reservation of that id here, if some of it was charged here.
+    pub(crate) fn alone(&self, opening: &Opening) -> Option<Alone> {
+        let (opened, elsewhere) = self.memory.kept(opening.id, opening.body)?;
+        Some(Alone { conflict: opened == Opened::Conflict, elsewhere })
+    }
+
+    /// What a reservation was charged here, for want of a store that answers.
+    pub(crate) fn charged_here(
+        &self,
+        question: &Question<'_, '_, Outage<'_>>,
+        heard: &Heards,
+    ) -> Vec<(KeptTier, Charged)> {
+        let asked = question.ask.tiers.iter().zip(heard).zip(&question.stand_in.rules);
+        let charged = asked.filter_map(|((tier, heard), rule)| {
+            let Heard::Fallback(told) = heard else { return None };
+            let numbers = self.share_of(*rule, tier.numbers);
+            let tier_here = AskTier { numbers: &numbers, ..*tier };
+            let charged = Charged { cost: tier.cost, charge: told.charge };
+            Some((KeptTier::of(&tier_here), charged))
+        });
+        charged.collect()
+    }
+
+    /// Keeps the record of that; answers whether there is one.
+    pub(crate) fn keep(
+        &self,
+        opening: &Opening,
+        charged: Vec<(KeptTier, Charged)>,
+        noted: &Noted,
+    ) -> bool {
+        if charged.is_empty() {
+            return false;
+        }
+        let (tiers, charges) = charged.into_iter().unzip();
+        let (body, lasting_us) = (opening.body, opening.lasting_us);
+        let elsewhere = noted.groups.clone();
+        self.memory.keep(opening.id, Kept { body, lasting_us, tiers, charges, elsewhere })
+    }
+
+    /// Ends or renews what was charged here; what comes back is owed no longer.
+    pub(crate) fn close(&self, id: u128, ending: &Ending<'_>) -> Answer {
+        self.memory.close(id, ending, |tier, corrected| match corrected {
+            Corrected::GivenBack(amount) => self.debts.lower(&tier.asked(0), amount),
+            Corrected::Forced(amount) => self.debts.add(&tier.asked(0), &tier.numbers, amount),
+        })
     }
 
     /// Takes note of how many processes the shards have heard of.
@@ -259,7 +319,7 @@ impl StandIn for Outage<'_> {
         let shares: Vec<Numbers> = tiers()
             .map(|(tier, place)| self.fallback.share_of(self.rules[*place], tier.numbers))
             .collect();
-        let mut local = Ask { intent: ask.intent, tiers: SmallVec::new() };
+        let mut local = Ask { intent: ask.intent, record: AtRecord::None, tiers: SmallVec::new() };
         for ((tier, place), share) in tiers().zip(&shares) {
             let says = self.says(*place);
             let fits = tier.cost <= share.capacity();

@@ -34,6 +34,7 @@ mod probe;
 #[cfg(feature = "http")]
 mod refusal;
 mod request;
+mod reservation;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod simulation;
@@ -68,6 +69,7 @@ pub use probe::{ServerFacts, ServerProbe, StoreProbe};
 #[cfg(feature = "http")]
 pub use refusal::{Refusal, RefusalKind};
 pub use request::{Cost, Request, Value};
+pub use reservation::{Outcome, Receipt, ReceiptError, ReservationError, Reserve, Usage};
 #[cfg(feature = "redis")]
 pub use store::{OnStateLoss, Ring, ShardStatus, Tls};
 pub use subject::SHARED_SECRET;

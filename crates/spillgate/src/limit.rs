@@ -363,6 +363,13 @@ impl Limit {
         self.words.as_ref().is_none_or(|words| words.unit.is_none())
     }
 
+    /// A limit of which nothing is known but its numbers.
+    #[cfg(feature = "redis")]
+    pub(crate) fn counted(numbers: Numbers) -> Limit {
+        let algorithm = numbers.algorithm();
+        Limit::of(Kind::Counted(numbers), algorithm)
+    }
+
     #[inline]
     pub(crate) fn kind(&self) -> &Kind {
         &self.kind

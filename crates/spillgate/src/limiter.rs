@@ -21,6 +21,7 @@ use crate::plan::{Alone, Asking, Plan};
 use crate::policy::Policy;
 use crate::probe::StoreProbe;
 use crate::request::{Cost, Request};
+use crate::reservation::{Opening, Seal, random_id};
 #[cfg(feature = "redis")]
 use crate::store::ShardStatus;
 use crate::subject::{Secret, SubjectKey};
@@ -31,6 +32,7 @@ mod builder;
 mod counters;
 #[cfg(feature = "redis")]
 mod on_store;
+mod reserving;
 #[cfg(feature = "redis")]
 mod upkeep;
 
@@ -73,6 +75,7 @@ pub(crate) struct Inner {
     /// In force: the file's rules and what was set while running, as [`Control`] joins them.
     pub(crate) policy: ArcSwap<Policy>,
     pub(crate) secret: Secret,
+    receipts: Seal,
     pub(crate) control: Control,
     pub(crate) metrics: Metrics,
     #[cfg(feature = "redis")]
@@ -244,7 +247,13 @@ impl Inner {
             self.metrics.count_alone(began, Some(&policy), &judged);
             return Decision::alone(judged, Names::Policy(policy));
         }
-        let judged = in_memory(memory, Plan::of_rules(&rules, request, &self.secret, asking));
+        let opening;
+        let plan = Plan::of_rules(&rules, request, &self.secret, asking);
+        if let Some(hold_us) = self.holds_with_receipt(&plan) {
+            opening = Opening::new(random_id(), 0, hold_us);
+            return self.hold_now(memory, plan, Names::Policy(Arc::clone(&policy)), &opening);
+        }
+        let judged = in_memory(memory, plan);
         drop(rules);
         self.metrics.end(began);
         self.decision_on(request, judged, policy, asking)
@@ -266,7 +275,13 @@ impl Inner {
             return Decision::alone(judged, Names::AdHoc(limit.clone()));
         }
         let named = NamedLimit::new(limit.clone(), 0);
-        let judged = in_memory(memory, Plan::ad_hoc([key], &named, cost));
+        let opening;
+        let plan = Plan::ad_hoc([key], &named, cost);
+        if let Some(hold_us) = self.holds_with_receipt(&plan) {
+            opening = Opening::new(random_id(), 0, hold_us);
+            return self.hold_now(memory, plan, Names::AdHoc(limit.clone()), &opening);
+        }
+        let judged = in_memory(memory, plan);
         self.metrics.end(began);
         self.decision(judged, Names::AdHoc(named.into_limit()))
     }

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::algorithm::{Intent, Numbers};
 use crate::decision::{Judged, Source, Tiers, Verdict};
 use crate::engine::memory::TierName;
-use crate::engine::{Ask, AskTier, Change, Told, ToldTier};
+use crate::engine::{Ask, AskTier, AtRecord, Change, Told, ToldTier};
 #[cfg(feature = "redis")]
 use crate::engine::{Heard, Order};
 use crate::limit::{Kind, Limit, NamedLimit, mix_of_position};
@@ -151,6 +151,18 @@ impl<'p> Plan<'p> {
         enforced.map(|((place, _), tier)| (*place, wanted(tier))).collect()
     }
 
+    /// How long its slots are held at most, if it charges any.
+    pub(crate) fn holds_slots_us(&self) -> Option<u64> {
+        if self.ask.intent != Intent::Charge {
+            return None;
+        }
+        let hold_us = |tier: &AskTier<'_>| match tier.numbers {
+            Numbers::Concurrency(numbers) if tier.cost > 0 => Some(numbers.hold_us),
+            _ => None,
+        };
+        self.ask.tiers.iter().filter_map(hold_us).max()
+    }
+
     /// Whether there is anything that only the engine knows.
     pub(crate) fn asks(&self) -> bool {
         !self.ask.tiers.is_empty()
@@ -216,7 +228,7 @@ impl<'p> Plan<'p> {
 
     fn empty() -> Plan<'p> {
         Plan {
-            ask: Ask { intent: Intent::Charge, tiers: SmallVec::new() },
+            ask: Ask { intent: Intent::Charge, record: AtRecord::None, tiers: SmallVec::new() },
             judged: SmallVec::new(),
             asked: SmallVec::new(),
             dues: Vec::new(),
@@ -386,7 +398,9 @@ impl<'l> Alone<'l> {
     #[inline]
     fn of(key: SubjectKey, limit: &'l Limit, mix: u128, cost: u64) -> Option<Alone<'l>> {
         let Kind::Counted(numbers) = limit.kind() else { return None };
-        let fits = cost <= numbers.capacity();
+        // A slot has a receipt.
+        let fits = cost <= numbers.capacity()
+            && (cost == 0 || !matches!(numbers, Numbers::Concurrency(_)));
         fits.then(|| Alone { name: TierName::of(key, mix), numbers, cost })
     }
 

@@ -168,6 +168,13 @@ impl<'a> Cost<'a> {
         }
     }
 
+    /// Each unit that it is in, but for requests of which there are none.
+    pub(crate) fn amounts(&self) -> impl Iterator<Item = (&str, u64)> {
+        let others = self.others.iter().map(|(unit, amount)| (unit.as_ref(), *amount));
+        let requests = Some((REQUESTS, self.requests)).filter(|(_, amount)| *amount > 0);
+        others.chain(requests)
+    }
+
     /// How much of a unit.
     pub fn of(&self, unit: &str) -> u64 {
         if unit == REQUESTS {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use http::request::Parts;
 use http::{Request as HttpRequest, Response};
@@ -17,6 +18,7 @@ use crate::headers::{Fields, HeaderStyle};
 use crate::limiter::Limiter;
 use crate::refusal::Refusal;
 use crate::request::{Cost, Request};
+use crate::reservation::{Reserve, Usage};
 
 mod attributes;
 mod body;
@@ -24,6 +26,7 @@ mod diagnostics;
 mod future;
 mod grpc;
 mod pace;
+mod settling;
 
 use attributes::Found;
 pub use attributes::{
@@ -35,6 +38,8 @@ pub use body::ResponseBody;
 use diagnostics::Diagnostics;
 pub use future::ResponseFuture;
 pub use pace::{Pace, PaceError, PaceLayer};
+pub use settling::Served;
+use settling::{Settle, Unsettled};
 
 /// Puts a [`Limiter`] before a service. Clones share everything.
 #[derive(Clone, Debug)]
@@ -62,6 +67,7 @@ struct Attributes {
 #[derive(Clone, Default)]
 struct Settings {
     attributes: Attributes,
+    settle: Option<Settle>,
     skip: Option<Arc<Predicate>>,
     style: HeaderStyle,
     refuse: Option<Arc<Refuse>>,
@@ -109,6 +115,41 @@ impl RateLimitLayer {
         cost: impl Fn(&Parts) -> Cost<'_> + Send + Sync + 'static,
     ) -> RateLimitLayer {
         Arc::make_mut(&mut self.settings).attributes.cost = Some(Arc::new(cost));
+        self
+    }
+
+    /// Reserves what a request is estimated to cost, and settles it when its answer has ended: at the end
+    /// of the body, or when whoever waited goes away. `usage` says what was used, by the answer's status
+    /// and size, or by what the service has left in its extensions; a unit that it does not name was
+    /// used as estimated. After `lasting` it stays charged as it was estimated.
+    ///
+    /// Slots of a concurrency limit are released then, with or without this. They end with their
+    /// limit's `hold` all the same: choose one that is longer than any answer takes.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use spillgate::{Cost, Limiter, Usage, tower::RateLimitLayer};
+    /// # fn with_size(layer: RateLimitLayer) -> RateLimitLayer {
+    /// layer
+    ///     .cost(|_head| Cost::requests(1).and("bytes", 1_000_000))
+    ///     .settle(Duration::from_secs(60), |served| Usage::of("bytes", served.bytes()))
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    /// If `lasting` is not from 1 ms to 7 days.
+    #[track_caller]
+    pub fn settle(
+        mut self,
+        lasting: Duration,
+        usage: impl Fn(&Served) -> Usage<'static> + Send + Sync + 'static,
+    ) -> RateLimitLayer {
+        let reserve = Reserve::lasting(lasting);
+        if let Err(error) = reserve.lasting_us() {
+            panic!("{error}");
+        }
+        let settle = Settle { reserve, usage: Arc::new(usage) };
+        Arc::make_mut(&mut self.settings).settle = Some(settle);
         self
     }
 
@@ -176,14 +217,15 @@ where
         let (mut head, body) = request.into_parts();
         if self.settings.skip.as_ref().is_some_and(|skips| skips(&head)) {
             let request = HttpRequest::from_parts(head, body);
-            return ResponseFuture::passed(self.inner.call(request), Fields::default());
+            return ResponseFuture::passed(self.inner.call(request), Fields::default(), None);
         }
         self.settings.diagnostics.of_policy(&self.settings, &self.limiter);
         if self.answers_at_once() {
-            return match self.settings.admit(self.decide(&head), &mut head) {
-                Admission::Passes(fields) => {
+            let decision = self.decide(&head);
+            return match self.settings.admit(&self.limiter, decision, &mut head) {
+                Admission::Passes(fields, unsettled) => {
                     let request = HttpRequest::from_parts(head, body);
-                    ResponseFuture::passed(self.inner.call(request), fields)
+                    ResponseFuture::passed(self.inner.call(request), fields, unsettled)
                 }
                 Admission::Refused(response) => ResponseFuture::refused(response),
             };
@@ -192,8 +234,11 @@ where
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         let (limiter, settings) = (self.limiter.clone(), Arc::clone(&self.settings));
-        let checking = Box::pin(async move { (settings.ask(&limiter, &head).await, head) });
-        ResponseFuture::asked(checking, body, inner, Arc::clone(&self.settings))
+        let checking = Box::pin(async move {
+            let decision = settings.ask(&limiter, &head).await;
+            settings.admitted(&limiter, decision, head)
+        });
+        ResponseFuture::asked(checking, body, inner)
     }
 }
 
@@ -245,16 +290,34 @@ impl Attributes {
 impl Settings {
     async fn ask(&self, limiter: &Limiter, head: &Parts) -> Decision {
         let found = self.attributes.find(head, &self.diagnostics);
-        limiter.check(&self.attributes.request(&found, head)).await
+        let request = self.attributes.request(&found, head);
+        if let Some(settle) = &self.settle
+            && let Ok(decision) = limiter.reserve(&request, &settle.reserve).await
+        {
+            return decision;
+        }
+        limiter.check(&request).await
+    }
+
+    fn admitted(
+        &self,
+        limiter: &Limiter,
+        decision: Decision,
+        mut head: Parts,
+    ) -> (Admission, Parts) {
+        (self.admit(limiter, decision, &mut head), head)
     }
 
     /// What a decision means for its request, in whose extensions it is left.
-    fn admit(&self, decision: Decision, head: &mut Parts) -> Admission {
+    fn admit(&self, limiter: &Limiter, decision: Decision, head: &mut Parts) -> Admission {
         let above = Above::of(head);
         let fields = Fields::of(self.style, [&decision].into_iter().chain(&above.0));
         let Some(refusal) = Refusal::of(&decision) else {
+            let unsettled = decision.receipt().map(|receipt| {
+                Unsettled::new(limiter.clone(), receipt.clone(), self.settle.clone())
+            });
             above.leave(decision, head);
-            return Admission::Passes(fields);
+            return Admission::Passes(fields, unsettled);
         };
         if grpc::is_asked_for(head) {
             let mut response = grpc::response(&refusal, head);
@@ -271,9 +334,10 @@ impl Settings {
     }
 }
 
-/// A request goes on, and its answer gets these fields; or it is answered here.
+/// A request goes on, its answer gets these fields, and what it reserved is settled after it; or it is
+/// answered here.
 enum Admission {
-    Passes(Fields),
+    Passes(Fields, Option<Unsettled>),
     Refused(Response<Vec<u8>>),
 }
 

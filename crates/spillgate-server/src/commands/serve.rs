@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::{Failure, complain, doctor};
-use crate::app::App;
+use crate::app::{App, NO_RESERVATIONS};
 use crate::cli::ServeArgs;
 use crate::config::{Config, Flags, Settings};
 use crate::door::admin::{self, Guard};
@@ -46,6 +46,7 @@ async fn serve(config: Config, followed: Option<Followed>) -> Result<(), Failure
     let hangup = signal(SignalKind::hangup())?;
     let app = App::open_watching(&settings.store, policy, settings.top).await?;
     let app = app.for_domains(settings.domains);
+    let app = if settings.anybody_can_forge_receipts() { app.without_reservations() } else { app };
     let doors = Doors::open(&settings, &app, stop.clone()).await?;
     tokio::spawn(end_waiting(app.clone(), stop));
 
@@ -54,6 +55,9 @@ async fn serve(config: Config, followed: Option<Followed>) -> Result<(), Failure
         // Told at any level: scripts wait for it.
         Format::Text => complain(&ready),
         Format::Json => tracing::info!(target: "spillgate", "{ready}"),
+    }
+    if app.takes_reservations().is_err() {
+        complain(&NO_RESERVATIONS);
     }
     tokio::spawn(warn_of_store(app.clone(), settings));
     let reload = followed.map(|followed| tokio::spawn(followed.follow(app, hangup)));

@@ -35,6 +35,13 @@ impl Settings {
         self.admin_token_file.is_none().then(|| Problem::of_setting("server.admin", message))
     }
 
+    /// Whether strangers reach a door where reservations are made, and know the secret that receipts are
+    /// sealed with.
+    pub(crate) fn anybody_can_forge_receipts(&self) -> bool {
+        let exposed = [self.http, self.resp].into_iter().flatten().any(is_exposed);
+        exposed && self.store.key_secret_file.is_none()
+    }
+
     /// The doors that decide, where they listen, and what guards them beside what guards all.
     fn data_doors(&self) -> impl Iterator<Item = (&'static str, Listen, Option<&PathBuf>)> {
         [

@@ -1,4 +1,4 @@
-//! The HTTP door, `POST /v1/check` and `POST /v1/check/batch`: decodes a body, asks the app, writes
+//! The HTTP door, `POST /v1/check`, `POST /v1/check/batch` and those of reservations: decodes a body, asks the app, writes
 //! the answer. Every verdict is a 200; what cannot be understood is a problem, and nothing of it is
 //! charged.
 
@@ -24,6 +24,7 @@ pub(super) mod json;
 pub(super) mod limit;
 pub(super) mod problem;
 pub(super) mod question;
+pub(super) mod reservation;
 
 pub(crate) use connection::Http;
 use problem::Problem;
@@ -34,6 +35,7 @@ pub(crate) fn routes(app: App) -> Router {
     Router::new()
         .route("/v1/check", post(check))
         .route("/v1/check/batch", post(check_batch))
+        .merge(reservation::routes())
         .route("/v1/openapi.json", get(openapi))
         .fallback(no_such_path)
         .method_not_allowed_fallback(wrong_method)
@@ -79,5 +81,4 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
 }
 
 /// Named where somebody looks for another.
-const PATHS: &str =
-    "POST /v1/check, POST /v1/check/batch, /v1/auth for proxies and GET /v1/openapi.json";
+const PATHS: &str = "POST /v1/check, /v1/check/batch, /v1/reserve, /v1/settle, /v1/cancel, /v1/release and /v1/renew, /v1/auth for proxies and GET /v1/openapi.json";

@@ -11,6 +11,7 @@ pub(crate) mod fuzzed;
 mod question;
 mod received;
 mod reply;
+mod reservation;
 mod session;
 
 pub(crate) use connection::Resp;

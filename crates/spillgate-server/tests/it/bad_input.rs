@@ -217,7 +217,7 @@ fn a_wrong_path_or_method_names_those_that_exist() {
             404,
             "Not Found",
             "",
-            "there are POST /v1/check, POST /v1/check/batch, /v1/auth for proxies",
+            "there are POST /v1/check, /v1/check/batch, /v1/reserve, ",
             path,
         );
     }

@@ -19,6 +19,7 @@ mod load;
 mod openapi;
 mod protection;
 mod reload;
+mod reservations;
 mod resp;
 mod scripts;
 mod server;

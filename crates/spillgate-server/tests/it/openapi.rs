@@ -24,6 +24,17 @@ const CALLS: &[(&str, &str, &str, &str, u16)] = &[
     ("POST", "/v1/check", "/v1/check", "", 400),
     ("POST", "/v1/check/batch", "/v1/check/batch", r#"[{},{"attributes":{"ip":"a"}}]"#, 200),
     ("POST", "/v1/check/batch", "/v1/check/batch", "[{},7]", 400),
+    ("POST", "/v1/reserve", "/v1/reserve", r#"{"attributes":{"ip":"r"},"id":"j"}"#, 200),
+    ("POST", "/v1/reserve", "/v1/reserve", r#"{"attributes":{"ip":"s"},"id":"j"}"#, 409),
+    ("POST", "/v1/reserve", "/v1/reserve", r#"{"ttl_ms":0}"#, 400),
+    ("POST", "/v1/settle", "/v1/settle", SETTLED, 200),
+    ("POST", "/v1/settle", "/v1/settle", r#"{"receipt":"x","cost":1}"#, 400),
+    ("POST", "/v1/cancel", "/v1/cancel", RECEIPT, 200),
+    ("POST", "/v1/cancel", "/v1/cancel", "{}", 400),
+    ("POST", "/v1/release", "/v1/release", RECEIPT, 200),
+    ("POST", "/v1/release", "/v1/release", "{}", 400),
+    ("POST", "/v1/renew", "/v1/renew", RENEWED, 200),
+    ("POST", "/v1/renew", "/v1/renew", "{}", 400),
     ("GET", "/v1/auth", "/v1/auth", "", 200),
     ("GET", "/v1/auth", "/v1/auth", "", 429),
     ("GET", "/v1/openapi.json", "/v1/openapi.json", "", 200),
@@ -61,6 +72,12 @@ const CALLS: &[(&str, &str, &str, &str, u16)] = &[
     ("DELETE", "/admin/v1/overrides", "/admin/v1/overrides?rule=ip&attr.ip=a", "", 200),
     ("DELETE", "/admin/v1/overrides", "/admin/v1/overrides?rule=ip&attr.ip=a", "", 404),
 ];
+
+/// Receipts of nobody's: the calls are answered, and nothing is done. All zero but the version.
+const RECEIPT: &str = r#"{"receipt":"AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}"#;
+const SETTLED: &str = r#"{"receipt":"AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA","cost":1}"#;
+const RENEWED: &str =
+    r#"{"receipt":"AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA","ttl_ms":1000}"#;
 
 #[test]
 fn every_answer_is_as_the_document_says() {

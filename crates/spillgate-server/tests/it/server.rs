@@ -120,6 +120,21 @@ impl Server {
         reply.json()
     }
 
+    /// SIGKILL.
+    pub(crate) fn kill(mut self) {
+        self.process.kill();
+    }
+
+    /// SIGSTOP.
+    pub(crate) fn pause(&self) {
+        self.process.pause();
+    }
+
+    /// SIGCONT.
+    pub(crate) fn resume(&self) {
+        self.process.resume();
+    }
+
     /// SIGTERM, and how it ended.
     #[track_caller]
     pub(crate) fn stop(mut self) -> ExitStatus {

@@ -23,6 +23,7 @@ mod layer;
 mod load;
 mod machine;
 mod memory;
+mod reservations;
 mod rounds;
 mod strict;
 mod table;
@@ -82,7 +83,7 @@ impl Options {
 type Section = fn(Effort) -> Outcome;
 
 /// The first is so because what others freed would hide its growth.
-const SECTIONS: [(&str, Section); 9] = [
+const SECTIONS: [(&str, Section); 10] = [
     ("memory bytes", bytes::in_memory),
     ("memory", memory::against_governor),
     ("memory layer", layer::beside_a_check),
@@ -92,9 +93,10 @@ const SECTIONS: [(&str, Section); 9] = [
     ("redis batches", batches::of_sizes),
     ("redis tiers", tiers::one_to_eight),
     ("redis algorithms", algorithms::by_store_time),
+    ("redis reservations", reservations::against_checks),
 ];
 const USAGE: &str =
     "Usage: cargo bench -p spillgate --bench speed --all-features -- [--quick] [WORD ...]
 
 Runs the sections whose names hold every WORD: memory bytes, memory, memory layer, redis bytes, redis strict,
-redis hot, redis batches, redis tiers, redis algorithms.";
+redis hot, redis batches, redis tiers, redis algorithms, redis reservations.";

@@ -267,14 +267,18 @@ local function lower_by(cell, limit, amount)
     return returned
 end
 
--- Keeps a slot for another hold from now, never shorter than before, if it is still held; when it
--- now ends.
-local function renew(cell, limit, incarnation, slot)
+local function holds(cell, incarnation, slot)
+    return held_by(cell, incarnation, slot) ~= nil
+end
+
+-- Keeps a slot for so long from now, another hold at most and never shorter than before, if it is still
+-- held; when it now ends.
+local function renew(cell, limit, incarnation, slot, for_us)
     local weight, end_us = held_by(cell, incarnation, slot)
     if not weight then
         return
     end
-    end_us = math.max(end_us, cell.clock_us + limit.hold_us)
+    end_us = math.max(end_us, cell.clock_us + math.min(limit.hold_us, for_us))
     for size in next_size, weight, 0.5 do
         redis.call('ZADD', cell.own_key, (ENDS + end_us) * size, piece(incarnation, slot, size))
     end
@@ -346,5 +350,5 @@ end
 
 return {
     width = 3, numbers = numbers, until_us = until_us, load = load, used_up = used_up, has_room = has_room, charge = charge, force = force,
-    receipt = receipt, give_back = give_back, lower_by = lower_by, renew = renew, reply = reply, pack = pack,
+    receipt = receipt, give_back = give_back, lower_by = lower_by, holds = holds, renew = renew, reply = reply, pack = pack,
 }

@@ -190,11 +190,16 @@ impl<'n> View<'n> {
         Some(returned)
     }
 
-    /// Keeps a slot for another hold from now, never shorter than before, if it is still held;
-    /// answers when it now ends.
-    pub fn renew(&mut self, slots: &mut State, charge: &Charge) -> Option<u64> {
+    /// Whether a slot is still held.
+    pub fn holds(&self, slots: &State, charge: &Charge) -> bool {
+        self.held_by(slots, charge).is_some()
+    }
+
+    /// Keeps a slot for so long from now, another hold at most and never shorter than before, if it
+    /// is still held; answers when it now ends.
+    pub fn renew(&mut self, slots: &mut State, charge: &Charge, for_us: u64) -> Option<u64> {
         let hold = self.held_by(slots, charge)?;
-        let end_us = hold.end_us.max(self.clock_us + self.numbers.hold_us);
+        let end_us = hold.end_us.max(self.clock_us + self.numbers.hold_us.min(for_us));
         slots.forget(hold);
         slots.put(Hold { end_us, ..hold }, charge.incarnation);
         slots.last_us = self.clock_us;
@@ -413,7 +418,11 @@ mod tests {
         let mut slots = Slots::default();
         let charge = slots.take(&NUMBERS, 2, NOW_US);
         let renew = |slots: &mut Slots, numbers: &Numbers, now_us| {
-            View::of(Some(&slots.state), numbers, now_us).renew(&mut slots.state, &charge)
+            View::of(Some(&slots.state), numbers, now_us).renew(
+                &mut slots.state,
+                &charge,
+                u64::MAX >> 8,
+            )
         };
         let later_us = NOW_US + 20 * SECOND_US;
         let end_us = later_us + NUMBERS.hold_us;
@@ -662,8 +671,10 @@ mod tests {
                         let recent = charges.len() as u64 - 1;
                         let (charge, i) = charges[(recent - random.any(6).min(recent)) as usize];
                         if random.below(3) == 0 {
-                            let renewed = view.renew(&mut slots.state, &charge);
+                            let for_us = 1 + random.any(26);
+                            let renewed = view.renew(&mut slots.state, &charge, for_us);
                             let (old_end_us, weight) = now_held.holds[i];
+                            let end_us = rules_us + i128::from(numbers.hold_us.min(for_us));
                             assert_eq!(
                                 renewed.is_some(),
                                 weight > 0 && old_end_us > rules_us,

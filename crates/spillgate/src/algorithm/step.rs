@@ -148,3 +148,15 @@ pub fn give_back(tier: &mut Tier<'_>, what: GiveBack, now_us: u64) -> u64 {
     tier.reading = view.reading(tier.state.as_ref(), 1);
     returned.unwrap_or(0)
 }
+
+/// Whether a slot is still held; what is no slot always is.
+pub fn holds(tier: &Tier<'_>, charge: &Charge, now_us: u64) -> bool {
+    View::of(tier.state.as_ref(), tier.numbers, now_us).holds(tier.state.as_ref(), charge)
+}
+
+/// Keeps a slot that is still held for so long from now.
+pub fn renew(tier: &mut Tier<'_>, charge: &Charge, for_us: u64, now_us: u64) {
+    let mut view = View::of(tier.state.as_ref(), tier.numbers, now_us);
+    tier.changed = view.renew(&mut tier.state, charge, for_us);
+    tier.reading = view.reading(tier.state.as_ref(), 1);
+}

@@ -10,8 +10,9 @@
 --          kind 7: code * 16 + boundary, part, count, used; of small counts that leave parts
 --          kind 1: boundary, part, period_us, count, used
 --          kind 2: as 1; incarnation, burst, span, low, low_before
+--          kind 8: as 2; floor, floor_before, returned
 
-local SHORT, LONG, TRACKED, PART = 0, 1, 2, 7
+local SHORT, LONG, TRACKED, PART, FLOORED = 0, 1, 2, 7, 8
 
 local function numbers(program, i)
     return {
@@ -147,11 +148,18 @@ local function load(value, kind, at, limit)
     end
     local high, low, part, period_us, count, used = struct.unpack('>I1I6I4I6I4I4', value, at)
     local boundary_us = high * 281474976710656 + low
-    if kind == TRACKED then
+    if kind == TRACKED or kind == FLOORED then
         local t = {}
         t.incarnation, t.burst, high, low, t.low_used, t.low_drained, t.before_used, t.before_drained =
             struct.unpack('>I6I4I1I6I4I6I4I6', value, at + 25)
         t.span_us = high * 281474976710656 + low
+        if kind == FLOORED then
+            t.floor_used, t.floor_drained, t.floor_before_used, t.floor_before_drained, t.returned =
+                struct.unpack('>I4I6I4I6I6', value, at + 62)
+        else
+            t.floor_used, t.floor_drained, t.returned = t.low_used, t.low_drained, 0
+            t.floor_before_used, t.floor_before_drained = t.before_used, t.before_drained
+        end
         cell.tracked = t
     end
     if count == limit.count and period_us == limit.period_us then
@@ -200,15 +208,21 @@ local function note_low(cell, limit)
         if less(used, drained, t.low_used, t.low_drained) then
             t.low_used, t.low_drained = used, drained
         end
-    elseif since < 2 * span then
+        if less(used, drained, t.floor_used, t.floor_drained) then
+            t.floor_used, t.floor_drained = used, drained
+        end
+        return
+    end
+    if since < 2 * span then
         t.before_used, t.before_drained = t.low_used, t.low_drained
-        t.low_used, t.low_drained = used, drained
+        t.floor_before_used, t.floor_before_drained = t.floor_used, t.floor_drained
         t.span_us = t.span_us + span
     else
         t.before_used, t.before_drained = used, drained
-        t.low_used, t.low_drained = used, drained
+        t.floor_before_used, t.floor_before_drained = used, drained
         t.span_us = now
     end
+    t.low_used, t.low_drained, t.floor_used, t.floor_drained = used, drained, used, drained
 end
 
 local function has_room(cell, limit, cost)
@@ -236,14 +250,45 @@ local function receipt(cell, limit, cost, nonce)
             incarnation = nonce, burst = limit.burst, span_us = now,
             low_used = cell.used, low_drained = drained,
             before_used = cell.used, before_drained = drained,
+            floor_used = cell.used, floor_drained = drained,
+            floor_before_used = cell.used, floor_before_drained = drained, returned = 0,
         }
         cell.tracked = t
     end
     return t.incarnation
 end
 
+-- What had come back before a receipt: it goes with it.
+local function mark(cell)
+    return cell.tracked.returned
+end
+
+-- The lowest that the level would have been since a charge, had what came back since never been charged:
+-- used, drained.
+local function low_since(t, limit, at_us, mark_then)
+    if at_us < t.span_us and at_us + refill_us(limit) < t.span_us then
+        return 0, 0
+    end
+    local low_used, low_drained = t.low_used, t.low_drained
+    local floor_used, floor_drained = t.floor_used, t.floor_drained
+    if at_us < t.span_us then
+        if less(t.before_used, t.before_drained, low_used, low_drained) then
+            low_used, low_drained = t.before_used, t.before_drained
+        end
+        if less(t.floor_before_used, t.floor_before_drained, floor_used, floor_drained) then
+            floor_used, floor_drained = t.floor_before_used, t.floor_before_drained
+        end
+    end
+    local since = math.max(0, t.returned - mark_then)
+    floor_used, floor_drained = lowered(floor_used, floor_drained, since, 0, limit.n)
+    if less(low_used, low_drained, floor_used, floor_drained) then
+        return floor_used, floor_drained
+    end
+    return low_used, low_drained
+end
+
 -- What would be free now had `unused` tokens of a charge never been charged: used, drained.
-local function returnable(cell, limit, incarnation, at_us, amount, unused)
+local function returnable(cell, limit, incarnation, at_us, amount, mark_then, unused)
     local t = cell.tracked
     if not t or t.incarnation ~= incarnation or now < at_us then
         return 0, 0
@@ -257,15 +302,7 @@ local function returnable(cell, limit, incarnation, at_us, amount, unused)
             used, drained = amount - tokens, rest
         end
     end
-    local low_used, low_drained = 0, 0
-    if at_us >= t.span_us then
-        low_used, low_drained = t.low_used, t.low_drained
-    elseif at_us + refill_us(limit) >= t.span_us then
-        low_used, low_drained = t.low_used, t.low_drained
-        if less(t.before_used, t.before_drained, low_used, low_drained) then
-            low_used, low_drained = t.before_used, t.before_drained
-        end
-    end
+    local low_used, low_drained = low_since(t, limit, at_us, mark_then)
     if less(used, drained, low_used, low_drained) then
         used, drained = low_used, low_drained
     end
@@ -299,13 +336,14 @@ local function lower(cell, limit, used, drained)
         t.low_used, t.low_drained = lowered(t.low_used, t.low_drained, used, drained, limit.n)
         t.before_used, t.before_drained =
             lowered(t.before_used, t.before_drained, used, drained, limit.n)
+        t.returned = t.returned + used
     end
     return used - (drained > 0 and 1 or 0)
 end
 
 local function give_back(cell, limit, incarnation, at_us, amount, slot, unused)
     note_low(cell, limit)
-    return lower(cell, limit, returnable(cell, limit, incarnation, at_us, amount, unused))
+    return lower(cell, limit, returnable(cell, limit, incarnation, at_us, amount, slot, unused))
 end
 
 local function lower_by(cell, limit, amount)
@@ -342,9 +380,10 @@ local function pack(cell, limit)
         return LONG, body, until_us
     end
     local span_low = t.span_us % 281474976710656
-    return TRACKED, body .. struct.pack('>I6I4I1I6I4I6I4I6', t.incarnation, t.burst,
+    return FLOORED, body .. struct.pack('>I6I4I1I6I4I6I4I6I4I6I4I6I6', t.incarnation, t.burst,
         (t.span_us - span_low) / 281474976710656, span_low,
-        t.low_used, t.low_drained, t.before_used, t.before_drained), until_us
+        t.low_used, t.low_drained, t.before_used, t.before_drained,
+        t.floor_used, t.floor_drained, t.floor_before_used, t.floor_before_drained, t.returned), until_us
 end
 
 -- Us until a record is untouched by the numbers it was written under.
@@ -359,5 +398,5 @@ end
 
 return {
     width = 3, numbers = numbers, until_us = until_us, load = load, used_up = used_up, has_room = has_room, charge = charge, force = force,
-    receipt = receipt, give_back = give_back, lower_by = lower_by, reply = reply, pack = pack,
+    receipt = receipt, mark = mark, give_back = give_back, lower_by = lower_by, reply = reply, pack = pack,
 }

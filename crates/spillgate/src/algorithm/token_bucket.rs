@@ -14,8 +14,10 @@ use super::{Charge, FORCED_TIMES, GiveBack, Reading, tolerated_us};
 use crate::limit::{COUNT_MAX, EXACT_MAX, LimitError};
 
 mod steady;
+mod tracked;
 
 pub use steady::Steady;
+pub use tracked::Tracked;
 
 /// `count` tokens every `period`, at most `burst` at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,21 +51,6 @@ pub struct State {
     pub period_us: u64,
     /// Kept from the first receipt on.
     pub tracked: Option<Tracked>,
-}
-
-/// What receipts need: which life of the state they belong to, and how empty it has been since.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tracked {
-    /// This life's name.
-    pub incarnation: u64,
-    /// The burst that it began under.
-    pub burst: u32,
-    /// When the current span of one full refill began.
-    pub span_us: u64,
-    /// The lowest level of the current span.
-    pub low: Level,
-    /// The lowest level of the span before.
-    pub low_before: Level,
 }
 
 /// A level: `tokens` whole tokens, of which the first has drained by `drained` parts.
@@ -206,14 +193,10 @@ impl<'n> View<'n> {
 
     /// A receipt for `amount` tokens charged just now; begins a life of `nonce` if there is none.
     pub fn receipt(&mut self, amount: u64, now_us: u64, nonce: u64) -> Charge {
-        let tracked = *self.tracked.get_or_insert(Tracked {
-            incarnation: nonce,
-            burst: self.numbers.burst,
-            span_us: now_us,
-            low: self.level.begun(),
-            low_before: self.level.begun(),
-        });
-        Charge { incarnation: tracked.incarnation, at_us: now_us, amount, slot: 0 }
+        let level = self.level.begun();
+        let begun = || Tracked::begun(nonce, self.numbers.burst, level, now_us);
+        let tracked = *self.tracked.get_or_insert_with(begun);
+        Charge { incarnation: tracked.incarnation, at_us: now_us, amount, slot: tracked.returned }
     }
 
     /// Gives back; answers the whole tokens that came back, nothing where nothing changed.
@@ -242,7 +225,7 @@ impl<'n> View<'n> {
         let elapsed = u128::from(now_us - charge.at_us) * u128::from(self.numbers.d);
         let charged = u128::from(charge.amount) * u128::from(self.numbers.n);
         let left = Level::of_parts(charged.saturating_sub(elapsed), self.numbers.n);
-        let low = tracked.low_since(charge.at_us, self.numbers.refill_us());
+        let low = tracked.low_since(charge, self.numbers);
         Level { tokens: unused, drained: 0 }.min(left.max(low))
     }
 
@@ -308,8 +291,7 @@ impl<'n> View<'n> {
         }
         let n = self.numbers.n;
         if let Some(tracked) = &mut self.tracked {
-            tracked.low = tracked.low.less(by, n);
-            tracked.low_before = tracked.low_before.less(by, n);
+            tracked.lower(by, n);
         }
     }
 
@@ -317,19 +299,8 @@ impl<'n> View<'n> {
     fn note_low(&mut self, now_us: u64) {
         let span = self.numbers.refill_us();
         let level = self.level.begun();
-        let Some(tracked) = &mut self.tracked else { return };
-        match now_us.saturating_sub(tracked.span_us) {
-            since if since < span => tracked.low = tracked.low.min(level),
-            since if since < 2 * span => {
-                tracked.low_before = tracked.low;
-                tracked.low = level;
-                tracked.span_us += span;
-            }
-            _ => {
-                tracked.low_before = level;
-                tracked.low = level;
-                tracked.span_us = now_us;
-            }
+        if let Some(tracked) = &mut self.tracked {
+            tracked.note(level, span, now_us);
         }
     }
 }
@@ -339,18 +310,6 @@ impl State {
     pub fn gone_us(&self) -> u64 {
         let drain = u128::from(self.used) * u128::from(self.period_us);
         self.boundary_us + u64::from(self.boundary_part > 0) + ceil_us(drain, self.count)
-    }
-}
-
-impl Tracked {
-    fn low_since(&self, at_us: u64, span: u64) -> Level {
-        if at_us >= self.span_us {
-            self.low
-        } else if at_us + span >= self.span_us {
-            self.low.min(self.low_before)
-        } else {
-            Level::default()
-        }
     }
 }
 

@@ -149,6 +149,26 @@ impl<'n> View<'n> {
         returned
     }
 
+    /// Whether a slot is still held; what is no slot always is.
+    pub fn holds(&self, stored: Option<&State>, charge: &Charge) -> bool {
+        match self {
+            View::Concurrency(view) => {
+                stored.and_then(State::concurrency).is_some_and(|slots| view.holds(slots, charge))
+            }
+            _ => true,
+        }
+    }
+
+    /// Keeps a slot that is still held for so long from now; answers whether anything changed.
+    pub fn renew(&mut self, stored: &mut Option<State>, charge: &Charge, for_us: u64) -> bool {
+        match self {
+            View::Concurrency(view) if stored.is_some() => {
+                view.renew(State::slots(stored), charge, for_us).is_some()
+            }
+            _ => false,
+        }
+    }
+
     /// Stores this view as it stands: after a charge, or a re-base.
     pub fn save(&self, stored: &mut Option<State>) {
         match self {

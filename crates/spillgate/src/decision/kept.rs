@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Judged, Source, Tiers, Verdict};
 use crate::algorithm::Charge;
 use crate::limit::Limit;
+use crate::reservation::Receipt;
 
 /// The tiers of a decision. Most have one, and need no memory of their own.
 #[derive(Clone, Debug)]
@@ -32,12 +33,14 @@ pub(super) struct KeptTier {
 }
 
 /// What few decisions have.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Rare {
     /// Only receipts ask for it.
     charge: Option<Charge>,
     /// Only where a caller asked for less than the rule's limit.
     narrowed: Option<Arc<Limit>>,
+    /// The whole decision's, with the first tier.
+    receipt: Option<Receipt>,
 }
 
 /// A number that may be absent, in the room of one: what is counted here ends far below the largest,
@@ -50,6 +53,17 @@ impl Kept {
         match self {
             Kept::One(tier) => std::slice::from_ref(tier),
             Kept::Several(tiers) => tiers,
+        }
+    }
+
+    /// Keeps it with the first tier; where there is none nothing was charged.
+    pub(super) fn set_receipt(&mut self, receipt: Receipt) {
+        let first = match self {
+            Kept::One(tier) => Some(tier),
+            Kept::Several(tiers) => tiers.first_mut(),
+        };
+        if let Some(first) = first {
+            first.rare.get_or_insert_default().receipt = Some(receipt);
         }
     }
 }
@@ -83,7 +97,7 @@ impl From<Judged> for KeptTier {
             reset_after_us: judged.reset_after_us.into(),
             rare: match (judged.charge, judged.narrowed) {
                 (None, None) => None,
-                (charge, narrowed) => Some(Box::new(Rare { charge, narrowed })),
+                (charge, narrowed) => Some(Box::new(Rare { charge, narrowed, receipt: None })),
             },
         }
     }
@@ -92,6 +106,10 @@ impl From<Judged> for KeptTier {
 impl KeptTier {
     pub(super) fn charge(&self) -> Option<Charge> {
         self.rare.as_ref().and_then(|rare| rare.charge)
+    }
+
+    pub(super) fn receipt(&self) -> Option<&Receipt> {
+        self.rare.as_ref().and_then(|rare| rare.receipt.as_ref())
     }
 
     pub(super) fn narrowed(&self) -> Option<&Limit> {

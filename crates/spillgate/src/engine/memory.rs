@@ -5,15 +5,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use super::{Ask, AskTier, Change, TIERS_INLINE, Told, ToldTier};
+use super::{Ask, AskTier, AtRecord, Change, TIERS_INLINE, Told, ToldTier};
 use crate::algorithm::{self, Intent, Numbers, Tier};
 use crate::limit::NamedLimit;
 use crate::subject::SubjectKey;
 use crate::time::Clock;
 
+mod records;
 mod shard;
 mod slot;
 
+use records::Records;
+#[cfg(feature = "redis")]
+pub(crate) use records::{Corrected, Kept};
 use shard::{Place, Shard};
 
 /// The memory engine. All tiers of one rule and subject live in one shard, so most decisions take
@@ -21,6 +25,8 @@ use shard::{Place, Shard};
 #[derive(Debug)]
 pub struct Memory {
     shards: Box<[Mutex<Shard>]>,
+    /// Locked before any shard.
+    records: Mutex<Records>,
     clock: Clock,
     evicted: AtomicU64,
     overflowed: AtomicU64,
@@ -49,11 +55,20 @@ impl Memory {
     pub fn new(keys_max: usize, clock: Clock) -> Memory {
         let each = keys_max.div_ceil(SHARDS).max(1);
         let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(each))).collect();
-        Memory { shards, clock, evicted: AtomicU64::new(0), overflowed: AtomicU64::new(0) }
+        Memory {
+            shards,
+            records: Mutex::default(),
+            clock,
+            evicted: AtomicU64::new(0),
+            overflowed: AtomicU64::new(0),
+        }
     }
 
     /// Decides, all or none.
     pub fn decide(&self, ask: &Ask<'_>) -> Told {
+        if let AtRecord::Open(opening) = ask.record {
+            return self.open(ask, opening);
+        }
         if let [tier] = ask.tiers.as_slice() {
             let told = self.decide_one(tier, ask.intent);
             return Told {
@@ -151,22 +166,31 @@ impl Memory {
 
     /// Changes one tier without a decision; answers the whole units that came back.
     pub fn change(&self, asked: &AskTier<'_>, change: Change) -> (u64, ToldTier) {
+        self.with_tier(asked, |tier, now_us| match change {
+            Change::Force(cost) => {
+                tier.cost = cost;
+                algorithm::force(std::slice::from_mut(tier), now_us);
+                0
+            }
+            Change::GiveBack(what) => algorithm::give_back(tier, what, now_us),
+        })
+    }
+
+    /// Does something with a tier's state, and stores what became of it.
+    fn with_tier<T>(
+        &self,
+        asked: &AskTier<'_>,
+        act: impl FnOnce(&mut Tier<'_>, u64) -> T,
+    ) -> (T, ToldTier) {
         let now_us = self.clock.now_us();
         let name = TierName::of(asked.key, asked.limit.mix());
         let mut shard = self.shards[name.shard].lock();
         let place = self.place(&mut shard, name, asked.cost, now_us);
         let mut tier = Tier::new(asked.numbers, asked.cost, 0, shard.take(&place));
-        let returned = match change {
-            Change::Force(cost) => {
-                tier.cost = cost;
-                algorithm::force(std::slice::from_mut(&mut tier), now_us);
-                0
-            }
-            Change::GiveBack(what) => algorithm::give_back(&mut tier, what, now_us),
-        };
+        let done = act(&mut tier, now_us);
         let told = ToldTier::of(&tier);
         shard.put(place, tier.state, tier.changed, tier.reading.remaining == 0);
-        (returned, told)
+        (done, told)
     }
 
     /// Forgets what these limits hold for a subject.

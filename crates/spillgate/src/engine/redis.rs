@@ -8,12 +8,13 @@ use std::time::Duration;
 use ::redis::{Cmd, Value};
 use futures_util::future::join_all;
 
-use super::{Ask, AskTier, Change, StoreError, Told, ToldTier};
+use super::{Ask, AskTier, AtRecord, Change, StoreError, Told, ToldTier};
 use crate::algorithm::{Charge, GiveBack};
 use crate::error::BuildError;
 use crate::limit::NamedLimit;
 #[cfg(feature = "metrics")]
 use crate::metrics::ShardMeter;
+use crate::reservation::{Group, Opened};
 use crate::store::{ShardStatus, Store, StoreOptions};
 use crate::subject::SubjectKey;
 use crate::time::{Clock, Deadline};
@@ -21,6 +22,7 @@ use crate::time::{Clock, Deadline};
 mod address;
 mod batch;
 mod breaker;
+mod closing;
 mod cluster;
 pub mod control;
 mod deploy;
@@ -264,6 +266,11 @@ impl Redis {
         self.topology.shards().into_iter().map(|(_, shard)| shard.meter()).collect()
     }
 
+    /// Who this process is among those of the fleet.
+    pub(crate) fn node(&self) -> u64 {
+        self.node
+    }
+
     /// Until when a decision that begins now may wait.
     fn deadline(&self) -> Deadline {
         Deadline::after(self.timeout)
@@ -300,8 +307,18 @@ impl Redis {
         ask: &Ask<'_>,
         deadline: Deadline,
     ) -> Result<Told, StoreError> {
-        let told = self.decide_call(place, std::slice::from_ref(ask), deadline).await?;
-        told.into_iter().next().unwrap_or_else(|| Err(StoreError::Foreign("no answer".into())))
+        let asks = std::slice::from_ref(ask);
+        let mut told = self.decide_call(place, asks, deadline).await;
+        let has_record = !matches!(ask.record, AtRecord::None);
+        if has_record && matches!(told, Err(StoreError::Unknown(_))) && !deadline.has_passed() {
+            // By its record nothing is done twice; whether the first was done no failure now tells.
+            told = self.decide_call(place, asks, deadline).await.or(told);
+        }
+        if let (AtRecord::Open(opening), Err(StoreError::Unknown(_))) = (ask.record, &told) {
+            // It may be there: whoever settles asks.
+            opening.note(Opened::New, || Group::of(ask));
+        }
+        told?.into_iter().next().unwrap_or_else(|| Err(StoreError::Foreign("no answer".into())))
     }
 
     /// Decides asks that live at one place, in order.

@@ -6,7 +6,7 @@ use super::{Algorithm, Kind, Limit};
 use crate::algorithm::Numbers;
 
 /// A limit with the name that its state goes by.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedLimit {
     limit: Limit,
     position: u8,
@@ -40,6 +40,24 @@ impl NamedLimit {
             }
         };
         NamedLimit { position: position as u8, limit, record, mix }
+    }
+
+    /// A limit by the name that its state goes by, as a record kept it; `mix` of a given name. Nothing
+    /// for a position that none has.
+    #[cfg(feature = "redis")]
+    pub(crate) fn recorded(
+        limit: Limit,
+        record: RecordName,
+        mix: Option<u128>,
+    ) -> Option<NamedLimit> {
+        let (position, mix) = match record {
+            RecordName::Position(position) if position < POSITIONS => {
+                (position, mix_of_position(position, limit.algorithm()))
+            }
+            RecordName::Position(_) => return None,
+            RecordName::Given(_) => (0, mix?),
+        };
+        Some(NamedLimit { limit, position, record, mix })
     }
 
     /// The limit.

@@ -1,6 +1,6 @@
 //! Waiting for room: who asks again, and when, and what is told whom it takes too long.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -13,6 +13,7 @@ use crate::limit::{Algorithm, Kind, NamedLimit};
 use crate::plan::{Asking, Plan};
 use crate::policy::Policy;
 use crate::request::{Cost, Request};
+use crate::reservation::{Noted, Opening, random_id};
 use crate::time::Deadline;
 use crate::waiting::{Refusal, TooMany, Wanted};
 
@@ -112,15 +113,24 @@ impl Inner {
     /// Asks for room; what comes of it counts only once it is told.
     async fn claim(&self, question: &Question<'_>) -> Claim {
         let (policy, named) = (self.policy.load_full(), named(question));
-        let plan = self.plan(&policy, question, named.as_ref(), Asking::ToCharge);
+        let opening = OnceLock::new();
+        let mut plan = self.plan(&policy, question, named.as_ref(), Asking::ToCharge);
+        if let Some(hold_us) = self.holds_with_receipt(&plan) {
+            plan.open(opening.get_or_init(|| Opening::new(random_id(), 0, hold_us)));
+        }
         let judged = self.judged(plan).await;
         let names = names(named, &policy);
-        Claim { decision: Decision::new(judged.clone(), names.clone()), judged, names }
+        let opened = opening.into_inner().map(|opening| (opening.id, opening.noted()));
+        Claim { decision: Decision::new(judged.clone(), names.clone()), judged, names, opened }
     }
 
     fn told(&self, claim: Claim) -> Decision {
-        let Claim { judged, names, .. } = claim;
-        self.decision(judged, names)
+        let Claim { judged, names, opened, .. } = claim;
+        let decision = self.decision(judged, names);
+        match opened {
+            Some((id, noted)) => self.with_receipt(decision, id, noted, None),
+            None => decision,
+        }
     }
 
     async fn judged(&self, plan: Plan<'_>) -> Tiers {
@@ -167,6 +177,8 @@ struct Claim {
     decision: Decision,
     judged: Tiers,
     names: Names,
+    /// Of slots: under which name they are held, and where.
+    opened: Option<(u128, Noted)>,
 }
 
 impl Claim {

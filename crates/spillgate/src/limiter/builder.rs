@@ -19,6 +19,7 @@ use crate::error::BuildError;
 use crate::fallback::Fallback;
 use crate::metrics::{Meters, Metrics};
 use crate::policy::Policy;
+use crate::reservation::Seal;
 #[cfg(feature = "redis")]
 use crate::store::{OnStateLoss, Ring, Store, StoreOptions, Tls};
 use crate::subject::{SHARED_SECRET, Secret};
@@ -43,6 +44,8 @@ pub struct LimiterBuilder {
     on_state_loss: OnStateLoss,
     #[cfg(feature = "redis")]
     denial_cache: Option<bool>,
+    #[cfg(feature = "redis")]
+    store_clock: Option<Clock>,
     secret: Option<[u8; 16]>,
     #[cfg(feature = "redis")]
     previous_secret: Option<[u8; 16]>,
@@ -169,6 +172,13 @@ impl LimiterBuilder {
         LimiterBuilder { clock, ..self }
     }
 
+    /// The clock of decisions, on a store too.
+    #[cfg(feature = "redis")]
+    #[doc(hidden)]
+    pub fn every_clock(self, clock: Clock) -> LimiterBuilder {
+        LimiterBuilder { store_clock: Some(clock.clone()), clock, ..self }
+    }
+
     /// The limiter. A store that is out of reach is no error: it is an outage, and decided as one.
     pub async fn build(self) -> Result<Limiter, BuildError> {
         let keys_max = self.keys_max.unwrap_or(KEYS_MAX);
@@ -190,6 +200,7 @@ impl LimiterBuilder {
             metrics: Metrics::new(!matches!(engine, Engine::Memory(_)), !self.not_watched),
             engine,
             policy: ArcSwap::from_pointee(policy),
+            receipts: Seal::new(&secret),
             control: Control::new(self.clock.clone(), &secret),
             secret,
             #[cfg(feature = "redis")]
@@ -216,7 +227,11 @@ impl LimiterBuilder {
             options.client_clock = self.client_clock;
             options.on_state_loss = self.on_state_loss;
             options.connections = self.connections.unwrap_or(options.connections);
-            return Ok(Engine::Redis(Redis::open(store, &options).await?));
+            let redis = Redis::open(store, &options).await?;
+            return Ok(Engine::Redis(match &self.store_clock {
+                Some(clock) => redis.with_clock(clock.clone()),
+                None => redis,
+            }));
         }
         Ok(Engine::Memory(Memory::new(keys_max, self.clock.clone())))
     }

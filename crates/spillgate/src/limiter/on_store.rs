@@ -1,15 +1,16 @@
 //! Decisions where state is on a store: futures, which the limiter boxes.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::{Inner, Question};
 use crate::decision::{Decision, Names, Tiers};
 use crate::denial_cache::Sent;
-use crate::engine::{self, Change, Heards, Redis};
+use crate::engine::{self, AtRecord, Change, Heards, Redis};
 use crate::limit::{Limit, NamedLimit};
 use crate::plan::{Asking, Due, Plan};
 use crate::policy::Policy;
 use crate::request::{Cost, Request};
+use crate::reservation::{Opening, random_id};
 
 impl Inner {
     pub(super) async fn check_in(
@@ -20,7 +21,14 @@ impl Inner {
     ) -> Decision {
         let began = self.metrics.begin();
         let policy = self.policy.load_full();
-        let plan = Plan::of_request(&policy, request, &self.secret, asking);
+        let opening;
+        let mut plan = Plan::of_request(&policy, request, &self.secret, asking);
+        if let Some(hold_us) = self.holds_with_receipt(&plan) {
+            opening = Opening::new(random_id(), 0, hold_us);
+            plan.open(&opening);
+            let names = Names::Policy(Arc::clone(&policy));
+            return self.open_in(redis, plan, names, &opening).await;
+        }
         let judged = self.in_store(redis, plan).await;
         self.metrics.end(began);
         self.decision_on(request, judged, policy, asking)
@@ -36,8 +44,15 @@ impl Inner {
         let began = self.metrics.begin();
         let named = NamedLimit::new(limit.clone(), 0);
         let subject = self.secret.ad_hoc_key(key);
+        let opening;
         let keys = self.secret.each().map(|secret| secret.ad_hoc_key(key));
-        let plan = Plan::ad_hoc(keys, &named, &cost);
+        let mut plan = Plan::ad_hoc(keys, &named, &cost);
+        if let Some(hold_us) = self.holds_with_receipt(&plan) {
+            opening = Opening::new(random_id(), 0, hold_us);
+            plan.open(&opening);
+            let names = Names::AdHoc(limit.clone());
+            return self.open_in(redis, plan, names, &opening).await;
+        }
         let judged = self.in_store(redis, plan).await;
         self.metrics.end(began);
         self.metrics.watch_ad_hoc(key, subject, cost.of_limit(limit), &judged[0]);
@@ -50,6 +65,8 @@ impl Inner {
         questions: &[Question<'_>],
     ) -> Vec<Decision> {
         let policy = self.policy.load_full();
+        // For those that take slots; others leave theirs empty.
+        let openings: Vec<OnceLock<Opening>> = questions.iter().map(|_| OnceLock::new()).collect();
         let named: Vec<Option<NamedLimit>> = questions
             .iter()
             .map(|question| match question {
@@ -74,6 +91,11 @@ impl Inner {
                 }
             })
             .collect();
+        for (plan, opening) in plans.iter_mut().zip(&openings) {
+            if let Some(hold_us) = self.holds_with_receipt(plan) {
+                plan.open(opening.get_or_init(|| Opening::new(random_id(), 0, hold_us)));
+            }
+        }
         let began = self.metrics.begin();
         let sent = self.denials.begin(redis);
         let mut refused: Vec<Option<Heards>> =
@@ -85,26 +107,40 @@ impl Inner {
             .map(|(plan, _)| self.fallback.question(plan))
             .collect();
         let heard = engine::decide_each(redis, &asking).await;
+        let heard: Vec<Heards> = heard.into_iter().map(|Ok(heard)| heard).collect();
         self.metrics.end(began);
+        let mut charged_here = Vec::with_capacity(asking.len());
         for (question, heard) in asking.iter().zip(&heard) {
-            if let Ok(heard) = heard {
-                self.fallback.settle(question, heard);
-                self.denials.note(redis, question.ask, heard, sent);
-            }
+            self.fallback.settle(question, heard);
+            self.denials.note(redis, question.ask, heard, sent);
+            charged_here.push(match question.ask.record {
+                AtRecord::Open(_) => self.fallback.charged_here(question, heard),
+                AtRecord::None | AtRecord::Close(_) => Vec::new(),
+            });
         }
         drop(asking);
-        let mut heard = heard.into_iter();
+        let mut heard = heard.into_iter().zip(charged_here);
         let mut decisions = Vec::with_capacity(plans.len());
-        for ((mut plan, question), refused) in plans.into_iter().zip(questions).zip(&mut refused) {
+        let plans = plans.into_iter().zip(questions).zip(&mut refused).zip(&openings);
+        for (((mut plan, question), refused), opening) in plans {
             let dues = std::mem::take(&mut plan.dues);
-            let told = || heard.next().map(|Ok(heard)| heard);
+            let mut charged_here = Vec::new();
+            let told = || {
+                let (heard, charged) = heard.next()?;
+                charged_here = charged;
+                Some(heard)
+            };
             let heard = refused.take().or_else(|| plan.asks().then(told).flatten());
             let mut judged = match heard {
                 Some(heard) => plan.judged_from(&heard),
                 None => plan.judged,
             };
-            self.settle(redis, dues, &mut judged).await;
-            decisions.push(self.decision_of(question, judged, &policy));
+            self.settle_dues(redis, dues, &mut judged).await;
+            let decision = self.decision_of(question, judged, &policy);
+            decisions.push(match opening.get() {
+                Some(opening) => self.receipted(redis, decision, opening, charged_here),
+                None => decision,
+            });
         }
         decisions
     }
@@ -146,7 +182,7 @@ impl Inner {
             }
         };
         let mut judged = plan.judged_from(&heard);
-        self.settle(redis, dues, &mut judged).await;
+        self.settle_dues(redis, dues, &mut judged).await;
         judged
     }
 
@@ -164,7 +200,7 @@ impl Inner {
         }
     }
 
-    async fn settle(&self, redis: &Redis, dues: Vec<Due<'_>>, judged: &mut Tiers) {
+    pub(super) async fn settle_dues(&self, redis: &Redis, dues: Vec<Due<'_>>, judged: &mut Tiers) {
         for due in dues {
             if !due.stands(judged) {
                 continue;

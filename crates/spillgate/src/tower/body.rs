@@ -1,10 +1,12 @@
 //! The body of an answer: the service's, or a refusal's.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+
+use super::Unsettled;
 
 pin_project! {
     /// The body of an answer: the service's as it is, or a refusal's.
@@ -19,15 +21,15 @@ pin_project! {
     #[derive(Debug)]
     #[project = KindProjection]
     enum Kind<B> {
-        Served { #[pin] body: B },
+        Served { #[pin] body: B, unsettled: Option<Unsettled> },
         // Nothing once it was sent, or if it is empty.
         Refusal { bytes: Option<Vec<u8>> },
     }
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) fn served(body: B) -> ResponseBody<B> {
-        ResponseBody { kind: Kind::Served { body } }
+    pub(super) fn served(body: B, unsettled: Option<Unsettled>) -> ResponseBody<B> {
+        ResponseBody { kind: Kind::Served { body, unsettled } }
     }
 
     pub(super) fn refusal(bytes: Vec<u8>) -> ResponseBody<B> {
@@ -49,7 +51,21 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         match self.project().kind.project() {
-            KindProjection::Served { body } => body.poll_frame(context),
+            KindProjection::Served { mut body, unsettled } => {
+                let frame = ready!(body.as_mut().poll_frame(context));
+                if let Some(held) = unsettled {
+                    let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+                    held.sent(data.map_or(0, bytes::Buf::remaining));
+                    let failed = matches!(frame, Some(Err(_)));
+                    if frame.is_none() || body.is_end_stream() && !failed {
+                        held.ended();
+                    }
+                    if frame.is_none() || failed || body.is_end_stream() {
+                        *unsettled = None;
+                    }
+                }
+                Poll::Ready(frame)
+            }
             KindProjection::Refusal { bytes } => {
                 Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes.into()))))
             }
@@ -58,14 +74,14 @@ where
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Served { body } => body.is_end_stream(),
+            Kind::Served { body, .. } => body.is_end_stream(),
             Kind::Refusal { bytes } => bytes.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Served { body } => body.size_hint(),
+            Kind::Served { body, .. } => body.size_hint(),
             Kind::Refusal { bytes } => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }

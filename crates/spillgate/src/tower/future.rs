@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use http::request::Parts;
@@ -10,8 +9,7 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::{Admission, ResponseBody, Settings};
-use crate::decision::Decision;
+use super::{Admission, ResponseBody, Unsettled};
 use crate::headers::Fields;
 
 pin_project! {
@@ -23,29 +21,28 @@ pin_project! {
 }
 
 /// The store's answer, with the head that it was asked about.
-type Checking = Pin<Box<dyn Future<Output = (Decision, Parts)> + Send>>;
+type Checking = Pin<Box<dyn Future<Output = (Admission, Parts)> + Send>>;
 
 pin_project! {
     #[project = StateProjection]
     enum State<S, B, F> {
-        Asked { checking: Checking, body: Option<B>, inner: S, settings: Arc<Settings> },
-        Passed { #[pin] answer: F, fields: Option<Fields> },
+        Asked { checking: Checking, body: Option<B>, inner: S },
+        Passed { #[pin] answer: F, fields: Option<Fields>, unsettled: Option<Unsettled> },
         Refused { response: Option<Response<Vec<u8>>> },
     }
 }
 
 impl<S, B, F> ResponseFuture<S, B, F> {
-    pub(super) fn asked(
-        checking: Checking,
-        body: B,
-        inner: S,
-        settings: Arc<Settings>,
-    ) -> ResponseFuture<S, B, F> {
-        ResponseFuture { state: State::Asked { checking, body: Some(body), inner, settings } }
+    pub(super) fn asked(checking: Checking, body: B, inner: S) -> ResponseFuture<S, B, F> {
+        ResponseFuture { state: State::Asked { checking, body: Some(body), inner } }
     }
 
-    pub(super) fn passed(answer: F, fields: Fields) -> ResponseFuture<S, B, F> {
-        ResponseFuture { state: State::Passed { answer, fields: Some(fields) } }
+    pub(super) fn passed(
+        answer: F,
+        fields: Fields,
+        unsettled: Option<Unsettled>,
+    ) -> ResponseFuture<S, B, F> {
+        ResponseFuture { state: State::Passed { answer, fields: Some(fields), unsettled } }
     }
 
     pub(super) fn refused(response: Response<Vec<u8>>) -> ResponseFuture<S, B, F> {
@@ -64,24 +61,31 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                StateProjection::Asked { checking, body, inner, settings } => {
-                    let (decision, mut head) = ready!(checking.as_mut().poll(context));
+                StateProjection::Asked { checking, body, inner } => {
+                    let (admission, head) = ready!(checking.as_mut().poll(context));
                     let body = body.take().expect("left at the first answer of the store");
-                    match settings.admit(decision, &mut head) {
-                        Admission::Passes(fields) => State::Passed {
+                    match admission {
+                        Admission::Passes(fields, unsettled) => State::Passed {
                             answer: inner.call(Request::from_parts(head, body)),
                             fields: Some(fields),
+                            unsettled,
                         },
                         Admission::Refused(response) => State::Refused { response: Some(response) },
                     }
                 }
-                StateProjection::Passed { answer, fields } => {
+                StateProjection::Passed { answer, fields, unsettled } => {
                     let mut response = ready!(answer.poll(context))?;
                     let fields = fields.take().unwrap_or_default();
                     if !is_redirect(&response) {
                         fields.add_to(response.headers_mut());
                     }
-                    return Poll::Ready(Ok(response.map(ResponseBody::served)));
+                    let (head, body) = response.into_parts();
+                    let mut unsettled = unsettled.take();
+                    if let Some(unsettled) = &mut unsettled {
+                        unsettled.answered(&head);
+                    }
+                    let body = ResponseBody::served(body, unsettled);
+                    return Poll::Ready(Ok(Response::from_parts(head, body)));
                 }
                 StateProjection::Refused { response } => {
                     let response = response.take().expect("a future is not polled after its end");

@@ -5,7 +5,7 @@
 
 use spillgate::LimitSpec;
 use spillgate::internals::algorithm::Intent;
-use spillgate::internals::engine::{Ask, AskTier, Told};
+use spillgate::internals::engine::{Ask, AskTier, AtRecord, Told};
 use spillgate::internals::limit::NamedLimit;
 
 use crate::support::random::Random;
@@ -70,7 +70,7 @@ fn ask<'l>(rules: &'l [Vec<NamedLimit>], random: &mut Random) -> Ask<'l> {
         (0..=random.below(3)).map(|_| random.below(usual as u64) as usize).collect();
     met.sort_unstable();
     met.dedup();
-    let mut ask = Ask { intent, tiers: Default::default() };
+    let mut ask = Ask { intent, record: AtRecord::None, tiers: Default::default() };
     for (place, rule) in met.iter().enumerate() {
         let key = subject((*rule as u128) << 8 | u128::from(random.below(3)));
         let group = if shadow { place as u16 } else { 0 };

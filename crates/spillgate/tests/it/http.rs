@@ -11,4 +11,5 @@ mod grpc;
 mod headers;
 mod layer;
 mod pace;
+mod settling;
 mod who;

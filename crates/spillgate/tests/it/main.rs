@@ -24,6 +24,7 @@ mod http;
 mod limiter;
 mod log_budget;
 mod oracle;
+mod reserving;
 mod secret_change;
 mod shards;
 mod store;

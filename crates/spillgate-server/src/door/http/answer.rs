@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::response::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use serde::{Serialize, Serializer};
-use spillgate::{Decision, TierDecision};
+use spillgate::{Decision, Receipt, TierDecision};
 
 /// The answer to one check.
 pub(in crate::door) fn to_one(decision: &Decision) -> Response {
@@ -36,6 +36,8 @@ struct Answer<'d> {
     reset_after_ms: Option<u64>,
     source: &'static str,
     degraded: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receipt: Option<&'d str>,
     #[serde(serialize_with = "each_tier")]
     tiers: &'d Decision,
 }
@@ -68,6 +70,7 @@ impl<'d> Answer<'d> {
             reset_after_ms: decision.reset_after().map(ms_up),
             source: decision.source().name(),
             degraded: decision.degraded(),
+            receipt: decision.receipt().map(Receipt::as_str),
             tiers: decision,
         }
     }

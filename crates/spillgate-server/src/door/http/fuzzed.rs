@@ -10,9 +10,15 @@ use crate::bounds::{ATTRIBUTES_MAX, BATCH_MAX, NAME_MAX, VALUE_MAX};
 /// Panics if a body becomes more than the bounds allow, or a request that is written down does not
 /// read back.
 pub fn holds(body: &[u8]) {
+    super::reservation::fuzzed::holds(body);
     match parse::<Check<'_>>(body) {
-        Ok(check) => match check.question() {
-            Ok(question) => is_bounded(&question),
+        Ok(check) => match check.reservation() {
+            Ok((question, _)) => {
+                if let Err(problem) = check.question() {
+                    is_short(&problem);
+                }
+                is_bounded(&question);
+            }
             Err(problem) => is_short(&problem),
         },
         Err(problem) => is_short(&problem),

@@ -17,6 +17,8 @@ pub(in crate::door) struct Problem {
     /// `limit.quota`, `[3].cost`; empty if it is about no field.
     field: String,
     message: String,
+    /// Whether the very same call may be made again at once.
+    retryable: bool,
 }
 
 impl Problem {
@@ -25,6 +27,7 @@ impl Problem {
             status: StatusCode::BAD_REQUEST,
             field: shortened(field),
             message: shortened(message),
+            retryable: false,
         }
     }
 
@@ -65,6 +68,17 @@ impl Problem {
         Problem::of(StatusCode::REQUEST_TIMEOUT, message)
     }
 
+    /// What this server does not do as it is set up.
+    pub(in crate::door) fn forbidden(why: &str) -> Problem {
+        Problem::of(StatusCode::FORBIDDEN, why.to_owned())
+    }
+
+    /// Part of it is done, and the same call does the rest.
+    pub(in crate::door) fn retryable(message: String) -> Problem {
+        let problem = Problem::of(StatusCode::SERVICE_UNAVAILABLE, message);
+        Problem { retryable: true, ..problem }
+    }
+
     pub(in crate::door) fn no_token() -> Problem {
         let message = "this door asks for a token; send the header Authorization: Bearer TOKEN";
         Problem::of(StatusCode::UNAUTHORIZED, message.to_owned())
@@ -93,7 +107,7 @@ impl Problem {
     }
 
     pub(in crate::door) fn of(status: StatusCode, message: String) -> Problem {
-        Problem { status, field: String::new(), message }
+        Problem { status, field: String::new(), message, retryable: false }
     }
 }
 
@@ -111,6 +125,8 @@ struct Body9457<'p> {
     detail: &'p str,
     #[serde(skip_serializing_if = "str::is_empty")]
     field: &'p str,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    retryable: bool,
 }
 
 impl IntoResponse for Problem {
@@ -126,6 +142,7 @@ impl IntoResponse for Problem {
             status: self.status.as_u16(),
             detail: &detail,
             field: &self.field,
+            retryable: self.retryable,
         };
         let body = serde_json::to_vec(&body).expect("strings and numbers always make JSON");
         let mut response = Response::new(Body::from(body));

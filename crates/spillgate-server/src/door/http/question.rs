@@ -6,12 +6,12 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
-use spillgate::{Cost, Limit, Question, Request, Value};
+use spillgate::{Cost, Limit, Question, Request, Reserve, Value};
 
 use super::json::{List, Name, Named, NamedVisitor, Object, Text};
 use super::limit::LimitFields;
 use super::problem::Problem;
-use crate::bounds::{BATCH_MAX, DOMAIN, VALUE_MAX, WAIT_MAX};
+use crate::bounds::{BATCH_MAX, DOMAIN, RESERVATION_NAME_MAX, VALUE_MAX, WAIT_MAX};
 
 /// One check, by the rules of the policy or with a limit of its own. Borrows from the body.
 pub(in crate::door) type Check<'a> = Object<CheckFields<'a>>;
@@ -37,9 +37,33 @@ pub(in crate::door) struct CheckFields<'a> {
     #[serde(borrow)]
     cost: Option<CostField<'a>>,
     wait_ms: Option<Whole>,
+    /// With `id` only where a check is a reservation.
+    ttl_ms: Option<Whole>,
+    #[serde(borrow)]
+    id: Option<ReservationName<'a>>,
 }
 
 impl CheckFields<'_> {
+    fn is_no_reservation(&self) -> Result<(), Problem> {
+        for (field, is_there) in [("ttl_ms", self.ttl_ms.is_some()), ("id", self.id.is_some())] {
+            if is_there {
+                return Err(Problem::in_field(field, NO_RESERVATION));
+            }
+        }
+        Ok(())
+    }
+
+    fn reserve(&self) -> Reserve<'_> {
+        let reserve = match &self.ttl_ms {
+            Some(Whole(ms)) => Reserve::lasting(Duration::from_millis(*ms)),
+            None => Reserve::default(),
+        };
+        match &self.id {
+            Some(ReservationName(name)) => reserve.under(name.as_ref()),
+            None => reserve,
+        }
+    }
+
     fn question<'f>(&'f self, last: &mut LastLimit<'f>) -> Result<Question<'f>, Problem> {
         match (&self.key, &self.limit, &self.attributes) {
             (None, None, _) => Ok(Question::Request(self.request())),
@@ -87,12 +111,21 @@ impl CheckFields<'_> {
 impl Check<'_> {
     /// What it asks, or which field keeps it from asking anything.
     pub(in crate::door) fn question(&self) -> Result<Question<'_>, Problem> {
+        self.0.is_no_reservation()?;
         self.0.question(&mut LastLimit::default())
     }
 
     /// How long it may wait for room.
     pub(in crate::door) fn wait(&self) -> Result<Duration, Problem> {
         self.0.wait()
+    }
+
+    /// The same of a reservation.
+    pub(in crate::door) fn reservation(&self) -> Result<(Question<'_>, Reserve<'_>), Problem> {
+        if self.wait()? > Duration::ZERO {
+            return Err(Problem::in_field("wait_ms", NO_WAITING_RESERVATION));
+        }
+        Ok((self.0.question(&mut LastLimit::default())?, self.0.reserve()))
     }
 }
 
@@ -104,7 +137,9 @@ impl Batch<'_> {
         checks
             .map(|(index, Object(check))| {
                 let question = match check.wait() {
-                    Ok(Duration::ZERO) => check.question(&mut last),
+                    Ok(Duration::ZERO) => {
+                        check.is_no_reservation().and_then(|()| check.question(&mut last))
+                    }
                     _ => Err(Problem::in_field("wait_ms", NOT_IN_A_BATCH)),
                 };
                 question.map_err(|problem| problem.in_item(index))
@@ -153,6 +188,21 @@ impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
             // Most likely a variable that was never set: all such callers would share one limit.
             0 => Err(D::Error::custom("an empty key; name who is limited")),
             length => Err(too_long(length)),
+        }
+    }
+}
+
+/// What a reservation is called by whoever makes it.
+struct ReservationName<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for ReservationName<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Text(name) = Text::deserialize(deserializer)?;
+        match name.len() {
+            1..=RESERVATION_NAME_MAX => Ok(ReservationName(name)),
+            length => Err(D::Error::custom(format_args!(
+                "{length} bytes; a reservation's id has 1 to {RESERVATION_NAME_MAX}, such as a UUID"
+            ))),
         }
     }
 }
@@ -273,6 +323,9 @@ impl Visitor<'_> for WholeVisitor {
 
 const NOT_IN_A_BATCH: &str =
     "one that waits would hold all of the batch up; leave it out, or send the check by itself";
+const NO_WAITING_RESERVATION: &str =
+    "a reservation does not wait; leave it out, and reserve again after retry_after_ms";
+const NO_RESERVATION: &str = "is for POST /v1/reserve; leave it out, or reserve";
 const NO_LIMIT: &str = "missing beside key; add for example \"limit\": {\"quota\": \"5/minute\"}, \
      or send attributes in place of key";
 const NO_KEY: &str = "missing beside limit; add whom it limits, for example \"key\": \"user:42\"";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spillgate::{Decision, Verdict};
+use spillgate::{Decision, Receipt, Verdict};
 
 use super::reply::Replies;
 
@@ -13,8 +13,10 @@ pub(super) enum Answer {
     Cell(Throttled),
     /// `[allowed, limit, remaining, reset_after, retry_after]`, as throttlecrab.
     Crab(Throttled),
-    /// `[verdict, remaining, retry_after_ms, reset_after_ms, rule]`
+    /// `[verdict, remaining, retry_after_ms, reset_after_ms, rule]`, and the receipt if there is one.
     Check,
+    /// The same, the receipt nothing if there is none.
+    Reserved,
 }
 
 /// What was asked about a limit that came with the question.
@@ -26,7 +28,13 @@ pub(super) struct Throttled {
 
 impl Answer {
     pub(super) fn write(self, decision: &Decision, replies: &mut Replies) {
-        replies.array(5);
+        let receipt = decision.receipt().map(Receipt::as_str);
+        let has_receipt = match self {
+            Answer::Cell(_) | Answer::Crab(_) => false,
+            Answer::Check => receipt.is_some(),
+            Answer::Reserved => true,
+        };
+        replies.array(if has_receipt { 6 } else { 5 });
         match self {
             Answer::Cell(asked) => {
                 let passes = asked.passes(decision);
@@ -46,7 +54,7 @@ impl Answer {
                 replies.number_or_unknown(decision.reset_after().map(seconds_up));
                 replies.number_or_unknown(wait.map(seconds_up));
             }
-            Answer::Check => {
+            Answer::Check | Answer::Reserved => {
                 replies.number(match decision.verdict() {
                     Verdict::Allowed => 0,
                     Verdict::Denied => 1,
@@ -60,6 +68,11 @@ impl Answer {
                     None => replies.nothing(),
                 }
             }
+        }
+        match receipt.filter(|_| has_receipt) {
+            Some(receipt) => replies.string(receipt.as_bytes()),
+            None if has_receipt => replies.nothing(),
+            None => {}
         }
     }
 }

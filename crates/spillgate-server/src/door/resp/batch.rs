@@ -7,6 +7,7 @@ use spillgate::Question;
 use super::answer::Answer;
 use super::command::{Command, Control};
 use super::frame::{Frame, Malformed, decode};
+use super::reservation::Reservation;
 use crate::bounds::BATCH_MAX;
 
 /// Requests in their order, up to one that may change how those after it are taken.
@@ -22,6 +23,8 @@ pub(super) enum Entry<'a> {
     /// To the next question.
     Answer(Answer),
     Control(Control<'a>),
+    /// The last of its batch: it is done when all before it is answered.
+    Reservation(Reservation<'a>),
     /// Asked before the password was shown.
     Barred,
 }
@@ -96,6 +99,9 @@ impl<'a> Batch<'a> {
             Command::Ask(question, answer) if asking == Asking::Open => {
                 self.questions.push(question);
                 (Entry::Answer(answer), false)
+            }
+            Command::Reservation(reservation) if asking == Asking::Open => {
+                (Entry::Reservation(reservation), true)
             }
             _ => (Entry::Barred, false),
         };

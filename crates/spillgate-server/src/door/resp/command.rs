@@ -7,6 +7,7 @@ use spillgate::Question;
 use super::answer::Answer;
 use super::question::{self, Asked, quoted};
 use super::reply::Version;
+use super::reservation::{self, Reservation, Reserving};
 use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX};
 
 /// What a request means.
@@ -17,6 +18,7 @@ use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX};
 #[derive(Debug)]
 pub(super) enum Command<'a> {
     Ask(Question<'a>, Answer),
+    Reservation(Reservation<'a>),
     Control(Control<'a>),
 }
 
@@ -87,6 +89,7 @@ impl<'a> Command<'a> {
             Read::Ask(ask) => {
                 ask(arguments).map(|(question, answer)| Command::Ask(question, answer))
             }
+            Read::Reservation(read) => read(arguments).map(Command::Reservation),
             Read::Control(control) => control(arguments).map(Command::Control),
         };
         read.unwrap_or_else(|why| refused(format!("ERR {} {why}", entry.name)))
@@ -124,6 +127,7 @@ pub(super) struct Entry {
 
 enum Read {
     Ask(for<'a> fn(&[&'a [u8]]) -> Asked<'a>),
+    Reservation(for<'a> fn(&[&'a [u8]]) -> Reserving<'a>),
     Control(for<'a> fn(&[&'a [u8]]) -> Result<Control<'a>, String>),
 }
 
@@ -155,14 +159,10 @@ fn stranger<'a>(name: &[u8]) -> Control<'a> {
     if HTTP.iter().any(is) {
         return Control::Http;
     }
-    let name_of_later = LATER.iter().find(|known| is(known));
-    Control::Refused(match name_of_later {
-        Some(name) => format!("ERR {name} is not in this version yet; ask with SG.CHECK"),
-        None => {
-            let name = quoted(name);
-            format!("ERR unknown command {name}; ask with CL.THROTTLE, THROTTLE or SG.CHECK")
-        }
-    })
+    let name = quoted(name);
+    Control::Refused(format!(
+        "ERR unknown command {name}; ask with CL.THROTTLE, THROTTLE or SG.CHECK"
+    ))
 }
 
 fn auth<'a>(arguments: &[&'a [u8]]) -> Result<Control<'a>, String> {
@@ -272,6 +272,36 @@ pub(super) const ENTRIES: &[Entry] = &[
         read: Read::Ask(question::sg_check),
     },
     Entry {
+        name: "SG.RESERVE",
+        usage: "domain cost ttl_ms id [attribute value …], of 32 attributes at most; the id may be -",
+        takes: 4..=4 + 2 * ATTRIBUTES_MAX,
+        read: Read::Reservation(reservation::reserve),
+    },
+    Entry {
+        name: "SG.SETTLE",
+        usage: "receipt cost",
+        takes: 2..=2,
+        read: Read::Reservation(reservation::settle),
+    },
+    Entry {
+        name: "SG.CANCEL",
+        usage: "receipt",
+        takes: 1..=1,
+        read: Read::Reservation(reservation::cancel),
+    },
+    Entry {
+        name: "SG.RELEASE",
+        usage: "receipt",
+        takes: 1..=1,
+        read: Read::Reservation(reservation::release),
+    },
+    Entry {
+        name: "SG.RENEW",
+        usage: "receipt ttl_ms",
+        takes: 2..=2,
+        read: Read::Reservation(reservation::renew),
+    },
+    Entry {
         name: "PING",
         usage: "[message]",
         takes: 0..=1,
@@ -312,9 +342,6 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry { name: "QUIT", usage: "", takes: 0..=0, read: Read::Control(|_| Ok(Control::Quit)) },
     Entry { name: "RESET", usage: "", takes: 0..=0, read: Read::Control(|_| Ok(Control::Reset)) },
 ];
-
-/// Designed but not built: said apart from misspelt ones.
-const LATER: &[&str] = &["SG.RESERVE", "SG.SETTLE", "SG.CANCEL", "SG.RELEASE", "SG.RENEW"];
 
 /// What the lines of an HTTP request begin with that a web page can have a browser send here.
 const HTTP: &[&str] = &["POST", "HOST:"];

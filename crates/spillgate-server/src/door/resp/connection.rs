@@ -125,6 +125,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
                     Entry::Control(control) => {
                         next = self.session.obey(control, &mut self.replies);
                     }
+                    Entry::Reservation(reservation) => {
+                        reservation.run(&self.app, &mut self.replies).await;
+                    }
                     Entry::Barred => self.replies.error(NOT_SHOWN),
                 }
                 if self.replies.bytes().len() >= REPLIES_MAX {

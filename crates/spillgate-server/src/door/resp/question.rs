@@ -81,7 +81,7 @@ fn bounded<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a [u8], String> {
     Ok(bytes)
 }
 
-fn name<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a str, String> {
+pub(super) fn name<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a str, String> {
     let name = std::str::from_utf8(bytes).ok();
     name.filter(|name| (1..=NAME_MAX).contains(&name.len())).ok_or_else(|| {
         format!("{what}: {} is no name; names are 1 to {NAME_MAX} bytes of UTF-8", quoted(bytes))
@@ -89,7 +89,7 @@ fn name<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a str, String> {
 }
 
 /// `5`, or `requests=1,tokens=900`.
-fn cost(text: &[u8]) -> Result<Cost<'_>, String> {
+pub(super) fn cost(text: &[u8]) -> Result<Cost<'_>, String> {
     if !text.contains(&b'=') {
         return number("cost", text, 0..=u64::MAX).map(Cost::requests);
     }
@@ -107,7 +107,7 @@ fn cost(text: &[u8]) -> Result<Cost<'_>, String> {
     Ok(cost)
 }
 
-fn number(what: &str, text: &[u8], range: RangeInclusive<u64>) -> Result<u64, String> {
+pub(super) fn number(what: &str, text: &[u8], range: RangeInclusive<u64>) -> Result<u64, String> {
     // A sign is no digit, though the standard library takes a plus.
     let digits = text.first().filter(|first| first.is_ascii_digit()).map(|_| text);
     let number = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());

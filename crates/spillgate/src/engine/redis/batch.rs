@@ -18,8 +18,9 @@ use super::program::{self, Call, Reply, TIERS_MAX};
 use super::shard::Shard;
 use super::{Asked, Caller};
 use crate::algorithm::{Intent, Numbers};
-use crate::engine::{Ask, AskTier, StoreError, Told};
+use crate::engine::{Ask, AskTier, AtRecord, StoreError, Told};
 use crate::limit::NamedLimit;
+use crate::reservation::{Closing, Opening};
 use crate::subject::SubjectKey;
 use crate::time::Deadline;
 
@@ -67,7 +68,16 @@ struct Part {
 #[derive(Debug)]
 struct OwnedAsk {
     intent: Intent,
+    record: OwnedRecord,
     tiers: SmallVec<[OwnedTier; 1]>,
+}
+
+/// What is to be done with a record; what was heard of it whoever waits will note.
+#[derive(Debug)]
+enum OwnedRecord {
+    None,
+    Open(Opening),
+    Close(Closing),
 }
 
 #[derive(Debug)]
@@ -259,11 +269,27 @@ impl Waiting {
 
 impl OwnedAsk {
     fn of(ask: &Ask<'_>) -> OwnedAsk {
-        OwnedAsk { intent: ask.intent, tiers: ask.tiers.iter().map(OwnedTier::of).collect() }
+        let record = match ask.record {
+            AtRecord::None => OwnedRecord::None,
+            AtRecord::Open(opening) => {
+                OwnedRecord::Open(Opening::new(opening.id, opening.body, opening.lasting_us))
+            }
+            AtRecord::Close(closing) => {
+                OwnedRecord::Close(Closing::new(closing.id, closing.how, closing.mark))
+            }
+        };
+        let tiers = ask.tiers.iter().map(OwnedTier::of).collect();
+        OwnedAsk { intent: ask.intent, record, tiers }
     }
 
     fn borrowed(&self) -> Ask<'_> {
-        Ask { intent: self.intent, tiers: self.tiers.iter().map(OwnedTier::borrowed).collect() }
+        let record = match &self.record {
+            OwnedRecord::None => AtRecord::None,
+            OwnedRecord::Open(opening) => AtRecord::Open(opening),
+            OwnedRecord::Close(closing) => AtRecord::Close(closing),
+        };
+        let tiers = self.tiers.iter().map(OwnedTier::borrowed).collect();
+        Ask { intent: self.intent, record, tiers }
     }
 }
 

@@ -15,18 +15,25 @@
 --     FORCE:               key, own key, limit, cost
 --     GIVE_BACK:           key, own key, limit, incarnation, at_us, amount, slot, unused
 --     LOWER:               key, own key, limit, amount
+--     OPEN:                the record's key, how long it can be settled (us), what it is for (16 bytes),
+--                          what the caller keeps of the tiers, and then as RESERVE
+--     CLOSE:               the record's key, how (0 ends, 1 undoes, 2 renews), the mark of that (8 bytes),
+--                          for how long (us), how many tiers, for each: key, own key, limit, what it is
+--                          charged in the end (2^41: as it was)
 --   Keys are given by their index, limits by where they begin; only a log and slots have a key of
 --   their own, else 0.
 -- ARGV[2]: what the caller takes the guard to be
 -- ARGV[3]: where a tier that is missing counts as used up when the shard lost what it held: when, in us
 -- Returns: integers: now_us, and for each decision, each tier: fits (1, 0, or -1: the state is not
 --   ours to read, nothing done), its algorithm's Reply, and for RESERVE and slots the incarnation
---   (0 if nothing was charged); for GIVE_BACK and LOWER the whole units that came back, then the
---   tier. A slot is named by that incarnation and by the place of its tier's `fits` in the answer,
+--   (0 if nothing was charged), then for a bucket what had come back of it before; for GIVE_BACK and LOWER the whole units that came back, then the
+--   tier; for OPEN what became of the record (0 new, 1 there before, 2 there for something else, 3 refused),
+--   then as RESERVE; for CLOSE only 0 done, 1 repeated, 2 expired, 3 unknown, 4 ended otherwise, 5 about
+--   other tiers. A slot is named by that incarnation and by the place of its tier's `fits` in the answer,
 --   counted from 1. Or now_us, -2: outside a calendar that the program carries, nothing executed.
 --   Or now_us, -3: the guard is another, nothing executed.
 
-local CHARGE, RESERVE, PEEK, FORCE, GIVE_BACK, LOWER = 0, 1, 2, 3, 4, 5
+local CHARGE, RESERVE, PEEK, FORCE, GIVE_BACK, LOWER, OPEN = 0, 1, 2, 3, 4, 5, 6
 -- The sizes of record bodies, and whose they are, by kind.
 local SIZES = '@sizes@'
 local OWNERS = '@owners@'
@@ -225,6 +232,9 @@ local function answer(cell, limit, cost, fits)
     o = o + 1 + limit.module.width
 end
 
+-- What each tier of a reservation was charged, while its record is being made.
+local noted = false
+
 -- One group of tiers from `first` on: charged if all have room and it may.
 local function step(first, count, operation, may_charge)
     local last = first + 4 * count - 1
@@ -243,12 +253,13 @@ local function step(first, count, operation, may_charge)
         local key, l, cost = program[p], program[p + 2], program[p + 3]
         local cell, limit = cells[key * MANY + l], limits[l]
         local receipts = operation == RESERVE or limit.algorithm == SLOTS
-        local incarnation = 0
+        -- A slot is named by its place in the answer; a bucket's receipt carries what came back before.
+        local incarnation, mark, marks = 0, o, receipts and limit.module.mark
         if may_charge and cost > 0 then
             if fits then
                 limit.module.charge(cell, limit, cost)
                 if receipts then
-                    incarnation = limit.module.receipt(cell, limit, cost, nonce, o)
+                    incarnation = limit.module.receipt(cell, limit, cost, nonce, mark)
                 end
                 cell.changed, dirty[key] = true, true
             elseif whole and cell.rebased then
@@ -260,8 +271,31 @@ local function step(first, count, operation, may_charge)
             out[o] = incarnation
             o = o + 1
         end
+        if marks then
+            mark = incarnation > 0 and marks(cell) or 0
+            out[o] = mark
+            o = o + 1
+        end
+        if noted then
+            noted[#noted + 1] = struct.pack('>I6I6I5', incarnation, mark, cost)
+        end
     end
     return fits
+end
+
+-- The tiers of a decision, counted at program[p]; where the next operation begins, and whether all fit.
+local function decide(p, operation, may_charge)
+    local count = program[p]
+    local fits = step(p + 1, count, operation, may_charge)
+    p = p + 1 + 4 * count
+    local shadows = program[p]
+    p = p + 1
+    for _ = 1, shadows do
+        count = program[p]
+        step(p + 1, count, operation, fits and may_charge)
+        p = p + 1 + 4 * count
+    end
+    return p, fits
 end
 
 -- FORCE, GIVE_BACK or LOWER of one tier; where the next operation begins.
@@ -288,22 +322,20 @@ local function change(operation, p)
     return p + (operation == GIVE_BACK and 9 or 5)
 end
 
+local function new_records()
+    -- @records@
+end
+
+local records
 while at <= size do
     local operation = program[at]
-    if operation > PEEK then
+    if operation >= OPEN then
+        records = records or new_records()
+        at = (operation == OPEN and records.open or records.close)(at)
+    elseif operation > PEEK then
         at = change(operation, at)
     else
-        local count = program[at + 1]
-        local may_charge = operation ~= PEEK
-        local fits = step(at + 2, count, operation, may_charge)
-        at = at + 2 + 4 * count
-        local shadows = program[at]
-        at = at + 1
-        for _ = 1, shadows do
-            count = program[at]
-            step(at + 1, count, operation, fits and may_charge)
-            at = at + 1 + 4 * count
-        end
+        at = decide(at + 1, operation, operation ~= PEEK)
     end
 end
 

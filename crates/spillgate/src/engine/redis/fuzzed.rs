@@ -10,7 +10,7 @@ use super::control::Exchanged;
 use super::program::{FIRST, Reply};
 use super::{cluster, heartbeat, probe, slot::SLOTS};
 use crate::algorithm::{GiveBack, Intent};
-use crate::engine::{Ask, AskTier, Change};
+use crate::engine::{Ask, AskTier, AtRecord, Change};
 use crate::limit::{LimitSpec, NamedLimit};
 use crate::subject::SubjectKey;
 
@@ -22,7 +22,7 @@ pub fn holds(input: &[u8]) {
         0 => {
             let Ok(reply) = Reply::of(answer) else { return };
             for intent in [Intent::Charge, Intent::Peek, Intent::Reserve { nonce: 7 }] {
-                let asks = [Ask { intent, tiers: tiers().collect() }];
+                let asks = [Ask { intent, record: AtRecord::None, tiers: tiers().collect() }];
                 let Ok(told) = reply.told(FIRST, &asks) else { continue };
                 assert_eq!(told.len(), 1);
                 let told = told.into_iter().flatten();

@@ -39,6 +39,16 @@ pub(super) fn own(key: SubjectKey, limit: &NamedLimit) -> Option<Vec<u8>> {
     Some(name)
 }
 
+/// The key of a reservation's record.
+pub(super) fn record(tag: u128, id: u128) -> Vec<u8> {
+    let mut name = Vec::with_capacity(KEY_LENGTH + 2);
+    name.extend_from_slice(b"sg1:{");
+    base64url(tag, &mut name);
+    name.extend_from_slice(b"}:r:");
+    base64url(id, &mut name);
+    name
+}
+
 /// Every key that a subject's limits may have.
 pub(super) fn all_of(key: SubjectKey, limits: &[NamedLimit]) -> Vec<Vec<u8>> {
     std::iter::once(value(key)).chain(limits.iter().filter_map(|limit| own(key, limit))).collect()

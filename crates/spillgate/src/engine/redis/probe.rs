@@ -16,6 +16,7 @@ use super::shard::Shard;
 use super::wire::Wire;
 use super::{Ask, AskTier, Redis, StoreError, Told, jitter, keys};
 use crate::algorithm::Intent;
+use crate::engine::AtRecord;
 use crate::limit::{Limit, NamedLimit};
 use crate::probe::{ServerFacts, ServerProbe, StoreProbe};
 use crate::subject::SubjectKey;
@@ -163,7 +164,7 @@ impl Examination {
                 owed: 0,
             })
         });
-        let asks = [Ask { intent, tiers: tiers.collect() }];
+        let asks = [Ask { intent, record: AtRecord::None, tiers: tiers.collect() }];
         let estimate_us = Clock::System.now_us();
         let nonce = (jitter::random() >> 16).max(1);
         let mut call = Call::new(Header { given_us: 0, estimate_us, nonce });

@@ -5,8 +5,9 @@ use ::redis::Cmd;
 use super::guard::Expected;
 use super::{keys, script};
 use crate::algorithm::{Charge, GiveBack, Intent, Numbers};
-use crate::engine::{Ask, AskTier, Change};
+use crate::engine::{Ask, AskTier, AtRecord, Change};
 use crate::limit::{NamedLimit, RecordName};
+use crate::reservation::{Closes, Closing, Opening, kept};
 use crate::subject::SubjectKey;
 
 mod reply;
@@ -34,6 +35,8 @@ pub(super) struct Call<'a> {
     limit_words: Msgpack,
     keys: Vec<Vec<u8>>,
     decisions: Vec<u64>,
+    /// What stands among them in place of a number, in order.
+    texts: Vec<(usize, Vec<u8>)>,
     nonce: Option<u64>,
     guard: Option<Expected>,
 }
@@ -47,6 +50,7 @@ impl<'a> Call<'a> {
             limit_words: Msgpack::default(),
             keys: Vec::new(),
             decisions: Vec::new(),
+            texts: Vec::new(),
             nonce: None,
             guard: None,
         }
@@ -91,6 +95,11 @@ impl<'a> Call<'a> {
         for tier in ask.tiers.iter().filter(|tier| tier.owed > 0) {
             self.change(tier, Change::Force(tier.owed));
         }
+        match ask.record {
+            AtRecord::None => {}
+            AtRecord::Open(opening) => self.open(ask, opening),
+            AtRecord::Close(closing) => return self.close(ask, closing),
+        }
         let operation = match ask.intent {
             Intent::Charge => CHARGE,
             Intent::Reserve { nonce } => {
@@ -99,7 +108,9 @@ impl<'a> Call<'a> {
             }
             Intent::Peek => PEEK,
         };
-        self.decisions.push(operation);
+        if !matches!(ask.record, AtRecord::Open(_)) {
+            self.decisions.push(operation);
+        }
         let enforced = ask.tiers.iter().take_while(|tier| tier.group == 0).count();
         let (enforced, mut shadows) = ask.tiers.split_at(enforced);
         self.group(enforced);
@@ -112,6 +123,43 @@ impl<'a> Call<'a> {
             self.decisions[count] += 1;
             shadows = rest;
         }
+    }
+
+    /// The record's part of a reservation.
+    fn open(&mut self, ask: &Ask<'a>, opening: &Opening) {
+        let key = self.record_key(ask, opening.id);
+        self.decisions.extend([OPEN, key, opening.lasting_us]);
+        self.text(opening.body.to_be_bytes().to_vec());
+        self.text(kept::encoded(&ask.tiers));
+    }
+
+    /// The end of a reservation, or its renewal; what the tiers are charged is what they cost.
+    fn close(&mut self, ask: &Ask<'a>, closing: &Closing) {
+        let key = self.record_key(ask, closing.id);
+        let (how, for_us) = match closing.how {
+            Closes::Ends => (0, 0),
+            Closes::Undoes => (1, 0),
+            Closes::Renews { for_us } => (2, for_us),
+        };
+        self.decisions.extend([CLOSE, key, how]);
+        self.text(closing.mark.to_be_bytes().to_vec());
+        self.decisions.push(for_us);
+        self.group(&ask.tiers);
+    }
+
+    /// A record lies beside the first of its tiers.
+    fn record_key(&mut self, ask: &Ask<'a>, id: u128) -> u64 {
+        let tag = ask.tiers.first().map_or(0, |tier| tier.key.tag);
+        let key = keys::record(tag, id);
+        match self.keys.iter().position(|known| *known == key) {
+            Some(place) => place as u64 + 1,
+            None => self.add_key(key),
+        }
+    }
+
+    fn text(&mut self, text: Vec<u8>) {
+        self.texts.push((self.decisions.len(), text));
+        self.decisions.push(0);
     }
 
     pub(super) fn change(&mut self, tier: &AskTier<'a>, change: Change) {
@@ -158,7 +206,13 @@ impl<'a> Call<'a> {
         let mut words = Msgpack::default();
         [self.header.given_us, nonce, decisions_at].iter().for_each(|word| words.number(*word));
         words.append(&self.limit_words);
-        self.decisions.iter().for_each(|word| words.number(*word));
+        let mut texts = self.texts.iter().peekable();
+        for (place, word) in self.decisions.iter().enumerate() {
+            match texts.next_if(|(at, _)| *at == place) {
+                Some((_, text)) => words.text(text),
+                None => words.number(*word),
+            }
+        }
         words.finish()
     }
 
@@ -259,6 +313,15 @@ impl Msgpack {
         self.bytes.extend(bytes);
     }
 
+    fn text(&mut self, text: &[u8]) {
+        self.elements += 1;
+        // No more than a few tiers' worth.
+        let length = u16::try_from(text.len()).expect("64 tiers are kept in some 5 KB");
+        self.bytes.push(0xda);
+        self.bytes.extend(length.to_be_bytes());
+        self.bytes.extend(text);
+    }
+
     fn append(&mut self, other: &Msgpack) {
         self.elements += other.elements;
         self.bytes.extend(&other.bytes);
@@ -285,4 +348,6 @@ const PEEK: u64 = 2;
 const FORCE: u64 = 3;
 const GIVE_BACK: u64 = 4;
 const LOWER: u64 = 5;
+const OPEN: u64 = 6;
+const CLOSE: u64 = 7;
 const NAMED: u64 = 15;

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use super::program::{Call, Header};
 use crate::algorithm::Intent;
-use crate::engine::{Ask, AskTier};
+use crate::engine::{Ask, AskTier, AtRecord};
 use crate::limit::{Algorithm, Limit, NamedLimit};
 use crate::subject::SubjectKey;
 
@@ -43,7 +43,11 @@ pub(super) fn probe() -> Call<'static> {
         let key = SubjectKey { tag: 0, id: 0, rule: 0 };
         let tier =
             AskTier { key, limit: &LIMIT, numbers, cost: 0, group: 0, attributes: 0, owed: 0 };
-        call.decision(&Ask { intent: Intent::Peek, tiers: [tier].into_iter().collect() });
+        call.decision(&Ask {
+            intent: Intent::Peek,
+            record: AtRecord::None,
+            tiers: [tier].into_iter().collect(),
+        });
     }
     call
 }
@@ -66,6 +70,7 @@ fn joined() -> String {
         .replace("-- @lone_buckets@", LONE_BUCKETS)
         .replace("-- @steady@", STEADY)
         .replace("-- @lone@", LONE)
+        .replace("-- @records@", RECORDS)
         .replace("-- @algorithms@", &format!("local algorithms = {{\n{functions}}}"))
         .replace("@sizes@", &escaped(KINDS.map(|(size, _)| size)))
         .replace("@owners@", &escaped(KINDS.map(|(_, owner)| number(owner))))
@@ -84,6 +89,7 @@ fn escaped(bytes: [u8; KINDS.len()]) -> String {
 const LONE: &str = include_str!("../../algorithm/sliding_log/lone.lua");
 const LONE_BUCKETS: &str = include_str!("../../algorithm/token_bucket/lone.lua");
 const STEADY: &str = include_str!("../../algorithm/token_bucket/steady.lua");
+const RECORDS: &str = include_str!("records.lua");
 const DRIVER: &str = include_str!("check.lua");
 const ALGORITHMS: [(Algorithm, &str); 5] = [
     (Algorithm::TokenBucket, include_str!("../../algorithm/token_bucket.lua")),
@@ -94,7 +100,7 @@ const ALGORITHMS: [(Algorithm, &str); 5] = [
 ];
 /// The record bodies by kind: their size, and whose they are. Sizes never change; a new body is a
 /// new kind.
-const KINDS: [(u8, Algorithm); 8] = [
+const KINDS: [(u8, Algorithm); 9] = [
     (11, Algorithm::TokenBucket),
     (25, Algorithm::TokenBucket),
     (62, Algorithm::TokenBucket),
@@ -103,4 +109,5 @@ const KINDS: [(u8, Algorithm); 8] = [
     (49, Algorithm::SlidingLog),
     (29, Algorithm::Concurrency),
     (11, Algorithm::TokenBucket),
+    (88, Algorithm::TokenBucket),
 ];

@@ -14,7 +14,7 @@ use smallvec::{SmallVec, smallvec};
 use super::topology::Place;
 use super::{Redis, StoreError};
 use crate::algorithm::{Charge, Intent};
-use crate::engine::{Ask, AskTier, TIERS_INLINE, Told, ToldTier};
+use crate::engine::{Ask, AskTier, AtRecord, TIERS_INLINE, Told, ToldTier};
 use crate::time::Deadline;
 
 mod moved;
@@ -232,7 +232,10 @@ impl<S: StandIn> Judge<'_, S> {
     async fn decide(&self, ask: &Ask<'_>, order: Order) -> Result<Heards, S::Error> {
         let mut heard = smallvec![Heard::Nobody; self.moved.heards()];
         let Parts { mut enforced, mut shadows } = Parts::of(self.redis, ask, self.moved);
-        let charges = ask.intent != Intent::Peek && ask.tiers.iter().any(|tier| tier.cost > 0);
+        // What is only looked at may be charged when a reservation ends, so that has a record too.
+        let opens = matches!(ask.record, AtRecord::Open(_));
+        let charges =
+            ask.intent != Intent::Peek && (opens || ask.tiers.iter().any(|tier| tier.cost > 0));
         if !charges {
             enforced.append(&mut shadows);
             self.all_at_once(&enforced, &mut heard).await?;
@@ -328,7 +331,7 @@ impl<S: StandIn> Judge<'_, S> {
                 continue;
             }
             let tiers = here.iter().map(|at| part.ask.tiers[*at]).collect();
-            let ask = Ask { intent: part.ask.intent, tiers };
+            let ask = Ask { intent: part.ask.intent, record: AtRecord::None, tiers };
             let places: SmallVec<[usize; 4]> =
                 here.iter().map(|at| self.moved.tier_of(part.places[*at])).collect();
             let why = if is_known { StoreError::Unknown(error.to_string()) } else { error.clone() };
@@ -367,19 +370,21 @@ impl<'a> Parts<'a> {
         for (number, tier) in ask.tiers.iter().enumerate() {
             // The old owner first: it is the one that knows all.
             if let Some((place, copy)) = moved.old(number) {
-                parts.add(ask.intent, tier, place, copy);
+                parts.add(ask, tier, place, copy);
             }
-            parts.add(ask.intent, tier, redis.topology.place(tier.key.tag), number);
+            parts.add(ask, tier, redis.topology.place(tier.key.tag), number);
         }
         parts.enforced.sort_by_key(|part| part.width(moved));
         parts
     }
 
-    fn add(&mut self, intent: Intent, tier: &AskTier<'a>, place: Place, heard: usize) {
+    fn add(&mut self, whole: &Ask<'a>, tier: &AskTier<'a>, place: Place, heard: usize) {
         let of_kind = if tier.group == 0 { &mut self.enforced } else { &mut self.shadows };
+        // A shadow rule that lives elsewhere than what is enforced keeps its estimate.
+        let record = if tier.group == 0 { whole.record } else { AtRecord::None };
         let known = of_kind.iter().position(|part| part.place == place);
         let part = known.unwrap_or_else(|| {
-            let ask = Ask { intent, tiers: SmallVec::new() };
+            let ask = Ask { intent: whole.intent, record, tiers: SmallVec::new() };
             of_kind.push(Part { place, ask, places: SmallVec::new() });
             of_kind.len() - 1
         });

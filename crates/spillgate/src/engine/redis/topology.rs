@@ -130,6 +130,13 @@ impl Topology {
         counts.then_some(Place(old))
     }
 
+    /// Where the subjects of a tag lived on the ring before this one, if that was elsewhere.
+    pub(super) fn place_before(&self, tag: u128) -> Option<Place> {
+        let Topology::Ring { points, previous: Some(previous), .. } = self else { return None };
+        let old = previous.shards[usize::from(previous.points.node_of(tag))];
+        (old != points.node_of(tag)).then_some(Place(old))
+    }
+
     /// Whether every subject lives at the same place.
     pub(super) fn is_one_place(&self) -> bool {
         matches!(self, Topology::One(_))

@@ -137,3 +137,13 @@ fn a_client_of_an_api_is_not_refused_twice_in_a_row() {
     let refused: Vec<bool> = lines.iter().map(|line| line.contains("429")).collect();
     assert!(refused.windows(2).all(|two| two != [true, true]), "{lines:?}");
 }
+
+#[test]
+fn llm_stream_is_limited_by_the_tokens_that_it_really_produced() {
+    let (mut example, port) = start("llm_stream");
+    let mut client = connect(&mut example, port);
+    // A hundred thousand tokens hold 25 estimates of 4,000, and far more streams of 500.
+    for _ in 0..30 {
+        assert_eq!(client.send("GET", "/", &[("x-api-key", "ada")]).status, 200);
+    }
+}

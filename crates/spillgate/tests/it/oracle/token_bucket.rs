@@ -26,14 +26,21 @@ struct Life {
     span: Number,
     low: Number,
     low_before: Number,
+    /// The lows as they were, and all that came back.
+    floor: Number,
+    floor_before: Number,
+    returned: Number,
 }
 
 #[derive(Default)]
 pub struct Oracle {
     bucket: Option<Bucket>,
-    receipts: Vec<Option<(usize, Number, Number)>>,
+    receipts: Vec<Option<Receipt>>,
     lives: usize,
 }
+
+/// Whose life was charged, when, how much, and what had come back by then.
+type Receipt = (usize, Number, Number, Number);
 
 /// The bucket at an instant.
 struct Now {
@@ -116,10 +123,14 @@ impl Target for Oracle {
                         burst: limit.burst,
                         span: at.clone(),
                         low: level.clone(),
-                        low_before: level,
+                        low_before: level.clone(),
+                        floor: level.clone(),
+                        floor_before: level,
+                        returned: whole(0),
                     };
-                    let name = now.life.get_or_insert(begun).name;
-                    self.receipts.push(Some((name, at.clone(), whole(cost))));
+                    let life = now.life.get_or_insert(begun);
+                    let receipt = (life.name, at.clone(), whole(cost), life.returned.clone());
+                    self.receipts.push(Some(receipt));
                 }
                 self.store(
                     limit,
@@ -182,6 +193,7 @@ impl Target for Oracle {
                     if let Some(life) = &mut now.life {
                         life.low = (&life.low - &back).max(whole(0));
                         life.low_before = (&life.low_before - &back).max(whole(0));
+                        life.returned += back.ceil();
                     }
                     returned = back.floor();
                     let again = Now {
@@ -224,26 +236,29 @@ impl Target for Oracle {
 
 fn returnable(
     now: &Now,
-    receipt: Option<(usize, Number, Number)>,
+    receipt: Option<Receipt>,
     unused: u64,
     token: &Number,
     burst: &Number,
     at: &Number,
 ) -> Number {
-    let (Some((name, charged_at, amount)), Some(life)) = (receipt, &now.life) else {
+    let (Some((name, charged_at, amount, before)), Some(life)) = (receipt, &now.life) else {
         return whole(0);
     };
     if life.name != name || at < &charged_at {
         return whole(0);
     }
     let left = (&amount - (at - &charged_at) / token).max(whole(0));
-    let low = if charged_at >= life.span {
-        life.low.clone()
+    let (low, floor) = if charged_at >= life.span {
+        (life.low.clone(), life.floor.clone())
     } else if &charged_at + (burst * token).ceil() >= life.span {
-        life.low.clone().min(life.low_before.clone())
+        let floor = life.floor.clone().min(life.floor_before.clone());
+        (life.low.clone().min(life.low_before.clone()), floor)
     } else {
-        whole(0)
+        (whole(0), whole(0))
     };
+    let since = (&life.returned - before).max(whole(0));
+    let low = low.max(floor - since).max(whole(0));
     whole(unused).min(amount).min(left.max(low))
 }
 
@@ -253,13 +268,17 @@ fn note_low(now: &mut Now, token: &Number, burst: &Number, at: &Number) {
     let Some(life) = &mut now.life else { return };
     let since = at - &life.span;
     if since < span {
-        life.low = life.low.clone().min(level);
+        life.low = life.low.clone().min(level.clone());
+        life.floor = life.floor.clone().min(level);
     } else if since < &span * whole(2) {
-        life.low_before = std::mem::replace(&mut life.low, level);
+        life.low_before = std::mem::replace(&mut life.low, level.clone());
+        life.floor_before = std::mem::replace(&mut life.floor, level);
         life.span += span;
     } else {
         life.low_before = level.clone();
-        life.low = level;
+        life.low = level.clone();
+        life.floor_before = level.clone();
+        life.floor = level;
         life.span = at.clone();
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use spillgate::internals::algorithm::{
     self, Charge, GiveBack, Intent, Numbers, Reading, State, Tier,
 };
-use spillgate::internals::engine::{Ask, AskTier, Change, Engine, Memory, Redis};
+use spillgate::internals::engine::{Ask, AskTier, AtRecord, Change, Engine, Memory, Redis};
 use spillgate::internals::limit::{NamedLimit, RecordName};
 use spillgate::internals::store::{Store, StoreOptions};
 use spillgate::internals::subject::SubjectKey;
@@ -175,6 +175,7 @@ impl Target for OnEngine {
             _ => {
                 let ask = Ask {
                     intent: intent_of(act, scattered(self.nonce)),
+                    record: AtRecord::None,
                     tiers: [tier].into_iter().collect(),
                 };
                 let told = self.runtime.block_on(self.engine.decide_one(&ask)).unwrap();
@@ -278,8 +279,11 @@ impl Target for InLua<'_> {
             reading.retry_after_us = Some(0);
         }
         if let Act::Reserve(amount) = act {
-            let incarnation = tier[tier.len() - 1] as u64;
-            let slot = if algorithm == 5 { SLOT_OF_FIRST } else { 0 };
+            let (incarnation, slot) = match algorithm {
+                1 => (tier[tier.len() - 2] as u64, tier[tier.len() - 1] as u64),
+                5 => (tier[tier.len() - 1] as u64, SLOT_OF_FIRST),
+                _ => (tier[tier.len() - 1] as u64, 0),
+            };
             let charge = Charge { incarnation, at_us: now_us, amount, slot };
             self.receipts.keep((incarnation != 0).then_some(charge));
         }

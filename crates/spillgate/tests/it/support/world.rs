@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use spillgate::internals::algorithm::{Charge, GiveBack, Intent};
 use spillgate::internals::engine::{
-    Ask, AskTier, Change, Engine, Memory, Redis, StoreError, Told, ToldTier,
+    Ask, AskTier, AtRecord, Change, Engine, Memory, Redis, StoreError, Told, ToldTier,
 };
 use spillgate::internals::limit::NamedLimit;
 use spillgate::internals::store::{Store, StoreOptions};
@@ -292,7 +292,8 @@ pub(crate) fn keys(server: &RedisServer) -> Vec<String> {
 
 /// One decision, all of it enforced.
 pub(crate) fn ask<'a>(intent: Intent, costs: &[Costs<'a>]) -> Ask<'a> {
-    Ask { intent, tiers: costs.iter().map(|(who, limit, cost)| tier(*who, limit, *cost)).collect() }
+    let tiers = costs.iter().map(|(who, limit, cost)| tier(*who, limit, *cost)).collect();
+    Ask { intent, record: AtRecord::None, tiers }
 }
 
 fn tier(who: u128, limit: &NamedLimit, cost: u64) -> AskTier<'_> {

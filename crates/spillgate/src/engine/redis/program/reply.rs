@@ -7,8 +7,9 @@ use crate::algorithm::{
     Charge, Intent, Numbers, Reading, concurrency, fixed_window, sliding_log, sliding_window,
     token_bucket,
 };
-use crate::engine::{Ask, AskTier, Change, StoreError, Told, ToldTier};
+use crate::engine::{Ask, AskTier, AtRecord, Change, StoreError, Told, ToldTier};
 use crate::limit::{Algorithm, EXACT_MAX};
+use crate::reservation::{Answer, Closed, Group, Opened, Opening, Outcome};
 
 /// The integers that came back.
 #[derive(Debug)]
@@ -56,6 +57,15 @@ impl Reply {
             for tier in ask.tiers.iter().filter(|tier| tier.owed > 0) {
                 self.tier(&mut rest, tier, false)?;
             }
+            if let AtRecord::Close(closing) = ask.record {
+                closing.note(closed(take(&mut rest)?)?);
+                told.push(Ok(Told { allowed: true, tiers }));
+                continue;
+            }
+            let opened = match ask.record {
+                AtRecord::Open(_) => Some(opened(take(&mut rest)?)?),
+                AtRecord::None | AtRecord::Close(_) => None,
+            };
             for tier in &ask.tiers {
                 let (mut tier, ours) = self.tier(&mut rest, tier, has_receipt(ask, tier))?;
                 if tier.fits {
@@ -67,7 +77,11 @@ impl Reply {
             }
             let enforced = ask.tiers.iter().zip(&tiers).filter(|(asked, _)| asked.group == 0);
             let allowed = enforced.fold(true, |all, (_, tier): (_, &ToldTier)| all && tier.fits);
-            told.push(if foreign { Err(not_ours()) } else { Ok(Told { allowed, tiers }) });
+            let mut one = Told { allowed, tiers };
+            if let (AtRecord::Open(opening), Some(opened)) = (ask.record, opened) {
+                note(opening, opened, ask, &mut one);
+            }
+            told.push(if foreign { Err(not_ours()) } else { Ok(one) });
         }
         Ok(told)
     }
@@ -108,25 +122,72 @@ impl Reply {
         let mut charge = None;
         if reserved {
             let [incarnation] = take::<1>(rest)?;
+            let slot = match asked.limit.algorithm() {
+                Algorithm::Concurrency => place,
+                Algorithm::TokenBucket => take::<1>(rest)?[0].max(0).cast_unsigned(),
+                _ => 0,
+            };
             charge = (incarnation != 0).then(|| Charge {
                 incarnation: incarnation.cast_unsigned(),
                 at_us: self.now_us(),
                 amount: asked.cost,
-                slot: if asked.limit.algorithm() == Algorithm::Concurrency { place } else { 0 },
+                slot,
             });
         }
         Ok((ToldTier { fits: fits == 1, reading, charge }, fits >= 0))
     }
 }
 
+/// Takes note of what became of a record, which may change what the decision comes to.
+fn note(opening: &Opening, opened: Opened, ask: &Ask<'_>, told: &mut Told) {
+    match opened {
+        Opened::Repeated => told.admit(),
+        Opened::Conflict => told.tiers.iter_mut().for_each(|tier| tier.fits = false),
+        Opened::New | Opened::Refused | Opened::Full => {}
+    }
+    opening.note(opened, || Group::of(ask));
+}
+
+fn opened([word]: [i64; 1]) -> Result<Opened, StoreError> {
+    Ok(match word {
+        0 => Opened::New,
+        1 => Opened::Repeated,
+        2 => Opened::Conflict,
+        3 => Opened::Refused,
+        _ => return Err(not_ours()),
+    })
+}
+
+fn closed([word]: [i64; 1]) -> Result<Closed, StoreError> {
+    Ok(Closed::Told(match word {
+        0 => Answer::Told(Outcome::Done),
+        1 => Answer::Told(Outcome::Repeated),
+        2 => Answer::Told(Outcome::Expired),
+        3 => Answer::Told(Outcome::Unknown),
+        4 => Answer::EndedOtherwise,
+        5 => return Ok(Closed::OtherTiers),
+        _ => return Err(not_ours()),
+    }))
+}
+
 /// How many integers a decision is answered with.
 pub(in super::super) fn width(ask: &Ask<'_>) -> usize {
+    let of_record = match ask.record {
+        AtRecord::None => 0,
+        AtRecord::Open(_) => 1,
+        AtRecord::Close(_) => return 1,
+    };
     let of_tier = |tier: &AskTier<'_>| {
         let tier_alone = 1 + reply_width(tier.numbers);
         let owed = if tier.owed > 0 { tier_alone } else { 0 };
-        owed + tier_alone + usize::from(has_receipt(ask, tier))
+        let receipt = match tier.limit.algorithm() {
+            _ if !has_receipt(ask, tier) => 0,
+            Algorithm::TokenBucket => 2,
+            _ => 1,
+        };
+        owed + tier_alone + receipt
     };
-    ask.tiers.iter().map(of_tier).sum()
+    of_record + ask.tiers.iter().map(of_tier).sum::<usize>()
 }
 
 fn reply_width(numbers: &Numbers) -> usize {

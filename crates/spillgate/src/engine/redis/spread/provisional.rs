@@ -9,8 +9,9 @@ use super::super::Redis;
 use super::super::topology::Place;
 use super::{Heard, Heards, Moved, Part, StandIn};
 use crate::algorithm::Charge;
-use crate::engine::{AskTier, ToldTier};
+use crate::engine::{AskTier, AtRecord, ToldTier};
 use crate::limit::NamedLimit;
+use crate::reservation::kept::KeptTier;
 use crate::subject::SubjectKey;
 use crate::time::Deadline;
 
@@ -21,6 +22,8 @@ pub(super) struct Provisional<'a, S: StandIn> {
     stand_in: &'a S,
     moved: &'a Moved,
     charges: Vec<Charged>,
+    /// Where records were opened, and for what.
+    records: Vec<(Place, u128, Vec<KeptTier>)>,
 }
 
 /// One charge, with all that it takes to return it.
@@ -36,11 +39,20 @@ struct Charged {
 
 impl<'a, S: StandIn> Provisional<'a, S> {
     pub(super) fn new(redis: &'a Redis, stand_in: &'a S, moved: &'a Moved) -> Provisional<'a, S> {
-        Provisional { redis, stand_in, moved, charges: Vec::new() }
+        Provisional { redis, stand_in, moved, charges: Vec::new(), records: Vec::new() }
     }
 
     /// Notes what a part was charged.
     pub(super) fn note(&mut self, part: &Part<'_>, heard: &Heards) {
+        let by_store = part.places.iter().any(|number| matches!(heard[*number], Heard::Store(_)));
+        if let AtRecord::Open(opening) = part.ask.record
+            && by_store
+        {
+            // The record knows all that was charged there.
+            let tiers = part.ask.tiers.iter().map(KeptTier::of).collect();
+            self.records.push((part.place, opening.id, tiers));
+            return;
+        }
         for (number, tier) in part.places.iter().zip(&part.ask.tiers) {
             let (told, by_store) = match &heard[*number] {
                 Heard::Store(told) => (told, true),
@@ -63,6 +75,7 @@ impl<'a, S: StandIn> Provisional<'a, S> {
     /// All have agreed.
     pub(super) fn keep(mut self) {
         self.charges.clear();
+        self.records.clear();
     }
 
     /// Waits for it until the deadline; it is done also after that. The numbers of the tiers are
@@ -70,6 +83,12 @@ impl<'a, S: StandIn> Provisional<'a, S> {
     pub(super) async fn give_back(mut self, deadline: Deadline, heard: &mut Heards) {
         for charged in &self.charges {
             heard[charged.number] = Heard::GivenBack;
+        }
+        if !self.records.is_empty() {
+            // An undone record tells nobody how its tiers are now.
+            for heard in heard.iter_mut().filter(|heard| admits(heard)) {
+                *heard = Heard::Nobody;
+            }
         }
         let (here, at_store) = self.begin_to_give_back();
         for (number, told) in here {
@@ -94,17 +113,25 @@ impl<'a, S: StandIn> Provisional<'a, S> {
                 here.extend(told.map(|told| (charged.number, admitted(told))));
             }
         }
+        let records = std::mem::take(&mut self.records);
         let runtime = tokio::runtime::Handle::try_current();
-        let Some(runtime) = runtime.ok().filter(|_| !at_store.is_empty()) else {
+        let nothing = at_store.is_empty() && records.is_empty();
+        let Some(runtime) = runtime.ok().filter(|_| !nothing) else {
             return (here, None);
         };
         let redis = self.redis.clone();
         let returning = runtime.spawn(async move {
+            let undone = records.iter().map(|(place, id, tiers)| redis.undo(*place, *id, tiers));
+            join_all(undone).await;
             let each = at_store.iter().map(|(place, charged)| return_at(&redis, *place, charged));
             join_all(each).await.into_iter().flatten().collect()
         });
         (here, Some(returning))
     }
+}
+
+fn admits(heard: &Heard) -> bool {
+    matches!(heard, Heard::Store(told) if told.fits)
 }
 
 /// A tier by its place in the decision, as it is without what it was charged.

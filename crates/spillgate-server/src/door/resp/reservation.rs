@@ -1,0 +1,156 @@
+//! `SG.RESERVE` and what is done with the receipt: `SG.SETTLE SG.CANCEL SG.RELEASE SG.RENEW`. Each waits
+//! for the store by itself, after the questions that came before it.
+
+use std::time::Duration;
+
+use spillgate::{Question, Receipt, ReservationError, Reserve, Usage};
+
+use super::answer::Answer;
+use super::question::{cost, name, number, quoted, sg_check};
+use super::reply::Replies;
+use crate::app::App;
+use crate::bounds::RESERVATION_NAME_MAX;
+
+/// What is to be done about a reservation.
+#[derive(Debug)]
+pub(super) enum Reservation<'a> {
+    Reserve { question: Box<Question<'a>>, reserve: Reserve<'a> },
+    Settle { receipt: Receipt, usage: Usage<'a> },
+    Cancel(Receipt),
+    Release(Receipt),
+    Renew { receipt: Receipt, lasting: Duration },
+}
+
+/// A reservation, or the argument that keeps it from being one.
+pub(super) type Reserving<'a> = Result<Reservation<'a>, String>;
+
+/// `SG.RESERVE domain cost ttl_ms id [attribute value …]`; without a name of its own the id is `-`.
+pub(super) fn reserve<'a>(arguments: &[&'a [u8]]) -> Reserving<'a> {
+    let lasting = milliseconds(arguments[2])?;
+    let mut reserve = Reserve::lasting(lasting);
+    if arguments[3] != b"-" {
+        let text = std::str::from_utf8(arguments[3]).ok();
+        let text = text.filter(|text| (1..=RESERVATION_NAME_MAX).contains(&text.len()));
+        reserve = reserve.under(text.ok_or_else(|| {
+            let id = quoted(arguments[3]);
+            format!("id: {id} is no id; write 1 to {RESERVATION_NAME_MAX} bytes of UTF-8, or -")
+        })?);
+    }
+    let as_check: Vec<&[u8]> = arguments[..2].iter().chain(&arguments[4..]).copied().collect();
+    let (question, _) = sg_check(&as_check)?;
+    Ok(Reservation::Reserve { question: Box::new(question), reserve })
+}
+
+/// `SG.SETTLE receipt cost`
+pub(super) fn settle<'a>(arguments: &[&'a [u8]]) -> Reserving<'a> {
+    Ok(Reservation::Settle { receipt: receipt(arguments[0])?, usage: usage(arguments[1])? })
+}
+
+/// `SG.CANCEL receipt`
+pub(super) fn cancel<'a>(arguments: &[&'a [u8]]) -> Reserving<'a> {
+    receipt(arguments[0]).map(Reservation::Cancel)
+}
+
+/// `SG.RELEASE receipt`
+pub(super) fn release<'a>(arguments: &[&'a [u8]]) -> Reserving<'a> {
+    receipt(arguments[0]).map(Reservation::Release)
+}
+
+/// `SG.RENEW receipt ttl_ms`
+pub(super) fn renew<'a>(arguments: &[&'a [u8]]) -> Reserving<'a> {
+    let lasting = milliseconds(arguments[1])?;
+    Ok(Reservation::Renew { receipt: receipt(arguments[0])?, lasting })
+}
+
+impl Reservation<'_> {
+    pub(super) async fn run(&self, app: &App, replies: &mut Replies) {
+        if let Err(why) = app.takes_reservations() {
+            return replies.error(&format!("NOPERM {why}"));
+        }
+        let outcome = match self {
+            Reservation::Reserve { question, reserve } => {
+                if let Err(why) = app.answers_question(question) {
+                    return replies.error(&format!("ERR domain: {why}"));
+                }
+                return match app.reserve(question, reserve).await {
+                    Ok(decision) => Answer::Reserved.write(&decision, replies),
+                    Err(error) => replies.error(&in_reply(&error)),
+                };
+            }
+            Reservation::Settle { receipt, usage } => app.settle(receipt, usage).await,
+            Reservation::Cancel(receipt) => app.cancel(receipt).await,
+            Reservation::Release(receipt) => app.release(receipt).await,
+            Reservation::Renew { receipt, lasting } => app.renew(receipt, *lasting).await,
+        };
+        match outcome {
+            Ok(outcome) => replies.status(outcome.name()),
+            Err(error) => replies.error(&in_reply(&error)),
+        }
+    }
+}
+
+fn in_reply(error: &ReservationError) -> String {
+    let code = match error {
+        ReservationError::Conflict | ReservationError::EndedOtherwise => "CONFLICT",
+        ReservationError::Retryable { .. } => "TRYAGAIN",
+        ReservationError::Lasting(_) => "ERR ttl_ms:",
+        _ => "ERR",
+    };
+    format!("{code} {error}")
+}
+
+fn receipt(text: &[u8]) -> Result<Receipt, String> {
+    let text = std::str::from_utf8(text).unwrap_or_default();
+    text.parse().map_err(|error| format!("receipt: {error}"))
+}
+
+fn milliseconds(text: &[u8]) -> Result<Duration, String> {
+    number("ttl_ms", text, 1..=u64::MAX).map(Duration::from_millis)
+}
+
+/// `512`, or `requests=1,tokens=512`: a unit that is not named was used as estimated.
+fn usage(text: &[u8]) -> Result<Usage<'_>, String> {
+    let whole = cost(text)?;
+    if !text.contains(&b'=') {
+        return Ok(Usage::from(whole.of("requests")));
+    }
+    let mut usage = Usage::default();
+    for part in text.split(|byte| *byte == b',') {
+        let unit = part.split(|byte| *byte == b'=').next().unwrap_or_default();
+        let unit = name("unit of cost", unit)?;
+        usage = usage.and(unit, whole.of(unit));
+    }
+    Ok(usage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_argument_is_named_with_the_way_out() {
+        let refusal = |read: fn(&[&'static [u8]]) -> Reserving<'static>, line: &'static str| {
+            let arguments: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            read(&arguments).map(|_| ()).expect_err(line)
+        };
+        for (line, complaint) in [
+            ("web 1 0 -", "ttl_ms: '0' is no whole number from 1"),
+            ("web 1 x -", "ttl_ms: 'x' is no whole number"),
+            ("web 1 1000 ", "id: '' is no id; write 1 to 128 bytes"),
+            ("web x 1000 -", "cost: 'x' is no whole number"),
+            ("web 1 1000 - ip", "attribute 'ip': has no value"),
+        ] {
+            let said = refusal(reserve, line);
+            assert!(said.starts_with(complaint), "{line}: {said}");
+        }
+        assert!(refusal(settle, "x 1").starts_with("receipt: this is no receipt"));
+        assert!(refusal(renew, "AQAB 0").starts_with("ttl_ms: '0'"));
+    }
+
+    #[test]
+    fn only_the_units_that_are_named_are_settled() {
+        assert_eq!(usage(b"7"), Ok(Usage::from(7)));
+        assert_eq!(usage(b"tokens=0,bytes=9"), Ok(Usage::of("tokens", 0).and("bytes", 9)));
+        assert!(usage(b"tokens=").is_err());
+    }
+}

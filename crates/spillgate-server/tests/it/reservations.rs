@@ -1,0 +1,231 @@
+//! Reservations through the doors: what each call is answered, who may make them, and what becomes of
+//! slots whose holder dies or sleeps.
+
+use serde_json::{Value, json};
+use spillgate_testkit::{RedisServer, Reply, eventually};
+
+use crate::server::{Server, TempFile, on_both_engines, spillgate};
+
+const POLICY: &str = r#"
+    [[rule]]
+    name = "model"
+    key = ["user"]
+    limits = [
+        { quota = "10/366d" },
+        { quota = "1000/366d", unit = "tokens" },
+        { quota = "2", algorithm = "concurrency", hold = "1h" },
+    ]
+"#;
+
+fn policy() -> TempFile {
+    TempFile::new("limits.toml", POLICY)
+}
+
+fn ask(server: &Server, path: &str, body: &Value) -> (u16, Value) {
+    let reply = server.post(path, body.to_string().as_bytes());
+    (reply.status, reply.json())
+}
+
+fn remaining(server: &Server) -> Vec<u64> {
+    let look = server.check(r#"{"attributes":{"user":"ada"},"cost":0}"#);
+    let tiers = look["tiers"].as_array().unwrap().iter();
+    tiers.map(|tier| tier["remaining"].as_u64().unwrap()).collect()
+}
+
+fn of_ada() -> Value {
+    json!({"attributes": {"user": "ada"}, "cost": {"requests": 1, "tokens": 400}, "ttl_ms": 60000, "id": "job"})
+}
+
+#[test]
+fn over_http_a_reservation_is_made_once_and_settled_once() {
+    on_both_engines(&["--config", policy().path()], |server| {
+        let (status, first) = ask(server, "/v1/reserve", &of_ada());
+        assert_eq!((status, &first["verdict"]), (200, &json!("allowed")), "{first}");
+        let receipt = first["receipt"].as_str().unwrap();
+        let (_, again) = ask(server, "/v1/reserve", &of_ada());
+        assert_eq!(again["receipt"], first["receipt"]);
+        assert_eq!(remaining(server), [9, 600, 1]);
+        let mut other = of_ada();
+        other["cost"] = json!(2);
+        let (status, problem) = ask(server, "/v1/reserve", &other);
+        assert_eq!((status, &problem["field"]), (409, &json!("id")), "{problem}");
+
+        let settlement = json!({"receipt": receipt, "cost": {"tokens": 50}});
+        assert_eq!(ask(server, "/v1/settle", &settlement), (200, json!({"result": "done"})));
+        assert_eq!(ask(server, "/v1/settle", &settlement), (200, json!({"result": "repeated"})));
+        let (status, problem) = ask(server, "/v1/cancel", &json!({"receipt": receipt}));
+        assert_eq!((status, &problem["field"]), (409, &json!("receipt")), "{problem}");
+        assert_eq!(remaining(server), [9, 950, 2]);
+    });
+}
+
+#[test]
+fn over_http_slots_of_a_check_are_renewed_and_released() {
+    on_both_engines(&["--config", policy().path()], |server| {
+        let check = r#"{"attributes":{"user":"ada"}}"#;
+        let first = server.check(check);
+        let receipt = json!({"receipt": first["receipt"]});
+        assert!(server.check(check)["receipt"].is_string());
+        let denied = server.check(check);
+        assert_eq!((&denied["verdict"], denied.get("receipt")), (&json!("denied"), None));
+        let mut renewal = receipt.clone();
+        renewal["ttl_ms"] = json!(30_000);
+        assert_eq!(ask(server, "/v1/renew", &renewal), (200, json!({"result": "done"})));
+        assert_eq!(ask(server, "/v1/release", &receipt), (200, json!({"result": "done"})));
+        assert_eq!(ask(server, "/v1/release", &receipt), (200, json!({"result": "repeated"})));
+        assert_eq!(ask(server, "/v1/renew", &renewal), (200, json!({"result": "expired"})));
+        assert_eq!(server.check(check)["verdict"], "allowed");
+    });
+}
+
+#[test]
+fn what_is_no_reservation_is_a_400_that_names_its_field() {
+    let server = Server::start(&[]);
+    for (path, body, field, part) in [
+        ("/v1/reserve", r#"{"ttl_ms":0}"#, "ttl_ms", "from 1 ms to 7 days"),
+        ("/v1/reserve", r#"{"ttl_ms":604800001}"#, "ttl_ms", "from 1 ms to 7 days"),
+        ("/v1/reserve", r#"{"ttl_ms":-1}"#, "ttl_ms", "expected a whole number"),
+        ("/v1/reserve", r#"{"id":""}"#, "id", "1 to 128"),
+        ("/v1/reserve", r#"{"id":7}"#, "id", "expected a string"),
+        ("/v1/reserve", r#"{"cost":"x"}"#, "cost", "expected a whole number"),
+        ("/v1/check", r#"{"ttl_ms":1000}"#, "ttl_ms", "POST /v1/reserve"),
+        ("/v1/check", r#"{"id":"x"}"#, "id", "POST /v1/reserve"),
+        ("/v1/settle", r#"{"receipt":"AQAB"}"#, "receipt", "this is no receipt"),
+        ("/v1/settle", r#"{"cost":1}"#, "receipt", "missing field"),
+        ("/v1/cancel", r#"{"receipt":""}"#, "receipt", "this is no receipt"),
+        ("/v1/cancel", r#"{"receipt":null}"#, "receipt", "expected a string"),
+        ("/v1/release", r#"{"receipt":"x","cost":1}"#, "receipt", "this is no receipt"),
+        ("/v1/renew", r#"["x"]"#, "", "expected"),
+    ] {
+        let reply = server.post(path, body.as_bytes());
+        assert_eq!(reply.status, 400, "{path} {body}: {}", reply.body);
+        let problem = reply.json();
+        assert_eq!(
+            problem["field"].as_str().unwrap_or_default(),
+            field,
+            "{path} {body}: {problem}"
+        );
+        assert!(problem["detail"].as_str().unwrap().contains(part), "{path} {body}: {problem}");
+    }
+}
+
+#[test]
+fn over_resp_a_reservation_is_made_once_and_settled_once() {
+    on_both_engines(&["--config", policy().path()], |server| {
+        let mut client = server.resp();
+        let mut ask = |line: &str| client.command(&line.split(' ').collect::<Vec<_>>()).unwrap();
+        let reserve = "SG.RESERVE default requests=1,tokens=400 60000 job user ada";
+        let Reply::Array(first) = ask(reserve) else { panic!("an answer is a list") };
+        assert_eq!((first.len(), first[0].integer(), first[1].integer()), (6, 0, 1));
+        let Reply::Array(again) = ask(reserve) else { panic!("an answer is a list") };
+        let receipt = first[5].text();
+        assert_eq!(again[5].text(), receipt);
+        let conflict = ask("SG.RESERVE default 2 60000 job user ada");
+        assert!(format!("{conflict:?}").contains("CONFLICT"), "{conflict:?}");
+        for (line, told) in [
+            (format!("SG.RENEW {receipt} 60000"), "done"),
+            (format!("SG.SETTLE {receipt} tokens=50"), "done"),
+            (format!("SG.SETTLE {receipt} tokens=50"), "repeated"),
+            (format!("SG.RENEW {receipt} 60000"), "expired"),
+        ] {
+            assert_eq!(ask(&line).text(), told, "{line}");
+        }
+        assert!(format!("{:?}", ask(&format!("SG.CANCEL {receipt}"))).contains("CONFLICT"));
+        assert_eq!(remaining(server), [9, 950, 2]);
+        let Reply::Array(check) = ask("SG.CHECK default 1 user ada") else { panic!("a list") };
+        assert_eq!(ask(&format!("SG.RELEASE {}", check[5].text())).text(), "done");
+        let Reply::Array(look) = ask("SG.CHECK default 0 user ada") else { panic!("a list") };
+        assert_eq!((look.len(), remaining(server)), (5, vec![8, 950, 2]));
+    });
+}
+
+#[test]
+fn a_receipt_of_one_process_is_good_at_another_and_a_strangers_at_none() {
+    let (redis, file) = (RedisServer::start(), policy());
+    let one = Server::start_on(&redis, &["--config", file.path()]);
+    let other = Server::start_on(&redis, &["--config", file.path()]);
+    let (_, decision) = ask(&one, "/v1/reserve", &of_ada());
+    let receipt = decision["receipt"].as_str().unwrap();
+    let last = if receipt.ends_with('A') { "Q" } else { "A" };
+    let forged = format!("{}{last}", &receipt[..receipt.len() - 1]);
+    let reply = other.post("/v1/cancel", json!({"receipt": forged}).to_string().as_bytes());
+    let unknown = reply.status == 200 && reply.json() == json!({"result": "unknown"});
+    assert!(unknown || reply.status == 400, "{}", reply.body);
+    assert_eq!(remaining(&one), [9, 600, 1]);
+    let cancelled = ask(&other, "/v1/cancel", &json!({"receipt": receipt}));
+    assert_eq!(cancelled, (200, json!({"result": "done"})));
+    assert_eq!(remaining(&one), [10, 1000, 2]);
+}
+
+#[test]
+fn beyond_loopback_reservations_want_a_secret_of_ones_own() {
+    let secret = TempFile::new("secret", "000102030405060708090a0b0c0d0e0f");
+    for has_secret in [false, true] {
+        let mut command = spillgate(&["serve", "--http", "0.0.0.0:0", "--resp", "127.0.0.1:0"]);
+        command.env("SPILLGATE_SERVER__INSECURE", "true");
+        if has_secret {
+            command.env("SPILLGATE_STORE__KEY_SECRET_FILE", secret.path());
+        }
+        let mut server = Server::start_command(&mut command);
+        let body = json!({"key": "u", "limit": {"quota": "5/minute"}});
+        let (status, answer) = ask(&server, "/v1/reserve", &body);
+        if has_secret {
+            assert_eq!((status, &answer["allowed"]), (200, &json!(true)), "{answer}");
+            continue;
+        }
+        assert_eq!(status, 403, "{answer}");
+        assert!(answer["detail"].as_str().unwrap().contains("store.key_secret_file"), "{answer}");
+        let refused = server.resp().command(&["SG.CANCEL", "AQAB"]).unwrap();
+        assert!(format!("{refused:?}").contains("receipt"), "{refused:?}");
+        server.words_until("store.key_secret_file");
+    }
+}
+
+const BRIEF: &str = r#"
+    [[rule]]
+    name = "brief"
+    key = []
+    limits = [{ quota = "1", algorithm = "concurrency", hold = "2s" }]
+"#;
+
+#[test]
+fn a_holder_that_is_killed_frees_its_slot_within_its_hold() {
+    let (redis, file) = (RedisServer::start(), TempFile::new("limits.toml", BRIEF));
+    let holder = Server::start_on(&redis, &["--config", file.path()]);
+    let other = Server::start_on(&redis, &["--config", file.path()]);
+    assert_eq!(holder.check("{}")["verdict"], "allowed");
+    let denied = other.check("{}");
+    if denied["verdict"] == "denied" {
+        let wait = denied["retry_after_ms"].as_u64().unwrap();
+        assert!(wait <= 2_000, "{denied}");
+    }
+    holder.kill();
+    eventually(|| other.check("{}")["verdict"] == "allowed");
+}
+
+#[test]
+fn a_holder_that_slept_too_long_neither_releases_nor_renews_anothers_slot() {
+    let (redis, file) = (RedisServer::start(), TempFile::new("limits.toml", BRIEF));
+    let sleeper = Server::start_on(&redis, &["--config", file.path()]);
+    let other = Server::start_on(&redis, &["--config", file.path()]);
+    let held = sleeper.check("{}");
+    let receipt = json!({"receipt": held["receipt"]});
+    sleeper.pause();
+    let mut taken = Value::Null;
+    eventually(|| {
+        taken = other.check("{}");
+        taken["verdict"] == "allowed"
+    });
+    // Long enough for a slow machine to look at it.
+    let renewal = json!({"receipt": taken["receipt"], "ttl_ms": 2_000});
+    assert_eq!(ask(&other, "/v1/renew", &renewal).0, 200);
+    sleeper.resume();
+    let renewal = json!({"receipt": held["receipt"], "ttl_ms": 2_000});
+    assert_eq!(ask(&sleeper, "/v1/renew", &renewal), (200, json!({"result": "expired"})));
+    assert_eq!(ask(&sleeper, "/v1/release", &receipt), (200, json!({"result": "expired"})));
+    // What the other took is still its own, to release once.
+    let taken = json!({"receipt": taken["receipt"]});
+    let released = ask(&other, "/v1/release", &taken);
+    let was_slow = json!({"result": "expired"});
+    assert!(released == (200, json!({"result": "done"})) || released.1 == was_slow, "{released:?}");
+}

@@ -1,0 +1,73 @@
+//! A reservation and its settlement on Redis, against one check; both share calls with others.
+
+use spillgate::{Cost, Limit, Limiter, Question, Reserve, Usage};
+use spillgate_testkit::RedisServer;
+
+use crate::Outcome;
+use crate::load::{drive, key, limiter_on, runtime};
+use crate::rounds::{Effort, Rounds};
+use crate::table::{Budget, Row, Table, micros, rate};
+use crate::yardstick::QUOTA;
+
+pub fn against_checks(effort: Effort) -> Outcome {
+    let server = RedisServer::start();
+    let runtime = runtime();
+    let limiter = runtime.block_on(limiter_on(&server))?;
+    let reserved = || {
+        let limiter = limiter.clone();
+        drive(&runtime, &server, CALLERS, effort.span, move |caller, call| {
+            let limiter = limiter.clone();
+            async move {
+                reserve_and_settle(&limiter, &key(caller, call)).await;
+                1
+            }
+        })
+    };
+    let checked = || {
+        let limiter = limiter.clone();
+        drive(&runtime, &server, CALLERS, effort.span, move |caller, call| {
+            let limiter = limiter.clone();
+            async move {
+                limiter.check_limit(&key(caller, call), &limit(), 2).await;
+                1
+            }
+        })
+    };
+    let rounds = Rounds::of(effort, &mut [Box::new(reserved), Box::new(checked)]);
+    let rows = vec![
+        Row {
+            measure: "reserve and settle, against one check".into(),
+            ours: rate(rounds.figure(0)),
+            yardstick: rate(rounds.figure(1)),
+            ratio: Some(rounds.figure_ratio(0, 1)),
+            budget: Budget::AtLeast(1.0 / TIMES),
+        },
+        Row {
+            measure: "Redis CPU of both, against that of one check".into(),
+            ours: micros(rounds.store_us(0)),
+            yardstick: micros(rounds.store_us(1)),
+            ratio: Some(rounds.store_us_ratio(0, 1)),
+            budget: Budget::AtMost(TIMES),
+        },
+    ];
+    let title = format!("Redis, reservations of one tier, distinct keys, {CALLERS} callers");
+    Ok(vec![Table { title, rows }])
+}
+
+async fn reserve_and_settle(limiter: &Limiter, key: &str) {
+    let cost = Cost::requests(2);
+    let question = Question::AdHoc { domain: "default", key, limit: limit(), cost };
+    let decision = limiter.reserve_for(&question, &Reserve::default()).await;
+    if let Some(receipt) = decision.ok().as_ref().and_then(|decision| decision.receipt()) {
+        // What is out of reach is not counted any better for being settled.
+        let _ = limiter.settle(receipt, &Usage::from(1)).await;
+    }
+}
+
+fn limit() -> Limit {
+    Limit::per_second(QUOTA.0).burst(QUOTA.1)
+}
+
+const CALLERS: usize = 200;
+/// What the two calls may cost together, in checks.
+const TIMES: f64 = 2.2;

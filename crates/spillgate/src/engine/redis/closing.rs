@@ -1,0 +1,171 @@
+//! What receipts are about, in a store: the places of a reservation, and its end. A record says what is
+//! to be put right, and is closed by the call that does it.
+
+use ::redis::Value;
+use smallvec::SmallVec;
+
+use super::topology::{Place, Route};
+use super::{Redis, StoreError, keys};
+use crate::algorithm::Intent;
+use crate::engine::{AS_CHARGED, Ask, AskTier, AtRecord, TIERS_INLINE};
+use crate::reservation::kept::{self, KeptTier, KeptTiers};
+use crate::reservation::{Answer, Closed, Closing, Ending, GROUPS_MAX, Group, Outcome};
+use crate::time::Deadline;
+
+/// What a record says to whoever has not seen the reservation.
+enum Recorded {
+    Open(KeptTiers),
+    /// By an ending of this mark.
+    Ended(u64),
+}
+
+impl Redis {
+    /// Ends or renews what one record is about, wherever its subjects live, or lived on the ring before
+    /// this one.
+    pub(crate) async fn close(
+        &self,
+        id: u128,
+        group: &Group,
+        ending: &Ending<'_>,
+    ) -> Result<Answer, StoreError> {
+        let deadline = self.deadline();
+        let place = self.topology.place(group.tag);
+        let answer = self.close_at(place, id, group, ending, deadline).await?;
+        let Some(old) = self.topology.place_before(group.tag) else { return Ok(answer) };
+        match self.close_at(old, id, group, ending, deadline).await {
+            Ok(at_old) => Ok(answer.max(at_old)),
+            Err(_) if self.gives_up(old) => Ok(answer),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// At how many places the enforced tiers of a decision live, old owners included.
+    pub(crate) fn places(&self, ask: &Ask<'_>) -> usize {
+        let mut places: Vec<Place> = Vec::new();
+        for tier in ask.tiers.iter().filter(|tier| tier.group == 0) {
+            let place = Some(self.topology.place(tier.key.tag));
+            for place in place.into_iter().chain(self.topology.old_place(tier)) {
+                if !places.contains(&place) {
+                    places.push(place);
+                }
+            }
+        }
+        places.len()
+    }
+
+    /// Whether a receipt can name all places of a decision.
+    pub(crate) fn has_receipt_for(&self, ask: &Ask<'_>) -> bool {
+        self.topology.is_one_place() || self.places(ask) <= GROUPS_MAX
+    }
+
+    /// Takes back what a record at one place says was charged, and the record with it. Out of reach it
+    /// stays charged: that admits nobody wrongly.
+    pub(super) async fn undo(&self, place: Place, id: u128, tiers: &[KeptTier]) {
+        let closing = Closing::of(id, &Ending::Undo);
+        let _ = self.correct_at(place, &closing, tiers, &Ending::Undo, self.deadline()).await;
+    }
+
+    async fn close_at(
+        &self,
+        place: Place,
+        id: u128,
+        group: &Group,
+        ending: &Ending<'_>,
+        deadline: Deadline,
+    ) -> Result<Answer, StoreError> {
+        let mut known = group.tiers.clone();
+        for _ in 0..=1 {
+            let tiers = match known.take() {
+                Some(tiers) => tiers,
+                None => match self.recorded(place, group.tag, id, deadline).await? {
+                    Some(Recorded::Open(tiers)) => tiers,
+                    Some(Recorded::Ended(mark)) => return Ok(ended(mark, ending)),
+                    None => return Ok(Answer::Told(Outcome::Unknown)),
+                },
+            };
+            let closing = Closing::of(id, ending);
+            self.correct_at(place, &closing, &tiers, ending, deadline).await?;
+            // Processes on another ring part a reservation's tiers otherwise.
+            if let Some(Closed::Told(answer)) = closing.noted() {
+                return Ok(answer);
+            }
+        }
+        Err(StoreError::Foreign("a record changed while it was read".into()))
+    }
+
+    async fn correct_at(
+        &self,
+        place: Place,
+        closing: &Closing,
+        tiers: &[KeptTier],
+        ending: &Ending<'_>,
+        deadline: Deadline,
+    ) -> Result<(), StoreError> {
+        let asked = |tier| -> AskTier<'_> {
+            let actual = ending.actual(tier);
+            tier.asked(actual.map_or(AS_CHARGED, |actual| actual.min(AS_CHARGED - 1)))
+        };
+        let tiers: SmallVec<[AskTier<'_>; TIERS_INLINE]> = tiers.iter().map(asked).collect();
+        let ask = Ask { intent: Intent::Charge, record: AtRecord::Close(closing), tiers };
+        self.decide_one_at(place, &ask, deadline).await.map(|_| ())
+    }
+
+    /// What the record beside a tag says; nothing if there is none. It is looked at again by the call
+    /// that closes it.
+    async fn recorded(
+        &self,
+        place: Place,
+        tag: u128,
+        id: u128,
+        deadline: Deadline,
+    ) -> Result<Option<Recorded>, StoreError> {
+        let mut get = ::redis::cmd("GET");
+        get.arg(keys::record(tag, id));
+        let get = &get;
+        let run = |route: Route| async move { route.shard.command(get, deadline).await };
+        let foreign = || StoreError::Foreign("a record is none that we wrote".into());
+        match self.follow(place, deadline, run).await? {
+            Value::Nil => Ok(None),
+            Value::BulkString(bytes) => read(&bytes).map(Some).ok_or_else(foreign),
+            _ => Err(foreign()),
+        }
+    }
+}
+
+/// The layout is documented at the head of `records.lua`.
+fn read(record: &[u8]) -> Option<Recorded> {
+    let (head, rest) = record.split_first_chunk::<HEAD>()?;
+    if head[0] != 0 {
+        let mark = head[MARK_AT..HEAD - 1].try_into().ok()?;
+        return Some(Recorded::Ended(u64::from_be_bytes(mark)));
+    }
+    let count = usize::from(head[HEAD - 1]);
+    let tiers = kept::decoded(rest.get(count * CHARGE_BYTES..)?)?;
+    (tiers.len() == count && count > 0).then(|| Recorded::Open(tiers.into()))
+}
+
+/// What is answered for a record that ended before.
+fn ended(mark: u64, ending: &Ending<'_>) -> Answer {
+    match ending {
+        Ending::Renew { .. } => Answer::Told(Outcome::Expired),
+        _ if mark == ending.mark() => Answer::Told(Outcome::Repeated),
+        _ => Answer::EndedOtherwise,
+    }
+}
+
+const HEAD: usize = 40;
+const MARK_AT: usize = 31;
+const CHARGE_BYTES: usize = 17;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn bytes_of_anybodys_are_read_or_not_without_a_panic(bytes: Vec<u8>) {
+            let _ = read(&bytes);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Why a call about a reservation could not be answered.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Why a reservation could not be made, or nothing be said of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReservationError {
+    /// A reservation lasts from 1 ms to 7 days.
+    Lasting(Duration),
+    /// The name is in use for another request.
+    Conflict,
+    /// It has ended before, and otherwise.
+    EndedOtherwise,
+    /// Its tiers live at more places than a receipt can name.
+    TooManyPlaces {
+        /// At so many.
+        places: usize,
+    },
+    /// So many reservations are open that this process has no room for another.
+    Full,
+    /// Some of it is done, and some is out of reach: the same call can be made again.
+    Retryable {
+        /// What is out of reach.
+        why: String,
+    },
+}
+
+impl fmt::Display for ReservationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReservationError::Lasting(lasting) => write!(
+                f,
+                "a reservation cannot last {lasting:?}; choose from 1 ms to 7 days, and renew what takes longer"
+            ),
+            ReservationError::Conflict => f.write_str(
+                "the name is in use for another request; choose another, or send what was sent under it",
+            ),
+            ReservationError::EndedOtherwise => f.write_str(
+                "the reservation has ended before, and otherwise; nothing was done",
+            ),
+            ReservationError::TooManyPlaces { places } => write!(
+                f,
+                "the tiers live at {places} places, and a receipt names {}; anchor the rules to one attribute",
+                super::GROUPS_MAX
+            ),
+            ReservationError::Full => f.write_str(
+                "this process has no room for another reservation; settle or cancel some, or make them shorter",
+            ),
+            ReservationError::Retryable { why } => {
+                write!(f, "part of it is out of reach: {why}; make the same call again")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ReservationError {}
+
+/// Why a text is no receipt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceiptError;
+
+impl fmt::Display for ReceiptError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("this is no receipt; send one as it was given, letter by letter")
+    }
+}
+
+impl std::error::Error for ReceiptError {}

@@ -1,0 +1,232 @@
+//! What the layer settles when an answer has ended.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame};
+use spillgate::internals::time::Clock;
+use spillgate::tower::{RateLimitLayer, from_header};
+use spillgate::{Cost, Limiter, LimiterBuilder, Policy, Request as Asked, Usage};
+use spillgate_testkit::RedisServer;
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+use crate::support::random::Random;
+use crate::support::world::TODAY_US;
+
+/// A body of pieces, which counts the tokens that it has produced; it fails after the last if told to.
+struct Stream {
+    pieces: VecDeque<&'static str>,
+    fails: bool,
+    produced: Produced,
+}
+
+#[derive(Clone, Default)]
+struct Produced(Arc<AtomicU64>);
+
+impl Body for Stream {
+    type Data = hyper::body::Bytes;
+    type Error = &'static str;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let Some(piece) = self.pieces.pop_front() else {
+            return Poll::Ready(self.fails.then_some(Err("broken off")));
+        };
+        self.produced.0.fetch_add(10, Ordering::Relaxed);
+        Poll::Ready(Some(Ok(Frame::data(piece.into()))))
+    }
+}
+
+const STREAMS: &str = r#"
+    [[rule]]
+    name = "model"
+    key = ["user"]
+    limits = [
+        { quota = "100000/366d", name = "requests" },
+        { quota = "30000/366d", name = "tokens", unit = "tokens" },
+        { quota = "40", name = "streams", algorithm = "concurrency", hold = "1h" },
+    ]
+"#;
+const TOKENS: u64 = 30_000;
+const ESTIMATE: u64 = 100;
+
+fn tokens_of(served: &spillgate::tower::Served) -> Usage<'static> {
+    let produced = served.head().and_then(|head| head.extensions.get::<Produced>());
+    Usage::of("tokens", produced.map_or(0, |tokens| tokens.0.load(Ordering::Relaxed)))
+}
+
+fn left(look: &spillgate::Decision) -> Vec<u64> {
+    look.tiers().map(|tier| tier.remaining().unwrap()).collect()
+}
+
+/// A thousand streams that begin, go on, end, break off and are left, in any order.
+async fn thousand_streams(builder: LimiterBuilder, seed: u64) {
+    let mut random = Random::new(seed);
+    let builder = builder.timeout(Duration::from_secs(10)).denial_cache(false);
+    let builder = builder.every_clock(Clock::given(TODAY_US));
+    let limiter = builder.policy(Policy::from_toml(STREAMS).unwrap()).build().await.unwrap();
+    let layer = RateLimitLayer::new(limiter.clone())
+        .with("user", from_header("x-user"))
+        .cost(|_| Cost::requests(1).and("tokens", ESTIMATE))
+        .settle(Duration::from_secs(600), tokens_of);
+    let handler = service_fn(|request: Request<(usize, bool)>| {
+        let (pieces, fails) = *request.body();
+        async move {
+            let produced = Produced::default();
+            let pieces = vec!["piece"; pieces].into();
+            let stream = Stream { pieces, fails, produced: produced.clone() };
+            let mut response = Response::new(stream);
+            response.extensions_mut().insert(produced);
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let mut service = layer.layer(handler);
+    let mut under_way: Vec<(Pin<Box<dyn Body<Data = _, Error = _>>>, Produced)> = Vec::new();
+    let (mut begun, mut refused) = (0_u64, 0);
+    // Those in flight when the last was let in.
+    let mut last: Vec<Produced> = Vec::new();
+    let (mut ended, mut unread): (Vec<Produced>, Vec<_>) = (Vec::new(), Vec::new());
+    while begun + refused < 1_000 {
+        match random.below(4) {
+            0 | 1 => {
+                // Some use far more than their estimate, most far less.
+                let pieces = if random.one_in(10) { 30 } else { random.below(8) as usize };
+                let request = Request::builder().header("x-user", "ada");
+                let request = request.body((pieces, random.one_in(6))).unwrap();
+                let response = service.ready().await.unwrap().call(request).await.unwrap();
+                if response.status() != StatusCode::OK {
+                    refused += 1;
+                    continue;
+                }
+                begun += 1;
+                let produced = response.extensions().get::<Produced>().unwrap().clone();
+                under_way.push((Box::pin(response.into_body()), produced));
+                last = under_way.iter().map(|(_, produced)| produced.clone()).collect();
+            }
+            2 if !under_way.is_empty() => {
+                let place = random.below(under_way.len() as u64) as usize;
+                for _ in 0..1 + random.below(6) {
+                    if !matches!(under_way[place].0.frame().await, Some(Ok(_))) {
+                        // At its end it is settled, though nobody has dropped it.
+                        let (body, produced) = under_way.swap_remove(place);
+                        unread.push(body);
+                        ended.push(produced);
+                        break;
+                    }
+                }
+            }
+            _ if !under_way.is_empty() => {
+                let place = random.below(under_way.len() as u64) as usize;
+                let (mut body, produced) = under_way.swap_remove(place);
+                if random.one_in(2) {
+                    while let Some(Ok(_)) = body.frame().await {}
+                }
+                drop(body);
+                ended.push(produced);
+            }
+            _ => {}
+        }
+        assert!(under_way.len() <= 40, "seed {seed}: {} streams at once", under_way.len());
+    }
+    ended.extend(under_way.drain(..).map(|(_, produced)| produced));
+    let tokens = |of: &Produced| of.0.load(Ordering::Relaxed);
+    let spent: u64 = ended.iter().map(tokens).sum();
+    let over: u64 = last.iter().map(|of| tokens(of).saturating_sub(ESTIMATE)).sum();
+    assert!(spent <= TOKENS + over, "seed {seed}: {spent} spent, {over} beyond estimates");
+    let looks = Asked::new().with("user", "ada").costing(0);
+    let expected = [100_000 - begun, TOKENS.saturating_sub(spent), 40];
+    for _ in 0..PATIENCE {
+        if left(&limiter.peek(&looks).await) == expected {
+            println!("seed {seed}: {begun} streams, {refused} refused, {spent} tokens");
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("seed {seed}: {:?} are left, not {expected:?}", left(&limiter.peek(&looks).await));
+}
+
+#[test]
+fn a_thousand_streams_spend_what_they_may_and_leak_no_slot() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        for seed in 1..=4 {
+            thousand_streams(Limiter::builder(), seed).await;
+        }
+        thousand_streams(Limiter::builder().redis(server.url()), 5).await;
+    });
+}
+
+#[test]
+fn without_a_word_on_usage_slots_are_released_when_the_answer_has_ended() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let policy = Policy::from_toml(STREAMS).unwrap();
+        let limiter = Limiter::builder().policy(policy).build().await.unwrap();
+        let layer = RateLimitLayer::new(limiter.clone()).with("user", from_header("x-user"));
+        let looks = Asked::new().with("user", "ada").costing(0);
+        let request = || Request::builder().header("x-user", "ada").body(()).unwrap();
+
+        let answers = layer.layer(service_fn(|_: Request<()>| async {
+            Ok::<_, Infallible>(Response::new(http_body_util::Full::<hyper::body::Bytes>::from(
+                "x",
+            )))
+        }));
+        let response = answers.clone().oneshot(request()).await.unwrap();
+        assert_eq!(left(&limiter.peek(&looks).await)[2], 39, "it is not ended yet");
+        response.into_body().collect().await.unwrap();
+        assert_eq!(left(&limiter.peek(&looks).await)[2], 40);
+        drop(answers.oneshot(request()).await.unwrap());
+        assert_eq!(left(&limiter.peek(&looks).await)[2], 40, "left unread");
+
+        let fails = layer
+            .layer(service_fn(|_: Request<()>| async { Err::<Response<String>, _>("no answer") }));
+        assert!(fails.oneshot(request()).await.is_err());
+        assert_eq!(left(&limiter.peek(&looks).await)[2], 40, "no answer");
+    });
+}
+
+#[test]
+fn a_request_is_settled_by_the_status_and_the_size_of_its_answer() {
+    let policy = r#"
+        [[rule]]
+        name = "download"
+        key = []
+        limits = ["10/366d", { quota = "1000/366d", unit = "bytes" }]
+    "#;
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let builder = Limiter::builder().policy(Policy::from_toml(policy).unwrap());
+        let limiter = builder.build().await.unwrap();
+        let layer = RateLimitLayer::new(limiter.clone())
+            .cost(|_| Cost::requests(1).and("bytes", 500))
+            .settle(Duration::from_secs(60), |served| {
+                let usage = Usage::of("bytes", served.bytes());
+                // Who finds nothing pays nothing.
+                let found = served.head().is_some_and(|head| head.status.is_success());
+                if found { usage } else { usage.and("requests", 0) }
+            });
+        let service = layer.layer(service_fn(|request: Request<u16>| async move {
+            let status = StatusCode::from_u16(*request.body()).unwrap();
+            let body = http_body_util::Full::<hyper::body::Bytes>::from("seventeen letters");
+            Ok::<_, Infallible>(Response::builder().status(status).body(body).unwrap())
+        }));
+        for (status, expected) in [(200, [9, 983]), (404, [9, 966])] {
+            let response = service.clone().oneshot(Request::new(status)).await.unwrap();
+            response.into_body().collect().await.unwrap();
+            let look = limiter.peek(&Asked::new().costing(0)).await;
+            assert_eq!(left(&look), expected, "{status}");
+        }
+    });
+}
+
+const PATIENCE: usize = 3_000;

@@ -1,0 +1,397 @@
+//! What each call about a reservation is answered, on every engine.
+
+use std::time::Duration;
+
+use spillgate::internals::time::Clock;
+use spillgate::{
+    Cost, Decision, Limit, Limiter, Outcome, Policy, Question, Receipt, Request, ReservationError,
+    Reserve, Usage, Verdict,
+};
+use spillgate_testkit::RedisServer;
+
+use crate::support::given::Given;
+use crate::support::world::{TODAY_US, ring_of};
+
+/// Runs a body on a limiter in memory, on one in Redis, and on one on a ring of three, or on the store
+/// that the environment names; all by a clock in its hand. The second limiter is another process's.
+fn on_each<F: Future<Output = ()>>(policy: &str, body: impl Fn(Limiter, Limiter, Clock) -> F) {
+    let server = RedisServer::start();
+    let nodes: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let policy = Policy::from_toml(policy).unwrap();
+        let given = Given::emptied();
+        for kind in 0..3 {
+            let clock = Clock::given(TODAY_US);
+            let builder = || {
+                let patient = Limiter::builder()
+                    .timeout(Duration::from_secs(10))
+                    .denial_cache(false)
+                    .policy(policy.clone())
+                    .every_clock(clock.clone());
+                match (kind, &given) {
+                    (0, _) => patient,
+                    (1, _) => patient.redis(server.url()),
+                    (_, None) => patient.ring(ring_of(&nodes)),
+                    (_, Some(given)) => given.under(patient),
+                }
+            };
+            let one = builder().build().await.unwrap();
+            // In memory no other process knows of anything.
+            let other = if kind == 0 { one.clone() } else { builder().build().await.unwrap() };
+            body(one, other, clock).await;
+        }
+    });
+}
+
+fn of(user: &str) -> Request<'_> {
+    Request::new().with("user", user)
+}
+
+fn remaining(decision: &Decision) -> Vec<u64> {
+    decision.tiers().map(|tier| tier.remaining().unwrap()).collect()
+}
+
+fn for_a_minute(name: &str) -> Reserve<'_> {
+    Reserve::default().under(name)
+}
+
+/// As it is read from the wire, by whoever did not make it.
+fn read(decision: &Decision) -> Receipt {
+    decision.receipt().unwrap().as_str().parse().unwrap()
+}
+
+/// One of each algorithm, for one subject; all refill far later than the tests look.
+const MIXED: &str = r#"
+    [[rule]]
+    name = "mixed"
+    key = ["user"]
+    limits = [
+        { quota = "90/366d", name = "bucket" },
+        { quota = "80/366d", name = "window", algorithm = "fixed-window" },
+        { quota = "70/366d", name = "log", algorithm = "sliding-log" },
+        { quota = "60/366d", name = "sliding", algorithm = "sliding-window" },
+        { quota = "50", name = "slots", algorithm = "concurrency", hold = "1h" },
+        { quota = "1000/366d", name = "tokens", unit = "tokens" },
+    ]
+"#;
+const UNTOUCHED: [u64; 6] = [90, 80, 70, 60, 50, 1_000];
+
+fn ten_and_hundred_tokens(user: &str) -> Request<'_> {
+    of(user).costing(Cost::requests(10).and("tokens", 100))
+}
+
+#[test]
+fn what_was_not_used_comes_back_and_slots_end() {
+    on_each(MIXED, |one, other, clock| async move {
+        for (place, limiter) in [&one, &other].into_iter().enumerate() {
+            let user = format!("user-{place}");
+            let request = ten_and_hundred_tokens(&user);
+            let decision = one.reserve(&request, &Reserve::default()).await.unwrap();
+            assert_eq!(remaining(&decision), [80, 70, 60, 50, 40, 900]);
+            clock.set(clock.now_us() + 1_000_000);
+            let receipt =
+                if place == 0 { decision.receipt().unwrap().clone() } else { read(&decision) };
+            let usage = Usage::from(4).and("tokens", 30);
+            assert_eq!(limiter.settle(&receipt, &usage).await, Ok(Outcome::Done));
+            assert_eq!(remaining(&one.peek(&request).await), [86, 76, 66, 56, 50, 970]);
+            for again in [&one, &other] {
+                assert_eq!(again.settle(&receipt, &usage).await, Ok(Outcome::Repeated));
+            }
+            let otherwise = one.settle(&receipt, &Usage::from(5)).await;
+            assert_eq!(otherwise, Err(ReservationError::EndedOtherwise));
+            assert_eq!(other.cancel(&receipt).await, Err(ReservationError::EndedOtherwise));
+            let renewed = other.renew(&receipt, Duration::from_secs(1)).await;
+            assert_eq!(renewed, Ok(Outcome::Expired));
+            assert_eq!(remaining(&one.peek(&request).await), [86, 76, 66, 56, 50, 970]);
+        }
+    });
+}
+
+#[test]
+fn a_unit_that_is_not_named_was_used_as_estimated() {
+    on_each(MIXED, |one, _, _| async move {
+        let request = ten_and_hundred_tokens("a");
+        let decision = one.reserve(&request, &Reserve::default()).await.unwrap();
+        let settled = one.settle(&read(&decision), &Usage::of("tokens", 1)).await;
+        assert_eq!(settled, Ok(Outcome::Done));
+        assert_eq!(remaining(&one.peek(&request).await), [80, 70, 60, 50, 50, 999]);
+    });
+}
+
+#[test]
+fn what_was_used_beyond_the_estimate_is_charged_whatever_the_limits_say() {
+    on_each(MIXED, |one, other, _| async move {
+        let request = ten_and_hundred_tokens("a");
+        let decision = one.reserve(&request, &Reserve::default()).await.unwrap();
+        let usage = Usage::from(65).and("tokens", u64::MAX);
+        assert_eq!(other.settle(&read(&decision), &usage).await, Ok(Outcome::Done));
+        assert_eq!(remaining(&one.peek(&request).await), [25, 15, 5, 0, 50, 0]);
+        // A tier that was only looked at is charged what was used of it in the end.
+        let looks = of("b").costing(Cost::requests(1));
+        let decision = one.reserve(&looks, &Reserve::default()).await.unwrap();
+        let usage = Usage::of("tokens", 300);
+        assert_eq!(other.settle(&read(&decision), &usage).await, Ok(Outcome::Done));
+        assert_eq!(remaining(&one.peek(&looks).await), [89, 79, 69, 59, 50, 700]);
+    });
+}
+
+#[test]
+fn what_is_cancelled_never_happened_and_what_is_released_keeps_its_estimate() {
+    on_each(MIXED, |one, other, _| async move {
+        let request = ten_and_hundred_tokens("a");
+        let cancelled = one.reserve(&request, &Reserve::default()).await.unwrap();
+        let released = one.reserve(&request, &Reserve::default()).await.unwrap();
+        assert_eq!(other.cancel(&read(&cancelled)).await, Ok(Outcome::Done));
+        assert_eq!(one.cancel(&read(&cancelled)).await, Ok(Outcome::Repeated));
+        assert_eq!(other.release(&read(&released)).await, Ok(Outcome::Done));
+        assert_eq!(one.release(&read(&released)).await, Ok(Outcome::Repeated));
+        assert_eq!(remaining(&one.peek(&request).await), [80, 70, 60, 50, 50, 900]);
+    });
+}
+
+#[test]
+fn the_same_reservation_twice_is_charged_once_and_another_under_its_name_is_a_conflict() {
+    on_each(MIXED, |one, other, _| async move {
+        let request = ten_and_hundred_tokens("a");
+        let first = one.reserve(&request, &for_a_minute("job")).await.unwrap();
+        let again = other.reserve(&request, &for_a_minute("job")).await.unwrap();
+        assert!(again.allowed());
+        assert_eq!(first.receipt(), again.receipt());
+        assert_eq!(remaining(&again), [80, 70, 60, 50, 40, 900]);
+        let dearer = ten_and_hundred_tokens("a").costing(11);
+        let longer = Reserve::lasting(Duration::from_secs(61)).under("job");
+        for conflict in [
+            other.reserve(&dearer, &for_a_minute("job")).await,
+            other.reserve(&request, &longer).await,
+        ] {
+            assert_eq!(conflict.err(), Some(ReservationError::Conflict));
+        }
+        // It is remembered beyond its end.
+        assert_eq!(one.cancel(&read(&first)).await, Ok(Outcome::Done));
+        let late = one.reserve(&request, &for_a_minute("job")).await.unwrap();
+        assert_eq!((late.allowed(), late.receipt()), (true, first.receipt()));
+        assert_eq!(remaining(&one.peek(&request).await), UNTOUCHED);
+    });
+}
+
+#[test]
+fn a_refused_reservation_leaves_nothing_behind() {
+    on_each(MIXED, |one, _, _| async move {
+        let held = one.reserve(&of("a").costing(45), &for_a_minute("held")).await.unwrap();
+        let before = remaining(&one.peek(&of("a")).await);
+        let refused = one.reserve(&of("a").costing(10), &for_a_minute("late")).await.unwrap();
+        assert_eq!((refused.verdict(), refused.receipt()), (Verdict::Denied, None));
+        let never = one.reserve(&of("a").costing(51), &for_a_minute("huge")).await.unwrap();
+        assert_eq!((never.verdict(), never.receipt()), (Verdict::Never, None));
+        assert_eq!(remaining(&one.peek(&of("a")).await), before);
+        assert_eq!(one.cancel(held.receipt().unwrap()).await, Ok(Outcome::Done));
+        // Nobody remembers the name of what was refused.
+        let now = one.reserve(&of("a").costing(9), &for_a_minute("late")).await.unwrap();
+        assert!(now.allowed());
+    });
+}
+
+#[test]
+fn an_expired_reservation_stays_charged_and_is_forgotten_an_hour_later() {
+    on_each(MIXED, |one, other, clock| async move {
+        let request = ten_and_hundred_tokens("a");
+        let decision = one.reserve(&request, &for_a_minute("job")).await.unwrap();
+        clock.set(TODAY_US + 60_000_000);
+        for limiter in [&one, &other] {
+            let late = limiter.settle(&read(&decision), &Usage::from(0)).await;
+            assert_eq!(late, Ok(Outcome::Expired));
+            assert_eq!(limiter.cancel(&read(&decision)).await, Ok(Outcome::Expired));
+            let renewed = limiter.renew(&read(&decision), Duration::from_secs(60)).await;
+            assert_eq!(renewed, Ok(Outcome::Expired));
+        }
+        assert_eq!(remaining(&one.peek(&request).await), [80, 70, 60, 50, 40, 900]);
+        // A clock that steps back makes it settleable again, and mints nothing.
+        clock.set(TODAY_US + 59_000_000);
+        let settled = other.settle(&read(&decision), &Usage::from(0)).await;
+        assert_eq!(settled, Ok(Outcome::Done));
+        assert!(remaining(&one.peek(&request).await).iter().zip(UNTOUCHED).all(|(a, b)| *a <= b));
+    });
+}
+
+#[test]
+fn a_forged_or_foreign_receipt_does_nothing() {
+    on_each(MIXED, |one, other, _| async move {
+        let request = ten_and_hundred_tokens("a");
+        let decision = one.reserve(&request, &Reserve::default()).await.unwrap();
+        let text = decision.receipt().unwrap().as_str();
+        let forged = (0..text.len()).filter_map(|place| {
+            let mut forged = text.as_bytes().to_vec();
+            forged[place] = if forged[place] == b'A' { b'B' } else { b'A' };
+            String::from_utf8(forged).unwrap().parse::<Receipt>().ok()
+        });
+        for forged in forged {
+            assert_eq!(other.cancel(&forged).await, Ok(Outcome::Unknown), "{forged}");
+        }
+        let foreign = Limiter::builder().key_secret([7; 16]).build().await.unwrap();
+        assert_eq!(foreign.cancel(&read(&decision)).await, Ok(Outcome::Unknown));
+        let empty = Limiter::builder().build().await.unwrap();
+        assert_eq!(empty.cancel(&read(&decision)).await, Ok(Outcome::Unknown));
+        assert_eq!(remaining(&one.peek(&request).await), [80, 70, 60, 50, 40, 900]);
+    });
+}
+
+const SLOTS: &str = r#"
+    [[rule]]
+    name = "streams"
+    key = ["user"]
+    limits = [{ quota = "2", algorithm = "concurrency", hold = "30s" }]
+"#;
+
+#[test]
+fn a_check_of_slots_has_a_receipt_that_releases_just_its_own() {
+    on_each(SLOTS, |one, other, clock| async move {
+        let first = one.check(&of("a")).await;
+        let second = one.check(&of("a")).await;
+        assert_eq!(one.check(&of("a")).await.verdict(), Verdict::Denied);
+        assert_eq!(other.release(&read(&first)).await, Ok(Outcome::Done));
+        assert_eq!(other.release(&read(&first)).await, Ok(Outcome::Repeated));
+        let third = one.check(&of("a")).await;
+        assert!(third.allowed());
+        assert_eq!(other.release(&read(&first)).await, Ok(Outcome::Repeated));
+        assert_eq!(one.check(&of("a")).await.verdict(), Verdict::Denied, "nobody's is free");
+
+        // Two are held for another hold each, one of them in vain.
+        clock.set(TODAY_US + 20_000_000);
+        let for_an_hour = Duration::from_secs(3_600);
+        assert_eq!(other.renew(&read(&second), for_an_hour).await, Ok(Outcome::Done));
+        clock.set(TODAY_US + 30_000_000);
+        let fourth = one.check(&of("a")).await;
+        assert!(fourth.allowed(), "the third has ended by itself");
+        assert_eq!(one.check(&of("a")).await.verdict(), Verdict::Denied);
+        assert_eq!(other.renew(&read(&third), for_an_hour).await, Ok(Outcome::Expired));
+        assert_eq!(other.release(&read(&third)).await, Ok(Outcome::Expired));
+        assert_eq!(one.check(&of("a")).await.verdict(), Verdict::Denied);
+        clock.set(TODAY_US + 50_000_000);
+        assert!(one.check(&of("a")).await.allowed(), "an hour is more than its hold");
+    });
+}
+
+#[test]
+fn slots_come_with_receipts_in_a_batch_and_for_keys_too() {
+    on_each(SLOTS, |one, other, _| async move {
+        let limit = Limit::concurrent(1, Duration::from_secs(30));
+        let key = |key| Question::AdHoc {
+            domain: "default",
+            key,
+            limit: limit.clone(),
+            cost: Cost::requests(1),
+        };
+        let questions = [
+            Question::Request(of("a")),
+            key("k"),
+            key("k"),
+            Question::AdHoc {
+                domain: "default",
+                key: "l",
+                limit: Limit::per_hour(1),
+                cost: Cost::requests(1),
+            },
+        ];
+        let decisions = one.decide(&questions).await;
+        let allowed: Vec<bool> = decisions.iter().map(Decision::allowed).collect();
+        assert_eq!(allowed, [true, true, false, true]);
+        let receipts: Vec<bool> =
+            decisions.iter().map(|decision| decision.receipt().is_some()).collect();
+        assert_eq!(receipts, [true, true, false, false]);
+        assert_eq!(other.release(&read(&decisions[1])).await, Ok(Outcome::Done));
+        let decision = one.check_limit("k", &limit, 1).await;
+        assert!(decision.allowed());
+        assert_eq!(other.release(&read(&decision)).await, Ok(Outcome::Done));
+        let reserved = one.reserve_for(&key("k"), &for_a_minute("n")).await.unwrap();
+        let again = other.reserve_for(&key("k"), &for_a_minute("n")).await.unwrap();
+        assert_eq!((again.allowed(), again.receipt()), (true, reserved.receipt()));
+    });
+}
+
+const SPREAD: &str = r#"
+    [[rule]]
+    name = "by-user"
+    key = ["tenant", "user"]
+    limits = ["10/366d"]
+    [[rule]]
+    name = "by-tenant"
+    key = ["tenant"]
+    limits = [{ quota = "100/366d", name = "calls" }, { quota = "3", algorithm = "concurrency", hold = "1h" }]
+    [[rule]]
+    name = "all"
+    key = []
+    limits = ["1000/366d"]
+"#;
+
+#[test]
+fn tiers_at_several_places_are_reserved_and_settled_together() {
+    on_each(SPREAD, |one, other, _| async move {
+        for user in 0..24 {
+            let tenant = format!("t{user}");
+            let request = Request::new().with("tenant", &tenant).with("user", user.to_string());
+            let before = remaining(&one.peek(&request).await);
+            let decision = one.reserve(&request.clone().costing(3), &for_a_minute(&tenant)).await;
+            let decision = decision.unwrap();
+            assert!(decision.allowed());
+            let again = other.reserve(&request.clone().costing(3), &for_a_minute(&tenant)).await;
+            assert_eq!(again.unwrap().receipt(), decision.receipt());
+            let refused = one.reserve(&request.clone().costing(3), &Reserve::default()).await;
+            assert_eq!(refused.unwrap().verdict(), Verdict::Denied);
+            let settled = other.settle(&read(&decision), &Usage::from(1)).await;
+            assert_eq!(settled, Ok(Outcome::Done));
+            let settled = one.settle(&read(&decision), &Usage::from(1)).await;
+            assert_eq!(settled, Ok(Outcome::Repeated));
+            let after = remaining(&one.peek(&request).await);
+            let lowered: Vec<u64> = before.iter().zip(after).map(|(a, b)| a - b).collect();
+            assert_eq!(lowered, [1, 1, 0, 1], "{user}");
+        }
+    });
+}
+
+#[test]
+fn many_at_once_are_reserved_and_settled_as_if_one_by_one() {
+    on_each(MIXED, |one, other, _| async move {
+        let mut reserving = tokio::task::JoinSet::new();
+        for number in 0..300 {
+            let limiter = if number % 2 == 0 { one.clone() } else { other.clone() };
+            reserving.spawn(async move {
+                let name = format!("job {}", number / 2);
+                let decision = limiter.reserve(&of("a"), &for_a_minute(&name)).await.unwrap();
+                decision.receipt().cloned()
+            });
+        }
+        let receipts: Vec<Receipt> = reserving.join_all().await.into_iter().flatten().collect();
+        // Each name twice, fifty slots.
+        assert!((50..=100).contains(&receipts.len()), "{}", receipts.len());
+        assert_eq!(remaining(&one.peek(&of("a")).await), [40, 30, 20, 10, 0, 1_000]);
+        let mut settling = tokio::task::JoinSet::new();
+        for (number, receipt) in receipts.into_iter().enumerate() {
+            let limiter = if number % 3 == 0 { one.clone() } else { other.clone() };
+            settling.spawn(async move { limiter.settle(&receipt, &Usage::from(0)).await.unwrap() });
+        }
+        let outcomes = settling.join_all().await;
+        let done = outcomes.iter().filter(|outcome| **outcome == Outcome::Done).count();
+        assert_eq!(done, 50);
+        assert!(outcomes.iter().all(|outcome| *outcome >= Outcome::Repeated), "{outcomes:?}");
+        assert_eq!(remaining(&one.peek(&of("a")).await), UNTOUCHED);
+    });
+}
+
+#[test]
+fn a_reservation_lasts_from_a_millisecond_to_a_week() {
+    on_each(SLOTS, |one, _, _| async move {
+        let week = Duration::from_secs(7 * 86_400);
+        for (lasting, fits) in [
+            (Duration::ZERO, false),
+            (Duration::from_micros(999), false),
+            (Duration::from_millis(1), true),
+            (week, true),
+            (week + Duration::from_micros(1), false),
+            (Duration::MAX, false),
+        ] {
+            let reserved = one.reserve(&of("a").costing(0), &Reserve::lasting(lasting)).await;
+            assert_eq!(reserved.is_ok(), fits, "{lasting:?}");
+        }
+    });
+}

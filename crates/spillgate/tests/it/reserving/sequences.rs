@@ -1,0 +1,358 @@
+//! Random sequences of reservations against a model: the pure algorithms, and the plainest record of
+//! what was reserved. Every answer and every number is compared, in memory, on one server and on a ring;
+//! and what was used in the end is added up, in every window that there is.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use spillgate::internals::algorithm::{self, Charge, GiveBack, Intent, State, Tier};
+use spillgate::internals::limit::NamedLimit;
+use spillgate::internals::time::Clock;
+use spillgate::{
+    Algorithm, LimitSpec, Limiter, Outcome, Policy, Receipt, Request, ReservationError, Reserve,
+    Usage,
+};
+use spillgate_testkit::RedisServer;
+
+use crate::support::random::Random;
+use crate::support::target::numbers;
+use crate::support::world::{TODAY_US, ring_of};
+
+const SECOND_US: u64 = 1_000_000;
+/// Nothing expires in Redis while a test runs, whatever the test's own clock says.
+const PERIOD_US: u64 = 1_000 * SECOND_US;
+const COUNT: u64 = 40;
+const HOLD_S: u64 = 500;
+const DOMAINS: u64 = 6;
+
+/// One rule for each algorithm, and one with all of them.
+fn policy() -> Policy {
+    let quota = |algorithm: &str| match algorithm {
+        "concurrency" => {
+            format!("{{ quota = \"{COUNT}\", algorithm = \"concurrency\", hold = \"{HOLD_S}s\" }}")
+        }
+        _ => format!("{{ quota = \"{COUNT}/1000s\", algorithm = \"{algorithm}\" }}"),
+    };
+    let each = Algorithm::ALL.map(|algorithm| quota(algorithm.name()));
+    let rule = |domain: usize, limits: &str| {
+        format!(
+            "[[rule]]\nname = \"r{domain}\"\ndomain = \"d{domain}\"\nkey = [\"user\"]\nlimits = [{limits}]\n"
+        )
+    };
+    let mut text: String =
+        each.iter().enumerate().map(|(domain, quota)| rule(domain, quota)).collect();
+    text += &rule(each.len(), &each.join(", "));
+    Policy::from_toml(&text).unwrap()
+}
+
+fn limits(domain: u64) -> Vec<NamedLimit> {
+    let limit = |algorithm: Algorithm| {
+        let spec = match algorithm {
+            Algorithm::Concurrency => LimitSpec::new(COUNT.to_string()).hold(format!("{HOLD_S}s")),
+            _ => LimitSpec::new(format!("{COUNT}/1000s")),
+        };
+        spec.algorithm(algorithm.name()).build().unwrap()
+    };
+    let all = Algorithm::ALL.map(limit);
+    let mine = all.iter().enumerate().filter(|(place, _)| domain == 5 || *place as u64 == domain);
+    mine.map(|(_, limit)| limit.clone())
+        .enumerate()
+        .map(|(place, limit)| NamedLimit::new(limit, place))
+        .collect()
+}
+
+/// What the engines are held to.
+struct Model {
+    limits: Vec<NamedLimit>,
+    states: Vec<Option<State>>,
+    records: HashMap<String, ModelRecord>,
+    nonce: u64,
+    /// What was really used, and when it was reserved.
+    used: Vec<(u64, u64)>,
+}
+
+struct ModelRecord {
+    body: (u64, u64),
+    ends_us: u64,
+    ended: Option<Act>,
+    charges: Vec<Charge>,
+    used: usize,
+}
+
+/// What is done about one reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Settle(u64),
+    Cancel,
+    Release,
+    Renew(u64),
+}
+
+impl Model {
+    fn new(domain: u64) -> Model {
+        let limits = limits(domain);
+        let states = limits.iter().map(|_| None).collect();
+        Model { limits, states, records: HashMap::new(), nonce: 0, used: Vec::new() }
+    }
+
+    fn step(&mut self, cost: u64, intent: Intent, now_us: u64) -> (bool, Vec<Option<Charge>>) {
+        let states = std::mem::take(&mut self.states);
+        let limits = self.limits.iter().zip(states);
+        let mut tiers: Vec<Tier<'_>> =
+            limits.map(|(limit, state)| Tier::new(numbers(limit), cost, 0, state)).collect();
+        let allowed = algorithm::step(&mut tiers, intent, now_us);
+        let charges = tiers.iter().map(|tier| tier.charge).collect();
+        self.states = tiers.into_iter().map(|tier| tier.state).collect();
+        (allowed, charges)
+    }
+
+    fn remaining(&mut self, now_us: u64) -> Vec<u64> {
+        let look = |(limit, state): (&NamedLimit, &Option<State>)| {
+            let mut tier = Tier::new(numbers(limit), 0, 0, state.clone());
+            algorithm::step(std::slice::from_mut(&mut tier), Intent::Peek, now_us);
+            tier.reading.remaining
+        };
+        self.limits.iter().zip(&self.states).map(look).collect()
+    }
+
+    fn reserve(&mut self, name: &str, body: (u64, u64), now_us: u64) -> Result<bool, ()> {
+        if let Some(record) = self.records.get(name) {
+            return if record.body == body { Ok(true) } else { Err(()) };
+        }
+        self.nonce += 1;
+        let nonce = self.nonce.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 16;
+        let (cost, lasting_s) = body;
+        let (allowed, charges) = self.step(cost, Intent::Reserve { nonce }, now_us);
+        if allowed {
+            let charges = charges.into_iter().map(Option::unwrap).collect();
+            let ends_us = now_us + lasting_s * SECOND_US;
+            self.used.push((now_us, cost));
+            let used = self.used.len() - 1;
+            let record = ModelRecord { body, ends_us, ended: None, charges, used };
+            self.records.insert(name.to_owned(), record);
+        }
+        Ok(allowed)
+    }
+
+    fn act(&mut self, name: &str, act: Act, now_us: u64) -> Result<Outcome, ReservationError> {
+        let Some(record) = self.records.get_mut(name) else { return Ok(Outcome::Unknown) };
+        match record.ended {
+            Some(_) if matches!(act, Act::Renew(_)) => return Ok(Outcome::Expired),
+            Some(ended) if ended == act => return Ok(Outcome::Repeated),
+            Some(_) => return Err(ReservationError::EndedOtherwise),
+            None if now_us >= record.ends_us => return Ok(Outcome::Expired),
+            None => {}
+        }
+        let tiers = self.limits.iter().zip(&mut self.states).zip(&record.charges);
+        if let Act::Renew(for_s) = act {
+            let for_us = for_s * SECOND_US;
+            let mut tiers: Vec<_> = tiers
+                .map(|((limit, state), charge)| {
+                    (Tier::new(numbers(limit), 0, 0, state.clone()), state, charge)
+                })
+                .collect();
+            if !tiers.iter().all(|(tier, _, charge)| algorithm::holds(tier, charge, now_us)) {
+                return Ok(Outcome::Expired);
+            }
+            for (tier, state, charge) in &mut tiers {
+                algorithm::renew(tier, charge, for_us, now_us);
+                **state = tier.state.take();
+            }
+            record.ends_us = record.ends_us.max(now_us + for_us);
+            return Ok(Outcome::Done);
+        }
+        for ((limit, state), charge) in tiers {
+            let is_slot = limit.algorithm() == Algorithm::Concurrency;
+            let actual = match act {
+                Act::Settle(_) | Act::Release if is_slot => 0,
+                Act::Settle(actual) => actual,
+                Act::Cancel => 0,
+                Act::Release | Act::Renew(_) => charge.amount,
+            };
+            let mut tier = Tier::new(numbers(limit), 0, 0, state.take());
+            if actual < charge.amount {
+                let what = GiveBack::Unused { charge: *charge, unused: charge.amount - actual };
+                algorithm::give_back(&mut tier, what, now_us);
+            } else if actual > charge.amount {
+                tier.cost = actual - charge.amount;
+                algorithm::force(std::slice::from_mut(&mut tier), now_us);
+            }
+            *state = tier.state;
+        }
+        record.ended = Some(act);
+        let used = &mut self.used[record.used].1;
+        *used = match act {
+            Act::Settle(actual) => actual.min(*used),
+            Act::Cancel => 0,
+            Act::Release | Act::Renew(_) => *used,
+        };
+        Ok(Outcome::Done)
+    }
+
+    /// That nothing was minted: of what was used within its estimate, no more than a limit lets pass was
+    /// used in any of its windows.
+    fn check_bounds(&self, at: &str) {
+        for limit in &self.limits {
+            for (first, (from_us, _)) in self.used.iter().enumerate() {
+                let mut sum = 0;
+                for (at_us, amount) in &self.used[first..] {
+                    sum += amount;
+                    let bound = match limit.algorithm() {
+                        Algorithm::TokenBucket => COUNT + (at_us - from_us) * COUNT / PERIOD_US,
+                        Algorithm::SlidingLog if at_us - from_us < PERIOD_US => COUNT,
+                        Algorithm::FixedWindow if at_us / PERIOD_US == from_us / PERIOD_US => COUNT,
+                        _ => u64::MAX,
+                    };
+                    assert!(sum <= bound, "{at}: {sum} used since {from_us} by {limit:?}");
+                }
+            }
+        }
+    }
+}
+
+async fn act(limiter: &Limiter, receipt: &Receipt, act: Act) -> Result<Outcome, ReservationError> {
+    match act {
+        Act::Settle(actual) => limiter.settle(receipt, &Usage::from(actual)).await,
+        Act::Cancel => limiter.cancel(receipt).await,
+        Act::Release => limiter.release(receipt).await,
+        Act::Renew(for_s) => limiter.renew(receipt, Duration::from_secs(for_s)).await,
+    }
+}
+
+/// One history of one subject; steps back in time only where nothing is added up.
+async fn wander(limiters: &[Limiter], clock: &Clock, seed: u64, steps: usize) {
+    let mut random = Random::new(seed);
+    let domain = random.below(DOMAINS);
+    let steps_back = random.one_in(3);
+    let mut model = Model::new(domain);
+    let mut receipts: Vec<(String, Receipt)> = Vec::new();
+    let (user, domain_name) = (format!("u{seed}"), format!("d{domain}"));
+    let request = || Request::new().in_domain(&*domain_name).with("user", &*user);
+    let mut now_us = TODAY_US;
+    for step in 0..steps {
+        let at = format!("seed {seed}, domain {domain}, step {step}");
+        now_us += match random.below(8) {
+            0..=3 => random.below(30 * SECOND_US),
+            4 => random.below(700 * SECOND_US),
+            5 if random.one_in(4) => random.below(4_000 * SECOND_US),
+            _ => 0,
+        };
+        if steps_back && random.one_in(12) {
+            now_us -= random.below(1_500 * SECOND_US);
+        }
+        clock.set(now_us);
+        // What nobody is to remember any more, some have forgotten and some not.
+        receipts.retain(|(name, _)| now_us < model.records[name].ends_us + 3_600 * SECOND_US);
+        // Any process may be asked, by the receipt as it was given or as it is read.
+        let limiter = random.pick(limiters);
+        match random.below(10) {
+            0..=3 => {
+                let name = if random.one_in(5) && !receipts.is_empty() {
+                    random.pick(&receipts).0.clone()
+                } else {
+                    format!("{seed}-{step}")
+                };
+                let known = model.records.get(&name).map(|record| record.body);
+                let fresh = (1 + random.below(COUNT / 3), 1 + random.below(900));
+                let body = known.filter(|_| !random.one_in(4)).unwrap_or(fresh);
+                let reserve = Reserve::lasting(Duration::from_secs(body.1)).under(&*name);
+                let told = limiter.reserve(&request().costing(body.0), &reserve).await;
+                let expected = model.reserve(&name, body, now_us);
+                match told {
+                    Ok(decision) => {
+                        assert_eq!(Ok(decision.allowed()), expected, "{at}");
+                        assert_eq!(decision.receipt().is_some(), decision.allowed(), "{at}");
+                        if let (Some(receipt), None) = (decision.receipt(), known) {
+                            receipts.push((name, receipt.clone()));
+                        }
+                    }
+                    Err(error) => {
+                        assert_eq!(error, ReservationError::Conflict, "{at}");
+                        assert_eq!(expected, Err(()), "{at}");
+                    }
+                }
+            }
+            4 => {
+                let cost = 1 + random.below(6);
+                // A check of slots has a receipt too, which this caller has lost.
+                let told = limiter.check(&request().costing(cost)).await;
+                let nonce = 1 + random.below(1 << 40);
+                let slots = domain == 5 || domain == 4;
+                let intent = if slots { Intent::Reserve { nonce } } else { Intent::Charge };
+                let (allowed, _) = model.step(cost, intent, now_us);
+                assert_eq!(told.allowed(), allowed, "{at}");
+                if allowed {
+                    model.used.push((now_us, cost));
+                }
+            }
+            _ if !receipts.is_empty() => {
+                let recent = receipts.len() as u64 - 1;
+                let place = recent - random.spread(recent).min(recent);
+                let (name, receipt) = &receipts[place as usize];
+                let reserved = model.records[name].body.0;
+                let what = match random.below(10) {
+                    0..=3 => Act::Settle(random.below(reserved + 1)),
+                    4 => Act::Settle(reserved),
+                    5 => Act::Settle(reserved + 1 + random.spread(2 * COUNT)),
+                    6 => Act::Cancel,
+                    7 => Act::Release,
+                    _ => Act::Renew(1 + random.below(900)),
+                };
+                // Half of the time what was done before is done again: its answer was lost.
+                let again = model.records[name].ended.filter(|_| random.one_in(2));
+                let what = again.unwrap_or(what);
+                let read: Receipt = receipt.as_str().parse().unwrap();
+                let receipt = if random.one_in(2) { receipt } else { &read };
+                let told = act(limiter, receipt, what).await;
+                assert_eq!(told, model.act(name, what, now_us), "{at}: {what:?} of {name}");
+            }
+            _ => {}
+        }
+        let look = limiter.peek(&request()).await;
+        let left: Vec<u64> = look.tiers().map(|tier| tier.remaining().unwrap()).collect();
+        assert_eq!(left, model.remaining(now_us), "{at}");
+    }
+    if !steps_back {
+        model.used.sort_unstable();
+        model.check_bounds(&format!("seed {seed}"));
+    }
+}
+
+fn all_wander(builders: &[&dyn Fn() -> spillgate::LimiterBuilder], seeds: u64, steps: usize) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        for (kind, builder) in builders.iter().enumerate() {
+            let clock = Clock::given(TODAY_US);
+            let built = || {
+                builder()
+                    .timeout(Duration::from_secs(10))
+                    .denial_cache(false)
+                    .policy(policy())
+                    .every_clock(clock.clone())
+                    .build()
+            };
+            let one = built().await.unwrap();
+            let limiters = match kind {
+                0 => vec![one],
+                _ => vec![one, built().await.unwrap()],
+            };
+            for seed in 1..=seeds {
+                wander(&limiters, &clock, seed, steps).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn any_sequence_is_answered_as_the_model_says_and_mints_nothing() {
+    let server = RedisServer::start();
+    let nodes: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+    let (in_memory, on_redis) = (Limiter::builder, || Limiter::builder().redis(server.url()));
+    let on_ring = || Limiter::builder().ring(ring_of(&nodes));
+    all_wander(&[&in_memory, &on_redis, &on_ring], 24, 120);
+}
+
+#[test]
+fn any_long_sequence_in_memory_is_answered_as_the_model_says() {
+    all_wander(&[&Limiter::builder], 400, 200);
+}

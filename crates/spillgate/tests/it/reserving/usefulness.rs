@@ -1,0 +1,78 @@
+//! That a limit is of use though estimates are far too high: else "deny all" would pass every other test.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use spillgate::internals::time::Clock;
+use spillgate::{Cost, Limiter, LimiterBuilder, Outcome, Policy, Receipt, Request, Reserve, Usage};
+use spillgate_testkit::RedisServer;
+
+use crate::support::world::TODAY_US;
+
+const LIMIT: u64 = 100_000;
+const ESTIMATE: u64 = 4_000;
+const ACTUAL: u64 = 500;
+const STREAM_S: u64 = 30;
+/// At first all that is in flight stands at its estimate; from here on it is steady.
+const STEADY_S: u64 = 1_200;
+const ALL_S: u64 = 2_400;
+
+/// Tokens that were really used by streams which began while it was steady, in hundredths of the limit.
+async fn share_used(builder: LimiterBuilder, limit: &str) -> u64 {
+    let clock = Clock::given(TODAY_US);
+    let policy = format!(
+        "[[rule]]\nname = \"model\"\nkey = []\nlimits = [{{ quota = \"{LIMIT}/minute\", \
+         {limit}, unit = \"tokens\" }}]"
+    );
+    let builder = builder.timeout(Duration::from_secs(10)).denial_cache(false);
+    let builder = builder.policy(Policy::from_toml(&policy).unwrap()).every_clock(clock.clone());
+    let limiter = builder.build().await.unwrap();
+    let request = Request::new().costing(Cost::of_unit("tokens", ESTIMATE));
+    let lasting = Reserve::lasting(Duration::from_secs(60));
+    let mut streams: VecDeque<(u64, Receipt)> = VecDeque::new();
+    let mut used = 0;
+    for second in 0..ALL_S {
+        clock.set(TODAY_US + second * 1_000_000);
+        while streams.front().is_some_and(|(began, _)| began + STREAM_S <= second) {
+            let (began, receipt) = streams.pop_front().unwrap();
+            let usage = Usage::of("tokens", ACTUAL);
+            assert_eq!(limiter.settle(&receipt, &usage).await, Ok(Outcome::Done));
+            used += if began >= STEADY_S { ACTUAL } else { 0 };
+        }
+        while let Some(receipt) = limiter.reserve(&request, &lasting).await.unwrap().receipt() {
+            streams.push_back((second, receipt.clone()));
+        }
+    }
+    used * 100 * 60 / (LIMIT * (ALL_S - STEADY_S - STREAM_S))
+}
+
+/// A hundred streams at a time use the limit up, so their estimates must fit: what is in flight is at most
+/// the burst and what drains meanwhile, 50,000.
+#[test]
+fn nearly_all_of_a_token_rate_is_used_though_estimates_are_eight_times_too_high() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        for builder in [Limiter::builder(), Limiter::builder().redis(server.url())] {
+            let share = share_used(builder, "burst = 400_000").await;
+            println!("token-bucket with a burst: {share} % of the limit used");
+            assert!((95..=101).contains(&share), "{share} %");
+        }
+    });
+}
+
+/// What is in flight stands at its estimate, since it may yet be used: of limits that do not hold a hundred
+/// estimates less can be used.
+#[test]
+fn a_limit_holds_its_estimates_until_they_are_settled() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        for algorithm in ["token-bucket", "fixed-window", "sliding-log", "sliding-window"] {
+            let limit = format!("algorithm = \"{algorithm}\"");
+            let share = share_used(Limiter::builder(), &limit).await;
+            println!("{algorithm}: {share} % of the limit used");
+            // More than without settling.
+            assert!((20..=101).contains(&share), "{algorithm}: {share} %");
+        }
+    });
+}
