@@ -9,7 +9,7 @@ use crate::decision::{Decision, Names, TierDecision, Tiers};
 use crate::engine::Redis;
 use crate::engine::{Ask, AskTier, AtRecord, Engine};
 use crate::limit::NamedLimit;
-use crate::limiter::{Inner, Limiter, in_memory};
+use crate::limiter::{Inner, Limiter};
 use crate::plan::{Asking, Plan};
 use crate::policy::{Mode, Policy, Rule, Unmet};
 use crate::request::Request;
@@ -218,11 +218,7 @@ impl Inner {
     async fn looked_at(&self, mut plan: Plan<'_>) -> Tiers {
         plan.ask.intent = Intent::Peek;
         plan.dues.clear();
-        match &self.engine {
-            Engine::Memory(memory) => in_memory(memory, plan),
-            #[cfg(feature = "redis")]
-            Engine::Redis(redis) => Box::pin(self.in_store(redis, plan)).await,
-        }
+        self.judged(plan).await
     }
 
     /// What this process would refuse by itself, because the store has.

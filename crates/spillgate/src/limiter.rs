@@ -351,12 +351,38 @@ impl Inner {
         policy: Arc<Policy>,
         asking: Asking,
     ) -> Decision {
-        if asking == Asking::ToCharge && !judged.is_empty() {
-            let refuses = |tier: &Judged| tier.decides() && tier.verdict != Verdict::Allowed;
-            let allowed = !judged.iter().any(refuses);
-            self.metrics.watch(&policy, request, &self.secret, &judged, allowed);
+        if asking == Asking::ToCharge {
+            self.watch_request(request, &judged, &policy);
         }
         self.decision(judged, Names::Policy(policy))
+    }
+
+    /// The decision on a question, whose subjects are watched.
+    pub(crate) fn decision_of(
+        &self,
+        question: &Question<'_>,
+        judged: Tiers,
+        names: Names,
+    ) -> Decision {
+        match (question, &names) {
+            (Question::Request(request), Names::Policy(policy)) => {
+                self.watch_request(request, &judged, policy);
+            }
+            (Question::AdHoc { domain, key, limit, cost }, _) => {
+                let subject = self.secret.ad_hoc_key_in(domain, key);
+                self.metrics.watch_ad_hoc(key, subject, cost.of_limit(limit), &judged[0]);
+            }
+            (Question::Request(_), Names::AdHoc(_)) => {}
+        }
+        self.decision(judged, names)
+    }
+
+    fn watch_request(&self, request: &Request<'_>, judged: &[Judged], policy: &Policy) {
+        if !judged.is_empty() {
+            let refuses = |tier: &Judged| tier.decides() && tier.verdict != Verdict::Allowed;
+            let allowed = !judged.iter().any(refuses);
+            self.metrics.watch(policy, request, &self.secret, judged, allowed);
+        }
     }
 
     pub(crate) fn decision(&self, judged: Tiers, names: Names) -> Decision {
@@ -367,7 +393,7 @@ impl Inner {
     }
 }
 
-pub(crate) fn in_memory(memory: &Memory, mut plan: Plan<'_>) -> Tiers {
+fn in_memory(memory: &Memory, mut plan: Plan<'_>) -> Tiers {
     if !plan.asks() {
         return plan.judged;
     }

@@ -66,7 +66,7 @@ pub(super) fn of_tier(tier: &ExplainedTier<'_>) -> String {
     if let Some(reset) = decision.reset_after().filter(|reset| !reset.is_zero()) {
         told.push_str(&format!(" Untouched again in {}, if nobody asks.", Wait(reset)));
     }
-    told.push_str(&of_source(decision.source()));
+    told.push_str(of_source(decision.source()));
     if decision.shadow() {
         told.push_str(" Its rule is only watched, and refuses nobody.");
     }

@@ -57,7 +57,7 @@ impl Limiter {
                 let claim = inner.claim(question).await;
                 let pause = claim.pause(patience.left());
                 let Some(tier) = pause.and_then(|pause| pause.tier(&wanted)) else {
-                    return inner.told(claim);
+                    return inner.told(question, claim);
                 };
                 inner.waiting.join(tier)
             }
@@ -75,10 +75,12 @@ impl Limiter {
         }
         loop {
             let claim = inner.claim(question).await;
-            let Some(pause) = claim.pause(patience.left()) else { return inner.told(claim) };
+            let Some(pause) = claim.pause(patience.left()) else {
+                return inner.told(question, claim);
+            };
             place.note(Refusal { numbers: pause.numbers, until: Deadline::after(pause.wait) });
             if patience.bound(place.pause(pause.wait)).await.is_none() {
-                return inner.told(claim);
+                return inner.told(question, claim);
             }
         }
     }
@@ -124,16 +126,16 @@ impl Inner {
         Claim { decision: Decision::new(judged.clone(), names.clone()), judged, names, opened }
     }
 
-    fn told(&self, claim: Claim) -> Decision {
+    fn told(&self, question: &Question<'_>, claim: Claim) -> Decision {
         let Claim { judged, names, opened, .. } = claim;
-        let decision = self.decision(judged, names);
+        let decision = self.decision_of(question, judged, names);
         match opened {
             Some((id, noted)) => self.with_receipt(decision, id, noted, None),
             None => decision,
         }
     }
 
-    async fn judged(&self, plan: Plan<'_>) -> Tiers {
+    pub(crate) async fn judged(&self, plan: Plan<'_>) -> Tiers {
         match &self.engine {
             Engine::Memory(memory) => in_memory(memory, plan),
             #[cfg(feature = "redis")]
@@ -168,7 +170,7 @@ impl Inner {
             refusing.retry_after_us =
                 earliest.and_then(|earliest| u64::try_from(earliest.left().as_micros()).ok());
         }
-        self.decision(judged, names(named, &policy))
+        self.decision_of(question, judged, names(named, &policy))
     }
 }
 

@@ -8,7 +8,6 @@ use crate::denial_cache::Sent;
 use crate::engine::{self, AtRecord, Change, Heards, Redis};
 use crate::limit::{Limit, NamedLimit};
 use crate::plan::{Asking, Due, Plan};
-use crate::policy::Policy;
 use crate::request::{Cost, Request};
 use crate::reservation::{Opening, random_id};
 
@@ -136,7 +135,11 @@ impl Inner {
                 None => plan.judged,
             };
             self.settle_dues(redis, dues, &mut judged).await;
-            let decision = self.decision_of(question, judged, &policy);
+            let names = match question {
+                Question::Request(_) => Names::Policy(Arc::clone(&policy)),
+                Question::AdHoc { limit, .. } => Names::AdHoc(limit.clone()),
+            };
+            let decision = self.decision_of(question, judged, names);
             decisions.push(match opening.get() {
                 Some(opening) => self.receipted(redis, decision, opening, charged_here),
                 None => decision,
@@ -145,26 +148,8 @@ impl Inner {
         decisions
     }
 
-    fn decision_of(
-        &self,
-        question: &Question<'_>,
-        judged: Tiers,
-        policy: &Arc<Policy>,
-    ) -> Decision {
-        match question {
-            Question::Request(request) => {
-                self.decision_on(request, judged, Arc::clone(policy), Asking::ToCharge)
-            }
-            Question::AdHoc { domain, key, limit, cost } => {
-                let subject = self.secret.ad_hoc_key_in(domain, key);
-                self.metrics.watch_ad_hoc(key, subject, cost.of_limit(limit), &judged[0]);
-                self.decision(judged, Names::AdHoc(limit.clone()))
-            }
-        }
-    }
-
     /// The one place where an outage becomes a decision.
-    pub(crate) async fn in_store(&self, redis: &Redis, mut plan: Plan<'_>) -> Tiers {
+    pub(super) async fn in_store(&self, redis: &Redis, mut plan: Plan<'_>) -> Tiers {
         if !plan.asks() {
             return plan.judged;
         }

@@ -67,7 +67,7 @@ impl Sketch {
     pub(super) fn counts(&self) -> impl Iterator<Item = (u128, u64, &Name)> {
         let known = self.tags.iter().enumerate().filter(|(_, tag)| **tag > 0);
         known.map(|(at, tag)| {
-            let hash = (at / BUCKET) as u128 * (1 << 64) | u128::from(*tag);
+            let hash = (((at / BUCKET) as u128) << 64) | u128::from(*tag);
             let Place { error, name } = &self.places[at];
             (hash, self.counts[at] - error, name)
         })
