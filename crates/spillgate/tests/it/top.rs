@@ -67,7 +67,7 @@ fn costs_are_added_up_by_who_caused_them_and_refusals_counted() {
 }
 
 #[test]
-fn batches_combinations_and_ad_hoc_limits_count_as_well() {
+fn batches_combinations_waits_and_ad_hoc_limits_count_as_well() {
     on_fresh_threads(|| {
         on_each(POLICY, |limiter| async move {
             let tokens = |user| of(user).costing(Cost::of_unit("tokens", 2));
@@ -75,12 +75,13 @@ fn batches_combinations_and_ad_hoc_limits_count_as_well() {
             limiter.decide(&[question.clone(), question]).await;
             let parts = [Part::new(tokens("ann")), Part::new(tokens("bob"))];
             limiter.check_all(&parts, Duration::from_secs(10)).await;
+            limiter.acquire(&tokens("bob"), Duration::from_secs(10)).await;
             limiter.check_limit("user:1", &Limit::per_day(1), 1).await;
             limiter.check_limit("user:1", &Limit::per_day(1), 1).await;
             let top = limiter.top(None, 10);
             let of_rule = |name| top.rules().iter().find(|rule| rule.rule() == name).unwrap();
             let api: &TopOfRule = of_rule(Some("api"));
-            let consumers = expected(&[("tenant=acme user=ann", 6), ("tenant=acme user=bob", 2)]);
+            let consumers = expected(&[("tenant=acme user=ann", 6), ("tenant=acme user=bob", 4)]);
             assert_eq!(told(api.consumers()), consumers);
             let ad_hoc = of_rule(None);
             let (consumers, refused) = (told(ad_hoc.consumers()), told(ad_hoc.refused()));
