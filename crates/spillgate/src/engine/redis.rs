@@ -217,6 +217,7 @@ impl Redis {
             let (command, name) = (command(&tag)?, tag.name);
             Some(async move {
                 let answer = shard.command(&command, deadline).await;
+                let answer = answer.inspect_err(|failure| self.topology.heed(failure));
                 (name, answer.map_err(StoreError::from))
             })
         });

@@ -170,7 +170,7 @@ impl Cluster {
     }
 
     /// Asks who owns what in the background, unless somebody does or just did.
-    fn refresh_soon(&self) {
+    pub(super) fn refresh_soon(&self) {
         if self.shared.refreshing.swap(true, Ordering::AcqRel) {
             return;
         }

@@ -43,7 +43,8 @@ impl Redis {
     /// One heartbeat; answers how many live.
     async fn beat(&self, shard: &Shard, tag: &str, deadline: Deadline) -> Result<u32, Failure> {
         let key = guard::key_of(tag);
-        let answer = shard.command(&self.command(shard, tag, &key), deadline).await?;
+        let answer = shard.command(&self.command(shard, tag, &key), deadline).await;
+        let answer = answer.inspect_err(|failure| self.topology.heed(failure))?;
         let (guard, live) = told(answer, key)
             .ok_or_else(|| Failure::Bug(format!("{} answered no guard", shard.name())))?;
         if shard.guard.note(guard, self.caller.terms) {

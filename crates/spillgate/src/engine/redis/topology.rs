@@ -181,6 +181,16 @@ impl Topology {
         Ok(tried.clone())
     }
 
+    /// Takes note of what upkeep met: slots may have moved that no decision asks about, and what is kept
+    /// there of the shard itself with them.
+    pub(super) fn heed(&self, failure: &Failure) {
+        if let (Topology::Cluster(cluster), Failure::NotHere(NotHere::Moved { .. }, _)) =
+            (self, failure)
+        {
+            cluster.refresh_soon();
+        }
+    }
+
     /// Every shard.
     pub(super) fn shards(&self) -> Vec<(ShardTag, Arc<Shard>)> {
         let tagged = |shard: &Arc<Shard>, tag: String| {
