@@ -73,7 +73,7 @@ fn whatever_happens_to_a_fleet_what_must_hold_holds() {
 
 #[test]
 fn a_seed_replays_exactly() {
-    for seed in 1..=5 {
+    for seed in 1..=3 {
         let (once, again) = (play(seed).lines, play(seed).lines);
         let differs = once.iter().zip(&again).position(|(one, other)| one != other);
         if let Some(line) = differs {
@@ -113,11 +113,11 @@ fn play_all(seeds: &[u64]) -> Vec<Outcome> {
     outcomes
 }
 
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 30;
 const BROKEN_SHOWN: usize = 1;
 const LINES_SHOWN: u64 = 60;
 /// What a run of many seeds has to have met, else it proves less than it says.
-const SOMETIMES: [&str; 25] = [
+const SOMETIMES: [&str; 26] = [
     "the store decided",
     "the share decided",
     "the rule's word for outages",
@@ -135,6 +135,7 @@ const SOMETIMES: [&str; 25] = [
     "a process restarted",
     "a process on the new ring",
     "a process under the new secret",
+    "what an operator set",
     "a failover",
     "slots moved",
     "NOSCRIPT",

@@ -18,6 +18,10 @@ pub(crate) async fn rage(world: &World) {
         if world.ledger.is_broken() {
             return;
         }
+        // What is sealed with a new secret those who have the old one cannot read.
+        if world.shape != Shape::NewSecret && below(world, 4) == 0 {
+            world.set_a_limit().await;
+        }
         world.ledger.trouble_begins();
         if below(world, 2) == 0 {
             trouble_a_line(world).await

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use spillgate::{Limiter, LimiterBuilder, OnStateLoss, Ring, SHARED_SECRET, simulation};
+use spillgate::{
+    Limiter, LimiterBuilder, OnStateLoss, Request, Ring, SHARED_SECRET, Written, simulation,
+};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
@@ -13,7 +15,7 @@ use super::ledger::{Ledger, PROCESSES, START_US};
 use super::lua::Host;
 use super::nemesis;
 use super::network::Network;
-use super::rules::{Period, Question, RULES, policy, subjects};
+use super::rules::{Period, Question, RULES, SWITCHED, policy, subjects};
 use super::server::{Node, Server};
 use super::support::random::Random;
 
@@ -47,6 +49,8 @@ pub(crate) struct World {
     pub(crate) random: RefCell<Random>,
     processes: RefCell<Vec<Process>>,
     lives: Cell<u32>,
+    /// The limit that an operator set last.
+    set: Cell<u64>,
     /// Callers rest.
     pub(crate) is_quiet: Cell<bool>,
     is_over: Cell<bool>,
@@ -83,6 +87,7 @@ async fn run(seed: u64) -> Outcome {
         random: RefCell::new(random),
         processes: RefCell::default(),
         lives: Cell::new(0),
+        set: Cell::new(SET_FIRST),
         is_quiet: Cell::new(true),
         is_over: Cell::new(false),
     });
@@ -232,6 +237,33 @@ impl World {
         self.is_quiet.set(false);
     }
 
+    /// An operator sets a limit at one process: a second later it holds at every one.
+    pub(crate) async fn set_a_limit(&self) {
+        sleep(RECONNECTED).await;
+        let number = self.random.borrow_mut().below(PROCESSES) as usize;
+        let Process { life, limiter, .. } = self.process(number);
+        let most = self.set.get() + 1;
+        self.set.set(most);
+        self.ledger.note(|| format!("at p{life} a limit of {most} is set"));
+        let set = limiter.set_override(SWITCHED, &somebody(), [format!("{most}/day")], None).await;
+        self.ledger.always(set.as_ref().is_ok_and(Written::everywhere), || format!("{set:?}"));
+        sleep(HOLDS_AFTER).await;
+        self.what_is_set_holds().await;
+        self.ledger.sometimes("what an operator set");
+    }
+
+    /// At every process, whatever became of processes and servers since it was set.
+    async fn what_is_set_holds(&self) {
+        for number in 0..PROCESSES as usize {
+            let Process { life, limiter, .. } = self.process(number);
+            let peeked = limiter.peek(&somebody().with("route", SWITCHED)).await;
+            let most = peeked.tiers().next().and_then(|tier| tier.capacity());
+            self.ledger.always(self.set.get() == SET_FIRST || most == Some(self.set.get()), || {
+                format!("at p{life} the limit is {most:?}, and {} was set", self.set.get())
+            });
+        }
+    }
+
     /// Nothing is wrong any more: whoever waited as long as the limit has one wait is admitted, by the store.
     async fn all_is_well(&self) {
         sleep(HEALED).await;
@@ -241,6 +273,7 @@ impl World {
                 self.start(number, true).await;
             }
         }
+        self.what_is_set_holds().await;
         for number in 0..PROCESSES as usize {
             sleep(LONGEST_WAIT).await;
             let process = self.process(number);
@@ -284,6 +317,10 @@ impl World {
     }
 }
 
+fn somebody() -> Request<'static> {
+    Request::new().with("user", "u0")
+}
+
 /// One caller of a process: asks, waits a little, and asks again.
 async fn call(world: Rc<World>, number: usize, mut random: Random) {
     while !world.is_over.get() && !world.ledger.is_broken() {
@@ -323,7 +360,12 @@ const CALLERS: usize = 4;
 const TICK_MS: u64 = 20;
 /// Longer than any call is under way once its line is mended.
 const SETTLED: Duration = Duration::from_millis(150);
-/// Connections are made again after two seconds at most, and debts paid within a round.
+/// By then debts are paid, too.
 const HEALED: Duration = Duration::from_secs(5);
+/// Connections are made again by then, and a Cluster's map is asked for.
+const RECONNECTED: Duration = Duration::from_secs(3);
+/// What is set at one process holds at all others after a second.
+const HOLDS_AFTER: Duration = Duration::from_secs(1);
+const SET_FIRST: u64 = 10;
 /// Two periods, for what was charged by force drains no sooner.
 const LONGEST_WAIT: Duration = Duration::from_secs(4);

@@ -122,7 +122,7 @@ pub(crate) struct Question {
 impl Question {
     pub(crate) fn any(random: &mut Random) -> Question {
         let cost = 1 + random.below(5) / 3;
-        let (rule, user) = (random.below(RULES.len() as u64) as usize, random.below(USERS));
+        let (rule, user) = (random.below(RULES.len() as u64 - 1) as usize, random.below(USERS));
         let subject = |rule: usize| Subject {
             rule,
             user: if RULES[rule].keys.is_empty() { 0 } else { user },
@@ -148,9 +148,11 @@ impl Question {
 
 /// The route on which several are met.
 const PAIR: &str = "pair";
+/// What operators change while all this goes on; nobody else asks about it, and it is the last.
+pub(crate) const SWITCHED: &str = "switched";
 const MOMENT: Period = Period::Short(2_000_000);
 pub(crate) const USERS: u64 = 3;
-pub(crate) const RULES: [Rule; 14] = [
+pub(crate) const RULES: [Rule; 15] = [
     Rule::new("ages-bucket", Algorithm::TokenBucket, 24, Period::Ages),
     Rule::new("ages-fixed", Algorithm::FixedWindow, 24, Period::Ages),
     Rule::new("ages-log", Algorithm::SlidingLog, 24, Period::Ages),
@@ -165,4 +167,5 @@ pub(crate) const RULES: [Rule; 14] = [
     Rule::new("lax", Algorithm::SlidingLog, 9, MOMENT).on_outage("allow"),
     Rule::new("narrow", Algorithm::TokenBucket, 60, Period::Ages).of_pair("\"user\""),
     Rule::new("wide", Algorithm::TokenBucket, 9, MOMENT).of_pair(""),
+    Rule::new(SWITCHED, Algorithm::TokenBucket, 9, Period::Ages),
 ];
