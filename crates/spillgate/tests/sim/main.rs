@@ -113,7 +113,7 @@ fn play_all(seeds: &[u64]) -> Vec<Outcome> {
     outcomes
 }
 
-const SEEDS: u64 = 30;
+const SEEDS: u64 = 36;
 const BROKEN_SHOWN: usize = 1;
 const LINES_SHOWN: u64 = 60;
 /// What a run of many seeds has to have met, else it proves less than it says.

@@ -105,10 +105,10 @@ async fn trouble_a_server(world: &World) {
     let (store, network) = (any_store(world), &world.network);
     world.ledger.may_be_given_up(&[store]);
     let has_shape = !matches!(world.shape, Shape::One | Shape::Ring);
-    if has_shape && below(world, 3) == 0 {
+    if has_shape && below(world, 2) == 0 {
         return change_the_shape(world).await;
     }
-    match below(world, 7) {
+    match below(world, 8) {
         0 => {
             world.ledger.note(|| format!("{store} stands still"));
             network.pause(store, true);
@@ -149,10 +149,11 @@ async fn trouble_a_server(world: &World) {
             world.ledger.stepped(store);
             network.server(store, |server| server.ahead_us += step_us);
         }
-        5 => {
+        5 | 6 => {
             let moods =
                 [Mood::Loading, Mood::ReadOnly, Mood::OutOfMemory, Mood::CannotSave, Mood::Busy];
-            let mood = moods[below(world, moods.len() as u64) as usize];
+            // In turn, so that few seeds meet all of them.
+            let mood = moods[world.moods.replace(world.moods.get() + 1) % moods.len()];
             world.ledger.note(|| format!("{store} is {mood:?}"));
             let before = network.server(store, |server| std::mem::replace(&mut server.mood, mood));
             last(world).await;
