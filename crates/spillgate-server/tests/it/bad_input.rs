@@ -229,7 +229,7 @@ fn a_wrong_path_or_method_names_those_that_exist() {
             405,
             "Method Not Allowed",
             "",
-            "there are POST /v1/check, POST /v1/check/batch, /v1/auth for proxies",
+            "there are POST /v1/check, /v1/check/batch, /v1/reserve, ",
             method,
         );
         assert_eq!(reply.header("allow"), Some("POST"), "{method} {path}");
