@@ -28,6 +28,8 @@ pub(crate) struct Ledger {
     /// Whose key the next peek shows.
     introduced: Cell<Option<Subject>>,
     admissions: RefCell<BTreeMap<(String, Subject), Admissions>>,
+    /// What was charged by a record.
+    records: RefCell<BTreeMap<(Vec<u8>, Subject), u64>>,
     admitted: RefCell<BTreeMap<Subject, u64>>,
     places: RefCell<BTreeMap<Subject, BTreeSet<String>>>,
     losses: RefCell<BTreeMap<String, u64>>,
@@ -66,6 +68,7 @@ impl Ledger {
             subjects: RefCell::default(),
             introduced: Cell::new(None),
             admissions: RefCell::default(),
+            records: RefCell::default(),
             admitted: RefCell::default(),
             places: RefCell::default(),
             losses: RefCell::default(),
@@ -317,8 +320,9 @@ impl Ledger {
             });
             format!("{server} for p{process}: {}", told.collect::<Vec<_>>().join(", "))
         });
-        let changes =
-            all.iter().any(|it| it.charged || it.kind == Kind::Force || it.kind == Kind::GiveBack);
+        let changes = all
+            .iter()
+            .any(|it| it.charged || matches!(it.kind, Kind::Force | Kind::GiveBack | Kind::Undo));
         let may_write = changes || self.stepped.borrow().contains(server);
         self.always(done.writes == 0 || may_write, || format!("{server}: a denial wrote"));
         if all.iter().filter(|it| it.kind == Kind::Charge).count() > 2 {
@@ -349,19 +353,26 @@ impl Ledger {
         match it.kind {
             Kind::Peek | Kind::Lower => {}
             Kind::Charge => {
-                at.executed += it.amount;
+                // By a record it may be sent again.
+                let is_named = it.record.is_some();
+                at.executed += if is_named { 0 } else { it.amount };
                 let most = *asked - at.unexecuted_then;
                 self.always(at.executed <= most, || {
                     format!("{server} was asked by p{process} for {} of {subject:?}, who asked for {most}", at.executed)
                 });
                 if it.charged {
+                    if let Some(record) = &it.record {
+                        self.records.borrow_mut().insert((record.clone(), subject), it.amount);
+                    }
                     at.charged += it.amount;
                     self.admission(server, subject, it.amount, done.now_us);
                 }
             }
-            Kind::GiveBack => {
+            Kind::GiveBack | Kind::Undo => {
                 self.sometimes("a give-back");
-                at.returned += it.amount;
+                let record = it.record.clone().map(|record| (record, subject));
+                let noted = record.and_then(|it| self.records.borrow_mut().remove(&it));
+                at.returned += noted.unwrap_or(it.amount);
                 // Which one it was makes no difference to how many there are.
                 if let Some(all) =
                     self.admissions.borrow_mut().get_mut(&(server.to_owned(), subject))

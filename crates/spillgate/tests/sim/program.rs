@@ -19,6 +19,8 @@ pub(crate) enum Kind {
     Force,
     GiveBack,
     Lower,
+    /// Whatever its record says that it was charged comes back.
+    Undo,
 }
 
 /// One tier of one operation, and what became of it.
@@ -30,6 +32,8 @@ pub(crate) struct Executed {
     /// The cost, or what is forced or given back.
     pub(crate) amount: u64,
     pub(crate) charged: bool,
+    /// What the charge goes by, so that it can be sent again and counts once.
+    pub(crate) record: Option<Vec<u8>>,
 }
 
 /// The numbers and strings of a msgpack array.
@@ -51,6 +55,10 @@ pub(crate) fn unpacked(packed: &[u8]) -> Option<Vec<Packed>> {
         small @ 0..=0x7f => Some(Packed::Number(u64::from(small))),
         head @ 0xcc..=0xcf => Some(Packed::Number(number(bytes(1 << (head - 0xcc))?))),
         head @ 0xa0..=0xbf => Some(Packed::Text(bytes(usize::from(head & 31))?.to_vec())),
+        0xda => {
+            let length = number(bytes(2)?) as usize;
+            Some(Packed::Text(bytes(length)?.to_vec()))
+        }
         _ => None,
     });
     elements.collect()
@@ -99,9 +107,45 @@ impl Reader<'_> {
             2 => (Kind::Peek, false),
             3 => return self.change(Kind::Force, at),
             4 => return self.change(Kind::GiveBack, at),
+            6 => return self.open(at),
+            7 => return self.close(at),
             _ => return self.change(Kind::Lower, at),
         };
-        let after = self.group(kind, receipts, at + 1);
+        self.groups(kind, receipts, at + 1)
+    }
+
+    /// A charge with a record of it: made just now, or known already and charged before.
+    fn open(&mut self, at: usize) -> usize {
+        let is_new = self.answer.get(self.heard) == Some(&Reply::Integer(0));
+        self.heard += 1;
+        let first = self.all.len();
+        let after = self.groups(Kind::Charge, true, at + 5);
+        let record = self.keys[self.word(at + 1) as usize - 1].clone();
+        for tier in &mut self.all[first..] {
+            tier.charged &= is_new;
+            tier.record = Some(record.clone());
+        }
+        after
+    }
+
+    /// The end of what was opened before: its tiers answer nothing.
+    fn close(&mut self, at: usize) -> usize {
+        let undone =
+            self.word(at + 2) == 1 && self.answer.get(self.heard) == Some(&Reply::Integer(0));
+        self.heard += 1;
+        let count = self.word(at + 5) as usize;
+        let record = self.keys[self.word(at + 1) as usize - 1].clone();
+        for tier in (0..count).filter(|_| undone) {
+            self.note(Kind::Undo, at + 6 + 4 * tier, 0);
+            if let Some(tier) = self.all.last_mut() {
+                tier.record = Some(record.clone());
+            }
+        }
+        at + 6 + 4 * count
+    }
+
+    fn groups(&mut self, kind: Kind, receipts: bool, at: usize) -> usize {
+        let after = self.group(kind, receipts, at);
         let shadows = self.word(after);
         (0..shadows).fold(after + 1, |at, _| self.group(kind, receipts, at))
     }
@@ -113,7 +157,13 @@ impl Reader<'_> {
         for tier in 0..count {
             let at = at + 1 + 4 * tier;
             let limit = self.word(at + 2);
-            fits &= self.hear(limit, receipts || self.algorithm(limit) == SLOTS);
+            // A bucket's receipt has a second word.
+            let words = match self.algorithm(limit) {
+                SLOTS => 1,
+                BUCKET => 2 * usize::from(receipts),
+                _ => usize::from(receipts),
+            };
+            fits &= self.hear(limit, words);
             self.note(kind, at, self.word(at + 3));
         }
         for tier in &mut self.all[first..] {
@@ -126,7 +176,7 @@ impl Reader<'_> {
         if kind != Kind::Force {
             self.heard += 1;
         }
-        self.hear(self.word(at + 3), false);
+        self.hear(self.word(at + 3), 0);
         let unused = if kind == Kind::GiveBack { 8 } else { 4 };
         self.note(kind, at + 1, self.word(at + unused));
         at + unused + 1
@@ -134,13 +184,13 @@ impl Reader<'_> {
 
     fn note(&mut self, kind: Kind, at: usize, amount: u64) {
         let key = self.keys[self.word(at) as usize - 1].clone();
-        self.all.push(Executed { kind, key, amount, charged: false });
+        self.all.push(Executed { kind, key, amount, charged: false, record: None });
     }
 
     /// Reads what was answered of a tier whose limit begins at a place; whether it fits.
-    fn hear(&mut self, limit: u64, receipt: bool) -> bool {
+    fn hear(&mut self, limit: u64, receipt: usize) -> bool {
         let fits = self.answer.get(self.heard) == Some(&Reply::Integer(1));
-        self.heard += 1 + WIDTHS[self.algorithm(limit) - 1] + usize::from(receipt);
+        self.heard += 1 + WIDTHS[self.algorithm(limit) - 1] + receipt;
         fits
     }
 
@@ -151,4 +201,5 @@ impl Reader<'_> {
 
 /// How many integers each algorithm replies, in the order of their numbers.
 const WIDTHS: [usize; 5] = [3, 2, 3, 4, 3];
+const BUCKET: usize = 1;
 const SLOTS: usize = 5;
