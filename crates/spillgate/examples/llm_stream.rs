@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::response::Response;
-use axum::{Router, routing::get};
+use axum::{Router, body::Body, response::Response, routing::get};
 use futures_util::stream;
 use spillgate::tower::{RateLimitLayer, from_header};
 use spillgate::{Cost, Limiter, Policy, Usage};
@@ -33,8 +31,10 @@ async fn generate() -> Response {
     let words = stream::unfold(0, move |word| {
         let counted = counted.clone();
         async move {
-            counted.0.fetch_add(1, Ordering::Relaxed);
-            (word < 500).then(|| (Ok::<_, Infallible>(format!("word {word} ")), word + 1))
+            (word < 500).then(|| {
+                counted.0.fetch_add(1, Ordering::Relaxed);
+                (Ok::<_, Infallible>(format!("word {word} ")), word + 1)
+            })
         }
     });
     let mut response = Response::new(Body::from_stream(words));

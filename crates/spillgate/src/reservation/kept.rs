@@ -198,7 +198,8 @@ impl<'b> Bytes<'b> {
 #[cfg(feature = "redis")]
 const TIER_BYTES: usize = 72;
 
-#[cfg(all(test, feature = "redis"))]
+#[cfg(feature = "redis")]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::limit::LimitSpec;

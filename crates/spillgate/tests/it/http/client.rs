@@ -53,10 +53,30 @@ impl Client {
             let name: HeaderName = name.parse().unwrap();
             headers.append(name, HeaderValue::from_str(value.trim()).unwrap());
         }
-        let length = headers.get("content-length").map_or("0", |length| length.to_str().unwrap());
-        let mut body = vec![0; length.parse().unwrap()];
-        self.0.read_exact(&mut body).unwrap();
+        let body = match headers.get("content-length") {
+            Some(length) => self.bytes(length.to_str().unwrap().parse().unwrap()),
+            None if headers.contains_key("transfer-encoding") => self.chunks(),
+            None => Vec::new(),
+        };
         Answer { status, headers, body: String::from_utf8(body).unwrap() }
+    }
+
+    fn chunks(&mut self) -> Vec<u8> {
+        let mut body = Vec::new();
+        loop {
+            let length = usize::from_str_radix(&self.line(), 16).unwrap();
+            body.extend(self.bytes(length));
+            assert_eq!(self.line(), "", "a chunk ends its line");
+            if length == 0 {
+                return body;
+            }
+        }
+    }
+
+    fn bytes(&mut self, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.0.read_exact(&mut bytes).unwrap();
+        bytes
     }
 
     fn line(&mut self) -> String {
