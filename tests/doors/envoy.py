@@ -136,12 +136,18 @@ class Rig:
         command = [self.spillgate, "serve", "--config", rules, "--http", "off", "--resp", "off", "--admin", "off", "--grpc", f"127.0.0.1:{port}"]
         process = subprocess.Popen(command + arguments, stderr=subprocess.PIPE)
         self.processes.append(process)
-        ready = process.stderr.readline().decode()
-        found = re.search(r"gRPC on [^,]*:(\d+)", ready)
-        if not found:
-            raise SystemExit(f"spillgate did not start: {ready}{process.stderr.read().decode()}")
-        self.grpc = int(found.group(1))
-        return process
+        # A store that is away may be told of first; and one that says nothing more is ended.
+        late = threading.Timer(SECONDS_MAX, process.kill)
+        late.start()
+        said = ""
+        for line in process.stderr:
+            said += line.decode()
+            found = re.search(r"gRPC on [^,]*:(\d+)", said)
+            if found:
+                late.cancel()
+                self.grpc = int(found.group(1))
+                return process
+        raise SystemExit(f"spillgate did not start: {said}")
 
     def proxy(self):
         upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
