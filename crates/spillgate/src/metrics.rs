@@ -18,6 +18,7 @@ mod shard_meter;
 mod sketch;
 mod text;
 mod top;
+mod wanted;
 
 use histogram::Histogram;
 pub(crate) use meter::Meters;
@@ -27,6 +28,7 @@ use rates::Rates;
 pub(crate) use shard_meter::{ErrorClass, ShardMeter};
 use top::Tops;
 pub use top::{Top, TopOfRule, TopSubject};
+pub(crate) use wanted::Wanted;
 
 /// What a limiter counts besides its rules' verdicts.
 #[derive(Debug)]
@@ -37,6 +39,7 @@ pub(crate) struct Metrics {
     decision: Histogram,
     /// Whether all decisions are timed, or one in [`TIMED_IN_MEMORY`].
     on_store: bool,
+    wanted: Wanted,
     tops: Tops,
     rates: Rates,
 }
@@ -46,19 +49,21 @@ pub(crate) struct Metrics {
 pub(crate) struct Began(Option<u64>);
 
 impl Metrics {
-    pub(crate) fn new(on_store: bool, top: bool) -> Metrics {
+    pub(crate) fn new(on_store: bool, wanted: Wanted) -> Metrics {
         Metrics {
             ad_hoc: Meter::new(OTHER, ""),
             unmatched: AtomicU64::new(0),
             decision: Histogram::default(),
             on_store,
-            tops: Tops::new(top),
+            wanted,
+            tops: Tops::new(wanted == Wanted::All),
             rates: Rates::default(),
         }
     }
 
     pub(crate) fn begin(&self) -> Began {
-        Began((self.on_store || is_drawn()).then(counter_ns))
+        let timed = self.wanted != Wanted::Nothing && (self.on_store || is_drawn());
+        Began(timed.then(counter_ns))
     }
 
     pub(crate) fn end(&self, began: Began) {
@@ -92,6 +97,9 @@ impl Metrics {
 
     /// A decision over one enforced tier, of a rule or of a limit that came with the question.
     pub(crate) fn count_alone(&self, began: Began, policy: Option<&Policy>, judged: &Judged) {
+        if self.wanted == Wanted::Nothing {
+            return;
+        }
         self.end(began);
         let meter = policy.map_or(&self.ad_hoc, |policy| policy.meters.of_rule(judged.rule));
         meter.count(std::slice::from_ref(judged));
@@ -99,6 +107,9 @@ impl Metrics {
 
     /// Each rule counts once, as the worst of its tiers; a shadow rule as it would have decided.
     pub(crate) fn count(&self, tiers: &[Judged], names: &Names) {
+        if self.wanted == Wanted::Nothing {
+            return;
+        }
         match (tiers, names) {
             ([], _) => {
                 self.unmatched.fetch_add(1, Ordering::Relaxed);

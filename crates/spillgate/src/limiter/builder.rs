@@ -17,7 +17,7 @@ use crate::engine::{Engine, Memory};
 use crate::error::BuildError;
 #[cfg(feature = "redis")]
 use crate::fallback::Fallback;
-use crate::metrics::{Meters, Metrics};
+use crate::metrics::{Meters, Metrics, Wanted};
 use crate::policy::Policy;
 use crate::reservation::Seal;
 #[cfg(feature = "redis")]
@@ -51,7 +51,7 @@ pub struct LimiterBuilder {
     previous_secret: Option<[u8; 16]>,
     timeout: Option<Duration>,
     keys_max: Option<usize>,
-    not_watched: bool,
+    wanted: Wanted,
     clock: Clock,
 }
 
@@ -163,7 +163,19 @@ impl LimiterBuilder {
     /// Whether it is watched who uses most and who is refused most, for `Limiter::top`: names of subjects
     /// are in this process's memory then. It is, unless this says otherwise; some megabytes at most.
     pub fn top(self, watched: bool) -> LimiterBuilder {
-        LimiterBuilder { not_watched: !watched, ..self }
+        let wanted = match self.wanted {
+            Wanted::Nothing => Wanted::Nothing,
+            Wanted::All | Wanted::Unwatched if watched => Wanted::All,
+            Wanted::All | Wanted::Unwatched => Wanted::Unwatched,
+        };
+        LimiterBuilder { wanted, ..self }
+    }
+
+    /// That nothing is counted by rule, timed or watched, whatever [`top`](Self::top) says:
+    /// `Limiter::metrics_text` says zero of all decisions. For whoever has counts of their own, and to
+    /// see what these cost.
+    pub fn without_metrics(self) -> LimiterBuilder {
+        LimiterBuilder { wanted: Wanted::Nothing, ..self }
     }
 
     /// The memory engine's clock.
@@ -197,7 +209,7 @@ impl LimiterBuilder {
         let mut policy = self.policy.as_written();
         policy.meters = Meters::of(policy.rules(), &Meters::default());
         let inner = Inner {
-            metrics: Metrics::new(!matches!(engine, Engine::Memory(_)), !self.not_watched),
+            metrics: Metrics::new(!matches!(engine, Engine::Memory(_)), self.wanted),
             engine,
             policy: ArcSwap::from_pointee(policy),
             receipts: Seal::new(&secret),

@@ -5,6 +5,10 @@ use crate::policy::{Policy, Rule};
 use crate::request::Request;
 use crate::subject::{Secret, SubjectKey};
 
+#[path = "wanted.rs"]
+mod wanted;
+pub(crate) use wanted::Wanted;
+
 #[derive(Debug)]
 pub(crate) struct Metrics;
 
@@ -28,7 +32,7 @@ pub(crate) enum ErrorClass {
 pub(crate) struct Began;
 
 impl Metrics {
-    pub(crate) fn new(_on_store: bool, _top: bool) -> Metrics {
+    pub(crate) fn new(_on_store: bool, _wanted: Wanted) -> Metrics {
         Metrics
     }
 

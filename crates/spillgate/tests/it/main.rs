@@ -23,6 +23,7 @@ mod group_commit;
 mod http;
 mod limiter;
 mod log_budget;
+mod many_subjects;
 mod oracle;
 mod reserving;
 mod secret_change;

@@ -1,0 +1,96 @@
+//! Subjects without number: what is kept of them has a bound, in memory and beside a store.
+//!
+//! A process of its own is watched, for the others here take memory as well.
+
+use std::process::Command;
+
+use spillgate::{Limiter, Policy, Question, Request};
+use spillgate_testkit::RedisServer;
+
+use crate::failure::evidence;
+
+#[test]
+fn subjects_by_the_million_leave_memory_and_series_as_they_were_in_memory() {
+    stays_flat("memory", if evidence() { 10_000_000 } else { 200_000 });
+}
+
+#[test]
+fn subjects_by_the_million_leave_memory_and_series_as_they_were_beside_a_store() {
+    let redis = RedisServer::start();
+    stays_flat(&redis.url(), if evidence() { 10_000_000 } else { 40_000 });
+}
+
+#[track_caller]
+fn stays_flat(store: &str, subjects: u32) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "many_subjects::asks_for_them", "--nocapture"]);
+    let output = command.env(STORE, store).env(SUBJECTS, subjects.to_string()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let marks: Vec<Vec<u64>> =
+        said.lines().filter_map(|line| line.strip_prefix(MARK)).map(numbers).collect();
+    let [early, late] = &marks[..] else { panic!("{said}") };
+    let ([early_kib, early_lines], [late_kib, late_lines]) = (&early[..], &late[..]) else {
+        panic!("{said}")
+    };
+    println!(
+        "{subjects} subjects: {early_kib} KiB and {early_lines} lines of metrics after a fifth, {late_kib} KiB and {late_lines} at the end"
+    );
+    // Some come and go with the state of the store; none is a subject's.
+    assert!(early_lines.max(late_lines) < &200, "{said}");
+    // What the allocator keeps, and no subject's.
+    assert!(*late_kib <= early_kib + early_kib / 10 + 2_048, "{said}");
+}
+
+fn numbers(line: &str) -> Vec<u64> {
+    line.split_whitespace().map(|word| word.parse().unwrap()).collect()
+}
+
+/// What the tests above run; alone it has nothing to do.
+#[test]
+fn asks_for_them() {
+    let (Ok(store), Ok(subjects)) = (std::env::var(STORE), std::env::var(SUBJECTS)) else { return };
+    let subjects: u32 = subjects.parse().unwrap();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let policy = Policy::from_toml(RULES).unwrap();
+        let builder = Limiter::builder().policy(policy).keys_max(20_000);
+        let builder = if store == "memory" { builder } else { builder.redis(&store) };
+        let limiter = builder.build().await.unwrap();
+        for first in (0..subjects).step_by(AT_ONCE as usize) {
+            if first == subjects / 5 {
+                mark(&limiter);
+            }
+            let names: Vec<String> =
+                (first..first + AT_ONCE).map(|subject| format!("u{subject}")).collect();
+            let ask = |name| Question::Request(Request::new().with("user", name));
+            let questions: Vec<Question<'_>> = names.iter().map(ask).collect();
+            assert_eq!(limiter.decide(&questions).await.len(), names.len());
+        }
+        mark(&limiter);
+    });
+}
+
+fn mark(limiter: &Limiter) {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let kib = resident.trim().trim_end_matches(" kB");
+    println!("{MARK}{kib} {}", limiter.metrics_text().lines().count());
+}
+
+const STORE: &str = "SPILLGATE_TEST_MANY_STORE";
+const SUBJECTS: &str = "SPILLGATE_TEST_MANY_SUBJECTS";
+const MARK: &str = "mark: ";
+const AT_ONCE: u32 = 200;
+/// One that is forgotten at once, and one that remembers refusals.
+const RULES: &str = r#"
+    [[rule]]
+    name = "all"
+    key = ["user"]
+    limits = ["1000/second"]
+
+    [[rule]]
+    name = "watched"
+    key = ["user"]
+    mode = "shadow"
+    limits = ["1/second"]
+"#;
