@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillgate::{
-    Combined, Decision, Limiter, Outcome, Part, Policy, Question, Receipt, ReservationError,
-    Reserve, SHARED_SECRET, StoreProbe, Tls, Usage,
+    Combined, Decision, Limiter, LimiterBuilder, Outcome, Part, Policy, Question, Receipt,
+    ReservationError, Reserve, SHARED_SECRET, StoreProbe, Tls, Usage,
 };
 
-use crate::config::{ConfigError, Problem, Store, StoreTls};
+use crate::config::{ConfigError, Problem, Settings, Store, StoreTls};
 use crate::domains::Domains;
 use crate::metrics::{Reloads, UnsafeStore};
+use crate::telemetry::Traces;
 
 /// The limiter behind every door. Clones share it.
 #[derive(Clone)]
@@ -22,6 +23,7 @@ pub(crate) struct App {
     /// As people know it.
     pub(crate) store: Arc<str>,
     pub(crate) domains: Domains,
+    pub(crate) traces: Traces,
     /// Why reservations are not taken, if they are not.
     no_reservations: Option<&'static str>,
 }
@@ -29,16 +31,21 @@ pub(crate) struct App {
 impl App {
     /// Opens the store. One that is out of reach is no error: it is an outage, and decided as one.
     pub(crate) async fn open(store: &Store, policy: Policy) -> Result<App, ConfigError> {
-        App::open_watching(store, policy, false).await
+        App::open_with(store, Limiter::builder().policy(policy).top(false)).await
     }
 
-    /// The same; and whether it is watched who uses most.
-    pub(crate) async fn open_watching(
-        store: &Store,
+    /// The service's own, which counts and watches as its settings say.
+    pub(crate) async fn open_to_serve(
+        settings: &Settings,
         policy: Policy,
-        top: bool,
     ) -> Result<App, ConfigError> {
-        let mut builder = store.told_to(Limiter::builder().policy(policy).top(top));
+        let builder = Limiter::builder().policy(policy).top(settings.top);
+        let counted = if settings.metrics { builder } else { builder.without_metrics() };
+        App::open_with(&settings.store, counted).await
+    }
+
+    async fn open_with(store: &Store, builder: LimiterBuilder) -> Result<App, ConfigError> {
+        let mut builder = store.told_to(builder);
         if let Some(file) = &store.key_secret_file {
             builder = builder.key_secret(read_secret("store.key_secret_file", file)?);
         }
@@ -56,6 +63,7 @@ impl App {
             unsafe_store: Arc::default(),
             store: store.topology.to_string().into(),
             domains: Domains::default(),
+            traces: Traces::default(),
             no_reservations: None,
         })
     }
@@ -63,6 +71,11 @@ impl App {
     /// The same, for these domains only.
     pub(crate) fn for_domains(self, domains: Domains) -> App {
         App { domains, ..self }
+    }
+
+    /// The same, whose answers are told to these.
+    pub(crate) fn traced_by(self, traces: Traces) -> App {
+        App { traces, ..self }
     }
 
     /// The same, taking no reservations: strangers reach a door, and could make up receipts, for they
@@ -81,7 +94,9 @@ impl App {
         question: &Question<'_>,
         reserve: &Reserve<'_>,
     ) -> Result<Decision, ReservationError> {
-        self.limiter.reserve_for(question, reserve).await
+        let decision = self.limiter.reserve_for(question, reserve).await?;
+        self.traces.tell(&decision);
+        Ok(decision)
     }
 
     pub(crate) async fn settle(
@@ -110,7 +125,9 @@ impl App {
 
     pub(crate) async fn check(&self, question: &Question<'_>) -> Decision {
         if let Question::Request(request) = question {
-            return self.limiter.check(request).await;
+            let decision = self.limiter.check(request).await;
+            self.traces.tell(&decision);
+            return decision;
         }
         let mut decisions = self.decide(std::slice::from_ref(question)).await;
         decisions.pop().expect("the limiter answers each question")
@@ -118,7 +135,9 @@ impl App {
 
     /// The same, once there is room, if that is within so long.
     pub(crate) async fn acquire(&self, question: &Question<'_>, within: Duration) -> Decision {
-        Box::pin(self.limiter.acquire_for(question, within)).await
+        let decision = Box::pin(self.limiter.acquire_for(question, within)).await;
+        self.traces.tell(&decision);
+        decision
     }
 
     /// What operators look at and set. Doors that decide ask the app.
@@ -128,7 +147,8 @@ impl App {
 
     /// What there is to count, for Prometheus.
     pub(crate) fn metrics_text(&self) -> String {
-        self.limiter.metrics_text() + &self.reloads.text() + &self.unsafe_store.text()
+        let own = [self.reloads.text(), self.unsafe_store.text(), self.traces.text()];
+        self.limiter.metrics_text() + &own.concat()
     }
 
     /// From the next request on, this policy.
@@ -143,12 +163,16 @@ impl App {
 
     /// Judges several requests as one, all or none, and waits no longer for the store than `within`.
     pub(crate) async fn check_all(&self, parts: &[Part<'_>], within: Duration) -> Combined {
-        self.limiter.check_all(parts, within).await
+        let combined = self.limiter.check_all(parts, within).await;
+        self.traces.tell(combined.whole());
+        combined
     }
 
     /// Judges each question alone, in order.
     pub(crate) async fn decide(&self, questions: &[Question<'_>]) -> Vec<Decision> {
-        self.limiter.decide(questions).await
+        let decisions = self.limiter.decide(questions).await;
+        self.traces.tell_of_all(&decisions);
+        decisions
     }
 }
 

@@ -9,7 +9,7 @@ use spillgate::{ByIp, HeaderStyle, Policy};
 
 use crate::domains::Domains;
 use crate::door::envoy::{Choices, OnOutageDeny};
-use crate::telemetry::{FORMATS, LEVELS, Log};
+use crate::telemetry::{FORMATS, LEVELS, Log, Otlp};
 
 mod auth;
 mod contradictions;
@@ -54,8 +54,11 @@ pub(crate) struct Settings {
     pub(crate) tls: Tls,
     pub(crate) store: Store,
     pub(crate) log: Log,
+    pub(crate) otlp: Otlp,
     /// Whether it is watched who uses most.
     pub(crate) top: bool,
+    /// Whether decisions are counted.
+    pub(crate) metrics: bool,
 }
 
 /// Where a door listens; nowhere if it is off.
@@ -233,7 +236,9 @@ impl Default for Settings {
             tls: Tls::default(),
             store: Store::default(),
             log: Log::default(),
+            otlp: Otlp::default(),
             top: true,
+            metrics: true,
         }
     }
 }
@@ -253,9 +258,6 @@ impl Settings {
     }
 
     fn set(&mut self, given: &Given) -> Result<(), String> {
-        if is_for_later(&given.name) {
-            return Err("not in this version yet; leave it out".to_owned());
-        }
         let text = given.value.as_deref().ok_or("takes a string, a whole number, true or false")?;
         match given.name.as_str() {
             "server.http" => self.http = value::address(text)?,
@@ -287,7 +289,12 @@ impl Settings {
                 self.log.level = value::choice(text, &LEVELS)?;
             }
             "telemetry.log.format" => self.log.format = value::choice(text, &FORMATS)?,
+            "telemetry.otlp" | "telemetry.otlp.collector" => {
+                self.otlp.collector = value::collector(text)?;
+            }
+            "telemetry.otlp.sample" => self.otlp.sample = value::sample(text)?,
             "telemetry.top" => self.top = value::boolean(text)?,
+            "telemetry.metrics" => self.metrics = value::boolean(text)?,
             name => match name.strip_prefix("store.") {
                 Some(field) if self.store.set(field, text, &given.place)? => {}
                 _ => return Err(format!("no such setting; there are {}", settings().join(", "))),
@@ -295,13 +302,6 @@ impl Settings {
         }
         Ok(())
     }
-}
-
-fn is_for_later(name: &str) -> bool {
-    let is_or_is_in = |later: &&str| {
-        name.strip_prefix(*later).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
-    LATER.iter().any(is_or_is_in)
 }
 
 /// Only this machine, so that a first try opens nothing to strangers.
@@ -342,12 +342,13 @@ const SETTINGS: &[&str] = &[
     "telemetry.log",
     "telemetry.log.level",
     "telemetry.log.format",
+    "telemetry.otlp",
+    "telemetry.otlp.collector",
+    "telemetry.otlp.sample",
     "telemetry.top",
+    "telemetry.metrics",
 ];
 
 const DOMAINS: [(&str, Domains); 2] = [("open", Domains::Open), ("known", Domains::Known)];
 const ON_OUTAGE_DENY: [(&str, OnOutageDeny); 2] =
     [("over-limit", OnOutageDeny::OverLimit), ("unavailable", OnOutageDeny::Unavailable)];
-
-/// Settings and tables of settings that are designed but not built: said apart from misspelt ones.
-const LATER: &[&str] = &["telemetry.otlp"];

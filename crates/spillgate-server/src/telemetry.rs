@@ -1,16 +1,33 @@
 //! The log: what changes, on the error output, as text or as JSON. Whoever reads it adds the time to text,
-//! as journald and containers do.
+//! as journald and containers do. And traces, where the settings name a collector.
 
 use std::fmt;
 use std::io;
+#[cfg(feature = "otlp")]
+use std::sync::Arc;
 
+#[cfg(feature = "otlp")]
+use tracing::Metadata;
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Registry;
+#[cfg(feature = "otlp")]
+use tracing_subscriber::filter::dynamic_filter_fn;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, layer};
-use tracing_subscriber::layer::{Layer, SubscriberExt};
+#[cfg(feature = "otlp")]
+use tracing_subscriber::layer::Context;
+use tracing_subscriber::layer::{Identity, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::config::Problem;
+
+#[cfg(feature = "otlp")]
+mod otlp;
+mod traces;
+
+pub(crate) use traces::{Otlp, Sample, Traces};
 
 /// What of it is written, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,17 +50,72 @@ impl Default for Log {
     }
 }
 
-impl Log {
+/// What is told, until it is closed.
+pub(crate) struct Telemetry {
+    pub(crate) traces: Traces,
+    #[cfg(feature = "otlp")]
+    exporting: Option<otlp::Exporting>,
+}
+
+impl Telemetry {
     /// From here on, for the whole process. What other crates have to say stays theirs: it may hold what
     /// callers sent.
-    pub(crate) fn begin(self) {
+    #[cfg(feature = "otlp")]
+    pub(crate) fn begin(log: Log, otlp: &Otlp) -> Result<Telemetry, Problem> {
+        let Some(collector) = &otlp.collector else {
+            log.begin(None::<Identity>);
+            return Ok(Telemetry { traces: Traces::default(), exporting: None });
+        };
+        let counts = Arc::default();
+        let exporting = otlp::Exporting::to(collector, &counts)
+            .map_err(|error| Problem::of_setting("telemetry.otlp", error))?;
+        let spans = tracing_opentelemetry::layer().with_tracer(exporting.tracer());
+        let spans = spans.with_location(false).with_threads(false).with_target(false);
+        log.begin(Some(spans.with_filter(dynamic_filter_fn(is_traced))));
+        Ok(Telemetry { traces: Traces::of(otlp.sample, counts), exporting: Some(exporting) })
+    }
+
+    #[cfg(not(feature = "otlp"))]
+    pub(crate) fn begin(log: Log, otlp: &Otlp) -> Result<Telemetry, Problem> {
+        if otlp.collector.is_some() {
+            let message = "this program was built without traces; build it with --features otlp";
+            return Err(Problem::of_setting("telemetry.otlp", message.to_owned()));
+        }
+        log.begin(None::<Identity>);
+        Ok(Telemetry { traces: Traces::default() })
+    }
+
+    /// Sends what is left of the traces, within a bound.
+    pub(crate) async fn close(self) {
+        #[cfg(feature = "otlp")]
+        if let Some(exporting) = self.exporting {
+            // It blocks; and where the task is gone, so is the process.
+            let _ = tokio::task::spawn_blocking(move || exporting.close()).await;
+        }
+    }
+}
+
+/// Spans only, and what happens within a request that was not drawn is nobody's.
+#[cfg(feature = "otlp")]
+fn is_traced<S: Subscriber + for<'a> LookupSpan<'a>>(
+    metadata: &Metadata<'_>,
+    context: &Context<'_, S>,
+) -> bool {
+    let begins = metadata.target() == traces::REQUEST;
+    let within = metadata.target() == "spillgate" && context.lookup_current().is_some();
+    metadata.is_span() && (begins || within)
+}
+
+impl Log {
+    fn begin(self, spans: Option<impl Layer<Registry> + Send + Sync>) {
         let ours = Targets::new().with_target("spillgate", self.level);
         let text = || layer().with_writer(io::stderr).event_format(Line).with_filter(ours.clone());
         let json = || {
             let json = layer().json().flatten_event(true).with_target(false);
+            let json = json.with_current_span(false).with_span_list(false);
             json.with_writer(io::stderr).with_filter(ours.clone())
         };
-        let registry = tracing_subscriber::registry();
+        let registry = tracing_subscriber::registry().with(spans);
         // Whoever was there first stays: in tests many begin.
         let _ = match self.format {
             Format::Text => registry.with(text()).try_init(),

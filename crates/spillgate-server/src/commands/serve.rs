@@ -20,7 +20,7 @@ use crate::door::http::{self, Http};
 use crate::door::resp::Resp;
 use crate::door::{self, Cores, Protocol, Tls, Token};
 use crate::reload::Followed;
-use crate::telemetry::Format;
+use crate::telemetry::{Format, Telemetry};
 
 pub(super) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     let flags = Flags {
@@ -40,12 +40,12 @@ pub(super) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
 
 async fn serve(config: Config, followed: Option<Followed>) -> Result<(), Failure> {
     let Config { settings, policy } = config;
-    settings.log.begin();
+    let telemetry = Telemetry::begin(settings.log, &settings.otlp)?;
     // From here on signals mean what they should; before, they just end the process.
     let stop = on_signals()?;
     let hangup = signal(SignalKind::hangup())?;
-    let app = App::open_watching(&settings.store, policy, settings.top).await?;
-    let app = app.for_domains(settings.domains);
+    let app = App::open_to_serve(&settings, policy).await?;
+    let app = app.for_domains(settings.domains).traced_by(telemetry.traces.clone());
     let app = if settings.anybody_can_forge_receipts() { app.without_reservations() } else { app };
     let doors = Doors::open(&settings, &app, stop.clone()).await?;
     tokio::spawn(end_waiting(app.clone(), stop));
@@ -65,6 +65,7 @@ async fn serve(config: Config, followed: Option<Followed>) -> Result<(), Failure
     if let Some(reload) = reload {
         reload.abort();
     }
+    telemetry.close().await;
     Ok(())
 }
 
@@ -94,13 +95,14 @@ impl Doors {
             let name = if tls.is_some() { "HTTP on https://" } else { "HTTP on http://" };
             let (auth, by_ip) = (settings.auth.clone(), settings.trusted_proxies.clone());
             let routes = http::routes(app.clone()).merge(auth::routes(app.clone(), auth, by_ip));
+            let routes = app.traces.over(routes);
             doors.add(name, address, "--http", Http::new(routes, token.clone()), tls).await?;
         }
         if let Some(address) = settings.grpc {
             let tls = Tls::of(&settings.tls, &["h2"])?;
             let health = envoy::Health::serving().await;
-            let grpc =
-                Grpc::new(envoy::routes(app.clone(), settings.envoy, &health), token.clone());
+            let routes = app.traces.over(envoy::routes(app.clone(), settings.envoy, &health));
+            let grpc = Grpc::new(routes, token.clone());
             doors.add("gRPC on ", address, "--grpc", grpc, tls).await?;
             tokio::spawn(health.follow(doors.stop.clone(), door::LINGER));
         }

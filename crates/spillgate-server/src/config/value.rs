@@ -6,6 +6,7 @@ use std::time::Duration;
 use spillgate::ByIp;
 
 use super::Listen;
+use crate::telemetry::Sample;
 
 /// Where a door listens, or nowhere.
 pub(super) fn address(text: &str) -> Result<Listen, String> {
@@ -40,6 +41,36 @@ pub(super) fn store_urls(text: &str) -> Result<Vec<String>, String> {
     } else {
         Ok(urls)
     }
+}
+
+/// Where traces are sent, or nowhere.
+pub(super) fn collector(text: &str) -> Result<Option<String>, String> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let host = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+    let named = host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '@', ' ']));
+    named.then(|| Some(text.to_owned())).ok_or_else(|| {
+        format!(
+            "{text:?} is no collector; write where it takes OTLP over gRPC, such as \
+             \"http://127.0.0.1:4317\", or \"off\"; for TLS, put a collector beside this process"
+        )
+    })
+}
+
+/// A share of all requests, to a ten-thousandth of a percent.
+pub(super) fn sample(text: &str) -> Result<Sample, String> {
+    let share = || {
+        let (whole, rest) =
+            text.strip_suffix('%')?.split_once('.').unwrap_or((text.strip_suffix('%')?, ""));
+        let digits = |text: &str| text.len() <= 4 && text.bytes().all(|byte| byte.is_ascii_digit());
+        (digits(whole) && digits(rest) && !whole.is_empty()).then_some(())?;
+        let millionths = format!("{whole}{rest:0<4}").parse().ok()?;
+        (millionths <= 1_000_000).then_some(Sample(millionths))
+    };
+    share().ok_or_else(|| {
+        format!("{text:?} is no share of requests; write a percentage such as \"1%\" or \"0.05%\"")
+    })
 }
 
 /// Several values, as a list of the file or with commas between.
@@ -127,6 +158,29 @@ mod tests {
         assert_eq!(count("1_000_000"), Ok(1_000_000));
         for text in ["", "0", "-1", "1e6", "many"] {
             assert!(count(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_share_is_a_percentage_of_all_requests() {
+        let of = |text: &str| sample(text).map(|sample| sample.0).ok();
+        assert_eq!(of("1%"), Some(10_000));
+        assert_eq!(of("100%"), Some(1_000_000));
+        assert_eq!(of("0.05%"), Some(500));
+        assert_eq!(of("0%"), Some(0));
+        for text in ["", "%", "1", "-1%", "100.0001%", "1.00001%", ".5%", "1e2%", "1.2.3%", "+1%"] {
+            assert_eq!(of(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_collector_is_an_address_without_tls_path_or_password() {
+        assert_eq!(collector("off"), Ok(None));
+        assert!(matches!(collector("http://localhost:4317/"), Ok(Some(_))));
+        for text in
+            ["", "localhost:4317", "https://c:4317", "http://", "http://a:b@c", "http://c/v1"]
+        {
+            assert!(collector(text).is_err(), "{text:?}");
         }
     }
 }

@@ -28,4 +28,5 @@ mod stop;
 mod stores;
 mod story;
 mod telemetry;
+mod traces;
 mod validate;

@@ -82,7 +82,11 @@ const BAD_FILES: &[(&str, &str)] = &[
     ("[server]\ngrpc = \"8081\"\n", ":2: field `server.grpc`: \"8081\" is no address to listen on"),
     (
         "[telemetry]\notlp = \"x\"\n",
-        ":2: field `telemetry.otlp`: not in this version yet; leave it out",
+        ":2: field `telemetry.otlp`: \"x\" is no collector; write where it takes OTLP over gRPC",
+    ),
+    (
+        "[telemetry.otlp]\nsample = \"101%\"\n",
+        ":2: field `telemetry.otlp.sample`: \"101%\" is no share of requests; write a percentage",
     ),
     ("[server]\nresp = \"6380\"\n", ":2: field `server.resp`: \"6380\" is no address to listen on"),
     (
@@ -198,7 +202,7 @@ fn a_bad_variable_is_named_and_a_foreign_one_is_left_alone() {
         "spillgate: environment, SPILLGATE_STORE__TIMEOUT: field `store.timeout`: \"soon\" is no time"
     ));
     assert!(complain("SPILLGATE_STORE__ULR", "x").contains("field `store.ulr`: no such setting"));
-    assert!(complain("SPILLGATE_TELEMETRY__OTLP", "x").contains("not in this version yet"));
+    assert!(complain("SPILLGATE_TELEMETRY__OTLP", "x").contains("is no collector; write"));
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0"]);
     Server::start_command(
         command.env("SPILLGATE_STORE_PORT", "6379").env("SPILLGATE_FOO__BAR", "x"),

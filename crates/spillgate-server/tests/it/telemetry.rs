@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use spillgate_testkit::{Process, RedisServer, Reply, eventually};
+use tonic::Request;
 
+use crate::envoy::client::{Caller, descriptor, in_domain};
 use crate::server::{Server, TempFile, spillgate};
 
 const RULES: &str = "[[rule]]\nname = \"api\"\nkey = [\"tenant\", \"user\"]\nlimits = [\"3/hour\", { quota = \"9/day\", algorithm = \"sliding-log\" }]\n\
@@ -138,6 +140,13 @@ fn no_value_of_a_caller_is_in_the_log_the_metrics_or_the_store() {
         let mut resp = server.resp();
         resp.command(&["CL.THROTTLE", "canary-key", "1", "1", "60"]).unwrap();
         resp.command(&["CANARY", "canary"]).unwrap();
+        let caller = Caller::of(&server);
+        let values = [("tenant", "canary-tenant"), ("user", "canary-user")];
+        let metadata = [("x-canary", "canary"), ("traceparent", "canary")];
+        caller.ask_as(&metadata, &[descriptor(&values)]).unwrap();
+        // None of ours, and an error of the operator's.
+        let _ = caller.ask_as(&metadata, &[descriptor(&[("", "canary")])]);
+        let _ = caller.try_ask(Request::new(in_domain("canary-domain", &[descriptor(&values)])));
         let path = "/admin/v1/explain?attr.tenant=canary-tenant&attr.user=canary-user";
         server.operator().send("GET", path, b"").unwrap();
         let of =

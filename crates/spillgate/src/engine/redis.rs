@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ::redis::{Cmd, Value};
 use futures_util::future::join_all;
+use tracing::Instrument;
 
 use super::{Ask, AskTier, AtRecord, Change, StoreError, Told, ToldTier};
 use crate::algorithm::{Charge, GiveBack};
@@ -46,6 +47,7 @@ mod slot;
 pub(crate) mod spread;
 mod tls;
 mod topology;
+mod traced;
 mod wire;
 
 use failure::{Failure, NotHere};
@@ -349,7 +351,8 @@ impl Redis {
         deadline: Deadline,
     ) -> Result<Vec<Result<Told, StoreError>>, StoreError> {
         let run = |route: Route| async move {
-            route.shard.decide(asks, &self.asked(&route, deadline)).await
+            let span = traced::call(route.shard.name(), asks.len());
+            route.shard.decide(asks, &self.asked(&route, deadline)).instrument(span).await
         };
         self.follow(place, deadline, run).await
     }

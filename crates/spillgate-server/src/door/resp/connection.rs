@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+use tracing::Instrument;
 
 use super::batch::{Batch, End, Entry};
 use super::received::Received;
@@ -113,7 +114,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
             }
             let decisions = match batch.questions.as_slice() {
                 [] => Vec::new(),
-                questions => self.app.decide(questions).await,
+                questions => {
+                    let span = self.app.traces.of_batch();
+                    self.app.decide(questions).instrument(span).await
+                }
             };
             let mut decisions = decisions.iter();
             for entry in &batch.entries {

@@ -1,0 +1,199 @@
+//! Traces, as a collector gets them.
+#![cfg(feature = "otlp")]
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+    TraceService, TraceServiceServer,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use spillgate_testkit::{RedisServer, eventually, free_port};
+use tokio::net::TcpListener;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status};
+
+use crate::envoy::client::{Caller, descriptor};
+use crate::server::{Server, TempFile, spillgate};
+
+/// A collector, and all that it was sent.
+struct Collector {
+    // Its task ends with it.
+    _runtime: tokio::runtime::Runtime,
+    url: String,
+    spans: Spans,
+}
+
+#[derive(Clone, Default)]
+struct Spans(Arc<Mutex<Vec<Span>>>);
+
+#[tonic::async_trait]
+impl TraceService for Spans {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        let resources = request.into_inner().resource_spans.into_iter();
+        let scopes = resources.flat_map(|resource| resource.scope_spans);
+        self.0.lock().unwrap().extend(scopes.flat_map(|scope| scope.spans));
+        Ok(Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+impl Collector {
+    fn start() -> Collector {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let spans = Spans::default();
+        let router =
+            tonic::transport::Server::builder().add_service(TraceServiceServer::new(spans.clone()));
+        runtime.spawn(router.serve_with_incoming(TcpIncoming::from(listener)));
+        Collector { _runtime: runtime, url, spans }
+    }
+
+    /// Asks a server of these settings something, and returns the spans of it all.
+    #[track_caller]
+    fn after(&self, sample: &str, ask: impl FnOnce(&Server)) -> Vec<Span> {
+        let redis = RedisServer::start();
+        let settings = format!(
+            "[telemetry.otlp]\ncollector = \"{}\"\nsample = \"{sample}\"\n{RULES}",
+            self.url
+        );
+        let file = TempFile::new("traced.toml", &settings);
+        let server = Server::start_on(&redis, &["--config", file.path()]);
+        ask(&server);
+        // It sends what it has left before it ends.
+        assert!(server.stop().success());
+        std::mem::take(&mut *self.spans.0.lock().unwrap())
+    }
+}
+
+/// What a span says, as text.
+fn said(span: &Span) -> BTreeMap<&str, String> {
+    let text = |value: &Value| match value {
+        Value::StringValue(text) => text.clone(),
+        Value::IntValue(number) => number.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let said = span
+        .attributes
+        .iter()
+        .filter_map(|pair| Some((pair.key.as_str(), text(pair.value.as_ref()?.value.as_ref()?))));
+    said.collect()
+}
+
+fn ask_as(server: &Server, traceparent: &str) {
+    let headers = [("Host", "localhost"), ("traceparent", traceparent)];
+    let reply = server.client().send_with("POST", "/v1/check", &headers, QUESTION).unwrap();
+    assert_eq!(reply.status, 200);
+}
+
+#[test]
+fn a_request_is_a_span_with_its_calls_to_the_store_within() {
+    let spans = Collector::start().after("100%", |server| {
+        server.post("/v1/check", QUESTION);
+        server.post("/v1/check", QUESTION);
+        let question = std::str::from_utf8(QUESTION).unwrap();
+        server.post("/v1/check/batch", format!("[{question},{question}]").as_bytes());
+        Caller::of(server).ask(&[descriptor(&[("user", "canary")])]);
+        server.resp().command(&["SG.CHECK", "default", "1", "user", "canary"]).unwrap();
+        server.client().send("GET", "/v1/auth", b"").unwrap();
+        server.client().send("GET", "/v1/openapi.json", b"").unwrap();
+    });
+    let doors: Vec<&Span> =
+        spans.iter().filter(|span| span.kind == SpanKind::Server as i32).collect();
+    let names: Vec<&str> = doors.iter().map(|span| span.name.as_str()).collect();
+    let grpc = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    let expected = ["/v1/check", "/v1/check", "/v1/check/batch", grpc, "RESP", "/v1/auth"];
+    assert_eq!(names, expected);
+    let verdicts: Vec<_> =
+        doors.iter().map(|span| said(span).remove("spillgate.verdict")).collect();
+    let [allowed, denied] = ["allowed", "denied"].map(|word| Some(word.to_owned()));
+    let some_denied = [&allowed, &denied, &None, &denied, &denied, &allowed];
+    assert_eq!(verdicts.iter().collect::<Vec<_>>(), some_denied);
+    assert_eq!(said(doors[0])["spillgate.rule"], "one");
+    assert_eq!(said(doors[0])["spillgate.source"], "store");
+    assert_eq!(said(doors[2])["spillgate.questions"], "2");
+    assert_eq!(said(doors[2])["spillgate.refused"], "2");
+    let calls: Vec<&Span> = spans.iter().filter(|span| span.name == "store").collect();
+    let of = |door: &Span| {
+        let within = |call: &&&Span| call.parent_span_id == door.span_id;
+        let within: Vec<_> = calls.iter().filter(within).collect();
+        assert!(within.iter().all(|call| call.trace_id == door.trace_id));
+        within.len()
+    };
+    // The second refusal, and what followed, was known here.
+    assert_eq!(of(doors[0]), 1);
+    assert_eq!(of(doors[1]), 1);
+    assert_eq!(calls.len(), doors.iter().map(|door| of(door)).sum::<usize>(), "{spans:#?}");
+    assert_eq!(said(calls[0])["db.system.name"], "redis");
+    assert!(doors.iter().all(|door| door.parent_span_id.is_empty()));
+    assert!(!format!("{spans:?}").contains("canary"), "{spans:#?}");
+}
+
+#[test]
+fn a_caller_who_has_drawn_is_followed_and_others_have_the_chance_of_the_settings() {
+    let ids = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7";
+    let spans = Collector::start().after("0%", |server| {
+        server.post("/v1/check", QUESTION);
+        ask_as(server, &format!("00-{ids}-00"));
+        ask_as(server, "nonsense");
+        ask_as(server, &format!("00-{ids}-01"));
+    });
+    let [door] = &spans.iter().filter(|span| span.name != "store").collect::<Vec<_>>()[..] else {
+        panic!("{spans:#?}");
+    };
+    assert_eq!(door.trace_id, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes());
+    assert_eq!(door.parent_span_id, 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes());
+    let spans = Collector::start().after("100%", |server| ask_as(server, &format!("00-{ids}-00")));
+    assert_eq!(spans, []);
+}
+
+#[test]
+fn a_collector_that_is_not_there_is_told_of_once_and_holds_nothing_up() {
+    let collector = format!("http://127.0.0.1:{}", free_port());
+    let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    command.env("SPILLGATE_TELEMETRY__OTLP", collector);
+    command.env("SPILLGATE_TELEMETRY__OTLP__SAMPLE", "100%");
+    // How long spans are gathered, as OpenTelemetry has it.
+    let server = Server::start_command(command.env("OTEL_BSP_SCHEDULE_DELAY", "50"));
+    let metrics = || server.operator().send("GET", "/metrics", b"").unwrap().body;
+    let failed = |spans: u32| format!("spillgate_spans_total{{result=\"failed\"}} {spans}\n");
+    server.check(r#"{"attributes":{}}"#);
+    eventually(|| metrics().contains(&failed(1)));
+    server.check(r#"{"attributes":{}}"#);
+    eventually(|| metrics().contains(&failed(2)));
+    assert!(metrics().contains("spillgate_spans_total{result=\"ended\"} 2\n"));
+    assert!(metrics().contains("spillgate_spans_total{result=\"sent\"} 0\n"));
+    let words = server.last_words();
+    let told = words.lines().filter(|line| line.contains("the collector takes no traces"));
+    assert_eq!(told.count(), 1, "{words}");
+}
+
+#[test]
+fn a_collector_that_answers_nothing_delays_neither_requests_nor_the_end() {
+    // Its backlog takes connections, and nobody reads them.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let collector = format!("http://{}", silent.local_addr().unwrap());
+    let mut command = spillgate(&["serve", "--http", "127.0.0.1:0"]);
+    command.env("SPILLGATE_TELEMETRY__OTLP", collector);
+    let server = Server::start_command(command.env("SPILLGATE_TELEMETRY__OTLP__SAMPLE", "100%"));
+    // More than the queue holds.
+    let batch = format!("[{}]", [r#"{"attributes":{}}"#; 10].join(","));
+    let mut client = server.client();
+    for _ in 0..3_000 {
+        assert_eq!(client.post("/v1/check/batch", batch.as_bytes()).unwrap().status, 200);
+    }
+    // Within the fixture's patience, which is longer than ours.
+    assert!(server.stop().success());
+    drop(silent);
+}
+
+const RULES: &str = "[[rule]]\nname = \"one\"\nkey = [\"user\"]\nlimits = [\"1/hour\"]\n";
+const QUESTION: &[u8] = br#"{"attributes":{"user":"canary"}}"#;
