@@ -1,5 +1,14 @@
 #![doc = include_str!("lib.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(feature = "redis"),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_variables,
+        reason = "what only a store needs is compiled without one all the same"
+    )
+)]
 
 mod algorithm;
 mod calendar;

@@ -13,7 +13,7 @@ pub(crate) use wanted::Wanted;
 pub(crate) struct Metrics;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Meters;
+pub(crate) struct Meters {}
 
 #[cfg(feature = "redis")]
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Metrics {
 
 impl Meters {
     pub(crate) fn of<'r>(_rules: impl Iterator<Item = &'r Rule>, _before: &Meters) -> Meters {
-        Meters
+        Meters {}
     }
 }
 
