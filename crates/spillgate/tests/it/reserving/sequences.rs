@@ -12,8 +12,9 @@ use spillgate::{
     Algorithm, LimitSpec, Limiter, Outcome, Policy, Receipt, Request, ReservationError, Reserve,
     Usage,
 };
-use spillgate_testkit::RedisServer;
+use spillgate_testkit::{Cluster, RedisServer, Sentinels};
 
+use crate::failure::evidence;
 use crate::support::random::Random;
 use crate::support::target::numbers;
 use crate::support::world::{TODAY_US, ring_of};
@@ -350,6 +351,15 @@ fn any_sequence_is_answered_as_the_model_says_and_mints_nothing() {
     let (in_memory, on_redis) = (Limiter::builder, || Limiter::builder().redis(server.url()));
     let on_ring = || Limiter::builder().ring(ring_of(&nodes));
     all_wander(&[&in_memory, &on_redis, &on_ring], 24, 120);
+}
+
+#[test]
+fn any_sequence_is_answered_so_on_a_cluster_and_behind_sentinels() {
+    let (cluster, watched) = (Cluster::start(3, 0), Sentinels::start(1, 3));
+    let on_cluster = || Limiter::builder().cluster(cluster.urls());
+    let watched = || Limiter::builder().sentinel(Sentinels::NAME, watched.urls());
+    // The first is one process alone.
+    all_wander(&[&Limiter::builder, &on_cluster, &watched], if evidence() { 24 } else { 6 }, 120);
 }
 
 #[test]
