@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::algorithm::{Numbers, token_bucket};
 
+mod binding;
 mod error;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;

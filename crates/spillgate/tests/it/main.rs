@@ -11,6 +11,7 @@ mod accidents;
 mod acl;
 mod allocations;
 mod batches;
+mod binding;
 mod coarse_clock;
 mod conformance;
 mod control;

@@ -1,0 +1,267 @@
+//! Whether one limit can refuse anything that another lets pass, by the bounds that both promise.
+
+use super::{Kind, Limit};
+use crate::algorithm::Numbers;
+use crate::algorithm::fixed_window::Window;
+
+impl Limit {
+    /// Whether this limit never refuses what `other` has room for, if both are charged the same, or
+    /// this one a part of it: then it may as well be left out.
+    ///
+    /// That is so as long as nothing is given back or charged by force. Between token buckets, and from
+    /// a bucket or a log to a log, the answer is exact; elsewhere `false` may also mean that the two
+    /// bounds are too close to tell.
+    ///
+    /// ```
+    /// # use spillgate::Limit;
+    /// let (seconds, minutes) = (Limit::per_second(10), Limit::per_minute(1_000));
+    /// assert!(minutes.never_refuses_beside(&seconds));       // at most 10 + 60 × 10 in a minute
+    /// assert!(!seconds.never_refuses_beside(&minutes));
+    /// assert!(!Limit::per_minute(500).never_refuses_beside(&seconds));
+    /// ```
+    pub fn never_refuses_beside(&self, other: &Limit) -> bool {
+        match (&self.kind, &other.kind) {
+            (Kind::Unlimited, _) => true,
+            _ if self.unit() != other.unit() => false,
+            (_, Kind::Nothing) => true,
+            (Kind::Nothing, _) | (_, Kind::Unlimited) => false,
+            (Kind::Counted(this), Kind::Counted(other)) => has_room(this, other),
+        }
+    }
+}
+
+/// Whether `this` has room for whatever `other` lets pass.
+fn has_room(this: &Numbers, other: &Numbers) -> bool {
+    if let (Numbers::Concurrency(this), Numbers::Concurrency(other)) = (this, other) {
+        return other.count <= this.count && other.hold_us >= this.hold_us;
+    }
+    let Some(passing) = Passing::of(other) else { return false };
+    match this {
+        Numbers::TokenBucket(this) => {
+            let (count, period_us) = (u128::from(this.count), u128::from(this.period_us));
+            passing.burst <= u128::from(this.burst)
+                && passing.count * period_us <= count * passing.period_us
+        }
+        Numbers::FixedWindow(this) => passing.within_window(&this.window) <= u128::from(this.count),
+        Numbers::SlidingLog(this) => passing.within(this.period_us - 1) <= u128::from(this.count),
+        Numbers::SlidingWindow(this) => match other {
+            Numbers::SlidingWindow(other) if other.period_us == this.period_us => {
+                other.count <= this.count
+            }
+            // The weighed count is at most what passes within a period and at once.
+            _ => {
+                let refilled = passing.count * u128::from(this.period_us);
+                passing.burst * passing.period_us + refilled
+                    <= u128::from(this.count) * passing.period_us
+            }
+        },
+        // What is held says nothing of what passed.
+        Numbers::Concurrency(_) => false,
+    }
+}
+
+/// The most that a limit lets pass: in any L µs, `burst + L × count / period_us`.
+struct Passing {
+    burst: u128,
+    count: u128,
+    period_us: u128,
+    shape: Shape,
+}
+
+/// How it comes.
+enum Shape {
+    /// At any time, as it drains.
+    Evenly,
+    /// `count` at once, and again a period later.
+    Spaced,
+    /// `count` in each of these windows, so twice that around a border.
+    Windows(Window),
+}
+
+impl Passing {
+    /// Absent for slots, which are taken again as soon as they are released.
+    fn of(numbers: &Numbers) -> Option<Passing> {
+        let windows = |count: u32, window: &Window| {
+            let (count, period_us) = (u128::from(count), u128::from(shortest_us(window)));
+            Passing { burst: 2 * count, count, period_us, shape: Shape::Windows(window.clone()) }
+        };
+        Some(match numbers {
+            Numbers::TokenBucket(bucket) => Passing {
+                burst: bucket.burst.into(),
+                count: bucket.count.into(),
+                period_us: bucket.period_us.into(),
+                shape: Shape::Evenly,
+            },
+            Numbers::FixedWindow(window) => windows(window.count, &window.window),
+            Numbers::SlidingLog(log) => Passing {
+                burst: log.count.into(),
+                count: log.count.into(),
+                period_us: log.period_us.into(),
+                shape: Shape::Spaced,
+            },
+            // It lets pass no more in any of its windows, whatever the one before.
+            Numbers::SlidingWindow(window) => {
+                windows(window.count, &Window::Every { period_us: window.period_us })
+            }
+            Numbers::Concurrency(_) => return None,
+        })
+    }
+
+    /// The most between two instants that lie so far apart, both included.
+    fn within(&self, span_us: u64) -> u128 {
+        let span_us = u128::from(span_us);
+        match &self.shape {
+            Shape::Evenly => self.burst + self.count * span_us / self.period_us,
+            Shape::Spaced => self.count * (span_us / self.period_us + 1),
+            Shape::Windows(_) if span_us == 0 => self.count,
+            Shape::Windows(_) => self.count * ((span_us - 1) / self.period_us + 2),
+        }
+    }
+
+    /// The most in any window of another limit.
+    fn within_window(&self, window: &Window) -> u128 {
+        match (&self.shape, window) {
+            (Shape::Windows(own), window) if own == window => self.count,
+            (Shape::Windows(Window::Every { period_us: own }), Window::Every { period_us })
+                if own.is_multiple_of(*period_us) =>
+            {
+                self.count
+            }
+            (Shape::Windows(Window::Every { period_us: own }), Window::Every { period_us })
+                if period_us.is_multiple_of(*own) =>
+            {
+                self.count * u128::from(period_us / own)
+            }
+            _ => self.within(longest_us(window) - 1),
+        }
+    }
+}
+
+fn longest_us(window: &Window) -> u64 {
+    match window {
+        Window::Every { period_us } => *period_us,
+        Window::Calendar(calendar) => calendar.longest_us(),
+    }
+}
+
+/// What no window falls short of: the shortest are days of a changed clock and February.
+fn shortest_us(window: &Window) -> u64 {
+    match window {
+        Window::Every { period_us } => *period_us,
+        Window::Calendar(calendar) => calendar.longest_us() / 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calendar::{Calendar, CalendarUnit};
+    use crate::limit::LimitSpec;
+
+    /// `10/second`, `10/second burst 20`, or with an algorithm in front.
+    fn limit(text: &str) -> Limit {
+        let mut words = text.split(' ').peekable();
+        let mut spec = LimitSpec::default();
+        if words.peek().is_some_and(|word| crate::Algorithm::named(word).is_some()) {
+            spec.algorithm = words.next().map(str::to_owned);
+        }
+        spec.quota = words.next().unwrap().to_owned();
+        while let (Some(field), Some(value)) = (words.next(), words.next()) {
+            match field {
+                "burst" => spec.burst = value.parse().ok(),
+                "zone" => spec.time_zone = Some(value.to_owned()),
+                "hold" => spec.hold = Some(value.to_owned()),
+                _ => spec.unit = Some(value.to_owned()),
+            }
+        }
+        spec.build().unwrap()
+    }
+
+    #[track_caller]
+    fn check(this: &str, other: &str, never: bool) {
+        assert_eq!(limit(this).never_refuses_beside(&limit(other)), never, "{this} beside {other}");
+    }
+
+    #[test]
+    fn buckets_compare_by_burst_and_rate() {
+        check("1000/minute", "10/second", true);
+        check("600/minute burst 10", "10/second", true);
+        check("600/minute burst 9", "10/second", false);
+        check("599/minute burst 1000", "10/second", false);
+        check("10/second", "10/second", true);
+        check("3/7s", "3000000/7000000s burst 3", true);
+    }
+
+    #[test]
+    fn a_window_holds_what_a_bucket_lets_pass_within_it() {
+        check("fixed-window 609/minute", "10/second", true);
+        check("fixed-window 608/minute", "10/second", false);
+        check("sliding-log 609/minute", "10/second", true);
+        check("sliding-log 608/minute", "10/second", false);
+        check("sliding-window 610/minute", "10/second", true);
+        check("sliding-window 609/minute", "10/second", false);
+        check("fixed-window 1000000/month", "10/minute", true);
+        check("fixed-window 400000/month", "10/minute", false);
+    }
+
+    #[test]
+    fn twice_a_window_passes_around_its_border() {
+        check("20/s burst 20", "fixed-window 10/s", true);
+        check("20/s burst 19", "fixed-window 10/s", false);
+        check("sliding-log 20/s", "fixed-window 10/s", true);
+        check("sliding-log 19/s", "fixed-window 10/s", false);
+        check("sliding-log 19/s", "sliding-log 10/s", true);
+        check("fixed-window 10/s", "fixed-window 10/s", true);
+        check("fixed-window 600/m", "fixed-window 10/s", true);
+        check("fixed-window 599/m", "fixed-window 10/s", false);
+        check("sliding-window 10/s", "sliding-window 10/s", true);
+        check("sliding-window 19/s", "sliding-log 10/s", false);
+    }
+
+    #[test]
+    fn calendars_are_taken_at_their_longest_and_shortest() {
+        let berlin = "fixed-window 100/day zone Europe/Berlin";
+        check(berlin, berlin, true);
+        check(berlin, "fixed-window 100/day", false);
+        check("fixed-window 200/day", berlin, false);
+        check("300/day burst 300", berlin, true);
+    }
+
+    #[test]
+    fn slots_compare_with_slots_only() {
+        check("concurrency 20 hold 10s", "concurrency 10 hold 30s", true);
+        check("concurrency 20 hold 31s", "concurrency 10 hold 30s", false);
+        check("concurrency 9 hold 10s", "concurrency 10 hold 30s", false);
+        check("concurrency 20 hold 10s", "1/s", false);
+        check("1000/s", "concurrency 1 hold 1s", false);
+    }
+
+    #[test]
+    fn units_are_counted_apart() {
+        check("1000/minute unit tokens", "10/second", false);
+        check("1000/minute unit tokens", "10/second unit tokens", true);
+        check("unlimited", "10/second unit tokens", true);
+        check("10/second", "unlimited", false);
+        check("10/second", "none", true);
+        check("none", "10/second", false);
+    }
+
+    #[test]
+    fn no_calendar_window_is_half_as_long_as_the_longest() {
+        // With the days that were left out, and the largest steps of clocks.
+        let zones =
+            ["UTC", "Pacific/Apia", "Pacific/Kwajalein", "Antarctica/Troll", "Europe/Berlin"];
+        let units =
+            [CalendarUnit::Day, CalendarUnit::Week, CalendarUnit::Month, CalendarUnit::Year];
+        for (zone, unit) in zones.iter().flat_map(|zone| units.map(|unit| (zone, unit))) {
+            let calendar = Calendar::new(unit, zone).unwrap();
+            let mut now_us = 0;
+            while now_us < 2_000_000_000_000_000 {
+                let [_, start_us, end_us, _] = calendar.around(now_us);
+                let first = start_us == 0;
+                assert!(first || end_us - start_us > calendar.longest_us() / 2, "{zone} {unit}");
+                now_us = end_us;
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! A limit that is said never to refuse beside another does not, whatever is asked and when; and one
+//! of which the opposite is said exactly does refuse somebody.
+
+use spillgate::internals::algorithm::Intent;
+use spillgate::internals::engine::{Ask, AskTier, AtRecord, Memory, ToldTier};
+use spillgate::internals::limit::NamedLimit;
+use spillgate::internals::time::Clock;
+use spillgate::{Algorithm, Limit, LimitSpec};
+
+use crate::support::random::Random;
+use crate::support::target::{numbers, subject};
+
+/// Both limits over one subject, as two of one rule.
+struct Both {
+    memory: Memory,
+    clock: Clock,
+    limits: [NamedLimit; 2],
+    now_us: u64,
+}
+
+impl Both {
+    fn new(this: &Limit, other: &Limit, now_us: u64) -> Both {
+        let clock = Clock::given(now_us);
+        let memory = Memory::new(1_000, clock.clone());
+        let limits = [NamedLimit::new(this.clone(), 0), NamedLimit::new(other.clone(), 1)];
+        Both { memory, clock, limits, now_us }
+    }
+
+    /// One call that charges both or none: what became of this limit, and of the other.
+    fn ask(&self, cost: u64, intent: Intent) -> [ToldTier; 2] {
+        self.clock.set(self.now_us);
+        let tier = |limit| AskTier {
+            key: subject(7),
+            limit,
+            numbers: numbers(limit),
+            cost,
+            group: 0,
+            attributes: 1,
+            owed: 0,
+        };
+        let tiers = self.limits.iter().map(tier).collect();
+        let told = self.memory.decide(&Ask { intent, record: AtRecord::None, tiers });
+        [told.tiers[0], told.tiers[1]]
+    }
+
+    /// Whether this limit refuses in a random run what the other has room for.
+    fn refuses(&mut self, random: &mut Random, steps: u32) -> bool {
+        let period_us = self.limits.each_ref().map(|limit| numbers(limit).longest_wait_us());
+        for _ in 0..steps {
+            let [_, other] = self.ask(1, Intent::Peek);
+            let cost = match random.below(3) {
+                0 => 1,
+                1 => other.reading.remaining.max(1),
+                _ => 1 + random.below(other.reading.remaining.max(1)),
+            };
+            // No cost above a capacity reaches an engine.
+            let capacity = numbers(&self.limits[0]).capacity();
+            if cost > capacity {
+                return true;
+            }
+            let cost = cost.min(numbers(&self.limits[1]).capacity());
+            let [this, other] = self.ask(cost, Intent::Charge);
+            if other.fits && !this.fits {
+                return true;
+            }
+            let wait_us = other.reading.retry_after_us.unwrap_or(0);
+            let edge_us = *random.pick(&period_us);
+            self.now_us += match random.below(8) {
+                0 => 0,
+                1 => random.spread(2 * edge_us),
+                2 => 1,
+                // To the last instant of a window, or the first of the next.
+                3 => edge_us - self.now_us % edge_us - random.below(2),
+                4 => random.below(edge_us),
+                _ => wait_us,
+            };
+        }
+        false
+    }
+}
+
+fn random_limit(random: &mut Random, algorithm: Algorithm) -> Limit {
+    let (count, ms) = (1 + random.spread(12), 1 + random.below(12));
+    let mut spec = LimitSpec::new(format!("{count}/{ms}ms")).algorithm(algorithm.name());
+    if algorithm == Algorithm::TokenBucket && random.one_in(2) {
+        spec.burst = Some(1 + random.spread(30));
+    }
+    if algorithm == Algorithm::FixedWindow && random.one_in(6) {
+        spec.quota = format!("{count}/{}", random.pick(&["day", "week", "month"]));
+        spec.time_zone = Some((*random.pick(&["UTC", "Europe/Berlin"])).to_owned());
+    }
+    if algorithm == Algorithm::Concurrency {
+        spec.quota = count.to_string();
+        spec.hold = Some(format!("{ms}ms"));
+    }
+    spec.build().unwrap()
+}
+
+/// Pairs that are often close to the border between the two answers.
+fn random_pair(random: &mut Random) -> [Limit; 2] {
+    let [this, other] = [0, 1].map(|_| *random.pick(&Algorithm::ALL));
+    let other = random_limit(random, other);
+    loop {
+        let close = random_limit(random, this);
+        if close.never_refuses_beside(&other) || random.one_in(40) {
+            return [close, other];
+        }
+    }
+}
+
+#[test]
+fn what_is_said_never_to_refuse_does_not_in_any_random_run() {
+    let (mut never, pairs) = (0, if evidence() { 200_000 } else { 3_000 });
+    for seed in 0..pairs {
+        let mut random = Random::new(seed);
+        let [this, other] = random_pair(&mut random);
+        if !this.never_refuses_beside(&other) {
+            continue;
+        }
+        never += 1;
+        for _ in 0..3 {
+            let now_us = TODAY_US + random.below(DAY_US);
+            let mut both = Both::new(&this, &other, now_us);
+            assert!(
+                !both.refuses(&mut random, 60),
+                "seed {seed}: {this} {} refused beside {other} {} at {} µs",
+                this.algorithm(),
+                other.algorithm(),
+                both.now_us
+            );
+        }
+    }
+    assert!(never > pairs / 3, "of {pairs} pairs only {never} say something");
+}
+
+#[test]
+fn where_the_answer_is_exact_the_others_do_refuse_somebody() {
+    const EXACT: [(Algorithm, Algorithm); 3] = [
+        (Algorithm::TokenBucket, Algorithm::TokenBucket),
+        (Algorithm::SlidingLog, Algorithm::TokenBucket),
+        (Algorithm::SlidingLog, Algorithm::SlidingLog),
+    ];
+    let mut seen = 0;
+    for seed in 0..400 {
+        let mut random = Random::new(seed);
+        let (this, other) = *random.pick(&EXACT);
+        let [this, other] = [this, other].map(|algorithm| random_limit(&mut random, algorithm));
+        if this.never_refuses_beside(&other) {
+            continue;
+        }
+        seen += 1;
+        let refuses = (0..200).any(|run| {
+            let greedy = Both::new(&this, &other, TODAY_US + run).is_refused_when_greedy(run);
+            greedy || Both::new(&this, &other, TODAY_US).refuses(&mut random, 200)
+        });
+        assert!(refuses, "seed {seed}: {this} never refused beside {other}");
+    }
+    assert!(seen > 100, "only {seen} pairs say something");
+}
+
+impl Both {
+    /// Whether this limit refuses somebody who takes all there is at once, and then each unit as soon as the
+    /// other has it, or all of it as often as it has come back.
+    fn is_refused_when_greedy(&mut self, run: u64) -> bool {
+        let capacity = numbers(&self.limits[1]).capacity();
+        let mut cost = capacity;
+        for _ in 0..2_000 {
+            if cost > numbers(&self.limits[0]).capacity() {
+                return true;
+            }
+            let [this, other] = self.ask(cost, Intent::Charge);
+            if other.fits && !this.fits {
+                return true;
+            }
+            if !other.fits {
+                self.now_us += other.reading.retry_after_us.unwrap_or(1);
+            }
+            cost = if run.is_multiple_of(2) { 1 } else { capacity };
+        }
+        false
+    }
+}
+
+fn evidence() -> bool {
+    std::env::var_os("SPILLGATE_EVIDENCE").is_some()
+}
+
+const TODAY_US: u64 = 1_795_000_000_000_000;
+const DAY_US: u64 = 86_400_000_000;
