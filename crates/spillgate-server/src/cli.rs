@@ -179,17 +179,41 @@ pub(crate) struct TopArgs {
     pub(crate) json: bool,
 }
 
-/// Tells whether a file of rules and settings loads, and in which order they are judged.
+/// Tells whether a file of rules and settings loads, and what is odd about it.
+///
+/// And in which order its rules are judged, and what they come to while the store is out of reach.
 #[derive(Args, Debug)]
 #[command(after_help = VALIDATE_EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct ValidateArgs {
     /// The file
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
+    #[arg(value_name = "FILE", required_unless_present = "schema")]
+    pub(crate) file: Option<PathBuf>,
 
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// End with 1 where there are warnings
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) deny: Option<Deny>,
+
+    /// Tell what becomes of the state that this file left
+    #[arg(long, value_name = "OLD")]
+    pub(crate) against: Option<PathBuf>,
+
+    /// Tell what the state of so many subjects takes, rule by rule
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) subjects: Option<u64>,
+
+    /// Print the JSON Schema of the file, for editors, and nothing else
+    #[arg(long, conflicts_with_all = ["file", "json", "deny", "against", "subjects"])]
+    pub(crate) schema: bool,
+}
+
+/// What ends `spillgate validate` with 1 beside a file that does not load.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Deny {
+    Warnings,
 }
 
 /// Looks at the store: how it is set up, how fast it is, and whether limits hold there.
@@ -340,9 +364,11 @@ Exit codes: 0 shown, 3 error.";
 const VALIDATE_EXAMPLES: &str = "\
 Examples:
   spillgate validate limits.toml
-  spillgate validate --json limits.toml
+  spillgate validate --json --deny warnings limits.toml
+  spillgate validate --against in-force.toml --subjects 100000 limits.toml
+  spillgate validate --schema > spillgate.schema.json
 
-Exit codes: 0 it loads, 1 it does not, 3 error.";
+Exit codes: 0 it loads, 1 it does not or has warnings that are denied, 3 error.";
 
 const DOCTOR_EXAMPLES: &str = "\
 Examples:

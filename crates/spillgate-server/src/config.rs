@@ -23,7 +23,7 @@ mod value;
 pub(crate) use auth::{Auth, Original, deny_status};
 use problem::Place;
 pub(crate) use problem::{ConfigError, Problem};
-pub(crate) use store::{Store, StoreTls};
+pub(crate) use store::{Store, StoreTls, Topology};
 
 /// All that a command runs on.
 pub(crate) struct Config {
@@ -113,10 +113,30 @@ pub(crate) fn read(file: &Path) -> Result<String, Problem> {
 
 /// The policy of a file, or everything that keeps the file from loading, in the order of its lines.
 pub(crate) fn check(file: &str, text: &str) -> Result<Policy, Vec<Problem>> {
+    look(file, text).map(|looked| looked.policy)
+}
+
+/// What a file says by itself, without environment and flags.
+pub(crate) struct Looked {
+    pub(crate) policy: Policy,
+    /// With the defaults of those that it leaves out.
+    pub(crate) settings: Settings,
+    /// Those that it sets, with their lines.
+    pub(crate) set: Vec<(String, usize)>,
+}
+
+/// The same as [`check`], with the settings.
+pub(crate) fn look(file: &str, text: &str) -> Result<Looked, Vec<Problem>> {
     let Contents { given, policy, mut problems } = Contents::of(file, text);
-    problems.extend(Settings::default().apply(&given));
+    let mut settings = Settings::default();
+    problems.extend(settings.apply(&given));
     problems.sort_by_key(Problem::line);
-    if problems.is_empty() { Ok(policy) } else { Err(problems) }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let line = |given: &Given| given.place.line().unwrap_or(1);
+    let set = given.iter().map(|given| (given.name.clone(), line(given))).collect();
+    Ok(Looked { policy, settings, set })
 }
 
 /// The settings of a file as it was read last, to tell what changed.

@@ -71,7 +71,7 @@ pub use limiter::{Limiter, LimiterBuilder, Question, Stats};
 pub use metrics::{Top, TopOfRule, TopSubject};
 #[cfg(feature = "http")]
 pub use path::normalised_path;
-pub use policy::{Mode, OnOutage, Policy, PolicyError, Rule, Unmet, WhyNot};
+pub use policy::{Mode, OnOutage, Pattern, Policy, PolicyError, Rule, Unmet, WhyNot};
 #[cfg(feature = "redis")]
 pub use probe::acl_rules;
 pub use probe::{ServerFacts, ServerProbe, StoreProbe};

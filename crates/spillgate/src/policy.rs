@@ -28,6 +28,7 @@ mod unmet;
 
 use file::{Piece, Place, Table, pieces, text_in};
 use matching::Index;
+pub use matching::Pattern;
 use overrides::Overrides;
 pub use problem::PolicyError;
 use problem::{Problem, Problems};

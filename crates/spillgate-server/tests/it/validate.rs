@@ -1,4 +1,9 @@
-//! `spillgate validate`: every problem with its place, or the order of the rules.
+//! `spillgate validate`: every problem with its place, or the order of the rules and what is odd about them.
+
+mod against;
+mod bytes;
+mod corpus;
+mod schema;
 
 use serde_json::Value;
 
@@ -90,6 +95,71 @@ fn an_empty_file_is_ok() {
     let (code, said) = validate(&[], "");
     assert_eq!(code, Some(0));
     assert!(said.ends_with(": ok, 0 rules, 0 overrides\n"), "{said}");
+}
+
+#[test]
+fn warnings_fail_only_where_they_are_denied() {
+    let odd = "[[rule]]\nname = \"a\"\nkey = []\nlimits = [\"unlimited\"]\n";
+    let (code, said) = validate(&[], odd);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(":4: warning limits-nothing: rule \"a\": "), "{said}");
+    assert!(said.ends_with("1 warning, 0 notes\n"), "{said}");
+    assert_eq!(validate(&["--deny", "warnings"], odd).0, Some(1));
+    assert_eq!(validate(&["--deny", "warnings", "--json"], odd).0, Some(1));
+    // A note is no warning.
+    let noted = "[[rule]]\nname = \"a\"\nkey = []\nlimits = [\"1/month\"]\n";
+    let (code, said) = validate(&["--deny", "warnings"], noted);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.ends_with("0 warnings, 1 note\n"), "{said}");
+}
+
+#[test]
+fn what_fails_open_and_closed_is_seen_at_a_glance() {
+    let rule = |name: &str, more: &str| {
+        format!("[[rule]]\nname = \"{name}\"\nkey = []\nlimits = [\"9/s\"]\n{more}\n")
+    };
+    let file = [
+        rule("a", "on_outage = \"allow\""),
+        rule("b", "on_outage = \"deny\""),
+        rule("c", ""),
+        rule("d", "mode = \"shadow\"\non_outage = \"allow\""),
+        rule("e", "mode = \"off\""),
+    ];
+    let (_, said) = validate(&[], &file.concat());
+    for line in [
+        "Open while the store is out of reach (allow): a",
+        "Closed while the store is out of reach (deny): b",
+        "Only watching (shadow): d",
+        "Off: e",
+    ] {
+        assert!(said.lines().any(|said| said == line), "{line}: {said}");
+    }
+    let report: Value = serde_json::from_str(&validate(&["--json"], &file.concat()).1).unwrap();
+    assert_eq!(report["on_outage"]["local"], serde_json::json!(["c"]));
+}
+
+#[test]
+fn rules_that_share_a_shard_are_judged_in_one_call() {
+    let file = r#"
+[[rule]]
+name = "tenant"
+key = ["tenant"]
+limits = ["9/s"]
+[[rule]]
+name = "address"
+key = ["ip"]
+limits = ["9/s"]
+[[rule]]
+name = "user"
+key = ["tenant", "user"]
+anchor = ["tenant"]
+limits = ["5/s"]
+"#;
+    let (_, said) = validate(&[], file);
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains(". ")).collect();
+    assert!(lines[0].starts_with("  1. tenant, ") && lines[1].starts_with("  2. user, "), "{said}");
+    assert!(lines[1].ends_with("in one call with tenant"), "{said}");
+    assert!(lines[2].ends_with("(as wide as tenant, which comes first in the file)"), "{said}");
 }
 
 #[test]

@@ -45,16 +45,39 @@ impl Condition {
         wants.join(" or ")
     }
 
-    fn patterns(&self) -> impl Iterator<Item = Pattern<'_>> {
+    pub(super) fn patterns(&self) -> impl Iterator<Item = Pattern<'_>> {
         let exact = self.exact.iter().map(|value| Pattern::Exact(value));
         exact.chain(self.prefixes.iter().map(|prefix| Pattern::Prefix(prefix)))
     }
 }
 
-/// One way for a condition to hold.
+impl Rule {
+    /// What its `match` asks for: each attribute, and the patterns of which one must fit.
+    ///
+    /// ```
+    /// use spillgate::{Pattern, Policy};
+    /// let policy = Policy::from_toml(r#"
+    ///     [[rule]]
+    ///     name = "api"
+    ///     match = { path = "/api/*" }
+    ///     key = ["user"]
+    ///     limits = ["5/minute"]
+    /// "#)?;
+    /// let (attribute, mut patterns) = policy.rule("api").unwrap().matches().next().unwrap();
+    /// assert_eq!((attribute, patterns.next()), ("path", Some(Pattern::Prefix(b"/api/"))));
+    /// # Ok::<(), spillgate::PolicyError>(())
+    /// ```
+    pub fn matches(&self) -> impl Iterator<Item = (&str, impl Iterator<Item = Pattern<'_>>)> {
+        self.conditions().iter().map(|condition| (condition.attribute(), condition.patterns()))
+    }
+}
+
+/// One way for an attribute to fit a rule's `match`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Pattern<'t> {
+pub enum Pattern<'t> {
+    /// It is this.
     Exact(&'t [u8]),
+    /// It begins so; with nothing, it is anything.
     Prefix(&'t [u8]),
 }
 

@@ -1,0 +1,105 @@
+//! What the state of a rule's subjects takes, as measured: about so much, with every limit in use.
+
+use serde::Serialize;
+use spillgate::{Algorithm, Limit, Rule};
+
+/// What so many subjects of one rule take.
+#[derive(Serialize)]
+pub(super) struct Bytes<'a> {
+    pub(super) rule: &'a str,
+    pub(super) in_redis: u64,
+    pub(super) in_memory: u64,
+}
+
+impl Bytes<'_> {
+    pub(super) fn of(rule: &Rule, subjects: u64) -> Bytes<'_> {
+        // A key of none is one subject.
+        let subjects = if rule.key().len() == 0 { 1 } else { subjects };
+        let kept = || rule.limits().filter(|limit| limit.capacity().is_some_and(|most| most > 0));
+        let small = kept().filter(|limit| !has_own_key(limit)).count() as u64;
+        let value = if small > 0 { KEY_BYTES + small * RECORD_BYTES } else { 0 };
+        let own: u64 = kept().filter(|limit| has_own_key(limit)).map(own_key_bytes).sum();
+        let in_memory: u64 = kept().map(slot_bytes).sum();
+        Bytes {
+            rule: rule.name(),
+            in_redis: subjects.saturating_mul(value + own),
+            in_memory: subjects.saturating_mul(in_memory),
+        }
+    }
+
+    pub(super) fn for_people(&self) -> String {
+        let Bytes { rule, in_redis, in_memory } = self;
+        format!("{rule}: {} in Redis, {} in memory", readable(*in_redis), readable(*in_memory))
+    }
+}
+
+/// Logs and slots lie beside the value that holds the rest.
+fn has_own_key(limit: &Limit) -> bool {
+    matches!(limit.algorithm(), Algorithm::SlidingLog | Algorithm::Concurrency)
+}
+
+fn own_key_bytes(limit: &Limit) -> u64 {
+    KEY_BYTES + RECORD_BYTES + entries_bytes(limit, HOLD_BYTES)
+}
+
+fn slot_bytes(limit: &Limit) -> u64 {
+    SLOT_BYTES + entries_bytes(limit, HOLD_BYTES_IN_MEMORY)
+}
+
+/// Full: of every call that a log admits, and of every slot; the others have none.
+fn entries_bytes(limit: &Limit, hold_bytes: u64) -> u64 {
+    let each = match limit.algorithm() {
+        Algorithm::SlidingLog => LOG_ENTRY_BYTES,
+        Algorithm::Concurrency => hold_bytes,
+        _ => 0,
+    };
+    limit.capacity().unwrap_or(0).saturating_mul(each)
+}
+
+/// `1.5 MB`, in powers of ten.
+pub(super) fn readable(bytes: u64) -> String {
+    let unit = UNITS.iter().rev().find(|(size, _)| bytes >= *size);
+    let Some((size, name)) = unit else { return format!("{bytes} bytes") };
+    // Three digits are as much as is known.
+    let tenths = bytes / (size / 10);
+    if tenths >= 100 {
+        format!("{} {name}", tenths / 10)
+    } else {
+        format!("{}.{} {name}", tenths / 10, tenths % 10)
+    }
+}
+
+const UNITS: [(u64, &str); 4] =
+    [(1_000, "KB"), (1_000_000, "MB"), (1_000_000_000, "GB"), (1_000_000_000_000, "TB")];
+
+/// A key of ours in Redis, its place in the table and its expiry included.
+const KEY_BYTES: u64 = 150;
+/// One tier in a value.
+const RECORD_BYTES: u64 = 30;
+/// One call in a log: six to eight bytes, and what strings grow ahead.
+pub(super) const LOG_ENTRY_BYTES: u64 = 8;
+/// One slot that is held, by its name and by its end.
+const HOLD_BYTES: u64 = 330;
+/// The same in the memory engine, by the size of its entries; not measured.
+const HOLD_BYTES_IN_MEMORY: u64 = 100;
+/// One tier in the memory engine.
+const SLOT_BYTES: u64 = 96;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_readable() {
+        for (bytes, text) in [
+            (999, "999 bytes"),
+            (1_000, "1.0 KB"),
+            (9_990, "9.9 KB"),
+            (10_000, "10 KB"),
+            (1_500_000, "1.5 MB"),
+            (96_000_000_000, "96 GB"),
+        ] {
+            assert_eq!(readable(bytes), text);
+        }
+    }
+}

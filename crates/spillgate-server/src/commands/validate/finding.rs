@@ -1,0 +1,43 @@
+//! What the linter finds in a file that loads: where, what is so, and what would mend it.
+
+use serde::Serialize;
+
+/// One thing that somebody should know, or mend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Finding {
+    /// The name of the lint; it stays the same.
+    pub(super) code: &'static str,
+    pub(super) level: Level,
+    pub(super) line: usize,
+    /// Absent where it is about no single rule.
+    pub(super) rule: Option<String>,
+    pub(super) what: String,
+    pub(super) remedy: String,
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Level {
+    /// Hardly what was meant.
+    Warning,
+    /// Right, and not to everybody's surprise.
+    Note,
+}
+
+impl Level {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Level::Warning => "warning",
+            Level::Note => "note",
+        }
+    }
+}
+
+impl Finding {
+    pub(super) fn for_people(&self, file: &str) -> String {
+        let Finding { code, level, line, rule, what, remedy } = self;
+        let rule = rule.as_ref().map_or(String::new(), |rule| format!("rule {rule:?}: "));
+        format!("{file}:{line}: {} {code}: {rule}{what}; {remedy}", level.name())
+    }
+}

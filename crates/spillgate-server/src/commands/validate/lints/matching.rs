@@ -1,0 +1,139 @@
+//! Rules that no request meets, and conditions that say nothing.
+
+use std::net::IpAddr;
+
+use spillgate::{ByIp, Pattern, normalised_path};
+
+use super::super::finding::Level;
+use super::super::rules::{decides, holds};
+use super::{COMPARED_MAX, Found, Looked};
+use crate::bounds::ATTRIBUTES_MAX;
+
+pub(super) fn never_matches(looked: &Looked<'_>) -> Vec<Found> {
+    let mut found = Vec::new();
+    for written in looked.rules() {
+        let mut needs: Vec<&str> = written.rule.needs().collect();
+        needs.sort_unstable();
+        needs.dedup();
+        if needs.len() > ATTRIBUTES_MAX {
+            let what = format!(
+                "no request meets it: it needs {} attributes, and a request has {ATTRIBUTES_MAX} at most",
+                needs.len()
+            );
+            found.push(written.warning(written.entry.line, what, "ask for fewer"));
+        }
+        for (attribute, patterns) in written.rule.matches() {
+            for pattern in patterns {
+                let Some(spelling) = why_never(attribute, pattern) else { continue };
+                let what = format!(
+                    "{attribute} is never {}, as proxies and the middleware tell it",
+                    told(pattern)
+                );
+                found.push(written.warning(written.entry.line_of("match"), what, spelling));
+            }
+        }
+    }
+    found
+}
+
+pub(super) fn pattern_covered(looked: &Looked<'_>) -> Vec<Found> {
+    let mut found = Vec::new();
+    for written in looked.rules() {
+        for (attribute, patterns) in written.rule.matches() {
+            let patterns: Vec<Pattern<'_>> = patterns.take(COMPARED_MAX).collect();
+            for (at, pattern) in patterns.iter().enumerate() {
+                let wider = patterns.iter().enumerate().find(|(other_at, other)| {
+                    let same = *other == pattern;
+                    holds(**other, *pattern) && if same { *other_at < at } else { true }
+                });
+                if let Some((_, wider)) = wider {
+                    let what = format!(
+                        "of {attribute}, {} is among {} already",
+                        told(*pattern),
+                        told(*wider)
+                    );
+                    let line = written.entry.line_of("match");
+                    found.push(written.note(line, what, "leave it out"));
+                }
+            }
+        }
+    }
+    found
+}
+
+pub(super) fn nothing_enforced(looked: &Looked<'_>) -> Vec<Found> {
+    let first = looked.rules().next();
+    let first = first.filter(|_| !looked.policy.rules().any(decides));
+    let finding = first.map(|written| Found {
+        level: Level::Warning,
+        line: written.entry.line_of("mode"),
+        rule: None,
+        what: "every rule is in shadow or off, so nobody is refused".to_owned(),
+        remedy: "set mode = \"enforce\" where it has been watched long enough".to_owned(),
+    });
+    finding.into_iter().collect()
+}
+
+/// So that silence is not taken for an answer.
+pub(super) fn not_compared(looked: &Looked<'_>) -> Vec<Found> {
+    let first = looked.rules().nth(COMPARED_MAX);
+    let finding = first.map(|written| {
+        let what = format!(
+            "from here on rules are not compared with each other: {COMPARED_MAX} before it are"
+        );
+        written.note(written.entry.line, what, "validate them in a file of their own")
+    });
+    finding.into_iter().collect()
+}
+
+/// How an attribute is spelt that is never as the pattern has it; nothing if it can be.
+fn why_never(attribute: &str, pattern: Pattern<'_>) -> Option<&'static str> {
+    let (Pattern::Exact(bytes) | Pattern::Prefix(bytes)) = pattern;
+    let text = std::str::from_utf8(bytes).ok()?;
+    if text.is_empty() {
+        return None;
+    }
+    let spelling = match attribute {
+        "method" => (text.bytes().any(|byte| byte.is_ascii_lowercase()), "write it in upper case"),
+        "host" => (!is_host(text), "write it in lower case, without port and without a dot behind"),
+        "path" => (
+            !is_path(text, pattern),
+            "write it as a path from / on, without query, dots and escapes",
+        ),
+        "ip" => (
+            !is_address(text, pattern),
+            "write one address such as \"203.0.113.7\", or of IPv6 the network, such as \"2001:db8::/64\"",
+        ),
+        _ => return None,
+    };
+    spelling.0.then_some(spelling.1)
+}
+
+fn is_host(text: &str) -> bool {
+    let port = text.contains(':') && !text.starts_with('[');
+    !port && !text.ends_with('.') && !text.bytes().any(|byte| byte.is_ascii_uppercase())
+}
+
+fn is_path(text: &str, pattern: Pattern<'_>) -> bool {
+    // The last part of a prefix may go on: "/.w*" is the head of "/.well-known".
+    let whole = match pattern {
+        Pattern::Exact(_) => text,
+        Pattern::Prefix(_) => &text[..text.rfind('/').map_or(0, |slash| slash + 1)],
+    };
+    text.starts_with('/') && !text.contains(['?', '#']) && normalised_path(whole) == whole
+}
+
+fn is_address(text: &str, pattern: Pattern<'_>) -> bool {
+    if let Pattern::Prefix(_) = pattern {
+        return text.bytes().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b'.' | b':'));
+    }
+    let address = text.split('/').next().unwrap_or_default().parse::<IpAddr>();
+    address.is_ok_and(|address| ByIp::direct().attribute(address).to_string() == text)
+}
+
+fn told(pattern: Pattern<'_>) -> String {
+    match pattern {
+        Pattern::Exact(value) => format!("{:?}", String::from_utf8_lossy(value)),
+        Pattern::Prefix(value) => format!("\"{}*\"", String::from_utf8_lossy(value).escape_debug()),
+    }
+}

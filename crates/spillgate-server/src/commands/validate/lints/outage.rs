@@ -1,0 +1,54 @@
+//! What rules come to while the store is out of reach.
+
+use spillgate::OnOutage;
+
+use super::super::rules::{covers, decides};
+use super::{Found, Looked};
+
+pub(super) fn fails_open(looked: &Looked<'_>) -> Vec<Found> {
+    let rules = looked.compared();
+    let open = rules.iter().filter(|written| {
+        let closed_by = |other: &super::Written<'_>| {
+            decides(other.rule)
+                && other.rule.on_outage() != OnOutage::Allow
+                && covers(other.rule, written.rule, None)
+        };
+        decides(written.rule)
+            && written.rule.on_outage() == OnOutage::Allow
+            && !rules.iter().any(closed_by)
+    });
+    let found = open.map(|written| {
+        let what = "while the store is out of reach nothing limits these requests";
+        let remedy = "write on_outage = \"local\" unless the service behind stands them all";
+        written.note(written.entry.line_of("on_outage"), what, remedy)
+    });
+    found.collect()
+}
+
+/// Each process enforces its share alone, so the shares of all should not be more than the limit.
+pub(super) fn shares_above_limit(looked: &Looked<'_>) -> Vec<Found> {
+    let Some(nodes) = looked.settings.store.expected_nodes else { return Vec::new() };
+    let mut found = Vec::new();
+    for written in looked.rules() {
+        let share = written.entry.fallback_share.as_deref();
+        let Some((part, of)) = share.and_then(fraction) else { continue };
+        if u64::from(nodes) * part > of {
+            let share = share.unwrap_or_default();
+            let what = format!(
+                "while the store is out of reach {nodes} processes admit {share} of the limit each, which is more than the limit"
+            );
+            let remedy = format!("write 1 ÷ {nodes} or less, or leave fallback_share out");
+            found.push(written.warning(written.entry.line_of("fallback_share"), what, remedy));
+        }
+    }
+    found
+}
+
+/// A decimal number as a part of a power of ten.
+fn fraction(text: &str) -> Option<(u64, u64)> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let of = 10_u64.checked_pow(fraction.len().try_into().ok()?)?;
+    let whole: u64 = whole.parse().ok()?;
+    let fraction: u64 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
+    Some((whole.checked_mul(of)?.checked_add(fraction)?, of))
+}

@@ -1,0 +1,113 @@
+//! How rules lie to each other: whose requests are whose, and which share a call.
+
+use spillgate::{Mode, Pattern, Rule};
+
+/// Whether it can refuse a request.
+pub(super) fn decides(rule: &Rule) -> bool {
+    rule.mode() == Mode::Enforce
+}
+
+/// Whether every request that meets `narrow` meets `wide` too, even if it lacks an attribute.
+pub(super) fn covers(wide: &Rule, narrow: &Rule, lacking: Option<&str>) -> bool {
+    let has = |attribute: &str| {
+        Some(attribute) != lacking && narrow.needs().any(|needed| needed == attribute)
+    };
+    wide.domain() == narrow.domain()
+        && wide.key().all(has)
+        && wide.matches().all(|(attribute, wanted)| {
+            let wanted: Vec<Pattern<'_>> = wanted.collect();
+            let anything = wanted.contains(&Pattern::Prefix(b""));
+            let said = narrow.matches().find(|(said, _)| *said == attribute);
+            has(attribute)
+                && (anything
+                    || said.is_some_and(|(_, mut said)| {
+                        said.all(|said| wanted.iter().any(|wanted| holds(*wanted, said)))
+                    }))
+        })
+}
+
+/// Whether one request can meet both.
+pub(super) fn can_meet(one: &Rule, other: &Rule) -> bool {
+    let apart = |(attribute, patterns): (&str, Vec<Pattern<'_>>)| {
+        let others = other.matches().find(|(said, _)| *said == attribute);
+        others.is_some_and(|(_, mut others)| {
+            others.all(|other| !patterns.iter().any(|one| holds(*one, other) || holds(other, *one)))
+        })
+    };
+    one.domain() == other.domain()
+        && !one.matches().map(|(attribute, patterns)| (attribute, patterns.collect())).any(apart)
+}
+
+/// Whether whatever fits `narrow` fits `wide`.
+pub(super) fn holds(wide: Pattern<'_>, narrow: Pattern<'_>) -> bool {
+    match (wide, narrow) {
+        (Pattern::Exact(wide), Pattern::Exact(narrow)) => wide == narrow,
+        (Pattern::Prefix(wide), Pattern::Exact(narrow) | Pattern::Prefix(narrow)) => {
+            narrow.starts_with(wide)
+        }
+        (Pattern::Exact(_), Pattern::Prefix(_)) => false,
+    }
+}
+
+/// The attributes whose values say on which shard a request's tiers of this rule are.
+pub(super) fn tag(rule: &Rule) -> Vec<&str> {
+    match rule.anchor() {
+        Some(anchor) => anchor.collect(),
+        None => rule.key().collect(),
+    }
+}
+
+/// Attributes as people say whom a tier is for.
+pub(super) fn each_of(attributes: &[&str]) -> String {
+    match attributes {
+        [] => "for all together".to_owned(),
+        attributes => format!("for each {}", attributes.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spillgate::Policy;
+
+    fn policy(rules: &[(&str, &str)]) -> Policy {
+        let entry = |(place, (wanted, key)): (usize, &(&str, &str))| {
+            format!(
+                "[[rule]]\nname = \"{place}\"\nmatch = {{ {wanted} }}\nkey = [{key}]\nlimits = [\"1/s\"]\n"
+            )
+        };
+        Policy::from_toml(&rules.iter().enumerate().map(entry).collect::<String>()).unwrap()
+    }
+
+    #[track_caller]
+    fn check(wide: (&str, &str), narrow: (&str, &str), covered: bool, together: bool) {
+        let policy = policy(&[wide, narrow]);
+        let [wide_rule, narrow_rule] = ["0", "1"].map(|name| policy.rule(name).unwrap());
+        assert_eq!(covers(wide_rule, narrow_rule, None), covered, "{wide:?} covers {narrow:?}");
+        assert_eq!(can_meet(wide_rule, narrow_rule), together, "{wide:?} and {narrow:?}");
+        assert_eq!(can_meet(narrow_rule, wide_rule), together, "{narrow:?} and {wide:?}");
+    }
+
+    #[test]
+    fn a_rule_covers_another_where_it_asks_for_no_more() {
+        check(("", ""), ("path = '/a'", "'ip'"), true, true);
+        check(("path = '/a*'", ""), ("path = '/a/b'", "'ip'"), true, true);
+        check(("path = '/a*'", ""), ("path = '/a/b*'", "'ip'"), true, true);
+        check(("path = '/a'", ""), ("path = '/a*'", "'ip'"), false, true);
+        check(("path = ['/a', '/b*']", ""), ("path = ['/b/c', '/a']", "'ip'"), true, true);
+        check(("path = ['/a', '/b*']", ""), ("path = ['/b/c', '/c']", "'ip'"), false, true);
+        check(("", "'ip'"), ("", "'user'"), false, true);
+        check(("", "'ip'"), ("", "'user', 'ip'"), true, true);
+        check(("user = '*'", ""), ("", "'user'"), true, true);
+        check(("method = 'GET'", ""), ("path = '/a'", ""), false, true);
+        check(("method = 'GET'", ""), ("method = 'POST'", ""), false, false);
+    }
+
+    #[test]
+    fn what_a_request_lacks_does_not_help_to_cover_it() {
+        let policy = policy(&[("", "'ip'"), ("", "'ip', 'user'")]);
+        let [wide, narrow] = ["0", "1"].map(|name| policy.rule(name).unwrap());
+        assert!(covers(wide, narrow, Some("user")));
+        assert!(!covers(wide, narrow, Some("ip")));
+    }
+}

@@ -1,0 +1,229 @@
+//! Where in the file things stand, and how they are worded, which a policy does not remember.
+//!
+//! The file has been found to load, so what does not look as expected is just left out.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// The file's rules, in its order, and its overrides.
+#[derive(Debug, Default)]
+pub(super) struct Source {
+    pub(super) rules: Vec<Entry>,
+    /// By the names of their rules.
+    pub(super) overrides: HashMap<Box<str>, Vec<Entry>>,
+}
+
+/// One `[[rule]]` or `[[override]]`.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) line: usize,
+    /// Its fields and their lines.
+    fields: Vec<(Box<str>, usize)>,
+    pub(super) limits: Vec<Wording>,
+    /// Of an override: attributes and values.
+    pub(super) subject: Vec<(Box<str>, Box<str>)>,
+    /// Of a rule, as written.
+    pub(super) fallback_share: Option<Box<str>>,
+}
+
+/// One limit as written.
+#[derive(Debug, Default)]
+pub(super) struct Wording {
+    pub(super) line: usize,
+    pub(super) quota: Box<str>,
+    pub(super) name: Option<Box<str>>,
+    pub(super) algorithm: Option<Box<str>>,
+    /// All else that it says, in the order of the fields' names.
+    others: Vec<(Box<str>, Box<str>)>,
+}
+
+impl Source {
+    pub(super) fn of(text: &str) -> Source {
+        let mut source = Source::default();
+        let mut line = 1;
+        for piece in pieces(text) {
+            if let Ok(tree) = DeTable::parse(piece) {
+                let mut lines = Lines { piece, at: 0, line };
+                source
+                    .rules
+                    .extend(entries(tree.get_ref(), "rule", &mut lines).map(|(_, entry)| entry));
+                for (rule, entry) in entries(tree.get_ref(), "override", &mut lines) {
+                    source.overrides.entry(rule).or_default().push(entry);
+                }
+            }
+            line += newlines(piece);
+        }
+        source
+    }
+}
+
+impl Entry {
+    /// Where a field stands, or the entry begins.
+    pub(super) fn line_of(&self, field: &str) -> usize {
+        let found = self.fields.iter().find(|(name, _)| **name == *field);
+        found.map_or(self.line, |(_, line)| *line)
+    }
+
+    /// Where the limit of a position stands.
+    pub(super) fn line_of_limit(&self, position: usize) -> usize {
+        self.limits.get(position).map_or_else(|| self.line_of("limits"), |limit| limit.line)
+    }
+}
+
+impl Wording {
+    /// Whether both say the same, whatever their names.
+    pub(super) fn says_the_same(&self, other: &Wording) -> bool {
+        self.quota == other.quota
+            && self.algorithm == other.algorithm
+            && self.others == other.others
+    }
+}
+
+/// Each entry by itself: as a tree, a file takes fifty times its size. What looks like a head inside a
+/// text of several lines is none, so a file with such texts stays whole.
+fn pieces(text: &str) -> Vec<&str> {
+    if text.contains("\"\"\"") || text.contains("'''") {
+        return vec![text];
+    }
+    let heads = HEADS.iter().flat_map(|head| text.match_indices(head)).map(|(at, _)| at + 1);
+    let mut cuts: Vec<usize> = heads.chain([0, text.len()]).collect();
+    cuts.sort_unstable();
+    cuts.windows(2).map(|cut| &text[cut[0]..cut[1]]).collect()
+}
+
+/// With the rules that they name.
+fn entries(
+    table: &DeTable<'_>,
+    name: &str,
+    lines: &mut Lines<'_>,
+) -> impl Iterator<Item = (Box<str>, Entry)> {
+    let tables = table.get(name).and_then(|value| value.get_ref().as_array());
+    let entry = |value: &Spanned<DeValue<'_>>| {
+        let fields = value.get_ref().as_table()?;
+        let rule = fields.get("rule").map(said).unwrap_or_default();
+        Some((rule, entry(fields, lines.of(value.span()), lines)))
+    };
+    let entries: Vec<_> = tables.into_iter().flatten().filter_map(entry).collect();
+    entries.into_iter()
+}
+
+fn entry(table: &DeTable<'_>, line: usize, lines: &mut Lines<'_>) -> Entry {
+    let mut fields: Vec<_> = table.keys().map(|key| (key.get_ref(), key.span())).collect();
+    fields.sort_by_key(|(_, span)| span.start);
+    let fields = fields.into_iter().map(|(name, span)| (name.as_ref().into(), lines.of(span)));
+    let fields = fields.collect();
+    let limits = table.get("limits").and_then(|value| value.get_ref().as_array());
+    let subject = table.get("subject").and_then(|value| value.get_ref().as_table());
+    let subject = subject.into_iter().flatten();
+    Entry {
+        line,
+        fields,
+        limits: limits.into_iter().flatten().map(|limit| wording(limit, lines)).collect(),
+        subject: subject.map(|(key, value)| (key.get_ref().as_ref().into(), said(value))).collect(),
+        fallback_share: table.get("fallback_share").map(said),
+    }
+}
+
+fn wording(limit: &Spanned<DeValue<'_>>, lines: &mut Lines<'_>) -> Wording {
+    let line = lines.of(limit.span());
+    let Some(table) = limit.get_ref().as_table() else {
+        return Wording { line, quota: said(limit), ..Wording::default() };
+    };
+    let mut wording = Wording { line, ..Wording::default() };
+    for (key, value) in table {
+        match key.get_ref().as_ref() {
+            "quota" => wording.quota = said(value),
+            "name" => wording.name = Some(said(value)),
+            "algorithm" => wording.algorithm = Some(said(value)),
+            other => wording.others.push((other.into(), said(value))),
+        }
+    }
+    wording.others.sort_unstable();
+    wording
+}
+
+/// A plain value as written; of a literal such as `{ exact = "a*" }` what it says.
+fn said(value: &Spanned<DeValue<'_>>) -> Box<str> {
+    match value.get_ref() {
+        DeValue::String(text) => text.as_ref().into(),
+        DeValue::Integer(number) => number.as_str().into(),
+        DeValue::Float(number) => number.as_str().into(),
+        DeValue::Table(table) => table.values().next().map(said).unwrap_or_default(),
+        _ => Box::default(),
+    }
+}
+
+/// Counts the lines of a piece, once where it is asked in order.
+struct Lines<'t> {
+    piece: &'t str,
+    at: usize,
+    line: usize,
+}
+
+impl Lines<'_> {
+    fn of(&mut self, span: Range<usize>) -> usize {
+        let (from, to) = (self.at.min(span.start), self.at.max(span.start));
+        let between = self.piece.get(from..to).map_or(0, newlines);
+        self.line = if self.at <= span.start { self.line + between } else { self.line - between };
+        self.at = span.start;
+        self.line
+    }
+}
+
+fn newlines(text: &str) -> usize {
+    text.bytes().filter(|byte| *byte == b'\n').count()
+}
+
+const HEADS: [&str; 2] = ["\n[[rule]]", "\n[[override]]"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = r#"
+[server]
+http = "off"
+
+[[rule]]
+name = "a"
+limits = [
+    "5/minute",
+    { quota = "7/day", name = "daily", burst = 9 },
+]
+fallback_share = 0.25
+[rule.match]
+path = "/a"
+
+[[override]]
+subject = { tenant = { exact = "a*" } }
+rule = "a"
+limits = ["5/minute"]
+"#;
+
+    #[test]
+    fn everything_has_its_line_and_its_words() {
+        for text in [FILE.to_owned(), format!("{FILE}# '''\n")] {
+            let source = Source::of(&text);
+            let ([rule], [over]) = (&source.rules[..], &source.overrides["a"][..]) else {
+                panic!("{source:?}")
+            };
+            assert_eq!(
+                (rule.line, rule.line_of("fallback_share"), rule.line_of("key")),
+                (5, 11, 5)
+            );
+            assert_eq!((rule.line_of_limit(0), rule.line_of_limit(1)), (8, 9));
+            assert_eq!(rule.fallback_share.as_deref(), Some("0.25"));
+            assert_eq!(
+                (&*rule.limits[1].quota, rule.limits[1].name.as_deref()),
+                ("7/day", Some("daily"))
+            );
+            assert_eq!((over.line, over.line_of("rule")), (15, 17));
+            assert_eq!(over.subject, [("tenant".into(), "a*".into())]);
+            assert!(rule.limits[0].says_the_same(&over.limits[0]));
+            assert!(!rule.limits[1].says_the_same(&over.limits[0]));
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Policies with something odd planted in each, and good ones: the first line of each file says what the
+//! linter is to find in it, and where.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::server::run;
+
+/// Every policy of the corpus.
+pub(super) fn policies() -> Vec<PathBuf> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/validate/corpus");
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = files.collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn each_planted_defect_is_found_and_nothing_else() {
+    let (mut good, mut odd, mut codes) = (0, 0, BTreeSet::new());
+    for file in policies() {
+        let text = fs::read_to_string(&file).unwrap();
+        let planted = text.lines().next().and_then(|line| line.strip_prefix("# finds "));
+        let planted = planted.unwrap_or_else(|| panic!("{file:?} does not say what it is for"));
+        let found = found(file.to_str().unwrap());
+        let found = if found.is_empty() { vec!["nothing".to_owned()] } else { found };
+        assert_eq!(found.join(" "), planted, "{file:?}");
+        match planted {
+            "nothing" => good += 1,
+            _ => odd += 1,
+        }
+        codes.extend(found.iter().map(|found| found.split(':').next().unwrap().to_owned()));
+    }
+    assert!(odd >= 30 && good >= 10, "{odd} with something odd, {good} good ones");
+    assert!(codes.len() >= 18, "{codes:?}");
+}
+
+/// `code:line` of each finding, in the order of the file.
+fn found(file: &str) -> Vec<String> {
+    let output = run(&["validate", "--json", file]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{file}: {report}");
+    let findings = report["findings"].as_array().unwrap().iter();
+    findings
+        .map(|finding| {
+            for text in ["what", "remedy"] {
+                assert!(finding[text].as_str().is_some_and(|text| text.len() > 10), "{finding}");
+            }
+            format!("{}:{}", finding["code"].as_str().unwrap(), finding["line"])
+        })
+        .collect()
+}
