@@ -17,6 +17,7 @@ mod door;
 pub mod fuzzed;
 mod metrics;
 mod reload;
+mod systemd;
 mod telemetry;
 
 /// Does what the command line says, and tells how that ended.

@@ -9,6 +9,7 @@ use tokio::time::interval;
 use crate::app::App;
 use crate::commands::counted;
 use crate::config::{self, Change, ConfigError, Version};
+use crate::systemd::Manager;
 
 /// A file of settings and policy, as it was read last.
 pub(crate) struct Followed {
@@ -27,22 +28,27 @@ impl Followed {
     }
 
     /// Reads the file again whenever it changes, and at each hangup signal.
-    pub(crate) async fn follow(mut self, app: App, mut hangup: Signal) {
+    pub(crate) async fn follow(mut self, app: App, mut hangup: Signal, manager: Manager) {
         let mut ticks = interval(LOOK);
         loop {
-            tokio::select! {
-                asked = hangup.recv() => if asked.is_none() { return },
-                _ = ticks.tick() => if Stamp::of(&self.file) == self.stamp { continue },
+            let asked = tokio::select! {
+                asked = hangup.recv() => if asked.is_some() { true } else { return },
+                _ = ticks.tick() => if Stamp::of(&self.file) == self.stamp { continue } else { false },
+            };
+            if asked {
+                manager.reloading();
             }
             let (followed, change) = self.read().await;
             self = followed;
-            match change {
+            let status = match change {
                 Ok(change) => apply(&self.file, change, &app),
                 Err(error) => {
                     app.reloads.count_refused();
                     tracing::error!(target: "spillgate", "{error}\nthe policy in force stays");
+                    format!("the policy in force stays: {error}")
                 }
-            }
+            };
+            manager.ready(&status);
         }
     }
 
@@ -60,11 +66,13 @@ impl Followed {
     }
 }
 
-fn apply(file: &Path, change: Change, app: &App) {
+/// Puts a change in force; answers what is in force now.
+fn apply(file: &Path, change: Change, app: &App) -> String {
     let rules = change.policy.rules().len();
     app.set_policy(change.policy);
     app.reloads.count_applied();
-    tracing::info!(target: "spillgate", "{}: {} in force", file.display(), counted(rules, "rule"));
+    let in_force = format!("{}: {} in force", file.display(), counted(rules, "rule"));
+    tracing::info!(target: "spillgate", "{in_force}");
     if change.other_settings {
         tracing::warn!(
             target: "spillgate",
@@ -73,6 +81,7 @@ fn apply(file: &Path, change: Change, app: &App) {
             file.display()
         );
     }
+    in_force
 }
 
 /// What a file looks like from outside; through links, so that a swapped link shows.

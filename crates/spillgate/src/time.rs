@@ -7,6 +7,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 #[cfg(target_os = "linux")]
 use nix::{sys::time::TimeSpec, time::ClockId};
 
+/// The system's monotonic clock, as it is told to other programs of the machine; elsewhere than on
+/// Linux nothing of it is known.
+pub fn machine_us() -> u64 {
+    #[cfg(target_os = "linux")]
+    if let Ok(now) = ClockId::CLOCK_MONOTONIC.now() {
+        let us = Duration::from(now).as_micros();
+        return u64::try_from(us).unwrap_or(u64::MAX);
+    }
+    0
+}
+
 /// Where `now` comes from: the system, or a hand that sets it.
 #[derive(Clone, Debug, Default)]
 pub enum Clock {

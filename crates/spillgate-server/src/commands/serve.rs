@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::process::ExitCode;
 
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -20,6 +20,7 @@ use crate::door::http::{self, Http};
 use crate::door::resp::Resp;
 use crate::door::{self, Cores, Protocol, Tls, Token};
 use crate::reload::Followed;
+use crate::systemd::Manager;
 use crate::telemetry::{Format, Telemetry};
 
 pub(super) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
@@ -44,11 +45,12 @@ async fn serve(config: Config, followed: Option<Followed>) -> Result<(), Failure
     // From here on signals mean what they should; before, they just end the process.
     let stop = on_signals()?;
     let hangup = signal(SignalKind::hangup())?;
+    let manager = Manager::of_environment();
     let app = App::open_to_serve(&settings, policy).await?;
     let app = app.for_domains(settings.domains).traced_by(telemetry.traces.clone());
     let app = if settings.anybody_can_forge_receipts() { app.without_reservations() } else { app };
     let doors = Doors::open(&settings, &app, stop.clone()).await?;
-    tokio::spawn(end_waiting(app.clone(), stop));
+    tokio::spawn(end_waiting(app.clone(), stop, manager.clone()));
 
     let ready = format!("{}, store: {}", doors.names.join(", "), settings.store.topology);
     match settings.log.format {
@@ -56,15 +58,17 @@ async fn serve(config: Config, followed: Option<Followed>) -> Result<(), Failure
         Format::Text => complain(&ready),
         Format::Json => tracing::info!(target: "spillgate", "{ready}"),
     }
+    manager.ready(&ready);
     if app.takes_reservations().is_err() {
         complain(&NO_RESERVATIONS);
     }
     tokio::spawn(warn_of_store(app.clone(), settings));
-    let reload = followed.map(|followed| tokio::spawn(followed.follow(app, hangup)));
+    let reload = match followed {
+        Some(followed) => tokio::spawn(followed.follow(app, hangup, manager)),
+        None => tokio::spawn(nothing_to_read_again(hangup, manager)),
+    };
     doors.closed().await;
-    if let Some(reload) = reload {
-        reload.abort();
-    }
+    reload.abort();
     telemetry.close().await;
     Ok(())
 }
@@ -165,9 +169,18 @@ impl Doors {
     }
 }
 
+/// Whoever asks for a reload is answered without a file too.
+async fn nothing_to_read_again(mut hangup: Signal, manager: Manager) {
+    while hangup.recv().await.is_some() {
+        manager.reloading();
+        manager.ready("there is no file to read again");
+    }
+}
+
 /// Whoever still waits for room when the service stops is refused, and so answered in time.
-async fn end_waiting(app: App, mut stop: watch::Receiver<bool>) {
+async fn end_waiting(app: App, mut stop: watch::Receiver<bool>, manager: Manager) {
     if stop.wait_for(|stop| *stop).await.is_ok() {
+        manager.stopping();
         app.limiter().end_waiting();
     }
 }

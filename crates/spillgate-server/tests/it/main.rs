@@ -27,6 +27,7 @@ mod settings;
 mod stop;
 mod stores;
 mod story;
+mod systemd;
 mod telemetry;
 mod traces;
 mod validate;

@@ -166,7 +166,7 @@ impl Server {
 }
 
 /// Every door, each on a free port.
-const LISTENING: [&str; 6] =
+pub(crate) const LISTENING: [&str; 6] =
     ["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
 
 /// Where a door listens, by the line that the server began with.

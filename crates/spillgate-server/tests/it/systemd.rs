@@ -1,0 +1,149 @@
+//! What a service manager is told over `NOTIFY_SOCKET`, and what systemd says of the unit.
+
+use std::fs;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::server::{LISTENING, Server, TempFile, spillgate};
+
+const GOOD: &str = "[[rule]]\nname = \"a\"\nkey = []\nlimits = [\"5/minute\"]\n";
+
+/// The manager's end.
+struct Manager(UnixDatagram);
+
+impl Manager {
+    fn at(address: &SocketAddr) -> Manager {
+        let socket = UnixDatagram::bind_addr(address).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Manager(socket)
+    }
+
+    /// The fields of the next message.
+    #[track_caller]
+    fn told(&self) -> Vec<String> {
+        let mut bytes = [0; 4096];
+        let length = self.0.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..length]).lines().map(str::to_owned).collect()
+    }
+}
+
+fn start(name: &str, arguments: &[&str]) -> Server {
+    let mut command = spillgate(&[&["serve"], &LISTENING[..], arguments].concat());
+    Server::start_command(command.env("NOTIFY_SOCKET", name))
+}
+
+fn hang_up(server: &Server) {
+    let status = Command::new("kill").args(["-HUP", &server.pid().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn the_manager_hears_of_the_start_of_each_reload_and_of_the_end() {
+    let folder = TempFile::new("notify", "");
+    fs::remove_file(folder.path()).unwrap();
+    let manager = Manager::at(&SocketAddr::from_pathname(folder.path()).unwrap());
+    let file = TempFile::new("limits.toml", GOOD);
+    let server = start(folder.path(), &["--config", file.path()]);
+    let ready = manager.told();
+    assert_eq!(ready[0], "READY=1");
+    assert!(ready[1].starts_with("STATUS=HTTP on http://127.0.0.1:"), "{ready:?}");
+
+    let before = monotonic_us();
+    hang_up(&server);
+    let reloading = manager.told();
+    assert_eq!(reloading[0], "RELOADING=1");
+    let at: u64 = reloading[1].strip_prefix("MONOTONIC_USEC=").unwrap().parse().unwrap();
+    assert!((before..=monotonic_us()).contains(&at), "{at} is not between {before} and now");
+    let again = manager.told();
+    assert_eq!(again[0], "READY=1");
+    assert!(again[1].ends_with(": 1 rule in force"), "{again:?}");
+
+    fs::write(file.path(), "[[rule]]\n").unwrap();
+    hang_up(&server);
+    // The file may have been found changed before the signal came.
+    let refused = std::iter::repeat_with(|| manager.told()).find(|told| told[0] == "READY=1");
+    let refused = refused.unwrap();
+    assert!(refused[1].starts_with("STATUS=the policy in force stays: "), "{refused:?}");
+    assert_eq!(refused.len(), 2, "{refused:?}");
+
+    assert_eq!(server.stop().code(), Some(0));
+    let mut last = manager.told();
+    while last != ["STOPPING=1"] {
+        last = manager.told();
+    }
+}
+
+#[test]
+fn a_manager_without_a_path_is_told_too_and_a_reload_without_a_file_ends() {
+    let name = format!("spillgate-test-{}", std::process::id());
+    let manager = Manager::at(&SocketAddr::from_abstract_name(&name).unwrap());
+    let server = start(&format!("@{name}"), &[]);
+    assert_eq!(manager.told()[0], "READY=1");
+    hang_up(&server);
+    assert_eq!(manager.told()[0], "RELOADING=1");
+    assert_eq!(manager.told()[0], "READY=1");
+    assert_eq!(server.stop().code(), Some(0));
+    assert_eq!(manager.told(), ["STOPPING=1"]);
+}
+
+#[test]
+fn a_manager_that_is_not_there_keeps_nobody_from_starting() {
+    let server = start("/nowhere/notify", &[]);
+    assert_eq!(server.check("{}")["verdict"], "allowed");
+    assert_eq!(server.stop().code(), Some(0));
+}
+
+/// As the program reads it: what /proc tells is another clock.
+fn monotonic_us() -> u64 {
+    spillgate::internals::time::machine_us()
+}
+
+#[test]
+fn systemd_takes_the_unit() {
+    let version = Command::new("systemd-analyze").arg("--version").output();
+    let Ok(version) = version else {
+        println!("skipped: there is no systemd-analyze; Debian's package systemd has it");
+        return;
+    };
+    let version = String::from_utf8_lossy(&version.stdout).into_owned();
+    let number: u32 = version.split_whitespace().nth(1).unwrap().parse().unwrap_or(0);
+    let unit = fs::read_to_string(unit()).unwrap();
+    // Programs and folders of the unit need not be on this machine, and notify-reload came with 253.
+    let unit = unit.replace("/usr/bin/spillgate", env!("CARGO_BIN_EXE_spillgate"));
+    let unit = if number < 253 { unit.replace("notify-reload", "notify") } else { unit };
+    let folder = std::env::temp_dir().join(format!("spillgate-unit-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("spillgate.service");
+    fs::write(&file, unit).unwrap();
+    let output = Command::new("systemd-analyze").arg("verify").arg(&file).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let exposure = Command::new("systemd-analyze")
+        .args(["security", "--offline=true", "--threshold=15", "--no-pager"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    let of_unit: Vec<&str> = said.lines().filter(|line| line.contains("spillgate")).collect();
+    assert!(output.status.success() && of_unit.is_empty(), "{said}");
+    let table = String::from_utf8_lossy(&exposure.stdout).into_owned();
+    println!("{}", table.lines().last().unwrap_or_default());
+    assert!(exposure.status.success(), "exposed more than 1.5 of 10: {table}");
+}
+
+#[test]
+fn the_unit_starts_the_server_as_its_flags_are() {
+    let unit = fs::read_to_string(unit()).unwrap();
+    let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+    let words: Vec<&str> = start.split_whitespace().collect();
+    assert_eq!(words[..2], ["/usr/bin/spillgate", "serve"]);
+    // Asked for help it would not start: every flag is known before that is looked at.
+    let output = spillgate(&[&words[1..], &["--help"]].concat()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn unit() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/systemd/spillgate.service"))
+}
