@@ -18,22 +18,25 @@ fn root() -> PathBuf {
 }
 
 /// What `text` names that begins so.
-fn named<'t>(text: &'t str, start: &str) -> BTreeSet<&'t str> {
+pub(crate) fn named<'t>(text: &'t str, start: &str) -> BTreeSet<&'t str> {
     let ends = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
     let found = text.match_indices(start).map(|(at, _)| &text[at..]);
     found.map(|rest| rest.split(ends).next().unwrap()).collect()
 }
 
-#[test]
-fn every_metric_that_is_watched_is_exported() {
+/// What is exported, in memory and on a store.
+pub(crate) fn families() -> BTreeSet<String> {
     let redis = RedisServer::start();
     let exported = [Server::start(&[]), Server::start_on(&redis, &[])]
         .map(|server| server.operator().send("GET", "/metrics", b"").unwrap().body)
         .concat();
-    let families: BTreeSet<&str> = exported
-        .lines()
-        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
-        .collect();
+    let family = |line: &str| Some(line.strip_prefix("# TYPE ")?.split(' ').next()?.to_owned());
+    exported.lines().filter_map(family).collect()
+}
+
+#[test]
+fn every_metric_that_is_watched_is_exported() {
+    let families = families();
     for file in ["deploy/prometheus/alerts.yml", "deploy/grafana/spillgate.json"] {
         let text = read(file);
         let metrics = named(&text, "spillgate_");

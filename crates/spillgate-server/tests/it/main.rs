@@ -9,6 +9,7 @@ mod auth;
 mod bad_input;
 mod check;
 mod client;
+mod deploy;
 mod doctor;
 mod domains;
 mod envoy;

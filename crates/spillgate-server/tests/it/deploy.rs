@@ -1,0 +1,363 @@
+//! What is in `deploy/` and what docs/deployment.md says of it: templates start on real servers, files name
+//! what there is, snippets are run.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use spillgate_testkit::{Cluster, RedisServer, Sentinels};
+
+use crate::alerts::{families, named};
+use crate::server::{LISTENING, Server, TempFile, run, spillgate};
+use crate::validate::schema_knows;
+
+#[test]
+fn the_template_of_one_server_starts_on_one() {
+    let redis = RedisServer::start();
+    starts("single", &[("redis://10.0.0.1:6379", redis.url())]);
+}
+
+#[test]
+fn the_template_of_sentinels_starts_on_sentinels() {
+    let sentinels = Sentinels::start(1, 3);
+    let urls = sentinels.urls();
+    let addresses: Vec<(&str, String)> =
+        ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379", "redis://10.0.0.3:26379"]
+            .into_iter()
+            .zip(urls)
+            .collect();
+    starts("sentinel", &addresses);
+}
+
+#[test]
+fn the_template_of_a_cluster_starts_on_a_cluster() {
+    let cluster = Cluster::start(3, 0);
+    let urls = cluster.urls();
+    let addresses: Vec<(&str, String)> =
+        ["redis://10.0.0.1:6379", "redis://10.0.0.2:6379", "redis://10.0.0.3:6379"]
+            .into_iter()
+            .zip(urls)
+            .collect();
+    starts("cluster", &addresses);
+}
+
+#[test]
+fn the_template_of_a_ring_starts_on_two_servers() {
+    let [one, other] = [RedisServer::start(), RedisServer::start()];
+    starts("ring", &[("redis://10.0.0.1:6379", one.url()), ("redis://10.0.0.2:6379", other.url())]);
+}
+
+/// Starts a template with its addresses exchanged: nothing is odd about it, and its rules refuse by the store.
+#[track_caller]
+fn starts(name: &str, addresses: &[(&str, String)]) {
+    let path = format!("deploy/config/{name}.toml");
+    let mut text = read(&path);
+    let whole = root().join(&path);
+    let output = run(&["validate", "--deny", "warnings", whole.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    for (template, ours) in addresses {
+        assert!(text.contains(template), "{path} names no {template}");
+        text = text.replace(template, ours);
+    }
+    let file = TempFile::new("template.toml", &text);
+    let mut command = spillgate(&[&["serve", "--config", file.path()], &LISTENING[..]].concat());
+    let server = Server::start_command(command.env("SPILLGATE_STORE__TIMEOUT", "10s"));
+    // At once, so that little comes back meanwhile.
+    let asked = vec![r#"{"attributes":{"ip":"203.0.113.7"}}"#; 200].join(",");
+    let reply = server.post("/v1/check/batch", format!("[{asked}]").as_bytes()).json();
+    let results = reply["results"].as_array().unwrap();
+    let denied = results.iter().find(|result| result["verdict"] == "denied");
+    let denied = denied.unwrap_or_else(|| panic!("{name}: nobody is refused: {reply}"));
+    assert_eq!(
+        (&denied["rule"], &denied["degraded"]),
+        (&"address".into(), &false.into()),
+        "{denied}"
+    );
+    let ready = server.operator().send("GET", "/readyz?verbose", b"").unwrap();
+    assert_eq!(ready.status, 200, "{}", ready.body);
+}
+
+#[test]
+fn the_image_is_made_of_what_is_there_and_runs_as_nobody() {
+    let dockerfile = read("deploy/Dockerfile");
+    let ignored = read("deploy/Dockerfile.dockerignore");
+    for line in
+        dockerfile.lines().filter(|line| line.starts_with("COPY ") && !line.contains("--from"))
+    {
+        let mut words: Vec<&str> = line.split_whitespace().skip(1).collect();
+        words.pop();
+        for source in words {
+            assert!(root().join(source).exists(), "{line}: there is no {source}");
+            assert!(ignored.contains(&format!("!{source}\n")), "{source} is kept out of the build");
+        }
+    }
+    // Whatever the manifests name beside the crates has to come along.
+    let manifest = read("crates/spillgate-server/Cargo.toml");
+    assert!(manifest.contains("readme = \"../../README.md\"") && dockerfile.contains("README.md"));
+    let oldest = read("Cargo.toml");
+    let oldest = oldest.lines().find_map(|line| line.strip_prefix("rust-version = \"")).unwrap();
+    let oldest = oldest.trim_end_matches('"');
+    assert!(dockerfile.contains(&format!("FROM rust:{oldest}-alpine AS build\n")), "not {oldest}");
+    assert!(dockerfile.contains("\nFROM scratch\n") && dockerfile.contains("\nUSER 65532:65532\n"));
+    let exposed = dockerfile.lines().find_map(|line| line.strip_prefix("EXPOSE ")).unwrap();
+    assert_eq!(exposed, "8080 8081 6380 8082");
+}
+
+#[test]
+fn the_compose_file_mounts_what_is_there_and_its_health_check_finds_it_healthy() {
+    let compose = read("deploy/compose/compose.yaml");
+    for line in compose.lines().map(|line| line.trim().trim_start_matches("- ")) {
+        let Some((source, _)) = line.split_once(":/").filter(|(source, _)| source.starts_with('.'))
+        else {
+            continue;
+        };
+        assert!(
+            root().join("deploy/compose").join(source).exists(),
+            "{line}: there is no {source}"
+        );
+    }
+    if Command::new("docker")
+        .args(["compose", "version"])
+        .output()
+        .is_ok_and(|docker| docker.status.success())
+    {
+        let folder = Folder::with(&["deploy"]);
+        fs::write(folder.0.join("deploy/compose/admin-token"), "secret").unwrap();
+        let mut docker = Command::new("docker");
+        docker.args(["compose", "-f", "deploy/compose/compose.yaml", "config", "--quiet"]);
+        let output = docker.current_dir(&folder.0).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    } else {
+        println!("left out: docker compose is not here to read compose.yaml");
+    }
+
+    let settings = read("deploy/compose/spillgate.toml");
+    let token = TempFile::new("token", "0123456789abcdef0123456789abcdef\n");
+    let settings =
+        settings.replace("0.0.0.0:8080", "127.0.0.1:0").replace("0.0.0.0:8082", "127.0.0.1:0");
+    let file =
+        TempFile::new("compose.toml", &settings.replace("/run/secrets/admin-token", token.path()));
+    let redis = RedisServer::start();
+    let server = Server::start_on(&redis, &["--config", file.path()]);
+    let words = compose
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("test: [\"CMD\", \"/spillgate\", "));
+    let words: Vec<&str> = words.unwrap().trim_end_matches(']').split(", ").collect();
+    let words: Vec<&str> = words.into_iter().map(|word| word.trim_matches('"')).collect();
+    let output = run(&[&words[..], &["--url", &server.url()]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn the_rules_that_the_chart_begins_with_are_good_ones() {
+    let values = read("deploy/helm/spillgate/values.yaml");
+    let (_, block) = values.split_once("\nconfig: |\n").unwrap();
+    let lines = block.lines().take_while(|line| line.is_empty() || line.starts_with("  "));
+    let config: Vec<&str> = lines.map(|line| line.trim_start_matches("  ")).collect();
+    let file = TempFile::new("chart.toml", &config.join("\n"));
+    let output = run(&["validate", "--deny", "warnings", file.path()]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.contains(": ok, 2 rules"), "{said}");
+}
+
+#[test]
+fn the_chart_sets_settings_that_exist() {
+    let deployment = read("deploy/helm/spillgate/templates/deployment.yaml");
+    let variables = named(&deployment, "SPILLGATE_");
+    assert!(variables.len() >= 8, "{variables:?}");
+    for variable in variables {
+        let setting = variable.trim_start_matches("SPILLGATE_").replace("__", ".").to_lowercase();
+        assert!(schema_knows(&setting), "{variable}: there is no setting {setting}");
+    }
+    let values = read("deploy/helm/spillgate/values.yaml");
+    for (reference, _) in deployment.match_indices(".Values.") {
+        let name =
+            deployment[reference + 8..].split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap();
+        assert!(values.contains(&format!("\n{name}:")), "values.yaml has no {name}");
+    }
+}
+
+#[test]
+fn versions_agree_and_a_release_that_does_not_is_stopped() {
+    let version = env!("CARGO_PKG_VERSION");
+    let told = |version: &str| deployed("deploy/versions", &[version]);
+    let output = told("9.9.9");
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains(&format!("Cargo.toml says {version}")), "{said}");
+    assert_eq!(said.matches("change one of them").count(), 3, "{said}");
+    // The changelog gets its head with the release.
+    let said = String::from_utf8_lossy(&told(version).stderr).into_owned();
+    assert!(!said.contains("change one of them"), "{said}");
+    let notes = deployed("deploy/versions", &["--notes", "Unreleased"]);
+    assert!(
+        notes.stdout.starts_with(b"\n### Added\n"),
+        "{}",
+        String::from_utf8_lossy(&notes.stdout)
+    );
+}
+
+#[test]
+fn workflows_run_what_there_is() {
+    for file in ["check", "release"] {
+        let text = read(&format!(".github/workflows/{file}.yml"));
+        assert!(text.contains("timeout-minutes:") && text.contains("permissions:"), "{file}");
+        let programs = text.split_whitespace().map(|word| word.trim_start_matches("<("));
+        let ours = |word: &&str| {
+            ["deploy/", "tests/", ".ci/", "crates/"].iter().any(|at| word.starts_with(at))
+        };
+        let mut seen = 0;
+        for path in programs.filter(ours) {
+            let made = path.ends_with("spillgate.json");
+            assert!(made || root().join(path).exists(), "{file}.yml: there is no {path}");
+            seen += 1;
+        }
+        assert!(seen > 0, "{file}");
+    }
+}
+
+/// What `cargo deny check licenses` would say, without it.
+#[test]
+fn every_dependency_has_a_licence_that_deny_toml_allows() {
+    let deny = read("deny.toml");
+    let (_, allowed) = deny.split_once("allow = [").unwrap();
+    let allowed: BTreeSet<&str> =
+        allowed.split(']').next().unwrap().split('"').skip(1).step_by(2).collect();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["metadata", "--format-version", "1", "--locked", "--offline", "--all-features"]);
+    // What other systems need may never have been fetched.
+    cargo.args(["--filter-platform", &format!("{}-unknown-linux-gnu", std::env::consts::ARCH)]);
+    let output = cargo.current_dir(root()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    assert!(packages.len() > 100);
+    for package in packages {
+        let said = package["license"]
+            .as_str()
+            .unwrap_or("none")
+            .replace(" / ", " OR ")
+            .replace('/', " OR ");
+        let all = said.split(" AND ").all(|part| {
+            part.split(" OR ").any(|licence| allowed.contains(licence.trim_matches(['(', ')'])))
+        });
+        assert!(all, "{}: {said}: allow it in deny.toml, or take the crate out", package["name"]);
+    }
+}
+
+#[test]
+fn metrics_in_the_documents_are_exported() {
+    let families = families();
+    for file in ["docs/deployment.md", "docs/quick-start.md"] {
+        let text = read(file);
+        for metric in named(&text, "spillgate_").into_iter().filter(|name| *name != "spillgate_") {
+            let family = metric.trim_end_matches("_bucket");
+            assert!(families.contains(family), "{file}: nothing exports {metric}");
+        }
+    }
+}
+
+/// Files that the page writes, commands that it runs, each in a folder with the rest of the tree beside it.
+#[test]
+fn the_commands_of_the_page_do_what_it_says() {
+    let page = read("docs/deployment.md");
+    let folder = Folder::with(&["deploy"]);
+    fs::write(folder.0.join("in-force.toml"), read("deploy/config/single.toml")).unwrap();
+    let block =
+        page.split("```sh\n").find(|block| block.starts_with("spillgate validate --deny")).unwrap();
+    let block = block.split("```").next().unwrap();
+    let script =
+        format!("set -e\nspillgate() {{ '{}' \"$@\"; }}\n{block}", env!("CARGO_BIN_EXE_spillgate"));
+    let output =
+        Command::new("bash").args(["-c", &script]).current_dir(&folder.0).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("All state goes on as it is.") && said.contains("in Redis"), "{said}");
+    assert!(folder.0.join("spillgate.schema.json").exists());
+
+    // The rule in shadow beside the one in force, as the page has them.
+    let block = page.split("```toml\n").find(|block| block.contains("mode = \"shadow\"")).unwrap();
+    let file = TempFile::new("shadow.toml", block.split("```").next().unwrap());
+    let server = Server::start(&["--config", file.path()]);
+    for _ in 0..6 {
+        server.check(r#"{"attributes":{"ip":"203.0.113.7"}}"#);
+    }
+    let metrics = server.operator().send("GET", "/metrics", b"").unwrap().body;
+    let counted = |rule: &str, verdict: &str| {
+        let labels = format!("rule=\"{rule}\",verdict=\"{verdict}\"");
+        let line = metrics.lines().find(|line| line.contains(&labels));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    assert_eq!((counted("address", "allowed"), counted("address", "denied")), (6, 0), "{metrics}");
+    assert_eq!(
+        (counted("address-next", "allowed"), counted("address-next", "denied")),
+        (5, 1),
+        "{metrics}"
+    );
+    if !promtool_takes(&page) {
+        println!("left out: there is no promtool; ./check --full installs it");
+    }
+}
+
+/// Every query of the page is one, if there is a promtool to say so.
+#[track_caller]
+fn promtool_takes(page: &str) -> bool {
+    let queries: Vec<&str> =
+        page.split("```promql\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert!(queries.len() >= 3);
+    let rules: String = queries
+        .iter()
+        .enumerate()
+        .map(|(at, query)| {
+            let query = query.replace('\n', "\n          ");
+            format!("      - record: query_{at}\n        expr: |\n          {query}\n")
+        })
+        .collect();
+    let file =
+        TempFile::new("queries.yml", &format!("groups:\n  - name: page\n    rules:\n{rules}"));
+    match Command::new("promtool").args(["check", "rules", file.path()]).output() {
+        Err(_) => return false,
+        Ok(output) => {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    true
+}
+
+fn deployed(program: &str, arguments: &[&str]) -> Output {
+    Command::new(root().join(program)).args(arguments).output().unwrap()
+}
+
+/// A new folder with copies of these, gone at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn with(copied: &[&str]) -> Folder {
+        let name =
+            format!("spillgate-{}-deploy-{:?}", std::process::id(), std::thread::current().id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder).unwrap();
+        for path in copied {
+            let status = Command::new("cp").arg("-r").arg(root().join(path)).arg(&folder).status();
+            assert!(status.unwrap().success());
+        }
+        Folder(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A leftover temporary folder is no reason to fail a test.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}

@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# docs/quick-start.md, typed in: every `sh` block in order in one shell, and after it each line of the `text` block that
+# follows has to be in what it said. Ports are ours, `cargo run` is what was built, and the folder is a new one.
+# Usage: quick-start.sh PATH-OF-THE-SPILLGATE-BINARY PATH-OF-THE-EXAMPLE
+set -euo pipefail
+
+page=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../docs" && pwd)/quick-start.md
+seconds_max=60
+
+main() {
+  [ $# -eq 2 ] || fail "usage: quick-start.sh PATH-OF-THE-SPILLGATE-BINARY PATH-OF-THE-EXAMPLE"
+  binary=$(realpath "$1") example=$(realpath "$2")
+  folder=$(mktemp -d)
+  trap 'rm -rf "$folder"' EXIT
+  cd "$folder"
+  script > typed.sh
+  local status=0
+  # Whatever waits for something that never comes is ended, with all that it started.
+  timeout --kill-after=5 $seconds_max bash -m typed.sh > said 2> complained || status=$?
+  [ $status -eq 0 ] || fail "it ended with $status in: $(tail -n 30 said complained ./*.log 2> /dev/null)"
+  compare
+  echo "the quick start: $(grep -c '^=== ' said) blocks typed, and each says what the page promises$left_out"
+}
+
+# The page's blocks, each followed by a line that ends what it said.
+script() {
+  cat <<SHELL
+set -euo pipefail
+curl() { command curl --noproxy '*' --max-time 10 "\$@"; }
+redis-server() { command redis-server "\$@" --bind 127.0.0.1; }
+cargo() {
+  case "\$*" in
+    *'--example quick_start'*) shift 6; PORT=$(port 3000) exec "$example" "\$@" ;;
+    *'-p spillgate-server -- serve'*) shift 5; exec "$binary" "\$@" --http 127.0.0.1:$(port 8080) --admin 127.0.0.1:$(port 8082) --grpc off --resp off ;;
+    *'-p spillgate-server -- '*) shift 5; "$binary" "\$@" ;;
+    *) echo "the page runs cargo \$*" >&2; exit 1 ;;
+  esac
+}
+trap 'set +e; kill \$(jobs -p) 2> /dev/null; wait' EXIT
+SHELL
+  left_out=''
+  local expression='' default
+  for default in 3000 8080 8082 6379 9090; do
+    expression+="s/\\b$default\\b/$(port $default)/g;"
+  done
+  awk '/^```sh$/ { inside = 1; next } inside && /^```$/ { inside = 0; print "echo; echo === " ++block; next } inside' "$page" |
+    sed -E "$expression" | without_prometheus
+}
+
+# Its block is left out where there is none.
+without_prometheus() {
+  if command -v prometheus > /dev/null; then
+    cat
+  else
+    awk '/^cat > alert.yml/ { skip = 1 } !skip; /^echo; echo ===/ { if (skip) print; skip = 0 }'
+  fi
+}
+
+# The same for the same default, all the while.
+port() {
+  local file=$folder/port-$1
+  if [ ! -e "$file" ]; then
+    local port
+    while :; do
+      port=$((10000 + RANDOM % 20000))
+      (: < "/dev/tcp/127.0.0.1/$port") 2> /dev/null || break
+    done
+    echo "$port" > "$file"
+  fi
+  cat "$file"
+}
+
+compare() {
+  python3 - "$page" said "$(command -v prometheus || true)" <<'PYTHON'
+import re, sys
+page, said, prometheus = open(sys.argv[1]).read(), open(sys.argv[2]).read().replace("\r", ""), sys.argv[3]
+said = re.split(r"\n=== \d+\n", said)
+blocks = re.findall(r"^```(sh|text)\n(.*?)^```$", page, re.M | re.S)
+number = 0
+promised = []
+for kind, text in blocks:
+    if kind == "sh":
+        number += 1
+        promised.append(("alert.yml" in text, []))
+    else:
+        promised[-1][1].extend(line for line in text.splitlines() if line)
+assert len(said) == number + 1, f"{number} blocks, and {len(said) - 1} were typed"
+for (alert, lines), told in zip(promised, said):
+    if alert and not prometheus:
+        continue
+    for line in lines:
+        # A second may have passed between calls.
+        pattern = re.sub(r"(t=|after:\\ )\d+", r"\1\\d+", re.escape(line))
+        assert re.search(pattern, told, re.M), f"the page promises {line!r}, and it said:\n{told}"
+assert sum(len(lines) for _, lines in promised) > 10
+PYTHON
+  command -v prometheus > /dev/null || left_out=', but for the alert: there is no prometheus'
+}
+
+fail() {
+  echo "quick-start: $*" >&2
+  exit 1
+}
+
+main "$@"

@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# What is shipped, as it is run: the static binary in a root that holds nothing else, as nobody, writing nothing; and the
+# chart, rendered as Helm does and held to what must agree in it.
+# Usage: ship.sh PATH-OF-THE-SPILLGATE-BINARY; builds a static one if that one is not.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+tools=target/tools/python
+nobody=65532
+
+main() {
+  local binary=${1:?"usage: ship.sh PATH-OF-THE-SPILLGATE-BINARY"}
+  scratch=$(mktemp -d)
+  trap end EXIT
+  is_static "$binary" || binary=$(built)
+  is_static "$binary" || fail "$binary is not static: $(file_or_ldd "$binary")"
+  echo "static: $(basename "$(dirname "$(dirname "$binary")")"), $(($(stat -c %s "$binary") / 1000)) KB"
+  alone "$binary"
+  chart
+}
+
+# Nothing loads it: it names no interpreter.
+is_static() {
+  ! readelf -lW "$1" | grep -q INTERP
+}
+
+file_or_ldd() {
+  ldd "$1" 2>&1 | head -n 3
+}
+
+# Of musl where rustup has it; else of this machine's glibc, which resolves names only with its own libraries around.
+built() {
+  local host target libc=gnu
+  host=$(rustc -vV | sed -n 's/^host: //p')
+  if rustup target list --installed 2> /dev/null | grep -q musl; then
+    libc=musl
+  fi
+  target=${host%-*}-$libc
+  RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --package spillgate-server --target "$target" >&2
+  echo "${CARGO_TARGET_DIR:-target}/$target/release/spillgate"
+}
+
+alone() {
+  if [ "$(id -u)" -ne 0 ]; then
+    echo "left out: only root may change the root"
+    return
+  fi
+  root=$scratch/root
+  mkdir -m 755 "$root" && chmod 755 "$scratch"
+  install -m 755 "$1" "$root/spillgate"
+  local store=$((20000 + RANDOM % 10000)) http=$((30000 + RANDOM % 1000)) admin=$((31000 + RANDOM % 1000))
+  redis-server --port $store --bind 127.0.0.1 --save '' --dir "$scratch" > "$scratch/redis" &
+  redis=$!
+  until redis-cli -p $store ping > /dev/null 2>&1; do sleep 0.1; done
+
+  SPILLGATE_SERVER__GRPC=off SPILLGATE_SERVER__RESP=off \
+    chroot --userspec=$nobody:$nobody --groups= "$root" /spillgate serve --redis "redis://127.0.0.1:$store" \
+    --http "127.0.0.1:$http" --admin "127.0.0.1:$admin" 2> "$scratch/said" &
+  server=$!
+  local waited=0
+  until inside check --url "http://127.0.0.1:$http" --key health --quota unlimited > "$scratch/health" 2>&1; do
+    [ $((waited += 1)) -lt 100 ] || fail "it does not answer: $(cat "$scratch/said" "$scratch/health")"
+    sleep 0.1
+  done
+  [ "$(stat -c %u "/proc/$server")" = $nobody ] || fail "it does not run as $nobody"
+  grep -q '^CapEff:.0*$' "/proc/$server/status" || fail "it has capabilities"
+  local call answer
+  for call in allowed allowed denied; do
+    # The exit code is the verdict.
+    answer=$(inside check --url "http://127.0.0.1:$http" --key u --quota 2/hour --json || true)
+    [[ $answer == *"\"verdict\":\"$call\""* ]] || fail "expected $call: $answer"
+  done
+  [ "$(redis-cli -p $store dbsize)" -gt 0 ] || fail "nothing is in Redis"
+  curl -sf --noproxy '*' "http://127.0.0.1:$admin/readyz" > "$scratch/ready" || fail "it is not ready"
+  kill -TERM $server
+  wait $server || fail "SIGTERM ended it with $?"
+  server=
+  [ "$(find "$root" -mindepth 1 | wc -l)" = 1 ] || fail "it wrote something: $(find "$root")"
+  echo "alone in an empty root as $nobody: it starts, counts in Redis, is ready, ends with 0 and writes nothing"
+
+  # What of names? Only told: a static glibc wants its libraries for them.
+  if inside doctor --redis "redis://localhost:$store" > "$scratch/doctor" 2>&1 || grep -q 'eviction\|amnesia' "$scratch/doctor"; then
+    echo "names are resolved in an empty root: localhost"
+  else
+    echo "names are not resolved in an empty root: $(tail -n 1 "$scratch/doctor")"
+  fi
+}
+
+inside() {
+  chroot --userspec=$nobody:$nobody --groups= "$root" /spillgate "$@"
+}
+
+chart() {
+  if ! command -v go > /dev/null || [ ! -d /usr/share/gocode/src/github.com/Masterminds/sprig ]; then
+    if ! command -v helm > /dev/null; then
+      echo "left out: the chart: neither helm nor go with sprig (golang-go, golang-github-masterminds-sprig-dev, golang-gopkg-yaml.v3-dev)"
+      return
+    fi
+  fi
+  [ -x $tools/bin/pip ] || python3 -m venv $tools
+  $tools/bin/python -c 'import jsonschema, yaml' 2> /dev/null ||
+    $tools/bin/pip install --quiet --disable-pip-version-check jsonschema pyyaml
+  if command -v helm > /dev/null; then
+    helm lint deploy/helm/spillgate
+    printf '#!/bin/sh\nexec helm template "$2" "$1" --namespace "$3" --values "$4"\n' > "$scratch/render"
+    chmod +x "$scratch/render"
+  else
+    GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE=$scratch/go go build -o "$scratch/render" tests/doors/ship/render.go
+  fi
+  $tools/bin/python tests/doors/ship/chart.py deploy/helm/spillgate "$scratch/render"
+}
+
+end() {
+  local process
+  for process in ${server:-} ${redis:-}; do
+    kill -KILL "$process" 2> /dev/null || true
+  done
+  wait 2> /dev/null || true
+  rm -rf "$scratch"
+}
+
+fail() {
+  echo "ship: $*" >&2
+  exit 1
+}
+
+main "$@"
