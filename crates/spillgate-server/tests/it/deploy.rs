@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use spillgate_testkit::{Cluster, RedisServer, Sentinels};
+use spillgate_testkit::{Cluster, RedisServer, Sentinels, eventually};
 
 use crate::alerts::{families, named};
 use crate::server::{LISTENING, Server, TempFile, run, spillgate};
@@ -28,6 +28,7 @@ fn the_template_of_sentinels_starts_on_sentinels() {
             .into_iter()
             .zip(urls)
             .collect();
+    let addresses = [addresses, vec![("mymaster", Sentinels::NAME.to_owned())]].concat();
     starts("sentinel", &addresses);
 }
 
@@ -64,6 +65,9 @@ fn starts(name: &str, addresses: &[(&str, String)]) {
     let file = TempFile::new("template.toml", &text);
     let mut command = spillgate(&[&["serve", "--config", file.path()], &LISTENING[..]].concat());
     let server = Server::start_command(command.env("SPILLGATE_STORE__TIMEOUT", "10s"));
+    // Sentinels are asked first who is primary.
+    let other = r#"{"attributes":{"ip":"203.0.113.8"}}"#;
+    eventually(|| server.check(other)["source"] == "store");
     // At once, so that little comes back meanwhile.
     let asked = vec![r#"{"attributes":{"ip":"203.0.113.7"}}"#; 200].join(",");
     let reply = server.post("/v1/check/batch", format!("[{asked}]").as_bytes()).json();

@@ -5,12 +5,12 @@ use spillgate_testkit::RedisServer;
 
 use crate::server::{Server, TempFile, run};
 
-/// Limits of one rule, and what one call is charged to use them up.
+/// Limits of one rule, and how often each subject asks. Nothing expires before it is weighed.
 const RULES: &[(&str, u64)] = &[
-    (r#""100/second""#, 1),
-    (r#""100/second", "3000/minute", "9000/hour""#, 1),
-    (r#"{ quota = "100/minute", algorithm = "fixed-window" }"#, 1),
-    (r#"{ quota = "100/minute", algorithm = "sliding-window" }"#, 1),
+    (r#""100/day""#, 1),
+    (r#""100/day", "3000/day", "9000/day""#, 1),
+    (r#"{ quota = "100/day", algorithm = "fixed-window" }"#, 1),
+    (r#"{ quota = "100/day", algorithm = "sliding-window" }"#, 1),
     (r#"{ quota = "200/hour", algorithm = "sliding-log" }"#, 200),
     (r#"{ quota = "20", algorithm = "concurrency", hold = "1h" }"#, 20),
 ];
