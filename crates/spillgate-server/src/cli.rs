@@ -4,6 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+mod simulate;
+
+pub(crate) use simulate::SimulateArgs;
+
 /// Spillgate limits rates for a whole fleet: exact, fast, and honest about failure.
 #[derive(Debug, Parser)]
 #[command(name = "spillgate", version, after_help = EXAMPLES, arg_required_else_help = true)]
@@ -19,6 +23,7 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     Top(TopArgs),
     Validate(ValidateArgs),
+    Simulate(Box<SimulateArgs>),
     Doctor(DoctorArgs),
     Import(ImportArgs),
     Scripts(ScriptsArgs),
@@ -323,9 +328,10 @@ Examples:
   spillgate check --key u1 --quota 5/minute
   spillgate explain ip=203.0.113.7
   spillgate validate limits.toml
+  spillgate simulate --config limits.toml access.log
   spillgate doctor --redis redis://127.0.0.1:6379
 
-Exit codes: 0 done, 3 error; those of `check`, `validate` and `doctor` are in their help.";
+Exit codes: 0 done, 3 error; `check`, `validate`, `simulate` and `doctor` tell theirs in their help.";
 
 const SERVE_EXAMPLES: &str = "\
 Examples:

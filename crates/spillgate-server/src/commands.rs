@@ -16,6 +16,7 @@ mod explain;
 pub(crate) mod import;
 mod scripts;
 mod serve;
+pub(crate) mod simulate;
 mod top;
 mod validate;
 
@@ -27,6 +28,7 @@ pub(crate) fn run(command: Command) -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Validate(args) => validate::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Scripts(args) => scripts::run(&args),

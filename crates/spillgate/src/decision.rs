@@ -296,6 +296,13 @@ impl<'d> TierDecision<'d> {
         self.tier.charge()
     }
 
+    /// Which rule of the policy it is of, and which limit of that rule, counted from 0.
+    #[doc(hidden)]
+    #[inline]
+    pub fn position(&self) -> (usize, usize) {
+        (self.tier.rule as usize, usize::from(self.tier.limit))
+    }
+
     /// Where header fields keep what they say of the limit, unless another is in force in its place.
     #[cfg(feature = "http")]
     pub(crate) fn written_limit(

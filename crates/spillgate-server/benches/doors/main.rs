@@ -26,6 +26,7 @@ mod pair;
 mod resp;
 #[path = "../../../spillgate/benches/speed/rounds.rs"]
 mod rounds;
+mod simulate;
 #[path = "../../../spillgate/benches/speed/table.rs"]
 mod table;
 
@@ -33,6 +34,7 @@ use rounds::Effort;
 use table::Table;
 
 type Outcome = Result<Vec<Table>, Box<dyn Error>>;
+type Section = fn(Effort) -> Outcome;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> =
@@ -42,22 +44,28 @@ fn main() -> ExitCode {
         [flag] if flag == grpc::FLAG => return grpc::serve(),
         _ => {}
     }
-    let effort = match arguments.as_slice() {
-        [] => Effort::FULL,
-        [quick] if quick == "--quick" => Effort::QUICK,
-        _ => {
-            eprintln!("Usage: cargo bench -p spillgate-server --bench doors -- [--quick]");
-            return ExitCode::from(2);
-        }
-    };
-    println!("{}\n", machine::description());
-    let sections = [
-        resp::against_yardsticks,
-        crowd::against_a_quiet_server,
-        http::against_yardsticks,
-        grpc::against_a_yardstick,
+    let (quick, words): (Vec<String>, Vec<String>) =
+        arguments.into_iter().partition(|word| word == "--quick");
+    let effort = if quick.is_empty() { Effort::FULL } else { Effort::QUICK };
+    let sections: [(&str, Section); 5] = [
+        ("resp", resp::against_yardsticks),
+        ("crowd", crowd::against_a_quiet_server),
+        ("http", http::against_yardsticks),
+        ("grpc", grpc::against_a_yardstick),
+        ("simulate", simulate::against_the_engine),
     ];
-    for section in sections {
+    if let Some(word) = words.iter().find(|word| sections.iter().all(|(name, _)| name != word)) {
+        let names = sections.map(|(name, _)| name).join(" ");
+        eprintln!(
+            "{word} is no section\nUsage: cargo bench -p spillgate-server --bench doors -- [--quick] [{names}]"
+        );
+        return ExitCode::from(2);
+    }
+    println!("{}\n", machine::description());
+    for (name, section) in sections {
+        if !words.is_empty() && words.iter().all(|word| word != name) {
+            continue;
+        }
         match section(effort) {
             Ok(tables) => tables.iter().for_each(|table| println!("{table}")),
             Err(error) => {

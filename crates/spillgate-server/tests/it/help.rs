@@ -4,13 +4,14 @@ use std::fs;
 
 use crate::server::run;
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "",
     "serve",
     "check",
     "explain",
     "top",
     "validate",
+    "simulate",
     "doctor",
     "import",
     "import envoy",

@@ -25,6 +25,7 @@ mod resp;
 mod scripts;
 mod server;
 mod settings;
+mod simulate;
 mod stop;
 mod stores;
 mod story;

@@ -105,7 +105,8 @@ fn refuses_first<'a>(
             let later = (other_at, other_position) > (at, position);
             let mutual = other_limit.never_refuses_beside(limit)
                 && (own || sees_all_of(this.rule, other.rule));
-            if !(later && mutual) && !is_overridden(looked, *other, other_position) {
+            let goes = later && mutual;
+            if !goes && !is_overridden(looked, *other, other_position) {
                 return Some((*other, other_limit.clone()));
             }
         }

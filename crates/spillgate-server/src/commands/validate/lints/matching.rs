@@ -128,7 +128,7 @@ fn is_address(text: &str, pattern: Pattern<'_>) -> bool {
         return text.bytes().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b'.' | b':'));
     }
     let address = text.split('/').next().unwrap_or_default().parse::<IpAddr>();
-    address.is_ok_and(|address| ByIp::direct().attribute(address).to_string() == text)
+    address.is_ok_and(|address| ByIp::direct().attribute(address) == text)
 }
 
 fn told(pattern: Pattern<'_>) -> String {

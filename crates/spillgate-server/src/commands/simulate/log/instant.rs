@@ -1,0 +1,214 @@
+//! Instants as logs write them: `10/Oct/2000:13:55:36 -0700`, RFC 3339, or a number since the epoch.
+
+/// Microseconds since the epoch, whichever way it is written; nothing if it is none of them, before
+/// the epoch, or later than limits can count.
+pub(super) fn instant_us(text: &[u8]) -> Option<u64> {
+    let text = text.trim_ascii();
+    let us = match text {
+        [_, _, b'/', ..] => clf_us(text)?,
+        _ if text.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.') => epoch_us(text)?,
+        _ => rfc3339_us(text)?,
+    };
+    u64::try_from(us).ok().filter(|us| *us < LATEST_US)
+}
+
+/// `10/Oct/2000:13:55:36 -0700`, as Apache and nginx write it.
+fn clf_us(text: &[u8]) -> Option<i64> {
+    let [d1, d2, b'/', m1, m2, m3, b'/', year @ .., b':', h1, h2, b':', n1, n2, b':', s1, s2] =
+        text.get(..20)?
+    else {
+        return None;
+    };
+    let month = MONTHS.iter().position(|month| *month == [*m1, *m2, *m3])? as i64 + 1;
+    let date = (number(year)?, month, number(&[*d1, *d2])?);
+    let time = (number(&[*h1, *h2])?, number(&[*n1, *n2])?, number(&[*s1, *s2])?);
+    let zone_s = match text.get(20..)? {
+        [] => 0,
+        zone => offset_s(zone.trim_ascii_start())?,
+    };
+    Some((seconds(date, time)? - zone_s) * 1_000_000)
+}
+
+/// `2026-11-03T12:00:00.25+01:00`; a space may stand for the `T`, a comma for the point, and without
+/// an offset it is UTC.
+fn rfc3339_us(text: &[u8]) -> Option<i64> {
+    let [y1, y2, y3, y4, b'-', m1, m2, b'-', d1, d2, between, h1, h2, b':', n1, n2, b':', s1, s2] =
+        text.get(..19)?
+    else {
+        return None;
+    };
+    if !b"Tt _".contains(between) {
+        return None;
+    }
+    let date = (number(&[*y1, *y2, *y3, *y4])?, number(&[*m1, *m2])?, number(&[*d1, *d2])?);
+    let time = (number(&[*h1, *h2])?, number(&[*n1, *n2])?, number(&[*s1, *s2])?);
+    let mut rest = &text[19..];
+    let mut fraction_us = 0;
+    if let [b'.' | b',', after @ ..] = rest {
+        let digits = after.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        fraction_us = fraction(&after[..digits], 6)?;
+        rest = &after[digits..];
+    }
+    let zone_s = match rest {
+        [] | b"Z" | b"z" => 0,
+        zone => offset_s(zone.trim_ascii_start())?,
+    };
+    Some((seconds(date, time)? - zone_s) * 1_000_000 + fraction_us)
+}
+
+/// Seconds, milliseconds, microseconds or nanoseconds: today's differ by three digits each, and so
+/// do all from 1973 to 2255.
+fn epoch_us(text: &[u8]) -> Option<i64> {
+    let (whole, after) = match text.iter().position(|byte| *byte == b'.') {
+        Some(point) => (&text[..point], &text[point + 1..]),
+        None => (text, &b""[..]),
+    };
+    if after.contains(&b'.') || (after.is_empty() && whole.len() != text.len()) {
+        return None;
+    }
+    let number = number(whole)?;
+    match number {
+        ..SECONDS_BELOW => Some(number * 1_000_000 + fraction(after, 6)?),
+        SECONDS_BELOW..MILLIS_BELOW => Some(number * 1_000 + fraction(after, 3)?),
+        MILLIS_BELOW..MICROS_BELOW => Some(number),
+        _ => Some(number / 1_000),
+    }
+}
+
+/// The first digits after a point, as so many; further ones are cut.
+fn fraction(digits: &[u8], places: usize) -> Option<i64> {
+    let kept = &digits[..digits.len().min(places)];
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let value = kept.iter().fold(0, |value, digit| value * 10 + i64::from(digit - b'0'));
+    Some((kept.len()..places).fold(value, |value, _| value * 10))
+}
+
+/// `+0100`, `+01:00`, `-07`, in seconds.
+fn offset_s(zone: &[u8]) -> Option<i64> {
+    let (sign, digits) = match zone {
+        [b'+', digits @ ..] => (1, digits),
+        [b'-', digits @ ..] => (-1, digits),
+        b"Z" | b"z" | b"UTC" | b"GMT" => return Some(0),
+        _ => return None,
+    };
+    let (hours, minutes) = match digits {
+        [h1, h2] => (number(&[*h1, *h2])?, 0),
+        [h1, h2, m1, m2] | [h1, h2, b':', m1, m2] => (number(&[*h1, *h2])?, number(&[*m1, *m2])?),
+        _ => return None,
+    };
+    (hours < 26 && minutes < 60).then_some(sign * (hours * 3_600 + minutes * 60))
+}
+
+fn number(digits: &[u8]) -> Option<i64> {
+    if digits.is_empty() || digits.len() > 18 {
+        return None;
+    }
+    digits.iter().try_fold(0, |value, digit| {
+        digit.is_ascii_digit().then(|| value * 10 + i64::from(digit - b'0'))
+    })
+}
+
+/// Since the epoch, of a date and a time of day that there are.
+fn seconds(date: (i64, i64, i64), time: (i64, i64, i64)) -> Option<i64> {
+    let ((year, month, day), (hour, minute, second)) = (date, time);
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let days = match month {
+        2 => 28 + i64::from(is_leap),
+        4 | 6 | 9 | 11 => 30,
+        1..=12 => 31,
+        _ => return None,
+    };
+    if !(1..=days).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    // A leap second is the second before it.
+    Some(days_before(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second.min(59))
+}
+
+/// Days from the epoch to a date, counting years from March so that a leap day ends one.
+fn days_before(year: i64, month: i64, day: i64) -> i64 {
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let era = year.div_euclid(400);
+    let of_era = year.rem_euclid(400);
+    let of_year = (153 * month + 2) / 5 + day - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+}
+
+const MONTHS: [[u8; 3]; 12] = [
+    *b"Jan", *b"Feb", *b"Mar", *b"Apr", *b"May", *b"Jun", *b"Jul", *b"Aug", *b"Sep", *b"Oct",
+    *b"Nov", *b"Dec",
+];
+/// Algorithms count below 2^53 µs: some day of the year 2255. A year before, so that all waits fit.
+const LATEST_US: u64 = 8_975_000_000_000_000;
+const SECONDS_BELOW: i64 = 100_000_000_000;
+const MILLIS_BELOW: i64 = SECONDS_BELOW * 1_000;
+const MICROS_BELOW: i64 = MILLIS_BELOW * 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instant_is_the_same_however_it_is_written() {
+        for text in [
+            "10/Oct/2000:13:55:36 -0700",
+            "10/Oct/2000:20:55:36 +0000",
+            "10/Oct/2000:20:55:36",
+            "2000-10-10T20:55:36Z",
+            "2000-10-10T22:55:36+02:00",
+            "2000-10-10 22:55:36.000+0200",
+            "2000-10-10T20:55:36",
+            "2000-10-10 20:55:36,000 UTC",
+            "971211336",
+            "971211336.000",
+            "971211336000",
+            "971211336000000",
+            "971211336000000000",
+        ] {
+            assert_eq!(instant_us(text.as_bytes()), Some(971_211_336_000_000), "{text}");
+        }
+        assert_eq!(instant_us(b"1646861401.5241024"), Some(1_646_861_401_524_102));
+        assert_eq!(instant_us(b"1646861401524.5"), Some(1_646_861_401_524_500));
+        assert_eq!(instant_us(b"2016-12-31T23:59:60Z"), instant_us(b"2016-12-31T23:59:59Z"));
+    }
+
+    #[test]
+    fn what_is_no_instant_is_refused() {
+        for text in [
+            "",
+            "-",
+            ".",
+            "1.",
+            "1.2.3",
+            "-5",
+            "yesterday",
+            "10/Oct/2000",
+            "32/Oct/2000:13:55:36 -0700",
+            "29/Feb/2001:00:00:00 +0000",
+            "10/Okt/2000:13:55:36 -0700",
+            "10/Oct/2000:24:00:00 +0000",
+            "1969-12-31T23:59:59Z",
+            "2300-01-01T00:00:00Z",
+            "2026-13-01T00:00:00Z",
+            "2026-11-03T12:00:00+1",
+            "9999999999999999999999",
+        ] {
+            assert_eq!(instant_us(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    // Another hand's calendar, over every day that may be met.
+    #[test]
+    fn days_are_those_of_another_calendar() {
+        let mut day = jiff::civil::date(1970, 1, 1);
+        for number in 0..104_000 {
+            assert_eq!(
+                days_before(day.year().into(), day.month().into(), day.day().into()),
+                number
+            );
+            day = day.tomorrow().unwrap();
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Lines out of a file, a pipe, or either of them packed by gzip; no line longer than a bound is held.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use flate2::read::MultiGzDecoder;
+use memchr::memchr;
+
+/// Reads a source line by line, into one buffer.
+pub(super) struct Lines {
+    input: Box<dyn Read + Send>,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// How many lines were read.
+    pub(super) number: u64,
+    is_over: bool,
+}
+
+/// A line, without its end.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Line<'l> {
+    Whole(&'l [u8]),
+    /// It has more than [`LINE_MAX`] bytes.
+    TooLong,
+}
+
+impl Lines {
+    /// A file, or the standard input by the name `-`; `read` counts its bytes as they are read.
+    pub(super) fn open(name: &str, read: Arc<AtomicU64>) -> io::Result<Lines> {
+        let input: Box<dyn Read + Send> = match name {
+            "-" => Box::new(io::stdin()),
+            file => Box::new(File::open(file)?),
+        };
+        Lines::of(Box::new(Counted { input, read }))
+    }
+
+    pub(super) fn of(mut input: Box<dyn Read + Send>) -> io::Result<Lines> {
+        let mut first = [0; 6];
+        let mut length = 0;
+        while length < first.len() {
+            match input.read(&mut first[length..]) {
+                Ok(0) => break,
+                Ok(more) => length += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let first = &first[..length];
+        if let Some((_, remedy)) = PACKED.iter().find(|(magic, _)| first.starts_with(magic)) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, *remedy));
+        }
+        let whole = io::Cursor::new(first.to_vec()).chain(input);
+        let input: Box<dyn Read + Send> = match first {
+            [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(whole)),
+            _ => Box::new(whole),
+        };
+        let (buffer, number) = (vec![0; BUFFER], 0);
+        Ok(Lines { input, buffer, start: 0, end: 0, number, is_over: false })
+    }
+
+    /// The next line; nothing after the last.
+    pub(super) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
+        let mut too_long = false;
+        let mut looked = 0;
+        loop {
+            let found = memchr(b'\n', &self.buffer[self.start + looked..self.end]);
+            if let Some(length) = found {
+                let start = self.start;
+                self.start += looked + length + 1;
+                return Ok(self.line(start, start + looked + length, too_long));
+            }
+            looked = self.end - self.start;
+            if looked > LINE_MAX {
+                // What is known of it is let go: only its end matters.
+                (too_long, self.start, self.end, looked) = (true, 0, 0, 0);
+            }
+            if !self.is_over {
+                self.fill()?;
+                continue;
+            }
+            let (start, end) = (self.start, self.end);
+            (self.start, self.end) = (0, 0);
+            return Ok((start < end || too_long)
+                .then(|| self.line(start, end, too_long))
+                .flatten());
+        }
+    }
+
+    /// The first lines as they will be read, for a look at what they are.
+    pub(super) fn peek(&mut self) -> io::Result<Vec<Vec<u8>>> {
+        while self.end < PEEKED && !self.is_over {
+            self.fill()?;
+        }
+        let known = &self.buffer[self.start..self.end];
+        let lines = known.split(|byte| *byte == b'\n').take(PEEKED_LINES);
+        Ok(lines.map(|line| without_return(line).to_vec()).collect())
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        self.buffer.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        match self.input.read(&mut self.buffer[self.end..]) {
+            Ok(0) => self.is_over = true,
+            Ok(more) => self.end += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, start: usize, end: usize, too_long: bool) -> Option<Line<'_>> {
+        self.number += 1;
+        let line = without_return(&self.buffer[start..end]);
+        let line = match self.number {
+            1 => line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line),
+            _ => line,
+        };
+        Some(if too_long || line.len() > LINE_MAX { Line::TooLong } else { Line::Whole(line) })
+    }
+}
+
+fn without_return(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+/// Counts bytes on their way, for whoever shows how far it is.
+struct Counted {
+    input: Box<dyn Read + Send>,
+    read: Arc<AtomicU64>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let more = self.input.read(buffer)?;
+        self.read.fetch_add(more as u64, Ordering::Relaxed);
+        Ok(more)
+    }
+}
+
+/// Longer than any server lets a request's head be.
+pub(super) const LINE_MAX: usize = 64 * 1024;
+const BUFFER: usize = 4 * LINE_MAX;
+const PEEKED: usize = LINE_MAX;
+const PEEKED_LINES: usize = 20;
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// How other packers begin their files, and what to do then.
+const PACKED: [(&[u8], &str); 4] = [
+    (
+        b"\x28\xb5\x2f\xfd",
+        "it is packed by zstd; unpack it: zstd -dc FILE | spillgate simulate … -",
+    ),
+    (b"\xfd7zXZ\0", "it is packed by xz; unpack it: xz -dc FILE | spillgate simulate … -"),
+    (b"BZh", "it is packed by bzip2; unpack it: bzip2 -dc FILE | spillgate simulate … -"),
+    (b"PK\x03\x04", "it is a zip archive; unpack it: unzip -p FILE | spillgate simulate … -"),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::{Compression, write::GzEncoder};
+
+    use super::*;
+
+    fn lines(bytes: Vec<u8>) -> Vec<Option<Vec<u8>>> {
+        let mut lines = Lines::of(Box::new(io::Cursor::new(bytes))).unwrap();
+        let mut all = Vec::new();
+        while let Some(line) = lines.next().unwrap() {
+            all.push(match line {
+                Line::Whole(line) => Some(line.to_vec()),
+                Line::TooLong => None,
+            });
+        }
+        assert_eq!(lines.number, all.len() as u64);
+        all
+    }
+
+    fn packed(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn lines_are_those_of_another_reader_packed_or_not() {
+        let text = b"one\n\ntwo\r\n\nthree".to_vec();
+        let expected = ["one", "", "two", "", "three"].map(|line| Some(line.as_bytes().to_vec()));
+        assert_eq!(lines(text.clone()), expected);
+        assert_eq!(lines(packed(&text)), expected);
+        // Two packed files behind each other are one.
+        let two = [packed(b"one\n\ntwo\r\n"), packed(b"\nthree")].concat();
+        assert_eq!(lines(two), expected);
+        assert_eq!(lines(b"\xef\xbb\xbfone\n".to_vec()), [Some(b"one".to_vec())]);
+        assert_eq!(lines(Vec::new()), []);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_one_line_and_its_neighbours_are_whole() {
+        for excess in [1, LINE_MAX, 3 * LINE_MAX, 9 * LINE_MAX + 7] {
+            let long = vec![b'x'; LINE_MAX + excess];
+            let text = [b"before\n".as_slice(), &long, b"\nafter\n", &long].concat();
+            let (before, after) = (Some(b"before".to_vec()), Some(b"after".to_vec()));
+            assert_eq!(lines(text), [before, None, after, None], "{excess}");
+        }
+        assert_eq!(lines(vec![b'x'; LINE_MAX]), [Some(vec![b'x'; LINE_MAX])]);
+    }
+
+    #[test]
+    fn other_packers_are_told_apart() {
+        let refused = Lines::of(Box::new(io::Cursor::new(b"\x28\xb5\x2f\xfd....".to_vec())));
+        assert!(refused.err().unwrap().to_string().contains("zstd -dc"));
+    }
+
+    #[test]
+    fn a_packed_file_that_was_cut_is_an_error() {
+        let whole = packed(&b"a line\n".repeat(1_000));
+        let mut lines =
+            Lines::of(Box::new(io::Cursor::new(whole[..whole.len() - 9].to_vec()))).unwrap();
+        let end = loop {
+            match lines.next() {
+                Ok(Some(_)) => {}
+                end => break end.is_err(),
+            }
+        };
+        assert!(end);
+    }
+}

@@ -1,0 +1,190 @@
+//! The replay of a log against the memory engine asked one by one.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use spillgate::internals::time::Clock;
+use spillgate::{Cost, Decision, Limiter, Policy, Request, Verdict};
+
+use super::event::Vocabulary;
+use super::log::{Logs, Unreadable, mapping};
+use super::order::Spread;
+use super::random::Random;
+use super::replay::{Contender, Judged, replay};
+
+/// What a decision says.
+pub(super) type Told = (u64, Verdict, Option<usize>, Option<u64>, Option<u64>);
+
+pub(super) fn told(at_us: u64, decision: &Decision) -> Told {
+    let top = decision.top();
+    let retry_us = decision.retry_after().map(|wait| wait.as_micros() as u64);
+    (at_us, decision.verdict(), top.map(|tier| tier.position().0), decision.remaining(), retry_us)
+}
+
+/// One made-up request, as a log tells it and as a caller would ask it.
+struct Asked {
+    at_us: u64,
+    ip: u64,
+    user: Option<u64>,
+    path: &'static str,
+    tokens: u64,
+}
+
+/// What a path is written as, and its one spelling.
+const PATHS: [(&str, &str); 4] = [
+    ("/login", "/login"),
+    ("//login?next=/", "/login"),
+    ("/a/../api/x", "/api/x"),
+    ("/%61pi/y", "/api/y"),
+];
+
+const POLICIES: [&str; 3] = [
+    r#"
+    [[rule]]
+    name = "login"
+    match = { path = "/login" }
+    key = ["ip"]
+    limits = ["3/2s", { quota = "9/7s", algorithm = "fixed-window" }]
+    [[rule]]
+    name = "api"
+    match = { path = "/api/*" }
+    key = ["user", "ip"]
+    limits = [{ quota = "5/3s", algorithm = "sliding-log" }, { quota = "900/5s", algorithm = "sliding-window", unit = "tokens" }]
+    [[rule]]
+    name = "watched"
+    key = ["user"]
+    mode = "shadow"
+    limits = ["2/4s"]
+    [[override]]
+    rule = "login"
+    subject = { ip = "10.0.0.1" }
+    limits = ["30/2s", "none"]
+    "#,
+    r#"
+    [[rule]]
+    name = "all"
+    key = []
+    limits = [{ quota = "40/minute", burst = 7 }]
+    "#,
+    r#"
+    [[rule]]
+    name = "slots"
+    key = ["ip"]
+    limits = [{ quota = "2", algorithm = "concurrency", hold = "1500ms" }]
+    [[rule]]
+    name = "spent"
+    key = ["user"]
+    postpaid = true
+    limits = [{ quota = "500/10s", unit = "tokens" }]
+    "#,
+];
+
+#[test]
+fn the_verdicts_on_a_log_are_those_of_the_engine_asked_one_by_one() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let mut refused = 0;
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let delay_us = [0, 2_000_000, 20_000_000][random.below(3) as usize];
+        let (text, asked) = log_in_some_order(&mut random, delay_us);
+        for policy in POLICIES {
+            let expected = runtime.block_on(one_by_one(policy, &asked));
+            let judged = replayed(policy, &text, delay_us);
+            assert_eq!(judged.verdicts, expected, "seed {seed}: {policy}");
+            refused += expected.iter().filter(|told| told.1 != Verdict::Allowed).count();
+            assert_eq!(judged.tally.requests, asked.len() as u64);
+            assert_eq!(judged.forgotten, 0);
+        }
+    }
+    assert!(refused > 10_000, "{refused} refusals are no test");
+}
+
+/// JSON lines, no later than the delay allows; and the requests in the order of their instants.
+fn log_in_some_order(random: &mut Random, delay_us: u64) -> (String, Vec<Asked>) {
+    let mut at_us = 1_700_000_000_000_000 + random.below(1 << 40);
+    let mut lines = Vec::new();
+    for _ in 0..400 {
+        at_us += [0, random.below(1_000), random.below(400_000)][random.below(3) as usize];
+        let (written, path) = PATHS[random.below(4) as usize];
+        let user = Some(random.below(3)).filter(|_| random.below(5) > 0);
+        let asked = Asked { at_us, ip: random.below(4), user, path, tokens: random.below(400) };
+        let user = user.map_or("-".to_owned(), |user| format!("u{user}"));
+        let line = format!(
+            r#"{{"at":{at_us},"who":{{"addr":"::ffff:10.0.0.{}","name":"{user}"}},"uri":"{written}","used":{}}}"#,
+            asked.ip, asked.tokens
+        );
+        lines.push((at_us + random.below(delay_us.max(1)), line, asked));
+    }
+    lines.sort_by_key(|(written_us, _, _)| *written_us);
+    let text = lines.iter().map(|(_, line, _)| format!("{line}\n")).collect();
+    let mut asked: Vec<Asked> = lines.into_iter().map(|(_, _, asked)| asked).collect();
+    asked.sort_by_key(|asked| asked.at_us);
+    (text, asked)
+}
+
+async fn one_by_one(policy: &str, asked: &[Asked]) -> Vec<Told> {
+    let clock = Clock::given(0);
+    let policy = Policy::from_toml(policy).unwrap();
+    let limiter = Limiter::builder().policy(policy).clock(clock.clone()).build().await.unwrap();
+    let mut all = Vec::new();
+    for one in asked {
+        clock.set(one.at_us);
+        let mut request = Request::new()
+            .with("ip", format!("10.0.0.{}", one.ip))
+            .with("path", one.path)
+            .costing(Cost::requests(1).and("tokens", one.tokens));
+        if let Some(user) = one.user {
+            request = request.with("user", format!("u{user}"));
+        }
+        all.push(told(one.at_us, &limiter.check(&request).await));
+    }
+    all
+}
+
+fn replayed(policy: &str, text: &str, delay_us: u64) -> Judged {
+    let mut file = tempfile(text);
+    let policy = Policy::from_toml(policy).unwrap();
+    let mut words = Vocabulary::new(None, Some("tokens"));
+    for name in policy.rules().flat_map(spillgate::Rule::needs) {
+        words.learn(name);
+    }
+    let maps = ["time=at", "ip=who.addr", "user=who.name"].map(|text| mapping(text).unwrap());
+    let logs = Logs {
+        files: vec![file.name()],
+        format: None,
+        mappings: maps.to_vec(),
+        cost_field: Some("used".to_owned()),
+        delay_us,
+        spread: Spread::No,
+        unreadable: Unreadable::Refuse,
+        bytes_read: Arc::default(),
+    };
+    let contender = Contender { name: "it".to_owned(), policy };
+    let (found, mut outcome) =
+        replay(vec![contender], &[], &words, |give| logs.read(&words, give), |_| {}).unwrap();
+    assert_eq!((found.malformed, found.late), (0, 0));
+    file.remove();
+    outcome.judged.remove(0)
+}
+
+/// A file that is gone once it was read.
+struct Temporary(std::path::PathBuf);
+
+fn tempfile(text: &str) -> Temporary {
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let name = format!("spillgate-simulate-{}-{number}.log", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    std::fs::File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
+    Temporary(path)
+}
+
+impl Temporary {
+    fn name(&self) -> String {
+        self.0.display().to_string()
+    }
+
+    fn remove(&mut self) {
+        std::fs::remove_file(&self.0).unwrap();
+    }
+}

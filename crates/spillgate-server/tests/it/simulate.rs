@@ -1,0 +1,366 @@
+//! `spillgate simulate`: logs in every format, verdicts, conditions, and the figures of the documentation.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Output, Stdio};
+
+use serde_json::Value;
+
+use crate::server::{TempFile, run, spillgate};
+
+const RULES: &str = r#"
+[[rule]]
+name = "login"
+match = { path = "/login" }
+key = ["ip"]
+limits = ["2/minute"]
+
+[[rule]]
+name = "all"
+key = []
+limits = [{ quota = "4/minute", algorithm = "sliding-log" }]
+"#;
+
+/// Five requests of one address within a second, three of them to /login, each in another spelling.
+const COMBINED: &str = r#"203.0.113.7 - - [10/Oct/2000:13:55:36 -0700] "POST /login HTTP/1.1" 200 7 "-" "curl/8"
+203.0.113.7 - - [10/Oct/2000:13:55:36 -0700] "POST //login HTTP/1.1" 200 7 "-" "curl/8"
+this is no line of a log
+203.0.113.7 - - [10/Oct/2000:13:55:36 -0700] "POST /%6Cogin?x HTTP/1.1" 200 7 "-" "curl/8"
+203.0.113.7 - - [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 7 "-" "curl/8"
+198.51.100.9 - - [10/Oct/2000:13:55:35 -0700] "GET /b HTTP/1.1" 200 7 "-" "curl/8"
+"#;
+
+const JSON: &str = r#"{"time":"2000-10-10T13:55:36-07:00","remote_addr":"203.0.113.7","request":"POST /login HTTP/1.1"}
+{"time":"2000-10-10T13:55:36-07:00","remote_addr":"203.0.113.7","uri":"//login"}
+{"time":"soon"}
+{"time":971211336,"client":{"ip":"::ffff:203.0.113.7"},"request":{"uri":"/%6Cogin?x"}}
+{"time":971211336000,"remote_addr":"203.0.113.7","path":"/a"}
+{"time":"2000-10-10 20:55:35.000","remote_addr":"198.51.100.9","path":"/b"}
+"#;
+
+const CSV: &str = "Time;Remote_Addr;url
+2000-10-10T13:55:36-07:00;203.0.113.7;/login
+971211336;203.0.113.7;//login
+;;
+971211336;\"203.0.113.7\";\"/%6Cogin?x\"
+971211336;203.0.113.7;https://example.org/a
+971211335;198.51.100.9;/b
+";
+
+#[test]
+fn a_log_is_told_apart_and_judged_alike_whatever_its_format() {
+    let rules = TempFile::new("limits.toml", RULES);
+    for (text, format) in [(COMBINED, "combined log"), (JSON, "JSON lines"), (CSV, "CSV")] {
+        let log = TempFile::new("access.log", text);
+        let (code, report) = simulate_json(&["--config", rules.path(), log.path()]);
+        assert_eq!(code, Some(0));
+        let input = &report["input"];
+        assert_eq!(
+            (&input["formats"][0], &input["lines"]),
+            (&format.into(), &6.into()),
+            "{report}"
+        );
+        assert_eq!(
+            (&input["malformed"], &input["out_of_order"]),
+            (&1.into(), &1.into()),
+            "{report}"
+        );
+        let place = format!("{}:{}: ", log.path(), if format == "CSV" { 4 } else { 3 });
+        assert!(input["malformed_examples"][0].as_str().unwrap().starts_with(&place), "{report}");
+        let policy = &report["policies"][0];
+        assert_eq!((&policy["requests"], &policy["denied"]), (&5.into(), &1.into()), "{report}");
+        let login = &policy["rules"][0];
+        assert_eq!((&login["met"], &login["refused"]), (&3.into(), &1.into()), "{report}");
+        assert_eq!(policy["refused_most"][0]["subject"], "ip=203.0.113.7");
+        assert_eq!(
+            (&input["from"], &input["to"]),
+            (&"2000-10-10T20:55:35Z".into(), &"2000-10-10T20:55:36Z".into())
+        );
+    }
+}
+
+#[test]
+fn standard_input_and_packed_logs_are_read_too() {
+    let rules = TempFile::new("limits.toml", RULES);
+    let plain =
+        simulate_json(&["--config", rules.path(), TempFile::new("a.log", COMBINED).path()]).1;
+    let mut packed = spillgate(&["simulate", "--json", "--config", rules.path(), "-"]);
+    let mut process = packed.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    process.stdin.take().unwrap().write_all(&gzip_stored(COMBINED.as_bytes())).unwrap();
+    let output = process.wait_with_output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["policies"], plain["policies"]);
+    assert_eq!(report["input"]["source"], "standard input");
+}
+
+#[test]
+fn people_read_who_would_be_refused_by_what() {
+    let (rules, log) = (TempFile::new("limits.toml", RULES), TempFile::new("access.log", COMBINED));
+    let output = run(&["simulate", "--config", rules.path(), log.path()]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    for part in [
+        "6 lines, combined log",
+        "left out: 1 line that could not be read, such as",
+        "of 5 requests 4 (80.0 %) are allowed, 1 (20.0 %) refused",
+        "login  2/1m token-bucket",
+        "ip=203.0.113.7",
+        "everybody by all (sliding-log): at most 4 requests in any 1 m",
+        "times are whole seconds",
+    ] {
+        assert!(said.contains(part), "{part:?} is not in:\n{said}");
+    }
+    // Nobody watches, so no bar moves.
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_condition_that_holds_fails_the_run() {
+    let (rules, log) = (TempFile::new("limits.toml", RULES), TempFile::new("access.log", COMBINED));
+    let code = |conditions: &[&str]| {
+        let flags: Vec<&str> =
+            conditions.iter().flat_map(|condition| ["--fail-if", condition]).collect();
+        simulate(&[&["--config", rules.path(), log.path()], &flags[..]].concat()).status.code()
+    };
+    for (condition, expected) in [
+        ("refused>19.9%", 1),
+        ("refused>20%", 0),
+        ("refused(login)>33%", 1),
+        ("refused(all)>0", 0),
+        ("subjects-refused>=1", 1),
+        ("subjects-refused(login)>1", 0),
+        ("malformed>0", 1),
+        ("late>0", 0),
+        ("unmatched=0", 1),
+        ("never>0", 0),
+    ] {
+        assert_eq!(code(&[condition]), Some(expected), "{condition}");
+    }
+    assert_eq!(code(&["refused>50%", "malformed>0"]), Some(1));
+}
+
+#[test]
+fn two_policies_see_the_same_traffic_and_their_differences_are_told() {
+    let looser = RULES.replace("2/minute", "3/minute");
+    let (rules, looser) =
+        (TempFile::new("limits.toml", RULES), TempFile::new("today.toml", &looser));
+    let log = TempFile::new("access.log", COMBINED);
+    let against = ["--config", rules.path(), "--against", looser.path(), log.path()];
+    let (code, report) = simulate_json(&[&against[..], &["--fail-if", "newly-refused>0"]].concat());
+    let difference = &report["policies"][1]["against_first"];
+    assert_eq!((code, &difference["only_first_refuses"]), (Some(1), &1.into()), "{report}");
+    // The one that passes the looser rule uses up what the last would have had.
+    assert_eq!(difference["only_this_refuses"], 1);
+    assert_eq!(difference["subjects"][0]["subject"], "ip=203.0.113.7");
+    assert_eq!(
+        simulate_json(&[&against[..], &["--fail-if", "newly-refused>1"]].concat()).0,
+        Some(0)
+    );
+}
+
+#[test]
+fn whatever_is_wrong_is_told_with_its_place_and_a_remedy() {
+    let rules = TempFile::new("limits.toml", RULES);
+    let log = TempFile::new("access.log", COMBINED);
+    let unknown = TempFile::new("strange.log", "Oct 10 host sshd: a line of syslog\n");
+    let bad_rules =
+        TempFile::new("bad.toml", "[[rule]]\nname = \"a\"\nkey = []\nlimits = [\"5/fortnight\"]\n");
+    let no_rules = TempFile::new("none.toml", "");
+    let with = ["--config", rules.path()];
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["/nowhere.log"], &["cannot read /nowhere.log"]),
+        (&[unknown.path()], &[unknown.path(), "no format known here", "--format"]),
+        (&[log.path(), "--strict"], &["access.log:3: ", "--strict"]),
+        (&[log.path(), "--map", "user=account"], &["--map", "no rule asks for user", "path, ip"]),
+        (&[log.path(), "--map", "ip=account"], &["no field \"account\"", "user-agent"]),
+        (&[log.path(), "--map", "ip"], &["ATTRIBUTE=FIELD"]),
+        (&[log.path(), "--format", "syslog"], &["common, combined, json, csv"]),
+        (
+            &[log.path(), "--fail-if", "refused(nobody)>0"],
+            &["no rule is called nobody", "login, all"],
+        ),
+        (&[log.path(), "--fail-if", "newly-refused>0"], &["--against FILE"]),
+        (&[log.path(), "--fail-if", "refused"], &["refused>1%"]),
+        (&[log.path(), "--svg", "/nowhere/a.svg"], &["cannot write /nowhere/a.svg"]),
+        (&[log.path(), "--against", bad_rules.path()], &["bad.toml:4"]),
+        (&[log.path(), "--against", no_rules.path()], &["has no rules"]),
+        (&["--pattern", "steady", "--rate", "fast"], &["quota"]),
+        (&["--pattern", "flood"], &["steady, bursty, boundary, diurnal, zipf"]),
+    ];
+    for (flags, parts) in cases {
+        let output = simulate(&[&with[..], flags].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{flags:?}: {said}");
+        for part in *parts {
+            assert!(said.contains(part), "{flags:?}: {part:?} is not in: {said}");
+        }
+    }
+    let output = simulate(&[log.path()]);
+    assert!(String::from_utf8(output.stderr).unwrap().contains("--config"));
+}
+
+#[test]
+fn a_rule_that_nothing_met_says_which_field_it_lacks() {
+    let rules = "[[rule]]\nname = \"tenant\"\nkey = [\"tenant\"]\nlimits = [\"1/s\"]\n";
+    let (rules, log) = (TempFile::new("limits.toml", rules), TempFile::new("access.log", COMBINED));
+    let output = simulate(&["--config", rules.path(), log.path()]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        said.contains(
+            "tenant was never met: nothing told tenant; name the field: --map tenant=FIELD"
+        ),
+        "{said}"
+    );
+    assert!(said.contains("5 (100 %) met no rule"), "{said}");
+}
+
+#[test]
+fn costs_are_read_in_their_unit() {
+    let rules = "[[rule]]\nname = \"tokens\"\nkey = [\"user\"]\nlimits = [{ quota = \"100/hour\", unit = \"tokens\" }]\n";
+    let log = "time,user,usage\n1,ann,60\n2,ann,50\n3,ann,200\n4,ann,40\n5,bob,-\n";
+    let (rules, log) = (TempFile::new("limits.toml", rules), TempFile::new("usage.csv", log));
+    let with = ["--config", rules.path(), "--cost-from", "tokens=usage", log.path()];
+    let policy = &simulate_json(&with).1["policies"][0];
+    assert_eq!((&policy["denied"], &policy["never"]), (&1.into(), &1.into()), "{policy}");
+    assert_eq!(policy["rules"][0]["limits"][0]["charged"], 100, "{policy}");
+}
+
+#[test]
+fn seconds_are_spread_where_that_is_asked_for() {
+    let line = COMBINED.lines().next().unwrap().replace(":36 -", ":00 -");
+    let text: String = (0..60)
+        .flat_map(|second| vec![line.replace(":00 -", &format!(":{second:02} -")) + "\n"; 10])
+        .collect();
+    let log = TempFile::new("access.log", &text);
+    let with = ["--quota", "10/second", "--burst", "2", log.path()];
+    let denied = |more: &[&str]| {
+        simulate_json(&[&with[..], more].concat()).1["policies"][0]["denied"].as_u64().unwrap()
+    };
+    assert_eq!((denied(&[]), denied(&["--spread"])), (480, 0));
+}
+
+#[test]
+fn a_boundary_attack_doubles_a_fixed_window_and_no_log() {
+    let (_, report) = simulate_json(&[
+        "--quota",
+        "100/minute",
+        "--algorithm",
+        ALGORITHMS,
+        "--pattern",
+        "boundary",
+    ]);
+    let most: Vec<(&str, u64)> = report["policies"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|policy| {
+            let followed = &policy["followed"][0];
+            (followed["algorithm"].as_str().unwrap(), followed["admitted_most"].as_u64().unwrap())
+        })
+        .collect();
+    assert_eq!(
+        most,
+        [
+            ("fixed-window", 200),
+            ("sliding-window", 104),
+            ("sliding-log", 100),
+            ("token-bucket", 109)
+        ]
+    );
+}
+
+/// The figures of docs/algorithms.md, and the flags that make them.
+const FIGURES: [(&str, &[&str]); 3] = [
+    ("boundary", &["--quota", "100/minute", "--algorithm", ALGORITHMS, "--pattern", "boundary"]),
+    (
+        "bursty",
+        &[
+            "--quota",
+            "100/minute",
+            "--algorithm",
+            ALGORITHMS,
+            "--pattern",
+            "bursty",
+            "--subjects",
+            "1",
+            "--rate",
+            "250/minute",
+            "--for",
+            "12m",
+        ],
+    ),
+    ("zipf", &["--quota", "100/minute", "--pattern", "zipf", "--for", "30m"]),
+];
+const ALGORITHMS: &str = "fixed-window,sliding-window,sliding-log,token-bucket";
+
+/// `SPILLGATE_BLESS=1 cargo test … simulate` draws them anew: look at them before they are committed.
+#[test]
+fn the_figures_of_the_documentation_are_what_is_drawn() {
+    let page = fs::read_to_string(format!("{DOCS}/algorithms.md")).unwrap();
+    for (name, flags) in FIGURES {
+        let drawn = TempFile::new("drawn.svg", "");
+        let output = simulate(&[flags, &["--svg", drawn.path()]].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let drawn = fs::read_to_string(drawn.path()).unwrap();
+        let file = format!("{DOCS}/plots/{name}.svg");
+        if std::env::var_os("SPILLGATE_BLESS").is_some() {
+            fs::write(&file, &drawn).unwrap();
+        }
+        let committed = fs::read_to_string(&file).unwrap_or_default();
+        assert!(
+            drawn == committed,
+            "{file}: look at it again, and bless it with SPILLGATE_BLESS=1"
+        );
+        let command = format!("spillgate simulate {} --svg docs/plots/{name}.svg", flags.join(" "));
+        assert!(page.contains(&command), "docs/algorithms.md does not say: {command}");
+        assert!(
+            page.contains(&format!("(plots/{name}.svg)")),
+            "docs/algorithms.md does not show {name}.svg"
+        );
+    }
+}
+
+#[test]
+fn a_page_is_one_file_that_asks_for_nothing_and_runs_nothing() {
+    let hostile = COMBINED.replace("203.0.113.7", "<script>alert(1)</script>&\"x");
+    let (rules, log) = (TempFile::new("limits.toml", RULES), TempFile::new("access.log", &hostile));
+    let page = TempFile::new("report.html", "");
+    let output = simulate(&["--config", rules.path(), log.path(), "--html", page.path()]);
+    assert!(output.status.success());
+    let page = fs::read_to_string(page.path()).unwrap();
+    assert!(page.contains("<svg") && page.contains("&lt;script&gt;alert(1)"), "{page}");
+    for forbidden in ["<script", "src=", "href=", "url(", "@import"] {
+        assert!(!page.contains(forbidden), "{forbidden}");
+    }
+}
+
+fn simulate(flags: &[&str]) -> Output {
+    run(&[&["simulate"], flags].concat())
+}
+
+#[track_caller]
+fn simulate_json(flags: &[&str]) -> (Option<i32>, Value) {
+    let output = simulate(&[&["--json"], flags].concat());
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    (output.status.code(), serde_json::from_slice(&output.stdout).unwrap())
+}
+
+/// A gzip file that holds some bytes as they are, by another hand than the one that is tested.
+fn gzip_stored(bytes: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(bytes.len()).unwrap();
+    let mut crc = !0_u32;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = if crc & 1 > 0 { crc >> 1 ^ 0xEDB8_8320 } else { crc >> 1 };
+        }
+    }
+    let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255, 1];
+    packed.extend(length.to_le_bytes());
+    packed.extend((!length).to_le_bytes());
+    packed.extend(bytes);
+    packed.extend((!crc).to_le_bytes());
+    packed.extend(u32::from(length).to_le_bytes());
+    packed
+}
+
+const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
