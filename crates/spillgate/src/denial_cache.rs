@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use crate::algorithm::{Intent, Numbers};
 use crate::engine::{Ask, AskTier, Heard, Heards, Redis, ToldTier};
 use crate::limit::Algorithm;
+use crate::plan::Alone;
 use crate::time::monotonic_us;
 
 /// A table of fixed size: each refusal in a place by its tier's hash, where a newer one takes it over.
@@ -20,6 +21,8 @@ pub(crate) struct DenialCache {
     places: Box<[Mutex<Option<Refusal>>]>,
     /// How often all that was remembered has ended.
     ended: AtomicU64,
+    /// No refusal is believed for longer.
+    latest_us: AtomicU64,
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -53,6 +56,7 @@ impl DenialCache {
         DenialCache {
             places: (0..places).map(|_| Mutex::default()).collect(),
             ended: AtomicU64::new(0),
+            latest_us: AtomicU64::new(0),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
@@ -75,6 +79,22 @@ impl DenialCache {
         refused
     }
 
+    /// The same for a decision over one enforced tier, of time alone, at a cost; whoever is not refused
+    /// here goes on to ask with others.
+    pub(crate) fn refuses_alone(&self, tier: &Alone<'_>, sent: Sent) -> Option<Heard> {
+        if tier.cost == 0 || sent.at_us >= self.latest_us.load(Ordering::Relaxed) {
+            return None;
+        }
+        let name = tier.name.as_one();
+        let place = self.place(name).lock();
+        let refusal = place.as_ref()?;
+        let holds = refusal.holds(name, tier.numbers, tier.cost, sent);
+        let heard = holds.then(|| refusal.heard(tier.cost, sent))?;
+        drop(place);
+        self.hits.fetch_add(1, Ordering::Relaxed);
+        Some(heard)
+    }
+
     /// The same for who only wants to know.
     pub(crate) fn would_refuse(&self, redis: &Redis, ask: &Ask<'_>, sent: Sent) -> Option<Heards> {
         if !self.is_for(redis, ask) {
@@ -95,6 +115,7 @@ impl DenialCache {
         let mut refused = ask.tiers.iter().zip(heard).filter_map(refused).peekable();
         if refused.peek().is_some() && self.is_for(redis, ask) {
             refused.for_each(|refusal| {
+                self.latest_us.fetch_max(refusal.ends_us, Ordering::Relaxed);
                 let mut place = self.place(refusal.tier).lock();
                 *place = Some(refusal);
             });
@@ -129,7 +150,9 @@ impl DenialCache {
         let name = name(tier);
         let place = self.place(name).lock();
         match &*place {
-            Some(refusal) if refusal.holds(name, tier, sent) => refusal.heard(tier, sent),
+            Some(refusal) if refusal.holds(name, tier.numbers, tier.cost, sent) => {
+                refusal.heard(tier.cost, sent)
+            }
             _ => Heard::Nobody,
         }
     }
@@ -154,21 +177,21 @@ impl Refusal {
         })
     }
 
-    fn holds(&self, name: u128, tier: &AskTier<'_>, sent: Sent) -> bool {
+    fn holds(&self, name: u128, numbers: &Numbers, cost: u64, sent: Sent) -> bool {
         self.tier == name
-            && self.cost <= tier.cost.max(1)
+            && self.cost <= cost.max(1)
             && sent.at_us < self.ends_us
             && self.era == sent.era
-            && self.numbers == *tier.numbers
+            && self.numbers == *numbers
     }
 
     /// What is known of it still. A larger cost waits longer, and nobody has said how long. Where not even
     /// one had room nobody was admitted since; smaller costs than the refused one may have been.
-    fn heard(&self, tier: &AskTier<'_>, sent: Sent) -> Heard {
+    fn heard(&self, cost: u64, sent: Sent) -> Heard {
         let until = |us: u64| Some(us.saturating_sub(sent.at_us));
         let is_full = self.cost == 1;
         Heard::Refused {
-            retry_after_us: until(self.room_at_us).filter(|_| self.cost == tier.cost.max(1)),
+            retry_after_us: until(self.room_at_us).filter(|_| self.cost == cost.max(1)),
             remaining: Some(0).filter(|_| is_full),
             reset_after_us: until(self.reset_at_us).filter(|_| is_full),
         }

@@ -32,6 +32,8 @@ mod builder;
 mod counters;
 #[cfg(feature = "redis")]
 mod on_store;
+#[cfg(feature = "redis")]
+mod refusing;
 mod reserving;
 #[cfg(feature = "redis")]
 mod upkeep;
@@ -116,9 +118,10 @@ impl Limiter {
         match &self.inner.engine {
             Engine::Memory(memory) => self.inner.check_now(memory, request, Asking::ToCharge),
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => {
-                Box::pin(self.inner.check_in(redis, request, Asking::ToCharge)).await
-            }
+            Engine::Redis(redis) => match self.inner.refused_at_once(redis, request) {
+                Some(refused) => refused,
+                None => Box::pin(self.inner.check_in(redis, request, Asking::ToCharge)).await,
+            },
         }
     }
 
@@ -158,7 +161,11 @@ impl Limiter {
             }
             #[cfg(feature = "redis")]
             Engine::Redis(redis) => {
-                Box::pin(self.inner.check_limit_in(redis, key, limit, cost.into())).await
+                let cost = cost.into();
+                match self.inner.limit_refused_at_once(redis, key, limit, &cost) {
+                    Some(refused) => refused,
+                    None => Box::pin(self.inner.check_limit_in(redis, key, limit, cost)).await,
+                }
             }
         }
     }

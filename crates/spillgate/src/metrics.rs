@@ -68,8 +68,24 @@ impl Metrics {
 
     pub(crate) fn end(&self, began: Began) {
         if let Began(Some(began_ns)) = began {
-            self.decision.add_ns(counter_ns().saturating_sub(began_ns));
+            self.decision.add_ns(counter_ns().saturating_sub(began_ns), 1);
         }
+    }
+
+    /// For what is told from memory though decisions are the store's: one in so many is timed.
+    #[cfg(feature = "redis")]
+    pub(crate) fn begin_drawn(&self) -> Began {
+        Began(is_drawn().then(counter_ns))
+    }
+
+    /// The decision over one enforced tier that began so; one that is timed stands for the others.
+    #[cfg(feature = "redis")]
+    pub(crate) fn count_drawn(&self, began: Began, policy: Option<&Policy>, judged: &Judged) {
+        if let Began(Some(began_ns)) = began {
+            let ns = counter_ns().saturating_sub(began_ns);
+            self.decision.add_ns(ns, u64::from(TIMED_IN_MEMORY));
+        }
+        self.count_alone(Began(None), policy, judged);
     }
 
     /// Has a look at whose decision this is, once in a while; `allowed` is the whole of it.

@@ -239,7 +239,7 @@ impl Redis {
 
     /// How often a shard was found to have lost what it held.
     pub(crate) fn epoch_changes(&self) -> u64 {
-        self.topology.shards().iter().map(|(_, shard)| shard.guard.losses()).sum()
+        self.topology.losses()
     }
 
     /// How often a shard's clock stepped.
@@ -287,6 +287,11 @@ impl Redis {
     }
 
     /// Whether all tiers of a decision live at one place.
+    /// Whether no tier is in two places at the moment.
+    pub(crate) fn keeps_tiers_at_one_place(&self) -> bool {
+        self.topology.keeps_still()
+    }
+
     pub(crate) fn is_one_place(&self, ask: &Ask<'_>) -> bool {
         self.topology.is_one_place() || self.only_place(ask).is_some()
     }

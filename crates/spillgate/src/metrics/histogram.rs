@@ -12,10 +12,11 @@ pub(super) struct Histogram {
 }
 
 impl Histogram {
-    pub(super) fn add_ns(&self, ns: u64) {
+    /// So many that took as long as this.
+    pub(super) fn add_ns(&self, ns: u64, times: u64) {
         let bucket = BOUNDS_NS.partition_point(|bound_ns| *bound_ns < ns);
-        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
-        self.sum_ns.fetch_add(ns, Ordering::Relaxed);
+        self.counts[bucket].fetch_add(times, Ordering::Relaxed);
+        self.sum_ns.fetch_add(ns.saturating_mul(times), Ordering::Relaxed);
     }
 
     /// Each bound, none for the last, with how many were no longer than it.
@@ -63,7 +64,7 @@ mod tests {
     fn what_took_exactly_a_bound_is_no_longer_than_it() {
         let histogram = Histogram::default();
         for ns in [0, 250, 251, 100_000_000, u64::from(u32::MAX)] {
-            histogram.add_ns(ns);
+            histogram.add_ns(ns, 1);
         }
         let counts: Vec<u64> = histogram.cumulated().map(|(_, count)| count).collect();
         assert_eq!((counts[0], counts[1], counts[17], counts[18]), (2, 3, 4, 5));

@@ -42,6 +42,14 @@ impl Metrics {
 
     pub(crate) fn end(&self, _began: Began) {}
 
+    #[cfg(feature = "redis")]
+    pub(crate) fn begin_drawn(&self) -> Began {
+        Began
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn count_drawn(&self, _: Began, _policy: Option<&Policy>, _judged: &Judged) {}
+
     pub(crate) fn watch(
         &self,
         _policy: &Policy,

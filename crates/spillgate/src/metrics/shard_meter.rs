@@ -35,7 +35,7 @@ impl ShardMeter {
 
     pub(crate) fn end(&self, began: Began, error: impl FnOnce() -> Option<ErrorClass>) {
         if let Began(Some(began_ns)) = began {
-            self.seconds.add_ns(counter_ns().saturating_sub(began_ns));
+            self.seconds.add_ns(counter_ns().saturating_sub(began_ns), 1);
         }
         if let Some(class) = error() {
             self.errors[class as usize].fetch_add(1, Ordering::Relaxed);

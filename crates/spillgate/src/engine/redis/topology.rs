@@ -151,6 +151,22 @@ impl Topology {
         }
     }
 
+    /// Whether no ring is changing: then no tier is in two places.
+    pub(super) fn keeps_still(&self) -> bool {
+        !matches!(self, Topology::Ring { previous: Some(_), .. })
+    }
+
+    /// How often a shard was found to have lost what it held. Every decision asks.
+    pub(super) fn losses(&self) -> u64 {
+        match self {
+            Topology::One(shard) => shard.guard.losses(),
+            Topology::Ring { shards, .. } => shards.iter().map(|shard| shard.guard.losses()).sum(),
+            Topology::Cluster(cluster) => {
+                cluster.shards().iter().map(|(_, shard)| shard.guard.losses()).sum()
+            }
+        }
+    }
+
     /// Whom to ask first.
     pub(super) fn route(&self, place: Place) -> Result<Route, Failure> {
         let shard = match self {
