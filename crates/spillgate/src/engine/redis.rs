@@ -50,6 +50,7 @@ mod topology;
 mod traced;
 mod wire;
 
+use batch::crowds::together;
 use failure::{Failure, NotHere};
 use guard::{Rings, Terms};
 use link::Manner;
@@ -286,12 +287,12 @@ impl Redis {
         self.topology.old_place(&tier)
     }
 
-    /// Whether all tiers of a decision live at one place.
     /// Whether no tier is in two places at the moment.
     pub(crate) fn keeps_tiers_at_one_place(&self) -> bool {
         self.topology.keeps_still()
     }
 
+    /// Whether all tiers of a decision live at one place.
     pub(crate) fn is_one_place(&self, ask: &Ask<'_>) -> bool {
         self.topology.is_one_place() || self.only_place(ask).is_some()
     }
@@ -339,7 +340,7 @@ impl Redis {
         let mut told = Vec::with_capacity(asks.len());
         while told.len() < asks.len() {
             let rest = &asks[told.len()..];
-            let taken = Call::capacity_for(rest);
+            let taken = together(rest).1.len();
             match self.decide_call(place, &rest[..taken], deadline).await {
                 Ok(answers) => told.extend(answers),
                 Err(error) => told.extend(std::iter::repeat_n(Err(error), taken)),

@@ -109,6 +109,7 @@ impl Reader<'_> {
             4 => return self.change(Kind::GiveBack, at),
             6 => return self.open(at),
             7 => return self.close(at),
+            8 => return self.crowd(at),
             _ => return self.change(Kind::Lower, at),
         };
         self.groups(kind, receipts, at + 1)
@@ -142,6 +143,37 @@ impl Reader<'_> {
             }
         }
         at + 6 + 4 * count
+    }
+
+    /// Decisions alike, each of which is one of its own here.
+    fn crowd(&mut self, at: usize) -> usize {
+        let times = self.word(at + 1);
+        let after = self.crowd_group(times, at + 2);
+        let shadows = self.word(after);
+        (0..shadows).fold(after + 1, |at, _| self.crowd_group(times, at))
+    }
+
+    fn crowd_group(&mut self, times: u64, at: usize) -> usize {
+        let charged = match self.answer.get(self.heard) {
+            Some(Reply::Integer(charged)) => (*charged).max(0).cast_unsigned(),
+            _ => 0,
+        };
+        self.heard += 1;
+        let count = self.word(at) as usize;
+        // What the first is told of each tier, and what those that came too late.
+        for tier in (0..count).chain(0..count) {
+            self.hear(self.word(at + 3 + 4 * tier), 0);
+        }
+        for number in 0..times {
+            for tier in 0..count {
+                let at = at + 1 + 4 * tier;
+                self.note(Kind::Charge, at, self.word(at + 3));
+                if let Some(tier) = self.all.last_mut() {
+                    tier.charged = number < charged && tier.amount > 0;
+                }
+            }
+        }
+        at + 1 + 4 * count
     }
 
     fn groups(&mut self, kind: Kind, receipts: bool, at: usize) -> usize {

@@ -1,6 +1,6 @@
--- Decisions over one token bucket each in its steady state: no record yet, or a short one that was
--- written under the very numbers that are asked for. Hot calls hold nothing else, so this is written
--- out, without a function or a table for each, and gives the same answers as steady.lua.
+-- Decisions over one token bucket each in its steady state, or crowds of them: no record yet, or a short
+-- one that was written under the very numbers that are asked for. Hot calls hold nothing else, so this is
+-- written out, without a function or a table for each, and gives the same answers as steady.lua.
 --
 -- They are taken in order, up to the first that is not of this kind, at `at`.
 
@@ -12,8 +12,17 @@ local unpack_record, pack_record = struct.unpack, struct.pack
 local now_low = now % 281474976710656
 local now_high = (now - now_low) / 281474976710656
 
-while at < size and program[at] == 0 and program[at + 1] == 1 and program[at + 6] == 0 do
-    local key, l, cost = program[at + 2], program[at + 4], program[at + 5]
+while at < size do
+    local operation, p, times = program[at], at, 1
+    if operation == 8 then
+        p, times = at + 1, program[at + 1]
+    elseif operation ~= 0 then
+        break
+    end
+    if program[p + 1] ~= 1 or program[p + 6] ~= 0 then
+        break
+    end
+    local key, l, cost = program[p + 2], program[p + 4], program[p + 5]
     if l ~= known then
         if program[l] ~= 1 or program[l + 6] ~= 1 or program[l + 9] == 0 or program[l + 7] >= 65536
             or program[l + 1] >= 15 then
@@ -45,24 +54,43 @@ while at < size and program[at] == 0 and program[at + 1] == 1 and program[at + 6
             used, drained = left, rest
         end
     end
-    local would = used + cost
+    local would, granted = used + cost, 0
     if cost == 0 or would >= 65536 then
         break
     end
-    out[o] = 0
     if would <= burst then
+        granted = 1
+        if times > 1 then
+            granted = floor((burst - used) / cost)
+            granted = granted < times and granted or times
+        end
+        local charged = used + granted * cost
+        if charged >= 65536 then
+            break
+        end
         local low, high = now_low - drained, high_code + now_high
         if low < 0 then
             low, high = low + 281474976710656, high - 1
         end
-        used, out[o] = would, 1
-        values[key] = pack_record('>I1I1I6I2I2', head, high, low, count, used)
+        values[key] = pack_record('>I1I1I6I2I2', head, high, low, count, charged)
         if not fresh[key] then
             changed = changed + 1
             changes[changed] = key
         end
-        fresh[key] = used * n - drained
+        fresh[key] = charged * n - drained
+        used = would
     end
-    out[o + 1], out[o + 2], out[o + 3] = used, drained, -1
-    o, at = o + 4, at + 7
+    if operation == 8 then
+        out[o] = granted
+        o = o + 1
+    end
+    out[o], out[o + 1], out[o + 2], out[o + 3] = granted > 0 and 1 or 0, used, drained, -1
+    if operation == 8 then
+        o = o + 4
+        if granted > 1 then
+            used = used + (granted - 1) * cost
+        end
+        out[o], out[o + 1], out[o + 2], out[o + 3] = used + cost <= burst and 1 or 0, used, drained, -1
+    end
+    o, at = o + 4, p + 7
 end

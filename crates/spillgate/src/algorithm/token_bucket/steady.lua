@@ -101,36 +101,82 @@ local function record(l, used, drained)
         program[l + 7], used), until_us
 end
 
--- The decision at program[d], if it is of this kind; whether it is.
+-- How many of a crowd have room one after the other; nothing where a short record would not hold them.
+local function grants(first, last, times)
+    local granted, i = times, 1
+    for p = first, last, 4 do
+        local most = floor((program[program[p + 2] + 3] - levels[i]) / program[p + 3])
+        granted, i = most < granted and most or granted, i + 2
+    end
+    i = 1
+    for p = first, last, 4 do
+        if levels[i] + granted * program[p + 3] >= COUNTS then
+            return
+        end
+        i = i + 2
+    end
+    return granted
+end
+
+-- What each tier answers with `times` charges behind it, those of a decision or one that was let in.
+local function tell(first, last, times, free, lets_in)
+    local i = 1
+    for p = first, last, 4 do
+        local cost = program[p + 3]
+        local used = levels[i] + times * cost
+        out[o] = (lets_in or used + (free and 1 or cost) <= program[program[p + 2] + 3]) and 1 or 0
+        out[o + 1], out[o + 2], out[o + 3] = used, levels[i + 1], -1
+        o, i = o + 4, i + 2
+    end
+end
+
+-- The decision at program[d], or a crowd of them, if it is of this kind; where the next operation begins,
+-- or nothing.
 local function steady(d)
-    local operation, first = program[d], d + 2
+    local operation, times = program[d], 1
+    if operation == 8 then
+        d, times = d + 1, program[d + 1]
+    elseif operation ~= 0 and operation ~= 2 then
+        return
+    end
+    local first = d + 2
     local last = first + 4 * (program[d + 1] - 1)
-    if (operation ~= 0 and operation ~= 2) or program[last + 4] ~= 0 then
-        return false
+    if program[last + 4] ~= 0 then
+        return
     end
     local free = program[first + 3] == 0
     local whole, fits = judge(first, last, free)
     if not whole then
-        return false
+        return
     end
-    local charged = fits and operation == 0 and not free
+    local granted = 0
+    if fits and not free and operation ~= 2 then
+        granted = times == 1 and 1 or grants(first, last, times)
+        if not granted then
+            return
+        end
+    end
     local value, longest_us, i = false, 0, 1
-    for p = first, last, 4 do
-        local key, l, cost = program[p], program[p + 2], program[p + 3]
-        local used = levels[i]
-        out[o] = used + (free and 1 or cost) <= program[l + 3] and 1 or 0
-        if charged then
-            used = used + cost
-            local packed, until_us = record(l, used, levels[i + 1])
+    if granted > 0 then
+        for p = first, last, 4 do
+            local key = program[p]
+            local packed, until_us = record(program[p + 2], levels[i] + granted * program[p + 3], levels[i + 1])
             value = value and value .. packed or packed
             longest_us = until_us > longest_us and until_us or longest_us
             if p == last or key ~= program[p + 4] then
                 values[key], fresh[key] = value, longest_us
                 value, longest_us = false, 0
             end
+            i = i + 2
         end
-        out[o + 1], out[o + 2], out[o + 3] = used, levels[i + 1], -1
-        o, i = o + 4, i + 2
     end
-    return true
+    if operation == 8 then
+        out[o] = granted
+        o = o + 1
+        tell(first, last, granted > 0 and 1 or 0, free, granted > 0)
+        tell(first, last, granted, free, false)
+    else
+        tell(first, last, granted, free, granted > 0)
+    end
+    return last + 5
 end

@@ -3,8 +3,8 @@
 //!
 //! Nobody waits for a timer. With a place free a caller's decision goes out at once, by itself and
 //! borrowed; the end of a call, however it ended, lets those go that gathered meanwhile. Each is judged
-//! by itself, in the order of arrival, and gets its own answer. Whoever goes away before the call has
-//! left is not sent; whoever goes away later is charged.
+//! by itself, in the order of arrival, and gets its own answer; those that are alike are asked as one
+//! ([`Crowds`]). Whoever goes away before the call has left is not sent; whoever goes away later is charged.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::failure::Failure;
 use super::link::Manner;
-use super::program::{self, Call, Reply, TIERS_MAX};
+use super::program::{self, Call, Reply, Times};
 use super::shard::Shard;
 use super::{Asked, Caller};
 use crate::algorithm::{Intent, Numbers};
@@ -24,8 +24,10 @@ use crate::reservation::{Closing, Opening};
 use crate::subject::SubjectKey;
 use crate::time::Deadline;
 
+pub(super) mod crowds;
 mod gathering;
 
+use crowds::{Crowds, Decides, Spot};
 use gathering::{Gathering, Ticket, Turn};
 
 /// The calls under way to one server, and who waits for them to end.
@@ -58,11 +60,20 @@ struct Waiting {
     answer: oneshot::Sender<Result<Part, Failure>>,
 }
 
-/// Of a call's answer, the part that begins here.
+/// Of a call's answer, the parts that are one caller's.
 #[derive(Debug)]
 struct Part {
     reply: Arc<Reply>,
-    from: usize,
+    of_asks: SmallVec<[program::Part; 1]>,
+}
+
+/// Those who leave together.
+struct Batch {
+    waiting: Vec<Waiting>,
+    /// By who was first, and which of its asks.
+    crowds: Crowds<(u32, u32)>,
+    /// Of all asks of all who leave, in order.
+    spots: Vec<Spot>,
 }
 
 #[derive(Debug)]
@@ -124,42 +135,38 @@ impl Batches {
         Some(Way::Together(Seat { shard, ticket, answer }))
     }
 
-    /// Those who leave next, in one call; nobody: the place has been given up.
-    fn next(&self) -> Vec<Waiting> {
-        let mut room = TIERS_MAX;
-        let mut batch = self.gathering.lock().leave(|waiting: &Waiting| {
-            let tiers = waiting.tiers();
+    /// Those who leave next, in one call; nobody: the place has been given up. None goes along that asks
+    /// a tier with other numbers than one before it, nor whoever goes by another clock.
+    fn next(&self) -> Batch {
+        let (mut crowds, mut spots) = (Crowds::new(), Vec::new());
+        let waiting = self.gathering.lock().leave(|leaving: &[Waiting], waiting| {
+            let find = |(who, ask): (u32, u32)| match leaving.get(who as usize) {
+                Some(leaving) => &leaving.asks[ask as usize],
+                None => &waiting.asks[ask as usize],
+            };
             if waiting.answer.is_closed() {
-                Turn::IsGone
-            } else if tiers > room && room < TIERS_MAX {
-                Turn::Stays
-            } else {
-                room = room.saturating_sub(tiers);
-                Turn::Goes
+                return Turn::IsGone;
             }
+            let is_alike = |first: &Waiting| Arc::ptr_eq(&first.caller, &waiting.caller);
+            if !leaving.first().is_none_or(is_alike) {
+                return Turn::Stays;
+            }
+            // No more than can wait.
+            let who = leaving.len() as u32;
+            if let [ask] = &waiting.asks[..] {
+                let spot = crowds.take_in_if_fits(ask, (who, 0), find);
+                spots.extend(spot);
+                return if spot.is_some() { Turn::Goes } else { Turn::Stays };
+            }
+            if !crowds.has_room_for(&waiting.asks, find) {
+                return Turn::Stays;
+            }
+            let asks = waiting.asks.iter().zip(0..);
+            spots.extend(asks.map(|(ask, number)| crowds.take_in(ask, (who, number), find)));
+            Turn::Goes
         });
-        let together = fitting(&batch);
-        if together < batch.len() {
-            self.gathering.lock().put_back(batch.split_off(together));
-        }
-        batch
+        Batch { waiting, crowds, spots }
     }
-}
-
-/// How many at the head of a batch, at least one, fit into one call: none that asks a tier with other
-/// numbers than one before it, nor goes by another clock.
-fn fitting(batch: &[Waiting]) -> usize {
-    let alike = |waiting: &&Waiting| Arc::ptr_eq(&waiting.caller, &batch[0].caller);
-    let batch = &batch[..batch.iter().take_while(alike).count()];
-    let asks: Vec<Ask<'_>> = batch.iter().flat_map(Waiting::asks).collect();
-    let mut fitting = Call::capacity_for(&asks);
-    let whole = |waiting: &&Waiting| {
-        let count = waiting.asks.len();
-        let fits = fitting >= count;
-        fitting = fitting.saturating_sub(count);
-        fits
-    };
-    batch.iter().take_while(whole).count().max(1)
 }
 
 impl Seat<'_> {
@@ -171,8 +178,8 @@ impl Seat<'_> {
     ) -> Result<Vec<Result<Told, StoreError>>, Failure> {
         match deadline.bound(&mut self.answer).await {
             Some(Ok(part)) => {
-                let Part { reply, from } = part?;
-                reply.told(from, asks).map_err(Failure::bug)
+                let Part { reply, of_asks } = part?;
+                reply.told(asks, &of_asks).map_err(Failure::bug)
             }
             Some(Err(_)) => Err(self.leave("the call was given up")),
             None => Err(self.leave("no answer in time")),
@@ -219,7 +226,7 @@ impl Carrier {
     async fn carry_all(mut self) {
         loop {
             let batch = self.shard.batches().next();
-            if batch.is_empty() {
+            if batch.waiting.is_empty() {
                 self.has_place = false;
                 return;
             }
@@ -241,29 +248,24 @@ impl Drop for Carrier {
 }
 
 /// One call for all of a batch, until the last of them stops waiting.
-async fn carry(shard: &Shard, batch: Vec<Waiting>) {
-    let Some(latest) = batch.iter().map(|waiting| waiting.deadline).max() else { return };
-    let asked = Asked { caller: &batch[0].caller, deadline: latest, manner: Manner::Plainly };
-    let asks: Vec<Ask<'_>> = batch.iter().flat_map(Waiting::asks).collect();
+async fn carry(shard: &Shard, batch: Batch) {
+    let Batch { waiting, crowds, spots } = batch;
+    let Some(latest) = waiting.iter().map(|waiting| waiting.deadline).max() else { return };
+    let asked = Asked { caller: &waiting[0].caller, deadline: latest, manner: Manner::Plainly };
+    let first = |(who, ask): (u32, u32)| waiting[who as usize].asks[ask as usize].borrowed();
+    let firsts: Vec<Ask<'_>> = crowds.iter().map(|crowd| first(crowd.first)).collect();
+    let asks: Vec<Times<'_, '_>> =
+        firsts.iter().zip(crowds.iter()).map(|(ask, crowd)| (ask, crowd.times)).collect();
     let answer = shard.run(|header| Call::of(header, &asks), &asked).await.map(Arc::new);
-    drop(asks);
-    let mut from = program::FIRST;
-    for waiting in batch {
-        let width: usize = waiting.asks().map(|ask| program::width(&ask)).sum();
-        let part = answer.clone().map(|reply| Part { reply, from });
-        from += width;
+    let parts = program::parts(&asks);
+    drop(firsts);
+    let mut spots = spots.into_iter();
+    for waiting in waiting {
+        let of_asks = spots.by_ref().take(waiting.asks.len());
+        let of_asks = of_asks.map(|spot| parts[spot.crowd as usize].at(spot.place)).collect();
+        let part = answer.clone().map(|reply| Part { reply, of_asks });
         // Whoever is gone was charged, and gets no answer.
         let _ = waiting.answer.send(part);
-    }
-}
-
-impl Waiting {
-    fn asks(&self) -> impl Iterator<Item = Ask<'_>> {
-        self.asks.iter().map(OwnedAsk::borrowed)
-    }
-
-    fn tiers(&self) -> usize {
-        self.asks.iter().map(|ask| ask.tiers.len()).sum()
     }
 }
 
@@ -290,6 +292,20 @@ impl OwnedAsk {
         };
         let tiers = self.tiers.iter().map(OwnedTier::borrowed).collect();
         Ask { intent: self.intent, record, tiers }
+    }
+}
+
+impl Decides for OwnedAsk {
+    fn intent(&self) -> Intent {
+        self.intent
+    }
+
+    fn does_more(&self) -> bool {
+        !matches!(self.record, OwnedRecord::None) || self.tiers.iter().any(|tier| tier.owed > 0)
+    }
+
+    fn tiers(&self) -> impl ExactSizeIterator<Item = AskTier<'_>> {
+        self.tiers.iter().map(OwnedTier::borrowed)
     }
 }
 

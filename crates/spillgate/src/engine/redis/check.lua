@@ -20,6 +20,7 @@
 --     CLOSE:               the record's key, how (0 ends, 1 undoes, 2 renews), the mark of that (8 bytes),
 --                          for how long (us), how many tiers, for each: key, own key, limit, what it is
 --                          charged in the end (2^41: as it was)
+--     CROWD:               how many decisions, alike and one after the other, and then as CHARGE; no slots
 --   Keys are given by their index, limits by where they begin; only a log and slots have a key of
 --   their own, else 0.
 -- ARGV[2]: what the caller takes the guard to be
@@ -29,11 +30,13 @@
 --   (0 if nothing was charged), then for a bucket what had come back of it before; for GIVE_BACK and LOWER the whole units that came back, then the
 --   tier; for OPEN what became of the record (0 new, 1 there before, 2 there for something else, 3 refused),
 --   then as RESERVE; for CLOSE only 0 done, 1 repeated, 2 expired, 3 unknown, 4 ended otherwise, 5 about
---   other tiers. A slot is named by that incarnation and by the place of its tier's `fits` in the answer,
---   counted from 1. Or now_us, -2: outside a calendar that the program carries, nothing executed.
---   Or now_us, -3: the guard is another, nothing executed.
+--   other tiers; for CROWD, for the enforced tiers and for those of each shadow rule: how many decisions
+--   charged them, what each tier tells the first decision, and what it tells those that came too late. A
+--   slot is named by that incarnation and by the place of its tier's `fits` in the answer, counted from 1.
+--   Or now_us, -2: outside a calendar that the program carries, nothing executed. Or now_us, -3: the guard
+--   is another, nothing executed.
 
-local CHARGE, RESERVE, PEEK, FORCE, GIVE_BACK, LOWER, OPEN = 0, 1, 2, 3, 4, 5, 6
+local CHARGE, RESERVE, PEEK, FORCE, GIVE_BACK, LOWER, OPEN, CROWD = 0, 1, 2, 3, 4, 5, 6, 8
 -- The sizes of record bodies, and whose they are, by kind.
 local SIZES = '@sizes@'
 local OWNERS = '@owners@'
@@ -99,8 +102,12 @@ end
 
 -- @steady@
 
-while at <= size and steady(at) do
-    at = at + 3 + 4 * program[at + 1]
+while at <= size do
+    local after = steady(at)
+    if not after then
+        break
+    end
+    at = after
 end
 if at + 6 == size and program[program[at + 4]] == LOG then
     -- @lone@
@@ -326,10 +333,17 @@ local function new_records()
     -- @records@
 end
 
-local records
+local function new_crowd()
+    -- @crowd@
+end
+
+local records, crowd
 while at <= size do
     local operation = program[at]
-    if operation >= OPEN then
+    if operation == CROWD then
+        crowd = crowd or new_crowd()
+        at = crowd(at + 1)
+    elseif operation >= OPEN then
         records = records or new_records()
         at = (operation == OPEN and records.open or records.close)(at)
     elseif operation > PEEK then

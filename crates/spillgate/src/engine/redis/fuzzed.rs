@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use ::redis::{Value, parse_redis_value};
 
 use super::control::Exchanged;
-use super::program::{FIRST, Reply};
+use super::program::{self, Reply};
 use super::{cluster, heartbeat, probe, slot::SLOTS};
 use crate::algorithm::{GiveBack, Intent};
 use crate::engine::{Ask, AskTier, AtRecord, Change};
@@ -22,11 +22,16 @@ pub fn holds(input: &[u8]) {
         0 => {
             let Ok(reply) = Reply::of(answer) else { return };
             for intent in [Intent::Charge, Intent::Peek, Intent::Reserve { nonce: 7 }] {
-                let asks = [Ask { intent, record: AtRecord::None, tiers: tiers().collect() }];
-                let Ok(told) = reply.told(FIRST, &asks) else { continue };
-                assert_eq!(told.len(), 1);
-                let told = told.into_iter().flatten();
-                assert!(told.into_iter().all(|told| told.tiers.len() == LIMITS.len()));
+                let ask = Ask { intent, record: AtRecord::None, tiers: tiers().collect() };
+                // By itself, and the second of a crowd.
+                for times in [1, 3] {
+                    let part = program::parts(&[(&ask, times)])[0].at(times / 2);
+                    let asks = std::slice::from_ref(&ask);
+                    let Ok(told) = reply.told(asks, &[part]) else { continue };
+                    assert_eq!(told.len(), 1);
+                    let told = told.into_iter().flatten();
+                    assert!(told.into_iter().all(|told| told.tiers.len() == LIMITS.len()));
+                }
             }
         }
         1 => {

@@ -10,7 +10,7 @@ use ::redis::{Cmd, Value};
 use futures_util::future::join_all;
 
 use super::failure::Failure;
-use super::program::{Call, FIRST, Header, Reply};
+use super::program::{self, Call, Header, Reply};
 use super::script::{self, Script};
 use super::shard::Shard;
 use super::wire::Wire;
@@ -164,15 +164,17 @@ impl Examination {
                 owed: 0,
             })
         });
-        let asks = [Ask { intent, record: AtRecord::None, tiers: tiers.collect() }];
+        let ask = Ask { intent, record: AtRecord::None, tiers: tiers.collect() };
         let estimate_us = Clock::System.now_us();
         let nonce = (jitter::random() >> 16).max(1);
-        let mut call = Call::new(Header { given_us: 0, estimate_us, nonce });
-        asks.iter().for_each(|ask| call.decision(ask));
+        let once = [(&ask, 1)];
+        let call = Call::of(Header { given_us: 0, estimate_us, nonce }, &once);
         let command = call.command(how, script, &call.encoded());
         let answer =
             self.ask(&command).await.map_err(|failure| StoreError::from(failure).to_string());
-        let told = Reply::of(answer?)?.told(FIRST, &asks).map_err(|error| error.to_string())?;
+        let asks = std::slice::from_ref(&ask);
+        let told = Reply::of(answer?)?.told(asks, &program::parts(&once));
+        let told = told.map_err(|error| error.to_string())?;
         let one = told.into_iter().next().ok_or("no answer")?;
         one.map_err(|error| error.to_string())
     }

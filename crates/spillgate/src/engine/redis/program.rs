@@ -12,7 +12,7 @@ use crate::subject::SubjectKey;
 
 mod reply;
 
-pub(super) use reply::{FIRST, Reply, width};
+pub(super) use reply::{Part, Reply, parts};
 
 /// What goes before the limits of every call.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +24,9 @@ pub(super) struct Header {
     /// Names what begins in this call.
     pub(super) nonce: u64,
 }
+
+/// A decision, and how many that are alike it stands for.
+pub(super) type Times<'q, 'a> = (&'q Ask<'a>, u32);
 
 /// One call of the script.
 #[derive(Debug)]
@@ -61,33 +64,18 @@ impl<'a> Call<'a> {
         Call { guard, ..self }
     }
 
-    /// The call that decides each of `asks`, in order.
-    pub(super) fn of(header: Header, asks: &[Ask<'a>]) -> Call<'a> {
+    /// The call that decides each of `asks`, in order, each so many times.
+    pub(super) fn of(header: Header, asks: &[Times<'_, 'a>]) -> Call<'a> {
         let mut call = Call::new(header);
-        asks.iter().for_each(|ask| call.decision(ask));
-        call
-    }
-
-    /// How many of `asks`, at least one, go into one call: as many as the script takes, and no two
-    /// that ask one tier with different numbers, for the script loads each tier once.
-    pub(super) fn capacity_for(asks: &[Ask<'_>]) -> usize {
-        let mut tiers: Vec<&AskTier<'_>> = Vec::new();
-        for (place, ask) in asks.iter().enumerate() {
-            let clash = |tier: &AskTier<'_>| {
-                tiers.iter().any(|known| {
-                    known.key == tier.key
-                        && known.limit.mix() == tier.limit.mix()
-                        && known.numbers != tier.numbers
-                })
-            };
-            if place > 0
-                && (tiers.len() + ask.tiers.len() > TIERS_MAX || ask.tiers.iter().any(clash))
-            {
-                return place;
+        for (ask, times) in asks {
+            if is_crowd(ask, *times) {
+                call.decisions.extend([CROWD, u64::from(*times)]);
+                call.groups(ask);
+            } else {
+                call.decision(ask);
             }
-            tiers.extend(&ask.tiers);
         }
-        asks.len()
+        call
     }
 
     /// What is owed is charged first, by force.
@@ -111,6 +99,11 @@ impl<'a> Call<'a> {
         if !matches!(ask.record, AtRecord::Open(_)) {
             self.decisions.push(operation);
         }
+        self.groups(ask);
+    }
+
+    /// The enforced tiers, and those of each shadow rule.
+    fn groups(&mut self, ask: &Ask<'a>) {
         let enforced = ask.tiers.iter().take_while(|tier| tier.group == 0).count();
         let (enforced, mut shadows) = ask.tiers.split_at(enforced);
         self.group(enforced);
@@ -280,6 +273,11 @@ impl<'a> Call<'a> {
     }
 }
 
+/// Whether decisions that are alike are told different things: else one answer is good for all.
+fn is_crowd(ask: &Ask<'_>, times: u32) -> bool {
+    times > 1 && ask.intent != Intent::Peek && ask.tiers.iter().any(|tier| tier.cost > 0)
+}
+
 /// One msgpack array of numbers and short byte strings.
 #[derive(Debug, Default)]
 struct Msgpack {
@@ -350,4 +348,5 @@ const GIVE_BACK: u64 = 4;
 const LOWER: u64 = 5;
 const OPEN: u64 = 6;
 const CLOSE: u64 = 7;
+const CROWD: u64 = 8;
 const NAMED: u64 = 15;

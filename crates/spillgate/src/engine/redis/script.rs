@@ -72,6 +72,7 @@ fn joined() -> String {
         .replace("-- @lone@", LONE)
         .replace("-- @records@", RECORDS)
         .replace("-- @algorithms@", &format!("local algorithms = {{\n{functions}}}"))
+        .replace("-- @crowd@", CROWD)
         .replace("@sizes@", &escaped(KINDS.map(|(size, _)| size)))
         .replace("@owners@", &escaped(KINDS.map(|(_, owner)| number(owner))))
 }
@@ -92,6 +93,7 @@ const STEADY: &str = include_str!("../../algorithm/token_bucket/steady.lua");
 const RECORDS: &str = include_str!("records.lua");
 const DRIVER: &str = include_str!("check.lua");
 const ALGORITHMS: [(Algorithm, &str); 5] = [
+const CROWD: &str = include_str!("crowd.lua");
     (Algorithm::TokenBucket, include_str!("../../algorithm/token_bucket.lua")),
     (Algorithm::FixedWindow, include_str!("../../algorithm/fixed_window.lua")),
     (Algorithm::SlidingLog, include_str!("../../algorithm/sliding_log.lua")),

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::redis::{Cmd, Value};
+use smallvec::SmallVec;
 
+use super::batch::crowds::together;
 use super::batch::{Batches, Way};
 use super::failure::{Failure, NotHere};
 use super::guard::KnownGuard;
 use super::link::Link;
 use super::offset::Offset;
-use super::program::{Call, FIRST, Header, Reply};
+use super::program::{self, Call, Header, Part, Reply, Times};
 use super::server::Server;
 use super::{Asked, StoreClock, topology};
 use crate::engine::{Ask, StoreError, Told};
@@ -53,8 +55,9 @@ impl Shard {
     ) -> Result<Vec<Result<Told, StoreError>>, Failure> {
         match Batches::arrive(self, asks, asked) {
             Some(Way::Alone(_place)) => {
-                let reply = self.run(|header| Call::of(header, asks), asked).await?;
-                reply.told(FIRST, asks).map_err(Failure::bug)
+                let (once, parts) = once(asks);
+                let reply = self.run(|header| Call::of(header, &once), asked).await?;
+                reply.told(asks, &parts).map_err(Failure::bug)
             }
             Some(Way::Together(seat)) => seat.told(asks, asked.deadline).await,
             None => Err(self.unanswered(Failure::NotSent("too many decisions wait".into()))),
@@ -176,6 +179,21 @@ impl Shard {
             );
         }
     }
+}
+
+/// Decisions that one caller asks for together, each once with how often it is asked for, and where each
+/// of them all is told of.
+fn once<'q, 'a>(asks: &'q [Ask<'a>]) -> (SmallVec<[Times<'q, 'a>; 1]>, SmallVec<[Part; 1]>) {
+    if let [one] = asks {
+        let once = [(one, 1)];
+        return (once.into_iter().collect(), program::parts(&once));
+    }
+    let (crowds, spots) = together(asks);
+    let once = crowds.iter().map(|crowd| (&asks[crowd.first], crowd.times));
+    let once: SmallVec<[_; 1]> = once.collect();
+    let parts = program::parts(&once);
+    let parts = spots.iter().map(|spot| parts[spot.crowd as usize].at(spot.place)).collect();
+    (once, parts)
 }
 
 /// What TIME answers: seconds, and microseconds.

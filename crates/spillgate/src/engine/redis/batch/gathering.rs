@@ -66,11 +66,12 @@ impl<T> Gathering<T> {
         wanted
     }
 
-    /// Who leaves next over a place, in the order of arrival. Nobody: the place has been given up.
-    pub(super) fn leave(&mut self, mut turn: impl FnMut(&T) -> Turn) -> Vec<T> {
+    /// Who leaves next over a place, in the order of arrival; `turn` sees who leaves already. Nobody: the
+    /// place has been given up.
+    pub(super) fn leave(&mut self, mut turn: impl FnMut(&[T], &T) -> Turn) -> Vec<T> {
         let mut leaving = Vec::new();
         while let Some(first) = self.waiting.front() {
-            let turn = turn(first);
+            let turn = turn(&leaving, first);
             if turn == Turn::Stays {
                 break;
             }
@@ -80,14 +81,6 @@ impl<T> Gathering<T> {
         }
         self.under_way -= usize::from(leaving.is_empty());
         leaving
-    }
-
-    /// Back to the head of the queue with those that did not fit after all.
-    pub(super) fn put_back(&mut self, rest: Vec<T>) {
-        for one in rest.into_iter().rev() {
-            self.waiting.push_front(one);
-            self.left -= 1;
-        }
     }
 
     /// Gives a place up for good, and the queue with it where no other call would see to it.
@@ -123,6 +116,8 @@ mod tests {
         /// In the order of sending.
         sent: Vec<u32>,
         given_up: Vec<u32>,
+        /// How many left together at most.
+        largest: usize,
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -136,19 +131,33 @@ mod tests {
         Leave,
     }
 
-    /// Every history of so many steps, with one and two places and calls of at most two.
+    /// Every history of so many steps, with one and two places and calls of at most two crowds: every two
+    /// that arrive one after the other are alike, and leave as one.
     #[test]
     fn whoever_arrives_is_sent_in_order_or_told_that_nobody_will() {
         for places in [1, 2] {
-            let mut seen = 0;
-            explore(&World::new(places), STEPS, &mut Vec::new(), &mut seen);
-            println!("{seen} histories over {places} places");
+            let (mut seen, mut largest) = (0, 0);
+            explore(&World::new(places), STEPS, &mut Vec::new(), &mut |world| {
+                seen += 1;
+                largest = largest.max(world.largest);
+            });
+            println!("{seen} histories over {places} places, calls of {largest} at most");
+            assert_eq!(largest, 4, "two crowds of two");
         }
     }
 
-    fn explore(world: &World, steps: usize, history: &mut Vec<Step>, seen: &mut u64) {
+    fn crowd_of(one: &u32) -> u32 {
+        one / 2
+    }
+
+    fn explore(
+        world: &World,
+        steps: usize,
+        history: &mut Vec<Step>,
+        seen: &mut impl FnMut(&World),
+    ) {
         world.check(history);
-        *seen += 1;
+        seen(world);
         if steps == 0 {
             return;
         }
@@ -172,6 +181,7 @@ mod tests {
                 gone: BTreeSet::new(),
                 sent: Vec::new(),
                 given_up: Vec::new(),
+                largest: 0,
             }
         }
 
@@ -210,21 +220,23 @@ mod tests {
             }
         }
 
-        /// Two fit, but for every fifth, which turns out to go alone.
+        /// Two crowds fit. Whoever is gone is of none.
         fn send_next(&mut self) {
-            let (mut room, gone) = (2, &self.gone);
-            let mut leaving = self.gathering.leave(|one| match room {
-                _ if gone.contains(one) => Turn::IsGone,
-                0 => Turn::Stays,
-                _ => {
-                    room -= 1;
-                    Turn::Goes
+            let (mut crowds, gone) = (BTreeSet::new(), &self.gone);
+            let leaving = self.gathering.leave(|leaving, one| {
+                let known: BTreeSet<u32> = leaving.iter().map(crowd_of).collect();
+                assert_eq!(known, crowds, "whoever was told to go leaves");
+                match crowd_of(one) {
+                    _ if gone.contains(one) => Turn::IsGone,
+                    crowd if crowds.len() == 2 && !crowds.contains(&crowd) => Turn::Stays,
+                    crowd => {
+                        crowds.insert(crowd);
+                        Turn::Goes
+                    }
                 }
             });
-            if leaving.len() == 2 && leaving[1].is_multiple_of(5) {
-                self.gathering.put_back(leaving.split_off(1));
-            }
             if !leaving.is_empty() {
+                self.largest = self.largest.max(leaving.len());
                 self.sent.extend(&leaving);
                 self.calls.push(leaving);
             }

@@ -1,13 +1,16 @@
 //! What `check.lua` answers.
 
+use std::slice::ChunkBy;
+
 use ::redis::Value;
 use smallvec::SmallVec;
 
+use super::{Times, is_crowd};
 use crate::algorithm::{
     Charge, Intent, Numbers, Reading, concurrency, fixed_window, sliding_log, sliding_window,
     token_bucket,
 };
-use crate::engine::{Ask, AskTier, AtRecord, Change, StoreError, Told, ToldTier};
+use crate::engine::{Ask, AskTier, AtRecord, Change, StoreError, TIERS_INLINE, Told, ToldTier};
 use crate::limit::{Algorithm, EXACT_MAX};
 use crate::reservation::{Answer, Closed, Group, Opened, Opening, Outcome};
 
@@ -43,47 +46,74 @@ impl Reply {
         self.0.get(1) == Some(&GUARDED)
     }
 
-    /// What became of `asks`, which begin at `from`.
+    /// What became of `asks`, each told in its part.
     pub(in super::super) fn told(
         &self,
-        from: usize,
         asks: &[Ask<'_>],
+        parts: &[Part],
     ) -> Result<Vec<Result<Told, StoreError>>, StoreError> {
-        let mut rest = self.0.get(from..).unwrap_or_default();
-        let mut told = Vec::with_capacity(asks.len());
-        for ask in asks {
-            let mut tiers = SmallVec::new();
-            let mut foreign = false;
-            for tier in ask.tiers.iter().filter(|tier| tier.owed > 0) {
-                self.tier(&mut rest, tier, false)?;
+        asks.iter().zip(parts).map(|(ask, part)| self.told_one(ask, *part)).collect()
+    }
+
+    fn told_one(&self, ask: &Ask<'_>, part: Part) -> Result<Result<Told, StoreError>, StoreError> {
+        let mut rest = self.0.get(part.from as usize..).unwrap_or_default();
+        let rest = &mut rest;
+        let mut all = Heard::default();
+        if is_crowd(ask, part.times) {
+            for group in groups(ask) {
+                self.of_crowd(rest, group, part.place, &mut all)?;
             }
-            if let AtRecord::Close(closing) = ask.record {
-                closing.note(closed(take(&mut rest)?)?);
-                told.push(Ok(Told { allowed: true, tiers }));
-                continue;
-            }
-            let opened = match ask.record {
-                AtRecord::Open(_) => Some(opened(take(&mut rest)?)?),
-                AtRecord::None | AtRecord::Close(_) => None,
-            };
-            for tier in &ask.tiers {
-                let (mut tier, ours) = self.tier(&mut rest, tier, has_receipt(ask, tier))?;
-                if tier.fits {
-                    // The charge may have used the room up; whoever was let in waits for nothing.
-                    tier.reading.retry_after_us = Some(0);
-                }
-                tiers.push(tier);
-                foreign |= !ours;
-            }
-            let enforced = ask.tiers.iter().zip(&tiers).filter(|(asked, _)| asked.group == 0);
-            let allowed = enforced.fold(true, |all, (_, tier): (_, &ToldTier)| all && tier.fits);
-            let mut one = Told { allowed, tiers };
-            if let (AtRecord::Open(opening), Some(opened)) = (ask.record, opened) {
-                note(opening, opened, ask, &mut one);
-            }
-            told.push(if foreign { Err(not_ours()) } else { Ok(one) });
+            let foreign = all.foreign;
+            let told = all.told(ask);
+            return Ok(if foreign { Err(not_ours()) } else { Ok(told) });
         }
-        Ok(told)
+        for tier in ask.tiers.iter().filter(|tier| tier.owed > 0) {
+            self.tier(rest, tier, false)?;
+        }
+        if let AtRecord::Close(closing) = ask.record {
+            closing.note(closed(take(rest)?)?);
+            return Ok(Ok(Told { allowed: true, tiers: SmallVec::new() }));
+        }
+        let opened = match ask.record {
+            AtRecord::Open(_) => Some(opened(take(rest)?)?),
+            AtRecord::None | AtRecord::Close(_) => None,
+        };
+        for tier in &ask.tiers {
+            all.add(self.tier(rest, tier, has_receipt(ask, tier))?);
+        }
+        let foreign = all.foreign;
+        let mut told = all.told(ask);
+        if let (AtRecord::Open(opening), Some(opened)) = (ask.record, opened) {
+            note(opening, opened, ask, &mut told);
+        }
+        Ok(if foreign { Err(not_ours()) } else { Ok(told) })
+    }
+
+    /// One group of a crowd, as the decision at a place of it is told.
+    fn of_crowd(
+        &self,
+        rest: &mut &[i64],
+        group: &[AskTier<'_>],
+        place: u32,
+        all: &mut Heard,
+    ) -> Result<(), StoreError> {
+        let [charged] = take(rest)?;
+        let is_charged = i64::from(place) < charged;
+        for tier in group {
+            // Each charge between the first and this one has used so much more.
+            let since = if is_charged { u64::from(place) * tier.cost } else { 0 };
+            let told = self.tier_after(rest, tier, since)?;
+            if is_charged {
+                all.add(told);
+            }
+        }
+        for tier in group {
+            let told = self.tier(rest, tier, false)?;
+            if !is_charged {
+                all.add(told);
+            }
+        }
+        Ok(())
     }
 
     /// What came back of each change, and the tiers as they are then.
@@ -117,8 +147,7 @@ impl Reply {
         // A slot goes by the call's nonce and the place of its tier in the answer.
         let place = (self.0.len() - rest.len()) as u64 + 1;
         let [fits] = take::<1>(rest)?;
-        let cost = asked.cost.max(1);
-        let reading = reading(asked.numbers, rest, cost)?;
+        let reading = reading(asked.numbers, rest, asked.cost.max(1), 0)?;
         let mut charge = None;
         if reserved {
             let [incarnation] = take::<1>(rest)?;
@@ -136,6 +165,76 @@ impl Reply {
         }
         Ok((ToldTier { fits: fits == 1, reading, charge }, fits >= 0))
     }
+
+    /// A tier, as it is after so much more was charged.
+    fn tier_after(
+        &self,
+        rest: &mut &[i64],
+        asked: &AskTier<'_>,
+        since: u64,
+    ) -> Result<(ToldTier, bool), StoreError> {
+        let [fits] = take::<1>(rest)?;
+        let reading = reading(asked.numbers, rest, asked.cost.max(1), since)?;
+        Ok((ToldTier { fits: fits == 1, reading, charge: None }, fits >= 0))
+    }
+}
+
+/// Where in an answer a decision is told of, and which of a crowd it is.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Part {
+    from: u32,
+    times: u32,
+    place: u32,
+}
+
+impl Part {
+    pub(in super::super) fn at(self, place: u32) -> Part {
+        Part { place, ..self }
+    }
+}
+
+/// Where decisions are told of that are asked for so many times each, the first of each.
+pub(in super::super) fn parts(asks: &[Times<'_, '_>]) -> SmallVec<[Part; 1]> {
+    let mut from = FIRST as u32;
+    let parts = asks.iter().map(|(ask, times)| {
+        let part = Part { from, times: *times, place: 0 };
+        from += width(ask, *times) as u32;
+        part
+    });
+    parts.collect()
+}
+
+/// What was heard of the tiers of one decision.
+#[derive(Default)]
+struct Heard {
+    tiers: SmallVec<[ToldTier; TIERS_INLINE]>,
+    foreign: bool,
+}
+
+impl Heard {
+    fn add(&mut self, (mut tier, ours): (ToldTier, bool)) {
+        if tier.fits {
+            // The charge may have used the room up; whoever was let in waits for nothing.
+            tier.reading.retry_after_us = Some(0);
+        }
+        self.tiers.push(tier);
+        self.foreign |= !ours;
+    }
+
+    fn told(self, ask: &Ask<'_>) -> Told {
+        let tiers = self.tiers;
+        let enforced = ask.tiers.iter().zip(&tiers).filter(|(asked, _)| asked.group == 0);
+        let allowed = enforced.fold(true, |all, (_, tier): (_, &ToldTier)| all && tier.fits);
+        Told { allowed, tiers }
+    }
+}
+
+/// The enforced tiers, none perhaps, and those of each shadow rule.
+fn groups<'t, 'a>(ask: &'t Ask<'a>) -> impl Iterator<Item = &'t [AskTier<'a>]> {
+    let enforced = ask.tiers.iter().take_while(|tier| tier.group == 0).count();
+    let (enforced, shadows) = ask.tiers.split_at(enforced);
+    let shadows: ChunkBy<'t, _, _> = shadows.chunk_by(|one, next| one.group == next.group);
+    std::iter::once(enforced).chain(shadows)
 }
 
 /// Takes note of what became of a record, which may change what the decision comes to.
@@ -170,15 +269,19 @@ fn closed([word]: [i64; 1]) -> Result<Closed, StoreError> {
     }))
 }
 
-/// How many integers a decision is answered with.
-pub(in super::super) fn width(ask: &Ask<'_>) -> usize {
+/// How many integers a decision, or a crowd of it, is answered with.
+fn width(ask: &Ask<'_>, times: u32) -> usize {
+    let alone = |tier: &AskTier<'_>| 1 + reply_width(tier.numbers);
+    if is_crowd(ask, times) {
+        return groups(ask).count() + 2 * ask.tiers.iter().map(alone).sum::<usize>();
+    }
     let of_record = match ask.record {
         AtRecord::None => 0,
         AtRecord::Open(_) => 1,
         AtRecord::Close(_) => return 1,
     };
     let of_tier = |tier: &AskTier<'_>| {
-        let tier_alone = 1 + reply_width(tier.numbers);
+        let tier_alone = alone(tier);
         let owed = if tier.owed > 0 { tier_alone } else { 0 };
         let receipt = match tier.limit.algorithm() {
             _ if !has_receipt(ask, tier) => 0,
@@ -205,20 +308,32 @@ fn has_receipt(ask: &Ask<'_>, tier: &AskTier<'_>) -> bool {
     matches!(ask.intent, Intent::Reserve { .. }) || tier.limit.algorithm() == Algorithm::Concurrency
 }
 
-/// The numbers for people, out of as many integers as the algorithm replies.
-fn reading(numbers: &Numbers, rest: &mut &[i64], cost: u64) -> Result<Reading, StoreError> {
+/// The numbers for people, out of as many integers as the algorithm replies, once `since` more is used.
+fn reading(
+    numbers: &Numbers,
+    rest: &mut &[i64],
+    cost: u64,
+    since: u64,
+) -> Result<Reading, StoreError> {
+    // What a tier holds ends far below.
+    let since = since.cast_signed();
     Ok(match numbers {
         Numbers::TokenBucket(numbers) => {
-            numbers.reading(&take::<{ token_bucket::REPLY_WIDTH }>(rest)?, cost)
+            let [used, drained, gone_after_us] = take::<{ token_bucket::REPLY_WIDTH }>(rest)?;
+            numbers.reading(&[used + since, drained, gone_after_us], cost)
         }
         Numbers::FixedWindow(numbers) => {
-            numbers.reading(&take::<{ fixed_window::REPLY_WIDTH }>(rest)?, cost)
+            let [used, left_us] = take::<{ fixed_window::REPLY_WIDTH }>(rest)?;
+            numbers.reading(&[used + since, left_us], cost)
         }
         Numbers::SlidingLog(numbers) => {
-            numbers.reading(&take::<{ sliding_log::REPLY_WIDTH }>(rest)?, cost)
+            let [used, retry_us, reset_us] = take::<{ sliding_log::REPLY_WIDTH }>(rest)?;
+            numbers.reading(&[used + since, retry_us, reset_us], cost)
         }
         Numbers::SlidingWindow(numbers) => {
-            numbers.reading(&take::<{ sliding_window::REPLY_WIDTH }>(rest)?, cost)
+            let [prev, curr, elapsed_us, period_us] =
+                take::<{ sliding_window::REPLY_WIDTH }>(rest)?;
+            numbers.reading(&[prev, curr + since, elapsed_us, period_us], cost)
         }
         Numbers::Concurrency(numbers) => {
             numbers.reading(&take::<{ concurrency::REPLY_WIDTH }>(rest)?, cost)
@@ -239,6 +354,6 @@ fn not_ours() -> StoreError {
 }
 
 /// Where the first decision begins: behind the instant.
-pub(in super::super) const FIRST: usize = 1;
+const FIRST: usize = 1;
 const OUTSIDE: i64 = -2;
 const GUARDED: i64 = -3;

@@ -1,0 +1,180 @@
+//! Decisions that are alike and leave together are asked for as one: everybody is told what one by one
+//! would have told, and the state is left as one by one would have left it.
+
+use std::time::Duration;
+
+use spillgate::internals::algorithm::Intent;
+use spillgate::internals::engine::{Ask, AskTier, AtRecord, Told};
+use spillgate::internals::limit::NamedLimit;
+use spillgate::{Algorithm, Limit, LimitSpec};
+use spillgate_testkit::RedisServer;
+use tokio::task::JoinSet;
+
+use crate::batches::forget_receipts;
+use crate::support::random::Random;
+use crate::support::target::numbers;
+use crate::support::world::{AGES, World, ask, keys, limit, subject};
+
+/// ACCIDENTS 8, 9, 14. Four engines by one clock: memory; one call for each decision; all in the calls of
+/// one caller; each by a caller of its own, who gather.
+#[test]
+fn a_crowd_is_told_and_leaves_what_one_by_one_would() {
+    let rules: &'static [Vec<NamedLimit>] = Vec::leak(rules());
+    let memory = World::in_memory(100_000);
+    let [single, sliced] = [(); 2].map(|()| World::on_redis(RedisServer::start()));
+    let gathering = World::gathering();
+    let (mut allowed, mut denied, mut calls) = (0, 0, 0);
+    for seed in 0..STORMS {
+        let mut random = Random::new(seed);
+        let step_us = random.spread(40_000_000);
+        // A clock that stepped back, now and then: then a denial writes as well.
+        let now_us = match random.one_in(6) {
+            true => memory.now_us() - 3_600_000_000,
+            false => memory.now_us() + step_us,
+        };
+        let asks = storm(rules, &mut random);
+        let expected: Vec<Told> = memory.at(now_us).decide_all(&asks);
+        single.at(now_us);
+        let one_by_one = asks.iter().flat_map(|one| single.decide_all(std::slice::from_ref(one)));
+        let one_by_one: Vec<Told> = one_by_one.collect();
+        let in_slices = sliced.at(now_us).decide_all(&asks);
+        let before = script_calls(&gathering);
+        let at_once = gathering.at(now_us).decide_at_once(&asks).into_iter().map(Result::unwrap);
+        let at_once: Vec<Told> = at_once.collect();
+        calls += script_calls(&gathering) - before;
+        for (place, mut expected) in expected.into_iter().enumerate() {
+            forget_receipts(&mut expected);
+            for (how, told) in
+                [("one by one", &one_by_one), ("in slices", &in_slices), ("at once", &at_once)]
+            {
+                let mut told = told[place].clone();
+                forget_receipts(&mut told);
+                assert_eq!(told, expected, "storm {seed}, {place} {how}: {:#?}", asks[place]);
+            }
+            if expected.allowed { allowed += 1 } else { denied += 1 }
+        }
+        let left = single.stored();
+        assert_eq!(sliced.stored(), left, "storm {seed}: what a caller's crowd left");
+        assert_eq!(gathering.stored(), left, "storm {seed}: what the crowd left");
+    }
+    println!("{allowed} allowed, {denied} denied, {calls} calls where they gather");
+    assert!(allowed > STORMS * 10 && denied > STORMS * 10);
+}
+
+/// Four thousand callers are thirty calls of 128 tiers, unless those who are alike go as one. The server
+/// is stopped until all have gathered.
+#[test]
+fn a_crowd_at_ten_keys_takes_a_few_calls() {
+    let world = World::gathering();
+    let server = world.server.as_ref().unwrap();
+    let wide: &'static NamedLimit = Box::leak(Box::new(limit(Algorithm::TokenBucket, 390, AGES)));
+    world.check(100, wide, 1);
+    let before = script_calls(&world);
+    server.pause();
+    let told = world.run(async {
+        let mut callers = JoinSet::new();
+        for who in 0..4_000 {
+            let engine = world.engine.clone();
+            let one = async move {
+                engine.decide_one(&ask(Intent::Charge, &[(who % 10, wide, 1)])).await
+            };
+            callers.spawn(one);
+        }
+        for _ in 0..1_000 {
+            tokio::task::yield_now().await;
+        }
+        server.resume();
+        callers.join_all().await
+    });
+    let calls = script_calls(&world) - before;
+    let allowed = told.into_iter().filter(|told| told.as_ref().unwrap().allowed).count();
+    assert_eq!(allowed, 3_900);
+    assert!(calls <= 8, "{calls} calls for 4,000 decisions over ten keys");
+}
+
+/// Some hundred decisions, most of them alike: a few subjects, of whom some are asked about all the time.
+fn storm<'l>(rules: &'l [Vec<NamedLimit>], random: &mut Random) -> Vec<Ask<'l>> {
+    let crowd = 1 + random.spread(250);
+    let variety = 1 + random.below(4);
+    (0..crowd).map(|_| one(rules, variety, random)).collect()
+}
+
+fn one<'l>(rules: &'l [Vec<NamedLimit>], variety: u64, random: &mut Random) -> Ask<'l> {
+    let intent = if random.one_in(40) { Intent::Peek } else { Intent::Charge };
+    let rule =
+        random.below(variety).max(random.below(rules.len() as u64) * u64::from(random.one_in(8)));
+    let (who, cost) = (random.below(2), if random.one_in(10) { random.below(4) } else { 1 });
+    let mut ask = Ask { intent, record: AtRecord::None, tiers: Default::default() };
+    // The rule's numbers change once in a while.
+    let variant = usize::from(random.one_in(60));
+    let met = [(rule, 0), ((rule + 1) % rules.len() as u64, 1)];
+    let shadowed = 1 + usize::from(rule % 3 == 2);
+    for (rule, group) in met.into_iter().take(shadowed) {
+        let key = subject(u128::from(rule) << 8 | u128::from(who));
+        let limits = &rules[rule as usize];
+        let half = limits.len() / 2;
+        for limit in &limits[variant * half..(variant + 1) * half] {
+            // Of another unit.
+            let cost = if limit.limit().unit() == "tokens" { cost.saturating_sub(1) } else { cost };
+            let (numbers, attributes, owed) = (numbers(limit), 1, 0);
+            ask.tiers.push(AskTier { key, limit, numbers, cost, group, attributes, owed });
+        }
+    }
+    ask
+}
+
+/// Each rule's limits, and those limits with other numbers.
+fn rules() -> Vec<Vec<NamedLimit>> {
+    let limits: [&[&str]; 8] = [
+        &["40/minute", "60/minute"],
+        &["7/30s", "9/minute"],
+        &["20/minute", "90/hour", "7/30s", "25/minute", "80/hour", "8/30s"],
+        &["sliding-log:30/minute", "sliding-log:25/minute"],
+        &["sliding-window:25/minute", "sliding-window:30/90s"],
+        &["fixed-window:35/minute", "fixed-window:30/90s"],
+        &["tokens:30/minute", "sliding-log:20/90s", "tokens:40/minute", "sliding-log:22/90s"],
+        &["fixed-window:50/day", "70000/hour", "fixed-window:45/day", "1000000/hour"],
+    ];
+    limits
+        .iter()
+        .map(|limits| {
+            let half = limits.len() / 2;
+            limits.iter().enumerate().map(|(place, text)| named(text, place % half)).collect()
+        })
+        .collect()
+}
+
+fn named(text: &str, place: usize) -> NamedLimit {
+    let spec = match text.split_once(':') {
+        Some(("tokens", quota)) => {
+            LimitSpec { unit: Some("tokens".into()), ..LimitSpec::new(quota) }
+        }
+        Some((algorithm, quota)) => LimitSpec::new(quota).algorithm(algorithm),
+        None => LimitSpec::new(text),
+    };
+    NamedLimit::new(spec.build().unwrap(), place)
+}
+
+/// How many times the script ran.
+fn script_calls(world: &World) -> u64 {
+    let stats = world.server.as_ref().unwrap().command(&["INFO", "commandstats"]);
+    let line = stats.text().lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    line.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
+}
+
+/// A state that only one side stores would be found among the keys.
+#[test]
+fn slots_are_never_asked_for_as_one() {
+    let world = World::gathering();
+    let slots: &'static NamedLimit =
+        Box::leak(Box::new(NamedLimit::new(Limit::concurrent(30, Duration::from_secs(600)), 0)));
+    let told = world.decide_at_once(&vec![ask(Intent::Charge, &[(1, slots, 1)]); 50]);
+    let mut names: Vec<_> =
+        told.into_iter().filter_map(|told| told.unwrap().tiers[0].charge).collect();
+    names.sort_unstable_by_key(|charge| (charge.incarnation, charge.slot));
+    names.dedup();
+    assert_eq!(names.len(), 30, "each slot has a name of its own");
+    assert!(!keys(world.server.as_ref().unwrap()).is_empty());
+}
+
+const STORMS: u64 = 24;

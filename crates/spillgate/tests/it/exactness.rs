@@ -1,0 +1,355 @@
+//! What many callers of several processes are told at once, held to what the store did: a tap before the
+//! server keeps every call of the script and its answer, whose instants give their order; the pure
+//! algorithms take the same steps in that order, and must come to the same answers.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redis::{Parser, Value};
+use spillgate::internals::algorithm::{self, Intent, Numbers, State, Tier};
+use spillgate::internals::limit::NamedLimit;
+use spillgate::internals::time::Clock;
+use spillgate::{Decision, LimitSpec, Limiter, Source};
+use spillgate_testkit::RedisServer;
+use tokio::task::JoinSet;
+
+use crate::support::random::Random;
+use crate::support::storm;
+use crate::support::target::numbers;
+use crate::support::world::PATIENCE;
+
+/// ACCIDENTS A10, 8, 9, 13, 14. Two processes, each with callers enough to gather, half of the runs with
+/// refusals remembered. What reached the store is equal number by number; what was refused from memory the
+/// store would have refused at that moment; and nobody was admitted but by the store.
+#[test]
+fn everybody_is_told_what_the_order_of_the_store_says() {
+    for (seed, remembers) in [(1, false), (2, true), (3, true)] {
+        let server = RedisServer::start();
+        let tap = Tap::before(&server);
+        let runtime = storm::threads();
+        let limiters = [(); 2].map(|()| {
+            let builder = Limiter::builder().redis(tap.url()).timeout(PATIENCE);
+            runtime.block_on(builder.denial_cache(remembers).build()).unwrap()
+        });
+        let limits = Arc::new(limits());
+        let heard = runtime.block_on(storm_of(&limiters, &limits, seed));
+        drop(limiters);
+        drop(runtime);
+        judge(&tap.calls(), &heard, &limits, &format!("seed {seed}"));
+    }
+}
+
+/// One thing that a caller was told, and between which instants.
+struct Heard {
+    who: String,
+    limit: usize,
+    cost: u64,
+    from_us: u64,
+    until_us: u64,
+    decision: Decision,
+}
+
+/// Every subject is asked about once, by itself, so that its key is known; then all at once, mostly about
+/// the same few at the same cost.
+async fn storm_of(limiters: &[Limiter], limits: &Arc<Vec<NamedLimit>>, seed: u64) -> Vec<Heard> {
+    let mut heard = Vec::new();
+    for (limit, _) in limits.iter().enumerate() {
+        for who in 0..SUBJECTS {
+            heard.push(check(&limiters[0], limits, name(limit, who), limit, 1).await);
+        }
+    }
+    let mut callers = JoinSet::new();
+    for caller in 0..CALLERS {
+        let (limiter, limits) = (limiters[caller as usize % 2].clone(), Arc::clone(limits));
+        callers.spawn(async move {
+            let mut random = Random::new(seed << 32 | caller);
+            let mut heard = Vec::new();
+            for _ in 0..CALLS {
+                let limit = random.below(limits.len() as u64) as usize;
+                let who = random.spread(SUBJECTS - 1);
+                let cost = if random.one_in(8) { 1 + random.below(3) } else { 1 };
+                heard.push(check(&limiter, &limits, name(limit, who), limit, cost).await);
+                if random.one_in(20) {
+                    tokio::time::sleep(Duration::from_millis(random.below(15))).await;
+                }
+                tokio::task::yield_now().await;
+            }
+            heard
+        });
+    }
+    heard.extend(callers.join_all().await.into_iter().flatten());
+    heard
+}
+
+async fn check(
+    limiter: &Limiter,
+    limits: &[NamedLimit],
+    who: String,
+    limit: usize,
+    cost: u64,
+) -> Heard {
+    let from_us = Clock::System.now_us();
+    let decision = limiter.check_limit(&who, limits[limit].limit(), cost).await;
+    let until_us = Clock::System.now_us();
+    Heard { who, limit, cost, from_us, until_us, decision }
+}
+
+fn name(limit: usize, who: u64) -> String {
+    format!("{limit}:{who}")
+}
+
+/// One of each algorithm that coalesces, used up and refilled many times in a run.
+fn limits() -> Vec<NamedLimit> {
+    let limits = [
+        ("token-bucket", "40/100ms"),
+        ("token-bucket", "700/second"),
+        ("fixed-window", "60/200ms"),
+        ("sliding-log", "50/150ms"),
+        ("sliding-window", "60/150ms"),
+    ];
+    let limit = |(algorithm, quota): (&str, &str)| {
+        NamedLimit::new(LimitSpec::new(quota).algorithm(algorithm).build().unwrap(), 0)
+    };
+    limits.map(limit).into()
+}
+
+/// Of one tier at one cost: verdict, remaining, retry_after and reset_after, in us.
+type Numbered = (bool, u64, u64, u64);
+
+fn judge(calls: &[Called], heard: &[Heard], limits: &[NamedLimit], at: &str) {
+    let mut names: BTreeMap<&[u8], (&str, usize)> = BTreeMap::new();
+    let mut introduced = heard[..limits.len() * SUBJECTS as usize].iter();
+    let mut states: BTreeMap<&[u8], State> = BTreeMap::new();
+    let mut expected: BTreeMap<(&str, u64), Vec<Numbered>> = BTreeMap::new();
+    // What the store held of each, from when on.
+    let mut held: BTreeMap<&str, Vec<(u64, Option<State>)>> = BTreeMap::new();
+    let (mut crowds, mut decisions) = (0, 0);
+    for call in calls {
+        for one in &call.asked {
+            let (who, limit) = *names.entry(&one.key).or_insert_with(|| {
+                let one = introduced.next().expect("subjects are introduced one by one");
+                (one.who.as_str(), one.limit)
+            });
+            crowds += u64::from(one.times > 1);
+            for _ in 0..one.times {
+                decisions += 1;
+                let told = step(
+                    numbers(&limits[limit]),
+                    one.cost,
+                    Intent::Charge,
+                    call.now_us,
+                    &mut states,
+                    &one.key,
+                );
+                expected.entry((who, one.cost)).or_default().push(told);
+            }
+            held.entry(who).or_default().push((call.now_us, states.get(&one.key[..]).cloned()));
+        }
+    }
+    let mut told: BTreeMap<(&str, u64), Vec<Numbered>> = BTreeMap::new();
+    let (mut remembered, mut allowed) = (0, 0);
+    for Heard { who, limit, cost, from_us, until_us, decision } in heard {
+        allowed += u64::from(decision.allowed());
+        match decision.source() {
+            Source::Store => told.entry((who, *cost)).or_default().push(numbered(decision)),
+            Source::DenialCache => {
+                remembered += 1;
+                assert!(!decision.allowed(), "{at}: admitted from memory");
+                let is_refused = |now_us: u64| {
+                    let held = &held[who.as_str()];
+                    let last = held.partition_point(|(from_us, _)| *from_us <= now_us);
+                    let state = last.checked_sub(1).and_then(|last| held[last].1.clone());
+                    let mut tier = Tier::new(numbers(&limits[*limit]), *cost, 0, state);
+                    let intent = Intent::Peek;
+                    !algorithm::step(std::slice::from_mut(&mut tier), intent, now_us)
+                };
+                // Our clock and the server's are one, but for a moment.
+                let moments = [from_us - CLOCKS_US, *from_us, *until_us];
+                assert!(
+                    moments.into_iter().any(is_refused),
+                    "{at}: {who} for {cost}: {decision:?}"
+                );
+            }
+            other => panic!("{at}: {who} was told by {other:?}"),
+        }
+    }
+    // Those who asked the same are told apart by nothing.
+    expected.values_mut().chain(told.values_mut()).for_each(|all| all.sort_unstable());
+    for (asked, expected) in &expected {
+        assert_eq!(told.get(asked), Some(expected), "{at}: {asked:?}");
+    }
+    assert_eq!(told.len(), expected.len(), "{at}");
+    println!(
+        "{at}: {decisions} decisions in {} calls, {crowds} crowds, {allowed} allowed, {remembered} refused from memory",
+        calls.len()
+    );
+    assert!(crowds > 0 && allowed > 0, "{at}");
+}
+
+fn step<'k>(
+    numbers: &Numbers,
+    cost: u64,
+    intent: Intent,
+    now_us: u64,
+    states: &mut BTreeMap<&'k [u8], State>,
+    key: &'k [u8],
+) -> Numbered {
+    let mut tier = Tier::new(numbers, cost, 0, states.remove(key));
+    let allowed = algorithm::step(std::slice::from_mut(&mut tier), intent, now_us);
+    if let Some(state) = tier.state {
+        states.insert(key, state);
+    }
+    let retry_us = if allowed { 0 } else { tier.reading.retry_after_us.unwrap() };
+    (allowed, tier.reading.remaining, retry_us, tier.reading.reset_after_us)
+}
+
+fn numbered(decision: &Decision) -> Numbered {
+    let us = |wait: Option<Duration>| u64::try_from(wait.unwrap().as_micros()).unwrap();
+    let (retry_us, reset_us) = (us(decision.retry_after()), us(decision.reset_after()));
+    (decision.allowed(), decision.remaining().unwrap(), retry_us, reset_us)
+}
+
+/// One call of the script: its instant, and what it was asked.
+struct Called {
+    now_us: u64,
+    asked: Vec<Asked>,
+}
+
+/// A decision, or a crowd of it.
+struct Asked {
+    key: Vec<u8>,
+    cost: u64,
+    times: u64,
+}
+
+/// Passes on what goes to a server and what comes back, and keeps both.
+struct Tap {
+    port: u16,
+    /// Of each connection, both ways.
+    lines: Arc<Mutex<Vec<[Passed; 2]>>>,
+}
+
+/// What went one way so far.
+type Passed = Arc<Mutex<Vec<u8>>>;
+
+impl Tap {
+    fn before(server: &RedisServer) -> Tap {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (port, server) = (listener.local_addr().unwrap().port(), server.port());
+        let lines: Arc<Mutex<Vec<_>>> = Arc::default();
+        let all = Arc::clone(&lines);
+        std::thread::spawn(move || {
+            // Until the test's process ends: nobody connects to a port that nobody knows any more.
+            for near in listener.incoming().map_while(Result::ok) {
+                let Ok(far) = TcpStream::connect(("127.0.0.1", server)) else { return };
+                let line: [Passed; 2] = Default::default();
+                all.lock().unwrap().push(line.clone());
+                [&near, &far].iter().for_each(|side| side.set_nodelay(true).unwrap());
+                let [sent, answered] = line;
+                for (from, to, kept) in [(&near, &far, sent), (&far, &near, answered)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    std::thread::spawn(move || pass(from, to, &kept));
+                }
+            }
+        });
+        Tap { port, lines }
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Every call of the script that decided, in the order of the store.
+    fn calls(&self) -> Vec<Called> {
+        let mut calls = Vec::new();
+        for [sent, answered] in self.lines.lock().unwrap().iter() {
+            let [sent, answered] = [sent, answered].map(|side| values(&side.lock().unwrap()));
+            calls.extend(
+                sent.iter().zip(&answered).filter_map(|(call, answer)| called(call, answer)),
+            );
+        }
+        calls.sort_by_key(|call| call.now_us);
+        let apart = calls.is_sorted_by(|one, next| one.now_us < next.now_us);
+        assert!(apart, "two calls at one instant: their order is not known");
+        calls
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, kept: &Mutex<Vec<u8>>) {
+    let mut bytes = vec![0; 1 << 16];
+    while let Ok(read @ 1..) = from.read(&mut bytes) {
+        kept.lock().unwrap().extend(&bytes[..read]);
+        if to.write_all(&bytes[..read]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+fn values(mut bytes: &[u8]) -> Vec<Value> {
+    let mut parser = Parser::new();
+    std::iter::from_fn(|| parser.parse_value(&mut bytes).ok()).collect()
+}
+
+/// What a command asked, if it is a call of the script over single tiers that was executed.
+fn called(call: &Value, answer: &Value) -> Option<Called> {
+    let (Value::Array(words), Value::Array(answer)) = (call, answer) else { return None };
+    let words: Vec<&[u8]> = words.iter().filter_map(text).collect();
+    let (Value::Int(now_us), Value::Int(first)) = (answer.first()?, answer.get(1)?) else {
+        return None;
+    };
+    if words.first() != Some(&&b"EVALSHA"[..]) || *first < -1 {
+        return None;
+    }
+    let count: usize = std::str::from_utf8(words[2]).ok()?.parse().ok()?;
+    let (keys, program) = (&words[3..3 + count], numbers_of(words.get(3 + count)?)?);
+    let mut asked = Vec::new();
+    let mut at = program[2] as usize - 1;
+    while at < program.len() {
+        let times = if program[at] == CROWD { program[at + 1] } else { 1 };
+        at += usize::from(program[at] == CROWD);
+        assert_eq!((program[at + 1], program[at + 6]), (1, 0), "decisions over one tier each");
+        let key = keys[program[at + 2] as usize - 1].to_vec();
+        // A look is how connections are tried out.
+        if times > 1 || program[at] == CHARGE {
+            asked.push(Asked { key, cost: program[at + 5], times });
+        }
+        at += 7;
+    }
+    (!asked.is_empty()).then(|| Called { now_us: (*now_us).cast_unsigned(), asked })
+}
+
+fn text(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes),
+        _ => None,
+    }
+}
+
+/// The numbers of a msgpack array; nothing where it holds anything else.
+fn numbers_of(packed: &[u8]) -> Option<Vec<u64>> {
+    let mut rest = packed.get(5..)?;
+    let mut numbers = Vec::new();
+    while let Some((head, after)) = rest.split_first() {
+        let width = match head {
+            0..=0x7f => 0,
+            0xcc..=0xcf => 1 << (head - 0xcc),
+            _ => return None,
+        };
+        let (bytes, after) = after.split_at_checked(width)?;
+        let number = bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        numbers.push(if width == 0 { u64::from(*head) } else { number });
+        rest = after;
+    }
+    (numbers.len() > 3).then_some(numbers)
+}
+
+const CHARGE: u64 = 0;
+const CROWD: u64 = 8;
+const SUBJECTS: u64 = 4;
+const CALLERS: u64 = 120;
+const CALLS: u64 = 40;
+const CLOCKS_US: u64 = 1_000;
