@@ -40,9 +40,10 @@ impl Budget {
 
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = |bound: &f64| (bound * 100.0).round() / 100.0;
         match self {
-            Budget::AtLeast(bound) => write!(f, "≥ {bound}"),
-            Budget::AtMost(bound) => write!(f, "≤ {bound}"),
+            Budget::AtLeast(bound) => write!(f, "≥ {}", digits(bound)),
+            Budget::AtMost(bound) => write!(f, "≤ {}", digits(bound)),
             Budget::Nothing => Ok(()),
         }
     }

@@ -3,4 +3,5 @@
 mod contract;
 mod outage;
 mod sequences;
+mod short;
 mod usefulness;

@@ -71,10 +71,14 @@ local function life_ms(longest_us)
     return ceil(until_ms + max(500, until_ms / 20))
 end
 
--- Kept so long: in steps, for a number takes the server longer to write out than to be found among those
--- that this call has used.
+-- Kept so long, or no longer where nothing is left: in steps, for a number takes the server longer to write
+-- out than to be found among those that this call has used.
 local lives = {}
 local function keep(key, longest_us)
+    if not values[key] then
+        redis.call('DEL', KEYS[key])
+        return
+    end
     local step_us = 500000
     if longest_us > 16000000 then
         local _, bits = math.frexp(longest_us)

@@ -68,11 +68,12 @@ fn joined() -> String {
     let functions: String = ALGORITHMS.map(|(_, lua)| format!("function()\n{lua}end,\n")).concat();
     DRIVER
         .replace("-- @lone_buckets@", LONE_BUCKETS)
+        .replace("-- @reserved@", RESERVED)
         .replace("-- @steady@", STEADY)
         .replace("-- @lone@", LONE)
         .replace("-- @records@", RECORDS)
-        .replace("-- @algorithms@", &format!("local algorithms = {{\n{functions}}}"))
         .replace("-- @crowd@", CROWD)
+        .replace("-- @algorithms@", &format!("local algorithms = {{\n{functions}}}"))
         .replace("@sizes@", &escaped(KINDS.map(|(size, _)| size)))
         .replace("@owners@", &escaped(KINDS.map(|(_, owner)| number(owner))))
 }
@@ -89,11 +90,12 @@ fn escaped(bytes: [u8; KINDS.len()]) -> String {
 
 const LONE: &str = include_str!("../../algorithm/sliding_log/lone.lua");
 const LONE_BUCKETS: &str = include_str!("../../algorithm/token_bucket/lone.lua");
+const RESERVED: &str = include_str!("reserved.lua");
 const STEADY: &str = include_str!("../../algorithm/token_bucket/steady.lua");
 const RECORDS: &str = include_str!("records.lua");
+const CROWD: &str = include_str!("crowd.lua");
 const DRIVER: &str = include_str!("check.lua");
 const ALGORITHMS: [(Algorithm, &str); 5] = [
-const CROWD: &str = include_str!("crowd.lua");
     (Algorithm::TokenBucket, include_str!("../../algorithm/token_bucket.lua")),
     (Algorithm::FixedWindow, include_str!("../../algorithm/fixed_window.lua")),
     (Algorithm::SlidingLog, include_str!("../../algorithm/sliding_log.lua")),
