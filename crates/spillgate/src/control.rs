@@ -166,6 +166,8 @@ impl Limiter {
         let policy = self.policy();
         let found = rule_of(&policy, rule, subject)?;
         let limits = policy.limits_ever_in_force(found, subject);
+        #[cfg(feature = "redis")]
+        keys_of(found, subject, &self.inner.secret).for_each(|key| self.inner.leases.end_of(key));
         for key in keys_of(found, subject, &self.inner.secret) {
             let reset = self.inner.engine.reset(key, &limits).await;
             self.inner.note_room();

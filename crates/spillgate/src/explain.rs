@@ -21,6 +21,7 @@ mod sentence;
 pub struct Explanation {
     decision: Decision,
     remembered: Option<Decision>,
+    leased: Option<Decision>,
     rules: Vec<ExplainedRule>,
     left_out: usize,
     domain: String,
@@ -94,6 +95,10 @@ impl Limiter {
         let plan = || Plan::of_request(&policy, request, &inner.secret, Asking::ToCharge);
         let decision = |judged| Decision::new(judged, Names::Policy(Arc::clone(&policy)));
         let remembered = inner.remembered(plan()).map(decision);
+        #[cfg(feature = "redis")]
+        let leased = inner.would_pay(plan()).map(decision);
+        #[cfg(not(feature = "redis"))]
+        let leased = None;
         let decided = decision(inner.looked_at(plan()).await);
         let raises = inner.raises(&plan(), request).await;
         let notes = decided
@@ -103,7 +108,7 @@ impl Limiter {
         let tiers = notes.collect();
         let (rules, left_out) = explained_rules(&policy, request);
         let domain = request.domain().to_owned();
-        Explanation { decision: decided, remembered, rules, left_out, domain, tiers }
+        Explanation { decision: decided, remembered, leased, rules, left_out, domain, tiers }
     }
 }
 
@@ -113,10 +118,15 @@ impl Explanation {
         &self.decision
     }
 
-    /// What a check through this process would be told: a remembered refusal where one holds still, else
-    /// what the state says. The numbers are those before a charge.
+    /// What a check through this process would be told: yes where its leases pay, a remembered refusal
+    /// where one holds still, else what the state says. The numbers are those before a charge.
     pub fn answer(&self) -> &Decision {
-        self.remembered.as_ref().unwrap_or(&self.decision)
+        self.leased.as_ref().or(self.remembered.as_ref()).unwrap_or(&self.decision)
+    }
+
+    /// The admission that this process would make by what it has taken ahead.
+    pub fn leased(&self) -> Option<&Decision> {
+        self.leased.as_ref()
     }
 
     /// The refusal that this process remembers, if one holds still.

@@ -15,6 +15,8 @@ use crate::engine::{
     ToldTier,
 };
 #[cfg(feature = "metrics")]
+#[cfg(feature = "metrics")]
+use crate::limit::Algorithm;
 use crate::limit::NamedLimit;
 use crate::plan::Plan;
 use crate::policy::{OnOutage, Rule, Share};
@@ -202,18 +204,23 @@ impl Fallback {
     }
 
     /// What the processes together may admit to one subject of a rule beyond its limits while the store
-    /// is out of reach: all their shares; nothing where that has no bound.
+    /// is out of reach: all their shares, and what leases hold; nothing where that has no bound.
     #[cfg(feature = "metrics")]
     pub(crate) fn excess_bound(&self, rule: &Rule) -> Option<u64> {
         let share = |numbers| self.share_of(Some(rule), numbers).capacity();
         let shares = rule.named_limits().iter().filter_map(NamedLimit::numbers).map(share);
-        match rule.on_outage() {
-            OnOutage::Allow => None,
-            OnOutage::Deny => Some(0),
-            OnOutage::Local => {
-                Some(shares.max().unwrap_or_default().saturating_mul(self.nodes().into()))
-            }
-        }
+        let alone = match rule.on_outage() {
+            OnOutage::Allow => return None,
+            OnOutage::Deny => 0,
+            OnOutage::Local => shares.max().unwrap_or_default().saturating_mul(self.nodes().into()),
+        };
+        let leased = rule.lease().and_then(|lease| {
+            rule.limits()
+                .filter(|limit| limit.algorithm() != Algorithm::FixedWindow)
+                .map(|limit| lease.tokens_of(limit))
+                .max()
+        });
+        Some(alone.saturating_add(leased.unwrap_or_default()))
     }
 
     /// Takes note of how much of a share is in use, of an admission that it made.

@@ -28,6 +28,8 @@ pub mod fuzzed;
 mod headers;
 #[cfg(feature = "http")]
 mod identity;
+#[cfg(feature = "redis")]
+mod lease;
 mod limit;
 mod limiter;
 #[cfg(feature = "metrics")]
@@ -71,7 +73,7 @@ pub use limiter::{Limiter, LimiterBuilder, Question, Stats};
 pub use metrics::{Top, TopOfRule, TopSubject};
 #[cfg(feature = "http")]
 pub use path::normalised_path;
-pub use policy::{Mode, OnOutage, Pattern, Policy, PolicyError, Rule, Unmet, WhyNot};
+pub use policy::{LeaseTerms, Mode, OnOutage, Pattern, Policy, PolicyError, Rule, Unmet, WhyNot};
 #[cfg(feature = "redis")]
 pub use probe::acl_rules;
 pub use probe::{ServerFacts, ServerProbe, StoreProbe};
@@ -96,6 +98,10 @@ pub mod internals {
     }
     pub mod engine {
         pub use crate::engine::*;
+    }
+    #[cfg(feature = "redis")]
+    pub mod lease {
+        pub use crate::lease::{ALL, Asked, Close, Exchange, Granted, Holder, Ledger};
     }
     pub mod limit {
         pub use crate::limit::{NamedLimit, RecordName};

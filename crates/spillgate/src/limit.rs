@@ -114,6 +114,11 @@ pub(crate) enum Kind {
     Counted(Numbers),
 }
 
+/// A length of time as written, as `1s`, in us.
+pub(crate) fn length_us(field: &'static str, text: &str) -> Result<u64, LimitError> {
+    Length::parse(field, text).map(Length::us)
+}
+
 impl Limit {
     /// `count` calls a second on average, as a token bucket whose burst is `count`.
     ///

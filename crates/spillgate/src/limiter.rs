@@ -15,6 +15,8 @@ use crate::denial_cache::DenialCache;
 use crate::engine::{Engine, Memory};
 #[cfg(feature = "redis")]
 use crate::fallback::{Fallback, NODES_UNTOLD};
+#[cfg(feature = "redis")]
+use crate::lease::Leases;
 use crate::limit::{Limit, NamedLimit};
 use crate::metrics::{Meters, Metrics};
 use crate::plan::{Alone, Asking, Plan};
@@ -30,6 +32,8 @@ use crate::waiting::Waiting;
 mod acquiring;
 mod builder;
 mod counters;
+#[cfg(feature = "redis")]
+mod leasing;
 #[cfg(feature = "redis")]
 mod on_store;
 #[cfg(feature = "redis")]
@@ -84,6 +88,8 @@ pub(crate) struct Inner {
     pub(crate) fallback: Fallback,
     #[cfg(feature = "redis")]
     pub(crate) denials: DenialCache,
+    #[cfg(feature = "redis")]
+    pub(crate) leases: Leases,
     counters: Counters,
     waiting: Waiting,
 }
@@ -118,8 +124,8 @@ impl Limiter {
         match &self.inner.engine {
             Engine::Memory(memory) => self.inner.check_now(memory, request, Asking::ToCharge),
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => match self.inner.refused_at_once(redis, request) {
-                Some(refused) => refused,
+            Engine::Redis(redis) => match self.inner.at_once(redis, request) {
+                Some(decision) => decision,
                 None => Box::pin(self.inner.check_in(redis, request, Asking::ToCharge)).await,
             },
         }
@@ -315,7 +321,7 @@ impl Inner {
         match &self.engine {
             Engine::Memory(memory) => in_memory(memory, plan),
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => Box::pin(self.in_store(&redis.within(within), plan)).await,
+            Engine::Redis(redis) => Box::pin(self.paid_or_in(&redis.within(within), plan)).await,
         }
     }
 
@@ -333,6 +339,8 @@ impl Inner {
                 Engine::Redis(redis) => redis.clock_steps(),
             },
             nodes: self.fallback.nodes(),
+            leased_tiers: self.leases.tiers(),
+            lease_outstanding: self.leases.outstanding(crate::time::awake_or_not_us()),
             ..stats
         };
         stats

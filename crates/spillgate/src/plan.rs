@@ -15,6 +15,8 @@ use crate::subject::{Secret, SubjectKey};
 use crate::waiting::Wanted;
 
 mod due;
+#[cfg(feature = "redis")]
+mod leased;
 mod together;
 
 pub(crate) use due::Due;

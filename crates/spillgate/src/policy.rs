@@ -17,6 +17,7 @@ use crate::request::Request;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
+mod leasing;
 mod limits;
 mod matching;
 mod overrides;
@@ -27,6 +28,9 @@ mod share;
 mod unmet;
 
 use file::{Piece, Place, Table, pieces, text_in};
+pub use leasing::LeaseTerms;
+#[cfg(feature = "redis")]
+pub(crate) use leasing::is_leasable;
 use matching::Index;
 pub use matching::Pattern;
 use overrides::Overrides;

@@ -111,6 +111,22 @@ pub fn monotonic_us() -> u64 {
     FAST.counter_us()
 }
 
+/// Microseconds on a clock that nobody steps and that goes on while the machine sleeps; only differences
+/// mean something. Where the system has none, sleep is not counted.
+#[cfg(feature = "redis")]
+pub fn awake_or_not_us() -> u64 {
+    #[cfg(feature = "simulation")]
+    if let Some(now_us) = crate::simulation::now_us() {
+        return now_us;
+    }
+    #[cfg(target_os = "linux")]
+    if let Ok(time) = ClockId::CLOCK_BOOTTIME.now() {
+        return u64::try_from(time.tv_sec()).unwrap_or(0) * 1_000_000
+            + time.tv_nsec() as u64 / 1_000;
+    }
+    FAST.counter_us()
+}
+
 /// Until when an answer is of use to whoever asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(tokio::time::Instant);

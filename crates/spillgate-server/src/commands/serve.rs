@@ -64,11 +64,12 @@ async fn serve(config: Config, followed: Option<Followed>) -> Result<(), Failure
     }
     tokio::spawn(warn_of_store(app.clone(), settings));
     let reload = match followed {
-        Some(followed) => tokio::spawn(followed.follow(app, hangup, manager)),
+        Some(followed) => tokio::spawn(followed.follow(app.clone(), hangup, manager)),
         None => tokio::spawn(nothing_to_read_again(hangup, manager)),
     };
     doors.closed().await;
     reload.abort();
+    app.limiter().end_leases().await;
     telemetry.close().await;
     Ok(())
 }

@@ -34,6 +34,7 @@ mod guard;
 mod heartbeat;
 pub(crate) mod jitter;
 mod keys;
+mod leasing;
 mod link;
 mod offset;
 mod probe;

@@ -23,7 +23,9 @@ pub(super) fn of_all(explained: &Explanation) -> String {
             None => format!("Denied by {by}; nobody can say for how long."),
         },
     };
-    if explained.remembered().is_some() {
+    if explained.leased().is_some() {
+        told.push_str(" This process has taken as much ahead, and answers without the store.");
+    } else if explained.remembered().is_some() {
         told.push_str(
             " This process remembers the refusal, and answers without the store for a second at most.",
         );

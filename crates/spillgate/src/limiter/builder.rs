@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-#[cfg(feature = "redis")]
-use super::upkeep;
 use super::{Counters, Inner, Limiter};
+#[cfg(feature = "redis")]
+use super::{leasing, upkeep};
 use crate::control::Control;
 #[cfg(feature = "redis")]
 use crate::denial_cache::DenialCache;
@@ -17,6 +17,8 @@ use crate::engine::{Engine, Memory};
 use crate::error::BuildError;
 #[cfg(feature = "redis")]
 use crate::fallback::Fallback;
+#[cfg(feature = "redis")]
+use crate::lease::Leases;
 use crate::metrics::{Meters, Metrics, Wanted};
 use crate::policy::Policy;
 use crate::reservation::Seal;
@@ -206,6 +208,9 @@ impl LimiterBuilder {
             }
             _ => secret,
         };
+        // Who goes by two secrets has two tiers for one.
+        #[cfg(feature = "redis")]
+        let leases = !matches!(engine, Engine::Memory(_)) && secret.previous().is_none();
         let mut policy = self.policy.as_written();
         policy.meters = Meters::of(policy.rules(), &Meters::default());
         let inner = Inner {
@@ -219,6 +224,8 @@ impl LimiterBuilder {
             fallback: Fallback::new(keys_max, self.clock, self.expected_nodes),
             #[cfg(feature = "redis")]
             denials: DenialCache::new(remembers),
+            #[cfg(feature = "redis")]
+            leases: Leases::new(leases),
             counters: Counters::default(),
             waiting: Waiting::default(),
         };
@@ -227,7 +234,10 @@ impl LimiterBuilder {
             inner.catch_up().await;
         }
         #[cfg(feature = "redis")]
-        upkeep::begin(&inner);
+        {
+            upkeep::begin(&inner);
+            leasing::begin(&inner);
+        }
         Ok(Limiter { inner })
     }
 

@@ -34,6 +34,10 @@ pub struct Stats {
     pub given_back: u64,
     /// How many wait for room in this process.
     pub waiting: usize,
+    /// Tiers that this process leases, or may soon.
+    pub leased_tiers: usize,
+    /// Tokens that it has taken ahead, and not spent or returned yet.
+    pub lease_outstanding: u64,
 }
 
 #[derive(Debug, Default)]
@@ -89,6 +93,8 @@ impl Counters {
             nodes: 0,
             given_back: read(&self.given_back),
             waiting: 0,
+            leased_tiers: 0,
+            lease_outstanding: 0,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::leasing::Paid;
 use super::{Inner, Question};
 use crate::decision::{Decision, Names, Tiers};
 use crate::denial_cache::Sent;
@@ -12,6 +13,12 @@ use crate::request::{Cost, Request};
 use crate::reservation::{Opening, random_id};
 
 impl Inner {
+    /// What nobody has to be asked about: a lease pays for it, or the store refused it a moment ago.
+    #[inline]
+    pub(super) fn at_once(&self, redis: &Redis, request: &Request<'_>) -> Option<Decision> {
+        self.check_leased(request).or_else(|| self.refused_at_once(redis, request))
+    }
+
     pub(super) async fn check_in(
         &self,
         redis: &Redis,
@@ -28,7 +35,7 @@ impl Inner {
             let names = Names::Policy(Arc::clone(&policy));
             return self.open_in(redis, plan, names, &opening).await;
         }
-        let judged = self.in_store(redis, plan).await;
+        let judged = self.paid_or_in(redis, plan).await;
         self.metrics.end(began);
         self.decision_on(request, judged, policy, asking)
     }
@@ -96,6 +103,7 @@ impl Inner {
             }
         }
         let began = self.metrics.begin();
+        let paid: Vec<Paid> = plans.iter_mut().map(|plan| self.pay(plan)).collect();
         let sent = self.denials.begin(redis);
         let mut refused: Vec<Option<Heards>> =
             plans.iter().map(|plan| self.refused_before(redis, plan, sent)).collect();
@@ -120,8 +128,8 @@ impl Inner {
         drop(asking);
         let mut heard = heard.into_iter().zip(charged_here);
         let mut decisions = Vec::with_capacity(plans.len());
-        let plans = plans.into_iter().zip(questions).zip(&mut refused).zip(&openings);
-        for (((mut plan, question), refused), opening) in plans {
+        let plans = plans.into_iter().zip(questions).zip(&mut refused).zip(&openings).zip(paid);
+        for ((((mut plan, question), refused), opening), paid) in plans {
             let dues = std::mem::take(&mut plan.dues);
             let mut charged_here = Vec::new();
             let told = || {
@@ -134,6 +142,7 @@ impl Inner {
                 Some(heard) => plan.judged_from(&heard),
                 None => plan.judged,
             };
+            self.settle_paid(paid, &judged);
             self.settle_dues(redis, dues, &mut judged).await;
             let names = match question {
                 Question::Request(_) => Names::Policy(Arc::clone(&policy)),
@@ -146,6 +155,14 @@ impl Inner {
             });
         }
         decisions
+    }
+
+    /// What leases do not pay for is the store's to decide.
+    pub(super) async fn paid_or_in(&self, redis: &Redis, mut plan: Plan<'_>) -> Tiers {
+        let paid = self.pay(&mut plan);
+        let judged = self.in_store(redis, plan).await;
+        self.settle_paid(paid, &judged);
+        judged
     }
 
     /// The one place where an outage becomes a decision.

@@ -13,6 +13,8 @@ use crate::limiter::Limiter;
 use crate::policy::Policy;
 #[cfg(feature = "redis")]
 use crate::store::ShardStatus;
+#[cfg(feature = "redis")]
+use crate::time::awake_or_not_us;
 use crate::time::counter_ns;
 
 impl Limiter {
@@ -172,6 +174,11 @@ impl Text {
                 fallback.excess_bound(rule).map_or("+Inf".to_owned(), |bound| bound.to_string());
             self.sample("excess_bound", &[("rule", rule.name())], bound);
         }
+        self.family(Kind::Gauge, "lease_outstanding", LEASE_OUTSTANDING);
+        for rule in policy.rules().take(RULES_MAX).filter(|rule| rule.lease().is_some()) {
+            let held = limiter.inner.leases.outstanding_of(rule.name(), awake_or_not_us());
+            self.sample("lease_outstanding", &[("rule", rule.name())], held);
+        }
         self.family(Kind::Gauge, "excess_observed", EXCESS_OBSERVED);
         for (rule, most) in fallback.observed_excess() {
             self.sample("excess_observed", &[("rule", &rule)], most);
@@ -230,7 +237,10 @@ const CLOCK_SKEW: &str = "How far the shard's clock is ahead of this process's."
 const LIVE_NODES: &str = "Processes that share each limit while the store is out of reach.";
 #[cfg(feature = "redis")]
 const EXCESS_BOUND: &str = "What all processes together may admit to one subject of the rule beyond its \
-    limits while the store is out of reach.";
+    limits: what they hold by leases, and their shares while the store is out of reach.";
+#[cfg(feature = "redis")]
+const LEASE_OUTSTANDING: &str = "What this process has taken ahead of the rule's tiers, and not spent or \
+    returned yet.";
 #[cfg(feature = "redis")]
 const EXCESS_OBSERVED: &str = "The most that one subject held of what this process admitted alone in \
     the present outage; absent when there is none.";

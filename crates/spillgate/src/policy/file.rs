@@ -202,7 +202,6 @@ impl<'t> Table<'t> {
         let fields = self.fields.keys().map(|key| key.get_ref().as_ref());
         for field in fields.filter(|field| !known.contains(field)) {
             let way_out = match nearest(field, known) {
-                _ if LATER.contains(&field) => "not in this version yet; leave it out".to_owned(),
                 Some(nearest) => format!("there is no such field; did you mean `{nearest}`?"),
                 None => format!(
                     "there is no such field; those that exist here are {}",
@@ -296,6 +295,20 @@ impl<'t> Table<'t> {
         let wrong =
             || self.wrong_kind(at, field, value.get_ref(), &format!("a list: {field} = [...]"));
         problems.noting(value.get_ref().as_array().ok_or_else(wrong))
+    }
+
+    /// A table inside this one.
+    pub(super) fn table(
+        &self,
+        field: &str,
+        example: &str,
+        problems: &mut Problems<'_>,
+    ) -> Option<Table<'t>> {
+        let value = self.fields.get(field)?;
+        let at = self.at(value.span());
+        let wrong = || self.wrong_kind(at, field, value.get_ref(), &format!("a table: {example}"));
+        let fields = problems.noting(value.get_ref().as_table().ok_or_else(wrong))?;
+        Some(Table { fields, head: at, ..*self })
     }
 
     /// A list of texts.
@@ -393,8 +406,5 @@ fn kind(value: &DeValue<'_>) -> &'static str {
 
 /// The lines that a file may be cut before.
 const HEADS: [&str; 2] = ["[[rule]]", "[[override]]"];
-/// Fields that a later version acts on: known, so that they are taken for no slip of the pen, and
-/// refused, so that nobody relies on them.
-const LATER: [&str; 1] = ["lease"];
 /// As the doors have it.
 const ATTRIBUTE_NAME_MAX: usize = 64;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use siphasher::sip128::SipHasher13;
 
 use super::file::Table;
+use super::leasing::LeaseTerms;
 use super::limits;
 use super::matching::{Condition, read_conditions};
 use super::problem::Problems;
@@ -80,6 +81,7 @@ pub struct Rule {
     request_limit: bool,
     parallel: bool,
     fallback_share: Option<Share>,
+    lease: Option<LeaseTerms>,
     /// The hash of domain, name and generation.
     id: u128,
     /// What header fields say of each limit, once they have: it is the same for every request.
@@ -163,6 +165,11 @@ impl Rule {
         self.fallback_share
     }
 
+    /// How much of its limits each process may take ahead, if any.
+    pub fn lease(&self) -> Option<&LeaseTerms> {
+        self.lease.as_ref()
+    }
+
     /// Whether it is charged for what happened already: room or not, and whatever other rules say.
     /// Its refusals are for those who look before they begin.
     pub fn postpaid(&self) -> bool {
@@ -243,12 +250,16 @@ impl Rule {
         let mode = table.choice("mode", &MODES, problems).unwrap_or_default();
         let on_outage = table.choice("on_outage", &ON_OUTAGE, problems).unwrap_or_default();
         let parallel = table.truth("parallel", problems).unwrap_or_default();
-        let fallback_share = read_fallback_share(table, problems);
+        let fallback_share = Share::read(table, "fallback_share", problems);
         let truth = |field, problems: &mut _| table.truth(field, problems).unwrap_or_default();
         let postpaid = truth("postpaid", problems);
         let negative_hits = truth("negative_hits", problems);
         let request_limit = truth("request_limit", problems);
         let (limits, specs) = read_limits(table, problems)?;
+        let lease = LeaseTerms::read(table, &limits, problems);
+        if postpaid && lease.is_some() {
+            problems.note(LeaseTerms::refused_postpaid(table));
+        }
         let (name, domain) = (name?, domain?);
         let id = id(&domain, &name, FIRST_GENERATION);
         let key = Attributes::new(key?);
@@ -270,6 +281,7 @@ impl Rule {
             request_limit,
             parallel,
             fallback_share,
+            lease,
             id,
             #[cfg(feature = "http")]
             written,
@@ -343,18 +355,6 @@ fn read_anchor(
     Some(anchor)
 }
 
-fn read_fallback_share(table: &Table<'_>, problems: &mut Problems<'_>) -> Option<Share> {
-    let said = table.decimal("fallback_share", problems)?;
-    let share = Share::parse(said);
-    if share.is_none() {
-        let message = format!(
-            "{said} is no part of a limit; write a number above 0 and up to 1, as 0.25, with six digits at most behind the point"
-        );
-        problems.note(table.wrong("fallback_share", message));
-    }
-    share
-}
-
 /// A list of distinct attributes, sorted.
 fn read_attributes(
     table: &Table<'_>,
@@ -412,7 +412,7 @@ fn word_for<T: PartialEq>(choice: T, choices: &[(&'static str, T)]) -> &'static 
     choices.iter().find(|(_, known)| *known == choice).map_or("", |(word, _)| word)
 }
 
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 14] = [
     "name",
     "domain",
     "match",
@@ -426,6 +426,7 @@ const FIELDS: [&str; 13] = [
     "postpaid",
     "negative_hits",
     "request_limit",
+    "lease",
 ];
 const REQUIRED: [(&str, &str); 3] = [
     ("name", "name = \"login\""),

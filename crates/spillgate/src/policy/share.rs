@@ -1,5 +1,8 @@
 //! A part of a limit, as a fraction: what one process enforces alone while the store is out of
-//! reach.
+//! reach, or all of them together may take ahead.
+
+use super::file::Table;
+use super::problem::Problems;
 
 /// `part` of `of` equal parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +15,23 @@ impl Share {
     /// One of so many equal parts; of none, one.
     pub(crate) fn one_of(parts: u32) -> Share {
         Share { part: 1, of: parts.max(1) }
+    }
+
+    /// What a field says.
+    pub(super) fn read(
+        table: &Table<'_>,
+        field: &str,
+        problems: &mut Problems<'_>,
+    ) -> Option<Share> {
+        let said = table.decimal(field, problems)?;
+        let share = Share::parse(said);
+        if share.is_none() {
+            let message = format!(
+                "{said} is no part of a limit; write a number above 0 and up to 1, as 0.25, with six digits at most behind the point"
+            );
+            problems.note(table.wrong(field, message));
+        }
+        share
     }
 
     /// A decimal number above 0 and up to 1, as `0.25`; nothing else.

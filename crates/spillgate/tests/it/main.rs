@@ -24,6 +24,7 @@ mod failure;
 mod fleet;
 mod group_commit;
 mod http;
+mod leases;
 mod limiter;
 mod log_budget;
 mod many_subjects;

@@ -49,6 +49,14 @@ pub(super) fn record(tag: u128, id: u128) -> Vec<u8> {
     name
 }
 
+/// The key of the leases on a tier, beside its value.
+pub(super) fn ledger(key: SubjectKey, limit: &NamedLimit) -> Vec<u8> {
+    let mut name = value(key);
+    name.extend_from_slice(b":e:");
+    base64url(limit.mix(), &mut name);
+    name
+}
+
 /// Every key that a subject's limits may have.
 pub(super) fn all_of(key: SubjectKey, limits: &[NamedLimit]) -> Vec<Vec<u8>> {
     std::iter::once(value(key)).chain(limits.iter().filter_map(|limit| own(key, limit))).collect()

@@ -159,7 +159,8 @@ impl Link {
         let _place = shared.place_in_flight()?;
         let open = shared.open(deadline).await?;
         let program = call.encoded();
-        let by_name = call.command("EVALSHA", &open.script.sha, &program);
+        let script = if call.is_of_leases { script::of_leases(open.script) } else { open.script };
+        let by_name = call.command("EVALSHA", &script.sha, &program);
         for _ in 0..RELOADS_AWAITED {
             let reloads = open.reloads.load(Ordering::Acquire);
             match shared.ask(&open, &by_name, manner, deadline).await {
@@ -171,15 +172,15 @@ impl Link {
                 return Err(Failure::NotSent("no time left after NOSCRIPT".into()));
             };
             if open.reloads.load(Ordering::Acquire) == reloads {
-                let with_text = call.command("EVAL", &open.script.text, &program);
+                let with_text = call.command("EVAL", &script.text, &program);
                 let answered = shared.ask(&open, &with_text, manner, deadline).await;
                 open.reloads.fetch_add(1, Ordering::Release);
-                open.load_again();
+                open.load_again(script);
                 return answered;
             }
         }
         // Somebody flushes scripts all the time. EVAL cannot miss.
-        let with_text = call.command("EVAL", &open.script.text, &program);
+        let with_text = call.command("EVAL", &script.text, &program);
         shared.ask(&open, &with_text, manner, deadline).await
     }
 
@@ -386,8 +387,8 @@ impl Drop for PlaceInFlight<'_> {
 
 impl Open {
     /// Scripts that came with EVAL are the first that a full server forgets.
-    fn load_again(&self) {
-        let (mut connection, script) = (self.wire.connection(), self.script);
+    fn load_again(&self, script: &'static Script) {
+        let mut connection = self.wire.connection();
         tokio::spawn(async move {
             let load = script::load(script);
             // Lost again, the next NOSCRIPT tells.

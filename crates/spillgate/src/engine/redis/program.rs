@@ -10,6 +10,7 @@ use crate::limit::{NamedLimit, RecordName};
 use crate::reservation::{Closes, Closing, Opening, kept};
 use crate::subject::SubjectKey;
 
+mod lease;
 mod reply;
 
 pub(super) use reply::{Part, Reply, parts};
@@ -42,6 +43,8 @@ pub(super) struct Call<'a> {
     texts: Vec<(usize, Vec<u8>)>,
     nonce: Option<u64>,
     guard: Option<Expected>,
+    /// Which of the two scripts it is for.
+    pub(super) is_of_leases: bool,
 }
 
 impl<'a> Call<'a> {
@@ -56,6 +59,7 @@ impl<'a> Call<'a> {
             texts: Vec::new(),
             nonce: None,
             guard: None,
+            is_of_leases: false,
         }
     }
 

@@ -21,6 +21,17 @@ pub(super) static MARKED: LazyLock<Script> =
 /// For servers before 7.0, where `#` is a syntax error.
 pub(super) static PLAIN: LazyLock<Script> = LazyLock::new(|| Script::new(text()));
 
+/// The same for leases, whose ledger takes the place of the records: a script of its own, so that the one that
+/// decides is not longer for it.
+static MARKED_OF_LEASES: LazyLock<Script> =
+    LazyLock::new(|| Script::new(format!("#!lua\n{}", text_with(LEDGER))));
+static PLAIN_OF_LEASES: LazyLock<Script> = LazyLock::new(|| Script::new(text_with(LEDGER)));
+
+/// The script of leases, for a server that takes this one.
+pub(super) fn of_leases(script: &'static Script) -> &'static Script {
+    if std::ptr::eq(script, &*PLAIN) { &PLAIN_OF_LEASES } else { &MARKED_OF_LEASES }
+}
+
 impl Script {
     fn new(text: String) -> Script {
         let sha = redis::Script::new(&text).get_hash().to_owned();
@@ -61,17 +72,24 @@ pub fn of_server(marked: bool) -> (&'static str, &'static str) {
 
 /// The script's text, without its comments: after a flush it travels with every call under way.
 pub fn text() -> String {
-    joined().split_inclusive('\n').filter(|line| !line.trim_start().starts_with("--")).collect()
+    text_with(RECORDS)
 }
 
-fn joined() -> String {
+fn text_with(records: &str) -> String {
+    joined(records)
+        .split_inclusive('\n')
+        .filter(|line| !line.trim_start().starts_with("--"))
+        .collect()
+}
+
+fn joined(records: &str) -> String {
     let functions: String = ALGORITHMS.map(|(_, lua)| format!("function()\n{lua}end,\n")).concat();
     DRIVER
         .replace("-- @lone_buckets@", LONE_BUCKETS)
         .replace("-- @reserved@", RESERVED)
         .replace("-- @steady@", STEADY)
         .replace("-- @lone@", LONE)
-        .replace("-- @records@", RECORDS)
+        .replace("-- @records@", records)
         .replace("-- @crowd@", CROWD)
         .replace("-- @algorithms@", &format!("local algorithms = {{\n{functions}}}"))
         .replace("@sizes@", &escaped(KINDS.map(|(size, _)| size)))
@@ -94,6 +112,7 @@ const RESERVED: &str = include_str!("reserved.lua");
 const STEADY: &str = include_str!("../../algorithm/token_bucket/steady.lua");
 const RECORDS: &str = include_str!("records.lua");
 const CROWD: &str = include_str!("crowd.lua");
+const LEDGER: &str = include_str!("lease.lua");
 const DRIVER: &str = include_str!("check.lua");
 const ALGORITHMS: [(Algorithm, &str); 5] = [
     (Algorithm::TokenBucket, include_str!("../../algorithm/token_bucket.lua")),

@@ -49,6 +49,60 @@ limits = [
 }
 
 #[test]
+fn refuses_leases_that_cannot_be() {
+    let lease = |lease: &str, message: &str| {
+        let expected = format!(r#"2: rule "a", field {message}"#);
+        refuses_rule(&format!("lease = {lease}"), &expected);
+    };
+    lease(
+        "0.05",
+        r#"`lease`: a number with a fraction stands here; write a table: lease = { share = 0.05, ttl = "1s" }"#,
+    );
+    lease(
+        r#"{ ttl = "1s" }"#,
+        r#"`share`: missing; write for example lease = { share = 0.05, ttl = "1s" }"#,
+    );
+    lease(
+        "{ share = 0.05 }",
+        r#"`ttl`: missing; write for example lease = { share = 0.05, ttl = "1s" }"#,
+    );
+    lease(
+        r#"{ share = 1.5, ttl = "1s" }"#,
+        "`share`: 1.5 is no part of a limit; write a number above 0 and up to 1, as 0.25, with six digits at most behind the point",
+    );
+    lease(
+        r#"{ share = 0.05, ttl = "9ms" }"#,
+        "`ttl`: a lease lasts from 10ms to 60s; the nearest that fits is 10ms",
+    );
+    lease(
+        r#"{ share = 0.05, ttl = "2m" }"#,
+        "`ttl`: a lease lasts from 10ms to 60s; the nearest that fits is 60s",
+    );
+    lease(
+        r#"{ share = 0.05, ttl = "1s", size = 5 }"#,
+        "`size`: there is no such field; those that exist here are share, ttl",
+    );
+    for (limit, algorithm) in [
+        (r#"{ quota = "5/minute", algorithm = "sliding-log" }"#, "sliding-log"),
+        (r#"{ quota = "5", algorithm = "concurrency", hold = "30s" }"#, "concurrency"),
+    ] {
+        let policy = format!(
+            "[[rule]]\nname = \"a\"\nkey = []\nlimits = [{limit}]\nlease = {{ share = 0.05, ttl = \"1s\" }}"
+        );
+        refuses(
+            &policy,
+            &format!(
+                r#"5: rule "a", field `lease`: limit "0" is a {algorithm}, which is never leased; leave the lease out, make it a token-bucket, fixed-window or sliding-window, or give it a rule of its own"#
+            ),
+        );
+    }
+    refuses(
+        "[[rule]]\nname = \"a\"\nkey = []\nlimits = [\"5/minute\"]\npostpaid = true\nlease = { share = 0.05, ttl = \"1s\" }",
+        r#"6: rule "a", field `lease`: what is post-paid is charged by the store alone; leave the lease out"#,
+    );
+}
+
+#[test]
 fn refuses_tables_that_nobody_reads() {
     refuses("rule = 5", "1: field `rule`: write each in a table of its own, below [[rule]]");
     refuses(
@@ -107,11 +161,11 @@ fn refuses_fields_that_rules_do_not_have() {
     );
     refuses_rule(
         r#"colour = "red""#,
-        r#"2: rule "a", field `colour`: there is no such field; those that exist here are name, domain, match, key, limits, on_outage, mode, anchor, parallel, fallback_share, postpaid, negative_hits, request_limit"#,
+        r#"2: rule "a", field `colour`: there is no such field; those that exist here are name, domain, match, key, limits, on_outage, mode, anchor, parallel, fallback_share, postpaid, negative_hits, request_limit, lease"#,
     );
     refuses_rule(
-        r#"lease = { share = 0.05, ttl = "1s" }"#,
-        r#"2: rule "a", field `lease`: not in this version yet; leave it out"#,
+        r#"leases = { share = 0.05, ttl = "1s" }"#,
+        r#"2: rule "a", field `leases`: there is no such field; did you mean `lease`?"#,
     );
     refuses_rule(
         r#"postpaid = "yes""#,

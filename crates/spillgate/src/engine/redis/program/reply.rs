@@ -138,6 +138,21 @@ impl Reply {
         Ok(changed)
     }
 
+    /// The integers from a place on.
+    pub(super) fn after(&self, from: usize) -> &[i64] {
+        self.0.get(from..).unwrap_or_default()
+    }
+
+    /// A tier that was asked about alone, as the last of an answer.
+    pub(super) fn one_tier(
+        &self,
+        mut words: &[i64],
+        tier: &AskTier<'_>,
+    ) -> Result<ToldTier, StoreError> {
+        let (told, ours) = self.tier(&mut words, tier, false)?;
+        if ours { Ok(told) } else { Err(not_ours()) }
+    }
+
     fn tier(
         &self,
         rest: &mut &[i64],

@@ -1,0 +1,358 @@
+//! Every short history of a few holders and one ledger: calls that are lost, late or come twice, answers
+//! that are, holders that stand still or begin anew, and a store that restarts, with what it held or
+//! without. All interleavings are tried, breadth first, each state once, up to a bound.
+//!
+//! The limit is a bucket of which nothing drains while a history lasts: what was charged and not returned is
+//! what may have been admitted.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::{Asked, Close, Holder, Ledger};
+use crate::algorithm::{Numbers, State, token_bucket};
+
+/// All that is, at one moment.
+#[derive(Clone)]
+struct World {
+    now_us: u64,
+    holders: Vec<Node>,
+    ledger: Ledger,
+    tier: Option<State>,
+    calls: Vec<Call>,
+    answers: Vec<Answer>,
+    /// Since the store last lost anything.
+    admitted: u64,
+    left: Budget,
+    mistake: Mistake,
+}
+
+/// What a wrong program would do: the search has to find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mistake {
+    None,
+    /// What was granted ends so long after the answer came.
+    EndsFromReceipt,
+    /// What was returned is held on.
+    SpendsWhatItReturned,
+    /// Each process has a share of its own.
+    ShareOfEach,
+}
+
+#[derive(Clone, Hash)]
+struct Node {
+    id: u64,
+    holder: Holder,
+    asked: Option<u32>,
+    sent_us: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Call {
+    node: u64,
+    seq: u32,
+    closes: Vec<(u32, u64)>,
+    wanted: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Answer {
+    node: u64,
+    seq: u32,
+    amount: u64,
+    lasts_us: u64,
+}
+
+/// How much of each may still happen.
+#[derive(Clone, Copy, Debug, Hash)]
+struct Budget {
+    calls: u32,
+    ticks: u32,
+    copies: u32,
+    restarts: u32,
+    losses: u32,
+}
+
+impl World {
+    fn new(holders: u64, left: Budget, mistake: Mistake) -> World {
+        let node = Node::new;
+        World {
+            now_us: START_US,
+            holders: (1..=holders).map(node).collect(),
+            ledger: Ledger::default(),
+            tier: None,
+            calls: Vec::new(),
+            answers: Vec::new(),
+            admitted: 0,
+            left,
+            mistake,
+        }
+    }
+
+    /// What may happen next, each with its name.
+    fn next(&self, numbers: &Numbers) -> Vec<(String, World)> {
+        let mut next = Vec::new();
+        let mut may = |what: String, change: &dyn Fn(&mut World)| {
+            let mut world = self.clone();
+            change(&mut world);
+            world.forget_what_nobody_waits_for();
+            next.push((what, world));
+        };
+        for (place, node) in self.holders.iter().enumerate() {
+            let id = node.id;
+            if node.holder.would_take(1, self.now_us) {
+                may(format!("{id} admits"), &|world| {
+                    world.holders[place].holder.take(1, world.now_us).unwrap();
+                    world.admitted += 1;
+                });
+            }
+            if node.asked.is_none() && self.left.calls > 0 {
+                if node.holder.has_place(self.now_us) {
+                    may(format!("{id} asks"), &|world| world.call(place, WANTED));
+                }
+                if node.holder.unspent() > 0 {
+                    may(format!("{id} returns"), &|world| {
+                        let before = world.holders[place].holder.clone();
+                        world.holders[place].holder.end();
+                        world.call(place, 0);
+                        if world.mistake == Mistake::SpendsWhatItReturned {
+                            world.holders[place].holder = before;
+                        }
+                    });
+                }
+            }
+            if let Some(seq) = node.asked {
+                may(format!("{id} gives up waiting"), &|world| {
+                    world.holders[place].asked = None;
+                    world.holders[place].holder.unanswered(seq, true);
+                });
+            }
+            if self.left.restarts > 0 {
+                may(format!("{id} begins anew"), &|world| {
+                    world.left.restarts -= 1;
+                    world.holders[place] = Node::new(id + 10);
+                });
+            }
+        }
+        for call in 0..self.calls.len() {
+            let (what, copy) = (format!("{:?}", self.calls[call].shown()), self.left.copies > 0);
+            may(format!("{what} is executed"), &|world| {
+                let call = world.calls.remove(call);
+                world.execute(&call, numbers);
+            });
+            if copy {
+                may(format!("{what} is executed, and comes again"), &|world| {
+                    world.left.copies -= 1;
+                    let call = world.calls[call].clone();
+                    world.execute(&call, numbers);
+                });
+            }
+        }
+        for answer in 0..self.answers.len() {
+            may(format!("an answer arrives: {:?}", self.answers[answer].shown()), &|world| {
+                let answer = world.answers.remove(answer);
+                world.hear(&answer);
+            });
+        }
+        if self.left.ticks > 0 {
+            may("time goes on".into(), &|world| {
+                world.left.ticks -= 1;
+                world.now_us += TICK_US;
+            });
+        }
+        if self.left.losses > 0 {
+            may("the store loses all, and everybody notices".into(), &|world| {
+                world.left.losses -= 1;
+                (world.ledger, world.tier) = (Ledger::default(), None);
+                world.holders.iter_mut().for_each(|node| node.holder.void());
+                world.admitted = 0;
+            });
+        }
+        next
+    }
+
+    fn call(&mut self, place: usize, wanted: u64) {
+        let node = &mut self.holders[place];
+        let (seq, closes) = node.holder.call(self.now_us);
+        (node.asked, node.sent_us) = (Some(seq), self.now_us);
+        self.left.calls -= 1;
+        let closes = closes.iter().map(|close| (close.seq, close.unused)).collect();
+        self.calls.push(Call { node: node.id, seq, closes, wanted });
+        self.calls.sort();
+    }
+
+    fn execute(&mut self, call: &Call, numbers: &Numbers) {
+        let closes: Vec<Close> =
+            call.closes.iter().map(|(seq, unused)| Close { seq: *seq, unused: *unused }).collect();
+        let Call { node, seq, wanted, .. } = *call;
+        let share = match self.mistake {
+            Mistake::ShareOfEach => SHARE * self.holders.len() as u64,
+            _ => SHARE,
+        };
+        let asked = Asked { node, seq, closes: &closes, share, wanted, ttl_us: TTL_US };
+        let nonce = 1 + (node << 8) + u64::from(seq);
+        let granted = self.ledger.exchange(&mut self.tier, numbers, &asked, self.now_us, nonce);
+        let (amount, lasts_us) = (granted.amount, granted.lasts_us);
+        self.answers.push(Answer { node, seq, amount, lasts_us });
+        self.answers.sort();
+    }
+
+    /// An answer to nobody changes nothing, whenever it comes.
+    fn forget_what_nobody_waits_for(&mut self) {
+        let holders = &self.holders;
+        let is_awaited = |answer: &Answer| {
+            holders.iter().any(|node| node.id == answer.node && node.asked == Some(answer.seq))
+        };
+        self.answers.retain(is_awaited);
+    }
+
+    fn hear(&mut self, answer: &Answer) {
+        let waits = |node: &&mut Node| node.id == answer.node && node.asked == Some(answer.seq);
+        if let Some(node) = self.holders.iter_mut().find(waits) {
+            node.asked = None;
+            let late_us = match self.mistake {
+                Mistake::EndsFromReceipt => self.now_us - node.sent_us,
+                _ => 0,
+            };
+            node.holder.answered(answer.seq, answer.amount, answer.lasts_us + late_us);
+        }
+    }
+
+    /// What must hold at every moment.
+    fn fault(&self) -> Option<String> {
+        let used = match &self.tier {
+            Some(State::TokenBucket(bucket)) => u64::from(bucket.used),
+            _ => 0,
+        };
+        let held: u64 = self.holders.iter().map(|node| node.holder.left(self.now_us)).sum();
+        let admitted = self.admitted;
+        if admitted + held > used {
+            return Some(format!("{admitted} admitted, {held} held, {used} charged"));
+        }
+        if used > CAPACITY {
+            return Some(format!("{used} charged of {CAPACITY}"));
+        }
+        (held > SHARE).then(|| format!("{held} held at once, and {SHARE} is the share"))
+    }
+
+    fn mark(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.now_us, &self.holders, &self.ledger, &self.calls, &self.answers).hash(&mut hasher);
+        (self.admitted, self.left).hash(&mut hasher);
+        if let Some(State::TokenBucket(bucket)) = &self.tier {
+            let tracked = bucket.tracked.map(|tracked| (tracked.incarnation, tracked.returned));
+            (bucket.used, bucket.boundary_us, tracked).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+}
+
+impl Node {
+    fn new(id: u64) -> Node {
+        Node { id, holder: Holder::default(), asked: None, sent_us: 0 }
+    }
+}
+
+impl Call {
+    fn shown(&self) -> (u64, u32, &[(u32, u64)], u64) {
+        (self.node, self.seq, &self.closes, self.wanted)
+    }
+}
+
+impl Answer {
+    fn shown(&self) -> (u64, u32, u64, u64) {
+        (self.node, self.seq, self.amount, self.lasts_us)
+    }
+}
+
+/// Tries every history up to a bound; how many moments there were and how many steps all histories were
+/// followed for, or the shortest history that breaks something.
+fn search(
+    holders: u64,
+    budget: Budget,
+    most: usize,
+    mistake: Mistake,
+) -> Result<(usize, usize), String> {
+    let numbers = token_bucket::Numbers::new(CAPACITY as u32, AGES_US, CAPACITY).unwrap();
+    let numbers = Numbers::TokenBucket(numbers);
+    let first = World::new(holders, budget, mistake);
+    let mut seen = HashSet::from([first.mark()]);
+    let mut parents: Vec<(usize, String)> = vec![(0, "begin".into())];
+    let mut queue = VecDeque::from([(0, 0, first)]);
+    let mut steps = 0;
+    while let Some((parent, depth, world)) = queue.pop_front() {
+        steps = depth;
+        if seen.len() > most {
+            break;
+        }
+        for (what, world) in world.next(&numbers) {
+            if !seen.insert(world.mark()) {
+                continue;
+            }
+            if let Some(fault) = world.fault() {
+                let mut history = vec![fault, what];
+                let mut at = parent;
+                while at > 0 {
+                    history.push(parents[at].1.clone());
+                    at = parents[at].0;
+                }
+                history.reverse();
+                return Err(history.join("\n"));
+            }
+            parents.push((parent, what));
+            queue.push_back((parents.len() - 1, depth + 1, world));
+        }
+    }
+    Ok((seen.len(), steps))
+}
+
+fn holds(holders: u64, budget: Budget) {
+    let at_length = std::env::var_os("SPILLGATE_EVIDENCE").is_some();
+    let most = if at_length { 1_000_000 } else { 150_000 };
+    match search(holders, budget, most, Mistake::None) {
+        Ok((moments, steps)) => {
+            let whole = if moments <= most { "all of it" } else { "so far" };
+            println!("{holders} holders, {budget:?}: {moments} moments, {steps} steps, {whole}");
+        }
+        Err(history) => panic!("{holders} holders, {budget:?}:\n{history}"),
+    }
+}
+
+#[test]
+fn nothing_is_minted_and_the_share_is_kept_whatever_becomes_of_calls() {
+    let none = Budget { calls: 0, ticks: 0, copies: 0, restarts: 0, losses: 0 };
+    // All that can become of few calls, and some of what can become of more.
+    holds(1, Budget { calls: 3, copies: 1, ..none });
+    holds(1, Budget { calls: 3, ticks: 3, ..none });
+    holds(2, Budget { calls: 2, ticks: 3, ..none });
+    holds(2, Budget { calls: 2, copies: 1, restarts: 1, ..none });
+    holds(2, Budget { calls: 3, losses: 1, ..none });
+    holds(3, Budget { calls: 3, copies: 1, ..none });
+    holds(3, Budget { calls: 3, restarts: 1, ..none });
+    holds(3, Budget { calls: 3, losses: 1, ..none });
+    holds(3, Budget { calls: 3, ticks: 2, ..none });
+    holds(3, Budget { calls: 4, ticks: 3, copies: 1, restarts: 1, losses: 1 });
+}
+
+#[test]
+fn the_search_finds_what_a_wrong_program_would_do() {
+    let none = Budget { calls: 0, ticks: 0, copies: 0, restarts: 0, losses: 0 };
+    for (mistake, holders, budget) in [
+        (Mistake::EndsFromReceipt, 2, Budget { calls: 3, ticks: 2, ..none }),
+        (Mistake::SpendsWhatItReturned, 1, Budget { calls: 3, ..none }),
+        (Mistake::ShareOfEach, 2, Budget { calls: 3, ..none }),
+    ] {
+        match search(holders, budget, 100_000, mistake) {
+            Err(history) => println!("{mistake:?}:\n{history}\n"),
+            Ok(tried) => panic!("{mistake:?} was not found: {tried:?}"),
+        }
+    }
+}
+
+const CAPACITY: u64 = 6;
+const SHARE: u64 = 3;
+const WANTED: u64 = 2;
+/// A lease lasts for one of them, its row for two.
+const TICK_US: u64 = 20_000;
+const TTL_US: u64 = 20_000;
+const START_US: u64 = 1_795_000_000_000_000;
+const AGES_US: u64 = 366 * 86_400_000_000;

@@ -1,0 +1,191 @@
+//! Leases through a limiter: what of a decision they pay for, and the task that takes and returns them.
+
+use std::slice::from_ref;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use smallvec::SmallVec;
+
+use super::{Inner, Limiter};
+use crate::decision::{Decision, Judged, Names, Tiers, Verdict};
+use crate::engine::{AskTier, Engine, Redis, StoreError, jittered};
+use crate::lease::{Asked, Candidate, Exchange, Spent, Wanted};
+use crate::plan::Plan;
+use crate::policy::{Mode, is_leasable};
+use crate::request::Request;
+use crate::time::{Deadline, awake_or_not_us};
+
+/// What leases paid for one decision.
+pub(super) type Paid = SmallVec<[Spent; 2]>;
+
+impl Limiter {
+    /// Returns what this process took ahead and has not spent, and takes no more: what a service does
+    /// before it stops. What the store does not hear within a second stays charged.
+    pub async fn end_leases(&self) {
+        let inner = &self.inner;
+        let Engine::Redis(redis) = &inner.engine else { return };
+        inner.leases.stop();
+        let deadline = Deadline::after(STOP);
+        while inner.leases.are_any() && !deadline.has_passed() {
+            inner.exchange_all(redis).await;
+            tokio::time::sleep(STOPPING).await;
+        }
+    }
+}
+
+impl Inner {
+    /// A request over one tier that a lease pays for: decided here and now.
+    #[inline]
+    pub(super) fn check_leased(&self, request: &Request<'_>) -> Option<Decision> {
+        if !self.leases.are_any() {
+            return None;
+        }
+        let began = self.metrics.begin();
+        let policy = self.policy.load_full();
+        let judged = {
+            let rules = policy.met(request);
+            let [met] = &rules[..] else { return None };
+            let [limit] = met.limits else { return None };
+            let (terms, numbers) = (met.rule.lease()?, limit.numbers()?);
+            let cost = request.cost().of_limit(limit.limit());
+            let may = met.rule.mode() == Mode::Enforce && is_leasable(limit.algorithm());
+            if !may || cost == 0 {
+                return None;
+            }
+            let key = met.rule.subject_key(request, &self.secret);
+            let of = Candidate { name: key.id ^ limit.mix(), numbers, terms, cost };
+            let spent = self.leases.take(of, awake_or_not_us())?;
+            let mut judged = Judged::unknown(met, 0);
+            judged.capacity = Some(numbers.capacity());
+            judged.pay(spent.remaining);
+            judged
+        };
+        self.counters.count_alone(true);
+        self.metrics.watch(&policy, request, &self.secret, from_ref(&judged), true);
+        self.metrics.count_alone(began, Some(&policy), &judged);
+        Some(Decision::alone(judged, Names::Policy(policy)))
+    }
+
+    /// Has leases pay for what tiers of a plan they can; the rest is asked of the store.
+    pub(super) fn pay(&self, plan: &mut Plan<'_>) -> Paid {
+        let mut paid = Paid::new();
+        if !plan.may_be_leased() {
+            return paid;
+        }
+        let mut number = 0;
+        let mut now_us = None;
+        while let Some((tier, rule)) = plan.asked_tier(number) {
+            let spent = rule.zip(Candidate::of(tier, rule)).and_then(|(rule, of)| {
+                let now_us = *now_us.get_or_insert_with(awake_or_not_us);
+                self.leases.take_or_want(of, tier, rule, now_us)
+            });
+            match spent {
+                Some(spent) => {
+                    plan.paid(number, spent.remaining);
+                    paid.push(spent);
+                }
+                None => number += 1,
+            }
+        }
+        paid
+    }
+
+    /// Puts back what leases paid for a decision that came to nothing.
+    pub(super) fn settle_paid(&self, paid: Paid, judged: &Tiers) {
+        let refuses = |tier: &Judged| tier.decides() && tier.verdict != Verdict::Allowed;
+        if !paid.is_empty() && judged.iter().any(refuses) {
+            paid.into_iter().for_each(|spent| self.leases.put_back(spent));
+        }
+    }
+
+    /// What leases alone would answer; nothing where the store has a part in it.
+    pub(crate) fn would_pay(&self, mut plan: Plan<'_>) -> Option<Tiers> {
+        if !plan.asks() || !plan.may_be_leased() {
+            return None;
+        }
+        let now_us = awake_or_not_us();
+        while let Some((tier, rule)) = plan.asked_tier(0) {
+            let remaining = self.leases.would_take(Candidate::of(tier, rule)?, now_us)?;
+            plan.paid(0, remaining);
+        }
+        Some(plan.judged)
+    }
+}
+
+/// Begins; ends with the last clone of the limiter.
+pub(super) fn begin(inner: &Arc<Inner>) {
+    if matches!(inner.engine, Engine::Redis(_)) {
+        tokio::spawn(keep(Arc::downgrade(inner)));
+    }
+}
+
+/// Off the path of checks: whoever has no lease is decided by the store meanwhile.
+async fn keep(inner: Weak<Inner>) {
+    let mut epoch = None;
+    loop {
+        let Some(strong) = inner.upgrade() else { return };
+        let Engine::Redis(redis) = &strong.engine else { return };
+        let known = redis.epoch_changes();
+        if epoch.replace(known).is_some_and(|before| before != known) {
+            strong.leases.void();
+        }
+        strong.exchange_all(redis).await;
+        // Where nothing is held nobody counts rounds; but the limiter may go.
+        let pause = match strong.leases.are_any() {
+            true => ROUND + jittered(JITTER),
+            false => REST,
+        };
+        let wants = Arc::clone(&strong.leases.wants);
+        drop(strong);
+        let _ = Deadline::after(pause).bound(wants.notified()).await;
+    }
+}
+
+impl Inner {
+    /// Makes the calls that are due, some at a time.
+    async fn exchange_all(&self, redis: &Redis) {
+        let wanted = self.leases.wanted(awake_or_not_us(), CALLS_MAX);
+        join_all(wanted.iter().map(|wanted| self.exchange_lease(redis, wanted))).await;
+    }
+
+    async fn exchange_lease(&self, redis: &Redis, wanted: &Wanted) {
+        let Some(numbers) = wanted.limit.numbers() else { return };
+        let Wanted { key, limit, seq, closes, share, ttl_us, .. } = wanted;
+        let (key, cost) = (*key, 0);
+        let tier = AskTier { key, limit, numbers, cost, group: 0, attributes: 0, owed: 0 };
+        let asked = Asked {
+            node: redis.node(),
+            seq: *seq,
+            closes,
+            share: *share,
+            wanted: wanted.wanted,
+            ttl_us: *ttl_us,
+        };
+        let epoch = redis.epoch_changes();
+        let answer = redis.lease(&Exchange { tier, asked }).await;
+        let now_us = awake_or_not_us();
+        match answer {
+            Ok(granted) if redis.epoch_changes() == epoch => {
+                let remaining = granted.reading.remaining;
+                self.leases.answered(wanted, granted.amount, granted.lasts_us, remaining, now_us);
+                if closes.iter().any(|close| close.unused > 0) {
+                    self.note_room();
+                }
+            }
+            Err(StoreError::NotExecuted(_)) => self.leases.unanswered(wanted, false, now_us),
+            Ok(_) | Err(_) => self.leases.unanswered(wanted, true, now_us),
+        }
+    }
+}
+
+/// How often what is held is looked at: what has ended goes back soon after.
+const ROUND: Duration = Duration::from_millis(20);
+const JITTER: Duration = Duration::from_millis(3);
+/// The same where nothing is.
+const REST: Duration = Duration::from_secs(1);
+/// Under way at once: as many as a server takes beside its checks.
+const CALLS_MAX: usize = 64;
+/// A service that stops waits no longer.
+const STOP: Duration = Duration::from_secs(1);
+const STOPPING: Duration = Duration::from_millis(5);

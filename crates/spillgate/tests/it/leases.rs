@@ -1,0 +1,6 @@
+//! Leases: the ledger in a real Redis against the pure one, what a limiter does with them, and fleets of
+//! real processes.
+
+mod deciding;
+mod ledger;
+mod processes;

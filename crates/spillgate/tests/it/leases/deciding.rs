@@ -1,0 +1,284 @@
+//! What a limiter decides with what it took ahead, and what ends that.
+
+use std::time::Duration;
+
+use spillgate::{Decision, Limiter, Mode, Policy, Request, Source, Verdict};
+use spillgate_testkit::{RedisServer, eventually};
+use tokio::runtime::Runtime;
+
+use crate::support::world::{PATIENCE, runtime};
+
+#[test]
+fn a_hot_key_is_decided_by_its_lease_and_every_admission_is_charged() {
+    let scene = Scene::new(&rule("1000000/366d"));
+    scene.warm("hot");
+    let (mut by_lease, mut all) = (0, 0);
+    for _ in 0..20_000 {
+        let decision = scene.check("hot");
+        assert!(decision.allowed());
+        all += 1;
+        by_lease += u64::from(decision.source() == Source::Lease);
+    }
+    println!("{by_lease} of {all} by lease");
+    assert!(by_lease > all / 2, "{by_lease} of {all}");
+    let admitted = scene.limiter.stats().allowed;
+    scene.run(scene.limiter.end_leases());
+    let used = 1_000_000 - scene.peek("hot").remaining().unwrap();
+    assert_eq!(used, admitted, "what was not spent has come back");
+    assert_eq!(scene.limiter.stats().lease_outstanding, 0);
+}
+
+#[test]
+fn what_nobody_asks_for_any_more_goes_back() {
+    let scene = Scene::new(&rule("1000000/366d"));
+    scene.warm("hot");
+    let admitted = scene.limiter.stats().allowed;
+    scene.eventually(|| 1_000_000 - scene.peek("hot").remaining().unwrap() == admitted);
+    scene.eventually(|| scene.limiter.stats().leased_tiers == 0);
+}
+
+#[test]
+fn a_key_that_is_asked_about_once_is_not_leased() {
+    let scene = Scene::new(&rule("1000000/366d"));
+    for turn in 0..200 {
+        assert_eq!(scene.check(&format!("cold {turn}")).source(), Source::Store);
+    }
+    assert_eq!(scene.limiter.stats().leased_tiers, 0);
+}
+
+/// Nobody else asks, so the last token of the limit is had, and not one more.
+#[test]
+fn a_process_alone_is_admitted_to_the_last_token() {
+    let scene = Scene::new(&rule("3000/366d"));
+    let mut by_lease = 0;
+    let mut admitted = 0;
+    loop {
+        let decision = scene.check("me");
+        match decision.verdict() {
+            Verdict::Allowed => admitted += 1,
+            _ => break,
+        }
+        assert!(admitted <= 3_000);
+        by_lease += u64::from(decision.source() == Source::Lease);
+    }
+    println!("{by_lease} of {admitted} by lease");
+    scene.run(scene.limiter.end_leases());
+    while scene.check("me").allowed() {
+        admitted += 1;
+    }
+    assert_eq!(admitted, 3_000);
+    assert!(by_lease > 0);
+}
+
+#[test]
+fn what_a_lease_says_is_what_is_known() {
+    let scene = Scene::new(&rule("1000000/366d"));
+    scene.warm("hot");
+    let leased = scene.leased("hot");
+    let tier = leased.tiers().next().unwrap();
+    assert_eq!((tier.capacity(), tier.retry_after()), (Some(1_000_000), Some(Duration::ZERO)));
+    assert_eq!(tier.reset_after(), None, "others may charge it meanwhile");
+    let admitted = scene.limiter.stats().allowed;
+    let left = tier.remaining().unwrap();
+    // What was under way at the last grant may be missing.
+    assert!((900_000..=1_000_064 - admitted).contains(&left), "{left} after {admitted}");
+    assert!(!leased.degraded());
+}
+
+#[test]
+fn in_a_mixed_decision_leased_tiers_are_put_back_if_the_rest_refuses() {
+    let strict = "[[rule]]\nname = \"strict\"\nkey = [\"ip\"]\nlimits = [\"5/366d\"]\n\
+        match = { route = \"both\" }\n";
+    let scene = Scene::new(&format!("{}{strict}", rule("1000000/366d")));
+    scene.warm("hot");
+    let both = Request::new().with("ip", "hot").with("route", "both");
+    let mut sources = Vec::new();
+    for _ in 0..200 {
+        scene.leased("hot");
+        let decision = scene.run(scene.limiter.check(&both));
+        sources.push((decision.allowed(), decision.tiers().next().unwrap().source()));
+    }
+    assert_eq!(sources.iter().filter(|(allowed, _)| *allowed).count(), 5);
+    assert!(sources.contains(&(true, Source::Lease)), "{sources:?}");
+    assert!(sources.contains(&(false, Source::Lease)), "{sources:?}");
+    let admitted = scene.limiter.stats().allowed;
+    scene.run(scene.limiter.end_leases());
+    assert_eq!(1_000_000 - scene.peek("hot").remaining().unwrap(), admitted);
+}
+
+#[test]
+fn a_limit_that_changes_ends_the_leases_under_the_one_before() {
+    let scene = Scene::new(&rule("1000000/366d"));
+    scene.warm("hot");
+    scene.limiter.set_policy(Policy::from_toml(&rule("100/366d")).unwrap());
+    let decision = scene.check("hot");
+    assert_eq!((decision.verdict(), decision.source()), (Verdict::Denied, Source::Store));
+    // An override ends them as well.
+    scene.limiter.set_policy(Policy::from_toml(&rule("1000000/366d")).unwrap());
+    scene.warm("hot");
+    let hot = Request::new().with("ip", "hot");
+    scene.run(scene.limiter.set_override("api", &hot, ["none"], None)).unwrap();
+    assert_eq!(scene.check("hot").verdict(), Verdict::Never);
+}
+
+#[test]
+fn a_rule_that_only_watches_spends_nothing() {
+    let scene = Scene::new(&rule("1000000/366d"));
+    scene.warm("hot");
+    scene.run(scene.limiter.set_mode("api", Mode::Shadow, None)).unwrap();
+    assert!((0..50).all(|_| scene.check("hot").tiers().all(|tier| tier.source() == Source::Store)));
+}
+
+#[test]
+fn a_reset_ends_what_was_taken_ahead() {
+    let scene = Scene::new(&rule("1000000/366d"));
+    scene.warm("hot");
+    let hot = Request::new().with("ip", "hot");
+    scene.run(scene.limiter.reset("api", &hot)).unwrap();
+    assert_eq!(scene.check("hot").source(), Source::Store);
+    // What was granted before is none of the new state's, and does not come back to it.
+    scene.run(scene.limiter.end_leases());
+    assert_eq!(scene.peek("hot").remaining(), Some(999_999));
+}
+
+#[test]
+fn a_store_that_lost_everything_ends_what_it_granted() {
+    let scene = Scene::new(&rule("1000000/366d"));
+    scene.warm("hot");
+    scene.server.command(&["FLUSHALL"]);
+    scene.eventually(|| scene.limiter.stats().epoch_changes > 0);
+    scene.pause(Duration::from_millis(200));
+    assert_eq!(scene.limiter.stats().lease_outstanding, 0);
+    assert_eq!(scene.check("hot").source(), Source::Store);
+}
+
+#[test]
+fn looks_reservations_and_waiting_are_the_stores() {
+    let scene = Scene::new(&rule("1000000/366d"));
+    scene.warm("hot");
+    let hot = Request::new().with("ip", "hot");
+    for _ in 0..20 {
+        scene.leased("hot");
+        assert_eq!(scene.peek("hot").source(), Source::Store);
+        let reserved = scene.run(scene.limiter.reserve(&hot, &spillgate::Reserve::default()));
+        assert_eq!(reserved.unwrap().source(), Source::Store);
+        let waited = scene.run(scene.limiter.acquire(&hot, Duration::from_millis(10)));
+        assert_eq!(waited.source(), Source::Store);
+    }
+}
+
+#[test]
+fn what_is_explained_is_what_the_next_check_says() {
+    let scene = Scene::new(&rule("1000000/366d"));
+    scene.warm("hot");
+    let hot = Request::new().with("ip", "hot");
+    scene.leased("hot");
+    let explained = scene.run(scene.limiter.explain(&hot));
+    let leased = explained.leased().expect("there was one a moment ago");
+    assert_eq!((leased.source(), explained.answer().source()), (Source::Lease, Source::Lease));
+    assert_eq!(explained.decision().source(), Source::Store);
+    let sentence = explained.sentence();
+    assert!(
+        sentence.ends_with("taken as much ahead, and answers without the store."),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn several_requests_at_once_are_paid_for_as_one_is() {
+    let scene = Scene::new(&rule("1000000/366d"));
+    scene.warm("hot");
+    let hot = Request::new().with("ip", "hot");
+    let questions = vec![spillgate::Question::Request(hot.clone()); 10];
+    scene.leased("hot");
+    let decisions = scene.run(scene.limiter.decide(&questions));
+    assert!(decisions.iter().all(Decision::allowed));
+    assert!(decisions.iter().any(|decision| decision.source() == Source::Lease));
+    let parts = [spillgate::Part::new(hot.clone()), spillgate::Part::new(hot)];
+    scene.leased("hot");
+    let combined = scene.run(scene.limiter.check_all(&parts, PATIENCE));
+    assert_eq!(combined.whole().source(), Source::Lease);
+    let admitted = scene.limiter.stats().allowed;
+    scene.run(scene.limiter.end_leases());
+    // The last one counts once, and costs two.
+    assert_eq!(1_000_000 - scene.peek("hot").remaining().unwrap(), admitted + 1);
+}
+
+#[test]
+fn the_metrics_say_what_is_held_and_what_that_may_cost() {
+    let scene = Scene::new(&rule("1000000/366d"));
+    scene.warm("hot");
+    scene.leased("hot");
+    let text = scene.limiter.metrics_text();
+    let value = |name: &str| -> u64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().parse().unwrap()
+    };
+    assert!((1..=50_000).contains(&value("spillgate_lease_outstanding{rule=\"api\"}")));
+    assert!(value("spillgate_excess_bound{rule=\"api\"}") >= 50_000);
+}
+
+fn rule(quota: &str) -> String {
+    format!(
+        "[[rule]]\nname = \"api\"\nkey = [\"ip\"]\nlimits = [\"{quota}\"]\n\
+         lease = {{ share = 0.05, ttl = \"1s\" }}\n"
+    )
+}
+
+struct Scene {
+    limiter: Limiter,
+    runtime: Runtime,
+    server: RedisServer,
+}
+
+impl Scene {
+    fn new(policy: &str) -> Scene {
+        let (server, runtime) = (RedisServer::start(), runtime());
+        let policy = Policy::from_toml(policy).unwrap();
+        let builder = Limiter::builder().policy(policy).redis(server.url()).timeout(PATIENCE);
+        let limiter = runtime.block_on(builder.build()).unwrap();
+        Scene { limiter, runtime, server }
+    }
+
+    fn check(&self, ip: &str) -> Decision {
+        self.run(self.limiter.check(&Request::new().with("ip", ip)))
+    }
+
+    fn peek(&self, ip: &str) -> Decision {
+        self.run(self.limiter.peek(&Request::new().with("ip", ip)))
+    }
+
+    /// Asks until a lease pays; that decision.
+    fn leased(&self, ip: &str) -> Decision {
+        for _ in 0..100_000 {
+            let decision = self.check(ip);
+            assert!(decision.allowed(), "{decision:?}");
+            if decision.source() == Source::Lease {
+                return decision;
+            }
+        }
+        panic!("no lease: {:?}", self.limiter.stats());
+    }
+
+    /// A tier that has enough in hand for a few hundred questions.
+    fn warm(&self, ip: &str) {
+        self.leased(ip);
+        (0..2_000).for_each(|_| drop(self.check(ip)));
+    }
+
+    fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    fn pause(&self, pause: Duration) {
+        self.run(async { tokio::time::sleep(pause).await });
+    }
+
+    /// The limiter's tasks run only while this runtime does.
+    fn eventually(&self, holds: impl Fn() -> bool) {
+        eventually(|| {
+            self.pause(Duration::from_millis(10));
+            holds()
+        });
+    }
+}

@@ -1,0 +1,188 @@
+//! The ledger that a real Redis keeps answers as the pure one, whatever is asked of it and of its tier.
+
+use spillgate::Algorithm;
+use spillgate::internals::algorithm::{self, Intent, State, Tier};
+use spillgate::internals::engine::Engine;
+use spillgate::internals::lease::{ALL, Asked, Close, Exchange, Granted, Ledger};
+use spillgate::internals::limit::NamedLimit;
+use spillgate_testkit::RedisServer;
+
+use crate::support::random::Random;
+use crate::support::target::numbers;
+use crate::support::world::{ME, PERIOD_US, TODAY_US, World, ask, keys, limit};
+
+#[test]
+fn random_exchanges_are_answered_as_by_the_pure_ledger() {
+    let world = World::on_redis(RedisServer::start());
+    let mut granted = 0;
+    for algorithm in LEASED {
+        for seed in 0..SEEDS {
+            let scene = Scene::new(&world, algorithm, u128::from(seed), 100);
+            granted += scene.play(seed);
+        }
+    }
+    assert!(granted > 1_000, "only {granted} tokens were ever granted");
+}
+
+#[test]
+fn a_call_that_comes_again_is_granted_once() {
+    for algorithm in LEASED {
+        let world = World::on_redis(RedisServer::start());
+        let scene = Scene::new(&world, algorithm, ME, 100);
+        let first = scene.exchange(1, 1, &[], 10);
+        assert_eq!((first.amount, first.reading.remaining), (5, 95), "half of the share");
+        assert_eq!(scene.exchange(1, 1, &[], 10), first);
+        let closed = scene.exchange(1, 2, &[Close { seq: 1, unused: 3 }], 0);
+        assert_eq!((closed.amount, closed.reading.remaining), (0, 98));
+        let again = scene.exchange(1, 2, &[Close { seq: 1, unused: 3 }], 0);
+        assert_eq!(again.reading.remaining, 98, "returned once");
+        assert_eq!(scene.exchange(1, 1, &[], 10).amount, 0, "that one is over");
+    }
+}
+
+#[test]
+fn all_processes_together_hold_no_more_than_the_share() {
+    let world = World::on_redis(RedisServer::start());
+    let scene = Scene::new(&world, Algorithm::TokenBucket, ME, 1_000);
+    let each = (1..=200).map(|node| scene.exchange(node, 1, &[], 1_000).amount);
+    let each: Vec<u64> = each.collect();
+    assert_eq!(each[..4], [50, 25, 13, 6]);
+    assert_eq!(each.iter().sum::<u64>(), 100);
+    // What a dead process held is free for others once its row has ended; what was charged drains.
+    world.after(2 * TTL_US);
+    let later = scene.exchange(1_000, 1, &[], 1_000);
+    assert_eq!((later.amount, later.reading.remaining), (50, 950));
+}
+
+#[test]
+fn a_tier_near_its_end_is_leased_to_nobody() {
+    let world = World::on_redis(RedisServer::start());
+    let scene = Scene::new(&world, Algorithm::TokenBucket, ME, 100);
+    assert!(world.check(ME, &scene.limit, 91).fits);
+    assert_eq!(scene.exchange(1, 1, &[], 10).amount, 0);
+    assert!(keys(world.server.as_ref().unwrap()).len() == 1, "and nothing is written");
+}
+
+#[test]
+fn a_lease_on_a_window_ends_with_it() {
+    let world = World::on_redis(RedisServer::start());
+    let scene = Scene::new(&world, Algorithm::FixedWindow, ME, 100);
+    world.at(TODAY_US + PERIOD_US - 5_000_000);
+    assert_eq!(scene.exchange(1, 1, &[], 10).lasts_us, 5_000_000);
+    world.at(TODAY_US + PERIOD_US - 999);
+    assert_eq!(scene.exchange(2, 1, &[], 10).amount, 0, "that is not worth it");
+}
+
+#[test]
+fn no_more_leases_than_a_thousand_are_kept_of_a_tier() {
+    let world = World::on_redis(RedisServer::start());
+    let limit = limit(Algorithm::TokenBucket, 1_000_000_000, "1000s");
+    let scene =
+        Scene { limit, share: 1_000_000_000, ..Scene::new(&world, Algorithm::TokenBucket, ME, 1) };
+    let granted = (1..=1_030).filter(|node| scene.exchange(*node, 1, &[], 1).amount == 1).count();
+    assert_eq!(granted, 1_024);
+}
+
+/// One tier, and who takes ahead of it.
+struct Scene<'w> {
+    world: &'w World,
+    who: u128,
+    limit: NamedLimit,
+    share: u64,
+}
+
+impl<'w> Scene<'w> {
+    fn new(world: &'w World, algorithm: Algorithm, who: u128, count: u64) -> Scene<'w> {
+        let who = who + 1_000 * algorithm as u128;
+        Scene { world, who, limit: limit(algorithm, count, "1000s"), share: count / 10 }
+    }
+
+    fn exchange(&self, node: u64, seq: u32, closes: &[Close], wanted: u64) -> Granted {
+        self.ask(&Asked { node, seq, closes, share: self.share, wanted, ttl_us: TTL_US })
+    }
+
+    fn ask(&self, asked: &Asked<'_>) -> Granted {
+        let Engine::Redis(redis) = &*self.world.engine else { panic!("that is on Redis") };
+        let ask = ask(Intent::Peek, &[(self.who, &self.limit, 0)]);
+        let exchange = Exchange { tier: ask.tiers[0], asked: *asked };
+        let granted = self.world.run(redis.lease(&exchange)).unwrap();
+        // By the test's clock it is to end, not by the server's.
+        let server = self.world.server.as_ref().unwrap();
+        for ledger in keys(server).iter().filter(|key| key.contains(":e:")) {
+            server.command(&["PERSIST", ledger]);
+        }
+        granted
+    }
+
+    /// Anything that nodes may say, checks in between; how much was granted.
+    fn play(&self, seed: u64) -> u64 {
+        self.world.server.as_ref().unwrap().command(&["FLUSHALL"]);
+        let mut random = Random::new(seed);
+        self.world.at(TODAY_US + random.below(PERIOD_US));
+        let (mut ledger, mut state, mut all) = (Ledger::default(), None, 0);
+        let mut last = [0_u32; NODES];
+        for step in 0..STEPS {
+            let now_us = match random.below(12) {
+                0 => self.world.after(random.spread(PERIOD_US / 2)).now_us(),
+                1 => self.world.at(self.world.now_us() - random.spread(2 * TTL_US)).now_us(),
+                _ => self.world.after(random.spread(TTL_US / 2)).now_us(),
+            };
+            let shown = || format!("{} seed {seed}, step {step}", self.limit.algorithm());
+            if random.one_in(3) {
+                let cost = 1 + random.spread(self.share);
+                let told = self.world.check(self.who, &self.limit, cost);
+                let reading = charged(&mut state, &self.limit, cost, now_us);
+                assert_eq!((told.fits, told.reading), reading, "{}", shown());
+                continue;
+            }
+            let node = random.below(NODES as u64) as usize;
+            let seq = match random.below(8) {
+                0 => last[node].max(1),
+                1 => 1 + random.below(u64::from(last[node]) + 1) as u32,
+                _ => last[node] + 1,
+            };
+            last[node] = last[node].max(seq);
+            let closes: Vec<Close> = (0..random.below(4))
+                .map(|back| Close {
+                    seq: seq.saturating_sub(back as u32),
+                    unused: if random.one_in(4) { ALL } else { random.spread(self.share) },
+                })
+                .filter(|close| close.seq != seq)
+                .collect();
+            let asked = Asked {
+                node: node as u64 + 1,
+                seq,
+                closes: &closes,
+                share: self.share,
+                wanted: random.spread(self.share),
+                ttl_us: TTL_US,
+            };
+            let nonce = 1 + step;
+            let expected = ledger.exchange(&mut state, numbers(&self.limit), &asked, now_us, nonce);
+            assert_eq!(self.ask(&asked), expected, "{}: {asked:?}", shown());
+            assert!(ledger.outstanding() <= self.share, "{}", shown());
+            all += expected.amount;
+        }
+        all
+    }
+}
+
+fn charged(
+    state: &mut Option<State>,
+    limit: &NamedLimit,
+    cost: u64,
+    now_us: u64,
+) -> (bool, algorithm::Reading) {
+    let mut tier = Tier::new(numbers(limit), cost, 0, state.take());
+    let fits = algorithm::step_one(&mut tier, Intent::Charge, now_us);
+    *state = tier.state;
+    (fits, tier.reading)
+}
+
+const LEASED: [Algorithm; 3] =
+    [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow];
+/// Longer than a scene takes, for keys end by the server's own clock.
+const TTL_US: u64 = 60_000_000;
+const SEEDS: u64 = 12;
+const STEPS: u64 = 150;
+const NODES: usize = 4;

@@ -1,0 +1,162 @@
+//! Real processes over one Redis, whose demand exceeds the limit: what they admit together in any interval
+//! is no more than the bound and the share that they may hold ahead, and hardly less than the limit.
+//!
+//! The processes are this test binary again, told by the environment to be workers. They share the
+//! machine's clock since it was started, and say in which millisecond they admitted how much.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use spillgate::internals::time::awake_or_not_us;
+use spillgate::{Limiter, Policy, Request, Source};
+use spillgate_testkit::{Process, RedisServer};
+use tokio::time::sleep;
+
+use crate::support::storm;
+
+#[test]
+fn what_processes_admit_together_keeps_to_the_bound_and_uses_the_limit() {
+    let at_length = std::env::var_os("SPILLGATE_EVIDENCE").is_some();
+    let lasting = if at_length { Duration::from_secs(600) } else { Duration::from_secs(6) };
+    let server = RedisServer::start();
+    let start = |_| start_worker(server.port(), lasting);
+    let mut workers: Vec<Process> = (0..PROCESSES).map(start).collect();
+    let mut admitted = SUBJECTS.map(|_| BTreeMap::<u64, u64>::new());
+    let (mut by_lease, mut latest_ms) = (0, 0);
+    for worker in &mut workers {
+        let mut report = String::new();
+        worker.stdout().unwrap().read_to_string(&mut report).unwrap();
+        let ended = worker.wait(lasting + Duration::from_secs(30)).unwrap();
+        assert!(ended.success(), "a worker failed:\n{report}");
+        for (subject, admitted) in SUBJECTS.iter().zip(&mut admitted) {
+            let lines = report.lines().filter_map(|line| line.strip_prefix(subject));
+            for (ms, count) in lines.filter_map(|line| line.trim().split_once(' ')) {
+                *admitted.entry(ms.parse().unwrap()).or_default() += count.parse::<u64>().unwrap();
+            }
+        }
+        let of = |what: &str| -> u64 {
+            let line = report.lines().find_map(|line| line.strip_prefix(what));
+            line.unwrap_or_else(|| panic!("no {what} in:\n{report}")).trim().parse().unwrap()
+        };
+        by_lease += of("by lease ");
+        latest_ms = latest_ms.max(of("longest "));
+    }
+    // An admission is told up to so much later than it was charged, and those before it were not.
+    let told_late = RATE * (latest_ms + 1) / 1_000;
+    for (subject, admitted) in SUBJECTS.iter().zip(&admitted) {
+        let (all, over) = (admitted.values().sum::<u64>(), most_over(admitted));
+        println!(
+            "{subject}: {all} admitted, {over} over the burst at most, {told_late} told late at most"
+        );
+        assert!(over <= BURST / 20 + told_late, "{subject}: {over}");
+    }
+    let steady = &admitted[0];
+    let (first, last) = (*steady.keys().next().unwrap(), *steady.keys().last().unwrap());
+    // The first moments fill up what was untouched, and connect.
+    let settled: u64 = steady.range(first + SETTLED_MS..).map(|(_, count)| count).sum();
+    let could = RATE * (last - first - SETTLED_MS) / 1_000;
+    println!("{PROCESSES} processes, {by_lease} by leases; steady: {settled} of {could}");
+    assert!(settled * 100 >= could * 99, "{settled} of {could}: the limit is not used");
+    assert!(by_lease > 0, "no lease was ever taken");
+}
+
+/// By how much the worst interval is over the burst and what drains within it.
+fn most_over(admitted: &BTreeMap<u64, u64>) -> u64 {
+    // In thousandths of a token, as the rate is a second's.
+    let (mut level, mut at, mut most) = (0_u64, 0, 0);
+    for (ms, count) in admitted {
+        level = level.saturating_sub(RATE * (ms - at)) + 1_000 * count;
+        at = *ms;
+        most = most.max(level);
+    }
+    most.div_ceil(1_000).saturating_sub(BURST)
+}
+
+/// Does nothing unless the environment makes this process a worker.
+#[test]
+fn a_worker_with_leases() {
+    let Ok(port) = std::env::var(WORKER_ON_PORT) else { return };
+    let lasting: u64 = std::env::var(LASTING_MS).unwrap().parse().unwrap();
+    let threads = storm::threads();
+    let policy = format!(
+        "[[rule]]\nname = \"api\"\nkey = [\"who\"]\n\
+         limits = [{{ quota = \"{RATE}/second\", burst = {BURST} }}]\n\
+         lease = {{ share = 0.05, ttl = \"1s\" }}"
+    );
+    threads.block_on(async {
+        let limiter = Limiter::builder()
+            .policy(Policy::from_toml(&policy).unwrap())
+            .redis(format!("redis://127.0.0.1:{port}"))
+            .timeout(Duration::from_secs(1));
+        let limiter = limiter.build().await.unwrap();
+        let until_us = awake_or_not_us() + lasting * 1_000;
+        let mut callers = tokio::task::JoinSet::new();
+        for _ in 0..CALLERS {
+            callers.spawn(call(limiter.clone(), until_us));
+        }
+        let mut all: BTreeMap<(&str, u64), u64> = BTreeMap::new();
+        let (mut by_lease, mut longest_us) = (0, 0);
+        while let Some(told) = callers.join_next().await {
+            let Told { at, by_lease: leased, longest_us: longest } = told.unwrap();
+            at.into_iter().for_each(|(at, count)| *all.entry(at).or_default() += count);
+            (by_lease, longest_us) = (by_lease + leased, longest_us.max(longest));
+        }
+        limiter.end_leases().await;
+        println!();
+        all.iter().for_each(|((subject, ms), count)| println!("{subject} {ms} {count}"));
+        println!("by lease {by_lease}\nlongest {}", longest_us.div_ceil(1_000));
+    });
+}
+
+/// What a caller was admitted.
+#[derive(Default)]
+struct Told {
+    /// For whom and when.
+    at: BTreeMap<(&'static str, u64), u64>,
+    by_lease: u64,
+    longest_us: u64,
+}
+
+/// Asks for one subject all the time, and for the other in storms, between which it becomes untouched again.
+async fn call(limiter: Limiter, until_us: u64) -> Told {
+    let mut told = Told::default();
+    loop {
+        let began_us = awake_or_not_us();
+        if began_us >= until_us {
+            return told;
+        }
+        let storms = began_us / 1_000_000 % 4 == 0;
+        for subject in &SUBJECTS[..=usize::from(storms)] {
+            let began_us = awake_or_not_us();
+            let decision = limiter.check(&Request::new().with("who", *subject)).await;
+            let now_us = awake_or_not_us();
+            assert!(!decision.degraded(), "{decision:?}");
+            if decision.allowed() {
+                *told.at.entry((subject, now_us / 1_000)).or_default() += 1;
+                told.by_lease += u64::from(decision.source() == Source::Lease);
+                told.longest_us = told.longest_us.max(now_us - began_us);
+            }
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+fn start_worker(port: u16, lasting: Duration) -> Process {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "leases::processes::a_worker_with_leases", "--nocapture"]);
+    command.env(WORKER_ON_PORT, port.to_string());
+    command.env(LASTING_MS, lasting.as_millis().to_string());
+    Process::start(command.stdout(Stdio::piped()))
+}
+
+const WORKER_ON_PORT: &str = "SPILLGATE_LEASES_WORKER_ON_PORT";
+const LASTING_MS: &str = "SPILLGATE_LEASES_WORKER_LASTS_MS";
+const SUBJECTS: [&str; 2] = ["steady", "storms"];
+const PROCESSES: usize = 4;
+/// Each asks hundreds of times a second.
+const CALLERS: usize = 4;
+const RATE: u64 = 400;
+const BURST: u64 = 800;
+const SETTLED_MS: u64 = 2_000;
