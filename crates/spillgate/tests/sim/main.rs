@@ -17,6 +17,7 @@ mod same;
 mod server;
 mod support;
 
+mod leases;
 mod ledger;
 mod nemesis;
 mod network;
@@ -32,7 +33,7 @@ use play::{Outcome, play};
 #[test]
 fn whatever_happens_to_a_fleet_what_must_hold_holds() {
     let seeds = seeds();
-    let outcomes = play_all(&seeds);
+    let outcomes = play_all(&seeds, play);
     let mut reached: BTreeMap<&str, u64> = BTreeMap::new();
     for outcome in &outcomes {
         outcome.reached.iter().for_each(|(what, times)| *reached.entry(what).or_default() += times);
@@ -83,11 +84,40 @@ fn a_seed_replays_exactly() {
     }
 }
 
+#[test]
+fn whatever_happens_to_who_takes_ahead_no_interval_holds_more_than_bound_and_share() {
+    let seeds = seeds_or(LEASE_SEEDS);
+    let outcomes = play_all(&seeds, leases::play);
+    let mut reached: BTreeMap<&str, u64> = BTreeMap::new();
+    for outcome in &outcomes {
+        outcome.reached.iter().for_each(|(what, times)| *reached.entry(what).or_default() += times);
+    }
+    println!("{:<45} {:>9}", "reached with leases", "times");
+    reached.iter().for_each(|(what, times)| println!("{what:<45} {times:>9}"));
+    let broken = outcomes.iter().filter(|outcome| outcome.broken.is_some());
+    println!("{} seeds, {} broken", outcomes.len(), broken.clone().count());
+    for outcome in broken.take(BROKEN_SHOWN) {
+        let tail = outcome.lines.len().saturating_sub(LINES_SHOWN as usize);
+        outcome.lines[tail..].iter().for_each(|line| println!("{line}"));
+        panic!("SEED={}: {}", outcome.seed, outcome.broken.as_deref().unwrap_or_default());
+    }
+    if let [only] = &outcomes[..] {
+        only.lines.iter().for_each(|line| println!("{line}"));
+        return;
+    }
+    let missed: Vec<_> = LEASES_MET.iter().filter(|what| !reached.contains_key(*what)).collect();
+    assert!(missed.is_empty(), "never reached, so nothing is said of it: {missed:?}");
+}
+
 /// One seed, as many as wanted, or what the gate has time for.
 fn seeds() -> Vec<u64> {
+    seeds_or(SEEDS)
+}
+
+fn seeds_or(most: u64) -> Vec<u64> {
     match number("SPILLGATE_SIM_SEED") {
         Some(seed) => vec![seed],
-        None => (1..=number("SPILLGATE_SIM_SEEDS").unwrap_or(SEEDS)).collect(),
+        None => (1..=number("SPILLGATE_SIM_SEEDS").unwrap_or(most)).collect(),
     }
 }
 
@@ -96,26 +126,34 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// On as many threads as there are cores, each seed in a world of its own.
-fn play_all(seeds: &[u64]) -> Vec<Outcome> {
+fn play_all<T: Send>(seeds: &[u64], play: fn(u64) -> T) -> Vec<T> {
     let (next, outcomes) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
                 while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
                     let outcome = play(*seed);
-                    outcomes.lock().unwrap().push(outcome);
+                    outcomes.lock().unwrap().push((*seed, outcome));
                 }
             });
         }
     });
     let mut outcomes = outcomes.into_inner().unwrap();
-    outcomes.sort_unstable_by_key(|outcome| outcome.seed);
-    outcomes
+    outcomes.sort_unstable_by_key(|(seed, _)| *seed);
+    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
 const SEEDS: u64 = 36;
+const LEASE_SEEDS: u64 = 14;
 const BROKEN_SHOWN: usize = 1;
 const LINES_SHOWN: u64 = 60;
+const LEASES_MET: [&str; 5] = [
+    "a lease decided",
+    "a process stood still for longer than a lease",
+    "a process was killed",
+    "a store restarted",
+    "a store lost all",
+];
 /// What a run of many seeds has to have met, else it proves less than it says.
 const SOMETIMES: [&str; 26] = [
     "the store decided",

@@ -1,0 +1,384 @@
+//! Fleets that take tokens ahead: of 1, 4 and 16 processes, at one hot subject and many cold ones, whose
+//! demand exceeds the limits. Lines fail, processes are restarted or stand still for longer than a lease
+//! lasts, and the store restarts, with what it held or without.
+//!
+//! What must hold of every interval: admitted by all processes no more than the limit's bound and the share that
+//! may be held ahead, and that once more for each time that the store lost what it held. And where nothing
+//! goes wrong, hardly less than the limit.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use spillgate::{Decision, Limiter, Policy, Request, Source, Verdict, simulation};
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::sleep;
+
+use super::ledger::{Ledger, START_US};
+use super::lua::Host;
+use super::network::{Line, Network, NextCall};
+use super::server::Server;
+use super::support::random::Random;
+
+/// Plays a seed: what broke, with its history, and what was reached.
+pub(crate) struct Outcome {
+    pub(crate) seed: u64,
+    pub(crate) lines: Vec<String>,
+    pub(crate) broken: Option<String>,
+    pub(crate) reached: BTreeMap<&'static str, u64>,
+}
+
+struct World {
+    network: Rc<Network>,
+    ledger: Rc<Ledger>,
+    random: RefCell<Random>,
+    processes: RefCell<Vec<Process>>,
+    lives: Cell<u32>,
+    losses: Cell<u64>,
+    is_over: Cell<bool>,
+    accounts: RefCell<BTreeMap<(usize, u64), Account>>,
+}
+
+#[derive(Clone)]
+struct Process {
+    life: u32,
+    limiter: Limiter,
+    stands_still: bool,
+}
+
+/// What all processes admitted to one subject of a rule.
+#[derive(Default)]
+struct Account {
+    admitted: u64,
+    by_lease: u64,
+    /// Of a bucket: what has not drained, in thousandths of a token, and when that was so.
+    level: u64,
+    at_ms: u64,
+    /// Of a window: which, and what was admitted in it for certain.
+    window: u64,
+    in_window: u64,
+}
+
+pub(crate) fn play(seed: u64) -> Outcome {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().unwrap();
+    let outcome = LocalSet::new().block_on(&runtime, run(seed));
+    drop(runtime);
+    outcome
+}
+
+/// Whether nothing goes wrong with a seed: then the limit has to be used.
+fn is_quiet(seed: u64) -> bool {
+    (seed / 3).is_multiple_of(4)
+}
+
+async fn run(seed: u64) -> Outcome {
+    let mut random = Random::new(seed);
+    let fleet = FLEETS[seed as usize % FLEETS.len()];
+    let ledger = Rc::new(Ledger::new());
+    let servers = vec![("one".to_owned(), Server::new(&Rc::new(Host::new())))];
+    let network = Network::new(servers, random.next(), &ledger);
+    let inside = simulation::enter(random.next(), START_US, network.dial());
+    let world = Rc::new(World {
+        network,
+        ledger: Rc::clone(&ledger),
+        random: RefCell::new(random),
+        processes: RefCell::default(),
+        lives: Cell::new(0),
+        losses: Cell::new(0),
+        is_over: Cell::new(false),
+        accounts: RefCell::default(),
+    });
+    ledger.note(|| format!("seed {seed}: {fleet} processes, quiet: {}", is_quiet(seed)));
+    for number in 0..fleet {
+        world.start(number).await;
+    }
+    let callers: Vec<_> = (0..callers_of(fleet))
+        .map(|caller| {
+            let random = Random::new(world.random.borrow_mut().next());
+            spawn_local(call(Rc::clone(&world), caller % fleet, fleet, random))
+        })
+        .collect();
+    if is_quiet(seed) {
+        sleep(Duration::from_millis(SETTLED_MS)).await;
+        let before = world.admitted();
+        sleep(Duration::from_millis(USED_MS)).await;
+        world.is_used(&before);
+    } else {
+        world.rage().await;
+    }
+    world.is_over.set(true);
+    for caller in callers {
+        let _ = caller.await;
+    }
+    if !ledger.is_broken() {
+        world.all_comes_back().await;
+    }
+    world.processes.take();
+    drop(inside);
+    let (lines, broken, reached) = ledger.take();
+    Outcome { seed, lines, broken, reached }
+}
+
+impl World {
+    async fn start(&self, number: usize) {
+        let life = self.lives.get() + 1;
+        self.lives.set(life);
+        self.ledger.note(|| format!("p{life} starts"));
+        let builder =
+            Limiter::builder().policy(policy()).redis(format!("redis://one.p{life}:6379"));
+        let limiter = builder.connections(2).build().await.unwrap();
+        let process = Process { life, limiter, stands_still: false };
+        let mut processes = self.processes.borrow_mut();
+        match processes.get_mut(number) {
+            Some(place) => *place = process,
+            None => processes.push(process),
+        }
+    }
+
+    fn below(&self, end: u64) -> u64 {
+        self.random.borrow_mut().below(end)
+    }
+
+    async fn rage(&self) {
+        for _ in 0..FAULTS {
+            sleep(Duration::from_millis(300 + self.below(900))).await;
+            if self.ledger.is_broken() {
+                return;
+            }
+            let number = self.below(self.processes.borrow().len() as u64) as usize;
+            let life = self.processes.borrow()[number].life;
+            let lasts = Duration::from_millis(20 + self.below(3 * TTL_MS));
+            let line = |line| {
+                self.ledger.note(|| format!("p{life}: {line:?} for {lasts:?}"));
+                self.network.set_line(life, "one", line);
+            };
+            match self.below(9) {
+                0 => line(Line { later_ms: 2 + self.below(9), ..Line::default() }),
+                1 => line(Line { later_ms: 30, ..Line::default() }),
+                2 => line(Line { is_held: true, ..Line::default() }),
+                3 => line(Line { next_call: NextCall::CutOffBefore, ..Line::default() }),
+                4 => line(Line { next_call: NextCall::CutOffAfter, ..Line::default() }),
+                5 => {
+                    self.ledger.note(|| format!("p{life} stands still"));
+                    self.ledger.sometimes("a process stood still for longer than a lease");
+                    line(Line { is_held: true, ..Line::default() });
+                    self.processes.borrow_mut()[number].stands_still = true;
+                    sleep(Duration::from_millis(TTL_MS + self.below(3 * TTL_MS))).await;
+                    self.processes.borrow_mut()[number].stands_still = false;
+                }
+                6 => {
+                    self.ledger.note(|| format!("p{life} is killed"));
+                    self.ledger.sometimes("a process was killed");
+                    self.start(number).await;
+                }
+                7 => {
+                    self.ledger.note(|| "the store stands still".into());
+                    self.network.pause("one", true);
+                    sleep(lasts).await;
+                    self.network.pause("one", false);
+                }
+                _ => self.restart_store(lasts).await,
+            }
+            sleep(lasts).await;
+            self.network.mend_lines();
+        }
+    }
+
+    async fn restart_store(&self, lasts: Duration) {
+        let saved = self.below(2) == 0;
+        self.ledger.note(|| format!("the store is restarted; what it held is saved: {saved}"));
+        self.ledger.sometimes(if saved { "a store restarted" } else { "a store lost all" });
+        self.network.kill("one");
+        if !saved {
+            self.losses.set(self.losses.get() + 1);
+        }
+        sleep(lasts).await;
+        self.network.start("one", saved);
+    }
+
+    fn told(&self, rule: usize, user: u64, began_us: u64, decision: &Decision) {
+        if decision.verdict() != Verdict::Allowed {
+            return;
+        }
+        let now_us = self.ledger.now_us();
+        let limits = 1 + self.losses.get();
+        let mut accounts = self.accounts.borrow_mut();
+        let account = accounts.entry((rule, user)).or_default();
+        account.admitted += 1;
+        if decision.source() == Source::Lease {
+            account.by_lease += 1;
+            self.ledger.sometimes("a lease decided");
+        }
+        let name = RULES[rule].0;
+        // Of the store's admissions, which are told later than they were charged.
+        let late = RATE * LATE_MS / 1_000;
+        match name {
+            "ages" => {
+                let most = COUNT * limits + SHARE * (limits - 1);
+                let admitted = account.admitted;
+                self.ledger.always(admitted <= most, || {
+                    format!("{name}/u{user}: {admitted} admitted, and {most} is the most")
+                });
+            }
+            "bucket" => {
+                let now_ms = now_us / 1_000;
+                account.level = account.level.saturating_sub(RATE * (now_ms - account.at_ms));
+                (account.level, account.at_ms) = (account.level + 1_000, now_ms);
+                let (level, most) = (account.level / 1_000, (COUNT + SHARE) * limits + late);
+                self.ledger.always(level <= most, || {
+                    format!("{name}/u{user}: {level} in one interval, and {most} is the most")
+                });
+            }
+            "fixed" => {
+                let window = now_us / PERIOD_US;
+                if account.window != window {
+                    (account.window, account.in_window) = (window, 0);
+                }
+                // By a lease it counts now; by the store when it was executed.
+                let is_certain =
+                    decision.source() == Source::Lease || began_us / PERIOD_US == window;
+                account.in_window += u64::from(is_certain);
+                let (admitted, most) = (account.in_window, COUNT * limits);
+                self.ledger.always(admitted <= most, || {
+                    format!("{name}/u{user}: {admitted} in one window, and {most} is the most")
+                });
+            }
+            _ => {
+                let window = now_us / PERIOD_US;
+                if account.window != window {
+                    (account.window, account.in_window) = (window, 0);
+                }
+                account.in_window += 1;
+                let (admitted, most) = (account.in_window, (2 * COUNT + SHARE) * limits + late);
+                self.ledger.always(admitted <= most, || {
+                    format!("{name}/u{user}: {admitted} in one period, and {most} is the most")
+                });
+            }
+        }
+        if !account.admitted.is_multiple_of(8) {
+            return;
+        }
+        // What is held is held of the hot subject of each rule; others are asked about too seldom.
+        let processes = self.processes.borrow();
+        let held = processes.iter().map(|process| process.limiter.stats().lease_outstanding);
+        let (held, most) = (held.sum::<u64>(), SHARE * RULES.len() as u64 * limits);
+        self.ledger.always(held <= most, || format!("{held} held at once, and {most} is the most"));
+    }
+
+    fn admitted(&self) -> BTreeMap<usize, (u64, u64)> {
+        let accounts = self.accounts.borrow();
+        let of_hot = accounts.iter().filter(|((_, user), _)| *user == HOT);
+        of_hot.map(|((rule, _), it)| (*rule, (it.admitted, it.by_lease))).collect()
+    }
+
+    /// Nearly all of the limit was admitted since, where demand exceeds it.
+    fn is_used(&self, before: &BTreeMap<usize, (u64, u64)>) {
+        for (rule, (admitted, by_lease)) in self.admitted() {
+            let (earlier, earlier_by_lease) = before.get(&rule).copied().unwrap_or_default();
+            let (admitted, name) = (admitted - earlier, RULES[rule].0);
+            let could = RATE * USED_MS / 1_000;
+            self.ledger.note(|| {
+                let by_lease = by_lease - earlier_by_lease;
+                format!("{name}: {admitted} of {could} admitted, {by_lease} by leases")
+            });
+            let is_whole = ["bucket", "fixed"].contains(&name);
+            self.ledger.always(!is_whole || admitted * 100 >= could * 99, || {
+                format!("{name}: {admitted} of {could} admitted, though more was asked for")
+            });
+        }
+    }
+
+    /// Nothing is wrong any more: what is held goes back, and what is asked for again is leased again.
+    async fn all_comes_back(&self) {
+        sleep(Duration::from_secs(5)).await;
+        let processes = self.processes.borrow().clone();
+        for Process { life, limiter, .. } in &processes {
+            let held = limiter.stats().lease_outstanding;
+            self.ledger.always(held == 0, || format!("p{life} still holds {held}"));
+        }
+        let limiter = &processes[0].limiter;
+        let mut leased = false;
+        for _ in 0..200 {
+            let began_us = self.ledger.now_us();
+            let decision = limiter.check(&request("bucket", HOT).request()).await;
+            self.told(1, HOT, began_us, &decision);
+            leased |= decision.source() == Source::Lease;
+            sleep(Duration::from_millis(4)).await;
+        }
+        self.ledger.always(leased, || "long after the last fault nothing is leased".into());
+    }
+}
+
+struct Asked {
+    rule: &'static str,
+    user: String,
+}
+
+fn request(rule: &'static str, user: u64) -> Asked {
+    Asked { rule, user: format!("u{user}") }
+}
+
+impl Asked {
+    fn request(&self) -> Request<'_> {
+        Request::new().with("route", self.rule).with("user", &*self.user)
+    }
+}
+
+/// One caller of a process: asks, waits a little, and asks again.
+async fn call(world: Rc<World>, number: usize, fleet: usize, mut random: Random) {
+    // All callers together ask for half as much again as the limits allow, or more.
+    let pause_us = callers_of(fleet) as u64 * 1_000_000 / (DEMAND * RULES.len() as u64);
+    while !world.is_over.get() && !world.ledger.is_broken() {
+        sleep(Duration::from_micros(random.below(2 * pause_us))).await;
+        let Process { limiter, stands_still, .. } = world.processes.borrow()[number].clone();
+        if stands_still {
+            continue;
+        }
+        let rule = random.below(RULES.len() as u64) as usize;
+        let user = if random.one_in(20) { 1 + random.below(500) } else { HOT };
+        let began_us = world.ledger.now_us();
+        let decision = limiter.check(&request(RULES[rule].0, user).request()).await;
+        world.told(rule, user, began_us, &decision);
+    }
+}
+
+/// Enough that demand exceeds the limits though each waits for its answers.
+fn callers_of(fleet: usize) -> usize {
+    fleet * CALLERS.div_ceil(fleet).max(2)
+}
+
+fn policy() -> Policy {
+    let rules = RULES.iter().map(|(name, algorithm, quota)| {
+        format!(
+            "[[rule]]\nname = \"{name}\"\nmatch = {{ route = \"{name}\" }}\nkey = [\"user\"]\n\
+             limits = [{{ quota = \"{quota}\", algorithm = \"{algorithm}\" }}]\non_outage = \"deny\"\n\
+             lease = {{ share = 0.1, ttl = \"{TTL_MS}ms\" }}\n"
+        )
+    });
+    Policy::from_toml(&rules.collect::<String>()).unwrap()
+}
+
+const RULES: [(&str, &str, &str); 4] = [
+    ("ages", "token-bucket", "300/366d"),
+    ("bucket", "token-bucket", "300/1s"),
+    ("fixed", "fixed-window", "300/1s"),
+    ("sliding", "sliding-window", "300/1s"),
+];
+const FLEETS: [usize; 3] = [1, 4, 16];
+const CALLERS: usize = 24;
+const COUNT: u64 = 300;
+const RATE: u64 = 300;
+const PERIOD_US: u64 = 1_000_000;
+/// A tenth of it.
+const SHARE: u64 = 30;
+const TTL_MS: u64 = 400;
+/// A second, of each rule, if answers took no time.
+const DEMAND: u64 = 700;
+const HOT: u64 = 0;
+/// A decision takes 25 ms at most, and a tick.
+const LATE_MS: u64 = 30;
+const FAULTS: usize = 5;
+const SETTLED_MS: u64 = 3_000;
+const USED_MS: u64 = 5_000;
