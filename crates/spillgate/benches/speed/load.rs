@@ -82,7 +82,7 @@ pub fn info(server: &RedisServer, section: &str, field: &str) -> f64 {
         .unwrap_or_else(|| panic!("INFO {section} has no {field}"))
 }
 
-fn cpu_seconds(server: &RedisServer) -> f64 {
+pub fn cpu_seconds(server: &RedisServer) -> f64 {
     info(server, "cpu", "used_cpu_user") + info(server, "cpu", "used_cpu_sys")
 }
 

@@ -20,6 +20,7 @@ mod batches;
 mod bytes;
 mod hot;
 mod layer;
+mod leased;
 mod load;
 mod machine;
 mod memory;
@@ -83,7 +84,7 @@ impl Options {
 type Section = fn(Effort) -> Outcome;
 
 /// The first is so because what others freed would hide its growth.
-const SECTIONS: [(&str, Section); 10] = [
+const SECTIONS: [(&str, Section); 11] = [
     ("memory bytes", bytes::in_memory),
     ("memory", memory::against_governor),
     ("memory layer", layer::beside_a_check),
@@ -94,9 +95,10 @@ const SECTIONS: [(&str, Section); 10] = [
     ("redis tiers", tiers::one_to_eight),
     ("redis algorithms", algorithms::by_store_time),
     ("redis reservations", reservations::against_checks),
+    ("redis leased", leased::against_memory),
 ];
 const USAGE: &str =
     "Usage: cargo bench -p spillgate --bench speed --all-features -- [--quick] [WORD ...]
 
 Runs the sections whose names hold every WORD: memory bytes, memory, memory layer, redis bytes, redis strict,
-redis hot, redis batches, redis tiers, redis algorithms, redis reservations.";
+redis hot, redis batches, redis tiers, redis algorithms, redis reservations, redis leased.";

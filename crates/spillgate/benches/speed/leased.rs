@@ -1,0 +1,111 @@
+//! One hot key whose process takes tokens ahead: as fast as memory, and the store hardly knows.
+
+use std::error::Error;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use spillgate::{Limiter, Policy, Request, Source};
+use spillgate_testkit::RedisServer;
+use tokio::runtime::Runtime;
+
+use crate::Outcome;
+use crate::load::{cpu_seconds, drive, runtime};
+use crate::rounds::{Effort, Rounds, Run};
+use crate::table::{Budget, Row, Table, micros, rate};
+use crate::yardstick::Yardstick;
+
+pub fn against_memory(effort: Effort) -> Outcome {
+    let server = RedisServer::start();
+    let runtime = runtime();
+    let policy = || -> Result<Policy, Box<dyn Error>> { Ok(Policy::from_toml(POLICY)?) };
+    let in_memory = runtime.block_on(Limiter::builder().policy(policy()?).build())?;
+    let builder = Limiter::builder().policy(policy()?).redis(server.url());
+    let leased = runtime.block_on(builder.timeout(Duration::from_secs(5)).build())?;
+    let bare = runtime.block_on(Yardstick::connect(&server))?;
+    let rounds = Rounds::of(
+        effort,
+        &mut [
+            Box::new(|| checks(effort, &runtime, &leased, Some(&server))),
+            Box::new(|| checks(effort, &runtime, &in_memory, None)),
+            Box::new(|| {
+                let bare = bare.clone();
+                drive(&runtime, &server, CALLERS, effort.span, move |_, _| {
+                    let bare = bare.clone();
+                    async move {
+                        bare.check("bare:hot").await;
+                        1
+                    }
+                })
+            }),
+        ],
+    );
+    let rows = vec![
+        Row {
+            measure: "decisions of one hot key; yardstick: memory".into(),
+            ours: rate(rounds.figure(0)),
+            yardstick: rate(rounds.figure(1)),
+            ratio: Some(rounds.figure_ratio(0, 1)),
+            budget: Budget::AtLeast(1.0),
+        },
+        Row {
+            measure: "Redis CPU each; yardstick: bare EVALSHA".into(),
+            ours: micros(rounds.store_us(0)),
+            yardstick: micros(rounds.store_us(2)),
+            ratio: Some(rounds.store_us_ratio(0, 2)),
+            budget: Budget::AtMost(0.01),
+        },
+    ];
+    Ok(vec![Table { title: "Redis, one leased tier, far from empty, one thread".into(), rows }])
+}
+
+/// One caller who asks and asks, and lets the limiter's own tasks run now and then, as a service does.
+fn checks(
+    effort: Effort,
+    runtime: &Runtime,
+    limiter: &Limiter,
+    store: Option<&RedisServer>,
+) -> Run {
+    if store.is_some() {
+        runtime.block_on(warmed(limiter));
+    }
+    let cpu_before = store.map_or(0.0, cpu_seconds);
+    let (start, mut calls, mut by_store) = (Instant::now(), 0_u64, 0_u64);
+    runtime.block_on(async {
+        while start.elapsed() < effort.span {
+            for _ in 0..BETWEEN {
+                let request = Request::new().with("user", "hot");
+                let decision = black_box(limiter.check(&request).await);
+                assert!(decision.allowed(), "the limit is made to last: {decision:?}");
+                by_store += u64::from(decision.source() == Source::Store);
+            }
+            calls += BETWEEN;
+            tokio::task::yield_now().await;
+        }
+    });
+    let seconds = start.elapsed().as_secs_f64();
+    let cpu = store.map_or(0.0, cpu_seconds) - cpu_before;
+    if store.is_some() && by_store * 10 > calls {
+        eprintln!("{by_store} of {calls} went to the store");
+    }
+    Run { figure: calls as f64 / seconds, store_us: cpu * 1e6 / calls as f64 }
+}
+
+/// While the others ran what was held has ended: here it is asked for again, until it lasts.
+async fn warmed(limiter: &Limiter) {
+    let (start, mut in_a_row) = (Instant::now(), 0);
+    while in_a_row < WARM && start.elapsed() < Duration::from_secs(2) {
+        for _ in 0..BETWEEN {
+            let decision = limiter.check(&Request::new().with("user", "hot")).await;
+            in_a_row = if decision.source() == Source::Lease { in_a_row + 1 } else { 0 };
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// So large that nothing comes near its end.
+const POLICY: &str = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\n\
+    limits = [{ quota = \"100000000/second\", burst = 1000000000 }]\n\
+    lease = { share = 0.05, ttl = \"1s\" }";
+const BETWEEN: u64 = 256;
+const WARM: u64 = 500_000;
+const CALLERS: usize = 200;
