@@ -127,7 +127,7 @@ async fn call(limiter: Limiter, until_us: u64) -> Told {
         if began_us >= until_us {
             return told;
         }
-        let storms = began_us / 1_000_000 % 4 == 0;
+        let storms = (began_us / 1_000_000).is_multiple_of(4);
         for subject in &SUBJECTS[..=usize::from(storms)] {
             let began_us = awake_or_not_us();
             let decision = limiter.check(&Request::new().with("who", *subject)).await;

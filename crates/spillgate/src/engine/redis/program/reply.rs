@@ -369,6 +369,6 @@ fn not_ours() -> StoreError {
 }
 
 /// Where the first decision begins: behind the instant.
-const FIRST: usize = 1;
+pub(super) const FIRST: usize = 1;
 const OUTSIDE: i64 = -2;
 const GUARDED: i64 = -3;
