@@ -132,7 +132,10 @@ fn help_shows_examples_and_every_exit_code() {
         ),
         (
             &["validate", "--help"],
-            ["spillgate validate limits.toml", "Exit codes: 0 it loads, 1 it does not or has warnings"],
+            [
+                "spillgate validate limits.toml",
+                "Exit codes: 0 it loads, 1 it does not or has warnings",
+            ],
         ),
     ] {
         let help = said(arguments);
