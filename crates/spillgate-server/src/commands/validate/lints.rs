@@ -8,6 +8,7 @@ use crate::config::Settings;
 
 mod binding;
 mod doors;
+mod leases;
 mod matching;
 mod memory;
 mod outage;
@@ -29,7 +30,7 @@ pub(super) fn findings(looked: &Looked<'_>) -> Vec<Finding> {
 type Lint = fn(&Looked<'_>) -> Vec<Found>;
 
 /// By the codes of what they find.
-const LINTS: [(&str, Lint); 20] = [
+const LINTS: [(&str, Lint); 21] = [
     ("limit-never-binds", binding::never_binds),
     ("rule-shadowed", binding::shadowed),
     ("limits-nothing", binding::limits_nothing),
@@ -44,6 +45,7 @@ const LINTS: [(&str, Lint); 20] = [
     ("fails-open", outage::fails_open),
     ("shares-above-limit", outage::shares_above_limit),
     ("spans-shards", shards::spans_shards),
+    ("lease-of-nothing", leases::of_nothing),
     ("log-memory", memory::log_memory),
     ("month-of-30-days", words::nominal_months),
     ("year-of-365-days", words::nominal_years),

@@ -13,20 +13,24 @@ local ROW, ROWS_MAX = 46, 1024
 local KEPT_MAX_US, LASTS_MIN_US = 120000000, 1000
 local BUCKET, WINDOW = 1, 2
 
+-- The rows that stand, how much they hold, and whether others are to be forgotten: a clock that steps back would
+-- bring them to life again.
 local function read(value)
-    local rows, outstanding = {}, 0
+    local rows, outstanding, stale = {}, 0, false
     for at = 1, #(value or '') - ROW + 1, ROW do
         local row = { node = string.sub(value, at, at + 7) }
         row.seq, row.granted, row.ends_us, row.lasts_us, row.incarnation, row.at_us, row.mark =
             struct.unpack('>I4I4I7I4I6I7I6', value, at + 8)
         -- Nobody is locked out by a clock that stepped back.
-        row.ends_us = math.min(row.ends_us, now + KEPT_MAX_US)
-        if row.ends_us > now then
+        local ends_us = math.min(row.ends_us, now + KEPT_MAX_US)
+        stale = stale or ends_us < row.ends_us or ends_us <= now
+        row.ends_us = ends_us
+        if ends_us > now then
             rows[#rows + 1] = row
             outstanding = outstanding + row.granted
         end
     end
-    return rows, outstanding
+    return rows, outstanding, stale
 end
 
 local function write(key, rows)
@@ -79,8 +83,7 @@ local function exchange(p)
     local tier = p + 8 + 2 * closes
     local key, l = program[tier], program[tier + 2]
     local cell, limit = cell_of(key, program[tier + 1], l), limits[l]
-    local rows, outstanding = read(values[ledger])
-    local written = false
+    local rows, outstanding, written = read(values[ledger])
     for i = p + 8, tier - 1, 2 do
         local row = found(rows, node, program[i])
         if row then

@@ -21,7 +21,7 @@ fn random_exchanges_are_answered_as_by_the_pure_ledger() {
             granted += scene.play(seed);
         }
     }
-    assert!(granted > 1_000, "only {granted} tokens were ever granted");
+    assert!(granted > 500, "only {granted} tokens were ever granted");
 }
 
 #[test]
