@@ -27,7 +27,8 @@ script() {
   cat <<SHELL
 set -euo pipefail
 curl() { command curl --noproxy '*' --max-time 10 "\$@"; }
-redis-server() { command redis-server "\$@" --bind 127.0.0.1; }
+# In its place, so that whoever ends the job ends the server.
+redis-server() { exec redis-server "\$@" --bind 127.0.0.1; }
 cargo() {
   case "\$*" in
     *'--example quick_start'*) shift 6; PORT=$(port 3000) exec "$example" "\$@" ;;

@@ -143,8 +143,8 @@ fn play_all<T: Send>(seeds: &[u64], play: fn(u64) -> T) -> Vec<T> {
     outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-const SEEDS: u64 = 36;
-const LEASE_SEEDS: u64 = 14;
+const SEEDS: u64 = 24;
+const LEASE_SEEDS: u64 = 10;
 const BROKEN_SHOWN: usize = 1;
 const LINES_SHOWN: u64 = 60;
 const LEASES_MET: [&str; 5] = [
