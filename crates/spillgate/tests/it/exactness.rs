@@ -158,20 +158,21 @@ fn judge(calls: &[Called], heard: &[Heard], limits: &[NamedLimit], at: &str) {
             Source::DenialCache => {
                 remembered += 1;
                 assert!(!decision.allowed(), "{at}: admitted from memory");
+                let held = &held[who.as_str()];
                 let is_refused = |now_us: u64| {
-                    let held = &held[who.as_str()];
                     let last = held.partition_point(|(from_us, _)| *from_us <= now_us);
                     let state = last.checked_sub(1).and_then(|last| held[last].1.clone());
                     let mut tier = Tier::new(numbers(&limits[*limit]), *cost, 0, state);
                     let intent = Intent::Peek;
                     !algorithm::step(std::slice::from_mut(&mut tier), intent, now_us)
                 };
-                // Our clock and the server's are one, but for a moment.
-                let moments = [from_us - CLOCKS_US, *from_us, *until_us];
-                assert!(
-                    moments.into_iter().any(is_refused),
-                    "{at}: {who} for {cost}: {decision:?}"
-                );
+                // Our clock and the server's are one, but for a moment. Time alone makes room: who is refused
+                // anywhere in between is refused at its beginning, or as something was charged.
+                let between = from_us - CLOCKS_US..=*until_us;
+                let charges = held.iter().map(|(charged_us, _)| *charged_us);
+                let mut moments =
+                    charges.filter(|us| between.contains(us)).chain([*between.start()]);
+                assert!(moments.any(is_refused), "{at}: {who} for {cost}: {decision:?}");
             }
             other => panic!("{at}: {who} was told by {other:?}"),
         }

