@@ -15,7 +15,13 @@ use crate::support::world::PATIENCE;
 fn slots_that_move_under_load_are_followed_without_an_error() {
     let cluster = Cluster::start(3, 0);
     let store = Subjects::on(&cluster, PATIENCE);
-    assert!(store.check_all().iter().all(|source| *source == Source::Store));
+    let sources = store.check_all();
+    assert!(
+        sources.iter().all(|source| *source == Source::Store),
+        "{sources:?} {:?} {:?}",
+        store.limiter.stats(),
+        store.limiter.shards()
+    );
     let done = AtomicBool::new(false);
     let sources = std::thread::scope(|scope| {
         scope.spawn(|| {
