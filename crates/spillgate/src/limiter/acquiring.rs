@@ -22,8 +22,12 @@ impl Limiter {
     /// at once, as is what can never be allowed.
     ///
     /// Those who wait for one subject are let in in the order in which they came, as far as this
-    /// process goes; checks do not queue behind them. Whoever drops the future gives its place up, and
-    /// has been charged nothing. For a slot the limiter asks time and again, until there is one.
+    /// process goes; checks do not queue behind them. For a slot the limiter asks time and again, until
+    /// there is one.
+    ///
+    /// Whoever drops the future gives its place up. In memory it has been charged nothing. On a store a
+    /// call may be under way just then, and what that charges stays charged, as with [`check`](Self::check):
+    /// one admission that nobody was told of, or a slot until its `hold`.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -46,7 +50,20 @@ impl Limiter {
         self.acquire_for(&Question::Request(request.clone()), within).await
     }
 
-    /// The same for a request, or for a key with a limit of its own.
+    /// The same for a request, or for a key with a limit of its own. A bucket of one is a leaky bucket then:
+    /// one after the other, at an even pace.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # use std::time::Duration;
+    /// # use spillgate::{Cost, Limit, Limiter, Question};
+    /// # let limiter = Limiter::builder().build().await.unwrap();
+    /// let leaky = Limit::per_second(10).burst(1);
+    /// let upstream = Question::AdHoc { domain: "default", key: "upstream", limit: leaky, cost: Cost::requests(1) };
+    /// let decision = limiter.acquire_for(&upstream, Duration::from_secs(5)).await;
+    /// # assert!(decision.allowed());
+    /// # });
+    /// ```
     pub async fn acquire_for(&self, question: &Question<'_>, within: Duration) -> Decision {
         let inner = &self.inner;
         let mut patience = inner.waiting.patience(Deadline::after(within));
