@@ -15,6 +15,7 @@ use crate::policy::{Mode, Policy, Rule, Unmet};
 use crate::request::Request;
 
 mod sentence;
+pub(crate) mod wait;
 
 /// What a request would be told, and why.
 #[derive(Clone, Debug)]

@@ -99,6 +99,9 @@ pub mod internals {
     pub mod engine {
         pub use crate::engine::*;
     }
+    pub mod explain {
+        pub use crate::explain::wait::Wait;
+    }
     #[cfg(feature = "redis")]
     pub mod lease {
         pub use crate::lease::{ALL, Asked, Close, Exchange, Granted, Holder, Ledger};

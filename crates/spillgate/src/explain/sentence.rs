@@ -1,8 +1,6 @@
 //! An explanation in words: what is so, since when it matters, until when, and what would change it.
 
-use std::fmt;
-use std::time::Duration;
-
+use super::wait::Wait;
 use super::{ExplainedTier, Explanation, Raise};
 use crate::decision::{Source, Verdict};
 use crate::limit::Algorithm;
@@ -111,45 +109,5 @@ fn of_source(source: Source) -> &'static str {
             " The store is out of reach: this process enforces its share of the limit alone."
         }
         Source::OutagePolicy => " The store is out of reach, and the rule's on_outage decides.",
-    }
-}
-
-/// A wait as people tell it, rounded up.
-struct Wait(Duration);
-
-impl fmt::Display for Wait {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ms = self.0.as_micros().div_ceil(1_000);
-        let seconds = ms.div_ceil(1_000);
-        match ms {
-            0..1_000 => write!(f, "{ms} ms"),
-            1_000..120_000 => {
-                let tenths = ms.div_ceil(100);
-                write!(f, "{}.{} s", tenths / 10, tenths % 10)
-            }
-            120_000..7_200_000 => write!(f, "{} min {} s", seconds / 60, seconds % 60),
-            7_200_000..172_800_000 => {
-                let minutes = seconds.div_ceil(60);
-                write!(f, "{} h {} min", minutes / 60, minutes % 60)
-            }
-            _ => {
-                let hours = seconds.div_ceil(3_600);
-                write!(f, "{} d {} h", hours / 24, hours % 24)
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_wait_is_never_told_too_short() {
-        let told = |us| Wait(Duration::from_micros(us)).to_string();
-        assert_eq!(
-            [1, 999_001, 11_000_001, 150_000_000, 7_200_000_000, 176_400_000_000].map(told),
-            ["1 ms", "1.0 s", "11.1 s", "2 min 30 s", "2 h 0 min", "2 d 1 h"]
-        );
     }
 }

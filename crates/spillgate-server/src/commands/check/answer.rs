@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde::Deserialize;
+use spillgate::internals::explain::Wait;
 
 use super::Failure;
 
@@ -85,7 +87,7 @@ impl fmt::Display for Tier {
             _ => {}
         }
         if let Some(ms) = self.reset_after_ms.filter(|ms| *ms > 0) {
-            write!(f, ", untouched again in {}", Time(ms))?;
+            write!(f, ", untouched again in {}", wait(ms))?;
         }
         f.write_str(if self.shadow { " (shadow: only watched)" } else { "" })
     }
@@ -95,7 +97,7 @@ fn advice(verdict: Verdict, retry_after_ms: Option<u64>) -> String {
     match (verdict, retry_after_ms) {
         (Verdict::Allowed, _) => String::new(),
         (Verdict::Never, _) => ", it costs more than the limit can ever hold".to_owned(),
-        (Verdict::Denied, Some(ms)) => format!(", try again in {}", Time(ms)),
+        (Verdict::Denied, Some(ms)) => format!(", try again in {}", wait(ms)),
         (Verdict::Denied, None) => ", nobody knows for how long".to_owned(),
     }
 }
@@ -122,29 +124,9 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// Milliseconds in the unit that fits, rounded up.
-struct Time(u64);
-
-impl fmt::Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.div_ceil(1_000);
-        match self.0 {
-            0..1_000 => write!(f, "{} ms", self.0),
-            1_000..120_000 => {
-                let tenths = self.0.div_ceil(100);
-                write!(f, "{}.{} s", tenths / 10, tenths % 10)
-            }
-            120_000..7_200_000 => write!(f, "{} min {} s", seconds / 60, seconds % 60),
-            7_200_000..172_800_000 => {
-                let minutes = seconds.div_ceil(60);
-                write!(f, "{} h {} min", minutes / 60, minutes % 60)
-            }
-            _ => {
-                let hours = seconds.div_ceil(3_600);
-                write!(f, "{} d {} h", hours / 24, hours % 24)
-            }
-        }
-    }
+/// As people are told it.
+fn wait(ms: u64) -> Wait {
+    Wait(Duration::from_millis(ms))
 }
 
 #[cfg(test)]
@@ -200,21 +182,5 @@ mod tests {
              (the store is out of reach: outage-policy)\n  \
              the limit given: denied, nobody knows for how long, of 5 requests"
         );
-    }
-
-    #[test]
-    fn a_time_is_told_in_the_unit_that_fits_and_never_too_short() {
-        for (ms, told) in [
-            (0, "0 ms"),
-            (999, "999 ms"),
-            (1_000, "1.0 s"),
-            (1_001, "1.1 s"),
-            (120_000, "2 min 0 s"),
-            (120_001, "2 min 1 s"),
-            (7_200_001, "2 h 1 min"),
-            (172_800_001, "2 d 1 h"),
-        ] {
-            assert_eq!(Time(ms).to_string(), told, "{ms} ms");
-        }
     }
 }

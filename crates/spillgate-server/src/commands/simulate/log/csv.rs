@@ -174,8 +174,7 @@ const COLUMNS_MAX: usize = 1_024;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::simulate::event::Vocabulary;
-    use crate::commands::simulate::log::fields::Mapping;
+    use crate::commands::simulate::log::fields::wanted;
 
     #[test]
     fn a_line_is_cut_at_delimiters_outside_quotes() {
@@ -192,19 +191,8 @@ mod tests {
         assert_eq!(cut(","), ["", ""]);
     }
 
-    fn wanted(maps: &[(&str, &str)]) -> Wanted {
-        let mut words = Vocabulary::default();
-        ["ip", "tenant"].iter().for_each(|name| {
-            words.learn(name);
-        });
-        let maps: Vec<Mapping> = maps
-            .iter()
-            .map(|(attribute, field)| Mapping {
-                attribute: (*attribute).into(),
-                field: (*field).into(),
-            })
-            .collect();
-        Wanted::of(&words, &maps, Some("tokens"))
+    fn some(maps: &[(&str, &str)]) -> Wanted {
+        wanted(&["ip", "tenant"], maps, Some("tokens"))
     }
 
     #[test]
@@ -226,7 +214,7 @@ mod tests {
                 "971211336000\t203.0.113.7\tacme\t7",
             ),
         ] {
-            let wanted = wanted(&maps);
+            let wanted = some(&maps);
             let mut event = Event::default();
             let csv = Csv::of_header(header.as_bytes(), &wanted).unwrap();
             csv.read(line.as_bytes(), &wanted, &mut event).unwrap();
@@ -238,11 +226,11 @@ mod tests {
 
     #[test]
     fn a_column_that_is_not_there_is_told_with_those_that_are() {
-        let told = Csv::of_header(b"when,ip,tokens", &wanted(&[])).unwrap_err();
+        let told = Csv::of_header(b"when,ip,tokens", &some(&[])).unwrap_err();
         assert!(told.contains("--map time=COLUMN") && told.contains("when, ip, tokens"), "{told}");
-        let told = Csv::of_header(b"time,ip,tokens", &wanted(&[("tenant", "acct")])).unwrap_err();
+        let told = Csv::of_header(b"time,ip,tokens", &some(&[("tenant", "acct")])).unwrap_err();
         assert!(told.contains("no column \"acct\""), "{told}");
-        let told = Csv::of_header(b"time,ip", &wanted(&[])).unwrap_err();
+        let told = Csv::of_header(b"time,ip", &some(&[])).unwrap_err();
         assert!(told.contains("no column \"tokens\""), "{told}");
     }
 }

@@ -93,3 +93,18 @@ pub(super) fn shown(text: &[u8]) -> String {
 pub(crate) const TIME: &str = "time";
 /// Before the name of a query's parameter.
 pub(super) const QUERY: &str = "query:";
+
+/// What a test wants: attributes of these names, by these fields.
+#[cfg(test)]
+pub(super) fn wanted(names: &[&str], maps: &[(&str, &str)], cost: Option<&str>) -> Wanted {
+    let mut words = Vocabulary::default();
+    names.iter().for_each(|name| {
+        words.learn(name);
+    });
+    let mapping = |(attribute, field): &(&str, &str)| Mapping {
+        attribute: (*attribute).into(),
+        field: (*field).into(),
+    };
+    let maps: Vec<Mapping> = maps.iter().map(mapping).collect();
+    Wanted::of(&words, &maps, cost)
+}

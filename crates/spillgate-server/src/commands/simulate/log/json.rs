@@ -221,26 +221,14 @@ fn wrong(error: &serde_json::Error) -> Cow<'static, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::simulate::event::Vocabulary;
-    use crate::commands::simulate::log::fields::Mapping;
+    use crate::commands::simulate::log::fields::wanted;
 
     fn read(
         names: &[&str],
         maps: &[(&str, &str)],
         line: &str,
     ) -> Result<(u64, Vec<String>), String> {
-        let mut words = Vocabulary::default();
-        names.iter().for_each(|name| {
-            words.learn(name);
-        });
-        let maps: Vec<Mapping> = maps
-            .iter()
-            .map(|(attribute, field)| Mapping {
-                attribute: (*attribute).into(),
-                field: (*field).into(),
-            })
-            .collect();
-        let wanted = Wanted::of(&words, &maps, None);
+        let wanted = wanted(names, maps, None);
         let mut event = Event::default();
         Json::new(&wanted)
             .read(line.as_bytes(), &wanted, &mut event)
