@@ -300,6 +300,20 @@ fn the_commands_of_the_page_do_what_it_says() {
         (5, 1),
         "{metrics}"
     );
+
+    // Who would be refused, and the way into force.
+    let operator = format!("127.0.0.1:{}", server.admin_port.unwrap());
+    let url = format!("http://{operator}");
+    let top = run(&["top", "--once", "--rule", "address-next", "--url", &url]);
+    let top = String::from_utf8_lossy(&top.stdout).into_owned();
+    assert!(top.contains("203.0.113.7"), "{top}");
+    let command = page.lines().find_map(|line| line.strip_prefix("    curl -X PUT ")).unwrap();
+    let command = command.replace("localhost:8082", &operator);
+    let command = format!("curl --silent --fail --noproxy '*' -X PUT {command}");
+    let output = Command::new("sh").args(["-c", &command]).output().unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    let refused = server.check(r#"{"attributes":{"ip":"203.0.113.7"}}"#);
+    assert_eq!((&refused["verdict"], &refused["rule"]), (&"denied".into(), &"address-next".into()));
     if !promtool_takes(&page) {
         println!("left out: there is no promtool; ./check --full installs it");
     }

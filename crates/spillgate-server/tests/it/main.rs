@@ -11,6 +11,7 @@ mod check;
 mod client;
 mod deploy;
 mod doctor;
+mod documents;
 mod domains;
 mod envoy;
 mod help;

@@ -8,7 +8,7 @@ mod tree;
 
 use std::collections::BTreeSet;
 
-use documents::{claimed_names, is_path, quoted_spans};
+use documents::{claimed_names, is_path, lost_links, quoted_spans};
 use source::{alternatives, code_only, definitions, has_word, imports, without_trailing_tests};
 use tree::{SourceFile, TREE};
 
@@ -151,6 +151,21 @@ fn architecture_names_functions_that_exist() {
                     "ARCHITECTURE.md:{number}: `{span}`: nothing defines `{name}`: say what it is called now"
                 ));
             }
+        }
+    }
+    assert_clean(&findings);
+}
+
+#[test]
+fn links_in_documents_lead_somewhere() {
+    let is_page = |file: &&SourceFile| !file.path.contains('/') || file.path.starts_with("docs/");
+    let mut findings = Vec::new();
+    for page in files("md").filter(is_page) {
+        for (number, link) in lost_links(page) {
+            findings.push(format!(
+                "{}:{number}: `{link}` leads nowhere: name what is meant",
+                page.path
+            ));
         }
     }
     assert_clean(&findings);

@@ -1,7 +1,7 @@
 //! What a document says about the code: the names it puts in back quotes.
 
 use super::source::in_word;
-use super::tree::TREE;
+use super::tree::{SourceFile, TREE};
 
 /// What stands in back quotes outside fenced blocks, with its line.
 pub(super) fn quoted_spans(markdown: &str) -> Vec<(usize, String)> {
@@ -15,6 +15,57 @@ pub(super) fn quoted_spans(markdown: &str) -> Vec<(usize, String)> {
         }
     }
     spans
+}
+
+/// What a document links to within the project that is not there, with the line.
+pub(super) fn lost_links(document: &SourceFile) -> Vec<(usize, String)> {
+    let mut fenced = false;
+    let mut lost = Vec::new();
+    for (number, line) in (1..).zip(document.text.lines()) {
+        fenced ^= line.trim_start().starts_with("```");
+        if fenced {
+            continue;
+        }
+        let links = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        let ours = links.filter(|link| !link.contains("://") && !link.contains("::"));
+        lost.extend(
+            ours.filter(|link| !leads(&document.path, link)).map(|link| (number, link.to_owned())),
+        );
+    }
+    lost
+}
+
+fn leads(from: &str, link: &str) -> bool {
+    let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let path = if path.is_empty() { from.to_owned() } else { joined(from, path) };
+    let document = TREE.files.iter().find(|file| file.path == path);
+    let has_anchor =
+        || document.is_some_and(|file| headings(&file.text).any(|name| name == anchor));
+    TREE.has(&path) && (anchor.is_empty() || has_anchor())
+}
+
+/// The path that a link beside a file means.
+fn joined(from: &str, link: &str) -> String {
+    let mut parts: Vec<&str> = from.split('/').collect();
+    parts.pop();
+    for part in link.split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            "." | "" => {}
+            name => parts.push(name),
+        }
+    }
+    parts.join("/")
+}
+
+/// As links name them: lower-case, spaces as `-`, without punctuation.
+fn headings(markdown: &str) -> impl Iterator<Item = String> {
+    markdown.lines().filter_map(|line| {
+        let title =
+            line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#'))?;
+        let kept = title.to_lowercase().replace(' ', "-");
+        Some(kept.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect())
+    })
 }
 
 /// A name with an extension of ours, or one with a slash that ends in one or starts with a folder of ours.
@@ -73,4 +124,16 @@ fn names_are_told_from_other_quoted_text() {
     {
         assert!(claimed_names(other).is_empty(), "{other} claims nothing of ours");
     }
+}
+
+#[test]
+fn a_link_is_lost_whose_file_or_heading_is_not_there() {
+    let text = "[a](quick-start.md) [b](none.md) [c](../README.md#documentation) [d](#here)\n\
+                [e](#there) [f](https://example.org/x)\n```\n[g](no.md)\n```\n## Here!\n";
+    let document = SourceFile { path: "docs/x.md".to_owned(), text: text.to_owned() };
+    let lost = lost_links(&document);
+    // The page itself is not in the tree.
+    let expected = [(1, "none.md"), (1, "#here"), (2, "#there")];
+    assert_eq!(lost, expected.map(|(line, link)| (line, link.to_owned())));
+    assert!(headings(text).eq(["here"]));
 }

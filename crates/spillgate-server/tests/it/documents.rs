@@ -1,0 +1,112 @@
+//! The documents: their commands are typed in order and say what the page promises, their snippets run, and
+//! their tables are the program's.
+
+mod page;
+mod tables;
+mod typed;
+
+use std::process::Command;
+
+use page::{Page, read};
+use typed::Ports;
+
+use crate::server::{Server, TempFile};
+
+#[test]
+fn the_commands_of_choosing_say_what_it_promises() {
+    typed::check("choosing");
+}
+
+#[test]
+fn the_checklist_for_production_says_what_it_promises() {
+    typed::check("production");
+}
+
+#[test]
+fn the_commands_about_redis_say_what_it_promises() {
+    typed::check("redis");
+}
+
+#[test]
+fn the_commands_of_migration_say_what_it_promises() {
+    typed::check("migration");
+}
+
+#[test]
+fn the_commands_about_security_say_what_it_promises() {
+    typed::check("security");
+}
+
+#[test]
+fn the_rust_of_choosing_is_an_example_that_runs() {
+    let example = read("crates/spillgate/src/limiter/acquiring.rs");
+    let lines: Vec<&str> = example
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("///"))
+        .map(str::trim)
+        .collect();
+    let page = Page::of("choosing");
+    let rust = page.blocks("rust").next().unwrap();
+    for line in rust.lines() {
+        assert!(lines.contains(&line.trim()), "no example in acquiring.rs has the line {line}");
+    }
+}
+
+/// Each language that this machine has refuses as the others do.
+#[test]
+fn the_snippets_over_http_run_as_they_stand() {
+    let rules = "[[rule]]\nname = \"login\"\nmatch = { route = \"/login\" }\nkey = [\"ip\"]\n\
+                 limits = [\"1/hour\"]\n";
+    let file = TempFile::new("http.toml", rules);
+    let server = Server::start(&["--config", file.path()]);
+    server.check(r#"{"attributes": {"ip": "203.0.113.7", "route": "/login"}}"#);
+    let ports = Ports::of(&server);
+    let page = Page::of("integrations").section("Other languages over HTTP");
+    let run = |language: &str, program: &str, arguments: &[&str]| {
+        let text = ports.exchanged(page.blocks(language).next().unwrap());
+        // A machine busy with something else is no outage.
+        let text = text.replace("timeout=1)", "timeout=60)").replace("(1000)", "(60000)");
+        let ran = Command::new(program).args(arguments).arg(&text).env("no_proxy", "*").output();
+        let Ok(output) = ran else {
+            println!("left out: there is no {program} to run the snippet in {language}");
+            return None;
+        };
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let complained = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{language}: {said}{complained}");
+        Some(said)
+    };
+    let said = run("sh", "sh", &["-e", "-c"]).unwrap();
+    assert!(
+        said.starts_with("{\"verdict\":\"allowed\"") && said.contains("{\"results\":["),
+        "{said}"
+    );
+    for (language, program, arguments) in
+        [("python", "python3", &["-c"][..]), ("js", "node", &["--input-type=module", "-e"][..])]
+    {
+        if let Some(said) = run(language, program, arguments) {
+            assert!(said.starts_with("come back in 35"), "{language}: {said}");
+        }
+    }
+}
+
+/// No cluster is here to apply them to; a real Envoy runs the filter that they hold.
+#[test]
+fn the_snippets_for_meshes_are_yaml_and_hold_the_filter_that_envoy_runs() {
+    let integrations = Page::of("integrations");
+    let filter = integrations.section("Envoy").blocks("yaml").next().unwrap().to_owned();
+    let is_ours = |line: &&str| !line.contains("envoy_grpc");
+    let filter = filter.lines().map(str::trim).skip_while(|line| !line.starts_with("typed_config"));
+    let filter: Vec<&str> = filter.filter(is_ours).collect();
+    assert!(filter.len() > 6, "{filter:?}");
+    let mut holding = 0;
+    let meshes = integrations.section("Istio, Contour, Envoy Gateway");
+    for block in meshes.blocks("yaml") {
+        for event in saphyr_parser::Parser::new_from_str(block) {
+            assert!(event.is_ok(), "{event:?} in:\n{block}");
+        }
+        let lines: Vec<&str> = block.lines().map(str::trim).collect();
+        holding += usize::from(lines.windows(filter.len()).any(|window| window == filter));
+    }
+    assert_eq!(holding, 2, "Istio's and Envoy Gateway's");
+}

@@ -1,0 +1,63 @@
+//! A document of ours as its blocks and tables.
+
+use std::fs;
+use std::path::PathBuf;
+
+pub(super) struct Page {
+    pub(super) text: String,
+}
+
+impl Page {
+    /// `docs/NAME.md`.
+    #[track_caller]
+    pub(super) fn of(name: &str) -> Page {
+        Page { text: read(&format!("docs/{name}.md")) }
+    }
+
+    /// What stands under a heading of the second level.
+    #[track_caller]
+    pub(super) fn section(&self, title: &str) -> Page {
+        let head = format!("\n## {title}\n");
+        let Some((_, rest)) = self.text.split_once(&head) else { panic!("no section {title:?}") };
+        Page { text: rest.split("\n## ").next().unwrap().to_owned() }
+    }
+
+    /// The fenced blocks with their languages, in order.
+    pub(super) fn all_blocks(&self) -> impl Iterator<Item = (&str, &str)> {
+        let fenced = self.text.split("\n```").skip(1).step_by(2);
+        fenced.map(|block| block.split_once('\n').unwrap())
+    }
+
+    pub(super) fn blocks(&self, language: &str) -> impl Iterator<Item = &str> {
+        self.all_blocks().filter(move |(of, _)| *of == language).map(|(_, block)| block)
+    }
+
+    /// The rows of its tables, without their heads.
+    pub(super) fn rows(&self) -> Vec<Vec<&str>> {
+        let mut rows = Vec::new();
+        let mut lines = self.text.lines().peekable();
+        while let Some(line) = lines.next() {
+            let is_head = lines.peek().is_some_and(|next| next.starts_with("|---"));
+            if !line.starts_with('|') || line.starts_with("|---") || is_head {
+                continue;
+            }
+            rows.push(line.trim_matches('|').split(" | ").map(str::trim).collect());
+        }
+        rows
+    }
+}
+
+/// A file of the project.
+#[track_caller]
+pub(super) fn read(path: &str) -> String {
+    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[test]
+fn a_page_is_cut_into_sections_blocks_and_rows() {
+    let text = "# A\n\n## B\n\n```sh\none\n```\n\n```text\ntwo\n```\n\n| h | i |\n|---|---|\n| `a` | b |\n\n## C\n";
+    let page = Page { text: text.to_owned() }.section("B");
+    assert_eq!(page.all_blocks().collect::<Vec<_>>(), [("sh", "one"), ("text", "two")]);
+    assert_eq!(page.rows(), [["`a`", "b"]]);
+}

@@ -1,0 +1,167 @@
+//! Tables that tell what the program has: each setting with its default, each bound with its constant, each
+//! check of the doctor.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::page::{Page, read};
+use crate::server::{TempFile, run};
+
+/// Settings by the error that lists them, fields of rules and the defaults of all by the schema.
+#[test]
+fn the_blueprint_tells_every_setting_and_field_with_its_default() {
+    let page = Page::of("blueprint");
+    let rows = [page.section("Settings"), page.section("Rules")];
+    let told: BTreeMap<&str, &str> =
+        rows.iter().flat_map(Page::rows).map(|row| (row[0].trim_matches('`'), row[1])).collect();
+
+    let file = TempFile::new("bad.toml", "[server]\nnothing = 1\n");
+    let said = String::from_utf8(run(&["validate", file.path()]).stdout).unwrap();
+    let settings = said.split_once("there are ").unwrap().1.trim().split(", ").map(str::to_owned);
+    let schema: Value = serde_json::from_slice(&run(&["validate", "--schema"]).stdout).unwrap();
+    let (rule, overriding) = (&schema["properties"]["rule"], &schema["properties"]["override"]);
+    let limit = &schema["definitions"]["limits"];
+    let fields = [("rule", rule), ("override", overriding), ("limits", limit)];
+    let fields = fields.into_iter().flat_map(|(table, node)| {
+        let names = properties(&node["items"]).keys();
+        names.map(move |name| format!("{table}.{name}"))
+    });
+    let known: BTreeSet<String> = settings.chain(fields).collect();
+    assert!(known.len() > 60, "{known:?}");
+
+    for name in &known {
+        let default = told.get(name.as_str());
+        let default = default.unwrap_or_else(|| panic!("docs/blueprint.md has no row for {name}"));
+        let Some(expected) = default_of(&schema, name) else { continue };
+        assert_eq!(*default, format!("`{expected}`"), "the default of {name}");
+    }
+    for name in told.keys() {
+        assert!(known.contains(*name), "docs/blueprint.md: there is no {name}");
+    }
+}
+
+/// The fields of a table, which may stand beside a shorter way to write it.
+fn properties(node: &Value) -> &serde_json::Map<String, Value> {
+    let forms = std::iter::once(node).chain(node["anyOf"].as_array().into_iter().flatten());
+    forms.filter_map(|form| form["properties"].as_object()).next().unwrap()
+}
+
+fn default_of<'s>(schema: &'s Value, name: &str) -> Option<&'s Value> {
+    let (first, rest) = name.split_once('.').unwrap();
+    let mut node = match first {
+        "limits" => &schema["definitions"]["limits"]["items"],
+        "rule" | "override" => &schema["properties"][first]["items"],
+        _ => &schema["properties"][first],
+    };
+    for name in rest.split('.') {
+        node = &properties(node)[name];
+    }
+    let referred = node["$ref"].as_str().or(node["allOf"][0]["$ref"].as_str());
+    let referred = referred.and_then(|path| path.strip_prefix("#/definitions/"));
+    let definition = || schema["definitions"][referred?].get("default");
+    node.get("default").or_else(definition)
+}
+
+#[test]
+fn the_blueprint_names_every_setting_of_the_library() {
+    let section = Page::of("blueprint").section("In the library").text;
+    let source = read("crates/spillgate/src/limiter/builder.rs");
+    let mut hidden = false;
+    let mut named = 0;
+    for line in source.lines().map(str::trim) {
+        hidden |= line == "#[doc(hidden)]";
+        let Some(name) = line.strip_prefix("pub fn ").and_then(|rest| rest.split('(').next())
+        else {
+            continue;
+        };
+        if !std::mem::take(&mut hidden) {
+            assert!(section.contains(&format!("`{name}`")), "docs/blueprint.md leaves out {name}");
+            named += 1;
+        }
+    }
+    assert!(named > 15, "{named}");
+}
+
+#[test]
+fn the_blueprint_tells_every_bound_as_the_code_has_it() {
+    let page = Page::of("blueprint").section("Bounds");
+    let rows = page.rows();
+    assert!(rows.len() > 50, "{}", rows.len());
+    for row in rows {
+        let [what, told, place] = row[..] else { panic!("{row:?}") };
+        let (file, name) = place.trim_matches('`').split_once("` `").unwrap();
+        let source = read(file);
+        let found = constant(&source, name);
+        let found = found.unwrap_or_else(|| panic!("{file}: no {name} that is a number or a time"));
+        assert_eq!(of_people(told, name), found, "{what}: {told}; {file} {name}");
+    }
+}
+
+/// What a constant is worth: a number, or of a time its microseconds.
+fn constant(source: &str, name: &str) -> Option<u64> {
+    let line =
+        source.lines().map(str::trim).find(|line| line.contains(&format!("const {name}: ")))?;
+    let expression = line.split_once(" = ")?.1.strip_suffix(';')?;
+    let call = expression.strip_suffix(')').and_then(|call| call.split_once('('));
+    let unit = |name: &str, us: u64| call.filter(|(of, _)| *of == name).map(|call| (call.1, us));
+    let time = unit("Duration::from_secs", 1_000_000).or(unit("Duration::from_millis", 1_000));
+    let (expression, factor) = time.unwrap_or((expression, 1));
+    let shifted = expression.split(" << ").map(|product| {
+        product
+            .split(" * ")
+            .map(|factor| factor.replace('_', "").parse::<u64>().ok())
+            .product::<Option<u64>>()
+    });
+    let shifted: Option<Vec<u64>> = shifted.collect();
+    match shifted?[..] {
+        [number] => Some(number * factor),
+        [number, places] => Some(number << places),
+        _ => None,
+    }
+}
+
+/// The same of what people read; a time in the unit that the constant's name ends in, microseconds if none.
+fn of_people(told: &str, constant: &str) -> u64 {
+    let (number, unit) = told.split_once(' ').unwrap_or((told, ""));
+    let number: u64 = number.replace(',', "").parse().unwrap();
+    let us = match unit {
+        "" => return number,
+        "KiB" => return number << 10,
+        "MiB" => return number << 20,
+        "ms" => number * 1_000,
+        "s" => number * 1_000_000,
+        "min" => number * 60_000_000,
+        other => panic!("{other} is no unit"),
+    };
+    if constant.ends_with("_MS") { us / 1_000 } else { us }
+}
+
+#[test]
+fn a_constant_is_worth_what_it_says() {
+    let worth = |text: &str| constant(&format!("pub(crate) const A: usize = {text};"), "A");
+    assert_eq!(worth("20_000"), Some(20_000));
+    assert_eq!(worth("64 * 1024"), Some(65_536));
+    assert_eq!(worth("1 << 14"), Some(16_384));
+    assert_eq!(worth("Duration::from_secs(30 * 60)"), Some(1_800_000_000));
+    assert_eq!(worth("4 * OTHER"), None);
+    assert_eq!(of_people("30 min", "AGE"), 1_800_000_000);
+    assert_eq!(of_people("5 s", "GONE_MS"), 5_000);
+    assert_eq!(of_people("64 KiB", "A"), 65_536);
+}
+
+#[test]
+fn the_page_about_redis_tells_every_check_of_the_doctor() {
+    let page = Page::of("redis").section("What the doctor says");
+    let told: BTreeSet<String> =
+        page.rows().into_iter().map(|row| row[0].trim_matches('`').to_owned()).collect();
+    let server = read("crates/spillgate-server/src/commands/doctor/checks.rs");
+    let store = read("crates/spillgate-server/src/commands/doctor/store.rs");
+    let on_each =
+        server.lines().filter_map(|line| line.trim().strip_prefix("(\"")?.split('"').next());
+    let of_all =
+        store.lines().filter_map(|line| line.trim().strip_prefix("check: \"")?.split('"').next());
+    let known: BTreeSet<String> = on_each.chain(of_all).map(str::to_owned).collect();
+    assert!(known.len() > 18, "{known:?}");
+    assert_eq!(told, known);
+}

@@ -1,0 +1,185 @@
+//! Types a page's commands into one shell, with ports of its own, and compares what they say with the blocks
+//! of text behind them, in which `…` stands for anything.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use spillgate_testkit::free_port;
+
+use super::page::Page;
+use crate::server::Server;
+
+/// Where the documents' ports are in a test.
+pub(super) struct Ports([(u16, u16); 5]);
+
+impl Ports {
+    /// Free ones for all.
+    fn free() -> Ports {
+        Ports([8080, 8081, 6380, 8082, 6379].map(|usual| (usual, free_port())))
+    }
+
+    pub(super) fn of(server: &Server) -> Ports {
+        let or_none = |port: Option<u16>| port.unwrap_or_default();
+        let resp = or_none(server.resp_port);
+        let (grpc, admin) = (or_none(server.grpc_port), or_none(server.admin_port));
+        Ports([(8080, server.port), (8081, grpc), (6380, resp), (8082, admin), (6379, 0)])
+    }
+
+    fn port(&self, usual: u16) -> u16 {
+        self.0.iter().find(|(of, _)| *of == usual).unwrap().1
+    }
+
+    /// The text with our ports in the place of the usual ones.
+    pub(super) fn exchanged(&self, text: &str) -> String {
+        let mut exchanged = String::new();
+        let mut digits = String::new();
+        for character in text.chars().chain(['\0']) {
+            if character.is_ascii_digit() {
+                digits.push(character);
+                continue;
+            }
+            match self.0.iter().find(|(usual, _)| usual.to_string() == digits) {
+                Some((_, ours)) => exchanged.push_str(&ours.to_string()),
+                None => exchanged.push_str(&digits),
+            }
+            digits.clear();
+            exchanged.push(character);
+        }
+        exchanged.pop();
+        exchanged
+    }
+}
+
+/// A command, and what the page says that it says.
+struct Step {
+    command: String,
+    promised: Vec<String>,
+}
+
+#[track_caller]
+pub(super) fn check(name: &str) {
+    let ports = Ports::free();
+    let steps = steps(&Page::of(name), &ports);
+    assert!(steps.len() >= 3, "{name}: {} commands", steps.len());
+    let folder = Folder::new(name);
+    let mut script = prelude(&ports);
+    for step in &steps {
+        script.push_str(&format!("{}\necho; echo '{MARK}'\n", step.command));
+    }
+    let said = type_in(&folder.0, &script);
+    let told: Vec<&str> = said.split(MARK).collect();
+    assert_eq!(told.len(), steps.len() + 1, "{name}: it stopped on the way:\n{said}");
+    for (step, told) in steps.iter().zip(told) {
+        let mut lines = told.lines();
+        for promised in &step.promised {
+            let found = lines.any(|line| holds(line, promised));
+            assert!(
+                found,
+                "docs/{name}.md promises {promised:?}, and it said:\n{told}\nto\n{}",
+                step.command
+            );
+        }
+    }
+}
+
+fn steps(page: &Page, ports: &Ports) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    for (language, block) in page.all_blocks() {
+        match (language, steps.last_mut()) {
+            ("sh", _) => steps.push(Step { command: ports.exchanged(block), promised: Vec::new() }),
+            ("text", Some(step)) => {
+                let lines = block.lines().filter(|line| !line.is_empty());
+                step.promised.extend(lines.map(|line| ports.exchanged(line)));
+            }
+            _ => {}
+        }
+    }
+    steps
+}
+
+/// Whether a line says what is promised, `…` standing for anything.
+fn holds(line: &str, promised: &str) -> bool {
+    let mut rest = line;
+    promised.split('…').all(|part| {
+        let found = rest.split_once(part);
+        rest = found.map_or("", |(_, after)| after);
+        found.is_some()
+    })
+}
+
+/// The programs of the page, as this test has them. What runs in the background takes the place of its shell, so
+/// that whoever ends the job ends the server.
+fn prelude(ports: &Ports) -> String {
+    let [http, grpc, resp, admin] = [8080, 8081, 6380, 8082].map(|usual| ports.port(usual));
+    format!(
+        r#"set -euo pipefail
+trap 'set +e; kill $(jobs -p) 2> /dev/null; wait' EXIT
+export SPILLGATE_SERVER__HTTP=127.0.0.1:{http} SPILLGATE_SERVER__GRPC=127.0.0.1:{grpc}
+export SPILLGATE_SERVER__RESP=127.0.0.1:{resp} SPILLGATE_SERVER__ADMIN=127.0.0.1:{admin}
+# A machine busy with something else is no outage.
+export SPILLGATE_STORE__TIMEOUT=5s
+curl() {{ command curl --noproxy '*' --max-time 30 "$@"; }}
+redis-server() {{ exec redis-server "$@" --bind 127.0.0.1; }}
+spillgate() {{
+  local url=()
+  case "$*" in
+    serve*) [ $BASHPID = $$ ] || exec "$SPILLGATE" "$@" ;;
+    *--redis*) ;;
+    check*) url=(--url http://127.0.0.1:{http}) ;;
+    top* | explain*) url=(--url http://127.0.0.1:{admin}) ;;
+  esac
+  "$SPILLGATE" "$@" ${{url[@]+"${{url[@]}}"}}
+}}
+"#
+    )
+}
+
+/// What the script says, and complains of; the end of whatever waits for what never comes.
+#[track_caller]
+fn type_in(folder: &Path, script: &str) -> String {
+    fs::write(folder.join("typed.sh"), script).unwrap();
+    let said = fs::File::create(folder.join("said")).unwrap();
+    let complained = said.try_clone().unwrap();
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=5", SECONDS_MAX, "bash", "-m", "typed.sh"]).current_dir(folder);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SPILLGATE_")) {
+        command.env_remove(name);
+    }
+    command.env("SPILLGATE", env!("CARGO_BIN_EXE_spillgate")).stdin(Stdio::null());
+    let status = command.stdout(said).stderr(complained).status().unwrap();
+    let said = String::from_utf8_lossy(&fs::read(folder.join("said")).unwrap()).replace('\r', "");
+    assert!(status.success(), "it ended with {status}:\n{said}");
+    said
+}
+
+/// A folder that is gone at the end of the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let name = format!("spillgate-documents-{}-{name}", std::process::id());
+        let folder = Folder(std::env::temp_dir().join(name));
+        fs::create_dir_all(&folder.0).unwrap();
+        folder
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A leftover temporary folder is no reason to fail a test.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_promise_is_a_line_with_gaps() {
+    assert!(holds("{\"a\":1,\"b\":2}", "{\"a\":…\"b\":"));
+    assert!(!holds("{\"b\":2,\"a\":1}", "{\"a\":…\"b\":"));
+    let ports = Ports([(8080, 1), (8081, 2), (6380, 3), (8082, 4), (6379, 5)]);
+    assert_eq!(ports.exchanged("a:6379 16379 8080"), "a:5 16379 1");
+}
+
+/// Nothing that a command says by itself.
+const MARK: &str = "=== typed ===";
+const SECONDS_MAX: &str = "120";

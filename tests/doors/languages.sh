@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# The snippets of docs/integrations.md in languages that the gate has no compiler for: Go, over HTTP.
+# Usage: languages.sh PATH-OF-THE-SPILLGATE-BINARY
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+page=$root/docs/integrations.md
+server=
+
+main() {
+  local binary=${1:?"usage: languages.sh PATH-OF-THE-SPILLGATE-BINARY"}
+  command -v go > /dev/null || fail "no go on PATH (Debian: apt-get install golang-go)"
+  scratch=$(mktemp -d)
+  trap end EXIT
+  cat > "$scratch/limits.toml" <<'TOML'
+[[rule]]
+name = "login"
+match = { route = "/login" }
+key = ["ip"]
+limits = ["1/hour"]
+TOML
+  : > "$scratch/said"
+  env SPILLGATE_SERVER__GRPC=off SPILLGATE_SERVER__RESP=off SPILLGATE_SERVER__ADMIN=off \
+    "$binary" serve --config "$scratch/limits.toml" --http 127.0.0.1:0 2> "$scratch/said" &
+  server=$!
+  local deadline=$((SECONDS + 10))
+  until [ -n "$(port)" ]; do
+    [ $SECONDS -lt $deadline ] || fail "the server does not start: $(cat "$scratch/said")"
+    sleep 0.05
+  done
+
+  awk '/^```go$/ { inside = 1; next } inside && /^```$/ { exit } inside' "$page" |
+    sed "s/localhost:8080/127.0.0.1:$(port)/" > "$scratch/main.go"
+  local first second
+  first=$(run)
+  second=$(run)
+  [ -z "$first" ] || fail "the first call said: $first"
+  [[ $second =~ ^come\ back\ in\ 3[56][0-9]{5}\ ms$ ]] || fail "the second call said: $second"
+  echo "go: asks over HTTP, and is told when to come back, as docs/integrations.md has it"
+}
+
+run() {
+  env GO111MODULE=off GOFLAGS= no_proxy='*' timeout 120 go run "$scratch/main.go"
+}
+
+# By the line that it begins with.
+port() {
+  sed -n 's/.*HTTP on http:[^,]*:\([0-9]*\).*/\1/p' "$scratch/said"
+}
+
+end() {
+  if [ -n "$server" ]; then
+    kill "$server" 2> /dev/null || true
+    wait
+  fi
+  rm -rf "$scratch"
+}
+
+fail() {
+  echo "languages: $*" >&2
+  exit 1
+}
+
+main "$@"
