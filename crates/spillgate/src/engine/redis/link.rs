@@ -77,16 +77,9 @@ impl Link {
     /// Waits a moment for the first connection, so that the first decisions are the store's; a server
     /// that is not there is not waited for.
     pub(super) async fn warm_up(&self) {
-        let tried = async {
-            loop {
-                let changed = self.shared.changed.notified();
-                if self.shared.any_open().is_some() || self.shared.trouble.lock().is_some() {
-                    return;
-                }
-                self.shared.connect();
-                changed.await;
-            }
-        };
+        let tried = self.shared.until(|shared| {
+            (shared.any_open().is_some() || shared.trouble.lock().is_some()).then_some(())
+        });
         // Silent, the server is an outage, and found out by the first decision.
         let _ = Deadline::after(WARM_UP).bound(tried).await;
     }
@@ -239,14 +232,15 @@ impl Shared {
             self.connect();
             return Err(not_connected());
         }
-        deadline.bound(self.connected()).await.ok_or_else(not_connected)
+        deadline.bound(self.until(Shared::any_open)).await.ok_or_else(not_connected)
     }
 
-    async fn connected(self: &Arc<Self>) -> Arc<Open> {
+    /// Connects until something is found.
+    async fn until<T>(self: &Arc<Self>, find: impl Fn(&Arc<Self>) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
-            if let Some(open) = self.any_open() {
-                return open;
+            if let Some(found) = find(self) {
+                return found;
             }
             self.connect();
             changed.await;
