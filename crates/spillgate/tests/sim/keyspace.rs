@@ -77,6 +77,11 @@ impl Keyspace {
         self.entries.iter().map(|(key, entry)| (key, entry.ends_us.is_some()))
     }
 
+    pub(crate) fn holds(&self, key: &[u8], now_us: u64) -> bool {
+        let entry = self.entries.get(key);
+        entry.is_some_and(|entry| entry.ends_us.is_none_or(|ends_us| ends_us > now_us))
+    }
+
     fn text(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Reply> {
         match self.entries.get(key).map(|entry| &entry.value) {
             None => Ok(None),

@@ -360,6 +360,40 @@ fn policy() -> Policy {
     Policy::from_toml(&rules.collect::<String>()).unwrap()
 }
 
+/// Its end is counted from when its call left, for the answer may have been under way for long, and the ledger
+/// counts from when it was executed.
+#[test]
+fn a_lease_is_over_when_its_time_has_passed_since_its_call_left() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().unwrap();
+    LocalSet::new().block_on(&runtime, async {
+        let ledger = Rc::new(Ledger::new());
+        let servers = vec![("one".to_owned(), Server::new(&Rc::new(Host::new())))];
+        let network = Network::new(servers, 1, &ledger);
+        let inside = simulation::enter(1, START_US, network.dial());
+        let builder = Limiter::builder().policy(policy()).redis("redis://one.p1:6379");
+        let limiter = builder.timeout(Duration::from_millis(300)).build().await.unwrap();
+        let asked = request("ages", HOT);
+        network.set_line(1, "one", Line { later_ms: ONE_WAY_MS, ..Line::default() });
+        while limiter.stats().lease_outstanding == 0 {
+            let limiter = limiter.clone();
+            spawn_local(async move { limiter.check(&request("ages", HOT).request()).await });
+            sleep(Duration::from_millis(1)).await;
+            assert!(ledger.now_ms() < 5_000, "nothing is leased");
+        }
+        // No other lease comes in its place, and it is used, or else it would be given back.
+        network.set_line(1, "one", Line { is_held: true, ..Line::default() });
+        let (answered_ms, mut lasted_ms) = (ledger.now_ms(), 0);
+        while limiter.check(&asked.request()).await.source() == Source::Lease {
+            lasted_ms = ledger.now_ms() - answered_ms;
+            sleep(Duration::from_millis(ONE_WAY_MS)).await;
+        }
+        let most_ms = TTL_MS - 2 * ONE_WAY_MS;
+        assert!((ONE_WAY_MS..=most_ms).contains(&lasted_ms), "{lasted_ms} of {most_ms} ms");
+        drop(inside);
+    });
+}
+
 const RULES: [(&str, &str, &str); 4] = [
     ("ages", "token-bucket", "300/366d"),
     ("bucket", "token-bucket", "300/1s"),
@@ -379,6 +413,8 @@ const DEMAND: u64 = 700;
 const HOT: u64 = 0;
 /// A decision takes 25 ms at most, and a tick.
 const LATE_MS: u64 = 30;
+/// Of a slow line.
+const ONE_WAY_MS: u64 = 40;
 const FAULTS: usize = 5;
 const SETTLED_MS: u64 = 3_000;
 const USED_MS: u64 = 5_000;

@@ -209,6 +209,7 @@ impl Ledger {
         let took_ms = self.now_ms() - began_ms;
         self.always(took_ms <= CEILING_MS, || format!("a decision took {took_ms} ms"));
         let felt = self.in_trouble.get() || began_ms <= self.trouble_until_ms.get();
+        self.note_places(&costs);
         let refused_by_one_of_several = !decision.allowed() && costs.len() > 1;
         let mut accounts = self.accounts.borrow_mut();
         for tier in decision.tiers() {
@@ -235,6 +236,15 @@ impl Ledger {
                 Source::Store if !felt => {}
                 _ => account.doubtful += cost,
             }
+        }
+    }
+
+    fn note_places(&self, costs: &[(Subject, u64)]) {
+        let [(one, _), (other, _)] = costs else { return };
+        let places = self.places.borrow();
+        if places.get(one) != places.get(other) {
+            let at_once = RULES[one.rule].is_asked_at_once();
+            self.sometimes(if at_once { "two places at once" } else { "two places in order" });
         }
     }
 
@@ -283,8 +293,7 @@ impl Ledger {
     pub(crate) fn refused(&self, server: &str, process: u32, error: &str) {
         let code = error.split(' ').next().unwrap_or_default();
         self.note(|| format!("{server} to p{process}: {error}"));
-        let known = ["NOSCRIPT", "READONLY", "OOM", "LOADING", "MISCONF", "BUSY", "MOVED"];
-        if let Some(known) = known.iter().find(|known| **known == code) {
+        if let Some(known) = REFUSALS.iter().find(|known| **known == code) {
             self.sometimes(known);
         } else {
             self.always(false, || format!("{server} refused a command: {error}"));
@@ -435,5 +444,7 @@ pub(crate) const START_US: u64 = 1_795_000_000_000_000;
 const CEILING_MS: u64 = 26;
 /// What a fault leaves behind: connections that are being made, calls that are late.
 const FELT_MS: u64 = 100;
+const REFUSALS: [&str; 9] =
+    ["NOSCRIPT", "READONLY", "OOM", "LOADING", "MISCONF", "BUSY", "MOVED", "ASK", "TRYAGAIN"];
 /// How many share a limit.
 pub(crate) const PROCESSES: u64 = 3;

@@ -230,7 +230,7 @@ fn primary(world: &World) -> String {
         .expect("a sentinel watches somebody")
 }
 
-/// Some slots get another owner, with all that they hold.
+/// Some slots get another owner, with all that they hold; half of the time key by key.
 async fn move_slots(world: &World) {
     let network = &world.network;
     let stores = world.stores();
@@ -239,6 +239,14 @@ async fn move_slots(world: &World) {
     let slots = first..(first + 4_000).min(16_384);
     world.ledger.note(|| format!("slots {slots:?} move to {}", stores[to]));
     world.ledger.moved(stores);
+    if below(world, 2) == 0 {
+        network.server(stores[to], |server| server.import(&slots));
+        for store in stores.iter().filter(|store| **store != stores[to]) {
+            let half = network.server(store, |server| server.give_half_away(&slots));
+            network.server(stores[to], |server| server.keys.borrow_mut().take_in(half));
+        }
+        last(world).await;
+    }
     for store in stores {
         let moved = network.server(store, |server| server.give_away(&slots));
         network.server(stores[to], |server| server.keys.borrow_mut().take_in(moved));

@@ -212,7 +212,7 @@ async fn connect(
 /// One connection: what was sent arrives later, is executed, and the answer leaves later still.
 async fn serve(network: Rc<Network>, ends: Ends, mut stream: DuplexStream) {
     let machine = network.machine(&ends.machine);
-    let session = Session { suffix: format!(".p{}", ends.process) };
+    let session = Session::of(ends.process);
     let (mut arriving, mut leaving) = (VecDeque::new(), VecDeque::new());
     let (mut unread, mut buffer, mut is_closed) = (Vec::new(), vec![0; BUFFER], false);
     loop {

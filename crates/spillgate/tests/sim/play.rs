@@ -136,11 +136,13 @@ fn servers(shape: Shape) -> Vec<(String, Server)> {
     };
     let owners =
         Rc::new(RefCell::new((0..16_384).map(|slot| slot * 3 / 16_384).collect::<Vec<_>>()));
+    let moving = Rc::default();
     let server = |(me, name): (usize, &&str)| {
         let mut server = Server::new(&host);
         if shape == Shape::Cluster {
             let names = names.iter().map(|name| (*name).to_owned()).collect();
-            server.cluster = Some(Node { me, owners: Rc::clone(&owners), names });
+            let (owners, moving) = (Rc::clone(&owners), Rc::clone(&moving));
+            server.cluster = Some(Node { me, owners, moving, names });
         }
         server.primary = name.starts_with('s').then(|| "one".to_owned());
         ((*name).to_owned(), server)
@@ -338,7 +340,8 @@ async fn call(world: Rc<World>, number: usize, mut random: Random) {
         let asking = world.ledger.ask(life, question.costs.clone());
         let request = question.request();
         let check = limiter.check(&request);
-        if random.one_in(40) {
+        // Who leaves what was asked at once may stay charged for what had been decided by then.
+        if random.one_in(40) && !question.is_asked_at_once() {
             match timeout(Duration::from_millis(random.below(5)), check).await {
                 Ok(decision) => world.ledger.told(asking, &decision),
                 Err(_) => world.ledger.left(asking),

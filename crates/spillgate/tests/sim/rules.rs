@@ -10,13 +10,15 @@ use super::support::random::Random;
 /// A rule, as the policy and the ledger know it.
 pub(crate) struct Rule {
     pub(crate) name: &'static str,
-    /// Whether it is also met by those who meet another of these.
-    is_of_pair: bool,
+    /// Where it is also met together with another.
+    pair: Option<&'static str>,
     keys: &'static str,
     algorithm: Algorithm,
     pub(crate) count: u64,
     pub(crate) period: Period,
     on_outage: &'static str,
+    /// Whatever else is said of it.
+    more: &'static str,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +45,13 @@ impl Rule {
     const fn new(name: &'static str, algorithm: Algorithm, count: u64, period: Period) -> Rule {
         Rule {
             name,
-            is_of_pair: false,
+            pair: None,
             keys: "\"user\"",
             algorithm,
             count,
             period,
             on_outage: "local",
+            more: "",
         }
     }
 
@@ -57,7 +60,22 @@ impl Rule {
     }
 
     const fn of_pair(self, keys: &'static str) -> Rule {
-        Rule { is_of_pair: true, keys, ..self }
+        Rule { pair: Some(PAIR), keys, ..self }
+    }
+
+    /// The same, and both are asked at once.
+    const fn of_pair_at_once(self, keys: &'static str) -> Rule {
+        Rule { pair: Some(AT_ONCE), keys, more: "parallel = true\n", ..self }
+    }
+
+    /// All users live where the tenant does.
+    const fn anchored(self) -> Rule {
+        Rule { keys: "\"tenant\", \"user\"", more: "anchor = [\"tenant\"]\n", ..self }
+    }
+
+    /// Whether its tiers are asked together with those of another, wherever they live.
+    pub(crate) fn is_asked_at_once(&self) -> bool {
+        self.pair == Some(AT_ONCE)
     }
 
     /// The most that any interval of one period may hold.
@@ -78,8 +96,8 @@ impl Rule {
     }
 
     fn written(&self) -> String {
-        let Rule { name, is_of_pair, keys, algorithm, count, period, on_outage } = self;
-        let pair = if *is_of_pair { format!(", \"{PAIR}\"") } else { String::new() };
+        let Rule { name, pair, keys, algorithm, count, period, on_outage, more } = self;
+        let pair = pair.map_or(String::new(), |pair| format!(", \"{pair}\""));
         let length = match period {
             Period::Ages => "366d".to_owned(),
             Period::Short(us) => format!("{}ms", us / 1_000),
@@ -90,7 +108,7 @@ impl Rule {
         };
         format!(
             "[[rule]]\nname = \"{name}\"\nmatch = {{ route = [\"{name}\"{pair}] }}\nkey = [{keys}]\n\
-             limits = [{{ {quota}, algorithm = \"{}\" }}]\non_outage = \"{on_outage}\"\n",
+             limits = [{{ {quota}, algorithm = \"{}\" }}]\non_outage = \"{on_outage}\"\n{more}",
             algorithm.name()
         )
     }
@@ -127,12 +145,10 @@ impl Question {
             rule,
             user: if RULES[rule].keys.is_empty() { 0 } else { user },
         };
-        if !RULES[rule].is_of_pair {
-            return Question::about(subject(rule), cost);
-        }
-        let pair = (0..RULES.len()).filter(|rule| RULES[*rule].is_of_pair);
+        let Some(route) = RULES[rule].pair else { return Question::about(subject(rule), cost) };
+        let pair = (0..RULES.len()).filter(|rule| RULES[*rule].pair == Some(route));
         let costs = pair.map(|rule| (subject(rule), cost)).collect();
-        Question { route: PAIR, user: format!("u{user}"), costs }
+        Question { route, user: format!("u{user}"), costs }
     }
 
     pub(crate) fn about(subject: Subject, cost: u64) -> Question {
@@ -140,19 +156,26 @@ impl Question {
         Question { route, user: format!("u{}", subject.user), costs: vec![(subject, cost)] }
     }
 
+    /// Whether its tiers are asked for at once, wherever they live.
+    pub(crate) fn is_asked_at_once(&self) -> bool {
+        self.route == AT_ONCE
+    }
+
     pub(crate) fn request(&self) -> Request<'_> {
         let cost = self.costs[0].1;
-        Request::new().with("route", self.route).with("user", &*self.user).costing(cost)
+        let request = Request::new().with("route", self.route).with("tenant", "t");
+        request.with("user", &*self.user).costing(cost)
     }
 }
 
-/// The route on which several are met.
+/// The routes on which several are met.
 const PAIR: &str = "pair";
+const AT_ONCE: &str = "at-once";
 /// What operators change while all this goes on; nobody else asks about it, and it is the last.
 pub(crate) const SWITCHED: &str = "switched";
 const MOMENT: Period = Period::Short(2_000_000);
 pub(crate) const USERS: u64 = 3;
-pub(crate) const RULES: [Rule; 15] = [
+pub(crate) const RULES: [Rule; 18] = [
     Rule::new("ages-bucket", Algorithm::TokenBucket, 24, Period::Ages),
     Rule::new("ages-fixed", Algorithm::FixedWindow, 24, Period::Ages),
     Rule::new("ages-log", Algorithm::SlidingLog, 24, Period::Ages),
@@ -167,5 +190,9 @@ pub(crate) const RULES: [Rule; 15] = [
     Rule::new("lax", Algorithm::SlidingLog, 9, MOMENT).on_outage("allow"),
     Rule::new("narrow", Algorithm::TokenBucket, 60, Period::Ages).of_pair("\"user\""),
     Rule::new("wide", Algorithm::TokenBucket, 9, MOMENT).of_pair(""),
+    Rule::new("narrow-at-once", Algorithm::SlidingLog, 60, Period::Ages)
+        .of_pair_at_once("\"user\""),
+    Rule::new("wide-at-once", Algorithm::FixedWindow, 9, MOMENT).of_pair_at_once(""),
+    Rule::new("anchored", Algorithm::TokenBucket, 24, Period::Ages).anchored(),
     Rule::new(SWITCHED, Algorithm::TokenBucket, 9, Period::Ages),
 ];

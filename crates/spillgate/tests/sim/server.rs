@@ -1,7 +1,7 @@
 //! A simulated Redis: one thread that executes commands on its data, one after another, by a clock of its
 //! own. It runs our real scripts; `same.rs` holds it to a real server.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
@@ -32,6 +32,8 @@ pub(crate) struct Server {
 pub(crate) struct Node {
     pub(crate) me: usize,
     pub(crate) owners: Rc<RefCell<Vec<usize>>>,
+    /// Slots that their owner is handing to somebody: some of their keys are there already.
+    pub(crate) moving: Rc<RefCell<BTreeMap<usize, usize>>>,
     pub(crate) names: Vec<String>,
 }
 
@@ -51,6 +53,14 @@ pub(crate) enum Mood {
 pub(crate) struct Session {
     /// What the names of servers end in for this process.
     pub(crate) suffix: String,
+    /// The next command may be about slots that are on their way here.
+    asking: Cell<bool>,
+}
+
+impl Session {
+    pub(crate) fn of(process: u32) -> Session {
+        Session { suffix: format!(".p{process}"), ..Session::default() }
+    }
 }
 
 /// A command, and what came of it.
@@ -99,10 +109,24 @@ impl Server {
         self.keys.borrow_mut().split_off(|key| slots.contains(&slot_of(key)))
     }
 
+    /// The same of every other key.
+    pub(crate) fn give_half_away(&self, slots: &Range<usize>) -> Keyspace {
+        let is_odd = |key: &[u8]| key.iter().fold(0, |sum: u8, byte| sum ^ byte) & 1 == 1;
+        self.keys.borrow_mut().split_off(|key| slots.contains(&slot_of(key)) && is_odd(key))
+    }
+
+    /// These slots are on their way here: their owners send on whoever asks for what they hold no more.
+    pub(crate) fn import(&self, slots: &Range<usize>) {
+        let Some(Node { me, owners, moving, .. }) = &self.cluster else { return };
+        let here = slots.clone().filter(|slot| owners.borrow()[*slot] != *me);
+        moving.borrow_mut().extend(here.map(|slot| (slot, *me)));
+    }
+
     /// It owns these slots from now on, and all nodes know.
     pub(crate) fn own(&self, slots: &Range<usize>) {
-        let Some(Node { me, owners, .. }) = &self.cluster else { return };
+        let Some(Node { me, owners, moving, .. }) = &self.cluster else { return };
         owners.borrow_mut()[slots.clone()].fill(*me);
+        moving.borrow_mut().retain(|slot, _| !slots.contains(slot));
     }
 
     /// As after SCRIPT FLUSH.
@@ -125,7 +149,11 @@ impl Server {
         let second = words.get(1).map(|word| String::from_utf8_lossy(word).to_uppercase());
         match (name.as_str(), second.as_deref()) {
             ("PING", _) => Reply::Status("PONG".into()),
-            ("CLIENT" | "SELECT" | "AUTH" | "ASKING", _) => Reply::Status("OK".into()),
+            ("ASKING", _) => {
+                session.asking.set(true);
+                Reply::Status("OK".into())
+            }
+            ("CLIENT" | "SELECT" | "AUTH", _) => Reply::Status("OK".into()),
             ("TIME", _) => time(now_us),
             ("INFO", _) => Reply::Bulk(b"role:master\r\n".to_vec()),
             ("ROLE", _) => role(self.mood),
@@ -150,13 +178,16 @@ impl Server {
             ("EVALSHA", _) => {
                 let sha = String::from_utf8_lossy(&words[1]).into_owned();
                 if !self.scripts.contains_key(&sha) {
+                    session.asking.set(false);
                     return Reply::Error("NOSCRIPT No matching script. Please use EVAL.".into());
                 }
                 self.run(&sha, words, session, now_us)
             }
             _ => {
-                if let Some(moved) = words.get(1).and_then(|key| self.moved(key, session)) {
-                    return moved;
+                if let Some(elsewhere) =
+                    self.elsewhere(&words[1..2.min(words.len())], session, now_us)
+                {
+                    return elsewhere;
                 }
                 let done = self.keys.borrow_mut().execute(&name, words, now_us);
                 done.unwrap_or_else(|| Reply::Error(format!("ERR unknown command '{name}'")))
@@ -192,8 +223,8 @@ impl Server {
     fn run(&self, sha: &str, words: &Words, session: &Session, now_us: u64) -> Reply {
         let count: usize = std::str::from_utf8(&words[2]).unwrap().parse().unwrap();
         let (keys, arguments) = words[3..].split_at(count);
-        if let Some(moved) = keys.first().and_then(|key| self.moved(key, session)) {
-            return moved;
+        if let Some(elsewhere) = self.elsewhere(keys, session, now_us) {
+            return elsewhere;
         }
         let text = &self.scripts[sha];
         let declared: Option<BTreeSet<Vec<u8>>> =
@@ -250,12 +281,34 @@ impl Server {
         Reply::Array(ranges.into_iter().map(range).collect())
     }
 
-    fn moved(&self, key: &[u8], session: &Session) -> Option<Reply> {
-        let Node { me, owners, names } = self.cluster.as_ref()?;
-        let slot = slot_of(key);
-        let owner = owners.borrow()[slot];
-        (owner != *me)
-            .then(|| Reply::Error(format!("MOVED {slot} {}{}:6379", names[owner], session.suffix)))
+    /// Where a node of a Cluster sends whoever asks for these keys of one slot; nowhere where they are its own.
+    fn elsewhere(&self, keys: &[Vec<u8>], session: &Session, now_us: u64) -> Option<Reply> {
+        let Node { me, owners, moving, names } = self.cluster.as_ref()?;
+        let asking = session.asking.take();
+        let slot = slot_of(keys.first()?);
+        let (owner, to) = (owners.borrow()[slot], moving.borrow().get(&slot).copied());
+        let sent_on = |how: &str, to: usize| {
+            Some(Reply::Error(format!("{how} {slot} {}{}:6379", names[to], session.suffix)))
+        };
+        let here = keys.iter().filter(|key| self.keys.borrow().holds(key, now_us)).count();
+        let half_moved =
+            || Some(Reply::Error("TRYAGAIN Multiple keys request during rehashing of slot".into()));
+        match to {
+            Some(to) if to == *me && asking => {
+                if keys.len() > 1 && here < keys.len() {
+                    half_moved()
+                } else {
+                    None
+                }
+            }
+            Some(to) if owner == *me => match here {
+                0 => sent_on("ASK", to),
+                all if all == keys.len() => None,
+                _ => half_moved(),
+            },
+            _ if owner == *me => None,
+            _ => sent_on("MOVED", owner),
+        }
     }
 }
 
