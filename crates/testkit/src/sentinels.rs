@@ -1,5 +1,6 @@
 //! A primary, its replicas, and real Sentinels that watch them.
 
+use std::path::Path;
 use std::time::Duration;
 
 use crate::folder::Folder;
@@ -24,10 +25,20 @@ impl Sentinels {
     #[track_caller]
     #[must_use]
     pub fn start(replicas: usize, sentinels: usize) -> Self {
-        let primary = RedisServer::start_with(&redis_on_path(), &SERVER_SETTINGS);
+        Self::start_with(&redis_on_path(), replicas, sentinels)
+    }
+
+    /// The same of servers of another `binary`.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    #[track_caller]
+    #[must_use]
+    pub fn start_with(binary: &Path, replicas: usize, sentinels: usize) -> Self {
+        let primary = RedisServer::start_with(binary, &SERVER_SETTINGS);
         let port = primary.port().to_string();
         let following = [&SERVER_SETTINGS, &["--replicaof", "127.0.0.1", &port][..]].concat();
-        let follower = |_| RedisServer::start_with(&redis_on_path(), &following);
+        let follower = |_| RedisServer::start_with(binary, &following);
         let mut servers = vec![primary];
         servers.extend((0..replicas).map(follower));
         Self::watching(servers, sentinels)

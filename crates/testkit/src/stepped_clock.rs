@@ -80,8 +80,15 @@ impl SteppedServer {
         now_us(&self.server)
     }
 
+    /// One of this version.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    ///
+    /// # Panics
+    /// As [`RedisServer::start_with`].
     #[track_caller]
-    fn start_version(version: &ServerVersion, arguments: &[&str]) -> Result<Self, String> {
+    pub fn start_version(version: &ServerVersion, arguments: &[&str]) -> Result<Self, String> {
         let library = library().ok_or(NO_LIBRARY)?;
         let folder = Folder::create();
         let file = folder.0.join("clock");

@@ -12,6 +12,7 @@ mod acl;
 mod allocations;
 mod batches;
 mod binding;
+mod campaign;
 mod coarse_clock;
 mod conformance;
 mod control;

@@ -1,0 +1,199 @@
+//! The limits that are asked about, and what a history of admissions is held to: for each algorithm the most
+//! that any interval may hold, by when calls began and ended.
+
+use spillgate::{Algorithm, Limit, LimitSpec};
+
+/// One limit of the campaign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    pub(super) algorithm: Algorithm,
+    pub(super) lasts: Lasts,
+}
+
+/// How soon what is used comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lasts {
+    /// Never while the campaign runs.
+    Ages,
+    Moment,
+}
+
+/// What one process was allowed: when the call began and ended, by the clock that all processes share.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Admission {
+    pub(super) limit: usize,
+    pub(super) began_us: u64,
+    pub(super) ended_us: u64,
+    /// By this process's share, for want of a store.
+    pub(super) alone: bool,
+}
+
+/// What all processes were allowed, in the order in which calls ended.
+pub(super) struct History {
+    admissions: Vec<Admission>,
+    /// From when to when everybody asked.
+    asked_us: (u64, u64),
+}
+
+impl Limits {
+    pub(super) fn all() -> Vec<Limits> {
+        let of = |lasts| Algorithm::ALL.map(|algorithm| Limits { algorithm, lasts });
+        [of(Lasts::Ages), of(Lasts::Moment)].concat()
+    }
+
+    fn number(&self) -> usize {
+        Limits::all().iter().position(|other| other == self).expect("one of all")
+    }
+
+    pub(super) fn name(&self) -> String {
+        let lasts = if self.lasts == Lasts::Ages { "ages" } else { "moment" };
+        format!("{}\t{lasts}", self.algorithm)
+    }
+
+    /// What comes back within the campaign, in full.
+    pub(super) fn allowed(&self) -> u64 {
+        if self.lasts == Lasts::Ages { AGES_COUNT } else { MOMENT_COUNT }
+    }
+
+    pub(super) fn limit(&self) -> Limit {
+        let (count, period) = match self.lasts {
+            Lasts::Ages => (AGES_COUNT, "366d".to_owned()),
+            Lasts::Moment => (MOMENT_COUNT, format!("{}ms", MOMENT_US / 1_000)),
+        };
+        let spec = match self.algorithm {
+            Algorithm::Concurrency => LimitSpec::new(count.to_string()).hold(period),
+            _ => LimitSpec::new(format!("{count}/{period}")),
+        };
+        spec.algorithm(self.algorithm.name()).build().expect("a limit of ours")
+    }
+
+    /// The most that an interval may hold where nothing goes wrong.
+    fn most_within(&self, interval_us: u64) -> u64 {
+        if self.lasts == Lasts::Ages {
+            return AGES_COUNT;
+        }
+        let (count, period_us) = (MOMENT_COUNT, MOMENT_US);
+        match self.algorithm {
+            Algorithm::TokenBucket => count + interval_us * count / period_us,
+            // As many windows as an interval can touch.
+            Algorithm::FixedWindow | Algorithm::SlidingWindow => {
+                count * (interval_us.div_ceil(period_us) + 1)
+            }
+            // Half-open, so that one of exactly a period is two.
+            _ => count * (interval_us / period_us + 1),
+        }
+    }
+
+    /// Two of the limit's own longest waits, one for what was used and one for what was charged by force,
+    /// and the time until a server that is back is found.
+    pub(super) fn locked_out_most_us(&self) -> Option<u64> {
+        let waits = if self.algorithm == Algorithm::SlidingWindow { 2 } else { 1 };
+        (self.lasts == Lasts::Moment).then_some(2 * waits * MOMENT_US + FOUND_AGAIN_US)
+    }
+}
+
+impl History {
+    pub(super) fn new(mut admissions: Vec<Admission>, asked_us: (u64, u64)) -> History {
+        admissions.sort_unstable_by_key(|admission| admission.ended_us);
+        History { admissions, asked_us }
+    }
+
+    fn of(&self, limits: &Limits) -> impl Iterator<Item = &Admission> + Clone {
+        let number = limits.number();
+        self.admissions.iter().filter(move |admission| admission.limit == number)
+    }
+
+    pub(super) fn admitted(&self, limits: &Limits) -> u64 {
+        self.of(limits).count() as u64
+    }
+
+    pub(super) fn admitted_alone(&self, limits: &Limits) -> u64 {
+        self.of(limits).filter(|admission| admission.alone).count() as u64
+    }
+
+    /// By how much the worst interval is over the bound: of calls that lie wholly within it, so that it is
+    /// over for certain.
+    pub(super) fn over(&self, limits: &Limits) -> u64 {
+        let of: Vec<&Admission> = self.of(limits).collect();
+        let mut most = 0;
+        for start in of.iter().map(|admission| admission.began_us) {
+            let mut held = 0;
+            for admission in of.iter().filter(|admission| admission.began_us >= start) {
+                held += 1;
+                let bound = limits.most_within(admission.ended_us - start);
+                most = most.max(u64::saturating_sub(held, bound));
+            }
+        }
+        most
+    }
+
+    /// The longest time from then on in which all asked and nobody was admitted; nothing of limits that
+    /// do not come back.
+    pub(super) fn locked_out_us(&self, limits: &Limits, from_us: u64) -> Option<u64> {
+        limits.locked_out_most_us()?;
+        let mut last_us = from_us;
+        let mut longest_us = 0;
+        let ends = self.of(limits).map(|admission| admission.ended_us);
+        for at_us in ends.filter(|at_us| *at_us > from_us).chain([self.asked_us.1]) {
+            longest_us = longest_us.max(at_us.saturating_sub(last_us));
+            last_us = last_us.max(at_us);
+        }
+        Some(longest_us)
+    }
+
+    /// Whether what was allowed was admitted: all of it, and of a rate 99 %.
+    pub(super) fn uses(&self, limits: &Limits) -> bool {
+        let admitted = self.admitted(limits);
+        match (limits.lasts, limits.algorithm) {
+            (Lasts::Ages, _) => admitted == AGES_COUNT,
+            (Lasts::Moment, Algorithm::TokenBucket) => {
+                let could = (self.asked_us.1 - self.asked_us.0) * MOMENT_COUNT / MOMENT_US;
+                admitted * 100 >= could * 99
+            }
+            _ => admitted > MOMENT_COUNT,
+        }
+    }
+}
+
+const AGES_COUNT: u64 = 600;
+const MOMENT_COUNT: u64 = 24;
+const MOMENT_US: u64 = 500_000;
+/// Attempts to connect are up to a second apart, and a half, and one fails.
+const FOUND_AGAIN_US: u64 = 3_000_000;
+
+#[test]
+fn an_interval_that_holds_too_much_is_found() {
+    let bucket = Limits { algorithm: Algorithm::TokenBucket, lasts: Lasts::Moment };
+    let log = Limits { algorithm: Algorithm::SlidingLog, lasts: Lasts::Moment };
+    let at = |limits: Limits, began_us: u64| Admission {
+        limit: limits.number(),
+        began_us,
+        ended_us: began_us + 1_000,
+        alone: false,
+    };
+    let history = |limits: Limits, all: &[u64]| {
+        History::new(all.iter().map(|began_us| at(limits, *began_us)).collect(), (0, 3_000_000))
+    };
+    let burst: Vec<u64> = (0..MOMENT_COUNT).map(|call| call * 10).collect();
+    assert_eq!(history(bucket, &burst).over(&bucket), 0);
+    let more = [&burst[..], &[250, 251]].concat();
+    assert_eq!(history(bucket, &more).over(&bucket), 2);
+    // A period later there is room again.
+    let later = [&burst[..], &[500_250, 500_251]].concat();
+    assert_eq!(history(bucket, &later).over(&bucket), 0);
+    assert_eq!(history(log, &later).over(&log), 0);
+    let sooner = [&burst[..], &[400_000]].concat();
+    assert_eq!((history(log, &sooner).over(&log), history(bucket, &sooner).over(&bucket)), (1, 0));
+}
+
+#[test]
+fn a_time_without_admissions_is_a_lock_out() {
+    let bucket = Limits { algorithm: Algorithm::TokenBucket, lasts: Lasts::Moment };
+    let at =
+        |began_us| Admission { limit: bucket.number(), began_us, ended_us: began_us, alone: false };
+    let history = History::new([10, 400, 450].map(at).into(), (0, 1_000));
+    assert_eq!(history.locked_out_us(&bucket, 0), Some(550));
+    assert_eq!(history.locked_out_us(&bucket, 500), Some(500));
+    let ages = Limits { lasts: Lasts::Ages, ..bucket };
+    assert_eq!(history.locked_out_us(&ages, 0), None);
+}

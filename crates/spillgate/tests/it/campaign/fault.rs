@@ -1,0 +1,188 @@
+//! What befalls which topology, and what each may cost.
+
+use std::time::Duration;
+
+use spillgate::Algorithm;
+
+use super::bounds::{Lasts, Limits};
+
+/// What the servers are to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    Single,
+    /// A primary, a replica and three sentinels.
+    Sentinels,
+    /// Three primaries and their replicas.
+    Cluster,
+    /// Three nodes.
+    Ring,
+}
+
+/// What happens to a store, or to those who ask it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    None,
+    /// One process after the other, and each started again.
+    ProcessesKilled,
+    ScriptsFlushed,
+    Flushed,
+    /// And started again later, empty.
+    Killed,
+    RestartedEmpty,
+    /// By SIGSTOP.
+    Paused,
+    BlackHoled,
+    /// One every 50 ms, and its connection with it.
+    RepliesLost,
+    /// By more than the time-out.
+    Slow,
+    Reset,
+    OutOfMemory,
+    ReadOnly,
+    CannotSave,
+    Loading,
+    Busy,
+    ClockBack,
+    ClockAhead,
+    /// A replica takes over on request.
+    HandedOver,
+    /// Those whose keys are asked about, to another node and back.
+    SlotsMove,
+    /// By a fourth node, one process after the other.
+    Grows,
+}
+
+impl Shape {
+    pub(super) const ALL: [Shape; 4] =
+        [Shape::Single, Shape::Sentinels, Shape::Cluster, Shape::Ring];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Shape::Single => "one server",
+            Shape::Sentinels => "Sentinels",
+            Shape::Cluster => "Cluster",
+            Shape::Ring => "ring",
+        }
+    }
+
+    pub(super) fn faults(self) -> &'static [Fault] {
+        match self {
+            Shape::Single => &[
+                Fault::None,
+                Fault::ProcessesKilled,
+                Fault::ScriptsFlushed,
+                Fault::Flushed,
+                Fault::Killed,
+                Fault::RestartedEmpty,
+                Fault::Paused,
+                Fault::BlackHoled,
+                Fault::RepliesLost,
+                Fault::Slow,
+                Fault::Reset,
+                Fault::OutOfMemory,
+                Fault::ReadOnly,
+                Fault::CannotSave,
+                Fault::Loading,
+                Fault::Busy,
+                Fault::ClockBack,
+                Fault::ClockAhead,
+            ],
+            Shape::Sentinels => &[
+                Fault::None,
+                Fault::ProcessesKilled,
+                Fault::HandedOver,
+                Fault::Killed,
+                Fault::Paused,
+            ],
+            Shape::Cluster => &[
+                Fault::None,
+                Fault::ProcessesKilled,
+                Fault::HandedOver,
+                Fault::SlotsMove,
+                Fault::Killed,
+            ],
+            Shape::Ring => &[
+                Fault::None,
+                Fault::ProcessesKilled,
+                Fault::Killed,
+                Fault::Paused,
+                Fault::BlackHoled,
+                Fault::Flushed,
+                Fault::Grows,
+            ],
+        }
+    }
+}
+
+impl Fault {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Fault::None => "no fault",
+            Fault::ProcessesKilled => "processes killed",
+            Fault::ScriptsFlushed => "scripts flushed",
+            Fault::Flushed => "flushed",
+            Fault::Killed => "killed",
+            Fault::RestartedEmpty => "restarted empty",
+            Fault::Paused => "paused",
+            Fault::BlackHoled => "black-holed",
+            Fault::RepliesLost => "replies lost",
+            Fault::Slow => "slow line",
+            Fault::Reset => "connections reset",
+            Fault::OutOfMemory => "OOM",
+            Fault::ReadOnly => "READONLY",
+            Fault::CannotSave => "MISCONF",
+            Fault::Loading => "LOADING",
+            Fault::Busy => "BUSY",
+            Fault::ClockBack => "clock 30 s back",
+            Fault::ClockAhead => "clock 30 s ahead",
+            Fault::HandedOver => "handed over",
+            Fault::SlotsMove => "slots move",
+            Fault::Grows => "a node joins",
+        }
+    }
+
+    pub(super) fn is_of_clocks(self) -> bool {
+        matches!(self, Fault::ClockBack | Fault::ClockAhead)
+    }
+
+    /// What it may cost a limit beyond what it allows: all shares together for an outage, one allowance where
+    /// the store forgot, or where two count.
+    pub(super) fn price(self, shape: Shape, limits: &Limits) -> u64 {
+        let (outages, losses) = match self {
+            Fault::None | Fault::ProcessesKilled | Fault::ScriptsFlushed | Fault::Grows => (0, 0),
+            Fault::Flushed => (0, 1),
+            Fault::Paused
+            | Fault::BlackHoled
+            | Fault::RepliesLost
+            | Fault::Slow
+            | Fault::Reset
+            | Fault::OutOfMemory
+            | Fault::ReadOnly
+            | Fault::CannotSave
+            | Fault::Busy
+            | Fault::SlotsMove => (1, 0),
+            // For a moment both the old primary and the new one count.
+            Fault::HandedOver if shape == Shape::Sentinels => (1, 2),
+            Fault::Killed | Fault::RestartedEmpty | Fault::Loading | Fault::HandedOver => (1, 1),
+            // What refills within years does not within half a minute.
+            Fault::ClockBack | Fault::ClockAhead if limits.lasts == Lasts::Ages => (0, 0),
+            Fault::ClockAhead => (0, 1),
+            // What was used stays used, but for a window of the clock that is another now.
+            Fault::ClockBack if limits.algorithm == Algorithm::FixedWindow => (0, 1),
+            Fault::ClockBack => (0, 0),
+        };
+        (outages + losses) * limits.allowed()
+    }
+
+    /// Where nothing is to be exceeded by, a busy machine is not to be taken for an outage.
+    pub(super) fn timeout(self) -> Duration {
+        let free = Limits::all().iter().all(|limits| self.price(Shape::Single, limits) == 0);
+        let is_of_store = free || self.is_of_clocks() || self == Fault::Flushed;
+        if is_of_store { Duration::from_secs(2) } else { Duration::from_millis(150) }
+    }
+}
+
+pub(super) const BEFORE: Duration = Duration::from_millis(800);
+pub(super) const LASTS: Duration = Duration::from_secs(2);
+/// Longer than anybody may be locked out.
+pub(super) const AFTER: Duration = Duration::from_millis(6_000);

@@ -1,0 +1,166 @@
+//! Three processes that ask about every limit all the time, and tell what they were allowed. They are this
+//! test binary again, told by the environment to be workers; they run until they are killed.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use spillgate::internals::time::awake_or_not_us;
+use spillgate::{Limiter, Ring};
+use spillgate_testkit::{Process, Sentinels, poll};
+
+use super::bounds::{Admission, History, Limits};
+use crate::support::storm;
+
+pub(super) struct Fleet {
+    workers: Vec<Worker>,
+    timeout: Duration,
+    admissions: Vec<Admission>,
+    asked_from_us: u64,
+}
+
+struct Worker {
+    process: Process,
+    words: Arc<Mutex<Vec<String>>>,
+    reader: JoinHandle<()>,
+}
+
+/// All processes, and this one, share it.
+pub(super) fn now_us() -> u64 {
+    awake_or_not_us()
+}
+
+impl Fleet {
+    /// Started, connected, and asking.
+    #[track_caller]
+    pub(super) fn start(store: &str, timeout: Duration) -> Fleet {
+        let mut workers: Vec<Worker> =
+            (0..PROCESSES).map(|_| Worker::start(store, timeout)).collect();
+        workers.iter_mut().for_each(Worker::is_ready);
+        Fleet { workers, timeout, admissions: Vec::new(), asked_from_us: now_us() }
+    }
+
+    pub(super) fn processes(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Kills a process, and starts another in its place, on this store.
+    #[track_caller]
+    pub(super) fn replace(&mut self, number: usize, store: &str) {
+        let mut new = Worker::start(store, self.timeout);
+        new.is_ready();
+        let old = std::mem::replace(&mut self.workers[number], new);
+        self.admissions.extend(old.end());
+    }
+
+    pub(super) fn end(mut self) -> History {
+        let until_us = now_us();
+        for worker in self.workers {
+            self.admissions.extend(worker.end());
+        }
+        History::new(self.admissions, (self.asked_from_us, until_us))
+    }
+}
+
+impl Worker {
+    #[track_caller]
+    fn start(store: &str, timeout: Duration) -> Worker {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "campaign::fleet::a_worker_of_the_campaign", "--nocapture"]);
+        command.env(STORE, store).env(TIMEOUT_MS, timeout.as_millis().to_string());
+        let mut process = Process::start(command.stdout(Stdio::piped()).stderr(Stdio::inherit()));
+        let lines = BufReader::new(process.stdout().unwrap()).lines();
+        let words = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&words);
+        let reader = std::thread::spawn(move || {
+            lines.map_while(Result::ok).for_each(|line| told.lock().unwrap().push(line));
+        });
+        Worker { process, words, reader }
+    }
+
+    #[track_caller]
+    fn is_ready(&mut self) {
+        let says = || self.words.lock().unwrap().iter().any(|line| line.ends_with(READY));
+        let ready = poll(STARTED_WITHIN, || says().then_some(()));
+        assert!(ready.is_some(), "a worker did not start: {:?}", self.words.lock().unwrap());
+    }
+
+    /// What it told until it was killed.
+    fn end(mut self) -> Vec<Admission> {
+        self.process.kill();
+        self.reader.join().expect("reading fails nobody");
+        let words = self.words.lock().unwrap();
+        // The last line may have been cut.
+        words.iter().filter_map(|line| admission(line)).collect()
+    }
+}
+
+/// `+ limit began ended alone .`
+fn admission(line: &str) -> Option<Admission> {
+    let mut numbers = line.strip_prefix("+ ")?.strip_suffix(" .")?.split(' ');
+    let limit = numbers.next()?.parse().ok()?;
+    let (began_us, ended_us) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
+    let alone = numbers.next()? == "alone";
+    Some(Admission { limit, began_us, ended_us, alone })
+}
+
+/// Does nothing unless the environment makes this process a worker.
+#[test]
+fn a_worker_of_the_campaign() {
+    let Ok(store) = std::env::var(STORE) else { return };
+    let timeout_ms: u64 = std::env::var(TIMEOUT_MS).unwrap().parse().unwrap();
+    let threads = storm::threads();
+    threads.block_on(async {
+        let builder = Limiter::builder().timeout(Duration::from_millis(timeout_ms));
+        let mut words = store.split(' ');
+        let kind = words.next().unwrap_or_default();
+        let urls: Vec<&str> = words.collect();
+        let builder = match kind {
+            "url" => builder.redis(urls[0]),
+            "sentinels" => builder.sentinel(Sentinels::NAME, urls),
+            "cluster" => builder.cluster(urls),
+            "ring" => builder.ring(ring(1, &urls)),
+            // The last one joined.
+            "grown" => builder.ring(ring(2, &urls).replacing(ring(1, &urls[..urls.len() - 1]))),
+            other => panic!("{other} is no kind of store"),
+        };
+        let limiter = builder.expected_nodes(PROCESSES as u32).build().await.unwrap();
+        println!("\n{READY}");
+        let mut callers = tokio::task::JoinSet::new();
+        for (number, limits) in Limits::all().into_iter().enumerate() {
+            callers.spawn(call(limiter.clone(), number, limits));
+        }
+        let ended = tokio::time::timeout(LONGEST, callers.join_next()).await;
+        assert!(ended.is_err(), "a caller ended: {ended:?}");
+    });
+}
+
+fn ring(number: u32, urls: &[&str]) -> Ring {
+    let named = urls.iter().zip('a'..);
+    named.fold(Ring::numbered(number), |ring, (url, name)| ring.node(name, *url))
+}
+
+async fn call(limiter: Limiter, number: usize, limits: Limits) {
+    let (key, limit) = (format!("subject {number}"), limits.limit());
+    loop {
+        let began_us = now_us();
+        let decision = limiter.check_limit(&key, &limit, 1).await;
+        if decision.allowed() {
+            let by = if decision.degraded() { "alone" } else { "store" };
+            println!("+ {number} {began_us} {} {by} .", now_us());
+        }
+        tokio::time::sleep(PACE).await;
+    }
+}
+
+const PROCESSES: usize = 3;
+const STORE: &str = "SPILLGATE_CAMPAIGN_STORE";
+const TIMEOUT_MS: &str = "SPILLGATE_CAMPAIGN_TIMEOUT_MS";
+const READY: &str = "ready";
+const STARTED_WITHIN: Duration = Duration::from_secs(30);
+/// Between two questions of one caller.
+const PACE: Duration = Duration::from_millis(10);
+/// Nobody is forgotten for longer.
+const LONGEST: Duration = Duration::from_secs(300);

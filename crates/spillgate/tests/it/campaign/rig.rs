@@ -1,0 +1,260 @@
+//! Real servers in one of the topologies, and how each fault is made on them.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use spillgate_testkit::{
+    Cluster, Fault as Network, FaultProxy, Node, RedisServer, Sentinels, ServerVersion,
+    SteppedServer,
+};
+
+use super::fault::{Fault, LASTS, Shape};
+use super::fleet::{Fleet, now_us};
+use crate::support::world::keys;
+
+pub(super) enum Rig {
+    Single {
+        server: RedisServer,
+        proxy: FaultProxy,
+    },
+    Stepped {
+        server: SteppedServer,
+    },
+    Sentinels {
+        watched: Sentinels,
+    },
+    Cluster {
+        cluster: Cluster,
+    },
+    /// The last server stands by.
+    Ring {
+        servers: Vec<RedisServer>,
+        proxies: Vec<FaultProxy>,
+    },
+}
+
+impl Rig {
+    /// # Errors
+    /// What is missing.
+    pub(super) fn start(
+        version: &ServerVersion,
+        shape: Shape,
+        fault: Fault,
+    ) -> Result<Rig, String> {
+        let start = || RedisServer::start_with(&version.path, &[]);
+        Ok(match shape {
+            Shape::Single if fault.is_of_clocks() => {
+                Rig::Stepped { server: SteppedServer::start_version(version, &[])? }
+            }
+            Shape::Single => {
+                let server = start();
+                let proxy = FaultProxy::before(server.port());
+                Rig::Single { server, proxy }
+            }
+            Shape::Sentinels => {
+                Rig::Sentinels { watched: Sentinels::start_with(&version.path, 1, 3) }
+            }
+            Shape::Cluster => {
+                Rig::Cluster { cluster: Cluster::start_with(&version.path, 3, 1, &PARTLY_SERVED) }
+            }
+            Shape::Ring => {
+                let servers: Vec<_> = (0..4).map(|_| start()).collect();
+                let proxies = servers.iter().map(|server| FaultProxy::before(server.port()));
+                let proxies = proxies.collect();
+                Rig::Ring { servers, proxies }
+            }
+        })
+    }
+
+    /// As a process is told of it.
+    pub(super) fn store(&self) -> String {
+        let told = |kind: &str, urls: Vec<String>| format!("{kind} {}", urls.join(" "));
+        match self {
+            Rig::Single { proxy, .. } => told("url", vec![proxy.url()]),
+            Rig::Stepped { server } => told("url", vec![server.server.url()]),
+            Rig::Sentinels { watched } => told("sentinels", watched.urls()),
+            Rig::Cluster { cluster } => told("cluster", cluster.urls()),
+            Rig::Ring { proxies, .. } => {
+                told("ring", proxies[..3].iter().map(FaultProxy::url).collect())
+            }
+        }
+    }
+
+    /// It happens, lasts, and is over when this returns.
+    pub(super) fn strike(&mut self, fault: Fault, fleet: &mut Fleet) {
+        match (fault, self) {
+            (Fault::None, _) => sleep(LASTS),
+            (Fault::ProcessesKilled, rig) => {
+                let store = rig.store();
+                (0..fleet.processes()).for_each(|number| fleet.replace(number, &store));
+            }
+            (Fault::Grows, Rig::Ring { proxies, .. }) => {
+                let urls: Vec<String> = proxies.iter().map(FaultProxy::url).collect();
+                let store = format!("grown {}", urls.join(" "));
+                (0..fleet.processes()).for_each(|number| fleet.replace(number, &store));
+            }
+            (fault, Rig::Single { server, proxy }) => befall(fault, server, proxy),
+            (fault, Rig::Ring { servers, proxies }) => {
+                for (server, proxy) in servers.iter_mut().zip(proxies) {
+                    befall_briefly(fault, server, proxy);
+                }
+            }
+            (fault, Rig::Stepped { server }) => {
+                let by_ms = if fault == Fault::ClockBack { -STEP_MS } else { STEP_MS };
+                server.set_ahead_by_ms(by_ms);
+                sleep(LASTS);
+            }
+            (fault, Rig::Sentinels { watched }) => befall_watched(fault, watched),
+            (fault, Rig::Cluster { cluster }) => befall_cluster(fault, cluster),
+        }
+    }
+}
+
+fn befall(fault: Fault, server: &mut RedisServer, proxy: &FaultProxy) {
+    let network = |fault| {
+        proxy.set(fault);
+        sleep(LASTS);
+        proxy.set(Network::None);
+    };
+    match fault {
+        Fault::ScriptsFlushed => again_and_again(|| {
+            server.command(&["SCRIPT", "FLUSH"]);
+        }),
+        Fault::RepliesLost => again_and_again(|| proxy.set(Network::LoseNextReply)),
+        Fault::Flushed => {
+            server.command(&["FLUSHALL"]);
+            sleep(LASTS);
+        }
+        Fault::Killed => {
+            server.kill();
+            sleep(LASTS);
+            server.restart();
+        }
+        Fault::RestartedEmpty => server.restart(),
+        Fault::Paused => {
+            server.pause();
+            sleep(LASTS);
+            server.resume();
+        }
+        Fault::BlackHoled => network(Network::BlackHole),
+        Fault::Slow => network(Network::Delay(Duration::from_millis(100))),
+        Fault::Reset => network(Network::Reset),
+        Fault::OutOfMemory => {
+            server.run_out_of_memory();
+            sleep(LASTS);
+            server.find_memory();
+        }
+        Fault::ReadOnly => {
+            server.become_a_replica();
+            sleep(LASTS);
+            server.become_a_primary();
+        }
+        Fault::CannotSave => {
+            server.fail_to_save();
+            sleep(LASTS);
+            server.save_again();
+        }
+        Fault::Loading => server.restart_loading(LASTS),
+        Fault::Busy => {
+            let busy = server.keep_busy(Duration::from_millis(500));
+            sleep(LASTS);
+            drop(busy);
+        }
+        _ => panic!("{fault:?} does not befall one server"),
+    }
+}
+
+/// To every node of a ring, one after the other; the one that stands by is in no way.
+fn befall_briefly(fault: Fault, server: &mut RedisServer, proxy: &FaultProxy) {
+    let network = |fault| {
+        proxy.set(fault);
+        sleep(BRIEFLY);
+        proxy.set(Network::None);
+    };
+    match fault {
+        Fault::Flushed => {
+            server.command(&["FLUSHALL"]);
+        }
+        Fault::Killed => {
+            server.kill();
+            sleep(BRIEFLY);
+            server.restart();
+        }
+        Fault::Paused => {
+            server.pause();
+            sleep(BRIEFLY);
+            server.resume();
+        }
+        Fault::BlackHoled => network(Network::BlackHole),
+        _ => panic!("{fault:?} does not befall a ring"),
+    }
+}
+
+fn befall_watched(fault: Fault, watched: &mut Sentinels) {
+    let primary = watched.primary();
+    match fault {
+        Fault::HandedOver => {
+            watched.fail_over();
+        }
+        Fault::Killed => {
+            watched.server_mut(primary).kill();
+            assert_ne!(watched.primary(), primary, "the replica takes over");
+        }
+        Fault::Paused => {
+            // Less than after what sentinels act.
+            watched.servers()[primary].pause();
+            sleep(Duration::from_millis(700));
+            watched.servers()[primary].resume();
+        }
+        _ => panic!("{fault:?} does not befall a watched primary"),
+    }
+}
+
+fn befall_cluster(fault: Fault, cluster: &mut Cluster) {
+    let primaries: Vec<Node> = (0..cluster.nodes().len())
+        .map(Node)
+        .filter(|node| cluster.node(*node).info("replication", "role") == "master")
+        .collect();
+    match fault {
+        Fault::HandedOver => {
+            for primary in primaries {
+                cluster.fail_over(primary);
+            }
+        }
+        Fault::SlotsMove => {
+            let held = primaries.iter().flat_map(|node| keys(cluster.node(*node)));
+            let of_subjects = held.filter(|key| key.len() > SHORTEST_OF_TIERS);
+            let mut slots: Vec<u16> = of_subjects.map(|key| cluster.slot_of(&key)).collect();
+            slots.sort_unstable();
+            slots.dedup();
+            for slot in slots {
+                let home = cluster.owner_of(slot);
+                let place = primaries.iter().position(|node| *node == home).unwrap_or(0);
+                cluster.migrate(slot, primaries[(place + 1) % primaries.len()]);
+                cluster.migrate(slot, home);
+            }
+        }
+        Fault::Killed => {
+            let slot = 0;
+            let primary = cluster.owner_of(slot);
+            cluster.node_mut(primary).kill();
+            assert_ne!(cluster.owner_of(slot), primary, "the replica takes over");
+        }
+        _ => panic!("{fault:?} does not befall a cluster"),
+    }
+}
+
+fn again_and_again(what: impl Fn()) {
+    let until_us = now_us() + LASTS.as_micros() as u64;
+    while now_us() < until_us {
+        what();
+        sleep(Duration::from_millis(50));
+    }
+}
+
+/// What is kept for all subjects together has shorter keys.
+const SHORTEST_OF_TIERS: usize = 50;
+/// One primary gone is not to take the others with it.
+const PARTLY_SERVED: [&str; 2] = ["--cluster-require-full-coverage", "no"];
+const BRIEFLY: Duration = Duration::from_millis(700);
+const STEP_MS: i64 = 30_000;
