@@ -27,6 +27,7 @@ mod scripts;
 mod server;
 mod settings;
 mod simulate;
+mod soak;
 mod stop;
 mod stores;
 mod story;

@@ -1,0 +1,195 @@
+//! A server at half of what it can do, for as long as one wishes: memory, descriptors, the keys of its store
+//! and the time that answers take stay as they are. `./evidence soak` does so for an hour, the gate for a moment.
+#![cfg(target_os = "linux")]
+#![allow(clippy::print_stdout, reason = "it prints a table")]
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{JoinHandle, sleep};
+use std::time::Duration;
+
+use spillgate::internals::time::monotonic_us;
+use spillgate_testkit::{Connection, RedisServer};
+
+use crate::client::Client;
+use crate::server::{Server, TempFile};
+
+mod drift;
+
+use drift::{Sample, drift};
+
+#[test]
+fn a_server_at_half_load_stays_as_it_is() {
+    let minutes: Option<u64> = std::env::var(MINUTES).ok().map(|text| text.parse().unwrap());
+    let store = RedisServer::start();
+    let policy = TempFile::new("soak.toml", POLICY);
+    let server = Server::start_on(&store, &["--config", policy.path()]);
+    let peak = peak(&server, if minutes.is_some() { 5 } else { 1 });
+    let load = Load::begin(&server, peak / 2);
+    // What there is to fill is filled: the limits' time, and a pause for what they leave.
+    sleep(if minutes.is_some() { Duration::from_secs(30) } else { Duration::from_millis(500) });
+    load.told();
+
+    let every = minutes.map_or(Duration::from_millis(100), Duration::from_secs);
+    println!("{peak} a second at most; {} a second from here on", peak / 2);
+    println!("{}", Sample::HEAD);
+    let samples: Vec<Sample> = (1..=if minutes.is_some() { SAMPLES } else { 10 })
+        .map(|number| {
+            sleep(every);
+            let sample = look(&server, &store, &load, number * every.as_secs());
+            println!("{sample}");
+            sample
+        })
+        .collect();
+    load.end();
+    let grown = drift(&samples);
+    // In a moment nothing can be said of time.
+    assert!(minutes.is_none() || grown.is_empty(), "{}", grown.join("\n"));
+    assert!(samples.iter().all(|sample| sample.answers > 0), "{samples:?}");
+    assert!(server.stop().success());
+}
+
+fn look(server: &Server, store: &RedisServer, load: &Load, at_s: u64) -> Sample {
+    let mut taken_us = load.told();
+    taken_us.sort_unstable();
+    let at =
+        |hundredths: usize| taken_us.get(taken_us.len() * hundredths / 100).copied().unwrap_or(0);
+    let pid = server.pid();
+    Sample {
+        at_s,
+        answers: taken_us.len() as u64,
+        p50_us: at(50),
+        p99_us: at(99),
+        resident_kib: resident_kib(pid),
+        descriptors: fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count() as u64,
+        keys: store.command(&["DBSIZE"]).integer() as u64,
+        store_kib: store.info("memory", "used_memory").parse::<u64>().unwrap() / 1_024,
+    }
+}
+
+fn resident_kib(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// What is answered in a second, where everybody asks as soon as they have an answer.
+fn peak(server: &Server, seconds: u64) -> u64 {
+    let load = Load::begin(server, u64::MAX);
+    sleep(Duration::from_secs(seconds));
+    let answers = load.told().len() as u64;
+    load.end();
+    answers / seconds
+}
+
+/// Callers, half of them over HTTP and half over RESP.
+struct Load {
+    stop: Arc<AtomicBool>,
+    /// How long each answer took since somebody last asked.
+    taken_us: Arc<Mutex<Vec<u64>>>,
+    callers: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    /// So many questions a second, or as many as are answered.
+    fn begin(server: &Server, a_second: u64) -> Load {
+        let (stop, taken_us) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<u64>>>::default());
+        let next = Arc::new(AtomicU64::new(0));
+        let pause_us = (CALLERS * 1_000_000).checked_div(a_second).unwrap_or(0);
+        let callers = (0..CALLERS).map(|number| {
+            let (http, resp) = (server.client(), server.resp());
+            let (stop, taken_us, next) =
+                (Arc::clone(&stop), Arc::clone(&taken_us), Arc::clone(&next));
+            std::thread::spawn(move || match number % 2 {
+                0 => by_http(http, pause_us, &stop, &taken_us, &next),
+                _ => by_resp(resp, pause_us, &stop, &taken_us, &next),
+            })
+        });
+        let callers = callers.collect();
+        Load { stop, callers, taken_us }
+    }
+
+    /// How long the answers took that came since this was asked last.
+    fn told(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.taken_us.lock().unwrap())
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.callers.into_iter().for_each(|caller| caller.join().unwrap());
+    }
+}
+
+fn by_http(
+    mut client: Client,
+    pause_us: u64,
+    stop: &AtomicBool,
+    told: &Mutex<Vec<u64>>,
+    next: &AtomicU64,
+) {
+    paced(pause_us, stop, told, || {
+        let body = format!(r#"{{"attributes":{{"user":"{}"}}}}"#, user(next));
+        let reply = client.post("/v1/check", body.as_bytes()).unwrap();
+        assert_eq!(reply.status, 200, "{}", reply.body);
+    });
+}
+
+fn by_resp(
+    mut resp: Connection,
+    pause_us: u64,
+    stop: &AtomicBool,
+    told: &Mutex<Vec<u64>>,
+    next: &AtomicU64,
+) {
+    paced(pause_us, stop, told, || {
+        let user = user(next);
+        let reply = resp.command(&["SG.CHECK", "default", "1", "user", &user]).unwrap();
+        assert!(matches!(reply, spillgate_testkit::Reply::Array(_)), "{reply:?}");
+    });
+}
+
+/// By a timetable, so that a slow answer is followed by those that it held up, and its wait is seen.
+fn paced(pause_us: u64, stop: &AtomicBool, told: &Mutex<Vec<u64>>, mut ask: impl FnMut()) {
+    let mut due_us = monotonic_us();
+    while !stop.load(Ordering::Relaxed) {
+        let now_us = monotonic_us();
+        if due_us > now_us {
+            sleep(Duration::from_micros(due_us - now_us));
+        }
+        let began_us = if pause_us > 0 { due_us } else { now_us };
+        ask();
+        let ended_us = monotonic_us();
+        told.lock().unwrap().push(ended_us.saturating_sub(began_us));
+        due_us = (due_us + pause_us).max(ended_us.saturating_sub(BEHIND_MOST_US));
+    }
+}
+
+/// One of a thousand who come again, or somebody who never does.
+fn user(next: &AtomicU64) -> String {
+    let number = next.fetch_add(1, Ordering::Relaxed);
+    if number.is_multiple_of(4) {
+        format!("once {number}")
+    } else {
+        format!("again {}", number % 1_000)
+    }
+}
+
+const MINUTES: &str = "SPILLGATE_SOAK_MINUTES";
+/// So many at equal distances: an hour has one for each minute.
+const SAMPLES: u64 = 60;
+const CALLERS: u64 = 8;
+/// A stall is caught up with for so long.
+const BEHIND_MOST_US: u64 = 100_000;
+/// An algorithm each, over a few seconds: whoever comes once is soon forgotten.
+const POLICY: &str = r#"
+    [[rule]]
+    name = "user"
+    key = ["user"]
+    limits = [
+        "50/second",
+        { quota = "100/5s", algorithm = "fixed-window" },
+        { quota = "100/5s", algorithm = "sliding-log" },
+        { quota = "100/5s", algorithm = "sliding-window" },
+    ]
+"#;
