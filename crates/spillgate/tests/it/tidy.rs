@@ -3,6 +3,7 @@
 
 mod documents;
 mod faults;
+mod mutations;
 mod source;
 mod tree;
 
