@@ -66,7 +66,8 @@ fn whatever_happens_to_a_fleet_what_must_hold_holds() {
         broken[0].seed,
         broken[0].broken.as_deref().unwrap_or_default()
     );
-    if seeds.len() > 1 {
+    // Fewer may miss some of it.
+    if seeds.len() as u64 >= SEEDS {
         let missed: Vec<_> = SOMETIMES.iter().filter(|what| !reached.contains_key(*what)).collect();
         assert!(missed.is_empty(), "never reached, so nothing is said of it: {missed:?}");
     }
