@@ -17,6 +17,15 @@ impl Demand {
         Demand { asked: 0, since_us: now_us, used_us: now_us, quiet_until_us: 0 }
     }
 
+    /// Of a tier that is said to be hot before anybody asks: a part of the share is worth taking, and for
+    /// as long as a lease lasts nobody need ask for it to be kept.
+    pub(super) fn expected(share: u64, ttl_us: u64, now_us: u64) -> Demand {
+        let part = (share / EXPECTED_PART).max(WORTH.min(share));
+        // What was asked within the shortest look lets as much be wanted.
+        let asked = (part * AHEAD / SHORTEST_LOOK).max(WORTH.min(share));
+        Demand { asked, used_us: now_us.saturating_add(ttl_us), ..Demand::new(now_us) }
+    }
+
     #[inline]
     pub(super) fn note(&mut self, cost: u64, now_us: u64) {
         self.asked = self.asked.saturating_add(cost);
@@ -69,6 +78,8 @@ impl Demand {
 
 /// A lease is to serve half of the time that it lasts: its rest is returned seldom.
 const AHEAD: u64 = 2;
+/// So many processes may start at once, and each has a part.
+const EXPECTED_PART: u64 = 4;
 /// What is asked for is measured over an eighth of a lease at least.
 const SHORTEST_LOOK: u64 = 8;
 /// What nobody used for a quarter of a lease is returned.
@@ -85,6 +96,16 @@ mod tests {
     use super::*;
 
     const TTL_US: u64 = 1_000_000;
+
+    #[test]
+    fn of_what_is_expected_a_quarter_of_the_share_is_wanted_at_once_and_kept_for_a_lease() {
+        for (share, wanted) in [(1_000_000, 250_000), (100, 24), (5, 5), (4, 4), (1, 1)] {
+            let demand = Demand::expected(share, TTL_US, 7);
+            assert_eq!(demand.wanted(share, TTL_US, 7), wanted, "of {share}");
+        }
+        let demand = Demand::expected(100, TTL_US, 0);
+        assert!(!demand.is_over(TTL_US, TTL_US) && demand.is_over(TTL_US, 2 * TTL_US));
+    }
 
     fn asked(count: u64, over_us: u64) -> Demand {
         let mut demand = Demand::new(0);

@@ -161,6 +161,26 @@ impl Leases {
         spent
     }
 
+    /// Asks for a tier before anybody asks about it; whether there is anything to ask for.
+    pub(crate) fn expect(&self, asked: &AskTier<'_>, rule: &Rule, now_us: u64) -> bool {
+        let Some(of) = Candidate::of(&AskTier { cost: 1, ..*asked }, Some(rule)) else {
+            return false;
+        };
+        let share = of.terms.tokens_of(asked.limit.limit());
+        let place = self.place(of.name).and_then(|place| self.shards.get(place));
+        let Some(shard) = place.filter(|_| share > 0 && self.tiers() < TIERS_MAX) else {
+            return false;
+        };
+        let mut shard = shard.lock();
+        if shard.find(of.name as u64, |tier| tier.name == of.name).is_none() {
+            let demand = Demand::expected(share, of.terms.ttl_us(), now_us);
+            let tier = Tier { demand, ..Tier::new(of, asked, rule, share, now_us) };
+            shard.insert_unique(of.name as u64, tier, |tier| tier.name as u64);
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+        true
+    }
+
     /// What is left of a tier if its lease would pay, as far as this process knows.
     pub(crate) fn would_take(&self, of: Candidate<'_>, now_us: u64) -> Option<u64> {
         let shard = self.shards.get(self.place(of.name)?)?.lock();

@@ -235,6 +235,7 @@ impl LimiterBuilder {
         }
         #[cfg(feature = "redis")]
         {
+            leasing::warm_up(&inner).await;
             upkeep::begin(&inner);
             leasing::begin(&inner);
         }

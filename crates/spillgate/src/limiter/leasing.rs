@@ -113,6 +113,33 @@ impl Inner {
     }
 }
 
+/// Takes leases for the subjects that the policy says are hot, before anybody asks: with them come the script
+/// of leases and the way to their shards. A store that does not answer holds up the start for a moment only,
+/// and what it grants later is kept.
+pub(super) async fn warm_up(inner: &Arc<Inner>) {
+    let policy = inner.policy.load_full();
+    let now_us = awake_or_not_us();
+    let mut are_expected = false;
+    for rule in policy.rules().filter(|rule| rule.mode() == Mode::Enforce) {
+        for subject in rule.hot() {
+            let Some(met) = policy.met_by_subject(rule, &subject) else { continue };
+            let plan = Plan::of_subject(&met, &subject, &inner.secret);
+            for tier in &plan.ask.tiers {
+                are_expected |= inner.leases.expect(tier, rule, now_us);
+            }
+        }
+    }
+    if are_expected {
+        let inner = Arc::clone(inner);
+        let taken = tokio::spawn(async move {
+            if let Engine::Redis(redis) = &inner.engine {
+                inner.exchange_all(redis).await;
+            }
+        });
+        let _ = Deadline::after(WARM_UP).bound(taken).await;
+    }
+}
+
 /// Begins; ends with the last clone of the limiter.
 pub(super) fn begin(inner: &Arc<Inner>) {
     if matches!(inner.engine, Engine::Redis(_)) {
@@ -184,6 +211,8 @@ const ROUND: Duration = Duration::from_millis(20);
 const JITTER: Duration = Duration::from_millis(3);
 /// The same where nothing is.
 const REST: Duration = Duration::from_secs(1);
+/// A start waits no longer for what is taken ahead.
+const WARM_UP: Duration = Duration::from_millis(250);
 /// Under way at once: as many as a server takes beside its checks.
 const CALLS_MAX: usize = 64;
 /// A service that stops waits no longer.

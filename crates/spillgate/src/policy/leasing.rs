@@ -1,12 +1,20 @@
 //! What a rule says of leases: how much of each of its limits the processes may have taken ahead at
 //! once, and for how long.
 
+use std::fmt;
 use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::DeValue;
 
 use super::file::Table;
 use super::problem::{Problem, Problems};
+#[cfg(feature = "redis")]
+use super::rule::Rule;
 use super::share::Share;
 use crate::limit::{Algorithm, Limit, NamedLimit, length_us};
+#[cfg(feature = "redis")]
+use crate::request::Request;
 
 /// A rule's `lease = { share = 0.05, ttl = "1s" }`.
 ///
@@ -55,12 +63,13 @@ impl LeaseTerms {
     /// What a rule says of it, where its limits can be leased.
     pub(super) fn read(
         table: &Table<'_>,
+        key: Option<&[Box<str>]>,
         limits: &[NamedLimit],
         problems: &mut Problems<'_>,
-    ) -> Option<LeaseTerms> {
+    ) -> Option<(LeaseTerms, HotSubjects)> {
         let lease = table.table(FIELD, EXAMPLE, problems)?;
         lease.refuse_unknown(&FIELDS, problems);
-        for field in FIELDS {
+        for field in REQUIRED {
             lease.require(field, EXAMPLE, problems);
         }
         let share = Share::read(&lease, "share", problems);
@@ -87,12 +96,86 @@ impl LeaseTerms {
             );
             problems.note(table.wrong(FIELD, message));
         }
-        Some(LeaseTerms { share: share?, ttl_us: ttl_us? })
+        let hot = key.map(|key| HotSubjects::read(&lease, key, problems)).unwrap_or_default();
+        Some((LeaseTerms { share: share?, ttl_us: ttl_us? }, hot))
     }
 
     /// Nothing of a post-paid rule is ever decided ahead.
     pub(super) fn refused_postpaid(table: &Table<'_>) -> Problem {
         table.wrong(FIELD, "what is post-paid is charged by the store alone; leave the lease out")
+    }
+}
+
+/// Subjects that are asked about from the first moment on, a rule's `lease = { .., hot = [{ tenant = "acme" }] }`:
+/// a process takes leases for them when it starts.
+#[derive(Clone, Default)]
+pub(crate) struct HotSubjects(Box<[HotSubject]>);
+
+/// Each attribute of the rule's key, and its value.
+type HotSubject = Box<[(Box<str>, Box<str>)]>;
+
+impl HotSubjects {
+    /// What a lease says, of a rule with this key.
+    fn read(lease: &Table<'_>, key: &[Box<str>], problems: &mut Problems<'_>) -> HotSubjects {
+        let Some(list) = lease.list(HOT, problems) else { return HotSubjects::default() };
+        if list.len() > HOT_MAX {
+            let message = format!(
+                "names {} subjects, and tokens are taken ahead for {HOT_MAX} at most; leave some out",
+                list.len()
+            );
+            problems.note(lease.wrong(HOT, message));
+        }
+        let read = |subject| problems.noting(read_hot(lease, subject, key));
+        HotSubjects(list.iter().filter_map(read).collect())
+    }
+
+    #[cfg(feature = "redis")]
+    fn requests<'h>(&'h self, domain: &'h str) -> impl Iterator<Item = Request<'h>> {
+        self.0.iter().map(move |subject| {
+            let request = Request::new().in_domain(domain);
+            subject.iter().fold(request, |request, (name, value)| request.with(&**name, &**value))
+        })
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Rule {
+    /// The subjects that its lease names as hot, each as a request of their attributes alone.
+    pub(crate) fn hot(&self) -> impl Iterator<Item = Request<'_>> {
+        let hot = self.lease.as_ref().map(|(_, hot)| hot);
+        hot.into_iter().flat_map(|hot| hot.requests(self.domain()))
+    }
+}
+
+/// One subject, whose attributes are those of the key.
+fn read_hot<'t>(
+    lease: &Table<'t>,
+    subject: &'t Spanned<DeValue<'t>>,
+    key: &[Box<str>],
+) -> Result<HotSubject, Problem> {
+    let wrong = |message: String| lease.wrong_at(lease.at(subject.span()), HOT, message);
+    let fields = subject.get_ref().as_table();
+    let fields = fields.ok_or_else(|| wrong(format!("write {HOT_EXAMPLE}")))?;
+    let stranger =
+        fields.iter().find(|(name, _)| !key.iter().any(|known| **known == *name.get_ref()));
+    if let Some((name, _)) = stranger {
+        let message =
+            format!("{:?} is not in the rule's key; name each of {key:?}", name.get_ref());
+        return Err(wrong(message));
+    }
+    let of_key = |name: &str| {
+        let value = fields.get(name).ok_or_else(|| {
+            wrong(format!("a subject has each attribute of the rule's key; {name:?} is missing"))
+        })?;
+        Ok((name.into(), lease.text_of(HOT, value)?.text.into()))
+    };
+    key.iter().map(|name| of_key(name)).collect()
+}
+
+/// Who they are is nobody's business: policies are printed where things go wrong.
+impl fmt::Debug for HotSubjects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HotSubjects({})", self.0.len())
     }
 }
 
@@ -105,7 +188,12 @@ pub(crate) fn is_leasable(algorithm: Algorithm) -> bool {
 }
 
 const FIELD: &str = "lease";
-const FIELDS: [&str; 2] = ["share", "ttl"];
+const FIELDS: [&str; 3] = ["share", "ttl", "hot"];
+const REQUIRED: [&str; 2] = ["share", "ttl"];
+const HOT: &str = "hot";
+const HOT_EXAMPLE: &str = "hot = [{ tenant = \"acme\" }]";
+/// Each is a call before the first request is answered.
+const HOT_MAX: usize = 256;
 const EXAMPLE: &str = "lease = { share = 0.05, ttl = \"1s\" }";
 /// A few round trips.
 const TTL_MIN_US: u64 = 10_000;

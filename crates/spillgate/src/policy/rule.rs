@@ -5,7 +5,7 @@ use std::sync::Arc;
 use siphasher::sip128::SipHasher13;
 
 use super::file::Table;
-use super::leasing::LeaseTerms;
+use super::leasing::{HotSubjects, LeaseTerms};
 use super::limits;
 use super::matching::{Condition, read_conditions};
 use super::problem::Problems;
@@ -81,7 +81,7 @@ pub struct Rule {
     request_limit: bool,
     parallel: bool,
     fallback_share: Option<Share>,
-    lease: Option<LeaseTerms>,
+    pub(super) lease: Option<(LeaseTerms, HotSubjects)>,
     /// The hash of domain, name and generation.
     id: u128,
     /// What header fields say of each limit, once they have: it is the same for every request.
@@ -167,7 +167,7 @@ impl Rule {
 
     /// How much of its limits each process may take ahead, if any.
     pub fn lease(&self) -> Option<&LeaseTerms> {
-        self.lease.as_ref()
+        self.lease.as_ref().map(|(terms, _)| terms)
     }
 
     /// Whether it is charged for what happened already: room or not, and whatever other rules say.
@@ -256,7 +256,7 @@ impl Rule {
         let negative_hits = truth("negative_hits", problems);
         let request_limit = truth("request_limit", problems);
         let (limits, specs) = read_limits(table, problems)?;
-        let lease = LeaseTerms::read(table, &limits, problems);
+        let lease = LeaseTerms::read(table, key.as_deref(), &limits, problems);
         if postpaid && lease.is_some() {
             problems.note(LeaseTerms::refused_postpaid(table));
         }

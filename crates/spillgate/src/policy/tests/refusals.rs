@@ -80,8 +80,24 @@ fn refuses_leases_that_cannot_be() {
     );
     lease(
         r#"{ share = 0.05, ttl = "1s", size = 5 }"#,
-        "`size`: there is no such field; those that exist here are share, ttl",
+        "`size`: there is no such field; those that exist here are share, ttl, hot",
     );
+    for (hot, message) in [
+        (r#""acme""#, "`hot`: a text stands here; write a list: hot = [...]"),
+        (r#"["acme"]"#, r#"`hot`: write hot = [{ tenant = "acme" }]"#),
+        (r#"[{ ip = 5 }]"#, "`hot`: a whole number stands here; write a text, in quotes"),
+        (
+            r#"[{ ip = "a", user = "b" }]"#,
+            r#"`hot`: "user" is not in the rule's key; name each of ["ip"]"#,
+        ),
+        ("[{}]", r#"`hot`: a subject has each attribute of the rule's key; "ip" is missing"#),
+    ] {
+        let lease = format!("lease = {{ share = 0.05, ttl = \"1s\", hot = {hot} }}");
+        refuses(
+            &format!("[[rule]]\nname = \"a\"\nkey = [\"ip\"]\nlimits = [\"5/minute\"]\n{lease}"),
+            &format!(r#"5: rule "a", field {message}"#),
+        );
+    }
     for (limit, algorithm) in [
         (r#"{ quota = "5/minute", algorithm = "sliding-log" }"#, "sliding-log"),
         (r#"{ quota = "5", algorithm = "concurrency", hold = "30s" }"#, "concurrency"),

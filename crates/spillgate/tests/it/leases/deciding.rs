@@ -46,6 +46,43 @@ fn a_key_that_is_asked_about_once_is_not_leased() {
     assert_eq!(scene.limiter.stats().leased_tiers, 0);
 }
 
+/// Whoever is not named is asked about often first.
+#[test]
+fn a_subject_that_is_named_as_hot_is_decided_by_its_lease_from_the_first_request_on() {
+    let hot = "hot = [{ ip = \"hot\" }, { ip = \"also hot\" }] }";
+    let scene = Scene::new(
+        &rule("1000000/366d").replace("ttl = \"1s\" }", &format!("ttl = \"10s\", {hot}")),
+    );
+    assert_eq!(scene.limiter.stats().leased_tiers, 2);
+    for ip in ["hot", "also hot"] {
+        assert_eq!(scene.check(ip).source(), Source::Lease, "{ip}");
+    }
+    assert_eq!(scene.check("cold").source(), Source::Store);
+    let held = scene.limiter.stats().lease_outstanding;
+    assert!(held <= 2 * 12_500, "a quarter of the share of each: {held}");
+    scene.run(scene.limiter.end_leases());
+    assert_eq!(scene.peek("hot").remaining(), Some(999_999), "what was not spent has come back");
+}
+
+#[test]
+fn a_store_that_is_not_there_holds_up_the_start_with_hot_subjects_for_a_moment_only() {
+    let nobody = format!("redis://127.0.0.1:{}", spillgate_testkit::free_port());
+    let policy = rule("1000/day").replace("\"1s\" }", "\"1s\", hot = [{ ip = \"hot\" }] }");
+    let builder = Limiter::builder().policy(Policy::from_toml(&policy).unwrap()).redis(nobody);
+    let runtime = runtime();
+    let built = runtime.block_on(async { tokio::time::timeout(PATIENCE, builder.build()).await });
+    let limiter = built.expect("it does not wait for the store").unwrap();
+    let decision = runtime.block_on(limiter.check(&Request::new().with("ip", "hot")));
+    assert!(decision.allowed() && decision.degraded(), "{decision:?}");
+}
+
+#[test]
+fn who_is_named_as_hot_is_not_printed_with_the_policy() {
+    let policy = rule("1000/day").replace("\"1s\" }", "\"1s\", hot = [{ ip = \"canary\" }] }");
+    let printed = format!("{:?}", Policy::from_toml(&policy).unwrap().rule("api"));
+    assert!(printed.contains("HotSubjects(1)") && !printed.contains("canary"), "{printed}");
+}
+
 /// Nobody else asks, so the last token of the limit is had, and not one more.
 #[test]
 fn a_process_alone_is_admitted_to_the_last_token() {
