@@ -265,7 +265,9 @@ pub(crate) enum ImportFrom {
     },
 }
 
-/// Prints the store's script, or loads it ahead of the first call.
+/// Prints the store's scripts, or loads them ahead of the first call.
+///
+/// One decides; one takes tokens ahead, for rules with a lease.
 #[derive(Args, Debug)]
 #[command(after_help = SCRIPTS_EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct ScriptsArgs {
@@ -275,14 +277,18 @@ pub(crate) struct ScriptsArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Scripts {
-    /// Prints the script, and its SHA1 on the error output
+    /// Prints the script that decides, and its SHA1 on the error output
     Print {
         /// The one for servers before Redis 7.0
         #[arg(long)]
         plain: bool,
     },
-    /// Loads it into every server, and checks the SHA1 that each answers
+    /// Loads both into every server, and checks the SHA1s that each answers
     Load {
+
+        /// The one that takes tokens ahead
+        #[arg(long)]
+        leases: bool,
         /// A Redis or Valkey; once for each
         #[arg(long, value_name = "URL")]
         redis: Vec<String>,
@@ -398,6 +404,7 @@ Examples:
   spillgate scripts load --config limits.toml
 
 Exit codes: 0 done, 3 error.";
+  spillgate scripts print --leases > lease.lua
 
 #[cfg(test)]
 mod tests {

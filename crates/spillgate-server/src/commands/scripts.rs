@@ -1,5 +1,5 @@
-//! `spillgate scripts`: the script that decides in the store, to read, or to load ahead of the first
-//! call.
+//! `spillgate scripts`: the scripts that decide in the store, and take tokens ahead there, to read, or to load
+//! ahead of the first call.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -16,8 +16,9 @@ use crate::config::{Config, Flags, Store};
 
 pub(super) fn run(args: &ScriptsArgs) -> Result<ExitCode, Failure> {
     match &args.what {
-        Scripts::Print { plain } => {
-            let (text, sha) = redis::script_of_server(!plain);
+        Scripts::Print { plain, leases } => {
+            let [decides, of_leases] = redis::script_of_server(!plain);
+            let (text, sha) = if *leases { of_leases } else { decides };
             // As it is: another byte would be another SHA1.
             io::stdout().write_all(text.as_bytes())?;
             complain(&format!("its SHA1 is {sha}"));
@@ -48,10 +49,12 @@ async fn load(stores: &[Store]) -> Result<(), Failure> {
     for store in stores {
         let app = App::open(store, Policy::default()).await?;
         let Engine::Redis(redis) = app.limiter().engine() else { continue };
-        for (server, answer) in redis.load_script().await {
+        for (server, answer) in redis.load_scripts().await {
             servers += 1;
             match answer {
-                Ok(sha) => say(&format!("{server}: {sha}"))?,
+                Ok([decides, leases]) => {
+                    say(&format!("{server}: {decides} {leases}"))?;
+                }
                 Err(why) => {
                     failed += 1;
                     complain(&format!("{server}: {why}"));
@@ -62,6 +65,6 @@ async fn load(stores: &[Store]) -> Result<(), Failure> {
     match (servers, failed) {
         (0, _) => Err(format!("{} names no server that is there", stores[0].topology).into()),
         (_, 0) => Ok(()),
-        _ => Err(format!("{failed} of {servers} servers do not have the script").into()),
+        _ => Err(format!("{failed} of {servers} servers do not have the scripts").into()),
     }
 }

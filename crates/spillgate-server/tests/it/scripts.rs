@@ -1,4 +1,4 @@
-//! The store's script, printed and loaded.
+//! The store's scripts, printed and loaded.
 
 use spillgate_testkit::{RedisServer, free_port};
 
@@ -9,21 +9,25 @@ fn text(bytes: Vec<u8>) -> String {
 }
 
 #[test]
-fn the_printed_script_has_the_printed_sha1_and_loading_it_is_seen_by_the_server() {
+fn the_printed_scripts_have_the_printed_sha1s_and_loading_them_is_seen_by_the_server() {
     let server = RedisServer::start();
-    let load = || run(&["scripts", "load", "--redis", &server.url()]);
-    let loaded = load();
-    let sha = text(loaded.stdout).trim().rsplit(' ').next().unwrap().to_owned();
-    assert_eq!((loaded.status.code(), sha.len()), (Some(0), 40));
-    assert_eq!(format!("{:?}", server.command(&["SCRIPT", "EXISTS", &sha])), "Array([Integer(1)])");
-
-    let printed = run(&["scripts", "print"]);
-    assert!(text(printed.stderr).contains(&sha), "the marked script is the one loaded");
-    let script = text(printed.stdout);
-    let again = server.command(&["SCRIPT", "LOAD", script.as_str()]);
-    assert_eq!(format!("{again:?}"), format!("Bulk({:?})", sha.as_bytes()), "byte for byte");
-    assert!(script.starts_with("#!lua\n"));
-    assert!(!text(run(&["scripts", "print", "--plain"]).stdout).starts_with('#'));
+    let loaded = run(&["scripts", "load", "--redis", &server.url()]);
+    let told = text(loaded.stdout);
+    let shas: Vec<&str> = told.trim().rsplit(' ').take(2).collect();
+    assert_eq!((loaded.status.code(), shas[0].len(), shas[1].len()), (Some(0), 40, 40), "{told}");
+    assert_ne!(shas[0], shas[1]);
+    for (sha, which) in [(shas[1], &[][..]), (shas[0], &["--leases"])] {
+        let there = server.command(&["SCRIPT", "EXISTS", sha]);
+        assert_eq!(format!("{there:?}"), "Array([Integer(1)])", "{which:?}");
+        let printed = run(&[&["scripts", "print"], which].concat());
+        assert!(text(printed.stderr).contains(sha), "the marked script is the one loaded");
+        let script = text(printed.stdout);
+        let again = server.command(&["SCRIPT", "LOAD", script.as_str()]);
+        assert_eq!(format!("{again:?}"), format!("Bulk({:?})", sha.as_bytes()), "byte for byte");
+        assert!(script.starts_with("#!lua\n"));
+        let plain = run(&[&["scripts", "print", "--plain"], which].concat());
+        assert!(!text(plain.stdout).starts_with('#'));
+    }
 }
 
 #[test]
@@ -34,5 +38,5 @@ fn a_server_that_is_not_there_is_told_and_the_others_have_it() {
     assert_eq!(output.status.code(), Some(3));
     assert!(text(output.stdout).contains(&server.port().to_string()));
     let said = text(output.stderr);
-    assert!(said.contains("1 of 2 servers do not have the script"), "{said}");
+    assert!(said.contains("1 of 2 servers do not have the scripts"), "{said}");
 }

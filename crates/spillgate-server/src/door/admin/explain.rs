@@ -26,6 +26,8 @@ struct ExplainedAnswer<'e> {
     degraded: bool,
     /// The refusal that this process remembers, if one holds.
     remembered: Option<Remembered>,
+    /// What this process has taken ahead, if that pays for all of it.
+    leased: Option<Leased<'e>>,
     tiers: Vec<TierAnswer<'e>>,
     rules: Vec<RuleAnswer<'e>>,
     rules_left_out: usize,
@@ -35,6 +37,20 @@ struct ExplainedAnswer<'e> {
 struct Remembered {
     verdict: &'static str,
     retry_after_ms: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Leased<'e> {
+    verdict: &'static str,
+    tiers: Vec<LeasedTier<'e>>,
+}
+
+#[derive(Serialize)]
+struct LeasedTier<'e> {
+    rule: Option<&'e str>,
+    limit: &'e str,
+    /// Left of the tier, as far as this process knows: what it holds, and what the store had besides.
+    remaining: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -139,6 +155,7 @@ impl<'e> ExplainedAnswer<'e> {
             source: answer.source().name(),
             degraded: answer.degraded(),
             remembered: explained.remembered().map(Remembered::of),
+            leased: explained.leased().map(Leased::of),
             tiers: explained.tiers().map(|tier| TierAnswer::of(&tier)).collect(),
             rules: explained.rules().iter().map(RuleAnswer::of).collect(),
             rules_left_out: explained.left_out(),
@@ -152,6 +169,17 @@ impl Remembered {
             verdict: decision.verdict().name(),
             retry_after_ms: decision.retry_after().map(ms_up),
         }
+    }
+}
+
+impl<'e> Leased<'e> {
+    fn of(decision: &'e Decision) -> Leased<'e> {
+        let tiers = decision.tiers().map(|tier| LeasedTier {
+            rule: tier.rule(),
+            limit: tier.limit(),
+            remaining: tier.remaining(),
+        });
+        Leased { verdict: decision.verdict().name(), tiers: tiers.collect() }
     }
 }
 

@@ -35,6 +35,29 @@ fn an_explanation_is_what_the_next_check_says() {
 }
 
 #[test]
+fn what_is_taken_ahead_is_told_with_what_it_pays_for() {
+    let rule = "[[rule]]\nname = \"api\"\nkey = [\"tenant\"]\nlimits = [\"1000000/366d\"]\n\
+                lease = { share = 0.05, ttl = \"60s\", hot = [{ tenant = \"acme\" }] }\n";
+    let (file, redis) = (TempFile::new("limits.toml", rule), RedisServer::start());
+    let server = Server::start_on(&redis, &["--config", file.path()]);
+    let of = |tenant: &str| {
+        told(&server, "GET", &format!("/admin/v1/explain?attr.tenant={tenant}"), &Value::Null)
+    };
+    let hot = of("acme");
+    assert_eq!(
+        (&hot["source"], &hot["leased"]["verdict"]),
+        (&json!("lease"), &json!("allowed")),
+        "{hot}"
+    );
+    let tier = &hot["leased"]["tiers"][0];
+    assert_eq!((&tier["rule"], &tier["limit"]), (&json!("api"), &json!("0")), "{hot}");
+    assert_eq!(tier["remaining"], 1_000_000, "{hot}");
+    // The store counts what is taken ahead as used.
+    assert!(hot["tiers"][0]["remaining"].as_u64().unwrap() < 1_000_000, "{hot}");
+    assert_eq!(of("cold")["leased"], Value::Null);
+}
+
+#[test]
 fn what_cannot_be_explained_is_told_with_its_field() {
     let server = Server::start(&[]);
     for (query, field, says) in [

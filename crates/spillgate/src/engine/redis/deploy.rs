@@ -1,4 +1,4 @@
-//! The script handed to every server ahead of the first call, replicas that may take over included.
+//! The scripts handed to every server ahead of the first call, replicas that may take over included.
 
 use ::redis::Value;
 use futures_util::future::join_all;
@@ -12,10 +12,15 @@ use super::wire::Wire;
 use crate::engine::StoreError;
 use crate::time::Deadline;
 
+/// The SHA1 of the script that decides, and of the one that takes tokens ahead, as a server says them.
+type Shas = [String; 2];
+
+/// What became of the servers, by their names.
+type Loaded<E> = Vec<(String, Result<Shas, E>)>;
+
 impl Redis {
-    /// Loads the script into every server, the marked one where it is taken; answers for each its
-    /// SHA1, as the server says it.
-    pub async fn load_script(&self) -> Vec<(String, Result<String, StoreError>)> {
+    /// Loads the scripts into every server, the marked ones where they are taken.
+    pub async fn load_scripts(&self) -> Loaded<StoreError> {
         let shards = self.topology.shards();
         let successors = self.topology.follows_successors();
         let load = |shard| load_on_shard(shard, successors);
@@ -25,10 +30,7 @@ impl Redis {
 }
 
 /// Into one primary, and into those that may take its place, if they would be followed.
-async fn load_on_shard(
-    shard: &Shard,
-    successors: bool,
-) -> Vec<(String, Result<String, StoreError>)> {
+async fn load_on_shard(shard: &Shard, successors: bool) -> Loaded<StoreError> {
     let primary = in_time(shard.link().dial()).await;
     let replicas = match &primary {
         Ok(wire) if successors => in_time(replicas(wire)).await,
@@ -48,7 +50,7 @@ async fn load_on_shard(
     answers.into_iter().map(|(name, answer)| (name, answer.map_err(StoreError::from))).collect()
 }
 
-async fn load_on_replica(shard: &Shard, host: &Host) -> (String, Result<String, Failure>) {
+async fn load_on_replica(shard: &Shard, host: &Host) -> (String, Result<Shas, Failure>) {
     let loaded = in_time(async {
         let wire = shard.link().server().dial_replica(host).await;
         load(&wire.map_err(|error| Failure::of(&error).unsent())?).await
@@ -56,14 +58,13 @@ async fn load_on_replica(shard: &Shard, host: &Host) -> (String, Result<String, 
     (format!("redis://{host}, a replica"), loaded.await)
 }
 
-async fn load(wire: &Wire) -> Result<String, Failure> {
+async fn load(wire: &Wire) -> Result<Shas, Failure> {
     let mut refused = Failure::Bug("it takes no script".into());
     for script in [&*script::MARKED, &*script::PLAIN] {
         match load_one(wire, script).await {
-            Ok(sha) if sha == script.sha => return Ok(sha),
-            Ok(sha) => {
-                let why = format!("it answers the SHA1 {sha}, and ours is {}", script.sha);
-                return Err(Failure::Bug(why));
+            Ok(decides) => {
+                let leases = load_one(wire, script::of_leases(script)).await?;
+                return Ok([decides, leases]);
             }
             Err(failure) => refused = failure,
         }
@@ -71,11 +72,17 @@ async fn load(wire: &Wire) -> Result<String, Failure> {
     Err(refused)
 }
 
+/// The SHA1, if it is ours.
 async fn load_one(wire: &Wire, script: &Script) -> Result<String, Failure> {
-    match wire.ask(&script::load(script)).await? {
-        Value::BulkString(sha) => Ok(String::from_utf8_lossy(&sha).into_owned()),
-        _ => Err(Failure::Bug("it answers no SHA1".into())),
+    let Value::BulkString(sha) = wire.ask(&script::load(script)).await? else {
+        return Err(Failure::Bug("it answers no SHA1".into()));
+    };
+    let sha = String::from_utf8_lossy(&sha).into_owned();
+    if sha != script.sha {
+        let why = format!("it answers the SHA1 {sha}, and ours is {}", script.sha);
+        return Err(Failure::Bug(why));
     }
+    Ok(sha)
 }
 
 /// Where a primary's replicas are, as it says itself.

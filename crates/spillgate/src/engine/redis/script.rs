@@ -63,11 +63,11 @@ pub(super) fn probe() -> Call<'static> {
     call
 }
 
-/// The script as a server is given it, and its SHA1: with a mark that servers since 7.0 know, or
-/// plain.
-pub fn of_server(marked: bool) -> (&'static str, &'static str) {
-    let script = if marked { &*MARKED } else { &*PLAIN };
-    (&script.text, &script.sha)
+/// The scripts as a server is given them, and the SHA1 of each: the one that decides, and the one of leases;
+/// with a mark that servers since 7.0 know, or plain.
+pub fn of_server(marked: bool) -> [(&'static str, &'static str); 2] {
+    let decides = if marked { &*MARKED } else { &*PLAIN };
+    [decides, of_leases(decides)].map(|script| (&script.text[..], &script.sha[..]))
 }
 
 /// The script's text, without its comments: after a flush it travels with every call under way.
