@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+mod bench;
 mod simulate;
 
+pub(crate) use bench::BenchArgs;
 pub(crate) use simulate::SimulateArgs;
 
 /// Spillgate limits rates for a whole fleet: exact, fast, and honest about failure.
@@ -24,6 +26,7 @@ pub(crate) enum Command {
     Top(TopArgs),
     Validate(ValidateArgs),
     Simulate(Box<SimulateArgs>),
+    Bench(Box<BenchArgs>),
     Doctor(DoctorArgs),
     Import(ImportArgs),
     Scripts(ScriptsArgs),
@@ -282,13 +285,13 @@ pub(crate) enum Scripts {
         /// The one for servers before Redis 7.0
         #[arg(long)]
         plain: bool,
-    },
-    /// Loads both into every server, and checks the SHA1s that each answers
-    Load {
 
         /// The one that takes tokens ahead
         #[arg(long)]
         leases: bool,
+    },
+    /// Loads both into every server, and checks the SHA1s that each answers
+    Load {
         /// A Redis or Valkey; once for each
         #[arg(long, value_name = "URL")]
         redis: Vec<String>,
@@ -335,6 +338,7 @@ Examples:
   spillgate explain ip=203.0.113.7
   spillgate validate limits.toml
   spillgate simulate --config limits.toml access.log
+  spillgate bench zipf --redis redis://127.0.0.1:6379 --against evalsha
   spillgate doctor --redis redis://127.0.0.1:6379
 
 Exit codes: 0 done, 3 error; `check`, `validate`, `simulate` and `doctor` tell theirs in their help.";
@@ -400,11 +404,11 @@ Exit codes: 0 done, 3 error.";
 const SCRIPTS_EXAMPLES: &str = "\
 Examples:
   spillgate scripts print > check.lua
+  spillgate scripts print --leases > lease.lua
   spillgate scripts load --redis redis://10.0.0.1:6379 --redis redis://10.0.0.2:6379
   spillgate scripts load --config limits.toml
 
 Exit codes: 0 done, 3 error.";
-  spillgate scripts print --leases > lease.lua
 
 #[cfg(test)]
 mod tests {

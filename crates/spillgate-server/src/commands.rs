@@ -9,6 +9,7 @@ use clap::error::ErrorKind;
 
 use crate::cli::Command;
 
+pub(crate) mod bench;
 mod check;
 mod client;
 pub(crate) mod doctor;
@@ -29,6 +30,7 @@ pub(crate) fn run(command: Command) -> ExitCode {
         Command::Top(args) => top::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Scripts(args) => scripts::run(&args),

@@ -136,7 +136,7 @@ fn format(text: &str) -> Result<Format, String> {
     choice(text, &Format::NAMES)
 }
 
-fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
+pub(super) fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
     let found = choices.iter().find(|(name, _)| *name == text);
     found.map(|(_, choice)| *choice).ok_or_else(|| {
         let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
@@ -144,7 +144,7 @@ fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
     })
 }
 
-fn positive(text: &str) -> Result<u64, String> {
+pub(super) fn positive(text: &str) -> Result<u64, String> {
     duration::parse(text).and_then(|us| match us {
         0 => Err("some time it takes".to_owned()),
         us => Ok(us),

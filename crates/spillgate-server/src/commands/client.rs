@@ -40,10 +40,18 @@ pub(super) async fn ask_in_process(
 
 /// A request that shows the token of a file, if one is named.
 pub(super) fn with_token(request: Builder, file: Option<&Path>) -> Result<Builder, Failure> {
-    let Some(file) = file else { return Ok(request) };
+    Ok(match token(file)? {
+        Some(token) => request.header(AUTHORIZATION, token),
+        None => request,
+    })
+}
+
+/// The token of a file, as a header shows it, if one is named.
+pub(super) fn token(file: Option<&Path>) -> Result<Option<String>, Failure> {
+    let Some(file) = file else { return Ok(None) };
     let token = std::fs::read_to_string(file)
         .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-    Ok(request.header(AUTHORIZATION, format!("Bearer {}", token.trim())))
+    Ok(Some(format!("Bearer {}", token.trim())))
 }
 
 async fn send(url: &str, request: Builder, body: Vec<u8>) -> Result<(StatusCode, Bytes), Failure> {

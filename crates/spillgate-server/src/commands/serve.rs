@@ -196,7 +196,7 @@ async fn warn_of_store(app: App, settings: Settings) {
 }
 
 /// Becomes true at the first signal to end.
-fn on_signals() -> Result<watch::Receiver<bool>, Failure> {
+pub(super) fn on_signals() -> Result<watch::Receiver<bool>, Failure> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let (stop, stopped) = watch::channel(false);

@@ -25,7 +25,7 @@ pub(crate) mod log;
 mod order;
 mod pattern;
 mod progress;
-mod random;
+pub(super) mod random;
 mod replay;
 mod report;
 mod tally;

@@ -23,7 +23,7 @@ mod question;
 #[rustfmt::skip]
 #[allow(clippy::all, missing_docs, unreachable_pub, reason = "generated; see proto/README.md")]
 #[path = "envoy/proto/all.rs"]
-mod proto;
+pub(crate) mod proto;
 
 pub(crate) use connection::Grpc;
 pub(crate) use health::Health;

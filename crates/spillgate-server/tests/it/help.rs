@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::server::run;
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "",
     "serve",
     "check",
@@ -12,6 +12,7 @@ const COMMANDS: [&str; 13] = [
     "top",
     "validate",
     "simulate",
+    "bench",
     "doctor",
     "import",
     "import envoy",

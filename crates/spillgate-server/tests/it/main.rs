@@ -7,6 +7,7 @@ mod admin;
 mod alerts;
 mod auth;
 mod bad_input;
+mod bench;
 mod check;
 mod client;
 mod deploy;

@@ -1,0 +1,295 @@
+//! What a bench found, in words and columns, as JSON, as charts.
+
+use std::fmt;
+
+use hdrhistogram::Histogram;
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use super::run::{Slice, per_second};
+use super::tally::{SOURCES, Tally};
+use crate::plot::grouped;
+
+pub(super) mod charts;
+mod text;
+
+/// All of it.
+#[derive(Serialize)]
+pub(super) struct Report {
+    pub(super) scenario: &'static str,
+    pub(super) subjects: u64,
+    pub(super) seed: u64,
+    /// `open`: calls are made at their times, whatever the answers; `closed`: each caller asks again when it
+    /// is answered, so that a slow target is asked less.
+    #[serde(rename = "loop")]
+    pub(super) kind: &'static str,
+    /// As it was told.
+    pub(super) rate: String,
+    pub(super) duration_ms: u64,
+    pub(super) callers: usize,
+    /// What was asked.
+    pub(super) question: String,
+    /// Somebody wanted no more before it was done.
+    pub(super) stopped: bool,
+    /// What was done to the store, and when.
+    pub(super) events: Vec<Event>,
+    /// Ours first.
+    pub(super) contenders: Vec<Contender>,
+    /// Ours to each yardstick.
+    pub(super) ratios: Vec<Ratio>,
+}
+
+#[derive(Clone, Serialize)]
+pub(super) struct Event {
+    pub(super) at_ms: u64,
+    pub(super) what: &'static str,
+}
+
+/// What one contender did.
+#[derive(Serialize)]
+pub(super) struct Contender {
+    pub(super) name: &'static str,
+    pub(super) place: String,
+    pub(super) sent: u64,
+    pub(super) allowed: u64,
+    pub(super) denied: u64,
+    pub(super) by_source: BySource,
+    pub(super) errors: u64,
+    pub(super) timed_out: u64,
+    pub(super) failed: std::collections::BTreeMap<String, u64>,
+    pub(super) unsent: u64,
+    /// Decisions a second.
+    pub(super) per_second: u64,
+    pub(super) latency: Quantiles,
+    pub(super) sent_late: Quantiles,
+    pub(super) over_time: Vec<Moment>,
+}
+
+/// Decisions by who made them.
+pub(super) struct BySource([u64; SOURCES.len() + 1]);
+
+/// In nanoseconds.
+#[derive(Clone, Copy, Serialize)]
+pub(super) struct Quantiles {
+    pub(super) p50_ns: u64,
+    pub(super) p90_ns: u64,
+    pub(super) p99_ns: u64,
+    #[serde(rename = "p99.9_ns")]
+    pub(super) p999_ns: u64,
+    pub(super) max_ns: u64,
+}
+
+/// A short while, one behind the other.
+#[derive(Clone, Copy, Serialize)]
+pub(super) struct Moment {
+    pub(super) from_ms: u64,
+    pub(super) until_ms: u64,
+    pub(super) allowed: u64,
+    pub(super) denied: u64,
+    pub(super) errors: u64,
+    pub(super) p50_ns: u64,
+    pub(super) p99_ns: u64,
+}
+
+/// Ours to a yardstick, in each pair of runs: the median, and between which two they all are.
+#[derive(Serialize)]
+pub(super) struct Ratio {
+    pub(super) to: &'static str,
+    pub(super) rounds: usize,
+    pub(super) rate: Option<Spread>,
+    pub(super) p50: Option<Spread>,
+    pub(super) p99: Option<Spread>,
+}
+
+/// In thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spread {
+    median: u64,
+    min: u64,
+    max: u64,
+}
+
+/// What a run of a round comes to.
+#[derive(Clone, Copy)]
+pub(super) struct Figures {
+    pub(super) per_second: u64,
+    pub(super) p50_ns: u64,
+    pub(super) p99_ns: u64,
+}
+
+impl Contender {
+    pub(super) fn new(
+        name: &'static str,
+        place: String,
+        tally: &Tally,
+        length_us: u64,
+        slices: &[Slice],
+    ) -> Contender {
+        let moment = |slice: &Slice| Moment {
+            from_ms: slice.from_us / 1_000,
+            until_ms: slice.until_us / 1_000,
+            allowed: slice.allowed,
+            denied: slice.denied,
+            errors: slice.errors,
+            p50_ns: slice.p50_ns,
+            p99_ns: slice.p99_ns,
+        };
+        Contender {
+            name,
+            place,
+            sent: tally.sent,
+            allowed: tally.allowed,
+            denied: tally.denied,
+            by_source: BySource(tally.by_source),
+            errors: tally.errors(),
+            timed_out: tally.timed_out,
+            failed: tally.failed.clone(),
+            unsent: tally.unsent,
+            per_second: per_second(tally.answered(), length_us),
+            latency: Quantiles::of(&tally.latency),
+            sent_late: Quantiles::of(&tally.late),
+            over_time: slices.iter().map(moment).collect(),
+        }
+    }
+}
+
+impl Figures {
+    pub(super) fn of(tally: &Tally, length_us: u64) -> Figures {
+        Figures {
+            per_second: per_second(tally.answered(), length_us),
+            p50_ns: tally.latency.value_at_quantile(0.5),
+            p99_ns: tally.latency.value_at_quantile(0.99),
+        }
+    }
+}
+
+impl Quantiles {
+    fn of(histogram: &Histogram<u64>) -> Quantiles {
+        Quantiles {
+            p50_ns: histogram.value_at_quantile(0.5),
+            p90_ns: histogram.value_at_quantile(0.9),
+            p99_ns: histogram.value_at_quantile(0.99),
+            p999_ns: histogram.value_at_quantile(0.999),
+            max_ns: histogram.max(),
+        }
+    }
+}
+
+impl BySource {
+    /// Those that decided, with their words.
+    fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let words = SOURCES.iter().map(|source| source.name()).chain(["not told"]);
+        words.zip(self.0).filter(|(_, count)| *count > 0)
+    }
+}
+
+impl Serialize for BySource {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.all())
+    }
+}
+
+impl Ratio {
+    /// Of runs side by side.
+    pub(super) fn new(to: &'static str, ours: &[Figures], theirs: &[Figures]) -> Ratio {
+        let spread = |of: fn(&Figures) -> u64| {
+            Spread::of(ours.iter().zip(theirs).map(|(ours, theirs)| (of(ours), of(theirs))))
+        };
+        Ratio {
+            to,
+            rounds: ours.len().min(theirs.len()),
+            rate: spread(|figures| figures.per_second),
+            p50: spread(|figures| figures.p50_ns),
+            p99: spread(|figures| figures.p99_ns),
+        }
+    }
+}
+
+impl Spread {
+    /// Nothing of pairs that have nothing to divide by.
+    fn of(pairs: impl Iterator<Item = (u64, u64)>) -> Option<Spread> {
+        let ratio = |(ours, theirs): (u64, u64)| {
+            let thousandths = (u128::from(ours) * 1_000).checked_div(u128::from(theirs))?;
+            u64::try_from(thousandths).ok()
+        };
+        let mut sorted: Vec<u64> = pairs.filter_map(ratio).collect();
+        sorted.sort_unstable();
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        Some(Spread { median: sorted[sorted.len() / 2], min, max })
+    }
+}
+
+impl Serialize for Spread {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let number = |thousandths| {
+            RawValue::from_string(decimal(thousandths, 3)).map_err(serde::ser::Error::custom)
+        };
+        let all = [("median", self.median), ("min", self.min), ("max", self.max)];
+        let all: Vec<_> = all
+            .into_iter()
+            .map(|(name, thousandths)| Ok((name, number(thousandths)?)))
+            .collect::<Result<_, S::Error>>()?;
+        serializer.collect_map(all)
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = |thousandths: u64| decimal(thousandths.div_ceil(10), 2);
+        write!(f, "{} ({}-{})", digits(self.median), digits(self.min), digits(self.max))
+    }
+}
+
+/// A number of which so many digits stand behind the point.
+fn decimal(number: u64, digits: u32) -> String {
+    let one = 10_u64.pow(digits);
+    format!("{}.{:0width$}", number / one, number % one, width = digits as usize)
+}
+
+/// Nanoseconds in the unit that fits, with three digits.
+pub(super) fn time(ns: u64) -> String {
+    let (unit, word) = match ns {
+        0..1_000 => return format!("{ns} ns"),
+        1_000..1_000_000 => (1_000, "µs"),
+        1_000_000..1_000_000_000 => (1_000_000, "ms"),
+        _ => (1_000_000_000, "s"),
+    };
+    match ns / unit {
+        0..10 => format!("{} {word}", decimal(ns / (unit / 100), 2)),
+        10..100 => format!("{} {word}", decimal(ns / (unit / 10), 1)),
+        whole => format!("{} {word}", grouped(whole)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_digits_and_a_unit() {
+        for (ns, told) in [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_000, "1.00 µs"),
+            (67_340, "67.3 µs"),
+            (999_999, "999 µs"),
+            (1_234_567, "1.23 ms"),
+            (12_000_000_000, "12.0 s"),
+            (3_600_000_000_000, "3,600 s"),
+        ] {
+            assert_eq!(time(ns), told);
+        }
+    }
+
+    #[test]
+    fn a_ratio_is_the_median_of_pairs_with_its_spread() {
+        let figures = |per_second| Figures { per_second, p50_ns: 100, p99_ns: 0 };
+        let (ours, theirs) = ([300, 100, 220].map(figures), [100, 100, 110].map(figures));
+        let ratio = Ratio::new("evalsha", &ours, &theirs);
+        assert_eq!(ratio.rate, Some(Spread { median: 2_000, min: 1_000, max: 3_000 }));
+        assert_eq!(ratio.rate.unwrap().to_string(), "2.00 (1.00-3.00)");
+        assert_eq!(ratio.p99, None, "nothing is nothing's part");
+        let json = serde_json::to_value(&ratio).unwrap();
+        assert_eq!(json["rate"]["median"], 2.0);
+    }
+}
