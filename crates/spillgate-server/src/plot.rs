@@ -6,8 +6,14 @@
 
 use std::fmt::{self, Write};
 
+// By their paths, so that benches of the library may draw too.
+#[path = "plot/curve.rs"]
+mod curve;
+#[path = "plot/scale.rs"]
 mod scale;
 
+#[allow(unused_imports, reason = "drawn by benches of the library, which include this file")]
+pub(crate) use curve::{Curve, Line};
 pub(crate) use scale::grouped;
 use scale::{Scale, instant_ticks, number_ticks};
 
@@ -24,6 +30,8 @@ pub(crate) struct Figure {
 pub(crate) enum Chart {
     OverTime(OverTime),
     Ranking(Ranking),
+    #[allow(dead_code, reason = "drawn by benches of the library, which include this file")]
+    Curve(Curve),
 }
 
 /// Values that change at instants.
@@ -118,6 +126,7 @@ impl fmt::Display for Figure {
             match chart {
                 Chart::OverTime(chart) => chart.write(f, top)?,
                 Chart::Ranking(chart) => chart.write(f, top)?,
+                Chart::Curve(chart) => chart.write(f, top)?,
             }
             top += chart.height();
         }
@@ -137,9 +146,16 @@ impl Figure {
         let over_time = || {
             self.charts.iter().filter_map(|chart| match chart {
                 Chart::OverTime(chart) => Some(chart),
-                Chart::Ranking(_) => None,
+                Chart::Ranking(_) | Chart::Curve(_) => None,
             })
         };
+        let curves = self.charts.iter().filter_map(|chart| match chart {
+            Chart::Curve(curve) => Some(curve),
+            Chart::OverTime(_) | Chart::Ranking(_) => None,
+        });
+        for line in curves.flat_map(|curve| &curve.lines) {
+            add(&line.label, line.ink.class(Shape::Line));
+        }
         for series in over_time().flat_map(|chart| &chart.series) {
             add(&series.label, series.ink.class(series.shape));
         }
@@ -156,7 +172,7 @@ impl Figure {
 impl Chart {
     fn height(&self) -> u64 {
         match self {
-            Chart::OverTime(_) => CHART,
+            Chart::OverTime(_) | Chart::Curve(_) => CHART,
             Chart::Ranking(ranking) => RANKING + ROW * ranking.rows.len() as u64,
         }
     }

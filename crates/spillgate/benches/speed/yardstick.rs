@@ -56,7 +56,7 @@ const BURST_US: u64 = INTERVAL_US * QUOTA.1;
 
 /// One instant per key: when the bucket will be full again. ARGV: µs per token, µs per burst. Returns:
 /// whether it is allowed, and the µs to wait or the tokens left.
-const TOKEN_BUCKET: &str = "
+pub const TOKEN_BUCKET: &str = "
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local full = math.max(now, tonumber(redis.call('GET', KEYS[1]) or 0)) + ARGV[1]

@@ -39,7 +39,7 @@ mod link;
 mod offset;
 mod probe;
 mod program;
-mod ring;
+pub mod ring;
 mod script;
 mod sentinel;
 mod server;

@@ -7,7 +7,7 @@ use crate::store::{Ring, RingNode};
 
 /// The points of a ring's nodes, in order.
 #[derive(Debug)]
-pub(super) struct Points {
+pub struct Points {
     /// Where a point is, and whose it is. Points that fall together stay beside each other, the
     /// first by name before the others, so that no node loses one to another unseen.
     points: Vec<(u64, u16)>,
@@ -41,7 +41,7 @@ impl Seal {
 
 impl Points {
     /// The points of nodes by name and weight.
-    pub(super) fn of<'n>(nodes: impl IntoIterator<Item = (&'n str, u32)>) -> Points {
+    pub fn of<'n>(nodes: impl IntoIterator<Item = (&'n str, u32)>) -> Points {
         let nodes: Vec<(&str, u32)> = nodes.into_iter().collect();
         let mut points: Vec<(u64, u16)> = Vec::new();
         for (number, (name, weight)) in (0..).zip(&nodes) {
@@ -57,7 +57,7 @@ impl Points {
     }
 
     /// The node that a subject's tag belongs to: whose point comes next.
-    pub(super) fn node_of(&self, tag: u128) -> u16 {
+    pub fn node_of(&self, tag: u128) -> u16 {
         let at = xxh3_64(&tag.to_le_bytes());
         let next = self.points.partition_point(|(point, _)| *point < at);
         let (_, node) = self.points[if next == self.points.len() { 0 } else { next }];

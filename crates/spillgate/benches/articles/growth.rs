@@ -1,0 +1,359 @@
+//! How speed changes with what grows: keys, the size of a limit, rules that nobody meets, tiers of a decision,
+//! servers of a ring.
+
+use std::error::Error;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use spillgate::{Limit, Limiter, Policy, Question, Request, Ring};
+use spillgate_testkit::RedisServer;
+use tokio::runtime::Runtime;
+
+use crate::grid::{Grid, rounded};
+use crate::load::{cpu_seconds, drive, key, limiter_on, runtime, shuffled};
+use crate::plot::{Chart, Curve, Figure, Ink, Line, grouped};
+use crate::rounds::{Effort, Rounds, Run};
+use crate::yardstick::Yardstick;
+use crate::{Job, Outcome};
+
+pub fn curves(job: &Job) -> Outcome {
+    let grown = [
+        keys_in_redis(job.effort)?,
+        keys_in_memory(job.effort)?,
+        limit_size(job.effort)?,
+        idle_rules(job.effort)?,
+        tiers(job.effort)?,
+        ring(job.effort)?,
+    ];
+    if let Some(folder) = &job.plots {
+        let charts = grown.iter().map(|grown| Chart::Curve(grown.curve())).collect();
+        let figure = Figure {
+            title: "What grows, and what it costs".to_owned(),
+            subtitle: "on one machine; ./evidence articles draws it anew".to_owned(),
+            charts,
+        };
+        std::fs::write(folder.join("growth.svg"), figure.to_string())?;
+    }
+    Ok(grown.iter().map(Grown::grid).collect())
+}
+
+/// One thing that grows.
+struct Grown {
+    title: &'static str,
+    counts: &'static str,
+    heads: Vec<&'static str>,
+    points: Vec<String>,
+    /// For each but the first head, a value for each point.
+    values: Vec<Vec<f64>>,
+}
+
+impl Grown {
+    fn curve(&self) -> Curve {
+        let inks = [Ink::Allowed, Ink::Asked, Ink::Refused];
+        let lines = self.heads[1..].iter().zip(&self.values).zip(inks);
+        let lines = lines.map(|((head, values), ink)| Line {
+            label: (*head).to_owned(),
+            ink,
+            values: values.iter().map(|value| *value as u64).collect(),
+        });
+        Curve {
+            title: self.title.to_owned(),
+            counts: self.counts.to_owned(),
+            points: self.points.clone(),
+            lines: lines.collect(),
+        }
+    }
+
+    fn grid(&self) -> Grid {
+        let row = |(place, point): (usize, &String)| {
+            let values = self.values.iter().map(|values| rounded(values[place]));
+            [point.clone()].into_iter().chain(values).collect()
+        };
+        Grid {
+            title: format!("{}: {}", self.title, self.counts),
+            heads: self.heads.clone(),
+            rows: self.points.iter().enumerate().map(row).collect(),
+        }
+    }
+}
+
+/// Of so many keys that are all there, each asked as often, in no order.
+fn keys_in_redis(effort: Effort) -> Result<Grown, Box<dyn Error>> {
+    let (mut ours, mut plain) = (Vec::new(), Vec::new());
+    for keys in KEYS {
+        let server = RedisServer::start();
+        let runtime = runtime();
+        let limiter = runtime.block_on(limiter_on(&server))?;
+        let bare = runtime.block_on(Yardstick::connect(&server))?;
+        let order = Arc::new(shuffled(keys));
+        let limit = slow();
+        runtime.block_on(async {
+            for names in order.chunks(500) {
+                let names: Vec<String> = names.iter().map(|key| format!("user:{key}")).collect();
+                let questions: Vec<Question<'_>> = names
+                    .iter()
+                    .map(|key| Question::AdHoc {
+                        domain: "default",
+                        key,
+                        limit: limit.clone(),
+                        cost: 1.into(),
+                    })
+                    .collect();
+                limiter.decide(&questions).await;
+                bare.set(names.iter().map(|name| format!("set:{name}")), TTL_MS).await;
+            }
+        });
+        let place = |order: &[u32], caller: usize, call: usize| {
+            order[(caller * 7_919 + call) % order.len()]
+        };
+        let checks = || {
+            let (limiter, order) = (limiter.clone(), Arc::clone(&order));
+            drive(&runtime, &server, CALLERS, effort.span, move |caller, call| {
+                let (limiter, key) = (limiter.clone(), place(&order, caller, call));
+                async move {
+                    limiter.check_limit(&format!("user:{key}"), &slow(), 1).await;
+                    1
+                }
+            })
+        };
+        let sets = || {
+            let (bare, order) = (bare.clone(), Arc::clone(&order));
+            drive(&runtime, &server, CALLERS, effort.span, move |caller, call| {
+                let (bare, key) = (bare.clone(), place(&order, caller, call));
+                async move {
+                    bare.set([format!("set:user:{key}")].into_iter(), TTL_MS).await;
+                    1
+                }
+            })
+        };
+        let rounds = Rounds::of(effort, &mut [Box::new(checks), Box::new(sets)]);
+        ours.push(rounds.figure(0));
+        plain.push(rounds.figure(1));
+    }
+    Ok(Grown {
+        title: "Keys in one Redis",
+        counts: "calls a second, 200 callers",
+        heads: vec!["keys", "Spillgate", "SET PX, one a call"],
+        points: KEYS.map(|keys| grouped(keys.into())).into(),
+        values: vec![ours, plain],
+    })
+}
+
+fn keys_in_memory(effort: Effort) -> Result<Grown, Box<dyn Error>> {
+    let runtime = runtime();
+    let mut ours = Vec::new();
+    for keys in KEYS {
+        let limiter = runtime.block_on(Limiter::builder().build())?;
+        let names: Vec<String> = (0..keys).map(|key| format!("user:{key}")).collect();
+        let order = shuffled(keys);
+        let limit = slow();
+        let all = || {
+            runtime.block_on(measured(effort, &order, async |place: &u32| {
+                black_box(limiter.check_limit(&names[*place as usize], &limit, 1).await);
+            }))
+        };
+        // The round that does not count fills it.
+        runtime.block_on(async {
+            for name in &names {
+                limiter.check_limit(name, &limit, 1).await;
+            }
+        });
+        ours.push(Rounds::of(effort, &mut [Box::new(all)]).figure(0));
+    }
+    Ok(Grown {
+        title: "Keys in memory",
+        counts: "checks a second, one thread",
+        heads: vec!["keys", "Spillgate"],
+        points: KEYS.map(|keys| grouped(keys.into())).into(),
+        values: vec![ours],
+    })
+}
+
+fn limit_size(effort: Effort) -> Result<Grown, Box<dyn Error>> {
+    let server = RedisServer::start();
+    let runtime = runtime();
+    let limiter = runtime.block_on(limiter_on(&server))?;
+    let sizes = [10_u64, 1_000, 100_000, 1_000_000];
+    let algorithms = ["token-bucket", "fixed-window", "sliding-window"];
+    let mut values = vec![Vec::new(); algorithms.len()];
+    for size in sizes {
+        let mut contenders: Vec<Box<dyn FnMut() -> Run + '_>> = Vec::new();
+        for algorithm in algorithms {
+            let spec = spillgate::LimitSpec::new(format!("{size}/hour")).algorithm(algorithm);
+            let limit = spec.build()?;
+            let (server, runtime, limiter) = (&server, &runtime, &limiter);
+            contenders.push(Box::new(move || {
+                let (limiter, limit) = (limiter.clone(), limit.clone());
+                drive(runtime, server, CALLERS, effort.span, move |caller, call| {
+                    let (limiter, limit) = (limiter.clone(), limit.clone());
+                    async move {
+                        // Of no two sizes and algorithms the same subject.
+                        let key = format!("{algorithm}:{size}:{caller}:{call}");
+                        limiter.check_limit(&key, &limit, 1).await;
+                        1
+                    }
+                })
+            }));
+        }
+        let rounds = Rounds::of(effort, &mut contenders);
+        drop(contenders);
+        for (place, values) in values.iter_mut().enumerate() {
+            values.push(rounds.figure(place));
+        }
+        server.command(&["FLUSHALL"]);
+    }
+    Ok(Grown {
+        title: "Size of the limit, an hour",
+        counts: "decisions a second, 200 callers, each key once",
+        heads: [vec!["limit"], algorithms.into()].concat(),
+        points: sizes.map(grouped).into(),
+        values,
+    })
+}
+
+/// A policy of so many rules for other routes beside the one that is met.
+fn idle_rules(effort: Effort) -> Result<Grown, Box<dyn Error>> {
+    let runtime = runtime();
+    let counts = [0_usize, 10, 100, 1_000, 10_000];
+    let names: Vec<String> = (0..1_000).map(|key| format!("user:{key}")).collect();
+    let order = shuffled(1_000);
+    let mut ours = Vec::new();
+    for rules in counts {
+        let idle: String = (0..rules).map(|number| rule(&format!("idle-{number}"))).collect();
+        let policy = Policy::from_toml(&(idle + &rule("met")))?;
+        let limiter = runtime.block_on(Limiter::builder().policy(policy).build())?;
+        let all = || {
+            runtime.block_on(measured(effort, &order, async |place: &u32| {
+                let request =
+                    Request::new().with("user", &names[*place as usize]).with("route", "/met");
+                black_box(limiter.check(&request).await);
+            }))
+        };
+        ours.push(Rounds::of(effort, &mut [Box::new(all)]).figure(0));
+    }
+    Ok(Grown {
+        title: "Rules that a request does not meet",
+        counts: "checks a second, in memory, one thread",
+        heads: vec!["rules", "Spillgate"],
+        points: counts.map(|rules| grouped(rules as u64)).into(),
+        values: vec![ours],
+    })
+}
+
+fn rule(name: &str) -> String {
+    format!(
+        "[[rule]]\nname = \"{name}\"\nkey = [\"user\"]\nmatch = {{ route = \"/{name}\" }}\n\
+         limits = [\"100/second\"]\n"
+    )
+}
+
+fn tiers(effort: Effort) -> Result<Grown, Box<dyn Error>> {
+    let server = RedisServer::start();
+    let runtime = runtime();
+    let counts = [1_usize, 2, 3, 4, 8];
+    let mut values = vec![Vec::new(), Vec::new()];
+    for tiers in counts {
+        let limits = |range: std::ops::Range<usize>| {
+            range.map(|place| format!("\"{}/second\"", 100 << place)).collect::<Vec<_>>().join(", ")
+        };
+        let one = format!(
+            "[[rule]]\nname = \"one\"\nkey = [\"user\"]\nlimits = [{}]\n",
+            limits(0..tiers)
+        );
+        let several: String = (0..tiers)
+            .map(|place| {
+                let limit = limits(place..place + 1);
+                format!("[[rule]]\nname = \"r{place}\"\nkey = [\"user\"]\nlimits = [{limit}]\n")
+            })
+            .collect();
+        let mut contenders: Vec<Box<dyn FnMut() -> Run + '_>> = Vec::new();
+        for policy in [one, several] {
+            let limiter = runtime.block_on(limiter_on(&server))?;
+            limiter.set_policy(Policy::from_toml(&policy)?);
+            let (server, runtime) = (&server, &runtime);
+            contenders.push(Box::new(move || {
+                let limiter = limiter.clone();
+                drive(runtime, server, CALLERS, effort.span, move |caller, call| {
+                    let limiter = limiter.clone();
+                    async move {
+                        limiter.check(&Request::new().with("user", key(caller, call))).await;
+                        1
+                    }
+                })
+            }));
+        }
+        let rounds = Rounds::of(effort, &mut contenders);
+        drop(contenders);
+        for (place, values) in values.iter_mut().enumerate() {
+            values.push(rounds.figure(place));
+        }
+        server.command(&["FLUSHALL"]);
+    }
+    Ok(Grown {
+        title: "Tiers of a decision, on Redis",
+        counts: "decisions a second, 200 callers",
+        heads: vec!["tiers", "limits of one rule", "rules of one limit"],
+        points: counts.map(|tiers| tiers.to_string()).into(),
+        values,
+    })
+}
+
+/// Client and servers share the machine, so what is to be seen is the CPU that a decision takes, not the rate.
+fn ring(effort: Effort) -> Result<Grown, Box<dyn Error>> {
+    let runtime = Runtime::new()?;
+    let counts = [1_usize, 2, 4];
+    let mut values = vec![Vec::new(), Vec::new()];
+    for nodes in counts {
+        let servers: Vec<RedisServer> = (0..nodes).map(|_| RedisServer::start()).collect();
+        let ring = servers.iter().enumerate().fold(Ring::numbered(1), |ring, (number, server)| {
+            ring.node(format!("node-{number}"), server.url())
+        });
+        let builder = Limiter::builder().ring(ring).timeout(Duration::from_secs(5));
+        let limiter = runtime.block_on(builder.build())?;
+        let run = || {
+            let cpu = || servers.iter().map(cpu_seconds).sum::<f64>();
+            let (before, limiter, begun) = (cpu(), limiter.clone(), Instant::now());
+            let run = drive(&runtime, &servers[0], CALLERS, effort.span, move |caller, call| {
+                let limiter = limiter.clone();
+                async move {
+                    limiter.check_limit(&key(caller, call), &slow(), 1).await;
+                    1
+                }
+            });
+            let decisions = run.figure * begun.elapsed().as_secs_f64();
+            Run { store_us: (cpu() - before) * 1e9 / decisions / nodes as f64, ..run }
+        };
+        let rounds = Rounds::of(effort, &mut [Box::new(run)]);
+        values[0].push(rounds.figure(0));
+        values[1].push(rounds.store_us(0));
+    }
+    Ok(Grown {
+        title: "Servers of a ring",
+        counts: "decisions a second on this machine; ns of each server's CPU for a decision of the fleet",
+        heads: vec!["servers", "decisions a second", "ns of each server's CPU a decision"],
+        points: counts.map(|nodes| nodes.to_string()).into(),
+        values,
+    })
+}
+
+/// Goes round `all` for as long as told.
+async fn measured<T>(effort: Effort, all: &[T], mut call: impl AsyncFnMut(&T)) -> Run {
+    let (start, mut calls) = (Instant::now(), 0_u64);
+    while start.elapsed() < effort.span {
+        for one in all.iter().cycle().skip(calls as usize % all.len()).take(1_000) {
+            call(one).await;
+            calls += 1;
+        }
+    }
+    Run { figure: calls as f64 / start.elapsed().as_secs_f64(), store_us: 0.0 }
+}
+
+/// With room for every call, and of which a single one is remembered for half a minute.
+fn slow() -> Limit {
+    Limit::per(1_000_000, Duration::from_secs(366 * 86_400))
+}
+
+const KEYS: [u32; 4] = [1_000, 10_000, 100_000, 1_000_000];
+const CALLERS: usize = 200;
+const TTL_MS: u64 = 600_000;

@@ -1,0 +1,36 @@
+//! How many keys live elsewhere when a node is added.
+
+use spillgate::internals::engine::redis::ring::Points;
+
+use crate::grid::{Grid, percent};
+use crate::{Job, Outcome};
+
+pub fn modulo_against_ring(_: &Job) -> Outcome {
+    let names: Vec<String> = (0..=20).map(|number| format!("redis-{number}")).collect();
+    let rows = [1, 2, 3, 4, 9, 19].map(|nodes: usize| {
+        let ring = |nodes: usize| Points::of(names[..nodes].iter().map(|name| (&**name, 1)));
+        let (before, after) = (ring(nodes), ring(nodes + 1));
+        let moved = |moves: &dyn Fn(u128) -> bool| {
+            percent(tags().filter(|tag| moves(*tag)).count() as f64, f64::from(KEYS))
+        };
+        vec![
+            format!("{nodes} to {}", nodes + 1),
+            moved(&|tag| tag % nodes as u128 != tag % (nodes as u128 + 1)),
+            moved(&|tag| before.node_of(tag) != after.node_of(tag)),
+            percent(1.0, nodes as f64 + 1.0),
+        ]
+    });
+    Ok(vec![Grid {
+        title: format!("Keys of {KEYS} that live elsewhere when a node is added"),
+        heads: vec!["nodes", "hash modulo nodes", "Spillgate's ring", "the least there can be"],
+        rows: rows.into(),
+    }])
+}
+
+/// Hashes of keys, which a multiplication spreads as well as any.
+fn tags() -> impl Iterator<Item = u128> {
+    (1..=u128::from(KEYS))
+        .map(|key| key.wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835) >> 7)
+}
+
+const KEYS: u32 = 100_000;
