@@ -123,7 +123,9 @@ pub(crate) async fn decide<S: StandIn>(
         None => {
             let moved = Moved::of(redis, ask);
             let judge = Judge { redis, stand_in, deadline, moved: &moved };
-            Ok(moved.joined(judge.decide(ask, question.order).await?))
+            let heard = judge.decide(ask, question.order).await?;
+            moved.level(redis, ask, &heard);
+            Ok(moved.joined(heard))
         }
     }
 }
