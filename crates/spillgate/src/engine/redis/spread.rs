@@ -123,9 +123,7 @@ pub(crate) async fn decide<S: StandIn>(
         None => {
             let moved = Moved::of(redis, ask);
             let judge = Judge { redis, stand_in, deadline, moved: &moved };
-            let heard = judge.decide(ask, question.order).await?;
-            moved.level(redis, ask, &heard);
-            Ok(moved.joined(heard))
+            Ok(moved.joined(judge.decide(ask, question.order).await?))
         }
     }
 }
