@@ -340,8 +340,7 @@ async fn call(world: Rc<World>, number: usize, mut random: Random) {
         let asking = world.ledger.ask(life, question.costs.clone());
         let request = question.request();
         let check = limiter.check(&request);
-        // Who leaves what was asked at once may stay charged for what had been decided by then.
-        if random.one_in(40) && !question.is_asked_at_once() {
+        if random.one_in(40) {
             match timeout(Duration::from_millis(random.below(5)), check).await {
                 Ok(decision) => world.ledger.told(asking, &decision),
                 Err(_) => world.ledger.left(asking),

@@ -13,7 +13,7 @@ pub(crate) struct Rule {
     /// Where it is also met together with another.
     pair: Option<&'static str>,
     keys: &'static str,
-    algorithm: Algorithm,
+    pub(crate) algorithm: Algorithm,
     pub(crate) count: u64,
     pub(crate) period: Period,
     on_outage: &'static str,
@@ -154,11 +154,6 @@ impl Question {
     pub(crate) fn about(subject: Subject, cost: u64) -> Question {
         let route = RULES[subject.rule].name;
         Question { route, user: format!("u{}", subject.user), costs: vec![(subject, cost)] }
-    }
-
-    /// Whether its tiers are asked for at once, wherever they live.
-    pub(crate) fn is_asked_at_once(&self) -> bool {
-        self.route == AT_ONCE
     }
 
     pub(crate) fn request(&self) -> Request<'_> {

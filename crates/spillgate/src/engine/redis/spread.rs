@@ -5,10 +5,10 @@
 //! subject, never one that others share: somebody who is refused anyway cannot wear a shared tier
 //! down. Nothing is ever admitted that one part refused.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use smallvec::{SmallVec, smallvec};
 
 use super::topology::Place;
@@ -18,9 +18,11 @@ use crate::engine::{Ask, AskTier, AtRecord, TIERS_INLINE, Told, ToldTier};
 use crate::time::Deadline;
 
 mod moved;
+mod parts;
 mod provisional;
 
 use moved::Moved;
+use parts::{Part, Parts};
 use provisional::Provisional;
 
 /// What was heard of one tier, and from whom.
@@ -123,7 +125,9 @@ pub(crate) async fn decide<S: StandIn>(
         None => {
             let moved = Moved::of(redis, ask);
             let judge = Judge { redis, stand_in, deadline, moved: &moved };
-            Ok(moved.joined(judge.decide(ask, question.order).await?))
+            let heard = judge.decide(ask, question.order).await?;
+            moved.level(redis, ask, &heard);
+            Ok(moved.joined(heard))
         }
     }
 }
@@ -238,7 +242,7 @@ impl<S: StandIn> Judge<'_, S> {
             ask.intent != Intent::Peek && (opens || ask.tiers.iter().any(|tier| tier.cost > 0));
         if !charges {
             enforced.append(&mut shadows);
-            self.all_at_once(&enforced, &mut heard).await?;
+            self.all_at_once(&enforced, &mut heard, None).await?;
             return Ok(heard);
         }
         let mut provisional = Provisional::new(self.redis, self.stand_in, self.moved);
@@ -252,9 +256,7 @@ impl<S: StandIn> Judge<'_, S> {
             }
             Order::AtOnce => {
                 enforced.iter_mut().for_each(|part| part.ask_for_receipts(self.redis));
-                let asked = self.all_at_once(&enforced, &mut heard).await;
-                enforced.iter().for_each(|part| provisional.note(part, &heard));
-                asked?;
+                self.all_at_once(&enforced, &mut heard, Some(&mut provisional)).await?;
                 enforced.iter().all(|part| part.passes(&heard))
             }
         };
@@ -263,7 +265,7 @@ impl<S: StandIn> Judge<'_, S> {
             return Ok(heard);
         }
         provisional.keep();
-        self.all_at_once(&shadows, &mut heard).await?;
+        self.all_at_once(&shadows, &mut heard, None).await?;
         Ok(heard)
     }
 
@@ -284,14 +286,36 @@ impl<S: StandIn> Judge<'_, S> {
         Ok(true)
     }
 
-    /// Notes what was heard, also where one of them failed.
-    async fn all_at_once(&self, parts: &[Part<'_>], heard: &mut Heards) -> Result<(), S::Error> {
+    /// Notes what was heard, also where one of them failed, and each charge as soon as it is known: a caller
+    /// who leaves while others are still asked gets it back.
+    async fn all_at_once(
+        &self,
+        parts: &[Part<'_>],
+        heard: &mut Heards,
+        mut provisional: Option<&mut Provisional<'_, S>>,
+    ) -> Result<(), S::Error> {
         let mut failed = Ok(());
-        let told = join_all(parts.iter().map(|part| self.ask(part, heard))).await;
-        for (part, told) in parts.iter().zip(told) {
+        let mut hear = |part, told, heard: &mut Heards| {
             match told {
                 Ok(told) => note(part, told, heard),
                 Err(error) => failed = Err(error),
+            }
+            if let Some(provisional) = &mut provisional {
+                provisional.note(part, heard);
+            }
+        };
+        if self.moved.is_none() {
+            let before = heard.clone();
+            let ask = async |part| (part, self.ask(part, &before).await);
+            let mut asked: FuturesUnordered<_> = parts.iter().map(ask).collect();
+            while let Some((part, told)) = asked.next().await {
+                hear(part, told, heard);
+            }
+        } else {
+            // What the second of two owners does not execute is nobody's debt if the first one did.
+            for part in parts {
+                let told = self.ask(part, heard).await;
+                hear(part, told, heard);
             }
         }
         failed
@@ -346,87 +370,5 @@ impl<S: StandIn> Judge<'_, S> {
 fn note(part: &Part<'_>, told: Heards, heard: &mut Heards) {
     for (place, told) in part.places.iter().zip(told) {
         heard[*place] = told;
-    }
-}
-
-/// The tiers of a decision that live at one place.
-struct Part<'a> {
-    place: Place,
-    ask: Ask<'a>,
-    /// Where what is heard of its tiers stands: for new owners, as in the whole decision.
-    places: SmallVec<[usize; 4]>,
-}
-
-/// A decision by places.
-struct Parts<'a> {
-    /// The narrowest first.
-    enforced: Vec<Part<'a>>,
-    shadows: Vec<Part<'a>>,
-}
-
-impl<'a> Parts<'a> {
-    fn of(redis: &Redis, ask: &Ask<'a>, moved: &Moved) -> Parts<'a> {
-        let mut parts = Parts { enforced: Vec::new(), shadows: Vec::new() };
-        for (number, tier) in ask.tiers.iter().enumerate() {
-            // The old owner first: it is the one that knows all.
-            if let Some((place, copy)) = moved.old(number) {
-                parts.add(ask, tier, place, copy);
-            }
-            parts.add(ask, tier, redis.topology.place(tier.key.tag), number);
-        }
-        parts.enforced.sort_by_key(|part| part.width(moved));
-        parts
-    }
-
-    fn add(&mut self, whole: &Ask<'a>, tier: &AskTier<'a>, place: Place, heard: usize) {
-        let of_kind = if tier.group == 0 { &mut self.enforced } else { &mut self.shadows };
-        // A shadow rule that lives elsewhere than what is enforced keeps its estimate.
-        let record = if tier.group == 0 { whole.record } else { AtRecord::None };
-        let known = of_kind.iter().position(|part| part.place == place);
-        let part = known.unwrap_or_else(|| {
-            let ask = Ask { intent: whole.intent, record, tiers: SmallVec::new() };
-            of_kind.push(Part { place, ask, places: SmallVec::new() });
-            of_kind.len() - 1
-        });
-        of_kind[part].ask.tiers.push(*tier);
-        of_kind[part].places.push(heard);
-    }
-}
-
-impl<'a> Part<'a> {
-    /// So that its charge can be given back.
-    fn ask_for_receipts(&mut self, redis: &Redis) {
-        if self.ask.intent == Intent::Charge {
-            self.ask.intent = Intent::Reserve { nonce: redis.caller.nonces.next() };
-        }
-    }
-
-    /// As wide as its widest charged tier: fewer key attributes are wider, and of two rules with as
-    /// many the later in the file. A part that charges nothing goes first.
-    fn width(&self, moved: &Moved) -> Option<(Reverse<u8>, usize)> {
-        let charged = self.ask.tiers.iter().zip(&self.places).filter(|(tier, _)| tier.cost > 0);
-        charged.map(|(tier, place)| (Reverse(tier.attributes), moved.tier_of(*place))).max()
-    }
-
-    /// The script judges shadow rules that live here in the same call, if all before them passed.
-    fn take_along(&mut self, shadows: &mut Vec<Part<'a>>) {
-        if let Some(here) = shadows.iter().position(|shadow| shadow.place == self.place) {
-            let shadow = shadows.swap_remove(here);
-            self.ask.tiers.extend(shadow.ask.tiers);
-            self.places.extend(shadow.places);
-        }
-    }
-
-    /// Whether no enforced tier of it refused.
-    fn passes(&self, heard: &Heards) -> bool {
-        self.places.iter().zip(&self.ask.tiers).all(|(place, tier)| {
-            tier.group > 0
-                || match heard[*place] {
-                    Heard::Store(tier) | Heard::Fallback(tier) => tier.fits,
-                    Heard::OutagePolicy { passes } => passes,
-                    Heard::Refused { .. } => false,
-                    Heard::GivenBack | Heard::Nobody => true,
-                }
-        })
     }
 }

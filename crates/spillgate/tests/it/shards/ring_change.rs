@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use spillgate::{Limit, Limiter, Ring, Source};
 use spillgate_testkit::{RedisServer, Reply, eventually, poll};
 use tokio::runtime::Runtime;
+use tokio::time::Instant;
 
 use crate::support::storm;
 use crate::support::world::{PATIENCE, keys, ring_of};
@@ -77,6 +79,42 @@ fn when_no_process_is_on_the_old_ring_it_ends_by_itself() {
         trouble,
         "ring 2 is in force there, and this process has ring 1; give it the new ring and restart it"
     );
+}
+
+/// A bucket in constant use is never empty, so that its new owner, which has seen no more than what came in
+/// since the ring changed, would admit what it holds at once when it is alone.
+#[test]
+fn a_bucket_in_constant_use_is_not_filled_anew_where_it_moves() {
+    let change = Change::new();
+    let (old, new) = (change.on_old(), change.on_new());
+    let limit = Limit::per(HELD, HELD_PERIOD);
+    let mut admitted = vec![0; USERS];
+    let mut ask_all = |limiter: &Limiter| {
+        let checks = (0..USERS).map(|user| {
+            let (limiter, limit) = (limiter.clone(), &limit);
+            async move { limiter.check_limit(&format!("user {user}"), limit, 1).await.allowed() }
+        });
+        let told = change.runtime.block_on(join_all(checks));
+        admitted.iter_mut().zip(told).for_each(|(count, allowed)| *count += u64::from(allowed));
+    };
+    let begun = Instant::now();
+    (0..2 * HELD).for_each(|_| ask_all(&old));
+    (0..HELD).for_each(|_| ask_all(&new));
+    drop(old);
+    let mut over_since = None;
+    let ended = poll(6 * PATIENCE, || {
+        ask_all(&new);
+        let is_over = change.servers.iter().all(|server| guard(server)[2] == "2");
+        let since = *over_since.get_or_insert_with(Instant::now);
+        over_since = is_over.then_some(since);
+        // For twice as long as a bucket takes to fill it has its old owner still.
+        (is_over && since.elapsed() > 4 * HELD_PERIOD).then_some(())
+    });
+    assert!(ended.is_some(), "{:?}", change.servers.iter().map(guard).collect::<Vec<_>>());
+    let refilled = begun.elapsed().as_millis() as u64 * HELD / HELD_PERIOD.as_millis() as u64;
+    let most = HELD + refilled + 1;
+    println!("{admitted:?} admitted, {most} allowed");
+    assert!(admitted.iter().all(|count| *count <= most), "{admitted:?} of {most}");
 }
 
 /// F27. Two processes whose rings differ counted the same subjects on different nodes.
@@ -219,6 +257,10 @@ fn guard(server: &RedisServer) -> Vec<String> {
     }
 }
 
+/// Some of them move.
+const USERS: usize = 24;
+const HELD: u64 = 20;
+const HELD_PERIOD: Duration = Duration::from_secs(1);
 const SUBJECTS: usize = 400;
 const EACH: u64 = 4;
 const CALLERS: usize = 8;

@@ -33,7 +33,8 @@ pub(super) struct AtServer {
 
 impl Account {
     /// What is wrong with it where nothing is under way: all that was charged was told, or is in doubt.
-    pub(super) fn fault(&self, is_charged_twice: bool) -> Option<String> {
+    /// What a server may have charged besides comes with its name.
+    pub(super) fn fault(&self, is_charged_twice: bool, besides: (&str, u64)) -> Option<String> {
         let net_then: i64 = self.at.values().map(|at| at.net_then).sum();
         let net: i64 = self.at.values().map(AtServer::net).sum::<i64>() - net_then;
         let (least, most) = (self.certain, self.certain + self.doubtful);
@@ -43,6 +44,7 @@ impl Account {
         let most = self.accounted + self.certain + self.doubtful;
         self.at.iter().find_map(|(server, at)| {
             let all = at.net() + at.forced as i64;
+            let most = most + if server == besides.0 { besides.1 } else { 0 };
             let says =
                 || format!("{server} charged {all}, payments included, and {most} is the most");
             (all > most as i64).then(says)

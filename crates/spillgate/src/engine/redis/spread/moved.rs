@@ -1,12 +1,16 @@
 //! While a ring changes, a subject that moves has two owners, and each of its tiers is judged and
 //! charged at both, all or none: as tiers of their own, until the answer is made of both.
 
-use smallvec::SmallVec;
+use std::time::Duration;
+
+use smallvec::{SmallVec, smallvec};
 
 use super::super::Redis;
 use super::super::topology::Place;
 use super::{Heard, Heards};
-use crate::engine::Ask;
+use crate::algorithm::Intent;
+use crate::engine::{Ask, AskTier, AtRecord};
+use crate::limit::Algorithm;
 
 /// The tiers of one decision that have an old owner beside the new one. What is heard of them stands
 /// behind what is heard of all tiers, in this order.
@@ -55,6 +59,29 @@ impl Moved {
         heard >= self.tiers
     }
 
+    /// Charges to new owners what only the old ones know of. A bucket in constant use never forgets: its new
+    /// owner, alone, would admit once more what was charged before the ring changed.
+    ///
+    /// Only where that is more than half of what is left there, so that of several who see it at once the
+    /// first alone finds room for it.
+    pub(super) fn level(&self, redis: &Redis, ask: &Ask<'_>, heard: &Heards) {
+        for (copy, (number, _)) in self.copies.iter().enumerate() {
+            let (tier, both) = (&ask.tiers[*number], (heard[*number], heard[self.tiers + copy]));
+            let (Heard::Store(new), Heard::Store(old)) = both else { continue };
+            let left = new.reading.remaining;
+            let missing = left.saturating_sub(old.reading.remaining);
+            let charges = ask.intent != Intent::Peek && tier.cost > 0;
+            let wait_us = u128::from(tier.numbers.longest_wait_us());
+            if charges
+                && missing > left / 2
+                && tier.limit.limit().algorithm() == Algorithm::TokenBucket
+                && wait_us <= LEVELLED.as_micros()
+            {
+                charge_once(redis, tier, missing);
+            }
+        }
+    }
+
     /// What was heard of each tier.
     pub(super) fn joined(&self, mut heard: Heards) -> Heards {
         for (copy, (tier, _)) in self.copies.iter().enumerate() {
@@ -64,3 +91,19 @@ impl Moved {
         heard
     }
 }
+
+/// In the background, if there is room; if not, the next decision sees.
+fn charge_once(redis: &Redis, tier: &AskTier<'_>, cost: u64) {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    let (redis, key, limit) = (redis.clone(), tier.key, tier.limit.clone());
+    runtime.spawn(async move {
+        let Some(numbers) = limit.numbers() else { return };
+        let tier = AskTier { key, limit: &limit, numbers, cost, group: 0, attributes: 0, owed: 0 };
+        let ask = Ask { intent: Intent::Charge, record: AtRecord::None, tiers: smallvec![tier] };
+        let place = redis.topology.place(key.tag);
+        let _ = redis.decide_one_at(place, &ask, redis.deadline()).await;
+    });
+}
+
+/// What takes longer to refill has its old owner for days, and a unit too many would be missed for as long.
+const LEVELLED: Duration = Duration::from_secs(86_400);

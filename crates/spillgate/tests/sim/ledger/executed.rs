@@ -1,0 +1,157 @@
+//! What servers executed, and what must hold of each call.
+
+use std::collections::BTreeMap;
+
+use spillgate::Algorithm;
+use tokio::time::Instant;
+
+use super::super::program::{Executed, Kind};
+use super::super::rules::{Period, RULES, Subject};
+use super::super::server::Done;
+use super::account::Account;
+use super::{Ledger, NEWCOMER};
+
+impl Ledger {
+    /// A server executed a call of the script.
+    pub(crate) fn executed(
+        &self,
+        server: &str,
+        process: u32,
+        done: &Done,
+        all: &[Executed],
+        sent: Instant,
+    ) {
+        if let Some(subject) = self.introduced.get() {
+            let mut subjects = self.subjects.borrow_mut();
+            for (name, it) in all.iter().enumerate() {
+                subjects.entry(it.key.clone()).or_insert((subject, name));
+            }
+        }
+        self.note(|| {
+            let told = all.iter().map(|it| {
+                let subject =
+                    self.subjects.borrow().get(&it.key).copied().map(|(subject, _)| subject);
+                let whose = subject.map_or("nobody".into(), |subject| format!("{subject:?}"));
+                format!(
+                    "{:?} {whose} {}{}",
+                    it.kind,
+                    it.amount,
+                    if it.charged { " charged" } else { "" }
+                )
+            });
+            format!("{server} for p{process}: {}", told.collect::<Vec<_>>().join(", "))
+        });
+        let changes = all
+            .iter()
+            .any(|it| it.charged || matches!(it.kind, Kind::Force | Kind::GiveBack | Kind::Undo));
+        let may_write = changes || self.stepped.borrow().contains(server);
+        self.always(done.writes == 0 || may_write, || format!("{server}: a denial wrote"));
+        if all.iter().filter(|it| it.kind == Kind::Charge).count() > 2 {
+            self.sometimes("decisions that left together");
+        }
+        for it in all {
+            let subject = self.subjects.borrow().get(&it.key).copied();
+            if let Some((subject, name)) = subject {
+                self.places.borrow_mut().entry(subject).or_default().insert(server.to_owned());
+                let place = [server, "by another name"][..=name.min(1)].join(" ");
+                self.enter(&place, process, subject, it, done, sent);
+            }
+        }
+    }
+
+    /// What a bucket's new owner may be charged besides what was asked of it: what its old one knows of.
+    pub(super) fn levelled(
+        &self,
+        accounts: &BTreeMap<(u32, Subject), Account>,
+        server: &str,
+        subject: Subject,
+    ) -> u64 {
+        let is_bucket = RULES[subject.rule].algorithm == Algorithm::TokenBucket;
+        if server != NEWCOMER || !self.has_two_owners.get() || !is_bucket {
+            return 0;
+        }
+        let of_subject = accounts.iter().filter(|((_, of), _)| *of == subject);
+        let places = of_subject.flat_map(|(_, account)| &account.at);
+        places.filter(|(place, _)| *place != server).map(|(_, at)| at.charged).sum()
+    }
+
+    fn enter(
+        &self,
+        server: &str,
+        process: u32,
+        subject: Subject,
+        it: &Executed,
+        done: &Done,
+        sent: Instant,
+    ) {
+        let mut accounts = self.accounts.borrow_mut();
+        let levelled = self.levelled(&accounts, server, subject);
+        let Account { asked, alone, at, .. } = accounts.entry((process, subject)).or_default();
+        let at = at.entry(server.to_owned()).or_default();
+        match it.kind {
+            Kind::Peek | Kind::Lower => {}
+            Kind::Charge => {
+                // By a record it may be sent again.
+                let is_named = it.record.is_some();
+                at.executed += if is_named { 0 } else { it.amount };
+                let most = *asked - at.unexecuted_then + levelled;
+                self.always(at.executed <= most, || {
+                    format!("{server} was asked by p{process} for {} of {subject:?}, who asked for {most}", at.executed)
+                });
+                if it.charged {
+                    if let Some(record) = &it.record {
+                        self.records.borrow_mut().insert((record.clone(), subject), it.amount);
+                    }
+                    at.charged += it.amount;
+                    self.admission(server, subject, it.amount, done.now_us);
+                }
+            }
+            Kind::GiveBack | Kind::Undo => {
+                self.sometimes("a give-back");
+                let record = it.record.clone().map(|record| (record, subject));
+                let noted = record.and_then(|it| self.records.borrow_mut().remove(&it));
+                at.returned += noted.unwrap_or(it.amount);
+                // Which one it was makes no difference to how many there are.
+                if let Some(all) =
+                    self.admissions.borrow_mut().get_mut(&(server.to_owned(), subject))
+                {
+                    all.pop();
+                }
+            }
+            Kind::Force => {
+                self.sometimes("a debt paid");
+                (at.forced, at.payments) = (at.forced + it.amount, at.payments + 1);
+                let all: u64 = alone.iter().map(|(_, cost)| cost).sum();
+                self.always(at.forced <= all, || {
+                    format!("p{process} paid {} for {subject:?} and admitted {all}", at.forced)
+                });
+                let since_ms = (sent - self.began).as_millis() as u64;
+                let recent = alone
+                    .iter()
+                    .filter(|(ms, _)| ms + RULES[subject.rule].occupied_ms() > since_ms);
+                let recent: u64 = recent.map(|(_, cost)| cost).sum();
+                self.always(it.amount <= recent, || {
+                    format!(
+                        "p{process} paid {} for {subject:?}, of which {recent} was still occupied",
+                        it.amount
+                    )
+                });
+            }
+        }
+    }
+
+    /// No interval of one period holds more than the limit's own bound.
+    fn admission(&self, server: &str, subject: Subject, cost: u64, now_us: u64) {
+        let rule = &RULES[subject.rule];
+        let Period::Short(period_us) = rule.period else { return };
+        let mut admissions = self.admissions.borrow_mut();
+        let admissions = admissions.entry((server.to_owned(), subject)).or_default();
+        admissions.push((now_us, cost));
+        admissions.retain(|(at_us, _)| now_us.saturating_sub(*at_us) < period_us);
+        let admitted: u64 = admissions.iter().map(|(_, cost)| cost).sum();
+        let most = rule.most_in_a_period();
+        self.always(admitted <= most, || {
+            format!("{subject:?}: {server} admitted {admitted} within one period, and {most} is the most")
+        });
+    }
+}
