@@ -98,6 +98,14 @@ impl Failure {
         }
     }
 
+    /// What was wrong, in words.
+    pub(super) fn why(&self) -> &str {
+        match self {
+            Failure::NotHere(_, why) | Failure::Unfit(why) | Failure::Unknown(why) => why,
+            Failure::NotSent(why) | Failure::Bug(why) => why,
+        }
+    }
+
     /// Whether the server itself is to blame, so that others had better not wait for it.
     pub(super) fn blames_server(&self) -> bool {
         match self {

@@ -332,8 +332,7 @@ impl Shared {
                 Ok(())
             }
             Err(failure) => {
-                *self.trouble.lock() =
-                    Some(crate::engine::StoreError::from(failure.clone()).to_string());
+                *self.trouble.lock() = Some(failure.why().to_owned());
                 self.changed.notify_waiters();
                 Err(failure)
             }
