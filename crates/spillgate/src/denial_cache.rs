@@ -3,7 +3,8 @@
 //!
 //! A refusal holds for its tier, under the same numbers, for costs as large or larger, until the wait that
 //! was told with it is over, counted from before the call left. Admissions elsewhere only prolong it; a
-//! give-back or a reset elsewhere is not heard of, so nothing is believed for longer than a second.
+//! give-back or a reset elsewhere is not heard of, so nothing is believed for longer than a second. The wait that
+//! others are told counts from when the answer came, so that whoever waits for it has room.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +15,9 @@ use crate::engine::{Ask, AskTier, Heard, Heards, Redis, ToldTier};
 use crate::limit::Algorithm;
 use crate::plan::Alone;
 use crate::time::monotonic_us;
+
+#[cfg(test)]
+mod model;
 
 /// A table of fixed size: each refusal in a place by its tier's hash, where a newer one takes it over.
 #[derive(Debug)]
@@ -33,9 +37,9 @@ struct Refusal {
     tier: u128,
     numbers: Numbers,
     cost: u64,
-    /// By our monotonic clock: when this cost has room at the earliest.
+    /// By our monotonic clock: when this cost surely has room, if nobody charges the tier until then.
     room_at_us: u64,
-    /// The same: when the tier is untouched, if nobody charges it until then.
+    /// The same: when the tier is untouched.
     reset_at_us: u64,
     /// How long it is believed: no longer than that.
     ends_us: u64,
@@ -108,18 +112,20 @@ impl DenialCache {
     pub(crate) fn note(&self, redis: &Redis, ask: &Ask<'_>, heard: &[Heard], sent: Sent) {
         let refused = |(tier, heard): (&AskTier<'_>, &Heard)| match heard {
             Heard::Store(told) if !told.fits && tier.group == 0 && is_steadfast(tier) => {
-                Refusal::of(tier, told, sent)
+                Refusal::of(tier, told, sent, monotonic_us())
             }
             _ => None,
         };
         let mut refused = ask.tiers.iter().zip(heard).filter_map(refused).peekable();
         if refused.peek().is_some() && self.is_for(redis, ask) {
-            refused.for_each(|refusal| {
-                self.latest_us.fetch_max(refusal.ends_us, Ordering::Relaxed);
-                let mut place = self.place(refusal.tier).lock();
-                *place = Some(refusal);
-            });
+            refused.for_each(|refusal| self.remember(refusal));
         }
+    }
+
+    fn remember(&self, refusal: Refusal) {
+        self.latest_us.fetch_max(refusal.ends_us, Ordering::Relaxed);
+        let mut place = self.place(refusal.tier).lock();
+        *place = Some(refusal);
     }
 
     /// All that is remembered ends: somebody has made room.
@@ -164,15 +170,15 @@ impl DenialCache {
 
 impl Refusal {
     /// Nothing where nobody can say when there will be room.
-    fn of(tier: &AskTier<'_>, told: &ToldTier, sent: Sent) -> Option<Refusal> {
-        let room_at_us = sent.at_us.saturating_add(told.reading.retry_after_us?);
+    fn of(tier: &AskTier<'_>, told: &ToldTier, sent: Sent, heard_us: u64) -> Option<Refusal> {
+        let wait_us = told.reading.retry_after_us?;
         Some(Refusal {
             tier: name(tier),
             numbers: tier.numbers.clone(),
             cost: tier.cost.max(1),
-            room_at_us,
-            reset_at_us: sent.at_us.saturating_add(told.reading.reset_after_us),
-            ends_us: room_at_us.min(sent.at_us + BELIEVED_US),
+            room_at_us: heard_us.saturating_add(wait_us),
+            reset_at_us: heard_us.saturating_add(told.reading.reset_after_us),
+            ends_us: sent.at_us.saturating_add(wait_us.min(BELIEVED_US)),
             era: sent.era,
         })
     }

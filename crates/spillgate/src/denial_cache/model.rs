@@ -1,0 +1,255 @@
+//! Every short history of two decisions, a reset of ours, what others do meanwhile, and time: what is
+//! refused from memory is refused rightly, but where somebody made room of whom nobody has heard yet.
+//!
+//! The limit is once in three ticks, and a tick is less than half of what a refusal is believed for.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::*;
+use crate::algorithm::Reading;
+use crate::limit::{Limit, NamedLimit};
+use crate::subject::SubjectKey;
+
+/// All that is, at one moment.
+#[derive(Debug)]
+struct World {
+    now_us: u64,
+    /// By the store: when it has room.
+    room_at_us: u64,
+    /// The same, when it refused first.
+    refused_until_us: Option<u64>,
+    cache: DenialCache,
+    calls: Vec<Call>,
+    reset: Reset,
+    /// When somebody elsewhere reset the subject.
+    reset_elsewhere_us: Option<u64>,
+    left: Budget,
+    mistake: Mistake,
+}
+
+/// A decision that went on to the store, and what that told it.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    sent: Sent,
+    told: Option<ToldTier>,
+}
+
+/// Our own, which the store executes before we forget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reset {
+    NotYet,
+    Executed,
+    Over,
+}
+
+/// How much of each may still happen.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    decisions: u32,
+    ticks: u32,
+    admissions_elsewhere: u32,
+}
+
+/// What a wrong program would do: the search has to find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mistake {
+    None,
+    /// What was forgotten is judged by when the answer came.
+    ForgetsByReceipt,
+    /// A refusal is believed for its wait from when its answer came.
+    HoldsFromReceipt,
+    /// Others are told to wait from when the call left.
+    TellsFromSending,
+    /// A reset forgets nothing.
+    KeepsOnReset,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Ask,
+    Execute(usize),
+    Hear(usize),
+    AdmitElsewhere,
+    ResetElsewhere,
+    Reset,
+    Wait,
+}
+
+#[test]
+fn a_remembered_refusal_is_right_unless_room_was_made_unheard() {
+    let (states, refused) = search(Mistake::None).unwrap();
+    println!("{states} states, {refused} refusals from memory");
+    assert!(refused > 100, "{refused}");
+}
+
+#[test]
+fn the_search_finds_what_is_wrong() {
+    for mistake in [
+        Mistake::ForgetsByReceipt,
+        Mistake::HoldsFromReceipt,
+        Mistake::TellsFromSending,
+        Mistake::KeepsOnReset,
+    ] {
+        let found = search(mistake).unwrap_err();
+        println!("{mistake:?}: {found}");
+    }
+}
+
+/// How many states and how many refusals from memory there are, or the shortest history with a wrong one.
+fn search(mistake: Mistake) -> Result<(usize, usize), String> {
+    let limit = NamedLimit::new(Limit::per(1, Duration::from_micros(3 * TICK_US)), 0);
+    let key = SubjectKey { tag: 1, id: 2, rule: 3 };
+    let numbers = limit.numbers().unwrap();
+    let tier = AskTier { key, limit: &limit, numbers, cost: 1, group: 0, attributes: 0, owed: 0 };
+    let (mut seen, mut refused) = (BTreeSet::new(), 0);
+    let mut histories = vec![(World::new(mistake), Vec::new())];
+    while !histories.is_empty() {
+        let mut longer = Vec::new();
+        for (world, history) in &histories {
+            for step in world.steps() {
+                let mut next = world.copied();
+                let mut history: Vec<Step> = history.clone();
+                history.push(step);
+                refused += usize::from(
+                    next.take(step, &tier).map_err(|why| format!("{history:?}: {why}"))?,
+                );
+                if seen.insert(format!("{next:?}")) {
+                    longer.push((next, history));
+                }
+            }
+        }
+        histories = longer;
+    }
+    Ok((seen.len(), refused))
+}
+
+impl World {
+    fn new(mistake: Mistake) -> World {
+        World {
+            now_us: START_US,
+            room_at_us: START_US,
+            refused_until_us: None,
+            cache: DenialCache { places: Box::new([Mutex::default()]), ..DenialCache::new(false) },
+            calls: Vec::new(),
+            reset: Reset::NotYet,
+            reset_elsewhere_us: None,
+            left: Budget { decisions: 2, ticks: 3, admissions_elsewhere: 1 },
+            mistake,
+        }
+    }
+
+    fn copied(&self) -> World {
+        let place = self.cache.places[0].lock().clone();
+        let read = |counter: &AtomicU64| AtomicU64::new(counter.load(Ordering::Relaxed));
+        let cache = DenialCache {
+            places: Box::new([Mutex::new(place)]),
+            ended: read(&self.cache.ended),
+            latest_us: read(&self.cache.latest_us),
+            ..DenialCache::new(false)
+        };
+        World { cache, calls: self.calls.clone(), ..*self }
+    }
+
+    fn steps(&self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let mut may = |it: bool, step| steps.extend(Some(step).filter(|_| it));
+        may(self.left.decisions > 0, Step::Ask);
+        for (number, call) in self.calls.iter().enumerate() {
+            let heard = Step::Hear(number);
+            may(true, if call.told.is_none() { Step::Execute(number) } else { heard });
+        }
+        may(self.left.admissions_elsewhere > 0 && self.has_room(), Step::AdmitElsewhere);
+        may(self.reset_elsewhere_us.is_none(), Step::ResetElsewhere);
+        may(self.reset != Reset::Over, Step::Reset);
+        may(self.left.ticks > 0, Step::Wait);
+        steps
+    }
+
+    fn has_room(&self) -> bool {
+        self.now_us >= self.room_at_us
+    }
+
+    /// Whether a decision was refused from memory, and what is wrong with it.
+    fn take(&mut self, step: Step, tier: &AskTier<'_>) -> Result<bool, String> {
+        match step {
+            Step::Ask => {
+                self.left.decisions -= 1;
+                let era = self.cache.ended.load(Ordering::Acquire);
+                let sent = Sent { at_us: self.now_us, era };
+                if let Heard::Refused { retry_after_us, .. } = self.cache.heard_of(tier, sent) {
+                    return self.judge(retry_after_us).map(|()| true);
+                }
+                self.calls.push(Call { sent, told: None });
+            }
+            Step::Execute(call) => {
+                let fits = self.has_room();
+                if fits {
+                    self.room_at_us = self.now_us + 3 * TICK_US;
+                } else {
+                    self.refused_until_us.get_or_insert(self.room_at_us);
+                }
+                let wait_us = self.room_at_us - self.now_us;
+                let retry_after_us = Some(if fits { 0 } else { wait_us });
+                let reading = Reading { remaining: 0, retry_after_us, reset_after_us: wait_us };
+                self.calls[call].told = Some(ToldTier { fits, reading, charge: None });
+            }
+            Step::Hear(call) => {
+                let Call { mut sent, told } = self.calls.remove(call);
+                let mut heard_us = self.now_us;
+                match self.mistake {
+                    Mistake::ForgetsByReceipt => {
+                        sent.era = self.cache.ended.load(Ordering::Acquire)
+                    }
+                    Mistake::HoldsFromReceipt => sent.at_us = heard_us,
+                    Mistake::TellsFromSending => heard_us = sent.at_us,
+                    Mistake::None | Mistake::KeepsOnReset => {}
+                }
+                let refused = told.filter(|told| !told.fits);
+                let refusal = refused.and_then(|told| Refusal::of(tier, &told, sent, heard_us));
+                refusal.into_iter().for_each(|refusal| self.cache.remember(refusal));
+            }
+            Step::AdmitElsewhere => {
+                self.left.admissions_elsewhere -= 1;
+                self.room_at_us = self.now_us + 3 * TICK_US;
+            }
+            Step::ResetElsewhere => {
+                self.reset_elsewhere_us = Some(self.now_us);
+                self.room_at_us = self.now_us;
+            }
+            Step::Reset if self.reset == Reset::NotYet => {
+                self.reset = Reset::Executed;
+                self.room_at_us = self.now_us;
+            }
+            Step::Reset => {
+                self.reset = Reset::Over;
+                if self.mistake != Mistake::KeepsOnReset {
+                    self.cache.end();
+                }
+            }
+            Step::Wait => {
+                self.left.ticks -= 1;
+                self.now_us += TICK_US;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whoever is refused from memory would be refused by the store as well, but for a second after a reset
+    /// elsewhere, and until our own has returned. Whoever waits as told waits for as long as the store said.
+    fn judge(&self, retry_after_us: Option<u64>) -> Result<(), String> {
+        let unheard = self.reset == Reset::Executed
+            || self.reset_elsewhere_us.is_some_and(|at_us| self.now_us < at_us + BELIEVED_US);
+        let until_us = self.now_us + retry_after_us.unwrap_or_default();
+        if self.has_room() && !unheard {
+            Err(format!("refused at {}, with room since {}", self.now_us, self.room_at_us))
+        } else if self.refused_until_us.is_some_and(|refused_us| until_us < refused_us) {
+            Err(format!("told to wait until {until_us}, with room at {}", self.room_at_us))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+const START_US: u64 = 10_000_000;
+const TICK_US: u64 = 400_000;
