@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use spillgate::Algorithm;
 use spillgate::internals::algorithm::{self, Intent, State, Tier};
+use spillgate::internals::engine::Ask;
 use spillgate::internals::limit::NamedLimit;
 use spillgate_testkit::RedisServer;
 
 use crate::support::random::Random;
 use crate::support::target::numbers;
-use crate::support::world::{ME, PERIOD, PERIOD_US, World, each_algorithm, keys, limit};
+use crate::support::world::{ME, PERIOD, PERIOD_US, World, ask, each_algorithm, keys, limit};
 
 /// ACCIDENTS 17. Tiers leaked when one refused; and 8, 9: refusals were written.
 #[test]
@@ -36,6 +37,31 @@ fn a_denial_leaves_every_byte_of_every_tier_but_for_a_re_base() {
     println!("{tally:?}");
     // Else this test has become easier than it says.
     assert!(tally.allowed > 100 && tally.denied > 100 && tally.rebased > 10, "{tally:?}");
+}
+
+/// The same for buckets that are asked about alone, whose periods the script knows by heart: those go a
+/// shorter way.
+#[test]
+fn a_denial_of_buckets_alone_leaves_every_byte() {
+    let world = World::on_redis(RedisServer::start());
+    let limits = [(5, "1s"), (7, "60s"), (60, "60s"), (1_000, "3600s"), (3, "86400s")];
+    let limits = limits.map(|(count, period)| limit(Algorithm::TokenBucket, count, period));
+    for (who, limit) in (1..).zip(&limits) {
+        let capacity = limit.numbers().unwrap().capacity();
+        assert!(world.check(who, limit, capacity).fits);
+    }
+    let before = world.after(1_000).stored();
+    let asks: Vec<Ask<'_>> = (1..)
+        .zip(&limits)
+        .flat_map(|(who, limit)| [1, 2].map(|cost| ask(Intent::Charge, &[(who, limit, cost)])))
+        .collect();
+    for told in world.decide_all(&asks) {
+        assert!(!told.allowed, "{told:?}");
+    }
+    for (ask, who) in asks.iter().zip(1..) {
+        assert!(!world.decide_each(std::slice::from_ref(ask))[0].allowed, "{who}");
+    }
+    assert_eq!(world.stored(), before);
 }
 
 /// ACCIDENTS 22. The TTL was shorter than the state's life, and limits were forgotten; or far
