@@ -1,49 +1,44 @@
--- Decisions over one token bucket each in its steady state, or crowds of them: no record yet, or a short
--- one that was written under the very numbers that are asked for. Hot calls hold nothing else, so this is
--- written out, without a function or a table for each, and gives the same answers as steady.lua.
+-- Decisions over token buckets in their steady state whose tokens are whole us, over one or several, and crowds
+-- over one: no record yet, or a short one that was written under the very numbers that are asked for. Hot calls
+-- hold nothing else, so this is written out, without a function or a table for each, and gives the same answers
+-- as steady.lua. What that takes, or reserved.lua, is handed to it.
 --
--- They are taken in order, up to the first that is not of this kind, at `at`.
+-- They are taken in order, up to the first that is of none of these kinds, at `at`.
 
 local at, size = program[3], #program
 -- The limit that was read last, and its numbers.
-local known, burst, forced_max, n, count, head, high_code
+local known, burst, most, n, counts, head
 local unpack_record, pack_record = struct.unpack, struct.pack
 -- The instant's 48 low bits, and what is above them.
 local now_low = now % 281474976710656
 local now_high = (now - now_low) / 281474976710656
 
--- Made when a call first asks for it.
-local function new_reserved()
-    -- @reserved@
-end
+-- Made when a call first holds anything but single buckets.
+local whole, note_change
+-- What records of a limit begin with but for the instant, and its numbers, by where it begins: burst, the most that
+-- a record holds, n, count. False for one whose tokens are not whole us, or that needs more than a short record.
+local wholes
+-- Of decisions over several keys: which of them met a key last; and what is left of all keys but the last of one,
+-- and for how long.
+local met, left_keys, left, left_us
+local reserved, steady
 
-local reserved
 while at < size do
     local operation, p, times = program[at], at, 1
-    if operation == 6 or operation == 7 then
-        reserved = reserved or new_reserved()
-        local after = reserved(at)
-        if not after then
-            break
-        end
-        at = after
-    else
-        if operation == 8 then
-            p, times = at + 1, program[at + 1]
-        elseif operation ~= 0 then
-            break
-        end
-        if program[p + 1] ~= 1 or program[p + 6] ~= 0 then
-            break
-        end
-        local key, l, cost = program[p + 2], program[p + 4], program[p + 5]
+    if operation == 8 then
+        p, times = at + 1, program[at + 1]
+    end
+    local l, cost = program[p + 4], program[p + 5]
+    if (operation == 0 or operation == 8) and program[p + 1] == 1 and program[p + 6] == 0 and program[l + 6] == 1
+        and cost > 0 then
+        local key = program[p + 2]
         if l ~= known then
-            if program[l] ~= 1 or program[l + 6] ~= 1 or program[l + 9] == 0 or program[l + 7] >= 65536
-                or program[l + 1] >= 15 then
+            if program[l] ~= 1 or program[l + 9] == 0 or program[l + 7] >= 65536 or program[l + 1] >= 15 then
                 break
             end
-            known, burst, forced_max, n, count = l, program[l + 3], program[l + 4], program[l + 5], program[l + 7]
-            head, high_code = program[l + 1] * 16, program[l + 9] * 16
+            known, burst, most, n = l, program[l + 3], program[l + 4], program[l + 5]
+            most = most < 65536 and most or 65535
+            head, counts = program[l + 1] * 4096 + program[l + 9] * 16, program[l + 7] * 65536
         end
         local used, drained = 0, 0
         local value = values[key]
@@ -55,11 +50,14 @@ while at < size do
             if #value ~= 12 then
                 break
             end
-            local head_then, high, low, count_then, used_then = unpack_record('>I1I1I6I2I2', value)
-            local boundary_high = high % 16
-            local elapsed = (now_high - boundary_high) * 281474976710656 + now_low - low
-            if head_then ~= head or high - boundary_high ~= high_code or count_then ~= count or elapsed < 0
-                or used_then > forced_max then
+            -- The limit's part of both is taken off: what is left of another limit's is out of bounds.
+            local high, low, used_then = unpack_record('>I2I6I4', value)
+            high, used_then = high - head, used_then - counts
+            local elapsed = now_low - low
+            if high ~= now_high then
+                elapsed = elapsed + (now_high - high) * 281474976710656
+            end
+            if high < 0 or high > 15 or elapsed < 0 or used_then < 0 or used_then > most then
                 break
             end
             local rest = elapsed % n
@@ -69,7 +67,7 @@ while at < size do
             end
         end
         local would, granted = used + cost, 0
-        if cost == 0 or would >= 65536 then
+        if would >= 65536 then
             break
         end
         if would <= burst then
@@ -82,11 +80,11 @@ while at < size do
             if charged >= 65536 then
                 break
             end
-            local low, high = now_low - drained, high_code + now_high
+            local low, high = now_low - drained, head + now_high
             if low < 0 then
                 low, high = low + 281474976710656, high - 1
             end
-            values[key] = pack_record('>I1I1I6I2I2', head, high, low, count, charged)
+            values[key] = pack_record('>I2I6I4', high, low, counts + charged)
             if not fresh[key] then
                 changed = changed + 1
                 changes[changed] = key
@@ -107,5 +105,132 @@ while at < size do
             out[o], out[o + 1], out[o + 2], out[o + 3] = used + cost <= burst and 1 or 0, used, drained, -1
         end
         o, at = o + 4, p + 7
+    elseif program[l] ~= 1 and operation ~= 6 and operation ~= 7 then
+        break
+    else
+        local is_of_reservation = operation == 6 or operation == 7
+        local is_of_several = operation == 0 and program[at + 1] > 1
+        -- What a key holds now, and how long until that is irrelevant.
+        note_change = note_change or function(key, value, longest_us)
+            if not fresh[key] then
+                changed = changed + 1
+                changes[changed] = key
+            end
+            values[key], fresh[key] = value, longest_us
+        end
+        if not whole and (is_of_several or is_of_reservation) then
+            wholes, met, left_keys, left, left_us = {}, {}, {}, {}, {}
+            whole = function(l)
+                local is_whole = program[l] == 1 and program[l + 6] == 1 and program[l + 9] > 0
+                    and program[l + 7] < 65536 and program[l + 1] < 15 and program[l + 3] < 65536
+                wholes[l] = is_whole and {
+                    program[l + 1] * 4096 + program[l + 9] * 16, program[l + 3], min(program[l + 4], 65535),
+                    program[l + 5], program[l + 7] * 65536,
+                }
+                return wholes[l]
+            end
+        end
+        local after
+        if is_of_reservation then
+            reserved = reserved or (function()
+                -- @reserved@
+            end)()
+            after = reserved(at)
+        elseif is_of_several then
+            -- Each tier is answered, and packed, as if all had room.
+            local last = at + 4 * program[at + 1] - 2
+            after = last + 5
+            local fits, i, held, others = true, o, 0, 0
+            local value, length, from, text, longest_us
+            for q = at + 2, last, 4 do
+                local key, limit, cost = program[q], wholes[program[q + 2]], program[q + 3]
+                if limit == nil then
+                    limit = whole(program[q + 2])
+                end
+                if not limit or cost == 0 then
+                    after = nil
+                    break
+                end
+                if key == held then
+                    from = from + 12
+                else
+                    if held > 0 then
+                        if others == 0 then
+                            met[held] = at
+                        end
+                        if met[key] == at or from + 12 <= length then
+                            after = nil
+                            break
+                        end
+                        others, met[key] = others + 1, at
+                        left_keys[others], left[others], left_us[others] = held, text, longest_us
+                    end
+                    held, value, from, text, longest_us = key, values[key], 1, nil, 0
+                    length = value and #value or 0
+                end
+                local n, used, drained = limit[4], 0, 0
+                if from + 11 <= length then
+                    local high, low, used_then = unpack_record('>I2I6I4', value, from)
+                    used = used_then - limit[5]
+                    local elapsed = now_low - low
+                    if high - limit[1] ~= now_high or elapsed < 0 or used < 0 or used > limit[3] then
+                        after = nil
+                        break
+                    end
+                    drained = elapsed % n
+                    used = used - (elapsed - drained) / n
+                    if used <= 0 then
+                        used, drained = 0, 0
+                    end
+                elseif from <= length or lost_us > 0 then
+                    after = nil
+                    break
+                end
+                used = used + cost
+                if used > limit[2] then
+                    out[i], fits = 0, false
+                else
+                    out[i] = 1
+                    local low, high = now_low - drained, limit[1] + now_high
+                    if low < 0 then
+                        low, high = low + 281474976710656, high - 1
+                    end
+                    local packed = pack_record('>I2I6I4', high, low, limit[5] + used)
+                    text = text and text .. packed or packed
+                    local until_us = used * n - drained
+                    if until_us > longest_us then
+                        longest_us = until_us
+                    end
+                end
+                out[i + 1], out[i + 2], out[i + 3] = used, drained, -1
+                i = i + 4
+            end
+            if not after or from + 12 <= length or program[after - 1] ~= 0 then
+                after = nil
+            else
+                if not fits then
+                    for q = at + 2, last, 4 do
+                        local place = o + q - at - 1
+                        out[place] = out[place] - program[q + 3]
+                    end
+                else
+                    for other = 1, others do
+                        note_change(left_keys[other], left[other], left_us[other])
+                    end
+                    note_change(held, text, longest_us)
+                end
+                o = i
+            end
+        end
+        if not after and not is_of_reservation then
+            steady = steady or (function()
+                -- @steady@
+            end)()
+            after = steady(at)
+        end
+        if not after then
+            break
+        end
+        at = after
     end
 end

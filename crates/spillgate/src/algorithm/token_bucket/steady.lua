@@ -2,181 +2,241 @@
 -- a short one that was written under the very numbers that are asked for; no receipt, no shadow rule,
 -- no clock behind. Most are of this kind, and get the same answers as from token_bucket.lua.
 --
--- They are taken in order, up to the first that is not of this kind. What they leave in `values` is
--- what the others load.
+-- One pass over the tiers reads, judges and answers each as if all had room, which most decisions have, and packs
+-- what it would be then; it is put right where they had not. Each word of Lua counts here: what a tier takes is
+-- nearly all its own.
 
--- A short record with its head, and the bounds of what it holds: of a count that leaves no parts of a
--- us, and of one that does.
-local RECORD, NAMES, COUNTS, PART_COUNTS = 12, 15, 65536, 256
+-- The bounds of what a short record holds: of a count that leaves no parts of a us, and of one that does. It takes 12
+-- bytes with its head, a number that stands for itself below, as the largest count does: naming it would cost more.
+local NAMES, COUNTS, PART_COUNTS = 15, 65536, 256
 local PART = 7
 
--- What the tiers of one decision hold, one after the other: used, drained.
-local levels = {}
+-- What short records of a limit begin with, by where the limit begins, but for the instant; and the limit's
+-- numbers: burst, forced_max, n, d, count. False for a limit that they are not written under.
+local limits = {}
 -- The decision that read a key's value last.
 local reader = {}
+-- The values that a decision leaves, one for each key, and for how long.
+local keys, packed, lives_us = {}, {}, {}
 
--- Whether the record at `from` of a value is steady, and its level then, from levels[i] on. Its limit
--- begins at program[l].
-local function level(value, from, l, i)
-    local n, d, count, code = program[l + 5], program[l + 6], program[l + 7], program[l + 9]
-    if program[l] ~= 1 or code == 0 or count >= (d == 1 and COUNTS or PART_COUNTS)
-        or program[l + 1] >= NAMES then
-        return false
+local function short(l)
+    local d, count = program[l + 6], program[l + 7]
+    local limit = program[l] == 1 and program[l + 9] > 0 and count < (d == 1 and COUNTS or PART_COUNTS)
+        and program[l + 1] < NAMES
+    if limit then
+        local most = program[l + 4] < COUNTS and program[l + 4] or COUNTS - 1
+        local head = (program[l + 1] * 16 + (d == 1 and 0 or PART)) * 256 + program[l + 9] * 16
+        limit = { head, program[l + 3], most, program[l + 5], d, count, count * COUNTS }
     end
-    if not value then
-        if lost_us > 0 and (now - lost_us) * d < program[l + 3] * n then
-            return false
-        end
-        levels[i], levels[i + 1] = 0, 0
-        return true
+    limits[l] = limit
+    return limit
+end
+
+-- Packs a level: the record, and the us until it is untouched.
+local function record(limit, used, drained)
+    local n, d = limit[4], limit[5]
+    local whole = ceil(drained / d)
+    local low, head = now_low - whole, limit[1] + now_high
+    if low < 0 then
+        low, head = low + 281474976710656, head - 1
     end
-    if #value < from + RECORD - 1 then
-        return false
-    end
-    local head, high, low, part, count_then, used
     if d == 1 then
-        head, high, low, count_then, used = struct.unpack('>I1I1I6I2I2', value, from)
-        part = 0
-    else
-        head, high, low, part, count_then, used = struct.unpack('>I1I1I6I1I1I2', value, from)
-        head = head - PART
+        return pack_record('>I2I6I4', head, low, limit[7] + used), used * n - drained
     end
-    local boundary_high = high % 16
-    local elapsed = (now - boundary_high * 281474976710656 - low) * d - part
-    if head ~= program[l + 1] * 16 or high - boundary_high ~= code * 16 or count_then ~= count
-        or elapsed < 0 or elapsed >= 9007199254740992 - PART_COUNTS or used > program[l + 4] then
-        return false
-    end
-    local rest = elapsed % n
-    local left = used - (elapsed - rest) / n
-    if left > 0 then
-        levels[i], levels[i + 1] = left, rest
-    else
-        levels[i], levels[i + 1] = 0, 0
-    end
-    return true
+    return pack_record('>I2I6I1I1I2', head, low, whole * d - drained, limit[6], used), (used * n - drained) / d
 end
 
--- Whether all tiers are steady, and whether all have room. A free decision is one of cost 0.
-local function judge(first, last, free)
-    local fits, from, i = true, 1, 1
+-- A crowd whose first has room for all its tiers, from `first` to `last`, and is told of at out[i]: how many more
+-- have; nothing where a short record would not hold them.
+local function others_granted(first, last, times, i)
+    local more, place = times - 1, i
     for p = first, last, 4 do
-        local key, l, cost = program[p], program[p + 2], program[p + 3]
-        local value = values[key]
-        if key == program[p - 4] and p > first then
-            from = from + RECORD
-        elseif reader[key] == first then
-            return false
-        else
-            reader[key], from = first, 1
-        end
-        local ends = key ~= program[p + 4] or p == last
-        if (cost == 0) ~= free or not level(value, from, l, i)
-            or ends and value and #value >= from + RECORD then
-            return false
-        end
-        local would = levels[i] + (free and 1 or cost)
-        fits = fits and would <= program[l + 3]
-        if would >= COUNTS then
-            return false
-        end
-        i = i + 2
+        local most = floor((limits[program[p + 2]][2] - out[place + 1]) / program[p + 3])
+        more, place = most < more and most or more, place + 4
     end
-    return true, fits
-end
-
--- The record of a charged tier, and the us until it is untouched.
-local function record(l, used, drained)
-    local d, whole = program[l + 6], drained
-    if d > 1 then
-        whole = ceil(drained / d)
-    end
-    local low = (now - whole) % 281474976710656
-    local high = program[l + 9] * 16 + (now - whole - low) / 281474976710656
-    local until_us = (used * program[l + 5] - drained) / d
-    if d == 1 then
-        return struct.pack('>I1I1I6I2I2', program[l + 1] * 16, high, low, program[l + 7], used), until_us
-    end
-    return struct.pack('>I1I1I6I1I1I2', program[l + 1] * 16 + PART, high, low, whole * d - drained,
-        program[l + 7], used), until_us
-end
-
--- How many of a crowd have room one after the other; nothing where a short record would not hold them.
-local function grants(first, last, times)
-    local granted, i = times, 1
+    local value, longest_us, count = false, 0, 0
     for p = first, last, 4 do
-        local most = floor((program[program[p + 2] + 3] - levels[i]) / program[p + 3])
-        granted, i = most < granted and most or granted, i + 2
-    end
-    i = 1
-    for p = first, last, 4 do
-        if levels[i] + granted * program[p + 3] >= COUNTS then
+        local key, limit = program[p], limits[program[p + 2]]
+        local used = out[i + 1] + more * program[p + 3]
+        if used >= COUNTS then
             return
         end
-        i = i + 2
+        local text, until_us = record(limit, used, out[i + 2])
+        value, longest_us = value and value .. text or text, max(longest_us, until_us)
+        if program[p + 4] ~= key then
+            count = count + 1
+            packed[count], lives_us[count] = value, longest_us
+            value, longest_us = false, 0
+        end
+        i = i + 4
     end
-    return granted
+    return more
 end
 
--- What each tier answers with `times` charges behind it, those of a decision or one that was let in.
-local function tell(first, last, times, free, lets_in)
-    local i = 1
+-- What each tier of a crowd tells those that came too late, behind what the first is told at out[i].
+local function tell_late(first, last, more, i)
+    local late = i + last - first + 4
     for p = first, last, 4 do
         local cost = program[p + 3]
-        local used = levels[i] + times * cost
-        out[o] = (lets_in or used + (free and 1 or cost) <= program[program[p + 2] + 3]) and 1 or 0
-        out[o + 1], out[o + 2], out[o + 3] = used, levels[i + 1], -1
-        o, i = o + 4, i + 2
+        local used = out[i + 1] + more * cost
+        out[late] = used + cost <= limits[program[p + 2]][2] and 1 or 0
+        out[late + 1], out[late + 2], out[late + 3] = used, out[i + 2], -1
+        i, late = i + 4, late + 4
     end
+    return late
 end
 
--- The decision at program[d], or a crowd of them, if it is of this kind; where the next operation begins,
+-- Whether the first and the second key of a decision, and any after them, are each met once.
+local function is_met_once(key, before, at, count)
+    if count == 2 then
+        reader[before] = at
+    end
+    local is_met = reader[key] == at
+    reader[key] = at
+    return not is_met
+end
+
+-- The decision at program[at], or a crowd of them, if it is of this kind; where the next operation begins,
 -- or nothing.
-local function steady(d)
-    local operation, times = program[d], 1
+return function(at)
+    local program, out, now_low, now_high = program, out, now_low, now_high
+    local operation, times, i = program[at], 1, o
     if operation == 8 then
-        d, times = d + 1, program[d + 1]
+        at, times, i = at + 1, program[at + 1], i + 1
     elseif operation ~= 0 and operation ~= 2 then
         return
     end
-    local first = d + 2
-    local last = first + 4 * (program[d + 1] - 1)
-    if program[last + 4] ~= 0 then
+    local first = at + 2
+    local last = first + 4 * (program[at + 1] - 1)
+    if last < first or program[last + 4] ~= 0 then
         return
     end
-    local free = program[first + 3] == 0
-    local whole, fits = judge(first, last, free)
-    if not whole then
-        return
-    end
-    local granted = 0
-    if fits and not free and operation ~= 2 then
-        granted = times == 1 and 1 or grants(first, last, times)
-        if not granted then
+    local is_free = program[first + 3] == 0
+    local charges = operation ~= 2 and not is_free
+    local told, fits, held, count = i, true, 0, 0
+    local value, length, from, text, longest_us
+    for p = first, last, 4 do
+        local key, l, cost = program[p], program[p + 2], program[p + 3]
+        local limit = limits[l] or short(l)
+        if not limit then
             return
         end
-    end
-    local value, longest_us, i = false, 0, 1
-    if granted > 0 then
-        for p = first, last, 4 do
-            local key = program[p]
-            local packed, until_us = record(program[p + 2], levels[i] + granted * program[p + 3], levels[i + 1])
-            value = value and value .. packed or packed
-            longest_us = until_us > longest_us and until_us or longest_us
-            if p == last or key ~= program[p + 4] then
-                values[key], fresh[key] = value, longest_us
-                value, longest_us = false, 0
+        if cost == 0 then
+            if not is_free then
+                return
             end
-            i = i + 2
+            cost = 1
+        elseif is_free then
+            return
+        end
+        if key == held then
+            from = from + 12
+        else
+            count = count + 1
+            keys[count] = key
+            if count > 1 then
+                if from + 12 <= length or not is_met_once(key, held, at, count) then
+                    return
+                end
+                packed[count - 1], lives_us[count - 1] = text, longest_us
+            end
+            held, value, from, text, longest_us = key, values[key], 1, nil, 0
+            length = value and #value or 0
+        end
+        local n, d = limit[4], limit[5]
+        local used, drained, head, low = 0, 0
+        if from <= length then
+            if length < from + 11 then
+                return
+            end
+            local elapsed
+            if d == 1 then
+                head, low, used = unpack_record('>I2I6I4', value, from)
+                used = used - limit[7]
+                elapsed = now_low - low
+            else
+                local part, count_then
+                head, low, part, count_then, used = unpack_record('>I2I6I1I1I2', value, from)
+                elapsed = (now_low - low) * d - part
+                if count_then ~= limit[6] or elapsed >= 9007199254740736 then
+                    return
+                end
+            end
+            -- The limit's part of the head is taken off, as is its count: what is left of another's is out of bounds.
+            head = head - limit[1]
+            if head ~= now_high then
+                elapsed = elapsed + (now_high - head) * 281474976710656 * d
+                if head < 0 or head > 15 or elapsed >= 9007199254740736 then
+                    return
+                end
+            end
+            if elapsed < 0 or used < 0 or used > limit[3] then
+                return
+            end
+            drained = elapsed % n
+            used = used - (elapsed - drained) / n
+            if used <= 0 then
+                used, drained = 0, 0
+            end
+        elseif lost_us > 0 and (now - lost_us) * d < limit[2] * n then
+            return
+        end
+        local would = used + cost
+        if would > limit[2] then
+            if would >= 65536 then
+                return
+            end
+            out[i], fits = 0, false
+        elseif would < 65536 then
+            out[i] = 1
+        else
+            return
+        end
+        if charges then
+            used = would
+            local now_packed, until_us
+            if d == 1 then
+                low, head = now_low - drained, limit[1] + now_high
+                if low < 0 then
+                    low, head = low + 281474976710656, head - 1
+                end
+                now_packed = pack_record('>I2I6I4', head, low, limit[7] + used)
+                until_us = used * n - drained
+            else
+                now_packed, until_us = record(limit, used, drained)
+            end
+            text = text and text .. now_packed or now_packed
+            if until_us > longest_us then
+                longest_us = until_us
+            end
+        end
+        out[i + 1], out[i + 2], out[i + 3] = used, drained, -1
+        i = i + 4
+    end
+    if from + 12 <= length then
+        return
+    end
+    packed[count], lives_us[count] = text, longest_us
+    if charges and not fits then
+        for p = first, last, 4 do
+            local place = told + p - first + 1
+            out[place] = out[place] - program[p + 3]
         end
     end
     if operation == 8 then
-        out[o] = granted
-        o = o + 1
-        tell(first, last, granted > 0 and 1 or 0, free, granted > 0)
-        tell(first, last, granted, free, false)
-    else
-        tell(first, last, granted, free, granted > 0)
+        local more = 0
+        if fits then
+            more = others_granted(first, last, times, told)
+        end
+        if not more then
+            return
+        end
+        out[told - 1] = fits and 1 + more or 0
+        i = tell_late(first, last, more, told)
     end
+    for key = 1, charges and fits and count or 0 do
+        note_change(keys[key], packed[key], lives_us[key])
+    end
+    o = i
     return last + 5
 end

@@ -46,7 +46,7 @@ local LOG, SLOTS = 3, 5
 local MANY = 65536
 
 -- Looked up once: these are used for every tier.
-local byte, floor, ceil, max = string.byte, math.floor, math.ceil, math.max
+local byte, floor, ceil, max, min = string.byte, math.floor, math.ceil, math.max, math.min
 
 local program = cmsgpack.unpack(ARGV[1])
 local now = program[1]
@@ -60,7 +60,7 @@ if ARGV[2] and values[#KEYS] ~= ARGV[2] then
     return { now, -3 }
 end
 -- A clock that stepped back counts the loss from now on.
-local lost_us = math.min(tonumber(ARGV[3] or 0), now)
+local lost_us = min(tonumber(ARGV[3] or 0), now)
 -- What the call changed without a cell: the us until a value is irrelevant, by key; and the keys.
 local fresh, changes, changed = {}, {}, 0
 local out, o = { now }, 2
@@ -74,15 +74,19 @@ end
 -- Kept so long, or no longer where nothing is left: in steps, for a number takes the server longer to write
 -- out than to be found among those that this call has used.
 local lives = {}
+-- The step for times from one on and below another.
+local least_us, below_us, step_us = 0, 0, 0
 local function keep(key, longest_us)
     if not values[key] then
         redis.call('DEL', KEYS[key])
         return
     end
-    local step_us = 500000
-    if longest_us > 16000000 then
-        local _, bits = math.frexp(longest_us)
-        step_us = math.ldexp(1, bits - 6)
+    if longest_us < least_us or longest_us >= below_us then
+        least_us, below_us, step_us = 0, 16000001, 500000
+        if longest_us >= below_us then
+            local _, bits = math.frexp(longest_us)
+            least_us, below_us, step_us = max(below_us, math.ldexp(1, bits - 1)), math.ldexp(1, bits), math.ldexp(1, bits - 6)
+        end
     end
     local life_us = longest_us + step_us / 2
     life_us = life_us - life_us % step_us + step_us
@@ -96,30 +100,14 @@ end
 
 -- @lone_buckets@
 
-if at > size then
-    for i = 1, changed do
-        local key = changes[i]
-        keep(key, fresh[key])
-    end
-    return out
-end
-
--- @steady@
-
-while at <= size do
-    local after = steady(at)
-    if not after then
-        break
-    end
-    at = after
-end
 if at + 6 == size and program[program[at + 4]] == LOG then
     -- @lone@
     at = lone(at) and size + 1 or at
 end
 if at > size then
-    for key, longest_us in pairs(fresh) do
-        keep(key, longest_us)
+    for i = 1, changed do
+        local key = changes[i]
+        keep(key, fresh[key])
     end
     return out
 end
@@ -431,9 +419,10 @@ end
 for key in pairs(dirty) do
     store(key)
 end
-for key, longest_us in pairs(fresh) do
+for i = 1, changed do
+    local key = changes[i]
     if not dirty[key] then
-        keep(key, longest_us)
+        keep(key, fresh[key])
     end
 end
 
