@@ -11,8 +11,10 @@
 --          kind 1: boundary, part, period_us, count, used
 --          kind 2: as 1; incarnation, burst, span, low, low_before
 --          kind 8: as 2; floor, floor_before, returned
+--          kind 9: as 0; incarnation, burst, span, low, low_before, floor, floor_before, each level as the us until
+--                  it is none, returned
 
-local SHORT, LONG, TRACKED, PART, FLOORED = 0, 1, 2, 7, 8
+local SHORT, LONG, TRACKED, PART, FLOORED, WHOLE = 0, 1, 2, 7, 8, 9
 
 local function numbers(program, i)
     return {
@@ -124,7 +126,7 @@ end
 -- A short body: code, boundary_us, part, count, used.
 local function short(value, kind, at)
     local high, low, part, count, used
-    if kind == SHORT then
+    if kind == SHORT or kind == WHOLE then
         high, low, count, used = struct.unpack('>I1I6I2I2', value, at)
         part = 0
     else
@@ -134,13 +136,34 @@ local function short(value, kind, at)
     return code, (high - code * 16) * 281474976710656 + low, part, count, used
 end
 
+-- A level of so many us: used, drained.
+local function level(us, n)
+    local drained = -us % n
+    return (us + drained) / n, drained
+end
+
+-- A bucket's life behind a body of whole us.
+local function whole_life(value, at, n)
+    local t, low, before, floor_us, floor_before = {}
+    t.incarnation, t.burst, t.span_us, low, before, floor_us, floor_before, t.returned =
+        struct.unpack('>I6I4I7I7I7I7I7I6', value, at)
+    t.low_used, t.low_drained = level(low, n)
+    t.before_used, t.before_drained = level(before, n)
+    t.floor_used, t.floor_drained = level(floor_us, n)
+    t.floor_before_used, t.floor_before_drained = level(floor_before, n)
+    return t
+end
+
 local function load(value, kind, at, limit)
     local cell = new_cell()
     if not at then
         return cell
     end
-    if kind == SHORT or kind == PART then
+    if kind == SHORT or kind == PART or kind == WHOLE then
         local code, boundary_us, part, count, used = short(value, kind, at)
+        if kind == WHOLE and count == limit.count and code == limit.code then
+            cell.tracked = whole_life(value, at + 11, limit.n)
+        end
         if count == limit.count and code == limit.code then
             return drain(cell, used, boundary_us, part, limit)
         end
@@ -366,7 +389,12 @@ local function pack(cell, limit)
     local low = cell.boundary_us % 281474976710656
     local high = (cell.boundary_us - low) / 281474976710656
     local t = cell.tracked
-    if not t and limit.code > 0 and used < 65536 then
+    local n = limit.n
+    if t and limit.code > 0 and limit.d == 1 and limit.count < 65536 and used < 65536 then
+        return WHOLE, struct.pack('>I1I6I2I2I6I4I7I7I7I7I7I6', limit.code * 16 + high, low, limit.count, used,
+            t.incarnation, t.burst, t.span_us, t.low_used * n - t.low_drained, t.before_used * n - t.before_drained,
+            t.floor_used * n - t.floor_drained, t.floor_before_used * n - t.floor_before_drained, t.returned), until_us
+    elseif not t and limit.code > 0 and used < 65536 then
         high = limit.code * 16 + high
         if limit.d == 1 and limit.count < 65536 then
             return SHORT, struct.pack('>I1I6I2I2', high, low, limit.count, used), until_us
@@ -388,7 +416,7 @@ end
 
 -- Us until a record is untouched by the numbers it was written under.
 local function until_us(value, kind, at)
-    if kind == SHORT or kind == PART then
+    if kind == SHORT or kind == PART or kind == WHOLE then
         local code, boundary_us, part, count, used = short(value, kind, at)
         return boundary_us - now + 1 + used * coded_period_us(code) / count
     end

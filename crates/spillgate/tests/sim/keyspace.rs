@@ -91,7 +91,10 @@ impl Keyspace {
     }
 
     fn set(&mut self, words: &Words, now_us: u64) -> Answer {
-        let ends_us = words.get(4).map(|ms| now_us + 1_000 * whole(ms));
+        let ends_us = match words.get(3).map(|word| &word[..]) {
+            Some(b"KEEPTTL") => self.entries.get(&words[1]).and_then(|entry| entry.ends_us),
+            _ => words.get(4).map(|ms| now_us + 1_000 * whole(ms)),
+        };
         self.writes += 1;
         self.entries
             .insert(words[1].clone(), Entry { value: Value::Text(words[2].clone()), ends_us });

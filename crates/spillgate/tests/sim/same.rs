@@ -58,6 +58,7 @@ fn command(random: &mut Random) -> Words {
         0 => vec!["GET", &key],
         1 => vec!["MGET", &key, &other],
         2 => vec!["SET", &key, &member],
+        3 if random.one_in(2) => vec!["SET", &key, &member, "KEEPTTL"],
         3 => vec!["SET", &key, &member, "PX", "3600000"],
         4 => vec!["DEL", &key, &other],
         5 => vec!["EXISTS", &key, &other, &key],

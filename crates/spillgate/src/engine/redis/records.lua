@@ -122,8 +122,10 @@ local function end_by(key, how, mark, for_us, first, count)
         redis.call('DEL', KEYS[key])
         values[key] = false
     else
-        local head = struct.pack('>I1I7I7', 1, opened_us, ends_us)
-        write(key, head .. string.sub(record, 16, 31) .. mark .. string.char(0), max(ends_us, now))
+        -- It ends when it was to end.
+        values[key] = struct.pack('>I1I7I7', 1, opened_us, ends_us) .. string.sub(record, 16, 31) .. mark
+            .. string.char(0)
+        redis.call('SET', KEYS[key], values[key], 'KEEPTTL')
     end
     return DONE
 end

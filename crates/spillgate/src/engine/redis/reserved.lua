@@ -2,232 +2,181 @@
 -- record yet, or one that was written under the very numbers that are asked for, and tokens of whole us.
 -- Most reservations are of this kind. They are judged straight from the bytes, and leave and answer what
 -- token_bucket.lua and records.lua do.
+--
+-- A level is one number here: the us until the bucket is untouched.
 
-local RECORD, TRACKED_RECORD, TRACKED = 12, 89, 8
-local TRACKED_FORMAT = '>I1I1I6I4I6I4I4I6I4I1I6I4I6I4I6I4I6I4I6I6'
-local HEAD, AS_CHARGED, REMEMBERED_US = 40, 2199023255552, 3600000000
-local NOT_ENDED = string.rep('\0', 8)
+-- What tells the head of a record with a life from one without (kind 9), and such a record.
+local TRACKED_HEAD, TRACKED_FORMAT = 2304, '>I2I6I4I6I4I7I7I7I7I7I6'
+-- A record's head, and with what one tier was charged.
+local HEAD, OPEN = 40, 57
+local AS_CHARGED, REMEMBERED_US = 2199023255552, 3600000000
+local NOT_ENDED, ENDED, NONE = string.rep('\0', 8), '\1', '\0'
 
--- The bucket that was looked at last: its level; and where it has had a receipt, its life (else 0).
-local used, drained, incarnation
-local span_us, low_used, low_drained, before_used, before_drained
-local floor_used, floor_drained, floor_before_used, floor_before_drained, returned
-
--- Whether the bucket of a limit at program[l] is steady.
-local function look(value, l)
-    local n = program[l + 5]
-    if program[l] ~= 1 or program[l + 6] ~= 1 or program[l + 1] >= 15 or lost_us > 0 then
-        return false
+local function limit_at(l)
+    local limit = wholes[l]
+    if limit == nil then
+        return whole(l)
     end
-    used, drained, incarnation = 0, 0, 0
+    return limit
+end
+
+-- The bucket of a limit, if it is steady: its level; and where it has had a receipt, its life: incarnation (else 0),
+-- when its span began, the lows of this span and of the one before, the floors of both, and what came back.
+local function look(value, limit)
     if not value then
-        return true
-    end
-    local head, high, low, count
-    if #value == RECORD then
-        head, high, low, count, used = unpack_record('>I1I1I6I2I2', value)
-        local code = program[l + 9]
-        if code == 0 or head ~= program[l + 1] * 16 or high - high % 16 ~= code * 16 then
-            return false
-        end
-        high = high % 16
-    elseif #value == TRACKED_RECORD then
-        local part, period_us, burst, span_high, span_low
-        head, high, low, part, period_us, count, used, incarnation, burst, span_high, span_low,
-            low_used, low_drained, before_used, before_drained, floor_used, floor_drained,
-            floor_before_used, floor_before_drained, returned = unpack_record(TRACKED_FORMAT, value)
-        if head ~= program[l + 1] * 16 + TRACKED or part ~= 0 or period_us ~= program[l + 8]
-            or burst ~= program[l + 3] then
-            return false
-        end
-        span_us = span_high * 281474976710656 + span_low
-    else
-        return false
-    end
-    local elapsed = now - high * 281474976710656 - low
-    if count ~= program[l + 7] or elapsed < 0 or used > program[l + 4] then
-        return false
-    end
-    local rest = elapsed % n
-    used = used - (elapsed - rest) / n
-    if used > 0 then
-        drained = rest
-    else
-        used, incarnation = 0, 0
-    end
-    return true
-end
-
-local function less(tokens, parts, other_tokens, other_parts)
-    return tokens < other_tokens or (tokens == other_tokens and parts > other_parts)
-end
-
-local function lowered(tokens, parts, by_tokens, by_parts, n)
-    if not less(by_tokens, by_parts, tokens, parts) then
         return 0, 0
     end
-    if parts < by_parts then
-        return tokens - by_tokens + 1, parts - by_parts + n
-    end
-    return tokens - by_tokens, parts - by_parts
-end
-
-local function note_low(l)
-    local span = program[l + 5] * program[l + 3]
-    local since = now - span_us
-    if since < span then
-        if less(used, drained, low_used, low_drained) then
-            low_used, low_drained = used, drained
+    local size = #value
+    local high, low, used, incarnation, burst, span_us, lowest, before, floor_us, floor_before, returned
+    if size == 12 then
+        high, low, used = unpack_record('>I2I6I4', value)
+        incarnation = 0
+    elseif size == 63 then
+        high, low, used, incarnation, burst, span_us, lowest, before, floor_us, floor_before, returned =
+            unpack_record(TRACKED_FORMAT, value)
+        if burst ~= limit[2] then
+            return
         end
-        if less(used, drained, floor_used, floor_drained) then
-            floor_used, floor_drained = used, drained
-        end
+        high = high - TRACKED_HEAD
+    else
         return
     end
-    if since < 2 * span then
-        before_used, before_drained = low_used, low_drained
-        floor_before_used, floor_before_drained = floor_used, floor_drained
-        span_us = span_us + span
-    else
-        before_used, before_drained = used, drained
-        floor_before_used, floor_before_drained = used, drained
-        span_us = now
+    used = used - limit[5]
+    local elapsed = now_low - low
+    if high - limit[1] ~= now_high or elapsed < 0 or used < 0 or used > limit[3] then
+        return
     end
-    low_used, low_drained, floor_used, floor_drained = used, drained, used, drained
+    local level = used * limit[4] - elapsed
+    if level <= 0 then
+        return 0, 0
+    end
+    return level, incarnation, span_us, lowest, before, floor_us, floor_before, returned
+end
+
+-- The lows and floors just before a write.
+local function noted(limit, level, span_us, low, before, floor_us, floor_before)
+    local span = limit[4] * limit[2]
+    local since = now - span_us
+    if since < span then
+        return span_us, level < low and level or low, before, level < floor_us and level or floor_us, floor_before
+    end
+    if since < 2 * span then
+        return span_us + span, level, low, level, floor_us
+    end
+    return now, level, level, level, level
 end
 
 -- The bucket as it is now into its value.
-local function put(key, l)
-    if not fresh[key] then
-        changed = changed + 1
-        changes[changed] = key
+local function put(key, limit, used, drained, incarnation, span_us, low, before, floor_us, floor_before, returned)
+    local boundary, high = now_low - drained, limit[1] + TRACKED_HEAD + now_high
+    if boundary < 0 then
+        boundary, high = boundary + 281474976710656, high - 1
     end
-    fresh[key] = used * program[l + 5] - drained
-    if used == 0 then
-        values[key] = false
-        return
-    end
-    local low, high = now_low - drained, now_high
-    if low < 0 then
-        low, high = low + 281474976710656, high - 1
-    end
-    local span_low = span_us % 281474976710656
-    values[key] = pack_record(TRACKED_FORMAT, program[l + 1] * 16 + TRACKED, high, low, 0,
-        program[l + 8], program[l + 7], used, incarnation, program[l + 3],
-        (span_us - span_low) / 281474976710656, span_low, low_used, low_drained, before_used,
-        before_drained, floor_used, floor_drained, floor_before_used, floor_before_drained, returned)
-end
-
-local function write(key, record, ends_us)
-    local life_ms = ceil((ends_us - now + REMEMBERED_US) / 1000)
-    -- Kept among the driver's, which are above zero.
-    local text = lives[-life_ms]
-    if not text then
-        text = string.format('%.0f', life_ms)
-        lives[-life_ms] = text
-    end
-    redis.call('SET', KEYS[key], record, 'PX', text)
-    values[key] = record
+    note_change(key, pack_record(TRACKED_FORMAT, high, boundary, limit[5] + used, incarnation, limit[2], span_us,
+        low, before, floor_us, floor_before, returned), used * limit[4] - drained)
 end
 
 -- OPEN at program[d], if it is of this kind; where the next operation begins, or nothing.
 local function open(d)
-    local record, key, l, cost = program[d + 1], program[d + 6], program[d + 8], program[d + 9]
-    if values[record] or program[d + 5] ~= 1 or program[d + 10] ~= 0 or cost == 0
-        or not look(values[key], l) then
+    local program, out = program, out
+    local key, l, cost = program[d + 6], program[d + 8], program[d + 9]
+    local record, limit = program[d + 1], limit_at(l)
+    if values[record] or not limit or program[d + 5] ~= 1 or program[d + 10] ~= 0 or cost == 0 or lost_us > 0 then
         return
     end
-    local charged, mark = 0, 0
-    if used + cost <= program[l + 3] then
-        if incarnation > 0 then
-            note_low(l)
-            used, mark = used + cost, returned
-        else
-            used, incarnation, span_us = used + cost, nonce, now
-            low_used, low_drained, before_used, before_drained = used, drained, used, drained
-            floor_used, floor_drained, floor_before_used, floor_before_drained = used, drained, used, drained
-            returned = 0
-        end
-        charged = incarnation
-        put(key, l)
-        local ends_us = now + program[d + 2]
-        write(record, pack_record('>I1I7I7c16c8I1I6I6I5', 0, now, ends_us, program[d + 3], NOT_ENDED, 1,
-            charged, mark, cost) .. program[d + 4], ends_us)
+    local level, incarnation, span_us, low, before, floor_us, floor_before, returned = look(values[key], limit)
+    if not level then
+        return
     end
-    out[o], out[o + 1] = charged > 0 and 0 or 3, charged > 0 and 1 or 0
-    out[o + 2], out[o + 3], out[o + 4], out[o + 5], out[o + 6] = used, drained, -1, charged, mark
+    local n = limit[4]
+    local drained = -level % n
+    local used = (level + drained) / n
+    local opened, charged, mark = 3, 0, 0
+    if used + cost <= limit[2] then
+        used = used + cost
+        if incarnation > 0 then
+            mark = returned
+            span_us, low, before, floor_us, floor_before =
+                noted(limit, level, span_us, low, before, floor_us, floor_before)
+        else
+            low = used * n - drained
+            incarnation, span_us, before, floor_us, floor_before, returned = nonce, now, low, low, low, 0
+        end
+        opened, charged = 0, incarnation
+        put(key, limit, used, drained, incarnation, span_us, low, before, floor_us, floor_before, returned)
+        local lasting_us = program[d + 2]
+        local text = lives[-lasting_us]
+        if not text then
+            -- Kept among the driver's, which are above zero.
+            text = string.format('%.0f', ceil((lasting_us + REMEMBERED_US) / 1000))
+            lives[-lasting_us] = text
+        end
+        local body = pack_record('>I1I7I7c16c8I1I6I6I5c0', 0, now, now + lasting_us, program[d + 3], NOT_ENDED, 1,
+            charged, mark, cost, program[d + 4])
+        redis.call('SET', KEYS[record], body, 'PX', text)
+        values[record] = body
+    end
+    out[o], out[o + 1], out[o + 2], out[o + 3] = opened, charged > 0 and 1 or 0, used, drained
+    out[o + 4], out[o + 5], out[o + 6] = -1, charged, mark
     o = o + 7
     return d + 11
 end
 
--- The most that may come back of a charge: tokens, parts.
-local function returnable(l, opened_us, amount, mark, unused)
-    local n = program[l + 5]
-    local elapsed = now - opened_us
-    local parts = elapsed % n
-    local tokens = amount - (elapsed - parts) / n
-    if tokens <= 0 then
-        tokens, parts = 0, 0
-    end
-    local lowest_used, lowest_drained = 0, 0
-    if opened_us >= span_us or opened_us + n * program[l + 3] >= span_us then
-        lowest_used, lowest_drained = low_used, low_drained
-        local under_used, under_drained = floor_used, floor_drained
+-- The most that may come back of a charge: us.
+local function returnable(limit, level, opened_us, amount, mark, unused,
+    span_us, low, before, floor_us, floor_before, returned)
+    local n = limit[4]
+    local most = max(0, amount * n - (now - opened_us))
+    if opened_us >= span_us or opened_us + n * limit[2] >= span_us then
         if opened_us < span_us then
-            if less(before_used, before_drained, lowest_used, lowest_drained) then
-                lowest_used, lowest_drained = before_used, before_drained
-            end
-            if less(floor_before_used, floor_before_drained, under_used, under_drained) then
-                under_used, under_drained = floor_before_used, floor_before_drained
-            end
+            low = before < low and before or low
+            floor_us = floor_before < floor_us and floor_before or floor_us
         end
-        under_used, under_drained = lowered(under_used, under_drained, max(0, returned - mark), 0, n)
-        if less(lowest_used, lowest_drained, under_used, under_drained) then
-            lowest_used, lowest_drained = under_used, under_drained
-        end
+        most = max(most, low, floor_us - max(0, returned - mark) * n)
     end
-    if less(tokens, parts, lowest_used, lowest_drained) then
-        tokens, parts = lowest_used, lowest_drained
-    end
-    if less(unused, 0, tokens, parts) then
-        tokens, parts = unused, 0
-    end
-    if less(used, drained, tokens, parts) then
-        return used, drained
-    end
-    return tokens, parts
+    return min(most, unused * n, level)
 end
 
 -- CLOSE at program[d], if it is of this kind; where the next operation begins, or nothing.
 local function close(d)
+    local program = program
     local record, key, l, actual = values[program[d + 1]], program[d + 6], program[d + 8], program[d + 9]
-    if program[d + 2] ~= 0 or program[d + 5] ~= 1 or not record or #record < HEAD or program[l] ~= 1 then
+    if program[d + 2] ~= 0 or program[d + 5] ~= 1 or not record or #record < OPEN or program[l] ~= 1 then
         return
     end
     local state, opened_us, ends_us = unpack_record('>I1I7I7', record)
-    if state ~= 0 or now >= ends_us or byte(record, HEAD) ~= 1 then
+    local count, charged, mark, amount = unpack_record('>I1I6I6I5', record, HEAD)
+    if state ~= 0 or now >= ends_us or count ~= 1 then
         return
     end
-    local charged, mark, amount = unpack_record('>I6I6I5', record, HEAD + 1)
     if actual ~= AS_CHARGED and actual ~= amount then
-        if actual > amount or not look(values[key], l) then
+        local limit = limit_at(l)
+        if not limit or actual > amount or lost_us > 0 then
+            return
+        end
+        local level, incarnation, span_us, low, before, floor_us, floor_before, returned = look(values[key], limit)
+        if not level then
             return
         end
         if charged > 0 and charged == incarnation and now >= opened_us then
-            note_low(l)
-            local tokens, parts = returnable(l, opened_us, amount, mark, amount - actual)
-            if tokens > 0 then
-                local n = program[l + 5]
-                used, drained = lowered(used, drained, tokens, parts, n)
-                low_used, low_drained = lowered(low_used, low_drained, tokens, parts, n)
-                before_used, before_drained = lowered(before_used, before_drained, tokens, parts, n)
-                returned = returned + tokens
-                put(key, l)
+            span_us, low, before, floor_us, floor_before =
+                noted(limit, level, span_us, low, before, floor_us, floor_before)
+            local back = returnable(limit, level, opened_us, amount, mark, amount - actual,
+                span_us, low, before, floor_us, floor_before, returned)
+            if back == level then
+                note_change(key, false, 0)
+            elseif back > 0 then
+                local n = limit[4]
+                level = level - back
+                local drained = -level % n
+                put(key, limit, (level + drained) / n, drained, incarnation, span_us, max(0, low - back),
+                    max(0, before - back), floor_us, floor_before, returned + ceil(back / n))
             end
         end
     end
-    write(program[d + 1], pack_record('>I1I7I7', 1, opened_us, ends_us) .. string.sub(record, 16, 31)
-        .. program[d + 3] .. '\0', ends_us)
+    local ended = ENDED .. string.sub(record, 2, 31) .. program[d + 3] .. NONE
+    redis.call('SET', KEYS[program[d + 1]], ended, 'KEEPTTL')
+    values[program[d + 1]] = ended
     out[o] = 0
     o = o + 1
     return d + 10

@@ -83,10 +83,11 @@ fn text_with(records: &str) -> String {
 }
 
 fn joined(records: &str) -> String {
+    let reserved = if records == LEDGER { NOTHING_RESERVED } else { RESERVED };
     let functions: String = ALGORITHMS.map(|(_, lua)| format!("function()\n{lua}end,\n")).concat();
     DRIVER
         .replace("-- @lone_buckets@", LONE_BUCKETS)
-        .replace("-- @reserved@", RESERVED)
+        .replace("-- @reserved@", reserved)
         .replace("-- @steady@", STEADY)
         .replace("-- @lone@", LONE)
         .replace("-- @records@", records)
@@ -109,6 +110,8 @@ fn escaped(bytes: [u8; KINDS.len()]) -> String {
 const LONE: &str = include_str!("../../algorithm/sliding_log/lone.lua");
 const LONE_BUCKETS: &str = include_str!("../../algorithm/token_bucket/lone.lua");
 const RESERVED: &str = include_str!("reserved.lua");
+/// Leases have another operation under the number of reservations.
+const NOTHING_RESERVED: &str = "return function() end\n";
 const STEADY: &str = include_str!("../../algorithm/token_bucket/steady.lua");
 const RECORDS: &str = include_str!("records.lua");
 const CROWD: &str = include_str!("crowd.lua");
@@ -123,7 +126,7 @@ const ALGORITHMS: [(Algorithm, &str); 5] = [
 ];
 /// The record bodies by kind: their size, and whose they are. Sizes never change; a new body is a
 /// new kind.
-const KINDS: [(u8, Algorithm); 9] = [
+const KINDS: [(u8, Algorithm); 10] = [
     (11, Algorithm::TokenBucket),
     (25, Algorithm::TokenBucket),
     (62, Algorithm::TokenBucket),
@@ -133,4 +136,5 @@ const KINDS: [(u8, Algorithm); 9] = [
     (29, Algorithm::Concurrency),
     (11, Algorithm::TokenBucket),
     (88, Algorithm::TokenBucket),
+    (62, Algorithm::TokenBucket),
 ];
