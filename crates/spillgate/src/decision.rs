@@ -6,6 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::algorithm::Charge;
+use crate::algorithm::token_bucket::Charged;
 use crate::limit::{Algorithm, Limit};
 use crate::policy::{LimitPlace, Met, Mode, Policy};
 use crate::reservation::Receipt;
@@ -130,6 +131,32 @@ impl Decision {
     pub(crate) fn alone(tier: Judged, names: Names) -> Decision {
         let (verdict, source) = (tier.verdict, tier.source);
         Decision { verdict, source, top: Some(0), tiers: Kept::One(tier.into()), names }
+    }
+
+    /// The same over a bucket that was charged.
+    #[inline]
+    pub(crate) fn charged(place: LimitPlace, bucket: &Charged, names: Names) -> Decision {
+        let tiers = Kept::One(KeptTier::charged(place, bucket));
+        Decision { verdict: Verdict::Allowed, source: Source::Store, top: Some(0), tiers, names }
+    }
+
+    /// The same over several limits of one rule, from the first on.
+    pub(crate) fn charged_several(
+        first: LimitPlace,
+        buckets: &[Charged],
+        names: Names,
+    ) -> Decision {
+        let left = |a: &Charged, b: &Charged| u128::from(a.reading.remaining) * u128::from(b.burst);
+        let less = |a: &usize, b: &usize| {
+            let (a, b) = (&buckets[*a], &buckets[*b]);
+            left(a, b).cmp(&left(b, a))
+        };
+        let tightest = (0..buckets.len()).min_by(less);
+        let places = (first.limit..).map(|limit| LimitPlace { limit, ..first });
+        let tiers = places.zip(buckets).map(|(place, bucket)| KeptTier::charged(place, bucket));
+        let (verdict, source, top) =
+            (Verdict::Allowed, Source::Store, tightest.map(|top| top as u16));
+        Decision { verdict, source, top, tiers: Kept::Several(tiers.collect()), names }
     }
 
     pub(crate) fn with_receipt(mut self, receipt: Receipt) -> Decision {

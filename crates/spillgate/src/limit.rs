@@ -15,6 +15,7 @@ mod error;
 pub(crate) mod fuzzed;
 mod named;
 mod narrowed;
+mod plain;
 mod quota;
 mod raised;
 mod spec;

@@ -1,35 +1,35 @@
 //! The limiter: from a request to a decision.
 
-use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-use crate::algorithm::Intent;
 use crate::control::Control;
-use crate::decision::{Decision, Judged, Names, Source, Tiers, Verdict};
+use crate::decision::{Decision, Judged, Names, Tiers, Verdict};
 #[cfg(feature = "redis")]
 use crate::denial_cache::DenialCache;
-use crate::engine::{Engine, Memory};
+use crate::engine::Engine;
+use crate::engine::memory::SteadyOf;
 #[cfg(feature = "redis")]
 use crate::fallback::{Fallback, NODES_UNTOLD};
 #[cfg(feature = "redis")]
 use crate::lease::Leases;
 use crate::limit::{Limit, NamedLimit};
 use crate::metrics::{Meters, Metrics};
-use crate::plan::{Alone, Asking, Plan};
+use crate::plan::{Asking, Plan};
 use crate::policy::Policy;
 use crate::probe::StoreProbe;
 use crate::request::{Cost, Request};
-use crate::reservation::{Opening, Seal, random_id};
+use crate::reservation::Seal;
 #[cfg(feature = "redis")]
 use crate::store::ShardStatus;
-use crate::subject::{Secret, SubjectKey};
+use crate::subject::Secret;
 use crate::waiting::Waiting;
 
 mod acquiring;
+mod at_once;
 mod builder;
 mod counters;
 #[cfg(feature = "redis")]
@@ -42,6 +42,7 @@ mod reserving;
 #[cfg(feature = "redis")]
 mod upkeep;
 
+use at_once::in_memory;
 pub use builder::LimiterBuilder;
 use counters::Counters;
 pub use counters::Stats;
@@ -243,79 +244,7 @@ impl Limiter {
     }
 }
 
-/// In memory there is nothing to wait for, and a check is one plain call. On a store it is a future,
-/// boxed: else every caller would move its kilobyte about, in memory too.
 impl Inner {
-    fn check_now(&self, memory: &Memory, request: &Request<'_>, asking: Asking) -> Decision {
-        let began = self.metrics.begin();
-        let policy = self.policy.load_full();
-        let rules = policy.met(request);
-        if let Some(tier) = Alone::of_rules(&rules, request, &self.secret, asking) {
-            let judged = self.judged_now(memory, &tier, Judged::unknown(&rules[0], 0));
-            drop(rules);
-            if asking == Asking::ToCharge {
-                let (allowed, judged) = (judged.verdict == Verdict::Allowed, from_ref(&judged));
-                self.metrics.watch(&policy, request, &self.secret, judged, allowed);
-            }
-            self.metrics.count_alone(began, Some(&policy), &judged);
-            return Decision::alone(judged, Names::Policy(policy));
-        }
-        let opening;
-        let plan = Plan::of_rules(&rules, request, &self.secret, asking);
-        if let Some(hold_us) = self.holds_with_receipt(&plan) {
-            opening = Opening::new(random_id(), 0, hold_us);
-            return self.hold_now(memory, plan, Names::Policy(Arc::clone(&policy)), &opening);
-        }
-        let judged = in_memory(memory, plan);
-        drop(rules);
-        self.metrics.end(began);
-        self.decision_on(request, judged, policy, asking)
-    }
-
-    fn check_limit_now(
-        &self,
-        memory: &Memory,
-        name: &str,
-        key: SubjectKey,
-        limit: &Limit,
-        cost: &Cost<'_>,
-    ) -> Decision {
-        let began = self.metrics.begin();
-        if let Some(tier) = Alone::ad_hoc(key, limit, cost) {
-            let judged = self.judged_now(memory, &tier, Judged::ad_hoc());
-            self.metrics.watch_ad_hoc(name, key, tier.cost, &judged);
-            self.metrics.count_alone(began, None, &judged);
-            return Decision::alone(judged, Names::AdHoc(limit.clone()));
-        }
-        let named = NamedLimit::new(limit.clone(), 0);
-        let opening;
-        let plan = Plan::ad_hoc([key], &named, cost);
-        if let Some(hold_us) = self.holds_with_receipt(&plan) {
-            opening = Opening::new(random_id(), 0, hold_us);
-            return self.hold_now(memory, plan, Names::AdHoc(limit.clone()), &opening);
-        }
-        let judged = in_memory(memory, plan);
-        self.metrics.end(began);
-        self.decision(judged, Names::AdHoc(named.into_limit()))
-    }
-
-    #[inline(always)] // else its two callers move what it makes once more
-    fn judged_now(&self, memory: &Memory, tier: &Alone<'_>, unknown: Judged) -> Judged {
-        let told = memory.decide_tier(tier.name, tier.numbers, tier.cost, Intent::Charge);
-        self.counters.count_alone(told.fits);
-        tier.judged_by(&told, unknown)
-    }
-
-    fn decide_now(&self, memory: &Memory, question: &Question<'_>) -> Decision {
-        match question {
-            Question::Request(request) => self.check_now(memory, request, Asking::ToCharge),
-            Question::AdHoc { domain, key, limit, cost } => {
-                let subject = self.secret.ad_hoc_key_in(domain, key);
-                self.check_limit_now(memory, key, subject, limit, cost)
-            }
-        }
-    }
-
     /// Decides a plan, and waits no longer for the store than `within`.
     pub(crate) async fn decide_within(&self, plan: Plan<'_>, within: Duration) -> Tiers {
         match &self.engine {
@@ -326,7 +255,10 @@ impl Inner {
     }
 
     fn stats(&self) -> Stats {
-        let stats = Stats { waiting: self.waiting.count(), ..self.counters.read() };
+        let mut stats = Stats { waiting: self.waiting.count(), ..self.counters.read() };
+        if let Engine::Memory(memory) = &self.engine {
+            stats.allowed += memory.steady(SteadyOf::AdHoc) + memory.steady(SteadyOf::Rule);
+        }
         #[cfg(feature = "redis")]
         let stats = Stats {
             store_errors: self.fallback.store_errors(),
@@ -385,7 +317,7 @@ impl Inner {
             }
             (Question::AdHoc { domain, key, limit, cost }, _) => {
                 let subject = self.secret.ad_hoc_key_in(domain, key);
-                self.metrics.watch_ad_hoc(key, subject, cost.of_limit(limit), &judged[0]);
+                self.metrics.watch_ad_hoc(key, subject, cost.of_limit(limit), judged[0].verdict);
             }
             (Question::Request(_), Names::AdHoc(_)) => {}
         }
@@ -406,20 +338,4 @@ impl Inner {
         self.counters.count(&decision);
         decision
     }
-}
-
-fn in_memory(memory: &Memory, mut plan: Plan<'_>) -> Tiers {
-    if !plan.asks() {
-        return plan.judged;
-    }
-    let dues = std::mem::take(&mut plan.dues);
-    let told = memory.decide(&plan.ask);
-    let mut judged = plan.judged_by(&told, Source::Store);
-    for due in dues {
-        if due.stands(&judged) {
-            let (_, told) = memory.change(&due.tier, due.change);
-            due.done(&told, &mut judged);
-        }
-    }
-    judged
 }

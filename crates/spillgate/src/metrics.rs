@@ -4,8 +4,9 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::algorithm::token_bucket::NEAR;
 use crate::decision::{Judged, Names, Verdict};
-use crate::policy::Policy;
+use crate::policy::{LimitPlace, Policy};
 use crate::request::Request;
 use crate::subject::{Secret, SubjectKey};
 use crate::time::counter_ns;
@@ -35,6 +36,8 @@ pub(crate) use wanted::Wanted;
 pub(crate) struct Metrics {
     /// Limits that come with the question: they have no rule, and any domain.
     ad_hoc: Meter,
+    /// Of the former, so many were counted by the memory engine, and are told.
+    steady_told: AtomicU64,
     unmatched: AtomicU64,
     decision: Histogram,
     /// Whether all decisions are timed, or one in [`TIMED_IN_MEMORY`].
@@ -52,6 +55,7 @@ impl Metrics {
     pub(crate) fn new(on_store: bool, wanted: Wanted) -> Metrics {
         Metrics {
             ad_hoc: Meter::new(OTHER, ""),
+            steady_told: AtomicU64::new(0),
             unmatched: AtomicU64::new(0),
             decision: Histogram::default(),
             on_store,
@@ -103,11 +107,25 @@ impl Metrics {
         }
     }
 
+    /// The same over one bucket that was charged.
+    #[inline]
+    pub(crate) fn watch_steady(
+        &self,
+        policy: &Policy,
+        request: &Request<'_>,
+        secret: &Secret,
+        place: LimitPlace,
+    ) {
+        if let Some(weight) = self.tops.draw() {
+            self.tops.note_charged(weight, policy, request, secret, place);
+        }
+    }
+
     /// The same over a limit that came with its key.
     #[inline]
-    pub(crate) fn watch_ad_hoc(&self, key: &str, subject: SubjectKey, cost: u64, tier: &Judged) {
+    pub(crate) fn watch_ad_hoc(&self, key: &str, subject: SubjectKey, cost: u64, verdict: Verdict) {
         if let Some(weight) = self.tops.draw() {
-            self.tops.note_ad_hoc(weight, key, subject.id, cost, tier);
+            self.tops.note_ad_hoc(weight, key, subject.id, cost, verdict);
         }
     }
 
@@ -119,6 +137,44 @@ impl Metrics {
         self.end(began);
         let meter = policy.map_or(&self.ad_hoc, |policy| policy.meters.of_rule(judged.rule));
         meter.count(std::slice::from_ref(judged));
+    }
+
+    /// The end of a decision over a bucket in steady use that came with its key; the engine counts it.
+    #[inline]
+    pub(crate) fn end_steady(&self, began: Began, is_near: bool) {
+        self.end(began);
+        if is_near && self.wanted != Wanted::Nothing {
+            self.ad_hoc.count_near_limit();
+        }
+    }
+
+    /// The same of a rule, which is counted here.
+    #[inline]
+    pub(crate) fn end_steady_of(
+        &self,
+        began: Began,
+        policy: &Policy,
+        rule_index: u32,
+        is_near: bool,
+    ) {
+        if self.wanted == Wanted::Nothing {
+            return;
+        }
+        self.end(began);
+        let meter = policy.meters.of_rule(rule_index);
+        meter.count_allowed(1);
+        if is_near {
+            meter.count_near_limit();
+        }
+    }
+
+    /// How many of those the engine has counted by now.
+    fn take_over_steady(&self, counted: u64) {
+        if self.wanted != Wanted::Nothing {
+            // Those that come before the last are not told twice, nor is any lost.
+            let before = self.steady_told.fetch_max(counted, Ordering::Relaxed);
+            self.ad_hoc.count_allowed(counted.saturating_sub(before));
+        }
     }
 
     /// Each rule counts once, as the worst of its tiers; a shadow rule as it would have decided.
@@ -156,7 +212,7 @@ fn is_drawn() -> bool {
 /// Whether an admission has used up four fifths of what there is.
 fn is_near_limit(tier: &Judged) -> bool {
     let (Some(remaining), Some(capacity)) = (tier.remaining, tier.capacity) else { return false };
-    tier.verdict == Verdict::Allowed && remaining <= capacity / 5
+    tier.verdict == Verdict::Allowed && remaining <= capacity / NEAR
 }
 
 /// Enough for percentiles within minutes, too few to be felt.

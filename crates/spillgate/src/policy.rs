@@ -78,8 +78,8 @@ pub(crate) struct Met<'p> {
     pub(crate) limits: &'p [NamedLimit],
 }
 
-/// Where in a policy the limit of a tier stands.
-#[derive(Clone, Copy, Debug)]
+/// Where in a policy the limit of a tier stands; of a limit that came with the question the first.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LimitPlace {
     pub(crate) rule: u32,
     pub(crate) overridden: Option<u32>,
@@ -148,6 +148,22 @@ impl Policy {
             candidates.map(|rule_index| (rule_index, &self.rules[rule_index as usize]));
         let met = candidates.filter(|(_, rule)| rule.is_met_by(request));
         met.map(|(rule_index, rule)| self.met_as(rule_index, rule, request)).collect()
+    }
+
+    /// The one rule that a request meets, if that is told without a list of rules: no condition decides
+    /// whether another of its domain is met. And it is enforced, and charged as it decides.
+    #[inline]
+    pub(crate) fn sole<'p>(&'p self, request: &Request<'_>) -> Option<Met<'p>> {
+        let mut sole = None;
+        for rule_index in self.index.unconditional(request.domain())? {
+            let rule = &self.rules[*rule_index as usize];
+            if rule.is_met_by(request) && sole.replace((*rule_index, rule)).is_some() {
+                return None;
+            }
+        }
+        let (rule_index, rule) = sole?;
+        let is_plain = rule.mode() == Mode::Enforce && !rule.postpaid();
+        is_plain.then(|| self.met_as(rule_index, rule, request))
     }
 
     /// One rule as a subject meets it, which has all key attributes, be the rule off or not.

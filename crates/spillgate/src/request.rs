@@ -175,6 +175,12 @@ impl<'a> Cost<'a> {
         others.chain(requests)
     }
 
+    /// How many requests.
+    #[inline]
+    pub(crate) fn requests_alone(&self) -> u64 {
+        self.requests
+    }
+
     /// How much of a unit.
     pub fn of(&self, unit: &str) -> u64 {
         if unit == REQUESTS {

@@ -16,7 +16,7 @@ use crate::limit::{COUNT_MAX, EXACT_MAX, LimitError};
 mod steady;
 mod tracked;
 
-pub use steady::Steady;
+pub use steady::{Charged, NEAR, Steady};
 pub use tracked::Tracked;
 
 /// `count` tokens every `period`, at most `burst` at once.

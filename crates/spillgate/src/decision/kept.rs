@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::{Judged, Source, Tiers, Verdict};
 use crate::algorithm::Charge;
+use crate::algorithm::token_bucket::Charged;
 use crate::limit::Limit;
+use crate::policy::LimitPlace;
 use crate::reservation::Receipt;
 
 /// The tiers of a decision. Most have one, and need no memory of their own.
@@ -104,6 +106,26 @@ impl From<Judged> for KeptTier {
 }
 
 impl KeptTier {
+    /// A bucket that was charged.
+    #[inline]
+    pub(super) fn charged(place: LimitPlace, bucket: &Charged) -> KeptTier {
+        let Charged { burst, reading } = *bucket;
+        KeptTier {
+            rule: place.rule,
+            overridden: place.overridden.into(),
+            limit: place.limit as u16,
+            shadow: false,
+            advisory: false,
+            verdict: Verdict::Allowed,
+            source: Source::Store,
+            capacity: Known(u64::from(burst)),
+            remaining: Known(reading.remaining),
+            retry_after_us: reading.retry_after_us.into(),
+            reset_after_us: Known(reading.reset_after_us),
+            rare: None,
+        }
+    }
+
     pub(super) fn charge(&self) -> Option<Charge> {
         self.rare.as_ref().and_then(|rare| rare.charge)
     }

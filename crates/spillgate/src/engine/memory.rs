@@ -6,7 +6,8 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::{Ask, AskTier, AtRecord, Change, TIERS_INLINE, Told, ToldTier};
-use crate::algorithm::{self, Intent, Numbers, Tier};
+use crate::algorithm::token_bucket::{self, Charged};
+use crate::algorithm::{self, Intent, Numbers, Reading, Tier};
 use crate::limit::NamedLimit;
 use crate::subject::SubjectKey;
 use crate::time::Clock;
@@ -39,6 +40,16 @@ pub struct Evictions {
     pub live: u64,
     /// Decisions on a tier shared by all new subjects of a limit.
     pub overflowed: u64,
+}
+
+/// Charges of buckets in steady use, which are counted where they are made: under the lock that is held
+/// anyway, and not by a locked instruction of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SteadyOf {
+    /// Of limits that came with the question.
+    AdHoc,
+    /// Of rules.
+    Rule,
 }
 
 /// Where a tier's state goes, and under which key.
@@ -77,7 +88,7 @@ impl Memory {
             };
         }
         if ask.intent == Intent::Charge
-            && let Some(tiers) = self.charge_all_steady(&ask.tiers)
+            && let Some(tiers) = self.charge_all_asked(&ask.tiers)
         {
             return Told { allowed: true, tiers };
         }
@@ -101,14 +112,50 @@ impl Memory {
         told
     }
 
+    /// Charges a bucket in steady use; nothing where it takes a closer look, and nothing is changed then.
+    #[inline]
+    pub(crate) fn charge_steady(
+        &self,
+        name: TierName,
+        numbers: &token_bucket::Numbers,
+        cost: u64,
+        whose: SteadyOf,
+    ) -> Option<Reading> {
+        let lately = self.clock.lately();
+        let mut shard = self.shards[name.shard].lock();
+        let reading = shard.charge_steady(name.key, numbers, cost, lately)?;
+        shard.steady[whose as usize] += 1;
+        Some(reading)
+    }
+
+    /// The same of several buckets of one rule and subject, all or none.
+    #[inline]
+    pub(crate) fn charge_all_steady<'n>(
+        &self,
+        key: SubjectKey,
+        tiers: impl Iterator<Item = Option<(TierName, &'n token_bucket::Numbers, u64)>>,
+    ) -> Option<SmallVec<[Charged; TIERS_INLINE]>> {
+        let lately = self.clock.lately();
+        let mut shard = self.shards[shard_of(key)].lock();
+        let charged = shard.charge_all_steady(tiers, lately)?;
+        shard.steady[SteadyOf::Rule as usize] += 1;
+        Some(charged)
+    }
+
     /// Decides over one tier.
     pub fn decide_one(&self, asked: &AskTier<'_>, intent: Intent) -> ToldTier {
         let name = TierName::of(asked.key, asked.limit.mix());
+        if let (Intent::Charge, Numbers::TokenBucket(numbers)) = (intent, asked.numbers) {
+            let lately = self.clock.lately();
+            let mut shard = self.shards[name.shard].lock();
+            if let Some(reading) = shard.charge_steady(name.key, numbers, asked.cost, lately) {
+                return ToldTier { fits: true, reading, charge: None };
+            }
+        }
         self.decide_tier(name, asked.numbers, asked.cost, intent)
     }
 
-    /// The same by the tier's name. Most are buckets in steady use, and need no second look.
-    #[inline]
+    /// The same by the tier's name, looking closely.
     pub(crate) fn decide_tier(
         &self,
         name: TierName,
@@ -116,27 +163,7 @@ impl Memory {
         cost: u64,
         intent: Intent,
     ) -> ToldTier {
-        let lately = self.clock.lately();
-        let mut shard = self.shards[name.shard].lock();
-        let steady = if intent == Intent::Charge {
-            shard.charge_steady(name.key, numbers, cost, lately)
-        } else {
-            None
-        };
-        match steady {
-            Some(reading) => ToldTier { fits: true, reading, charge: None },
-            None => self.decide_in(&mut shard, name, numbers, cost, intent),
-        }
-    }
-
-    fn decide_in(
-        &self,
-        shard: &mut Shard,
-        name: TierName,
-        numbers: &Numbers,
-        cost: u64,
-        intent: Intent,
-    ) -> ToldTier {
+        let shard = &mut *self.shards[name.shard].lock();
         let now_us = self.clock.now_us();
         let place = self.place(shard, name, cost, now_us);
         let mut tier = Tier::new(numbers, cost, 0, shard.take(&place));
@@ -147,7 +174,7 @@ impl Memory {
     }
 
     /// Charges buckets in steady use, all of them enforced and in one shard, or changes nothing.
-    fn charge_all_steady(
+    fn charge_all_asked(
         &self,
         tiers: &[AskTier<'_>],
     ) -> Option<SmallVec<[ToldTier; TIERS_INLINE]>> {
@@ -155,13 +182,15 @@ impl Memory {
         if tiers.iter().any(|tier| tier.group > 0 || shard_of(tier.key) != shard) {
             return None;
         }
+        let named = tiers.iter().map(|tier| {
+            let Numbers::TokenBucket(numbers) = tier.numbers else { return None };
+            Some((TierName::of(tier.key, tier.limit.mix()), numbers, tier.cost))
+        });
         let lately = self.clock.lately();
-        let named = tiers
-            .iter()
-            .map(|tier| (TierName::of(tier.key, tier.limit.mix()).key, tier.numbers, tier.cost));
-        let readings = self.shards[shard].lock().charge_all_steady(named, lately)?;
-        let told = |reading| ToldTier { fits: true, reading, charge: None };
-        Some(readings.into_iter().map(told).collect())
+        let charged = self.shards[shard].lock().charge_all_steady(named, lately)?;
+        let told =
+            |charged: Charged| ToldTier { fits: true, reading: charged.reading, charge: None };
+        Some(charged.into_iter().map(told).collect())
     }
 
     /// Changes one tier without a decision; answers the whole units that came back.
@@ -222,6 +251,11 @@ impl Memory {
             live: self.evicted.load(Ordering::Relaxed),
             overflowed: self.overflowed.load(Ordering::Relaxed),
         }
+    }
+
+    /// How often a bucket was charged in steady use.
+    pub(crate) fn steady(&self, whose: SteadyOf) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().steady[whose as usize]).sum()
     }
 
     /// Where a tier's state is or will be. A new subject finds room, or shares the limit's

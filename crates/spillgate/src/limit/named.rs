@@ -3,7 +3,7 @@
 use siphasher::sip128::SipHasher13;
 
 use super::{Algorithm, Kind, Limit};
-use crate::algorithm::Numbers;
+use crate::algorithm::{Numbers, token_bucket};
 
 /// A limit with the name that its state goes by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +95,15 @@ impl NamedLimit {
         match self.limit.kind() {
             Kind::Counted(numbers) => Some(numbers),
             Kind::Unlimited | Kind::Nothing => None,
+        }
+    }
+
+    /// The same of a token bucket.
+    #[inline]
+    pub(crate) fn bucket(&self) -> Option<&token_bucket::Numbers> {
+        match self.limit.kind() {
+            Kind::Counted(Numbers::TokenBucket(numbers)) => Some(numbers),
+            _ => None,
         }
     }
 

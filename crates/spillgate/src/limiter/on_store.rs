@@ -61,7 +61,7 @@ impl Inner {
         }
         let judged = self.in_store(redis, plan).await;
         self.metrics.end(began);
-        self.metrics.watch_ad_hoc(key, subject, cost.of_limit(limit), &judged[0]);
+        self.metrics.watch_ad_hoc(key, subject, cost.of_limit(limit), judged[0].verdict);
         self.decision(judged, Names::AdHoc(named.into_limit()))
     }
 

@@ -38,7 +38,7 @@ impl Inner {
         let key = self.secret.ad_hoc_key(name);
         let tier = Alone::ad_hoc(key, limit, cost)?;
         let judged = self.refused_alone(&tier, Judged::ad_hoc(), sent)?;
-        self.metrics.watch_ad_hoc(name, key, tier.cost, &judged);
+        self.metrics.watch_ad_hoc(name, key, tier.cost, judged.verdict);
         self.metrics.count_drawn(began, None, &judged);
         Some(Decision::alone(judged, Names::AdHoc(limit.clone())))
     }

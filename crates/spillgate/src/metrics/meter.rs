@@ -37,6 +37,16 @@ impl Meter {
         }
     }
 
+    /// Counts admissions over one tier that the engine has counted.
+    pub(super) fn count_allowed(&self, times: u64) {
+        self.verdicts[Verdict::Allowed as usize][Source::Store as usize]
+            .fetch_add(times, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_near_limit(&self) {
+        self.near_limit.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// How often each verdict came from each source, those that never did left out.
     pub(super) fn verdicts(&self) -> impl Iterator<Item = (Verdict, Source, u64)> {
         let each =

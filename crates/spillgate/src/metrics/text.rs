@@ -8,6 +8,7 @@ use super::meter::Meter;
 #[cfg(feature = "redis")]
 use super::meter::RULES_MAX;
 use crate::engine::Engine;
+use crate::engine::memory::SteadyOf;
 use crate::limiter::Limiter;
 #[cfg(feature = "redis")]
 use crate::policy::Policy;
@@ -31,6 +32,9 @@ impl Limiter {
     pub fn metrics_text(&self) -> String {
         let policy = self.policy();
         let metrics = &self.inner.metrics;
+        if let Engine::Memory(memory) = &self.inner.engine {
+            metrics.take_over_steady(memory.steady(SteadyOf::AdHoc));
+        }
         let meters = || policy.meters.all().chain([&metrics.ad_hoc]);
         let mut text = Text::default();
 

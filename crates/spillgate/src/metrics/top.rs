@@ -240,11 +240,34 @@ impl Tops {
         self.period.store(windows.next_period(), Ordering::Relaxed);
     }
 
+    /// Counts a decision over one bucket that was charged.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn note_charged(
+        &self,
+        weight: u64,
+        policy: &Policy,
+        request: &Request<'_>,
+        secret: &Secret,
+        place: LimitPlace,
+    ) {
+        let LimitPlace { rule, overridden, limit } = place;
+        let judged = Judged { rule, overridden, limit, ..Judged::ad_hoc() };
+        self.note(weight, policy, request, secret, &[judged], true);
+    }
+
     /// Counts a decision over a limit that came with its key.
     #[cold]
     #[inline(never)]
-    pub(super) fn note_ad_hoc(&self, weight: u64, key: &str, id: u128, cost: u64, tier: &Judged) {
-        let allowed = tier.verdict == Verdict::Allowed;
+    pub(super) fn note_ad_hoc(
+        &self,
+        weight: u64,
+        key: &str,
+        id: u128,
+        cost: u64,
+        verdict: Verdict,
+    ) {
+        let allowed = verdict == Verdict::Allowed;
         let mut windows = self.windows.lock();
         windows.turn(counter_ns());
         let seen = Seen {

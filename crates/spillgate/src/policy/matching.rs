@@ -241,13 +241,16 @@ impl Index {
         }
     }
 
+    /// All rules of a domain, where none has a condition; nothing where one has.
+    #[inline]
+    pub(super) fn unconditional(&self, domain: &str) -> Option<&[u32]> {
+        let domain = self.domain(domain)?;
+        domain.attributes.is_empty().then_some(&domain.unconditional)
+    }
+
     /// Every rule that the request meets, and few others, in the order of the file.
     pub(super) fn candidates(&self, request: &Request<'_>) -> Candidates {
-        let domain = match request.domain() {
-            DEFAULT_DOMAIN => Some(&self.default),
-            other => self.others.get(other),
-        };
-        let Some(domain) = domain else { return Candidates::new() };
+        let Some(domain) = self.domain(request.domain()) else { return Candidates::new() };
         let mut candidates = Candidates::from_slice(&domain.unconditional);
         for (name, value) in request.attributes() {
             if let Some(attribute) = domain.attributes.get(name) {
@@ -257,6 +260,13 @@ impl Index {
         candidates.sort_unstable();
         candidates.dedup();
         candidates
+    }
+
+    fn domain(&self, name: &str) -> Option<&Domain> {
+        match name {
+            DEFAULT_DOMAIN => Some(&self.default),
+            other => self.others.get(other),
+        }
     }
 }
 

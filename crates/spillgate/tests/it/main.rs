@@ -10,6 +10,7 @@
 mod accidents;
 mod acl;
 mod allocations;
+mod at_once;
 mod batches;
 mod binding;
 mod campaign;

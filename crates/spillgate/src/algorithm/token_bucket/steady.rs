@@ -19,6 +19,23 @@ pub struct Steady {
     pub boundary_part: u32,
 }
 
+/// A bucket that was charged, as it is now.
+#[derive(Clone, Copy, Debug)]
+pub struct Charged {
+    /// Of its numbers.
+    pub burst: u32,
+    /// The numbers for people.
+    pub reading: Reading,
+}
+
+impl Charged {
+    /// Whether four fifths of it are used.
+    #[inline]
+    pub fn is_near(&self) -> bool {
+        self.reading.remaining <= u64::from(self.burst) / NEAR
+    }
+}
+
 impl Steady {
     /// The bucket with `cost` tokens more, and the numbers for people; nothing where it takes another
     /// look to say so, as for a cost of 0. Of those numbers only `reset_after_us` is as of
@@ -59,6 +76,9 @@ impl Steady {
         Some((bucket, reading))
     }
 }
+
+/// A limit is near where no more than this part of it remains: a fifth.
+pub const NEAR: u64 = 5;
 
 #[cfg(test)]
 mod tests {

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
+use super::TierName;
 use super::slot::{Slot, Unpacked};
-use crate::algorithm::{Numbers, Reading, State};
+use crate::algorithm::token_bucket::{self, Charged};
+use crate::algorithm::{Reading, State};
 use crate::engine::TIERS_INLINE;
 use crate::time::Lately;
 
@@ -18,6 +20,8 @@ pub(super) struct Shard {
     keys_max: usize,
     /// Where the sweep goes on.
     cursor: usize,
+    /// By [`SteadyOf`](super::SteadyOf), so many.
+    pub(super) steady: [u64; 2],
 }
 
 #[derive(Debug)]
@@ -48,6 +52,7 @@ impl Shard {
             large_free: Vec::new(),
             keys_max,
             cursor: 0,
+            steady: [0; 2],
         }
     }
 
@@ -71,7 +76,7 @@ impl Shard {
     pub(super) fn charge_steady(
         &mut self,
         key: u128,
-        numbers: &Numbers,
+        numbers: &token_bucket::Numbers,
         cost: u64,
         lately: Lately,
     ) -> Option<Reading> {
@@ -80,24 +85,27 @@ impl Shard {
         entry.slot.charge_steady(numbers, cost, lately)
     }
 
-    /// The same for several, all or none.
+    /// The same for several, all or none; none where one is no bucket.
+    #[inline]
     pub(super) fn charge_all_steady<'n>(
         &mut self,
-        tiers: impl Iterator<Item = (u128, &'n Numbers, u64)>,
+        tiers: impl Iterator<Item = Option<(TierName, &'n token_bucket::Numbers, u64)>>,
         lately: Lately,
-    ) -> Option<SmallVec<[Reading; TIERS_INLINE]>> {
-        let mut charged: SmallVec<[(usize, Slot); TIERS_INLINE]> = SmallVec::new();
-        let mut readings = SmallVec::new();
-        for (key, numbers, cost) in tiers {
-            let bucket = self.find(key).bucket?;
+    ) -> Option<SmallVec<[Charged; TIERS_INLINE]>> {
+        let mut slots: SmallVec<[(usize, Slot); TIERS_INLINE]> = SmallVec::new();
+        let mut all = SmallVec::new();
+        for tier in tiers {
+            let (name, numbers, cost) = tier?;
+            let bucket = self.find(name.key).bucket?;
             let mut slot = self.table.get_bucket(bucket)?.slot;
-            readings.push(slot.charge_steady(numbers, cost, lately)?);
-            charged.push((bucket, slot));
+            let reading = slot.charge_steady(numbers, cost, lately)?;
+            all.push(Charged { burst: numbers.burst, reading });
+            slots.push((bucket, slot));
         }
-        for (bucket, slot) in charged {
+        for (bucket, slot) in slots {
             self.table.get_bucket_mut(bucket)?.slot = slot;
         }
-        Some(readings)
+        Some(all)
     }
 
     /// The state of a place; a large one is lent out until it is put back.

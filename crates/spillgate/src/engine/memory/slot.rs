@@ -1,6 +1,6 @@
 //! A tier's state in 24 bytes, where it fits; else the place of a larger one.
 
-use crate::algorithm::{Numbers, Reading, State, fixed_window, sliding_window, token_bucket};
+use crate::algorithm::{Reading, State, fixed_window, sliding_window, token_bucket};
 use crate::time::Lately;
 
 /// Packed state. `word` holds an instant (52 bits), the tag (3), the period's high bits (3), whether
@@ -56,11 +56,10 @@ impl Slot {
     #[inline]
     pub(super) fn charge_steady(
         &mut self,
-        numbers: &Numbers,
+        numbers: &token_bucket::Numbers,
         cost: u64,
         lately: Lately,
     ) -> Option<Reading> {
-        let Numbers::TokenBucket(numbers) = numbers else { return None };
         if self.tag() != BUCKET
             || (self.c, self.length_us()) != (numbers.count, numbers.period_us)
             || lately.at_us > INSTANT
