@@ -317,6 +317,12 @@ impl<'d> TierDecision<'d> {
         self.tier.reset_after_us.number().map(Duration::from_micros)
     }
 
+    /// [`TierDecision::reset_after`] as it is kept.
+    #[cfg(feature = "http")]
+    pub(crate) fn reset_after_us(&self) -> Option<u64> {
+        self.tier.reset_after_us.number()
+    }
+
     /// What a receipt needs to give this tier's charge back.
     #[doc(hidden)]
     pub fn charge(&self) -> Option<Charge> {

@@ -358,10 +358,14 @@ impl Limit {
 
     /// How long a bucket takes to drain so many tokens, rounded down; the others do not drain evenly.
     #[cfg(feature = "http")]
-    pub(crate) fn drain_time(&self, tokens: u64) -> Option<Duration> {
+    pub(crate) fn drain_us(&self, tokens: u64) -> Option<u64> {
         let Kind::Counted(Numbers::TokenBucket(numbers)) = &self.kind else { return None };
+        // Most rates take whole µs for a token.
+        if let (Some(us), 1) = (tokens.checked_mul(numbers.n), numbers.d) {
+            return Some(us);
+        }
         let us = u128::from(tokens) * u128::from(numbers.n) / u128::from(numbers.d);
-        u64::try_from(us).ok().map(Duration::from_micros)
+        u64::try_from(us).ok()
     }
 
     /// Whether no other unit was named, told without reading one.

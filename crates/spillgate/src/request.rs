@@ -44,12 +44,18 @@ impl<'a> Request<'a> {
         name: impl Into<Cow<'a, str>>,
         value: impl Into<Value<'a>>,
     ) -> Request<'a> {
+        self.set(name, value);
+        self
+    }
+
+    /// The same in place.
+    #[inline]
+    pub(crate) fn set(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Value<'a>>) {
         let (name, value) = (name.into(), value.into());
         match self.attributes.iter_mut().find(|(known, _)| *known == name) {
             Some((_, known)) => *known = value,
             None => self.attributes.push((name, value)),
         }
-        self
     }
 
     /// With another cost than one request.

@@ -249,6 +249,17 @@ impl<S> RateLimit<S> {
     }
 
     fn decide(&self, head: &Parts) -> Decision {
+        if self.settings.settle.is_some() {
+            return self.reserve(head);
+        }
+        let found = self.settings.attributes.find(head, &self.settings.diagnostics);
+        let request = self.settings.attributes.request(&found, head);
+        self.limiter.check_in_memory(&request).unwrap_or_else(|| self.reserve(head))
+    }
+
+    /// The same by the future, which is bulky.
+    #[inline(never)]
+    fn reserve(&self, head: &Parts) -> Decision {
         let asked = pin!(self.settings.ask(&self.limiter, head));
         match asked.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(decision) => decision,
@@ -277,7 +288,7 @@ impl Attributes {
         }
         for ((name, _), found) in self.named.iter().zip(values) {
             if let Some(found) = found {
-                request = request.with(&**name, found.as_bytes());
+                request.set(&**name, found.as_bytes());
             }
         }
         match &self.cost {
@@ -314,7 +325,8 @@ impl Settings {
         let fields = Fields::of(self.style, [&decision].into_iter().chain(&above.0));
         let Some(refusal) = Refusal::of(&decision) else {
             let unsettled = decision.receipt().map(|receipt| {
-                Unsettled::new(limiter.clone(), receipt.clone(), self.settle.clone())
+                let settle = self.settle.clone();
+                Box::new(Unsettled::new(limiter.clone(), receipt.clone(), settle))
             });
             above.leave(decision, head);
             return Admission::Passes(fields, unsettled);
@@ -337,7 +349,7 @@ impl Settings {
 /// A request goes on, its answer gets these fields, and what it reserved is settled after it; or it is
 /// answered here.
 enum Admission {
-    Passes(Fields, Option<Unsettled>),
+    Passes(Fields, Option<Box<Unsettled>>),
     Refused(Response<Vec<u8>>),
 }
 

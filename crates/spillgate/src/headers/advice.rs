@@ -104,7 +104,7 @@ impl<'d> Advice<'d> {
         match self.tier.verdict() {
             Verdict::Never => None,
             Verdict::Denied => self.tier.retry_after().map(whole_seconds),
-            Verdict::Allowed => self.one_more_after().map(whole_seconds),
+            Verdict::Allowed => self.one_more_after_us().map(|us| us.div_ceil(SECOND_US).max(1)),
         }
     }
 
@@ -120,16 +120,16 @@ impl<'d> Advice<'d> {
     }
 
     /// Known of a window that ends, and of a bucket that drains evenly.
-    fn one_more_after(&self) -> Option<Duration> {
+    fn one_more_after_us(&self) -> Option<u64> {
         let used = self.capacity.checked_sub(self.remaining).filter(|used| *used > 0)?;
         // The share that a process enforces alone drains by other numbers.
         let by_its_numbers = self.tier.source() < Source::Fallback;
-        let reset_after = self.tier.reset_after().filter(|_| by_its_numbers)?;
+        let reset_after_us = self.tier.reset_after_us().filter(|_| by_its_numbers)?;
         match self.tier.algorithm() {
-            Algorithm::FixedWindow => Some(reset_after),
+            Algorithm::FixedWindow => Some(reset_after_us),
             _ => {
-                let later = self.tier.definition().drain_time(used - 1)?;
-                Some(reset_after.saturating_sub(later))
+                let later_us = self.tier.definition().drain_us(used - 1)?;
+                Some(reset_after_us.saturating_sub(later_us))
             }
         }
     }
@@ -165,5 +165,6 @@ fn seconds_up(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
+const SECOND_US: u64 = 1_000_000;
 /// A limit that came with the request and was given no name.
 const NAMELESS: &str = "default";

@@ -9,10 +9,14 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+#[cfg(feature = "tower")]
+use super::Limiter;
 use super::{Inner, Question};
 use crate::algorithm::Intent;
 use crate::algorithm::token_bucket::Charged;
 use crate::decision::{Decision, Judged, Names, Source, Tiers, Verdict};
+#[cfg(feature = "tower")]
+use crate::engine::Engine;
 use crate::engine::memory::{SteadyOf, TierName};
 use crate::engine::{Memory, TIERS_INLINE};
 use crate::limit::{Algorithm, Limit, NamedLimit, mix_of_position};
@@ -22,6 +26,18 @@ use crate::policy::{LimitPlace, Policy};
 use crate::request::{Cost, Request};
 use crate::reservation::{Opening, random_id};
 use crate::subject::SubjectKey;
+
+impl Limiter {
+    /// [`Limiter::check`] without a future; nothing where a store is to be asked.
+    #[cfg(feature = "tower")]
+    pub(crate) fn check_in_memory(&self, request: &Request<'_>) -> Option<Decision> {
+        match &self.inner.engine {
+            Engine::Memory(memory) => Some(self.inner.check_now(memory, request, Asking::ToCharge)),
+            #[cfg(feature = "redis")]
+            Engine::Redis(_) => None,
+        }
+    }
+}
 
 impl Inner {
     /// A request, by the policy.

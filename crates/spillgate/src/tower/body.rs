@@ -21,14 +21,14 @@ pin_project! {
     #[derive(Debug)]
     #[project = KindProjection]
     enum Kind<B> {
-        Served { #[pin] body: B, unsettled: Option<Unsettled> },
+        Served { #[pin] body: B, unsettled: Option<Box<Unsettled>> },
         // Nothing once it was sent, or if it is empty.
         Refusal { bytes: Option<Vec<u8>> },
     }
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) fn served(body: B, unsettled: Option<Unsettled>) -> ResponseBody<B> {
+    pub(super) fn served(body: B, unsettled: Option<Box<Unsettled>>) -> ResponseBody<B> {
         ResponseBody { kind: Kind::Served { body, unsettled } }
     }
 

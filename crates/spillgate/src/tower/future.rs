@@ -27,7 +27,7 @@ pin_project! {
     #[project = StateProjection]
     enum State<S, B, F> {
         Asked { checking: Checking, body: Option<B>, inner: S },
-        Passed { #[pin] answer: F, fields: Option<Fields>, unsettled: Option<Unsettled> },
+        Passed { #[pin] answer: F, fields: Option<Fields>, unsettled: Option<Box<Unsettled>> },
         Refused { response: Option<Response<Vec<u8>>> },
     }
 }
@@ -40,7 +40,7 @@ impl<S, B, F> ResponseFuture<S, B, F> {
     pub(super) fn passed(
         answer: F,
         fields: Fields,
-        unsettled: Option<Unsettled>,
+        unsettled: Option<Box<Unsettled>>,
     ) -> ResponseFuture<S, B, F> {
         ResponseFuture { state: State::Passed { answer, fields: Some(fields), unsettled } }
     }
