@@ -8,6 +8,7 @@ use ::redis::{Value, parse_redis_value};
 
 use super::control::Exchanged;
 use super::program::{self, Reply};
+use super::wire::first_answer;
 use super::{cluster, heartbeat, probe, slot::SLOTS};
 use crate::algorithm::{GiveBack, Intent};
 use crate::engine::{Ask, AskTier, AtRecord, Change};
@@ -18,6 +19,10 @@ use crate::subject::SubjectKey;
 pub fn holds(input: &[u8]) {
     let Some((kind, wire)) = input.split_first() else { return };
     let Ok(answer) = parse_redis_value(wire) else { return };
+    if let Some(cut) = first_answer(wire) {
+        // As text, for of two numbers that are none neither is the other.
+        assert_eq!(format!("{cut:?}"), format!("Ok({answer:?})"));
+    }
     match kind % 6 {
         0 => {
             let Ok(reply) = Reply::of(answer) else { return };

@@ -17,7 +17,7 @@ use super::jitter::jittered;
 use super::program::{Call, Reply};
 use super::script::{self, Script};
 use super::server::Server;
-use super::wire::Wire;
+use super::wire::{Answer, Wire};
 use crate::time::Deadline;
 
 /// Connections that are made again when they break.
@@ -106,7 +106,7 @@ impl Link {
         let answer = async {
             let _place = shared.place_in_flight()?;
             let open = shared.open(deadline).await?;
-            shared.send(&open, command, Manner::Plainly, deadline).await
+            shared.send(&open, command, Manner::Plainly, deadline).await.map(Answer::value)
         };
         let answer = answer.await;
         // Silence counts here too. An answer does not: a server that answers upkeep may refuse, or
@@ -267,8 +267,11 @@ impl Shared {
         manner: Manner,
         deadline: Deadline,
     ) -> Result<Reply, Failure> {
-        let answer = self.send(open, command, manner, deadline).await?;
-        Reply::of(answer).map_err(|why| {
+        let reply = match self.send(open, command, manner, deadline).await? {
+            Answer::Integers(integers) => Reply::of_integers(integers),
+            Answer::Other(value) => Reply::of(value),
+        };
+        reply.map_err(|why| {
             self.drop_line(open);
             Failure::Unknown(format!("{}: {why}", self.server))
         })
@@ -281,23 +284,19 @@ impl Shared {
         command: &Cmd,
         manner: Manner,
         deadline: Deadline,
-    ) -> Result<Value, Failure> {
-        let mut connection = open.wire.connection();
+    ) -> Result<Answer, Failure> {
         let answer = async {
             match manner {
-                Manner::Plainly => connection.send_packed_command(command).await,
+                Manner::Plainly => open.wire.send(command).await,
                 Manner::Asking => {
                     let mut pipeline = ::redis::pipe();
-                    pipeline.cmd("ASKING").ignore().add_command(command.clone());
-                    connection
-                        .send_packed_commands(&pipeline, 1, 1)
-                        .await
-                        .map(|mut answers| answers.pop().unwrap_or(Value::Nil))
+                    pipeline.cmd("ASKING").add_command(command.clone());
+                    open.wire.send_all(&pipeline).await
                 }
             }
         };
         match deadline.bound(answer).await {
-            Some(answer) => answer.and_then(Value::extract_error).map_err(|error| {
+            Some(answer) => answer.map_err(|error| {
                 if error.is_io_error() || error.is_unrecoverable_error() {
                     self.drop_line(open);
                 }
@@ -392,12 +391,12 @@ impl Drop for PlaceInFlight<'_> {
 
 impl Open {
     /// Scripts that came with EVAL are the first that a full server forgets.
-    fn load_again(&self, script: &'static Script) {
-        let mut connection = self.wire.connection();
+    fn load_again(self: &Arc<Self>, script: &'static Script) {
+        let open = Arc::clone(self);
         tokio::spawn(async move {
             let load = script::load(script);
             // Lost again, the next NOSCRIPT tells.
-            let _ = Deadline::after(CONNECT).bound(connection.send_packed_command(&load)).await;
+            let _ = Deadline::after(CONNECT).bound(open.wire.send(&load)).await;
         });
     }
 }

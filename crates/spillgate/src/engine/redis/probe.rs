@@ -180,12 +180,8 @@ impl Examination {
     }
 
     async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
-        let mut connection = self.wire.connection();
-        let answer = connection.send_packed_command(command);
-        match Deadline::after(PATIENCE).bound(answer).await {
-            Some(answer) => {
-                answer.and_then(Value::extract_error).map_err(|error| Failure::of(&error))
-            }
+        match Deadline::after(PATIENCE).bound(self.wire.ask(command)).await {
+            Some(answer) => answer,
             None => Err(Failure::Unknown(format!("no answer within {PATIENCE:?}"))),
         }
     }

@@ -52,7 +52,7 @@ impl Sentinels {
     pub(super) async fn dial(&self) -> RedisResult<Wire> {
         let host = self.primary().await?;
         let wire = self.dial_server(&host).await?;
-        let role = wire.connection().send_packed_command(&::redis::cmd("ROLE")).await?;
+        let role = wire.send(&::redis::cmd("ROLE")).await?.value();
         match role {
             Value::Array(role) if role.first() == Some(&Value::BulkString(b"master".to_vec())) => {
                 *self.found.lock() = Some(host);
@@ -96,7 +96,7 @@ impl Sentinels {
         let wire = self.dial_sentinel(sentinel).await?;
         let mut question: Cmd = ::redis::cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
-        match wire.connection().send_packed_command(&question).await?.extract_error()? {
+        match wire.send(&question).await?.value() {
             Value::Array(place) => match &place[..] {
                 [Value::BulkString(name), Value::BulkString(port)] => {
                     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -1,11 +1,15 @@
 //! One connection to one server, made over TCP, TLS or a Unix socket.
 
 use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use ::redis::aio::MultiplexedConnection;
-use ::redis::{AsyncConnectionConfig, Cmd, RedisError, RedisResult, Value};
+use ::redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisError, RedisResult, Value};
+use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
@@ -13,29 +17,45 @@ use tokio_rustls::TlsConnector;
 use super::address::{Address, At, Host};
 use super::failure::Failure;
 
-/// A connection, closed when the last of those who use it lets go.
+mod answer;
+mod line;
+
+pub(super) use answer::Answer;
+#[cfg(any(test, fuzzing))]
+pub(super) use answer::first as first_answer;
+use line::{Line, line};
+
+/// A connection, closed when it is let go.
 pub(super) struct Wire {
-    connection: MultiplexedConnection,
-    driver: AbortHandle,
+    line: Arc<Line>,
+    reader: AbortHandle,
 }
 
 impl Wire {
-    /// To send on; commands of all who hold one share the wire.
-    pub(super) fn connection(&self) -> MultiplexedConnection {
-        self.connection.clone()
+    /// What the server says to one command. Those of all callers share the wire; the wait is theirs to bound.
+    pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Answer> {
+        self.line.send(&command.get_packed_command(), 1).await
+    }
+
+    /// The same to the last of several.
+    pub(super) async fn send_all(&self, commands: &Pipeline) -> RedisResult<Answer> {
+        self.line.send(&commands.get_packed_pipeline(), commands.len()).await
     }
 
     /// One command. The wait is the caller's to bound.
     pub(super) async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
-        let answer = self.connection().send_packed_command(command).await;
-        answer.and_then(Value::extract_error).map_err(|error| Failure::of(&error))
+        match self.send(command).await {
+            Ok(answer) => Ok(answer.value()),
+            Err(error) => Err(Failure::of(&error)),
+        }
     }
 }
 
-/// A driver by itself would wait for answers that a dead server owes.
+/// Whoever reads would by itself wait for answers that a dead server owes.
 impl Drop for Wire {
     fn drop(&mut self) {
-        self.driver.abort();
+        self.reader.abort();
+        self.line.close();
     }
 }
 
@@ -69,15 +89,45 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     // Deadlines are the callers'.
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(None)
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(PIPELINE);
-    let (connection, driver) =
-        MultiplexedConnection::new_with_config(&address.login, stream, config).await?;
-    let driver = tokio::spawn(driver).abort_handle();
-    Ok(Wire { connection, driver })
+    let config = AsyncConnectionConfig::new().set_connection_timeout(None);
+    // The library logs in, and gives the stream back: no answer is due then, so none is in its hands.
+    let stream = Arc::new(Mutex::new(stream));
+    let lent = Lent(Arc::clone(&stream));
+    drop(MultiplexedConnection::new_with_config(&address.login, lent, config).await?);
+    let kept = || io::Error::other("the library kept a connection that it was lent");
+    let stream = Arc::into_inner(stream).ok_or_else(kept)?.into_inner();
+    let (line, reader) = line(stream);
+    let reader = tokio::spawn(reader).abort_handle();
+    Ok(Wire { line, reader })
 }
 
-/// Commands under way on one connection before callers wait.
-const PIPELINE: usize = 1_024;
+/// A stream that is wanted back.
+struct Lent<S>(Arc<Mutex<S>>);
+
+impl<S: AsyncRead + Unpin> AsyncRead for Lent<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_read(context, into)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Lent<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.lock()).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_shutdown(context)
+    }
+}

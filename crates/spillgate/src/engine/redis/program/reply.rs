@@ -31,6 +31,14 @@ impl Reply {
         integers.collect::<Result<_, _>>().map(Reply)
     }
 
+    /// The same of a list of integers.
+    pub(in super::super) fn of_integers(integers: Vec<i64>) -> Result<Reply, String> {
+        match integers.iter().find(|integer| integer.unsigned_abs() > EXACT_MAX) {
+            Some(other) => Err(format!("the script answered {other}")),
+            None => Ok(Reply(integers)),
+        }
+    }
+
     /// The instant that was decided at.
     pub(in super::super) fn now_us(&self) -> u64 {
         self.0.first().map_or(0, |now| now.max(&0).cast_unsigned())
