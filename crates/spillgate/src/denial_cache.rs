@@ -112,13 +112,23 @@ impl DenialCache {
     pub(crate) fn note(&self, redis: &Redis, ask: &Ask<'_>, heard: &[Heard], sent: Sent) {
         let refused = |(tier, heard): (&AskTier<'_>, &Heard)| match heard {
             Heard::Store(told) if !told.fits && tier.group == 0 && is_steadfast(tier) => {
-                Refusal::of(tier, told, sent, monotonic_us())
+                let heard_us = monotonic_us();
+                Refusal::of(name(tier), tier.numbers, tier.cost, told, sent, heard_us)
             }
             _ => None,
         };
         let mut refused = ask.tiers.iter().zip(heard).filter_map(refused).peekable();
         if refused.peek().is_some() && self.is_for(redis, ask) {
             refused.for_each(|refusal| self.remember(refusal));
+        }
+    }
+
+    /// The same of a decision over one enforced tier, of time alone, that lives at one place.
+    pub(crate) fn note_alone(&self, tier: &Alone<'_>, told: &ToldTier, sent: Sent) {
+        if !told.fits && !self.places.is_empty() {
+            let Alone { name, numbers, cost, .. } = tier;
+            let refusal = Refusal::of(name.as_one(), numbers, *cost, told, sent, monotonic_us());
+            refusal.into_iter().for_each(|refusal| self.remember(refusal));
         }
     }
 
@@ -170,12 +180,19 @@ impl DenialCache {
 
 impl Refusal {
     /// Nothing where nobody can say when there will be room.
-    fn of(tier: &AskTier<'_>, told: &ToldTier, sent: Sent, heard_us: u64) -> Option<Refusal> {
+    fn of(
+        tier: u128,
+        numbers: &Numbers,
+        cost: u64,
+        told: &ToldTier,
+        sent: Sent,
+        heard_us: u64,
+    ) -> Option<Refusal> {
         let wait_us = told.reading.retry_after_us?;
         Some(Refusal {
-            tier: name(tier),
-            numbers: tier.numbers.clone(),
-            cost: tier.cost.max(1),
+            tier,
+            numbers: numbers.clone(),
+            cost: cost.max(1),
             room_at_us: heard_us.saturating_add(wait_us),
             reset_at_us: heard_us.saturating_add(told.reading.reset_after_us),
             ends_us: sent.at_us.saturating_add(wait_us.min(BELIEVED_US)),

@@ -24,6 +24,8 @@ pub use redis::Redis;
 pub(crate) use redis::jitter::jittered;
 #[cfg(feature = "redis")]
 pub(crate) use redis::spread::{Heard, Heards, Order, Question, StandIn, decide, decide_each};
+#[cfg(feature = "redis")]
+pub(crate) use redis::{Joined, Untold};
 
 /// One decision to make: tiers grouped by rule, the enforced ones (group 0) first.
 #[derive(Clone, Debug)]

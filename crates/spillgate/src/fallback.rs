@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::algorithm::{Charge, GiveBack, Intent, Numbers};
+use crate::algorithm::{Charge, GiveBack, Intent, Numbers, Reading};
 use crate::engine::memory::{Corrected, Kept};
 use crate::engine::{
     Ask, AskTier, AtRecord, Change, Heard, Heards, Memory, Question, Redis, StandIn, StoreError,
@@ -95,7 +95,7 @@ impl Fallback {
         let now_us = self.clock.now_us();
         for (tier, heard) in question.ask.tiers.iter().zip(heard) {
             if let Heard::Store(told) = heard {
-                self.known.note(tier, &told.reading, now_us);
+                self.known.note(known::name(tier), &told.reading, now_us);
             }
         }
         for (place, debt) in question.stand_in.owed.lock().drain(..) {
@@ -104,6 +104,16 @@ impl Fallback {
                 _ => self.forget(&debt),
             }
         }
+    }
+
+    /// Takes note of what the store said of one tier that owed nothing.
+    pub(crate) fn note_said(&self, tier: u128, reading: &Reading) {
+        self.known.note(tier, reading, self.clock.lately().at_us);
+    }
+
+    /// Whether no tier owes anything.
+    pub(crate) fn is_owed_nothing(&self) -> bool {
+        self.debts.are_none()
     }
 
     /// Pays some of what is owed by subjects that nobody asks about.

@@ -46,6 +46,8 @@ use at_once::in_memory;
 pub use builder::LimiterBuilder;
 use counters::Counters;
 pub use counters::Stats;
+#[cfg(feature = "redis")]
+use refusing::Way;
 
 /// Decides whether something may happen now, for a whole fleet when its store is shared.
 ///
@@ -125,10 +127,20 @@ impl Limiter {
         match &self.inner.engine {
             Engine::Memory(memory) => self.inner.check_now(memory, request, Asking::ToCharge),
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => match self.inner.at_once(redis, request) {
-                Some(decision) => decision,
-                None => Box::pin(self.inner.check_in(redis, request, Asking::ToCharge)).await,
-            },
+            Engine::Redis(redis) => {
+                if let Some(decision) = self.inner.check_leased(request) {
+                    return decision;
+                }
+                match self.inner.way_of(redis, request) {
+                    Way::Told(decision) => decision,
+                    Way::Joined(alike, of) => {
+                        Box::pin(self.inner.arrived(redis, request, alike, of)).await
+                    }
+                    Way::Planned => {
+                        Box::pin(self.inner.check_in(redis, request, Asking::ToCharge)).await
+                    }
+                }
+            }
         }
     }
 
@@ -169,9 +181,14 @@ impl Limiter {
             #[cfg(feature = "redis")]
             Engine::Redis(redis) => {
                 let cost = cost.into();
-                match self.inner.limit_refused_at_once(redis, key, limit, &cost) {
-                    Some(refused) => refused,
-                    None => Box::pin(self.inner.check_limit_in(redis, key, limit, cost)).await,
+                match self.inner.way_of_limit(redis, key, limit, &cost) {
+                    Way::Told(decision) => decision,
+                    Way::Joined(alike, ()) => {
+                        Box::pin(self.inner.limit_arrived(redis, key, limit, cost, alike)).await
+                    }
+                    Way::Planned => {
+                        Box::pin(self.inner.check_limit_in(redis, key, limit, cost)).await
+                    }
                 }
             }
         }

@@ -125,7 +125,8 @@ impl Metrics {
     #[inline]
     pub(crate) fn watch_ad_hoc(&self, key: &str, subject: SubjectKey, cost: u64, verdict: Verdict) {
         if let Some(weight) = self.tops.draw() {
-            self.tops.note_ad_hoc(weight, key, subject.id, cost, verdict);
+            let allowed = verdict == Verdict::Allowed;
+            self.tops.note_ad_hoc(weight, key, subject.id, cost, allowed);
         }
     }
 

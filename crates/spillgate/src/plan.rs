@@ -52,6 +52,8 @@ struct Tier<'p> {
 /// and its cost is within the capacity.
 #[derive(Debug)]
 pub(crate) struct Alone<'l> {
+    #[cfg(feature = "redis")]
+    pub(crate) key: SubjectKey,
     pub(crate) name: TierName,
     pub(crate) numbers: &'l Numbers,
     pub(crate) cost: u64,
@@ -403,7 +405,19 @@ impl<'l> Alone<'l> {
         // A slot has a receipt.
         let fits = cost <= numbers.capacity()
             && (cost == 0 || !matches!(numbers, Numbers::Concurrency(_)));
-        fits.then(|| Alone { name: TierName::of(key, mix), numbers, cost })
+        fits.then(|| Alone::named(key, mix, numbers, cost))
+    }
+
+    /// The tier of a name, with numbers that its cost is known to be within.
+    #[inline]
+    pub(crate) fn named(key: SubjectKey, mix: u128, numbers: &'l Numbers, cost: u64) -> Alone<'l> {
+        Alone {
+            #[cfg(feature = "redis")]
+            key,
+            name: TierName::of(key, mix),
+            numbers,
+            cost,
+        }
     }
 
     /// The tier that was `unknown` with its numbers, as the memory engine told them.

@@ -152,7 +152,7 @@ mod tests {
                 let is_word = |word: &&str| {
                     word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())
                 };
-                let options = ["LIMIT", "WITHSCORES"];
+                let options = ["KEEPTTL", "LIMIT", "WITHSCORES"];
                 let commands = quoted.filter(is_word).filter(|word| !options.contains(word));
                 words.extend(commands.map(str::to_lowercase));
             }

@@ -206,7 +206,9 @@ impl World {
                     Mistake::None | Mistake::KeepsOnReset => {}
                 }
                 let refused = told.filter(|told| !told.fits);
-                let refusal = refused.and_then(|told| Refusal::of(tier, &told, sent, heard_us));
+                let refusal = refused.and_then(|told| {
+                    Refusal::of(name(tier), tier.numbers, tier.cost, &told, sent, heard_us)
+                });
                 refusal.into_iter().for_each(|refusal| self.cache.remember(refusal));
             }
             Step::AdmitElsewhere => {

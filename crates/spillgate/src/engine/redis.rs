@@ -33,6 +33,7 @@ pub(crate) mod fuzzed;
 mod guard;
 mod heartbeat;
 pub(crate) mod jitter;
+mod joined;
 mod keys;
 mod leasing;
 mod link;
@@ -54,6 +55,7 @@ mod wire;
 use batch::crowds::together;
 use failure::{Failure, NotHere};
 use guard::{Rings, Terms};
+pub(crate) use joined::{Joined, Untold};
 use link::Manner;
 use program::{Call, Header, Reply};
 use ring::Seal;
@@ -286,11 +288,6 @@ impl Redis {
         let numbers = limit.numbers()?;
         let tier = AskTier { key, limit, numbers, cost: 0, group: 0, attributes: 0, owed: 0 };
         self.topology.old_place(&tier)
-    }
-
-    /// Whether no tier is in two places at the moment.
-    pub(crate) fn keeps_tiers_at_one_place(&self) -> bool {
-        self.topology.keeps_still()
     }
 
     /// Whether all tiers of a decision live at one place.

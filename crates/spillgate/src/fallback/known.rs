@@ -25,10 +25,10 @@ impl Known {
         Known { places: (0..PLACES).map(|_| Mutex::default()).collect() }
     }
 
-    /// Notes what the store said at an instant.
-    pub(super) fn note(&self, tier: &AskTier<'_>, reading: &Reading, at_us: u64) {
+    /// Notes what the store said at an instant of the tier of a name.
+    pub(super) fn note(&self, tier: u128, reading: &Reading, at_us: u64) {
         let Reading { remaining, reset_after_us, .. } = *reading;
-        let said = Last { tier: name(tier), at_us, remaining, reset_after_us };
+        let said = Last { tier, at_us, remaining, reset_after_us };
         let mut place = self.place(said.tier).lock();
         let keeps = place.tier != said.tier && place.remaining == 0 && remaining > 0;
         // Whoever sprays keys must not make anybody forget who is exhausted.
@@ -93,7 +93,7 @@ mod tests {
         let (known, limit) = (Known::new(), NamedLimit::new(Limit::per_second(100), 0));
         let tier = tier(7, &limit);
         assert_eq!(known.remaining(&tier, 1_000), None);
-        known.note(&tier, &said(0, 1_000_000), 1_000);
+        known.note(name(&tier), &said(0, 1_000_000), 1_000);
         let left = |after_us: u64| known.remaining(&tier, 1_000 + after_us);
         assert_eq!(left(0), Some(0));
         assert_eq!(left(500_000), Some(50));
@@ -105,10 +105,10 @@ mod tests {
     fn the_exhausted_are_not_forgotten_for_those_who_are_not() {
         let (known, limit) = (Known::new(), NamedLimit::new(Limit::per_second(100), 0));
         let (mine, other) = (tier(7, &limit), tier(7 + PLACES as u128, &limit));
-        known.note(&mine, &said(0, 1_000_000), 0);
-        known.note(&other, &said(99, 10_000), 10);
+        known.note(name(&mine), &said(0, 1_000_000), 0);
+        known.note(name(&other), &said(99, 10_000), 10);
         assert_eq!((known.remaining(&mine, 10), known.remaining(&other, 10)), (Some(0), None));
-        known.note(&other, &said(99, 10_000), 1_000_000);
+        known.note(name(&other), &said(99, 10_000), 1_000_000);
         assert_eq!(known.remaining(&other, 1_000_000), Some(99));
     }
 }

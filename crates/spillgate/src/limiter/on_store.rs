@@ -2,23 +2,19 @@
 
 use std::sync::{Arc, OnceLock};
 
+use smallvec::SmallVec;
+
 use super::leasing::Paid;
 use super::{Inner, Question};
 use crate::decision::{Decision, Names, Tiers};
 use crate::denial_cache::Sent;
-use crate::engine::{self, AtRecord, Change, Heards, Redis};
+use crate::engine::{self, AtRecord, Change, Heards, Redis, StandIn, StoreError};
 use crate::limit::{Limit, NamedLimit};
 use crate::plan::{Asking, Due, Plan};
 use crate::request::{Cost, Request};
 use crate::reservation::{Opening, random_id};
 
 impl Inner {
-    /// What nobody has to be asked about: a lease pays for it, or the store refused it a moment ago.
-    #[inline]
-    pub(super) fn at_once(&self, redis: &Redis, request: &Request<'_>) -> Option<Decision> {
-        self.check_leased(request).or_else(|| self.refused_at_once(redis, request))
-    }
-
     pub(super) async fn check_in(
         &self,
         redis: &Redis,
@@ -186,6 +182,16 @@ impl Inner {
         let mut judged = plan.judged_from(&heard);
         self.settle_dues(redis, dues, &mut judged).await;
         judged
+    }
+
+    /// What a plan comes to that the store gave no answer to.
+    pub(super) fn without_store(&self, mut plan: Plan<'_>, error: StoreError) -> Tiers {
+        let question = self.fallback.question(&mut plan);
+        let all: SmallVec<[usize; 4]> = (0..question.ask.tiers.len()).collect();
+        let Ok(heard) = question.stand_in.decide(question.ask, &all, error);
+        self.fallback.settle(&question, &heard);
+        drop(question);
+        plan.judged_from(&heard)
     }
 
     /// What is charged whatever the decision asks the store anyway.

@@ -1,50 +1,158 @@
-//! Refusals that are remembered, told at once: without a future, a plan or an allocation. A crowd at a key
-//! that is used up asks for little else.
+//! What takes no plan where state is on a store. Refusals that are remembered are told at once, without a
+//! future or an allocation: a crowd at a key that is used up asks for little else. And decisions over one tier
+//! join those that wait for a call already, with a future that is small.
 
 use std::slice::from_ref;
+use std::sync::Arc;
 
 use super::Inner;
+use crate::algorithm::Numbers;
 use crate::decision::{Decision, Judged, Names, Source, Verdict};
 use crate::denial_cache::Sent;
-use crate::engine::{Heard, Redis};
-use crate::limit::Limit;
+use crate::engine::{AskTier, Heard, Joined, Redis, ToldTier, Untold};
+use crate::limit::{Limit, NamedLimit};
 use crate::metrics::Began;
-use crate::plan::{Alone, Asking};
+use crate::plan::{Alone, Asking, Plan};
+use crate::policy::Policy;
 use crate::request::{Cost, Request};
+use crate::subject::SubjectKey;
+
+/// How a decision goes on.
+pub(super) enum Way<T> {
+    /// It is made already.
+    Told(Decision),
+    /// It left with others, or will; and whose tier it is.
+    Joined(Alike, T),
+    /// It takes a plan.
+    Planned,
+}
+
+/// A decision over one tier that goes with others.
+pub(super) struct Alike {
+    joined: Joined,
+    key: SubjectKey,
+    mix: u128,
+    numbers: Numbers,
+    cost: u64,
+    sent: Sent,
+    began: Began,
+}
+
+/// A tier of a rule, before anybody judged it.
+pub(super) type OfRule = (Arc<Policy>, Judged);
 
 impl Inner {
-    /// What a request is told that meets one limit of one rule, where the store refused it a moment ago.
-    pub(super) fn refused_at_once(&self, redis: &Redis, request: &Request<'_>) -> Option<Decision> {
-        let (began, sent) = self.begin_refusing(redis)?;
+    /// A request that meets one limit of one rule.
+    pub(super) fn way_of(&self, redis: &Redis, request: &Request<'_>) -> Way<OfRule> {
+        let Some((began, sent)) = self.begin_without_plan(redis) else { return Way::Planned };
         let policy = self.policy.load_full();
         let rules = policy.met(request);
-        let tier = Alone::of_rules(&rules, request, &self.secret, Asking::ToCharge)?;
-        let judged = self.refused_alone(&tier, Judged::unknown(&rules[0], 0), sent)?;
+        let tier = Alone::of_rules(&rules, request, &self.secret, Asking::ToCharge);
+        let Some(tier) = tier else { return Way::Planned };
+        let unknown = Judged::unknown(&rules[0], 0);
+        if let Some(judged) = self.refused_alone(&tier, &unknown, sent) {
+            drop(rules);
+            self.metrics.watch(&policy, request, &self.secret, from_ref(&judged), false);
+            self.metrics.count_drawn(began, Some(&policy), &judged);
+            return Way::Told(Decision::alone(judged, Names::Policy(policy)));
+        }
+        let met = &rules[0];
+        if met.rule.lease().is_some() {
+            return Way::Planned;
+        }
+        let attributes = met.rule.key().len() as u8;
+        let alike = self.join(redis, &tier, &met.limits[0], attributes, sent);
         drop(rules);
-        self.metrics.watch(&policy, request, &self.secret, from_ref(&judged), false);
-        self.metrics.count_drawn(began, Some(&policy), &judged);
-        Some(Decision::alone(judged, Names::Policy(policy)))
+        alike.map_or(Way::Planned, |alike| Way::Joined(alike, (policy, unknown)))
     }
 
-    /// The same for a limit that comes with its key.
-    pub(super) fn limit_refused_at_once(
+    /// A limit that comes with its key.
+    pub(super) fn way_of_limit(
         &self,
         redis: &Redis,
         name: &str,
         limit: &Limit,
         cost: &Cost<'_>,
-    ) -> Option<Decision> {
-        let (began, sent) = self.begin_refusing(redis)?;
+    ) -> Way<()> {
+        let Some((began, sent)) = self.begin_without_plan(redis) else { return Way::Planned };
         let key = self.secret.ad_hoc_key(name);
-        let tier = Alone::ad_hoc(key, limit, cost)?;
-        let judged = self.refused_alone(&tier, Judged::ad_hoc(), sent)?;
-        self.metrics.watch_ad_hoc(name, key, tier.cost, judged.verdict);
-        self.metrics.count_drawn(began, None, &judged);
-        Some(Decision::alone(judged, Names::AdHoc(limit.clone())))
+        let Some(tier) = Alone::ad_hoc(key, limit, cost) else { return Way::Planned };
+        if let Some(judged) = self.refused_alone(&tier, &Judged::ad_hoc(), sent) {
+            self.metrics.watch_ad_hoc(name, key, tier.cost, judged.verdict);
+            self.metrics.count_drawn(began, None, &judged);
+            return Way::Told(Decision::alone(judged, Names::AdHoc(limit.clone())));
+        }
+        let named = NamedLimit::new(limit.clone(), 0);
+        self.join(redis, &tier, &named, 1, sent)
+            .map_or(Way::Planned, |alike| Way::Joined(alike, ()))
     }
 
-    /// Nothing where a tier may be in two places, or where nothing is refused that long.
-    fn begin_refusing(&self, redis: &Redis) -> Option<(Began, Sent)> {
+    /// What became of a request that went with others.
+    #[allow(clippy::manual_async_fn, reason = "a function would keep what it is given twice")]
+    pub(super) fn arrived(
+        &self,
+        redis: &Redis,
+        request: &Request<'_>,
+        mut alike: Alike,
+        of: OfRule,
+    ) -> impl Future<Output = Decision> {
+        async move {
+            let judged = match alike.joined.told().await {
+                Ok(told) => self.heard_alone(&alike, &told, of.1.clone()),
+                Err(Untold::AskAgain(left)) => {
+                    let redis = redis.within(left);
+                    let again = self.check_in(&redis, request, Asking::ToCharge);
+                    return Box::pin(again).await;
+                }
+                Err(Untold::Never(error)) => {
+                    let policy = of.0;
+                    let plan = Plan::of_request(&policy, request, &self.secret, Asking::ToCharge);
+                    let judged = self.without_store(plan, error);
+                    self.metrics.end(alike.began);
+                    return self.decision_on(request, judged, policy, Asking::ToCharge);
+                }
+            };
+            let (policy, allowed) = (of.0, judged.verdict == Verdict::Allowed);
+            self.metrics.watch(&policy, request, &self.secret, from_ref(&judged), allowed);
+            self.metrics.count_alone(alike.began, Some(&policy), &judged);
+            Decision::alone(judged, Names::Policy(policy))
+        }
+    }
+
+    /// The same for a limit that came with its key.
+    #[allow(clippy::manual_async_fn, reason = "a function would keep what it is given twice")]
+    pub(super) fn limit_arrived(
+        &self,
+        redis: &Redis,
+        name: &str,
+        limit: &Limit,
+        cost: Cost<'_>,
+        mut alike: Alike,
+    ) -> impl Future<Output = Decision> {
+        async move {
+            let judged = match alike.joined.told().await {
+                Ok(told) => self.heard_alone(&alike, &told, Judged::ad_hoc()),
+                Err(Untold::AskAgain(left)) => {
+                    let redis = redis.within(left);
+                    return Box::pin(self.check_limit_in(&redis, name, limit, cost)).await;
+                }
+                Err(Untold::Never(error)) => {
+                    let named = NamedLimit::new(limit.clone(), 0);
+                    let plan = Plan::ad_hoc([alike.key], &named, &cost);
+                    let judged = self.without_store(plan, error);
+                    self.metrics.end(alike.began);
+                    self.metrics.watch_ad_hoc(name, alike.key, alike.cost, judged[0].verdict);
+                    return self.decision(judged, Names::AdHoc(limit.clone()));
+                }
+            };
+            self.metrics.watch_ad_hoc(name, alike.key, alike.cost, judged.verdict);
+            self.metrics.count_alone(alike.began, None, &judged);
+            Decision::alone(judged, Names::AdHoc(limit.clone()))
+        }
+    }
+
+    /// Nothing where a tier may be in two places.
+    fn begin_without_plan(&self, redis: &Redis) -> Option<(Began, Sent)> {
         if self.secret.previous().is_some() || !redis.keeps_tiers_at_one_place() {
             return None;
         }
@@ -52,7 +160,7 @@ impl Inner {
         Some((began, self.denials.begin(redis)))
     }
 
-    fn refused_alone(&self, tier: &Alone<'_>, unknown: Judged, sent: Sent) -> Option<Judged> {
+    fn refused_alone(&self, tier: &Alone<'_>, unknown: &Judged, sent: Sent) -> Option<Judged> {
         let heard = self.denials.refuses_alone(tier, sent)?;
         let Heard::Refused { retry_after_us, remaining, reset_after_us } = heard else {
             return None;
@@ -65,7 +173,35 @@ impl Inner {
             remaining,
             retry_after_us,
             reset_after_us,
-            ..unknown
+            ..unknown.clone()
         })
+    }
+
+    /// Joins others, unless there is more to do than to charge a tier.
+    fn join(
+        &self,
+        redis: &Redis,
+        tier: &Alone<'_>,
+        limit: &NamedLimit,
+        attributes: u8,
+        sent: Sent,
+    ) -> Option<Alike> {
+        let Alone { key, numbers, cost, .. } = *tier;
+        if cost == 0 || !self.fallback.is_owed_nothing() {
+            return None;
+        }
+        let began = self.metrics.begin();
+        let asked = AskTier { key, limit, numbers, cost, group: 0, attributes, owed: 0 };
+        let (joined, mix, numbers) = (redis.join(&asked)?, limit.mix(), numbers.clone());
+        Some(Alike { joined, key, mix, numbers, cost, sent, began })
+    }
+
+    fn heard_alone(&self, alike: &Alike, told: &ToldTier, unknown: Judged) -> Judged {
+        let Alike { key, mix, numbers, cost, sent, .. } = alike;
+        let tier = Alone::named(*key, *mix, numbers, *cost);
+        self.fallback.note_said(tier.name.as_one(), &told.reading);
+        self.denials.note_alone(&tier, told, *sent);
+        self.counters.count_alone(told.fits);
+        tier.judged_by(told, unknown)
     }
 }

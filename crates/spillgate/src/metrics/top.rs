@@ -259,15 +259,7 @@ impl Tops {
     /// Counts a decision over a limit that came with its key.
     #[cold]
     #[inline(never)]
-    pub(super) fn note_ad_hoc(
-        &self,
-        weight: u64,
-        key: &str,
-        id: u128,
-        cost: u64,
-        verdict: Verdict,
-    ) {
-        let allowed = verdict == Verdict::Allowed;
+    pub(super) fn note_ad_hoc(&self, weight: u64, key: &str, id: u128, cost: u64, allowed: bool) {
         let mut windows = self.windows.lock();
         windows.turn(counter_ns());
         let seen = Seen {

@@ -14,11 +14,11 @@ use tokio::sync::oneshot;
 
 use super::failure::Failure;
 use super::link::Manner;
-use super::program::{self, Call, Reply, Times};
+use super::program::{self, Call, Reply};
 use super::shard::Shard;
 use super::{Asked, Caller};
 use crate::algorithm::{Intent, Numbers};
-use crate::engine::{Ask, AskTier, AtRecord, StoreError, Told};
+use crate::engine::{Ask, AskTier, AtRecord, StoreError, Told, ToldTier};
 use crate::limit::NamedLimit;
 use crate::reservation::{Closing, Opening};
 use crate::subject::SubjectKey;
@@ -41,14 +41,14 @@ pub(super) enum Way<'b> {
     /// At once; others wait until this is dropped.
     Alone(Place<'b>),
     /// With others.
-    Together(Seat<'b>),
+    Together(Seat<Part>),
 }
 
-/// Where a caller waits for the part of an answer that is its own.
-pub(super) struct Seat<'b> {
-    shard: &'b Shard,
+/// Where a caller waits for its own part of an answer.
+pub(super) struct Seat<T> {
+    shard: Arc<Shard>,
     ticket: Ticket,
-    answer: oneshot::Receiver<Result<Part, Failure>>,
+    answer: oneshot::Receiver<Result<T, Failure>>,
 }
 
 /// One who waits, with all that it takes to ask on its behalf.
@@ -57,12 +57,24 @@ struct Waiting {
     asks: SmallVec<[OwnedAsk; 1]>,
     caller: Arc<Caller>,
     deadline: Deadline,
-    answer: oneshot::Sender<Result<Part, Failure>>,
+    answer: Teller,
 }
+
+/// To whom the answer goes, and how much of it.
+#[derive(Debug)]
+enum Teller {
+    /// Whoever asked reads its decisions itself: there may be records to be noted.
+    Several(oneshot::Sender<Result<Part, Failure>>),
+    /// One decision over one tier, and nothing else.
+    One(oneshot::Sender<Result<ToldAlone, Failure>>),
+}
+
+/// What became of the one tier of a decision.
+pub(super) type ToldAlone = Result<ToldTier, StoreError>;
 
 /// Of a call's answer, the parts that are one caller's.
 #[derive(Debug)]
-struct Part {
+pub(super) struct Part {
     reply: Arc<Reply>,
     of_asks: SmallVec<[program::Part; 1]>,
 }
@@ -87,15 +99,16 @@ struct OwnedAsk {
 #[derive(Debug)]
 enum OwnedRecord {
     None,
-    Open(Opening),
-    Close(Closing),
+    Open(Box<Opening>),
+    Close(Box<Closing>),
 }
 
 #[derive(Debug)]
 struct OwnedTier {
     key: SubjectKey,
     limit: NamedLimit,
-    numbers: Numbers,
+    /// None where they are the limit's own.
+    other_numbers: Option<Box<Numbers>>,
     cost: u64,
     group: u16,
     attributes: u8,
@@ -131,15 +144,47 @@ impl Batches {
         if gathering.begin() {
             return Some(Way::Alone(Place { shard }));
         }
-        let ticket = gathering.join(Waiting { asks, caller, deadline, answer: sender })?;
-        Some(Way::Together(Seat { shard, ticket, answer }))
+        let answered = Teller::Several(sender);
+        let ticket = gathering.join(Waiting { asks, caller, deadline, answer: answered })?;
+        Some(Way::Together(Seat { shard: Arc::clone(shard), ticket, answer }))
+    }
+
+    /// A seat among those who wait already, for a decision over one tier; nothing where it would go out at
+    /// once, or too many wait.
+    pub(super) fn join(
+        shard: &Arc<Shard>,
+        tier: &AskTier<'_>,
+        asked: &Asked<'_>,
+    ) -> Option<Seat<ToldAlone>> {
+        let gathering = &shard.batches().gathering;
+        if gathering.lock().has_place() {
+            return None;
+        }
+        let (sender, answer) = oneshot::channel();
+        let tiers = SmallVec::from_buf([OwnedTier::of(tier)]);
+        let ask = OwnedAsk { intent: Intent::Charge, record: OwnedRecord::None, tiers };
+        let waiting = Waiting {
+            asks: SmallVec::from_buf([ask]),
+            caller: Arc::clone(asked.caller),
+            deadline: asked.deadline,
+            answer: Teller::One(sender),
+        };
+        let mut gathering = gathering.lock();
+        // The last call may have ended meanwhile, and nobody would see to the queue.
+        if gathering.has_place() {
+            return None;
+        }
+        let ticket = gathering.join(waiting)?;
+        Some(Seat { shard: Arc::clone(shard), ticket, answer })
     }
 
     /// Those who leave next, in one call; nobody: the place has been given up. None goes along that asks
     /// a tier with other numbers than one before it, nor whoever goes by another clock.
     fn next(&self) -> Batch {
-        let (mut crowds, mut spots) = (Crowds::new(), Vec::new());
-        let waiting = self.gathering.lock().leave(|leaving: &[Waiting], waiting| {
+        let mut gathering = self.gathering.lock();
+        let count = gathering.will_leave();
+        let (mut crowds, mut spots) = (Crowds::for_some(count), Vec::with_capacity(count));
+        let waiting = gathering.leave(|leaving: &[Waiting], waiting| {
             let find = |(who, ask): (u32, u32)| match leaving.get(who as usize) {
                 Some(leaving) => &leaving.asks[ask as usize],
                 None => &waiting.asks[ask as usize],
@@ -169,28 +214,33 @@ impl Batches {
     }
 }
 
-impl Seat<'_> {
+impl Seat<Part> {
     /// What became of `asks`, for which this seat was taken.
     pub(super) async fn told(
         mut self,
         asks: &[Ask<'_>],
         deadline: Deadline,
     ) -> Result<Vec<Result<Told, StoreError>>, Failure> {
+        let Part { reply, of_asks } = self.heard(deadline).await?;
+        reply.told(asks, &of_asks).map_err(Failure::bug)
+    }
+}
+
+impl<T> Seat<T> {
+    /// What the caller is told, once.
+    pub(super) async fn heard(&mut self, deadline: Deadline) -> Result<T, Failure> {
         match deadline.bound(&mut self.answer).await {
-            Some(Ok(part)) => {
-                let Part { reply, of_asks } = part?;
-                reply.told(asks, &of_asks).map_err(Failure::bug)
-            }
+            Some(Ok(heard)) => heard,
             Some(Err(_)) => Err(self.leave("the call was given up")),
             None => Err(self.leave("no answer in time")),
         }
     }
 
     /// Whether the decisions were sent is what matters. Once it is known, they are not sent any more.
-    fn leave(self, why: &str) -> Failure {
+    fn leave(&mut self, why: &str) -> Failure {
         let gathering = self.shard.batches().gathering.lock();
         let sent = gathering.has_left(self.ticket);
-        drop(self.answer);
+        self.answer.close();
         drop(gathering);
         self.shard.unanswered(match sent {
             true => Failure::Unknown(why.into()),
@@ -231,6 +281,8 @@ impl Carrier {
                 return;
             }
             carry(&self.shard, batch).await;
+            // Whoever was told asks again at once, more often than not: those leave together.
+            tokio::task::yield_now().await;
         }
     }
 }
@@ -241,7 +293,7 @@ impl Drop for Carrier {
             let given_up = self.shard.batches().gathering.lock().abandon();
             for waiting in given_up {
                 let why = "the runtime that was to send it ended".into();
-                let _ = waiting.answer.send(Err(Failure::NotSent(why)));
+                waiting.answer.fail(Failure::NotSent(why));
             }
         }
     }
@@ -253,19 +305,54 @@ async fn carry(shard: &Shard, batch: Batch) {
     let Some(latest) = waiting.iter().map(|waiting| waiting.deadline).max() else { return };
     let asked = Asked { caller: &waiting[0].caller, deadline: latest, manner: Manner::Plainly };
     let first = |(who, ask): (u32, u32)| waiting[who as usize].asks[ask as usize].borrowed();
-    let firsts: Vec<Ask<'_>> = crowds.iter().map(|crowd| first(crowd.first)).collect();
-    let asks: Vec<Times<'_, '_>> =
-        firsts.iter().zip(crowds.iter()).map(|(ask, crowd)| (ask, crowd.times)).collect();
-    let answer = shard.run(|header| Call::of(header, &asks), &asked).await.map(Arc::new);
-    let parts = program::parts(&asks);
-    drop(firsts);
+    let build = |header| {
+        let mut call = Call::new(header);
+        crowds.iter().for_each(|crowd| call.crowd(&first(crowd.first), crowd.times));
+        call
+    };
+    let answer = shard.run(build, &asked).await.map(Arc::new);
+    let mut parts = program::Parts::new();
+    let parts: Vec<program::Part> =
+        crowds.iter().map(|crowd| parts.next(&first(crowd.first), crowd.times)).collect();
     let mut spots = spots.into_iter();
     for waiting in waiting {
         let of_asks = spots.by_ref().take(waiting.asks.len());
         let of_asks = of_asks.map(|spot| parts[spot.crowd as usize].at(spot.place)).collect();
-        let part = answer.clone().map(|reply| Part { reply, of_asks });
-        // Whoever is gone was charged, and gets no answer.
-        let _ = waiting.answer.send(part);
+        match &answer {
+            Ok(reply) => waiting.tell(reply, of_asks),
+            Err(failure) => waiting.answer.fail(failure.clone()),
+        }
+    }
+}
+
+impl Waiting {
+    /// Whoever is gone was charged, and gets no answer.
+    fn tell(self, reply: &Arc<Reply>, of_asks: SmallVec<[program::Part; 1]>) {
+        match self.answer {
+            Teller::Several(teller) => {
+                let _ = teller.send(Ok(Part { reply: Arc::clone(reply), of_asks }));
+            }
+            Teller::One(teller) => {
+                let told = reply.told_alone(&self.asks[0].borrowed(), of_asks[0]);
+                let _ = teller.send(told.map_err(Failure::bug));
+            }
+        }
+    }
+}
+
+impl Teller {
+    fn is_closed(&self) -> bool {
+        match self {
+            Teller::Several(teller) => teller.is_closed(),
+            Teller::One(teller) => teller.is_closed(),
+        }
+    }
+
+    fn fail(self, failure: Failure) {
+        match self {
+            Teller::Several(teller) => drop(teller.send(Err(failure))),
+            Teller::One(teller) => drop(teller.send(Err(failure))),
+        }
     }
 }
 
@@ -274,10 +361,11 @@ impl OwnedAsk {
         let record = match ask.record {
             AtRecord::None => OwnedRecord::None,
             AtRecord::Open(opening) => {
-                OwnedRecord::Open(Opening::new(opening.id, opening.body, opening.lasting_us))
+                let opening = Opening::new(opening.id, opening.body, opening.lasting_us);
+                OwnedRecord::Open(Box::new(opening))
             }
             AtRecord::Close(closing) => {
-                OwnedRecord::Close(Closing::new(closing.id, closing.how, closing.mark))
+                OwnedRecord::Close(Box::new(Closing::new(closing.id, closing.how, closing.mark)))
             }
         };
         let tiers = ask.tiers.iter().map(OwnedTier::of).collect();
@@ -312,16 +400,18 @@ impl Decides for OwnedAsk {
 impl OwnedTier {
     fn of(tier: &AskTier<'_>) -> OwnedTier {
         let AskTier { key, limit, numbers, cost, group, attributes, owed } = *tier;
-        let (limit, numbers) = (limit.clone(), numbers.clone());
-        OwnedTier { key, limit, numbers, cost, group, attributes, owed }
+        let are_its_own = limit.numbers().is_some_and(|own| std::ptr::eq(own, numbers));
+        let other_numbers = (!are_its_own).then(|| Box::new(numbers.clone()));
+        OwnedTier { key, limit: limit.clone(), other_numbers, cost, group, attributes, owed }
     }
 
     fn borrowed(&self) -> AskTier<'_> {
-        let OwnedTier { key, limit, numbers, cost, group, attributes, owed } = self;
+        let OwnedTier { key, limit, other_numbers, cost, group, attributes, owed } = self;
+        let own = || limit.numbers().expect("a limit that keeps no state is not asked about");
         AskTier {
             key: *key,
             limit,
-            numbers,
+            numbers: other_numbers.as_deref().unwrap_or_else(own),
             cost: *cost,
             group: *group,
             attributes: *attributes,

@@ -13,7 +13,7 @@ use crate::subject::SubjectKey;
 mod lease;
 mod reply;
 
-pub(super) use reply::{Part, Reply, parts};
+pub(super) use reply::{Part, Parts, Reply, parts};
 
 /// What goes before the limits of every call.
 #[derive(Clone, Copy, Debug)]
@@ -71,15 +71,18 @@ impl<'a> Call<'a> {
     /// The call that decides each of `asks`, in order, each so many times.
     pub(super) fn of(header: Header, asks: &[Times<'_, 'a>]) -> Call<'a> {
         let mut call = Call::new(header);
-        for (ask, times) in asks {
-            if is_crowd(ask, *times) {
-                call.decisions.extend([CROWD, u64::from(*times)]);
-                call.groups(ask);
-            } else {
-                call.decision(ask);
-            }
-        }
+        asks.iter().for_each(|(ask, times)| call.crowd(ask, *times));
         call
+    }
+
+    /// One decision more, that so many ask for.
+    pub(super) fn crowd(&mut self, ask: &Ask<'a>, times: u32) {
+        if is_crowd(ask, times) {
+            self.decisions.extend([CROWD, u64::from(times)]);
+            self.groups(ask);
+        } else {
+            self.decision(ask);
+        }
     }
 
     /// What is owed is charged first, by force.

@@ -55,6 +55,13 @@ impl<W: Copy> Crowds<W> {
         Crowds { crowds: Vec::new(), last: HashMap::default(), tiers: 0 }
     }
 
+    /// With room for so many decisions, as far as one call takes them.
+    pub(in super::super) fn for_some(count: usize) -> Crowds<W> {
+        let count = count.min(TIERS_MAX);
+        let last = HashMap::with_capacity_and_hasher(count, BuildHasherDefault::default());
+        Crowds { crowds: Vec::with_capacity(count), last, tiers: 0 }
+    }
+
     pub(in super::super) fn is_empty(&self) -> bool {
         self.crowds.is_empty()
     }

@@ -63,6 +63,16 @@ impl Reply {
         asks.iter().zip(parts).map(|(ask, part)| self.told_one(ask, *part)).collect()
     }
 
+    /// What became of the one tier of a decision without a record.
+    pub(in super::super) fn told_alone(
+        &self,
+        ask: &Ask<'_>,
+        part: Part,
+    ) -> Result<Result<ToldTier, StoreError>, StoreError> {
+        let one = |told: Told| told.tiers.first().copied().ok_or_else(not_ours);
+        Ok(self.told_one(ask, part)?.and_then(one))
+    }
+
     fn told_one(&self, ask: &Ask<'_>, part: Part) -> Result<Result<Told, StoreError>, StoreError> {
         let mut rest = self.0.get(part.from as usize..).unwrap_or_default();
         let rest = &mut rest;
@@ -216,15 +226,29 @@ impl Part {
     }
 }
 
+/// Where one decision after the other is told of.
+#[derive(Debug)]
+pub(in super::super) struct Parts {
+    from: u32,
+}
+
+impl Parts {
+    pub(in super::super) fn new() -> Parts {
+        Parts { from: FIRST as u32 }
+    }
+
+    /// Where the next is told of, the first of as many as ask for it.
+    pub(in super::super) fn next(&mut self, ask: &Ask<'_>, times: u32) -> Part {
+        let part = Part { from: self.from, times, place: 0 };
+        self.from += width(ask, times) as u32;
+        part
+    }
+}
+
 /// Where decisions are told of that are asked for so many times each, the first of each.
 pub(in super::super) fn parts(asks: &[Times<'_, '_>]) -> SmallVec<[Part; 1]> {
-    let mut from = FIRST as u32;
-    let parts = asks.iter().map(|(ask, times)| {
-        let part = Part { from, times: *times, place: 0 };
-        from += width(ask, *times) as u32;
-        part
-    });
-    parts.collect()
+    let mut parts = Parts::new();
+    asks.iter().map(|(ask, times)| parts.next(ask, *times)).collect()
 }
 
 /// What was heard of the tiers of one decision.
