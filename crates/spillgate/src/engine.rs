@@ -174,6 +174,15 @@ impl Engine {
         }
     }
 
+    /// How often a bucket in memory was charged in steady use.
+    pub(crate) fn steady(&self, whose: memory::SteadyOf) -> u64 {
+        match self {
+            Engine::Memory(memory) => memory.steady(whose),
+            #[cfg(feature = "redis")]
+            Engine::Redis(_) => 0,
+        }
+    }
+
     /// Looks at every server; in memory there is none.
     pub async fn probe(&self, samples: usize) -> StoreProbe {
         match self {

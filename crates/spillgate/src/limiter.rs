@@ -272,10 +272,10 @@ impl Inner {
     }
 
     fn stats(&self) -> Stats {
-        let mut stats = Stats { waiting: self.waiting.count(), ..self.counters.read() };
-        if let Engine::Memory(memory) = &self.engine {
-            stats.allowed += memory.steady(SteadyOf::AdHoc) + memory.steady(SteadyOf::Rule);
-        }
+        let counted = self.counters.read();
+        let steady = self.engine.steady(SteadyOf::AdHoc) + self.engine.steady(SteadyOf::Rule);
+        let waiting = self.waiting.count();
+        let stats = Stats { waiting, allowed: counted.allowed + steady, ..counted };
         #[cfg(feature = "redis")]
         let stats = Stats {
             store_errors: self.fallback.store_errors(),

@@ -27,9 +27,9 @@ use crate::request::{Cost, Request};
 use crate::reservation::{Opening, random_id};
 use crate::subject::SubjectKey;
 
+#[cfg(feature = "tower")]
 impl Limiter {
     /// [`Limiter::check`] without a future; nothing where a store is to be asked.
-    #[cfg(feature = "tower")]
     pub(crate) fn check_in_memory(&self, request: &Request<'_>) -> Option<Decision> {
         match &self.inner.engine {
             Engine::Memory(memory) => Some(self.inner.check_now(memory, request, Asking::ToCharge)),

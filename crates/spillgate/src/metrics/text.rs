@@ -32,9 +32,7 @@ impl Limiter {
     pub fn metrics_text(&self) -> String {
         let policy = self.policy();
         let metrics = &self.inner.metrics;
-        if let Engine::Memory(memory) = &self.inner.engine {
-            metrics.take_over_steady(memory.steady(SteadyOf::AdHoc));
-        }
+        metrics.take_over_steady(self.inner.engine.steady(SteadyOf::AdHoc));
         let meters = || policy.meters.all().chain([&metrics.ad_hoc]);
         let mut text = Text::default();
 
