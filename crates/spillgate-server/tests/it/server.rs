@@ -1,9 +1,10 @@
 //! A running `spillgate serve`, and other runs of the binary.
 
+mod words;
+
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::process::{ChildStderr, Command, ExitStatus, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use serde_json::Value;
 use spillgate_testkit::{Connection, Process, RedisServer};
 
 use crate::client::{Client, Reply};
+use words::Words;
 
 /// The binary, deaf to whatever settings this process's environment holds.
 pub(crate) fn spillgate(arguments: &[&str]) -> Command {
@@ -35,8 +37,10 @@ pub(crate) fn run(arguments: &[&str]) -> Output {
 
 pub(crate) struct Server {
     process: Process,
-    words: BufReader<ChildStderr>,
-    /// The line it began with.
+    words: Words,
+    /// What it said before that: nothing, unless something is amiss.
+    pub(crate) before_ready: String,
+    /// The line that says where it listens.
     pub(crate) ready: String,
     pub(crate) port: u16,
     /// Of the gRPC door, if it is open.
@@ -65,22 +69,16 @@ impl Server {
     #[track_caller]
     pub(crate) fn start_command(command: &mut Command) -> Server {
         let mut process = Process::start(command.stdout(Stdio::null()).stderr(Stdio::piped()));
-        let mut words = BufReader::new(process.stderr().unwrap());
-        let mut ready = String::new();
-        // A store that is away is told of first.
-        let mut before = String::new();
-        while words.read_line(&mut ready).unwrap() > 0 && port_of("HTTP", &ready).is_none() {
-            before.push_str(&std::mem::take(&mut ready));
-        }
-        let Some(port) = port_of("HTTP", &ready) else {
-            process.terminate(Duration::from_secs(15));
-            words.read_to_string(&mut ready).unwrap();
-            panic!("the server did not start; it said: {before}{ready}");
-        };
+        let words = Words::of(process.stderr().unwrap());
+        let said = words.until(|line| port_of("HTTP", line).is_some());
+        let said = said.unwrap_or_else(|said| panic!("the server did not start; it said: {said}"));
+        let ready = said.split_inclusive('\n').next_back().unwrap().to_owned();
+        let before_ready = said[..said.len() - ready.len()].to_owned();
+        let port = port_of("HTTP", &ready).unwrap();
         let grpc_port = port_of("gRPC", &ready);
         let resp_port = port_of("RESP", &ready);
         let admin_port = port_of("admin", &ready);
-        Server { process, words, ready, port, grpc_port, resp_port, admin_port }
+        Server { process, words, before_ready, ready, port, grpc_port, resp_port, admin_port }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -144,24 +142,15 @@ impl Server {
     /// What it says next, up to the line that has this in it.
     #[track_caller]
     pub(crate) fn words_until(&mut self, part: &str) -> String {
-        let mut words = String::new();
-        loop {
-            let before = words.len();
-            self.words.read_line(&mut words).unwrap();
-            assert!(words.len() > before, "it never said {part:?}: {words}");
-            if words[before..].contains(part) {
-                return words;
-            }
-        }
+        let said = self.words.until(|line| line.contains(part));
+        said.unwrap_or_else(|said| panic!("it never said {part:?}: {said}"))
     }
 
     /// SIGTERM, and all that it said after its first line.
     #[track_caller]
     pub(crate) fn last_words(mut self) -> String {
         self.process.terminate(Duration::from_secs(15));
-        let mut words = String::new();
-        self.words.read_to_string(&mut words).unwrap();
-        words
+        self.words.rest()
     }
 }
 

@@ -145,7 +145,9 @@ fn override_with_expiry(scene: &Scene<'_>) {
     let end = jiff::Timestamp::now() + Duration::from_secs(2);
     let block = json!({"rule": "operated", "subject": {"ip": scene.ip}, "limits": ["none"], "expires_at": end.to_string()});
     operate(scene, "PUT", "/admin/v1/overrides", &block);
-    assert_eq!(scene.verdict("/operated"), "never");
+    let verdict = scene.verdict("/operated");
+    // A machine that stood still for as long has seen its end.
+    assert!(verdict == "never" || jiff::Timestamp::now() >= end, "{verdict}");
     eventually(|| scene.verdict("/operated") == "allowed");
 }
 
