@@ -6,8 +6,8 @@
 use std::error::Error;
 
 use axum::{Router, routing::get};
-use http::request::Parts;
-use spillgate::tower::{RateLimitLayer, from_request};
+
+use spillgate::tower::{Head, RateLimitLayer, from_request};
 use spillgate::{Limiter, Policy};
 use tokio::net::TcpListener;
 
@@ -45,7 +45,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Customer and plan, as a database would know them.
-fn account(head: &Parts) -> (&'static str, &'static str) {
+fn account(head: Head<'_>) -> (&'static str, &'static str) {
     match head.headers.get("x-api-key").map(|key| key.as_bytes()) {
         Some(b"f-1") => ("Ada", "free"),
         Some(b"p-1") => ("Bob", "pro"),

@@ -102,7 +102,7 @@ impl Decision {
     /// # });
     /// ```
     pub fn write_headers(&self, style: HeaderStyle, headers: &mut HeaderMap) {
-        Fields::of(style, [self]).add_to(headers);
+        Fields::of(style, self, &[]).add_to(headers);
         let retry_after = Refusal::of(self).and_then(|refusal| refusal.retry_after_seconds());
         if let Some(seconds) = retry_after
             && !headers.contains_key(RETRY_AFTER)
@@ -121,20 +121,23 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// What several decisions over one request say together.
-    pub(crate) fn of<'d>(
-        style: HeaderStyle,
-        decisions: impl IntoIterator<Item = &'d Decision>,
-    ) -> Fields {
+    /// What a decision says, together with those over the same request before it.
+    pub(crate) fn of(style: HeaderStyle, decision: &Decision, before: &[Decision]) -> Fields {
         if style == HeaderStyle::None {
             return Fields::default();
         }
-        let advice = Advice::of(decisions);
+        match Advice::sole(decision) {
+            Some(one) if before.is_empty() => Fields::saying(style, std::slice::from_ref(&one)),
+            _ => Fields::saying(style, &Advice::of([decision].into_iter().chain(before))),
+        }
+    }
+
+    fn saying(style: HeaderStyle, advice: &[Advice<'_>]) -> Fields {
         match style {
-            HeaderStyle::Ietf => Fields::ietf(&advice),
-            HeaderStyle::Draft7 => Fields::draft7(&advice),
-            HeaderStyle::Draft6 => Fields::separate(&advice, &DRAFT6).with_policies(&advice),
-            HeaderStyle::Legacy => Fields::separate(&advice, &LEGACY),
+            HeaderStyle::Ietf => Fields::ietf(advice),
+            HeaderStyle::Draft7 => Fields::draft7(advice),
+            HeaderStyle::Draft6 => Fields::separate(advice, &DRAFT6).with_policies(advice),
+            HeaderStyle::Legacy => Fields::separate(advice, &LEGACY),
             HeaderStyle::None => Fields::default(),
         }
     }

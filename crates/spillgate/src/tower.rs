@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use http::request::Parts;
-use http::{Request as HttpRequest, Response};
+use http::{Extensions, Request as HttpRequest, Response};
 use smallvec::SmallVec;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -25,6 +24,7 @@ mod body;
 mod diagnostics;
 mod future;
 mod grpc;
+mod head;
 mod pace;
 mod settling;
 
@@ -37,6 +37,8 @@ pub use attributes::{from_matched_path, from_path_parameter};
 pub use body::ResponseBody;
 use diagnostics::Diagnostics;
 pub use future::ResponseFuture;
+pub use head::Head;
+use head::without_body;
 pub use pace::{Pace, PaceError, PaceLayer};
 pub use settling::Served;
 use settling::{Settle, Unsettled};
@@ -74,9 +76,9 @@ struct Settings {
     diagnostics: Diagnostics,
 }
 
-type CostOf = dyn Fn(&Parts) -> Cost<'_> + Send + Sync;
-type Predicate = dyn Fn(&Parts) -> bool + Send + Sync;
-type Refuse = dyn Fn(&Refusal<'_>, &Parts) -> Response<Vec<u8>> + Send + Sync;
+type CostOf = dyn Fn(Head<'_>) -> Cost<'_> + Send + Sync;
+type Predicate = dyn Fn(Head<'_>) -> bool + Send + Sync;
+type Refuse = dyn Fn(&Refusal<'_>, Head<'_>) -> Response<Vec<u8>> + Send + Sync;
 
 impl RateLimitLayer {
     /// A layer whose requests have no attributes yet, so that they meet only rules without a key.
@@ -112,7 +114,7 @@ impl RateLimitLayer {
     /// ```
     pub fn cost(
         mut self,
-        cost: impl Fn(&Parts) -> Cost<'_> + Send + Sync + 'static,
+        cost: impl Fn(Head<'_>) -> Cost<'_> + Send + Sync + 'static,
     ) -> RateLimitLayer {
         Arc::make_mut(&mut self.settings).attributes.cost = Some(Arc::new(cost));
         self
@@ -154,7 +156,10 @@ impl RateLimitLayer {
     }
 
     /// Lets requests pass unasked: health checks, and those of colleagues.
-    pub fn skip(mut self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> RateLimitLayer {
+    pub fn skip(
+        mut self,
+        skip: impl Fn(Head<'_>) -> bool + Send + Sync + 'static,
+    ) -> RateLimitLayer {
         Arc::make_mut(&mut self.settings).skip = Some(Arc::new(skip));
         self
     }
@@ -184,7 +189,7 @@ impl RateLimitLayer {
     /// ```
     pub fn refuse_with(
         mut self,
-        refuse: impl Fn(&Refusal<'_>, &Parts) -> Response<Vec<u8>> + Send + Sync + 'static,
+        refuse: impl Fn(&Refusal<'_>, Head<'_>) -> Response<Vec<u8>> + Send + Sync + 'static,
     ) -> RateLimitLayer {
         Arc::make_mut(&mut self.settings).refuse = Some(Arc::new(refuse));
         self
@@ -213,32 +218,21 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: HttpRequest<B>) -> Self::Future {
-        let (mut head, body) = request.into_parts();
-        if self.settings.skip.as_ref().is_some_and(|skips| skips(&head)) {
-            let request = HttpRequest::from_parts(head, body);
+    fn call(&mut self, mut request: HttpRequest<B>) -> Self::Future {
+        if self.settings.skip.as_ref().is_some_and(|skips| skips(Head::of(&request))) {
             return ResponseFuture::passed(self.inner.call(request), Fields::default(), None);
         }
         self.settings.diagnostics.of_policy(&self.settings, &self.limiter);
-        if self.answers_at_once() {
-            let decision = self.decide(&head);
-            return match self.settings.admit(&self.limiter, decision, &mut head) {
-                Admission::Passes(fields, unsettled) => {
-                    let request = HttpRequest::from_parts(head, body);
-                    ResponseFuture::passed(self.inner.call(request), fields, unsettled)
-                }
-                Admission::Refused(response) => ResponseFuture::refused(response),
-            };
+        if !self.answers_at_once() {
+            return self.ask(request);
         }
-        // The one that was polled ready is the one that is called.
-        let clone = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, clone);
-        let (limiter, settings) = (self.limiter.clone(), Arc::clone(&self.settings));
-        let checking = Box::pin(async move {
-            let decision = settings.ask(&limiter, &head).await;
-            settings.admitted(&limiter, decision, head)
-        });
-        ResponseFuture::asked(checking, body, inner)
+        let decision = self.decide(Head::of(&request));
+        match self.settings.admit(&self.limiter, decision, &mut request) {
+            Admission::Passes(fields, unsettled) => {
+                ResponseFuture::passed(self.inner.call(request), fields, unsettled)
+            }
+            Admission::Refused(response) => ResponseFuture::refused(response),
+        }
     }
 }
 
@@ -248,23 +242,43 @@ impl<S> RateLimit<S> {
         matches!(self.limiter.engine(), Engine::Memory(_))
     }
 
-    fn decide(&self, head: &Parts) -> Decision {
+    fn decide(&self, head: Head<'_>) -> Decision {
         if self.settings.settle.is_some() {
             return self.reserve(head);
         }
-        let found = self.settings.attributes.find(head, &self.settings.diagnostics);
-        let request = self.settings.attributes.request(&found, head);
-        self.limiter.check_in_memory(&request).unwrap_or_else(|| self.reserve(head))
+        let decision =
+            self.settings.attributes.request_of(head, &self.settings.diagnostics, |request| {
+                self.limiter.check_in_memory(request)
+            });
+        decision.unwrap_or_else(|| self.reserve(head))
     }
 
     /// The same by the future, which is bulky.
     #[inline(never)]
-    fn reserve(&self, head: &Parts) -> Decision {
+    fn reserve(&self, head: Head<'_>) -> Decision {
         let asked = pin!(self.settings.ask(&self.limiter, head));
         match asked.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(decision) => decision,
             Poll::Pending => unreachable!("the memory engine answers at once"),
         }
+    }
+
+    /// Waits for the store's answer, which takes a future of its own.
+    #[inline(never)]
+    fn ask<B, R>(&mut self, request: HttpRequest<B>) -> ResponseFuture<S, B, S::Future>
+    where
+        S: Service<HttpRequest<B>, Response = Response<R>> + Clone,
+    {
+        let (mut request, body) = without_body(request);
+        // The one that was polled ready is the one that is called.
+        let clone = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, clone);
+        let (limiter, settings) = (self.limiter.clone(), Arc::clone(&self.settings));
+        let checking = Box::pin(async move {
+            let decision = settings.ask(&limiter, Head::of(&request)).await;
+            (settings.admit(&limiter, decision, &mut request), request)
+        });
+        ResponseFuture::asked(checking, body, inner)
     }
 }
 
@@ -277,11 +291,11 @@ impl Attributes {
         self.named.push((name.into(), identity));
     }
 
-    fn find<'r>(&'r self, head: &'r Parts, diagnostics: &Diagnostics) -> Values<'r> {
+    fn find<'r>(&'r self, head: Head<'r>, diagnostics: &Diagnostics) -> Values<'r> {
         self.named.iter().map(|(_, one)| one.find(head, diagnostics)).collect()
     }
 
-    fn request<'r>(&'r self, values: &'r Values<'_>, head: &'r Parts) -> Request<'r> {
+    fn request<'r>(&'r self, values: &'r [Option<Found<'_>>], head: Head<'r>) -> Request<'r> {
         let mut request = Request::new();
         if let Some(domain) = &self.domain {
             request = request.in_domain(&**domain);
@@ -296,10 +310,25 @@ impl Attributes {
             None => request,
         }
     }
+
+    /// Asks for what a request is; most have one attribute, which needs no list.
+    fn request_of<T>(
+        &self,
+        head: Head<'_>,
+        diagnostics: &Diagnostics,
+        ask: impl FnOnce(&Request<'_>) -> T,
+    ) -> T {
+        if let [(_, one)] = &self.named[..] {
+            let found = one.find(head, diagnostics);
+            return ask(&self.request(std::slice::from_ref(&found), head));
+        }
+        let found = self.find(head, diagnostics);
+        ask(&self.request(&found, head))
+    }
 }
 
 impl Settings {
-    async fn ask(&self, limiter: &Limiter, head: &Parts) -> Decision {
+    async fn ask(&self, limiter: &Limiter, head: Head<'_>) -> Decision {
         let found = self.attributes.find(head, &self.diagnostics);
         let request = self.attributes.request(&found, head);
         if let Some(settle) = &self.settle
@@ -310,39 +339,46 @@ impl Settings {
         limiter.check(&request).await
     }
 
-    fn admitted(
+    /// What a decision means for its request, in whose extensions it is left.
+    fn admit<B>(
         &self,
         limiter: &Limiter,
         decision: Decision,
-        mut head: Parts,
-    ) -> (Admission, Parts) {
-        (self.admit(limiter, decision, &mut head), head)
-    }
-
-    /// What a decision means for its request, in whose extensions it is left.
-    fn admit(&self, limiter: &Limiter, decision: Decision, head: &mut Parts) -> Admission {
-        let above = Above::of(head);
-        let fields = Fields::of(self.style, [&decision].into_iter().chain(&above.0));
+        request: &mut HttpRequest<B>,
+    ) -> Admission {
+        let above = Above::of(request.extensions_mut());
+        let fields = Fields::of(self.style, &decision, &above.0);
         let Some(refusal) = Refusal::of(&decision) else {
             let unsettled = decision.receipt().map(|receipt| {
                 let settle = self.settle.clone();
                 Box::new(Unsettled::new(limiter.clone(), receipt.clone(), settle))
             });
-            above.leave(decision, head);
+            above.leave(decision, request.extensions_mut());
             return Admission::Passes(fields, unsettled);
         };
+        Admission::Refused(self.refused(&refusal, fields, &decision, Head::of(request)))
+    }
+
+    #[inline(never)]
+    fn refused(
+        &self,
+        refusal: &Refusal<'_>,
+        fields: Fields,
+        decision: &Decision,
+        head: Head<'_>,
+    ) -> Response<Vec<u8>> {
         if grpc::is_asked_for(head) {
-            let mut response = grpc::response(&refusal, head);
+            let mut response = grpc::response(refusal, head);
             fields.add_to(response.headers_mut());
-            return Admission::Refused(response);
+            return response;
         }
         let mut response = match &self.refuse {
-            Some(refuse) => refuse(&refusal, head),
+            Some(refuse) => refuse(refusal, head),
             None => refusal.response(HeaderStyle::None),
         };
         fields.add_to(response.headers_mut());
         decision.write_headers(HeaderStyle::None, response.headers_mut());
-        Admission::Refused(response)
+        response
     }
 }
 
@@ -359,17 +395,17 @@ enum Admission {
 struct Above(Vec<Decision>);
 
 impl Above {
-    fn of(head: &mut Parts) -> Above {
-        let Some(nearest) = head.extensions.remove::<Decision>() else { return Above::default() };
-        let mut above = head.extensions.remove::<Above>().unwrap_or_default();
+    fn of(extensions: &mut Extensions) -> Above {
+        let Some(nearest) = extensions.remove::<Decision>() else { return Above::default() };
+        let mut above = extensions.remove::<Above>().unwrap_or_default();
         above.0.push(nearest);
         above
     }
 
-    fn leave(self, decision: Decision, head: &mut Parts) {
-        head.extensions.insert(decision);
+    fn leave(self, decision: Decision, extensions: &mut Extensions) {
+        extensions.insert(decision);
         if !self.0.is_empty() {
-            head.extensions.insert(self);
+            extensions.insert(self);
         }
     }
 }

@@ -8,7 +8,7 @@ use http::HeaderValue;
 use smallvec::SmallVec;
 
 use crate::decision::{Decision, Source, TierDecision, Verdict};
-use crate::limit::{Algorithm, REQUESTS};
+use crate::limit::{Algorithm, Limit, REQUESTS};
 
 /// An enforced tier whose numbers are known.
 pub(super) struct Advice<'d> {
@@ -16,6 +16,7 @@ pub(super) struct Advice<'d> {
     pub(super) capacity: u64,
     pub(super) remaining: u64,
     tier: TierDecision<'d>,
+    limit: &'d Limit,
 }
 
 /// What a limit is called outside: its rule's name, and its own where the rule has several.
@@ -56,15 +57,23 @@ pub(crate) fn whole_seconds(duration: Duration) -> u64 {
 }
 
 impl<'d> Advice<'d> {
+    /// Of a decision over a single tier, and nothing to look for beside it.
+    #[inline]
+    pub(super) fn sole(decision: &'d Decision) -> Option<Advice<'d>> {
+        let mut tiers = decision.tiers();
+        let tier = tiers.next().filter(|tier| tiers.len() == 0 && !tier.shadow())?;
+        let (rule, definition) = (tier.rule(), tier.definition());
+        let limit = if rule.is_none() { definition.name() } else { None };
+        Advice::over(tier, PolicyName { rule, limit })
+    }
+
     /// The tightest first; a limit that two decisions met is told of once.
     pub(super) fn of(
         decisions: impl IntoIterator<Item = &'d Decision>,
     ) -> SmallVec<[Advice<'d>; 2]> {
         let mut advice: SmallVec<[Advice<'d>; 2]> = SmallVec::new();
         for (tier, name) in decisions.into_iter().flat_map(enforced_tiers) {
-            if let (Some(capacity), Some(remaining)) = (tier.capacity(), tier.remaining()) {
-                advice.push(Advice { name, capacity, remaining, tier });
-            }
+            advice.extend(Advice::over(tier, name));
         }
         if advice.len() > 1 {
             advice.sort_by(tighter_first);
@@ -78,6 +87,12 @@ impl<'d> Advice<'d> {
         advice
     }
 
+    #[inline]
+    fn over(tier: TierDecision<'d>, name: PolicyName<'d>) -> Option<Advice<'d>> {
+        let (capacity, remaining, limit) = (tier.capacity()?, tier.remaining()?, tier.definition());
+        Some(Advice { name, capacity, remaining, tier, limit })
+    }
+
     /// Where the limit's part of `RateLimit-Policy` is kept, if it is as its rule says.
     pub(super) fn kept(&self) -> Option<&'d OnceLock<HeaderValue>> {
         self.tier.written_limit(self.name.limit.is_some())
@@ -85,7 +100,7 @@ impl<'d> Advice<'d> {
 
     /// What the capacity is for.
     pub(super) fn window_s(&self) -> Option<u64> {
-        self.tier.definition().window().map(whole_seconds)
+        self.limit.window().map(whole_seconds)
     }
 
     /// The quota unit, where it is not requests.
@@ -93,7 +108,7 @@ impl<'d> Advice<'d> {
         if self.is_slots() {
             return Some("concurrent-requests");
         }
-        Some(self.tier.unit()).filter(|unit| *unit != REQUESTS)
+        Some(self.limit.unit()).filter(|unit| *unit != REQUESTS)
     }
 
     /// Until the request would pass, or else until one more unit is there.
@@ -125,10 +140,10 @@ impl<'d> Advice<'d> {
         // The share that a process enforces alone drains by other numbers.
         let by_its_numbers = self.tier.source() < Source::Fallback;
         let reset_after_us = self.tier.reset_after_us().filter(|_| by_its_numbers)?;
-        match self.tier.algorithm() {
+        match self.limit.algorithm() {
             Algorithm::FixedWindow => Some(reset_after_us),
             _ => {
-                let later_us = self.tier.definition().drain_us(used - 1)?;
+                let later_us = self.limit.drain_us(used - 1)?;
                 Some(reset_after_us.saturating_sub(later_us))
             }
         }
@@ -136,7 +151,7 @@ impl<'d> Advice<'d> {
 
     /// Slots come back when they are released: nobody knows when.
     fn is_slots(&self) -> bool {
-        self.tier.algorithm() == Algorithm::Concurrency
+        self.limit.algorithm() == Algorithm::Concurrency
     }
 }
 

@@ -36,14 +36,26 @@ impl Text {
         self.text("\"")
     }
 
+    #[inline]
     pub(super) fn number(&mut self, before: &str, number: u64) -> &mut Text {
-        let (mut digits, mut rest, mut place) = ([b'0'; DIGITS_MAX], number, DIGITS_MAX);
-        while place == DIGITS_MAX || rest > 0 {
-            place -= 1;
-            digits[place] = b'0' + (rest % 10) as u8;
-            rest /= 10;
+        self.text(before).digits(number)
+    }
+
+    fn digits(&mut self, number: u64) -> &mut Text {
+        let count = number.checked_ilog10().unwrap_or(0) as usize + 1;
+        let end = self.length + count;
+        match self.inline.get_mut(self.length..end) {
+            Some(room) if self.spilled.is_empty() => {
+                write_digits(room, number);
+                self.length = end;
+            }
+            _ => {
+                let mut digits = [0; DIGITS_MAX];
+                write_digits(&mut digits[..count], number);
+                self.spill(&digits[..count]);
+            }
         }
-        self.text(before).bytes(&digits[place..])
+        self
     }
 
     #[inline]
@@ -81,6 +93,15 @@ impl Text {
 
     pub(super) fn as_bytes(&self) -> &[u8] {
         if self.spilled.is_empty() { &self.inline[..self.length] } else { &self.spilled }
+    }
+}
+
+/// As many of the last digits as there is room for.
+fn write_digits(room: &mut [u8], number: u64) {
+    let mut rest = number;
+    for digit in room.iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
     }
 }
 

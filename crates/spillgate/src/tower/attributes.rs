@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use http::header::HeaderName;
-use http::request::Parts;
 
+use super::Head;
 use super::diagnostics::{Diagnostic, Diagnostics};
 use crate::identity::{AddressText, ByIp};
 use crate::path::normalised_path;
@@ -30,7 +30,7 @@ enum Kind {
     Closure(Arc<Closure>),
 }
 
-type Closure = dyn Fn(&Parts) -> Option<Vec<u8>> + Send + Sync;
+type Closure = dyn Fn(Head<'_>) -> Option<Vec<u8>> + Send + Sync;
 
 /// The value that one request has for an attribute.
 pub(super) enum Found<'r> {
@@ -95,7 +95,7 @@ pub fn constant(value: &str) -> Identity {
 /// });
 /// ```
 pub fn from_request<V: Into<Vec<u8>>>(
-    value: impl Fn(&Parts) -> Option<V> + Send + Sync + 'static,
+    value: impl Fn(Head<'_>) -> Option<V> + Send + Sync + 'static,
 ) -> Identity {
     Identity(Kind::Closure(Arc::new(move |head| value(head).map(Into::into))))
 }
@@ -116,7 +116,7 @@ impl Identity {
 
     pub(super) fn find<'r>(
         &'r self,
-        head: &'r Parts,
+        head: Head<'r>,
         diagnostics: &Diagnostics,
     ) -> Option<Found<'r>> {
         match &self.0 {
@@ -158,7 +158,7 @@ impl<'r> Found<'r> {
 
 /// Requests whose peer nobody knows are one subject: to leave the attribute out would be to limit
 /// nobody.
-fn address<'r>(by_ip: &ByIp, head: &Parts, diagnostics: &Diagnostics) -> Found<'r> {
+fn address<'r>(by_ip: &ByIp, head: Head<'_>, diagnostics: &Diagnostics) -> Found<'r> {
     let Some(peer) = peer(head) else {
         diagnostics.warn_once(Diagnostic::NoPeerAddress, || {
             "no request tells its peer's address, so all clients are one: put a SocketAddr into its \
@@ -169,11 +169,11 @@ fn address<'r>(by_ip: &ByIp, head: &Parts, diagnostics: &Diagnostics) -> Found<'
         return Found::Borrowed(NOBODY.as_bytes());
     };
     diagnostics.of_address(by_ip, peer, head);
-    Found::Address(by_ip.attribute_text(by_ip.client(peer, &head.headers)))
+    Found::Address(by_ip.attribute_text(by_ip.client(peer, head.headers)))
 }
 
 /// The peer's address, where servers leave it.
-fn peer(head: &Parts) -> Option<IpAddr> {
+fn peer(head: Head<'_>) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
     if let Some(info) = head.extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
         return Some(info.0.ip());
@@ -188,16 +188,16 @@ fn peer(head: &Parts) -> Option<IpAddr> {
 /// What axum's router knows of a request.
 #[cfg(feature = "axum")]
 mod routed {
+    use super::Head;
     use axum::extract::{MatchedPath, OriginalUri};
-    use http::request::Parts;
 
-    pub(super) fn matched_path(head: &Parts) -> Option<&str> {
+    pub(super) fn matched_path(head: Head<'_>) -> Option<&str> {
         head.extensions.get::<MatchedPath>().map(MatchedPath::as_str)
     }
 
     /// The segment that stands where the template has the parameter, or all from there on for
     /// `{*rest}`.
-    pub(super) fn path_parameter(head: &Parts, name: &str) -> Option<Vec<u8>> {
+    pub(super) fn path_parameter(head: Head<'_>, name: &str) -> Option<Vec<u8>> {
         let template = matched_path(head)?;
         // Inside a nested router the path has lost its beginning, the template has not.
         let original = head.extensions.get::<OriginalUri>().map(|uri| uri.0.path());

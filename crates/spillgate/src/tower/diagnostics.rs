@@ -7,9 +7,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use http::header::{FORWARDED, HeaderName};
-use http::request::Parts;
 
-use super::Settings;
+use super::{Head, Settings};
 use crate::identity::{ByIp, X_FORWARDED_FOR};
 use crate::limiter::Limiter;
 use crate::policy::{Mode, Policy, Rule};
@@ -76,7 +75,7 @@ impl Diagnostics {
     }
 
     /// How a request came by an address, as long as that is news.
-    pub(super) fn of_address(&self, by_ip: &ByIp, peer: IpAddr, head: &Parts) {
+    pub(super) fn of_address(&self, by_ip: &ByIp, peer: IpAddr, head: Head<'_>) {
         if self.watched.load(Ordering::Relaxed) >= WATCHED {
             return;
         }

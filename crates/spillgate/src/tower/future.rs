@@ -4,7 +4,6 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use http::request::Parts;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -20,8 +19,8 @@ pin_project! {
     }
 }
 
-/// The store's answer, with the head that it was asked about.
-type Checking = Pin<Box<dyn Future<Output = (Admission, Parts)> + Send>>;
+/// The store's answer, with the request that it was asked about, whose body waits elsewhere.
+type Checking = Pin<Box<dyn Future<Output = (Admission, Request<()>)> + Send>>;
 
 pin_project! {
     #[project = StateProjection]
@@ -62,11 +61,11 @@ where
         loop {
             let next = match state.as_mut().project() {
                 StateProjection::Asked { checking, body, inner } => {
-                    let (admission, head) = ready!(checking.as_mut().poll(context));
+                    let (admission, request) = ready!(checking.as_mut().poll(context));
                     let body = body.take().expect("left at the first answer of the store");
                     match admission {
                         Admission::Passes(fields, unsettled) => State::Passed {
-                            answer: inner.call(Request::from_parts(head, body)),
+                            answer: inner.call(request.map(|()| body)),
                             fields: Some(fields),
                             unsettled,
                         },
@@ -79,13 +78,12 @@ where
                     if !is_redirect(&response) {
                         fields.add_to(response.headers_mut());
                     }
-                    let (head, body) = response.into_parts();
-                    let mut unsettled = unsettled.take();
-                    if let Some(unsettled) = &mut unsettled {
-                        unsettled.answered(&head);
-                    }
-                    let body = ResponseBody::served(body, unsettled);
-                    return Poll::Ready(Ok(Response::from_parts(head, body)));
+                    let Some(unsettled) = unsettled.take() else {
+                        return Poll::Ready(Ok(
+                            response.map(|body| ResponseBody::served(body, None))
+                        ));
+                    };
+                    return Poll::Ready(Ok(settled_after(response, unsettled)));
                 }
                 StateProjection::Refused { response } => {
                     let response = response.take().expect("a future is not polled after its end");
@@ -95,6 +93,17 @@ where
             state.set(next);
         }
     }
+}
+
+/// The answer, at whose end what is open will be settled.
+#[inline(never)]
+fn settled_after<R>(
+    response: Response<R>,
+    mut unsettled: Box<Unsettled>,
+) -> Response<ResponseBody<R>> {
+    let (head, body) = response.into_parts();
+    unsettled.answered(&head);
+    Response::from_parts(head, ResponseBody::served(body, Some(unsettled)))
 }
 
 /// A client might wait before it follows, though nobody asked it to.

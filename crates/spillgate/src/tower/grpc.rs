@@ -6,19 +6,19 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use http::request::Parts;
 use http::{HeaderMap, Response};
 
+use super::Head;
 use crate::refusal::{Refusal, RefusalKind};
 
 /// Whether a request is one of gRPC, or of gRPC-Web.
-pub(super) fn is_asked_for(head: &Parts) -> bool {
+pub(super) fn is_asked_for(head: Head<'_>) -> bool {
     let kind = head.headers.get(CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
 /// Headers alone, as servers answer that refuse before the first message.
-pub(super) fn response(refusal: &Refusal<'_>, head: &Parts) -> Response<Vec<u8>> {
+pub(super) fn response(refusal: &Refusal<'_>, head: Head<'_>) -> Response<Vec<u8>> {
     let code = match refusal.kind() {
         RefusalKind::Denied | RefusalKind::Never => RESOURCE_EXHAUSTED,
         RefusalKind::Outage => UNAVAILABLE,

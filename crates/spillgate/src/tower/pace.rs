@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::request::Parts;
 use http::{Request as HttpRequest, Response};
 use parking_lot::Mutex;
 use tower_layer::Layer;
@@ -16,7 +15,8 @@ use tower_service::Service;
 
 use super::attributes::Identity;
 use super::diagnostics::Diagnostics;
-use super::{Attributes, CostOf};
+use super::head::without_body;
+use super::{Attributes, CostOf, Head};
 use crate::decision::Decision;
 use crate::limiter::Limiter;
 use crate::request::Cost;
@@ -103,7 +103,10 @@ impl PaceLayer {
     }
 
     /// What a call costs, unless it is one request.
-    pub fn cost(mut self, cost: impl Fn(&Parts) -> Cost<'_> + Send + Sync + 'static) -> PaceLayer {
+    pub fn cost(
+        mut self,
+        cost: impl Fn(Head<'_>) -> Cost<'_> + Send + Sync + 'static,
+    ) -> PaceLayer {
         let cost: Arc<CostOf> = Arc::new(cost);
         Arc::make_mut(&mut self.settings).attributes.cost = Some(cost);
         self
@@ -115,7 +118,7 @@ impl PaceLayer {
         self
     }
 
-    async fn wait_for_room(&self, head: &Parts) -> Result<(), Unsent> {
+    async fn wait_for_room(&self, head: Head<'_>) -> Result<(), Unsent> {
         let deadline = Deadline::after(self.settings.within);
         self.holds.wait(host(head), deadline).await?;
         let Settings { attributes, diagnostics, .. } = &*self.settings;
@@ -158,10 +161,10 @@ where
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let layer = self.layer.clone();
         Box::pin(async move {
-            let (head, body) = request.into_parts();
-            layer.wait_for_room(&head).await?;
-            let host: Box<str> = host(&head).into();
-            let answer = inner.call(HttpRequest::from_parts(head, body)).await;
+            let (head, body) = without_body(request);
+            layer.wait_for_room(Head::of(&head)).await?;
+            let host: Box<str> = host(Head::of(&head)).into();
+            let answer = inner.call(head.map(|()| body)).await;
             let answer = answer.map_err(PaceError::Client)?;
             let now_s = Clock::System.now_us() / 1_000_000;
             if let Some(wait) = wait_told(answer.status(), answer.headers(), now_s) {
@@ -172,7 +175,7 @@ where
     }
 }
 
-fn host(head: &Parts) -> &str {
+fn host(head: Head<'_>) -> &str {
     let named = || head.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
     head.uri.authority().map(http::uri::Authority::as_str).or_else(named).unwrap_or_default()
 }
