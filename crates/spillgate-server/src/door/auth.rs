@@ -25,6 +25,7 @@ pub(crate) mod fuzzed;
 mod original;
 
 use original::Told;
+pub(crate) use original::host;
 
 /// The paths below the door's own, for ext_authz puts the client's path behind it.
 pub(crate) fn routes(app: App, auth: Auth, by_ip: ByIp) -> Router {

@@ -45,7 +45,7 @@ pub(super) fn upper_case(method: &[u8]) -> Vec<u8> {
 }
 
 /// In lower case, without port and without the dot that ends a full name.
-pub(super) fn host(host: &[u8]) -> Vec<u8> {
+pub(crate) fn host(host: &[u8]) -> Vec<u8> {
     let host = host.trim_ascii();
     let is_end = |byte: &u8| if host.starts_with(b"[") { *byte == b']' } else { *byte == b':' };
     let name = match host.iter().position(is_end) {

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use spillgate::{ByIp, normalised_path};
 
 use crate::commands::simulate::event::Event;
+use crate::door::auth::host;
 
 /// Which spelling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,17 +103,6 @@ fn upper_case(value: &[u8]) -> Cow<'_, [u8]> {
         true => Cow::Owned(value.to_ascii_uppercase()),
         false => Cow::Borrowed(value),
     }
-}
-
-/// Lower-case, without a port and a point at the end.
-fn host(value: &[u8]) -> Vec<u8> {
-    let host = value.trim_ascii().to_ascii_lowercase();
-    let port = match host.iter().position(|byte| *byte == b']') {
-        Some(end) if host.starts_with(b"[") => Some(end + 1),
-        _ => host.iter().position(|byte| *byte == b':'),
-    };
-    let host = &host[..port.unwrap_or(host.len())];
-    host.strip_suffix(b".").unwrap_or(host).to_vec()
 }
 
 /// What nginx, Apache, Caddy, Traefik, Envoy, HAProxy and the clouds call it, the attribute's own name first.
@@ -246,6 +236,7 @@ mod tests {
             (Spelling::Method, "get", "GET"),
             (Spelling::Path, "//a/../b/%7e?x=1", "/b/~"),
             (Spelling::Host, "Example.ORG.:8443", "example.org"),
+            (Spelling::Host, ":80", ""),
             (Spelling::AsItIs, "Ann", "Ann"),
         ] {
             assert_eq!(spelled(spelling, written).as_deref(), Some(expected), "{written}");
