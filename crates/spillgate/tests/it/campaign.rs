@@ -87,7 +87,10 @@ impl Cell {
         let mut fleet = Fleet::start(&rig.store(), self.fault.timeout());
         std::thread::sleep(fault::BEFORE);
         let began_us = fleet::now_us();
-        rig.strike(self.fault, &mut fleet);
+        let two_us = rig.strike(self.fault, &mut fleet);
+        if two_us > 0 {
+            println!("{}: two primaries may be asked for {} ms", self.name(), two_us / 1_000);
+        }
         std::thread::sleep(fault::AFTER);
         let history = fleet.end();
         let of = |limits: &Limits| Row {
@@ -96,7 +99,7 @@ impl Cell {
             admitted: history.admitted(limits),
             alone: history.admitted_alone(limits),
             allowed: limits.allowed(),
-            most_over: self.fault.price(self.shape, limits),
+            most_over: self.fault.price(self.shape, limits, two_us),
             over: history.over(limits),
             locked_out_us: history.locked_out_us(limits, began_us),
             locked_out_most_us: limits.locked_out_most_us(),

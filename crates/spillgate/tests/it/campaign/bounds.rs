@@ -68,7 +68,7 @@ impl Limits {
     }
 
     /// The most that an interval may hold where nothing goes wrong.
-    fn most_within(&self, interval_us: u64) -> u64 {
+    pub(super) fn most_within(&self, interval_us: u64) -> u64 {
         if self.lasts == Lasts::Ages {
             return AGES_COUNT;
         }

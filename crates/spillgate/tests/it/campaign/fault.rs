@@ -146,8 +146,8 @@ impl Fault {
     }
 
     /// What it may cost a limit beyond what it allows: all shares together for an outage, one allowance where
-    /// the store forgot, or where two count.
-    pub(super) fn price(self, shape: Shape, limits: &Limits) -> u64 {
+    /// the store forgot, and where two counted for a while what the limit allows in that time.
+    pub(super) fn price(self, shape: Shape, limits: &Limits, two_us: u64) -> u64 {
         let (outages, losses) = match self {
             Fault::None | Fault::ProcessesKilled | Fault::ScriptsFlushed | Fault::Grows => (0, 0),
             Fault::Flushed => (0, 1),
@@ -161,8 +161,6 @@ impl Fault {
             | Fault::CannotSave
             | Fault::Busy
             | Fault::SlotsMove => (1, 0),
-            // For a moment both the old primary and the new one count.
-            Fault::HandedOver if shape == Shape::Sentinels => (1, 2),
             Fault::Killed | Fault::RestartedEmpty | Fault::Loading | Fault::HandedOver => (1, 1),
             // What refills within years does not within half a minute.
             Fault::ClockBack | Fault::ClockAhead if limits.lasts == Lasts::Ages => (0, 0),
@@ -171,12 +169,16 @@ impl Fault {
             Fault::ClockBack if limits.algorithm == Algorithm::FixedWindow => (0, 1),
             Fault::ClockBack => (0, 0),
         };
-        (outages + losses) * limits.allowed()
+        let second = match (self, shape) {
+            (Fault::HandedOver, Shape::Sentinels) => limits.most_within(two_us),
+            _ => 0,
+        };
+        (outages + losses) * limits.allowed() + second
     }
 
     /// Where nothing is to be exceeded by, a busy machine is not to be taken for an outage.
     pub(super) fn timeout(self) -> Duration {
-        let free = Limits::all().iter().all(|limits| self.price(Shape::Single, limits) == 0);
+        let free = Limits::all().iter().all(|limits| self.price(Shape::Single, limits, 0) == 0);
         let is_of_store = free || self.is_of_clocks() || self == Fault::Flushed;
         if is_of_store { Duration::from_secs(2) } else { Duration::from_millis(150) }
     }

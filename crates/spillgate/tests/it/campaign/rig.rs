@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use spillgate_testkit::{
     Cluster, Fault as Network, FaultProxy, Node, RedisServer, Sentinels, ServerVersion,
-    SteppedServer,
+    SteppedServer, poll,
 };
 
 use super::fault::{Fault, LASTS, Shape};
@@ -80,8 +80,9 @@ impl Rig {
         }
     }
 
-    /// It happens, lasts, and is over when this returns.
-    pub(super) fn strike(&mut self, fault: Fault, fleet: &mut Fleet) {
+    /// It happens, lasts, and is over when this returns; answers for how long two primaries counted, where
+    /// the fault lets them.
+    pub(super) fn strike(&mut self, fault: Fault, fleet: &mut Fleet) -> u64 {
         match (fault, self) {
             (Fault::None, _) => sleep(LASTS),
             (Fault::ProcessesKilled, rig) => {
@@ -104,9 +105,11 @@ impl Rig {
                 server.set_ahead_by_ms(by_ms);
                 sleep(LASTS);
             }
+            (Fault::HandedOver, Rig::Sentinels { watched }) => return hand_over(watched),
             (fault, Rig::Sentinels { watched }) => befall_watched(fault, watched),
             (fault, Rig::Cluster { cluster }) => befall_cluster(fault, cluster),
         }
+        0
     }
 }
 
@@ -190,12 +193,29 @@ fn befall_briefly(fault: Fault, server: &mut RedisServer, proxy: &FaultProxy) {
     }
 }
 
+/// For how long both may be asked, in µs: from when the new primary takes writes until all sentinels name it, and
+/// the second within which every process heeds them. The old one may take writes for longer.
+fn hand_over(watched: &Sentinels) -> u64 {
+    let before = watched.primary();
+    let elected = || {
+        let mut others = watched.servers().iter().enumerate().filter(|(place, _)| *place != before);
+        others.any(|(_, server)| server.info("replication", "role") == "master").then(now_us)
+    };
+    let named = || (watched.primary() != before).then(now_us);
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            let elected_us = poll(HANDED_OVER, elected).expect("a replica takes over");
+            let named_us = poll(HANDED_OVER, named).expect("the sentinels agree on it");
+            named_us - elected_us + HEEDED_US
+        });
+        watched.fail_over();
+        looking.join().expect("who looks has told why not")
+    })
+}
+
 fn befall_watched(fault: Fault, watched: &mut Sentinels) {
     let primary = watched.primary();
     match fault {
-        Fault::HandedOver => {
-            watched.fail_over();
-        }
         Fault::Killed => {
             watched.server_mut(primary).kill();
             assert_ne!(watched.primary(), primary, "the replica takes over");
@@ -256,5 +276,7 @@ fn again_and_again(what: impl Fn()) {
 const SHORTEST_OF_TIERS: usize = 50;
 /// One primary gone is not to take the others with it.
 const PARTLY_SERVED: [&str; 2] = ["--cluster-require-full-coverage", "no"];
+const HANDED_OVER: Duration = Duration::from_secs(60);
+const HEEDED_US: u64 = 1_000_000;
 const BRIEFLY: Duration = Duration::from_millis(700);
 const STEP_MS: i64 = 30_000;
