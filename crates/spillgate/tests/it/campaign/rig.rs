@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use spillgate_testkit::{
-    Cluster, Fault as Network, FaultProxy, Node, RedisServer, Sentinels, ServerVersion,
+    Cluster, Fault as Network, FaultProxy, Node, RedisServer, Reply, Sentinels, ServerVersion,
     SteppedServer, poll,
 };
 
@@ -199,7 +199,7 @@ fn hand_over(watched: &Sentinels) -> u64 {
     let before = watched.primary();
     let elected = || {
         let mut others = watched.servers().iter().enumerate().filter(|(place, _)| *place != before);
-        others.any(|(_, server)| server.info("replication", "role") == "master").then(now_us)
+        others.any(|(_, server)| is_primary(server)).then(now_us)
     };
     let named = || (watched.primary() != before).then(now_us);
     std::thread::scope(|scope| {
@@ -211,6 +211,12 @@ fn hand_over(watched: &Sentinels) -> u64 {
         watched.fail_over();
         looking.join().expect("who looks has told why not")
     })
+}
+
+/// Whoever becomes one closes all connections first.
+fn is_primary(server: &RedisServer) -> bool {
+    let role = server.connect().command(&["ROLE"]);
+    matches!(role, Ok(Reply::Array(role)) if role[0].text() == "master")
 }
 
 fn befall_watched(fault: Fault, watched: &mut Sentinels) {
