@@ -68,8 +68,13 @@ impl Contender {
 
     /// This program as what a flag makes of it: one of the echoes.
     pub fn program(flag: &str) -> Result<Contender, Box<dyn Error>> {
+        Contender::program_with(&[flag])
+    }
+
+    /// The same with what it is to know.
+    pub fn program_with(words: &[&str]) -> Result<Contender, Box<dyn Error>> {
         let mut command = Command::new(std::env::current_exe()?);
-        let mut process = Process::start(command.arg(flag).stdout(Stdio::piped()));
+        let mut process = Process::start(command.args(words).stdout(Stdio::piped()));
         let mut ready = String::new();
         BufReader::new(process.stdout().ok_or("no words")?).read_line(&mut ready)?;
         Ok(Contender::of(process, ready.trim().parse()?))

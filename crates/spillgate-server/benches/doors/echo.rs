@@ -1,5 +1,6 @@
 //! The least that a JSON service does: parse the request, serialise an answer of the same shape.
 
+use std::collections::HashMap;
 use std::process::ExitCode;
 
 use axum::routing::post;
@@ -10,18 +11,23 @@ use serde::{Deserialize, Serialize};
 pub const FLAG: &str = "--echo";
 
 #[derive(Deserialize)]
-struct Check {
-    key: String,
-    limit: Limit,
+pub struct Check {
+    pub key: String,
+    pub limit: Limit,
 }
 
 #[derive(Deserialize)]
-struct Limit {
-    quota: String,
+pub struct Limit {
+    pub quota: String,
+}
+
+#[derive(Deserialize)]
+struct Attributes {
+    attributes: HashMap<String, String>,
 }
 
 #[derive(Serialize)]
-struct Answer {
+pub struct Answer {
     verdict: &'static str,
     allowed: bool,
     rule: Option<String>,
@@ -54,34 +60,45 @@ pub fn serve() -> ExitCode {
     let served = runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         println!("{}", listener.local_addr()?.port());
-        axum::serve(listener, Router::new().route("/v1/check", post(echo))).await
+        let routes = Router::new().route("/v1/check", post(echo));
+        axum::serve(listener, routes.route("/by-attributes", post(echo_attributes))).await
     });
     if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 async fn echo(Json(check): Json<Check>) -> Json<Answer> {
+    Json(Answer { limit: check.key, ..answer(check.limit.quota, 999_999) })
+}
+
+async fn echo_attributes(Json(asked): Json<Attributes>) -> Json<Answer> {
+    let user = asked.attributes.into_values().next().unwrap_or_default();
+    Json(answer(user, 999_999))
+}
+
+/// An admission as ours is told.
+pub fn answer(limit: String, remaining: u64) -> Answer {
     let tier = Tier {
         rule: None,
-        limit: check.limit.quota,
+        limit: limit.clone(),
         unit: "requests",
         capacity: 1_000_000,
-        remaining: 999_999,
+        remaining,
         retry_after_ms: 0,
         reset_after_ms: 1,
         verdict: "allowed",
         source: "store",
     };
-    Json(Answer {
+    Answer {
         verdict: "allowed",
         allowed: true,
         rule: None,
-        limit: check.key,
+        limit,
         capacity: 1_000_000,
-        remaining: 999_999,
+        remaining,
         retry_after_ms: 0,
         reset_after_ms: 1,
         source: "store",
         degraded: false,
         tiers: [tier],
-    })
+    }
 }

@@ -9,7 +9,7 @@ use crate::table::{Budget, Table};
 use crate::{echo, pair};
 
 pub fn against_yardsticks(effort: Effort) -> Outcome {
-    if Command::new("wrk").arg("-v").output().is_err() {
+    if !has_wrk() {
         println!("HTTP is left out: there is no wrk on PATH (Debian: apt-get install wrk)\n");
         return Ok(Vec::new());
     }
@@ -20,7 +20,7 @@ pub fn against_yardsticks(effort: Effort) -> Outcome {
     let hundred = Script::new("hundred", &format!("[{}]", vec![ONE; 100].join(",")))?;
     let run = |server: &Contender, path: &str, script: &Script, decisions: f64| {
         let mut command = Command::new("wrk");
-        command.args(["-t1", "-c50", "-d1s", "-s", &script.0]);
+        command.args(["-t1", "-c50", "-d1s", "-s", script.path()]);
         command.arg(format!("http://127.0.0.1:{}{path}", server.port));
         let run = server.run(&mut command, requests_a_second, requests);
         Run { figure: decisions * run.figure, store_us: run.store_us / decisions }
@@ -46,30 +46,53 @@ pub fn against_yardsticks(effort: Effort) -> Outcome {
     Ok(vec![Table { title: "HTTP on memory, 50 connections, by wrk".to_owned(), rows }])
 }
 
+pub fn has_wrk() -> bool {
+    Command::new("wrk").arg("-v").output().is_ok()
+}
+
 /// `Requests/sec:  12345.67`
-fn requests_a_second(said: &str) -> Option<f64> {
+pub fn requests_a_second(said: &str) -> Option<f64> {
     said.lines().find_map(|line| line.strip_prefix("Requests/sec:")?.trim().parse().ok())
 }
 
 /// `  12345 requests in 1.00s, 5.67MB read`
-fn requests(said: &str) -> Option<f64> {
+pub fn requests(said: &str) -> Option<f64> {
     said.lines().find_map(|line| line.split_once(" requests in ")?.0.trim().parse().ok())
 }
 
-/// What wrk is to send, in a file that is gone at the end.
-struct Script(String);
+/// What a program is told, in a file that is gone at the end.
+pub struct Script(String);
 
 impl Script {
     fn new(name: &str, body: &str) -> std::io::Result<Script> {
+        Script::of(&format!("{name}.lua"), &format!("{HEAD}wrk.body = [==[{body}]==]\n"))
+    }
+
+    /// Requests that differ by a number, which is drawn from so many.
+    pub fn numbered(name: &str, body: &str, numbers: u32) -> std::io::Result<Script> {
+        // What is sent is made once there is a connection to send it on.
+        let text = format!(
+            "{HEAD}local bodies = {{}}
+            function init(args)
+                wrk.init(args)
+                for i = 1, {numbers} do
+                    bodies[i] = wrk.format(nil, nil, nil, string.format([==[{body}]==], i))
+                end
+            end
+            function request() return bodies[math.random({numbers})] end"
+        );
+        Script::of(&format!("{name}.lua"), &text)
+    }
+
+    pub fn of(name: &str, text: &str) -> std::io::Result<Script> {
         let folder = std::env::temp_dir();
-        let path = folder.join(format!("spillgate-bench-{}-{name}.lua", std::process::id()));
-        std::fs::write(
-            &path,
-            format!(
-                "wrk.method = 'POST'\nwrk.headers['Content-Type'] = 'application/json'\nwrk.body = [==[{body}]==]\n"
-            ),
-        )?;
+        let path = folder.join(format!("spillgate-bench-{}-{name}", std::process::id()));
+        std::fs::write(&path, text)?;
         Ok(Script(path.display().to_string()))
+    }
+
+    pub fn path(&self) -> &str {
+        &self.0
     }
 }
 
@@ -79,6 +102,8 @@ impl Drop for Script {
         let _ = std::fs::remove_file(&self.0);
     }
 }
+
+const HEAD: &str = "wrk.method = 'POST'\nwrk.headers['Content-Type'] = 'application/json'\n";
 
 const ONE: &str = r#"{"key":"user:42","limit":{"quota":"1000000/second"}}"#;
 

@@ -15,6 +15,9 @@
 use std::error::Error;
 use std::process::ExitCode;
 
+mod articles;
+#[path = "../../../spillgate/benches/speed/yardstick.rs"]
+mod bare;
 mod contender;
 mod crowd;
 mod echo;
@@ -27,6 +30,7 @@ mod resp;
 #[path = "../../../spillgate/benches/speed/rounds.rs"]
 mod rounds;
 mod simulate;
+mod store;
 #[path = "../../../spillgate/benches/speed/table.rs"]
 mod table;
 
@@ -42,17 +46,19 @@ fn main() -> ExitCode {
     match arguments.as_slice() {
         [flag] if flag == echo::FLAG => return echo::serve(),
         [flag] if flag == grpc::FLAG => return grpc::serve(),
+        [flag, url] if flag == articles::FLAG => return articles::serve(url),
         _ => {}
     }
     let (quick, words): (Vec<String>, Vec<String>) =
         arguments.into_iter().partition(|word| word == "--quick");
     let effort = if quick.is_empty() { Effort::FULL } else { Effort::QUICK };
-    let sections: [(&str, Section); 5] = [
+    let sections: [(&str, Section); 6] = [
         ("resp", resp::against_yardsticks),
         ("crowd", crowd::against_a_quiet_server),
         ("http", http::against_yardsticks),
         ("grpc", grpc::against_a_yardstick),
         ("simulate", simulate::against_the_engine),
+        ("store", store::against_the_articles),
     ];
     if let Some(word) = words.iter().find(|word| sections.iter().all(|(name, _)| name != word)) {
         let names = sections.map(|(name, _)| name).join(" ");

@@ -1,0 +1,77 @@
+//! The HTTP door with Redis behind it, by wrk, beside what articles do: one call of a script for each request,
+//! through an HTTP stack like ours.
+
+use std::process::Command;
+
+use spillgate_testkit::RedisServer;
+
+use crate::contender::Contender;
+use crate::http::{Script, has_wrk, requests, requests_a_second};
+use crate::rounds::{Effort, Rounds, Run};
+use crate::table::{Budget, Table};
+use crate::{Outcome, articles, echo, pair};
+
+pub fn against_the_articles(effort: Effort) -> Outcome {
+    if !has_wrk() {
+        println!(
+            "HTTP on Redis is left out: there is no wrk on PATH (Debian: apt-get install wrk)\n"
+        );
+        return Ok(Vec::new());
+    }
+    let redis = RedisServer::start();
+    let settings = Script::of("store.toml", &settings(&redis.url()))?;
+    let config = ["--config".as_ref(), settings.path().as_ref()];
+    let ours = Contender::spillgate_with("--http", &config)?;
+    let theirs = Contender::program_with(&[articles::FLAG, &redis.url()])?;
+    let echo = Contender::program(echo::FLAG)?;
+    let [hot, distinct] = [10, 100_000]
+        .map(|keys| (keys, format!(r#"{{"key":"user:%d","limit":{{"quota":"{QUOTA}"}}}}"#)))
+        .map(|(keys, body)| Script::numbered(&format!("of-{keys}"), &body, keys));
+    let (hot, distinct) = (hot?, distinct?);
+    let leased = Script::numbered("leased", r#"{"attributes":{"user":"user:%d"}}"#, 10)?;
+    let run = |server: &Contender, path: &str, script: &Script| {
+        let mut command = Command::new("wrk");
+        command.args(["-t1", "-c200", "-d1s", "-s", script.path()]);
+        command.arg(format!("http://127.0.0.1:{}{path}", server.port));
+        server.run(&mut command, requests_a_second, requests)
+    };
+    let mut contenders: [Box<dyn FnMut() -> Run>; 6] = [
+        Box::new(|| run(&ours, "/v1/check", &hot)),
+        Box::new(|| run(&theirs, "/v1/check", &hot)),
+        Box::new(|| run(&ours, "/v1/check", &distinct)),
+        Box::new(|| run(&theirs, "/v1/check", &distinct)),
+        Box::new(|| run(&ours, "/v1/check", &leased)),
+        Box::new(|| run(&echo, "/by-attributes", &leased)),
+    ];
+    let rounds = Rounds::of(effort, &mut contenders);
+    let row = |measure: &str, ours: usize, least: f64| {
+        pair::rows(&rounds, measure, (ours, ours + 1), Budget::AtLeast(least))
+    };
+    let rows = [
+        row("ten hot keys, against one script call each", 0, 2.0),
+        row("100000 keys, against one script call each", 2, 1.3),
+        row("ten hot keys, leased, against an axum JSON echo", 4, 0.9),
+    ];
+    let title = "HTTP with Redis behind it, 200 connections, by wrk".to_owned();
+    Ok(vec![Table { title, rows: rows.into_iter().flatten().collect() }])
+}
+
+/// Patient, so that a busy machine measures slow answers and no outages; and a rule whose tokens are taken ahead.
+fn settings(redis: &str) -> String {
+    format!(
+        r#"
+        [store]
+        url = "{redis}"
+        timeout = "5s"
+
+        [[rule]]
+        name = "leased"
+        key = ["user"]
+        limits = [{{ quota = "100000000/second", burst = 1000000000 }}]
+        lease = {{ share = 0.05, ttl = "1s" }}
+        "#
+    )
+}
+
+/// More than anybody asks for: an admission is the dearer answer.
+const QUOTA: &str = "1000000/second";
