@@ -70,11 +70,10 @@ impl Script {
 
     /// Requests that differ by a number, which is drawn from so many.
     pub fn numbered(name: &str, body: &str, numbers: u32) -> std::io::Result<Script> {
-        // What is sent is made once there is a connection to send it on.
+        // Made once wrk knows whom it talks to, which requests name.
         let text = format!(
             "{HEAD}local bodies = {{}}
-            function init(args)
-                wrk.init(args)
+            function init()
                 for i = 1, {numbers} do
                     bodies[i] = wrk.format(nil, nil, nil, string.format([==[{body}]==], i))
                 end
