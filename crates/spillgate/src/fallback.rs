@@ -270,11 +270,11 @@ impl Fallback {
     }
 
     /// Charges a share as far as the whole was used when the store last spoke of it, unless it was
-    /// used alone since.
+    /// used alone since: then a window may have begun anew here that has not yet ended there.
     fn begin(&self, tier: &AskTier<'_>, share: &Numbers) {
         let Some(left) = self.known.remaining(tier, self.clock.now_us()) else { return };
         let local = AskTier { numbers: share, cost: 0, ..*tier };
-        if self.look(&local).reading.reset_after_us > 0 {
+        if self.look(&local).reading.reset_after_us > 0 || self.debts.is_owed(tier) {
             return;
         }
         let (part, whole) = (share.capacity(), tier.numbers.capacity());

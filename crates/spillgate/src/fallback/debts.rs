@@ -55,6 +55,11 @@ impl Debts {
         }
     }
 
+    /// Whether a tier owes anything.
+    pub(super) fn is_owed(&self, tier: &AskTier<'_>) -> bool {
+        !self.are_none() && self.by_tier.lock().contains_key(&known::name(tier))
+    }
+
     /// Takes a tier's debt out, to be paid.
     pub(super) fn take(&self, tier: &AskTier<'_>) -> Option<Debt> {
         if self.are_none() {
