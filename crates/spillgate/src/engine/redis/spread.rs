@@ -334,7 +334,7 @@ impl<S: StandIn> Judge<'_, S> {
 
     /// A server that is gone leaves what it was the old owner of to the new ones alone. For the rest
     /// somebody stands in; whatever one owner did not execute is nobody's debt where the other has
-    /// been charged, or will be: that one knows of it for as long as it counts.
+    /// been charged, may have been, or will be: that one knows of it for as long as it counts.
     fn decide_without_owner(
         &self,
         part: &Part<'_>,
@@ -362,6 +362,10 @@ impl<S: StandIn> Judge<'_, S> {
             for (at, told) in here.iter().zip(self.stand_in.decide(&ask, &places, why)?) {
                 heard[*at] = told;
             }
+        }
+        if !gone && !matches!(error, StoreError::NotExecuted(_)) {
+            let old = all.filter(is_old).map(|at| self.moved.tier_of(part.places[at]));
+            old.for_each(|number| self.moved.note_doubt(number));
         }
         Ok(heard)
     }

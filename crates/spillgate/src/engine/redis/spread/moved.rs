@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 
 use super::super::Redis;
@@ -19,13 +20,15 @@ pub(super) struct Moved {
     tiers: usize,
     /// The tier by its place in the decision, and where its subject lived.
     copies: SmallVec<[(usize, Place); 2]>,
+    /// Those of them whose old owner gave no answer, and may have been charged.
+    in_doubt: Mutex<SmallVec<[usize; 2]>>,
 }
 
 impl Moved {
     pub(super) fn of(redis: &Redis, ask: &Ask<'_>) -> Moved {
         let old = ask.tiers.iter().map(|tier| redis.topology.old_place(tier)).enumerate();
         let copies = old.filter_map(|(number, old)| Some((number, old?))).collect();
-        Moved { tiers: ask.tiers.len(), copies }
+        Moved { tiers: ask.tiers.len(), copies, in_doubt: Mutex::default() }
     }
 
     /// How much there is to hear of.
@@ -49,9 +52,16 @@ impl Moved {
         self.copies.is_empty()
     }
 
-    /// Whether the old owner of a tier has spoken.
+    /// Takes note that an old owner may have executed what it did not answer.
+    pub(super) fn note_doubt(&self, number: usize) {
+        self.in_doubt.lock().push(number);
+    }
+
+    /// Whether the old owner of a tier has spoken, or may have been charged unheard.
     pub(super) fn is_known(&self, number: usize, heard: &Heards) -> bool {
-        self.old(number).is_some_and(|(_, copy)| matches!(heard[copy], Heard::Store(_)))
+        let spoke =
+            self.old(number).is_some_and(|(_, copy)| matches!(heard[copy], Heard::Store(_)));
+        spoke || self.in_doubt.lock().contains(&number)
     }
 
     /// Whether something heard is of an old owner.
