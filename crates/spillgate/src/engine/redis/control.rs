@@ -54,7 +54,7 @@ pub struct Exchanged {
 impl Redis {
     /// The version of each shard's copy; empty: there is none.
     pub(crate) async fn copy_versions(&self) -> Vec<(String, Result<Vec<u8>, StoreError>)> {
-        let answers = self.on_each_shard(TIMEOUT, |place| Some(version_of(place))).await;
+        let answers = self.on_each_shard(LOOK, |place| Some(version_of(place))).await;
         let version = |value| match value {
             Value::BulkString(version) => Ok(version),
             Value::Nil => Ok(Vec::new()),
@@ -146,6 +146,8 @@ fn keys(place: &ShardTag) -> [String; 2] {
     [format!("sg1:{{{}}}:c", place.tag), format!("sg1:{{{}}}:r", place.tag)]
 }
 
+/// A look that is lost, and the next one, fit into the second within which what is set holds everywhere.
+const LOOK: Duration = Duration::from_millis(400);
 /// An operator can wait, and a copy of thousands of entries is some megabytes.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// Sent whole each time: it runs when something changes, and whatever forgets scripts cannot matter.
