@@ -28,7 +28,7 @@ pub(crate) struct Ledger {
     introduced: Cell<Option<Subject>>,
     admissions: RefCell<BTreeMap<(String, Subject), Admissions>>,
     /// What was charged by a record.
-    records: RefCell<BTreeMap<(Vec<u8>, Subject), u64>>,
+    records: RefCell<BTreeMap<Record, u64>>,
     admitted: RefCell<BTreeMap<Subject, u64>>,
     places: RefCell<BTreeMap<Subject, BTreeSet<String>>>,
     losses: RefCell<BTreeMap<String, u64>>,
@@ -46,6 +46,8 @@ pub(crate) struct Ledger {
     asking: Cell<u64>,
 }
 
+/// A server's key of a record, and one of the subjects that it is of.
+type Record = (String, Vec<u8>, Subject);
 /// When, by a server's clock, and how much.
 type Admissions = Vec<(u64, u64)>;
 

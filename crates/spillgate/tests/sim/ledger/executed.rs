@@ -100,7 +100,8 @@ impl Ledger {
                 });
                 if it.charged {
                     if let Some(record) = &it.record {
-                        self.records.borrow_mut().insert((record.clone(), subject), it.amount);
+                        let record = (server.to_owned(), record.clone(), subject);
+                        self.records.borrow_mut().insert(record, it.amount);
                     }
                     at.charged += it.amount;
                     self.admission(server, subject, it.amount, done.now_us);
@@ -108,14 +109,16 @@ impl Ledger {
             }
             Kind::GiveBack | Kind::Undo => {
                 self.sometimes("a give-back");
-                let record = it.record.clone().map(|record| (record, subject));
+                let record = it.record.clone().map(|record| (server.to_owned(), record, subject));
                 let noted = record.and_then(|it| self.records.borrow_mut().remove(&it));
-                at.returned += noted.unwrap_or(it.amount);
-                // Which one it was makes no difference to how many there are.
-                if let Some(all) =
-                    self.admissions.borrow_mut().get_mut(&(server.to_owned(), subject))
+                let returned = noted.unwrap_or(it.amount);
+                at.returned += returned;
+                // Which of those that cost as much makes no difference to how much is admitted.
+                let place = (server.to_owned(), subject);
+                if let Some(all) = self.admissions.borrow_mut().get_mut(&place)
+                    && let Some(of_it) = all.iter().rposition(|(_, cost)| *cost == returned)
                 {
-                    all.pop();
+                    all.remove(of_it);
                 }
             }
             Kind::Force => {
