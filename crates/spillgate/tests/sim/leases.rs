@@ -102,6 +102,8 @@ async fn run(seed: u64) -> Outcome {
         .collect();
     if is_quiet(seed) {
         sleep(Duration::from_millis(SETTLED_MS)).await;
+        // By whole windows: how much of one was used at any instant is chance.
+        sleep(Duration::from_micros(PERIOD_US - ledger.now_us() % PERIOD_US)).await;
         let before = world.admitted();
         sleep(Duration::from_millis(USED_MS)).await;
         world.is_used(&before);
