@@ -60,14 +60,20 @@ fn asks_for_them() {
             if first == subjects / 5 {
                 mark(&limiter);
             }
-            let names: Vec<String> =
-                (first..first + AT_ONCE).map(|subject| format!("u{subject}")).collect();
-            let ask = |name| Question::Request(Request::new().with("user", name));
-            let questions: Vec<Question<'_>> = names.iter().map(ask).collect();
-            assert_eq!(limiter.decide(&questions).await.len(), names.len());
+            let half = AT_ONCE / 2;
+            tokio::join!(ask(&limiter, first, half), ask(&limiter, first + half, half));
         }
         mark(&limiter);
     });
+}
+
+/// Of so many subjects from the first one on, in one batch.
+async fn ask(limiter: &Limiter, first: u32, subjects: u32) {
+    let names: Vec<String> =
+        (first..first + subjects).map(|subject| format!("u{subject}")).collect();
+    let question = |name| Question::Request(Request::new().with("user", name));
+    let questions: Vec<Question<'_>> = names.iter().map(question).collect();
+    assert_eq!(limiter.decide(&questions).await.len(), names.len());
 }
 
 fn mark(limiter: &Limiter) {
@@ -80,7 +86,7 @@ fn mark(limiter: &Limiter) {
 const STORE: &str = "SPILLGATE_TEST_MANY_STORE";
 const SUBJECTS: &str = "SPILLGATE_TEST_MANY_SUBJECTS";
 const MARK: &str = "mark: ";
-const AT_ONCE: u32 = 200;
+const AT_ONCE: u32 = 400;
 /// One that is forgotten at once, and one that remembers refusals.
 const RULES: &str = r#"
     [[rule]]
