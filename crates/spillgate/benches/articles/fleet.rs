@@ -281,7 +281,7 @@ fn outage(runtime: &Runtime, fleet: &Arc<Fleet>, server: &mut RedisServer) -> Se
     std::thread::sleep(Duration::from_secs(2));
     server.kill();
     goes_on.store(false, Ordering::Relaxed);
-    let settled = runtime.block_on(timeout(Duration::from_secs(10), before));
+    let settled = runtime.block_on(async { timeout(Duration::from_secs(10), before).await });
     assert!(settled.is_ok(), "traffic ends by itself");
     runtime.block_on(traffic(fleet, Spread::Even, 2 * LIMIT, Duration::from_secs(1)))
 }
