@@ -46,7 +46,6 @@ use settling::{Settle, Unsettled};
 /// Puts a [`Limiter`] before a service. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct RateLimitLayer {
-    limiter: Limiter,
     settings: Arc<Settings>,
 }
 
@@ -54,7 +53,6 @@ pub struct RateLimitLayer {
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
-    limiter: Limiter,
     settings: Arc<Settings>,
 }
 
@@ -66,8 +64,10 @@ struct Attributes {
     cost: Option<Arc<CostOf>>,
 }
 
-#[derive(Clone, Default)]
+/// The limiter among them: a service is cloned for every request, and so clones one pointer.
+#[derive(Clone)]
 struct Settings {
+    limiter: Limiter,
     attributes: Attributes,
     settle: Option<Settle>,
     skip: Option<Arc<Predicate>>,
@@ -83,7 +83,7 @@ type Refuse = dyn Fn(&Refusal<'_>, Head<'_>) -> Response<Vec<u8>> + Send + Sync;
 impl RateLimitLayer {
     /// A layer whose requests have no attributes yet, so that they meet only rules without a key.
     pub fn new(limiter: Limiter) -> RateLimitLayer {
-        RateLimitLayer { limiter, settings: Arc::default() }
+        RateLimitLayer { settings: Arc::new(Settings::of(limiter)) }
     }
 
     /// Who is limited: the attribute `ip`, from a [`ByIp`](crate::ByIp).
@@ -200,9 +200,9 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> RateLimit<S> {
-        let (limiter, settings) = (self.limiter.clone(), Arc::clone(&self.settings));
-        settings.diagnostics.of_settings(&settings, &limiter.policy());
-        RateLimit { inner, limiter, settings }
+        let settings = Arc::clone(&self.settings);
+        settings.diagnostics.of_settings(&settings, &settings.limiter.policy());
+        RateLimit { inner, settings }
     }
 }
 
@@ -222,12 +222,12 @@ where
         if self.settings.skip.as_ref().is_some_and(|skips| skips(Head::of(&request))) {
             return ResponseFuture::passed(self.inner.call(request), Fields::default(), None);
         }
-        self.settings.diagnostics.of_policy(&self.settings, &self.limiter);
+        self.settings.diagnostics.of_policy(&self.settings);
         if !self.answers_at_once() {
             return self.ask(request);
         }
         let decision = self.decide(Head::of(&request));
-        match self.settings.admit(&self.limiter, decision, &mut request) {
+        match self.settings.admit(decision, &mut request) {
             Admission::Passes(fields, unsettled) => {
                 ResponseFuture::passed(self.inner.call(request), fields, unsettled)
             }
@@ -239,7 +239,7 @@ where
 impl<S> RateLimit<S> {
     /// In memory there is nothing to wait for, and no future to box.
     fn answers_at_once(&self) -> bool {
-        matches!(self.limiter.engine(), Engine::Memory(_))
+        matches!(self.settings.limiter.engine(), Engine::Memory(_))
     }
 
     fn decide(&self, head: Head<'_>) -> Decision {
@@ -248,7 +248,7 @@ impl<S> RateLimit<S> {
         }
         let decision =
             self.settings.attributes.request_of(head, &self.settings.diagnostics, |request| {
-                self.limiter.check_in_memory(request)
+                self.settings.limiter.check_in_memory(request)
             });
         decision.unwrap_or_else(|| self.reserve(head))
     }
@@ -256,7 +256,7 @@ impl<S> RateLimit<S> {
     /// The same by the future, which is bulky.
     #[inline(never)]
     fn reserve(&self, head: Head<'_>) -> Decision {
-        let asked = pin!(self.settings.ask(&self.limiter, head));
+        let asked = pin!(self.settings.ask(head));
         match asked.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(decision) => decision,
             Poll::Pending => unreachable!("the memory engine answers at once"),
@@ -273,10 +273,10 @@ impl<S> RateLimit<S> {
         // The one that was polled ready is the one that is called.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
-        let (limiter, settings) = (self.limiter.clone(), Arc::clone(&self.settings));
+        let settings = Arc::clone(&self.settings);
         let checking = Box::pin(async move {
-            let decision = settings.ask(&limiter, Head::of(&request)).await;
-            (settings.admit(&limiter, decision, &mut request), request)
+            let decision = settings.ask(Head::of(&request)).await;
+            (settings.admit(decision, &mut request), request)
         });
         ResponseFuture::asked(checking, body, inner)
     }
@@ -328,30 +328,37 @@ impl Attributes {
 }
 
 impl Settings {
-    async fn ask(&self, limiter: &Limiter, head: Head<'_>) -> Decision {
+    fn of(limiter: Limiter) -> Settings {
+        Settings {
+            limiter,
+            attributes: Attributes::default(),
+            settle: None,
+            skip: None,
+            style: HeaderStyle::default(),
+            refuse: None,
+            diagnostics: Diagnostics::default(),
+        }
+    }
+
+    async fn ask(&self, head: Head<'_>) -> Decision {
         let found = self.attributes.find(head, &self.diagnostics);
         let request = self.attributes.request(&found, head);
         if let Some(settle) = &self.settle
-            && let Ok(decision) = limiter.reserve(&request, &settle.reserve).await
+            && let Ok(decision) = self.limiter.reserve(&request, &settle.reserve).await
         {
             return decision;
         }
-        limiter.check(&request).await
+        self.limiter.check(&request).await
     }
 
     /// What a decision means for its request, in whose extensions it is left.
-    fn admit<B>(
-        &self,
-        limiter: &Limiter,
-        decision: Decision,
-        request: &mut HttpRequest<B>,
-    ) -> Admission {
+    fn admit<B>(&self, decision: Decision, request: &mut HttpRequest<B>) -> Admission {
         let above = Above::of(request.extensions_mut());
         let fields = Fields::of(self.style, &decision, &above.0);
         let Some(refusal) = Refusal::of(&decision) else {
             let unsettled = decision.receipt().map(|receipt| {
                 let settle = self.settle.clone();
-                Box::new(Unsettled::new(limiter.clone(), receipt.clone(), settle))
+                Box::new(Unsettled::new(self.limiter.clone(), receipt.clone(), settle))
             });
             above.leave(decision, request.extensions_mut());
             return Admission::Passes(fields, unsettled);
@@ -413,6 +420,7 @@ impl Above {
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
+            .field("limiter", &self.limiter)
             .field("attributes", &self.attributes)
             .field("style", &self.style)
             .finish_non_exhaustive()

@@ -10,7 +10,6 @@ use http::header::{FORWARDED, HeaderName};
 
 use super::{Head, Settings};
 use crate::identity::{ByIp, X_FORWARDED_FOR};
-use crate::limiter::Limiter;
 use crate::policy::{Mode, Policy, Rule};
 use crate::request::DEFAULT_DOMAIN;
 
@@ -68,9 +67,9 @@ impl Diagnostics {
     }
 
     /// The same for a limiter that was given its policy later.
-    pub(super) fn of_policy(&self, settings: &Settings, limiter: &Limiter) {
+    pub(super) fn of_policy(&self, settings: &Settings) {
         if !self.policy_seen.load(Ordering::Relaxed) {
-            self.of_rules(settings, &limiter.policy());
+            self.of_rules(settings, &settings.limiter.policy());
         }
     }
 
