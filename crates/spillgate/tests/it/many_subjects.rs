@@ -3,6 +3,7 @@
 //! A process of its own is watched, for the others here take memory as well.
 
 use std::process::Command;
+use std::time::Duration;
 
 use spillgate::{Limiter, Policy, Question, Request};
 use spillgate_testkit::RedisServer;
@@ -54,7 +55,10 @@ fn asks_for_them() {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let policy = Policy::from_toml(RULES).unwrap();
         let builder = Limiter::builder().policy(policy).keys_max(20_000);
-        let builder = if store == "memory" { builder } else { builder.redis(&store) };
+        // Patient, for what is kept of outages is none of this.
+        let patience = Duration::from_secs(5);
+        let builder =
+            if store == "memory" { builder } else { builder.redis(&store).timeout(patience) };
         let limiter = builder.build().await.unwrap();
         for first in (0..subjects).step_by(AT_ONCE as usize) {
             if first == subjects / 5 {
