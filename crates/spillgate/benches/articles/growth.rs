@@ -27,19 +27,23 @@ pub fn curves(job: &Job) -> Outcome {
         ring(job.effort)?,
     ];
     if let Some(folder) = &job.plots {
-        let charts = grown.iter().map(|grown| Chart::Curve(grown.curve())).collect();
-        let figure = Figure {
-            title: "What grows, and what it costs".to_owned(),
-            subtitle: "on one machine; ./evidence articles draws it anew".to_owned(),
-            charts,
-        };
-        std::fs::write(folder.join("growth.svg"), figure.to_string())?;
+        for grown in &grown {
+            let figure = Figure {
+                title: format!("What it costs to grow: {}", grown.file.replace('-', " ")),
+                subtitle: "on one machine; ./evidence articles draws it anew".to_owned(),
+                charts: vec![Chart::Curve(grown.curve())],
+            };
+            let file = folder.join(format!("growth-of-{}.svg", grown.file));
+            std::fs::write(file, figure.to_string())?;
+        }
     }
     Ok(grown.iter().map(Grown::grid).collect())
 }
 
 /// One thing that grows.
 struct Grown {
+    /// What its drawing is called.
+    file: &'static str,
     title: &'static str,
     counts: &'static str,
     heads: Vec<&'static str>,
@@ -132,6 +136,7 @@ fn keys_in_redis(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         plain.push(rounds.figure(1));
     }
     Ok(Grown {
+        file: "keys-in-redis",
         title: "Keys in one Redis",
         counts: "calls a second, 200 callers",
         heads: vec!["keys", "Spillgate", "SET PX, one a call"],
@@ -162,8 +167,9 @@ fn keys_in_memory(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         ours.push(Rounds::of(effort, &mut [Box::new(all)]).figure(0));
     }
     Ok(Grown {
+        file: "keys-in-memory",
         title: "Keys in memory",
-        counts: "checks a second, one thread",
+        counts: "thousand checks a second, one thread",
         heads: vec!["keys", "Spillgate"],
         points: KEYS.map(|keys| grouped(keys.into())).into(),
         values: vec![ours],
@@ -204,6 +210,7 @@ fn limit_size(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         server.command(&["FLUSHALL"]);
     }
     Ok(Grown {
+        file: "limits",
         title: "Size of the limit, an hour",
         counts: "decisions a second, 200 callers, each key once",
         heads: [vec!["limit"], algorithms.into()].concat(),
@@ -233,8 +240,9 @@ fn idle_rules(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         ours.push(Rounds::of(effort, &mut [Box::new(all)]).figure(0));
     }
     Ok(Grown {
+        file: "rules",
         title: "Rules that a request does not meet",
-        counts: "checks a second, in memory, one thread",
+        counts: "thousand checks a second, in memory, one thread",
         heads: vec!["rules", "Spillgate"],
         points: counts.map(|rules| grouped(rules as u64)).into(),
         values: vec![ours],
@@ -291,6 +299,7 @@ fn tiers(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         server.command(&["FLUSHALL"]);
     }
     Ok(Grown {
+        file: "tiers",
         title: "Tiers of a decision, on Redis",
         counts: "decisions a second, 200 callers",
         heads: vec!["tiers", "limits of one rule", "rules of one limit"],
@@ -329,6 +338,7 @@ fn ring(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         values[1].push(rounds.store_us(0));
     }
     Ok(Grown {
+        file: "servers",
         title: "Servers of a ring",
         counts: "decisions a second on this machine; ns of each server's CPU for a decision of the fleet",
         heads: vec!["servers", "decisions a second", "ns of each server's CPU a decision"],
@@ -337,7 +347,7 @@ fn ring(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     })
 }
 
-/// Goes round `all` for as long as told.
+/// Goes round `all` for as long as told: thousand calls a second.
 async fn measured<T>(effort: Effort, all: &[T], mut call: impl AsyncFnMut(&T)) -> Run {
     let (start, mut calls) = (Instant::now(), 0_u64);
     while start.elapsed() < effort.span {
@@ -346,12 +356,12 @@ async fn measured<T>(effort: Effort, all: &[T], mut call: impl AsyncFnMut(&T)) -
             calls += 1;
         }
     }
-    Run { figure: calls as f64 / start.elapsed().as_secs_f64(), store_us: 0.0 }
+    Run { figure: calls as f64 / 1_000.0 / start.elapsed().as_secs_f64(), store_us: 0.0 }
 }
 
 /// With room for every call, and of which a single one is remembered for half a minute.
 fn slow() -> Limit {
-    Limit::per(1_000_000, Duration::from_secs(366 * 86_400))
+    Limit::per(60_000, Duration::from_secs(60_000 * 30))
 }
 
 const KEYS: [u32; 4] = [1_000, 10_000, 100_000, 1_000_000];
