@@ -42,18 +42,36 @@ fn end_of_piece(rest: &[u8], bytes: usize) -> Option<usize> {
 impl<'t> Piece<'t> {
     /// The piece as a tree, unless it is not TOML.
     pub(super) fn parse(&self, problems: &mut Problems<'_>) -> Option<Spanned<DeTable<'t>>> {
-        let (tree, errors) = DeTable::parse_recoverable(self.text);
+        let (tree, mut errors) = DeTable::parse_recoverable(self.text);
+        let start = |error: &toml::de::Error| error.span().unwrap_or_default().start;
+        errors.sort_by_key(start);
+        let (mut line_end, mut told_of_line) = (0, Vec::new());
         for error in &errors {
-            problems.note(self.syntax(error));
+            if start(error) >= line_end {
+                line_end = self.line_end(start(error));
+                told_of_line.clear();
+            }
+            // One mistake may lead to a hundred alike behind it.
+            let is_known = told_of_line.contains(&error.message()) && !is_duplicate(error);
+            if !is_known && !problems.are_plenty() {
+                told_of_line.push(error.message());
+                problems.note(self.syntax(error));
+            }
         }
         errors.is_empty().then_some(tree)
+    }
+
+    /// Where the next line begins.
+    fn line_end(&self, at: usize) -> usize {
+        let rest = self.text.as_bytes().get(at..).unwrap_or_default();
+        at + rest.iter().position(|byte| *byte == b'\n').map_or(rest.len(), |newline| newline + 1)
     }
 
     fn syntax(&self, error: &toml::de::Error) -> Problem {
         let span = error.span().unwrap_or_default();
         let place = String::new();
         let at = self.at + span.start;
-        if error.message() == "duplicate key" {
+        if is_duplicate(error) {
             let field = self.text[span].trim_matches(['"', '\'']).to_owned();
             let message = "said twice in one table; keep one of them".to_owned();
             return Problem { at, place, field, message };
@@ -75,6 +93,10 @@ impl<'t> Piece<'t> {
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
         if key.bytes().all(plain) { key } else { "" }
     }
+}
+
+fn is_duplicate(error: &toml::de::Error) -> bool {
+    error.message() == "duplicate key"
 }
 
 /// What a table of the file is called in messages.

@@ -49,6 +49,16 @@ limits = [
 }
 
 #[test]
+fn what_a_mistake_leads_to_further_on_in_its_line_is_told_once() {
+    let text = format!("[[rule]]\nname = {{ {} }}\nkey = [ip]\n", ".".repeat(300));
+    let problems = Policy::problems_in("f", &text);
+    let told: Vec<_> = problems.iter().map(|problem| (problem.line(), problem.message())).collect();
+    assert!(told.iter().any(|(line, _)| *line == 2) && told.iter().any(|(line, _)| *line == 3));
+    let once: std::collections::BTreeSet<_> = told.iter().collect();
+    assert_eq!(once.len(), told.len(), "{told:#?}");
+}
+
+#[test]
 fn refuses_leases_that_cannot_be() {
     let lease = |lease: &str, message: &str| {
         let expected = format!(r#"2: rule "a", field {message}"#);
