@@ -124,13 +124,9 @@ impl App {
     }
 
     pub(crate) async fn check(&self, question: &Question<'_>) -> Decision {
-        if let Question::Request(request) = question {
-            let decision = self.limiter.check(request).await;
-            self.traces.tell(&decision);
-            return decision;
-        }
-        let mut decisions = self.decide(std::slice::from_ref(question)).await;
-        decisions.pop().expect("the limiter answers each question")
+        let decision = self.limiter.check_for(question).await;
+        self.traces.tell(&decision);
+        decision
     }
 
     /// The same, once there is room, if that is within so long.

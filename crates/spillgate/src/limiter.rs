@@ -21,6 +21,8 @@ use crate::metrics::{Meters, Metrics};
 use crate::plan::{Asking, Plan};
 use crate::policy::Policy;
 use crate::probe::StoreProbe;
+#[cfg(feature = "redis")]
+use crate::request::DEFAULT_DOMAIN;
 use crate::request::{Cost, Request};
 use crate::reservation::Seal;
 #[cfg(feature = "redis")]
@@ -116,6 +118,16 @@ pub enum Question<'a> {
     },
 }
 
+/// What [`Question::AdHoc`] asks.
+#[cfg(feature = "redis")]
+#[derive(Clone, Copy)]
+struct AdHoc<'a, 'c> {
+    domain: &'a str,
+    key: &'a str,
+    limit: &'a Limit,
+    cost: &'a Cost<'c>,
+}
+
 impl Limiter {
     /// A builder: in memory and without rules, until told otherwise.
     pub fn builder() -> LimiterBuilder {
@@ -180,22 +192,30 @@ impl Limiter {
             }
             #[cfg(feature = "redis")]
             Engine::Redis(redis) => {
-                let cost = cost.into();
-                match self.inner.way_of_limit(redis, key, limit, &cost) {
-                    Way::Told(decision) => decision,
-                    Way::Joined(alike, ()) => {
-                        Box::pin(self.inner.limit_arrived(redis, key, limit, cost, alike)).await
-                    }
-                    Way::Planned => {
-                        Box::pin(self.inner.check_limit_in(redis, key, limit, cost)).await
-                    }
-                }
+                let asked = AdHoc { domain: DEFAULT_DOMAIN, key, limit, cost: &cost.into() };
+                self.inner.check_ad_hoc(redis, asked).await
+            }
+        }
+    }
+
+    /// [`Limiter::check`] or [`Limiter::check_limit`], as the question is, and that in any domain.
+    pub async fn check_for(&self, question: &Question<'_>) -> Decision {
+        match (&self.inner.engine, question) {
+            (Engine::Memory(memory), _) => self.inner.decide_now(memory, question),
+            #[cfg(feature = "redis")]
+            (Engine::Redis(_), Question::Request(request)) => self.check(request).await,
+            #[cfg(feature = "redis")]
+            (Engine::Redis(redis), Question::AdHoc { domain, key, limit, cost }) => {
+                self.inner.check_ad_hoc(redis, AdHoc { domain, key, limit, cost }).await
             }
         }
     }
 
     /// Judges each question alone, in order, in as few calls to the store as it takes.
     pub async fn decide(&self, questions: &[Question<'_>]) -> Vec<Decision> {
+        if let [question] = questions {
+            return vec![self.check_for(question).await];
+        }
         match &self.inner.engine {
             Engine::Memory(memory) => {
                 let now = |question| self.inner.decide_now(memory, question);

@@ -5,13 +5,13 @@ use std::sync::{Arc, OnceLock};
 use smallvec::SmallVec;
 
 use super::leasing::Paid;
-use super::{Inner, Question};
+use super::{AdHoc, Inner, Question};
 use crate::decision::{Decision, Names, Tiers};
 use crate::denial_cache::Sent;
 use crate::engine::{self, AtRecord, Change, Heards, Redis, StandIn, StoreError};
-use crate::limit::{Limit, NamedLimit};
+use crate::limit::NamedLimit;
 use crate::plan::{Asking, Due, Plan};
-use crate::request::{Cost, Request};
+use crate::request::Request;
 use crate::reservation::{Opening, random_id};
 
 impl Inner {
@@ -36,19 +36,14 @@ impl Inner {
         self.decision_on(request, judged, policy, asking)
     }
 
-    pub(super) async fn check_limit_in(
-        &self,
-        redis: &Redis,
-        key: &str,
-        limit: &Limit,
-        cost: Cost<'_>,
-    ) -> Decision {
+    pub(super) async fn check_limit_in(&self, redis: &Redis, asked: AdHoc<'_, '_>) -> Decision {
         let began = self.metrics.begin();
+        let AdHoc { domain, key, limit, cost } = asked;
         let named = NamedLimit::new(limit.clone(), 0);
-        let subject = self.secret.ad_hoc_key(key);
+        let subject = self.secret.ad_hoc_key_in(domain, key);
         let opening;
-        let keys = self.secret.each().map(|secret| secret.ad_hoc_key(key));
-        let mut plan = Plan::ad_hoc(keys, &named, &cost);
+        let keys = self.secret.each().map(|secret| secret.ad_hoc_key_in(domain, key));
+        let mut plan = Plan::ad_hoc(keys, &named, cost);
         if let Some(hold_us) = self.holds_with_receipt(&plan) {
             opening = Opening::new(random_id(), 0, hold_us);
             plan.open(&opening);

@@ -5,16 +5,16 @@
 use std::slice::from_ref;
 use std::sync::Arc;
 
-use super::Inner;
+use super::{AdHoc, Inner};
 use crate::algorithm::Numbers;
 use crate::decision::{Decision, Judged, Names, Source, Verdict};
 use crate::denial_cache::Sent;
 use crate::engine::{AskTier, Heard, Joined, Redis, ToldTier, Untold};
-use crate::limit::{Limit, NamedLimit};
+use crate::limit::NamedLimit;
 use crate::metrics::Began;
 use crate::plan::{Alone, Asking, Plan};
 use crate::policy::Policy;
-use crate::request::{Cost, Request};
+use crate::request::Request;
 use crate::subject::SubjectKey;
 
 /// How a decision goes on.
@@ -67,15 +67,18 @@ impl Inner {
     }
 
     /// A limit that comes with its key.
-    pub(super) fn way_of_limit(
-        &self,
-        redis: &Redis,
-        name: &str,
-        limit: &Limit,
-        cost: &Cost<'_>,
-    ) -> Way<()> {
+    pub(super) async fn check_ad_hoc(&self, redis: &Redis, asked: AdHoc<'_, '_>) -> Decision {
+        match self.way_of_limit(redis, &asked) {
+            Way::Told(decision) => decision,
+            Way::Joined(alike, ()) => Box::pin(self.limit_arrived(redis, asked, alike)).await,
+            Way::Planned => Box::pin(self.check_limit_in(redis, asked)).await,
+        }
+    }
+
+    fn way_of_limit(&self, redis: &Redis, asked: &AdHoc<'_, '_>) -> Way<()> {
         let Some((began, sent)) = self.begin_without_plan(redis) else { return Way::Planned };
-        let key = self.secret.ad_hoc_key(name);
+        let AdHoc { domain, key: name, limit, cost } = *asked;
+        let key = self.secret.ad_hoc_key_in(domain, name);
         let Some(tier) = Alone::ad_hoc(key, limit, cost) else { return Way::Planned };
         if let Some(judged) = self.refused_alone(&tier, &Judged::ad_hoc(), sent) {
             self.metrics.watch_ad_hoc(name, key, tier.cost, judged.verdict);
@@ -121,24 +124,23 @@ impl Inner {
 
     /// The same for a limit that came with its key.
     #[allow(clippy::manual_async_fn, reason = "a function would keep what it is given twice")]
-    pub(super) fn limit_arrived(
+    fn limit_arrived(
         &self,
         redis: &Redis,
-        name: &str,
-        limit: &Limit,
-        cost: Cost<'_>,
+        asked: AdHoc<'_, '_>,
         mut alike: Alike,
     ) -> impl Future<Output = Decision> {
         async move {
+            let AdHoc { key: name, limit, cost, .. } = asked;
             let judged = match alike.joined.told().await {
                 Ok(told) => self.heard_alone(&alike, &told, Judged::ad_hoc()),
                 Err(Untold::AskAgain(left)) => {
                     let redis = redis.within(left);
-                    return Box::pin(self.check_limit_in(&redis, name, limit, cost)).await;
+                    return Box::pin(self.check_limit_in(&redis, asked)).await;
                 }
                 Err(Untold::Never(error)) => {
                     let named = NamedLimit::new(limit.clone(), 0);
-                    let plan = Plan::ad_hoc([alike.key], &named, &cost);
+                    let plan = Plan::ad_hoc([alike.key], &named, cost);
                     let judged = self.without_store(plan, error);
                     self.metrics.end(alike.began);
                     self.metrics.watch_ad_hoc(name, alike.key, alike.cost, judged[0].verdict);
