@@ -2,6 +2,7 @@
 //! the answer. Every verdict is a 200; what cannot be understood is a problem, and nothing of it is
 //! charged.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -39,10 +40,10 @@ pub(crate) fn routes(app: App) -> Router {
         .route("/v1/openapi.json", get(openapi))
         .fallback(no_such_path)
         .method_not_allowed_fallback(wrong_method)
-        .with_state(app)
+        .with_state(Arc::new(app))
 }
 
-async fn check(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+async fn check(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
     let body = body::read(body).await?;
     let check: Check<'_> = json::parse(&body)?;
     let (question, wait) = (check.question()?, check.wait()?);
@@ -54,7 +55,7 @@ async fn check(State(app): State<App>, body: Body) -> Result<Response, Problem> 
     Ok(answer::to_one(&decision))
 }
 
-async fn check_batch(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+async fn check_batch(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
     let body = body::read(body).await?;
     let batch: Batch<'_> = json::parse(&body)?;
     let questions: Vec<Question<'_>> = batch.questions()?;

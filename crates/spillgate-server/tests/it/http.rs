@@ -36,6 +36,39 @@ fn an_answer_has_every_field_in_its_order_and_null_for_what_is_not_known() {
 }
 
 #[test]
+fn an_answer_of_several_tiers_is_json_with_each_in_its_list() {
+    let rules = TempFile::new(
+        "several.toml",
+        r#"
+        [[rule]]
+        name = "first/of.all"
+        key = []
+        limits = [{ name = "a_minute", quota = "5/minute" }, "1000/day"]
+
+        [[rule]]
+        name = "watched"
+        key = []
+        mode = "shadow"
+        limits = ["1/minute"]
+        "#,
+    );
+    on_both_engines(&["--config", rules.path()], |server| {
+        let body = server.post("/v1/check", br#"{"cost":2}"#).body;
+        let answer: Value = serde_json::from_str(&body).unwrap();
+        let told = ["rule", "limit", "capacity"].map(|field| &answer[field]);
+        assert_eq!(told, [&json!("first/of.all"), &json!("a_minute"), &json!(5)], "{body}");
+        let tiers = answer["tiers"].as_array().unwrap();
+        let names = tiers.iter().map(|tier| tier["rule"].as_str().unwrap());
+        assert_eq!(names.collect::<Vec<_>>(), ["first/of.all", "first/of.all", "watched"]);
+        let shadows = tiers.iter().map(|tier| tier.get("shadow"));
+        assert_eq!(shadows.collect::<Vec<_>>(), [None, None, Some(&json!(true))]);
+        let batch = server.post("/v1/check/batch", br#"[{"cost":2},{"cost":0}]"#).body;
+        let batch: Value = serde_json::from_str(&batch).unwrap();
+        assert_eq!(batch["results"].as_array().unwrap().len(), 2, "{batch}");
+    });
+}
+
+#[test]
 fn a_request_is_judged_by_the_rules_that_it_meets() {
     on_both_engines(&["--config", rules().path()], |server| {
         let login = r#"{"attributes":{"ip":"203.0.113.7","route":"/login"}}"#;

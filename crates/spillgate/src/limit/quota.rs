@@ -1,5 +1,6 @@
 //! The language of quotas: `100/second`, `5/30s`, `1_000_000/month`, `20`, `unlimited`, `none`.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -123,7 +124,11 @@ fn number(field: &'static str, digits: &str, whole: &str) -> Result<u64, LimitEr
     {
         return Err(wrong("does not begin with a whole number"));
     }
-    digits.replace('_', "").parse().map_err(|_| wrong("has too large a number"))
+    let ungrouped = match digits.contains('_') {
+        true => Cow::Owned(digits.replace('_', "")),
+        false => Cow::Borrowed(digits),
+    };
+    ungrouped.parse().map_err(|_| wrong("has too large a number"))
 }
 
 fn spelled(unit: &str) -> Option<(u64, Option<CalendarUnit>)> {

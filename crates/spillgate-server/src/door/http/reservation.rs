@@ -1,6 +1,7 @@
 //! Reservations over HTTP: `POST /v1/reserve`, `/v1/settle`, `/v1/cancel`, `/v1/release`, `/v1/renew`.
 //! A reservation is a check with a time that it lasts, and perhaps a name; the others take its receipt.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -20,7 +21,7 @@ use super::question::{Check, CostField, Whole};
 use crate::app::App;
 
 /// The paths of reservations.
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/v1/reserve", post(reserve))
         .route("/v1/settle", post(settle))
@@ -29,7 +30,7 @@ pub(super) fn routes() -> Router<App> {
         .route("/v1/renew", post(renew))
 }
 
-async fn reserve(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+async fn reserve(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
     app.takes_reservations().map_err(Problem::forbidden)?;
     let body = super::body::read(body).await?;
     let asked: Check<'_> = parse(&body)?;
@@ -39,22 +40,22 @@ async fn reserve(State(app): State<App>, body: Body) -> Result<Response, Problem
     Ok(answer::to_one(&decision))
 }
 
-async fn settle(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+async fn settle(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
     app.takes_reservations().map_err(Problem::forbidden)?;
     let body = super::body::read(body).await?;
     let Object(SettleFields { receipt, cost }) = parse(&body)?;
     told(app.settle(&receipt.0, &cost.usage()).await)
 }
 
-async fn cancel(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+async fn cancel(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
     told(app.cancel(&receipt_of(&app, body).await?).await)
 }
 
-async fn release(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+async fn release(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
     told(app.release(&receipt_of(&app, body).await?).await)
 }
 
-async fn renew(State(app): State<App>, body: Body) -> Result<Response, Problem> {
+async fn renew(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
     app.takes_reservations().map_err(Problem::forbidden)?;
     let body = super::body::read(body).await?;
     let Object(RenewFields { receipt, ttl_ms }) = parse(&body)?;
