@@ -100,8 +100,10 @@ impl Doors {
             let name = if tls.is_some() { "HTTP on https://" } else { "HTTP on http://" };
             let (auth, by_ip) = (settings.auth.clone(), settings.trusted_proxies.clone());
             let routes = http::routes(app.clone()).merge(auth::routes(app.clone(), auth, by_ip));
-            let routes = app.traces.over(routes);
-            doors.add(name, address, "--http", Http::new(routes, token.clone()), tls).await?;
+            let http = Http::new(app.traces.over(routes), token.clone());
+            // A trace is made where routes are taken.
+            let http = if app.traces.are_made() { http } else { http.with_checks_by(app.clone()) };
+            doors.add(name, address, "--http", http, tls).await?;
         }
         if let Some(address) = settings.grpc {
             let tls = Tls::of(&settings.tls, &["h2"])?;

@@ -5,13 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{get, post};
+use axum::{BoxError, Router};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::{Method, Uri};
+use hyper::{Method, Request, Uri};
 use spillgate::Question;
 
 use crate::app::App;
@@ -34,7 +34,7 @@ use question::{Batch, Check};
 /// The door's paths.
 pub(crate) fn routes(app: App) -> Router {
     Router::new()
-        .route("/v1/check", post(check))
+        .route(CHECK, post(check))
         .route("/v1/check/batch", post(check_batch))
         .merge(reservation::routes())
         .route("/v1/openapi.json", get(openapi))
@@ -44,6 +44,19 @@ pub(crate) fn routes(app: App) -> Router {
 }
 
 async fn check(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
+    check_by(&app, body).await
+}
+
+/// Whether a request is a check, as nearly all are.
+fn is_check<B>(request: &Request<B>) -> bool {
+    request.uri().path() == CHECK && request.method() == Method::POST
+}
+
+async fn check_by<B, A>(app: &App, body: B) -> Result<Response<A>, Problem>
+where
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin,
+    A: From<Vec<u8>>,
+{
     let body = body::read(body).await?;
     let check: Check<'_> = json::parse(&body)?;
     let (question, wait) = (check.question()?, check.wait()?);
@@ -81,5 +94,6 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
     Problem::wrong_method(&method, uri.path(), PATHS)
 }
 
+const CHECK: &str = "/v1/check";
 /// Named where somebody looks for another.
 const PATHS: &str = "POST /v1/check, /v1/check/batch, /v1/reserve, /v1/settle, /v1/cancel, /v1/release and /v1/renew, /v1/auth for proxies and GET /v1/openapi.json";

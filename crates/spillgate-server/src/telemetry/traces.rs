@@ -65,6 +65,10 @@ impl Traces {
         Traces { drawing: Some(Arc::new(Drawing { sample, requests, seed, counts })) }
     }
 
+    pub(crate) fn are_made(&self) -> bool {
+        self.drawing.is_some()
+    }
+
     /// Routes whose questions are traced.
     pub(crate) fn over(&self, routes: Router) -> Router {
         let Some(drawing) = self.drawing.clone() else { return routes };

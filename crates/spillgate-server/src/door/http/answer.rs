@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::response::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use serde::Serialize;
 use spillgate::{Decision, TierDecision};
 
 /// The answer to one check.
-pub(in crate::door) fn to_one(decision: &Decision) -> Response {
+pub(in crate::door) fn to_one<B: From<Vec<u8>>>(decision: &Decision) -> Response<B> {
     let mut bytes = Vec::with_capacity(ANSWER_BYTES);
     write_decision(&mut bytes, decision);
     response(bytes)
@@ -119,8 +118,8 @@ pub(in crate::door) fn json(answer: &impl Serialize, capacity: usize) -> Respons
     response(bytes)
 }
 
-fn response(json: Vec<u8>) -> Response {
-    let mut response = Response::new(Body::from(json));
+fn response<B: From<Vec<u8>>>(json: Vec<u8>) -> Response<B> {
+    let mut response = Response::new(B::from(json));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

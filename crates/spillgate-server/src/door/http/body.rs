@@ -2,14 +2,18 @@
 
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::BoxError;
+use axum::body::{Bytes, HttpBody};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::time::timeout;
 
 use super::problem::Problem;
 
 /// All of it, or why not.
-pub(in crate::door) async fn read(mut body: Body) -> Result<Bytes, Problem> {
+pub(in crate::door) async fn read<B>(mut body: B) -> Result<Bytes, Problem>
+where
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin,
+{
     match timeout(BODY_TIMEOUT, Limited::new(&mut body, BODY_MAX).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
@@ -22,7 +26,7 @@ pub(in crate::door) async fn read(mut body: Body) -> Result<Bytes, Problem> {
 }
 
 /// Most clients read no answer before all is sent; closing in front of them would hide it.
-async fn discard(mut body: Body) {
+async fn discard(mut body: impl HttpBody<Data = Bytes> + Unpin) {
     let mut discarded = 0;
     let rest = async {
         while discarded < DISCARDED_MAX
