@@ -26,6 +26,7 @@ pub(super) mod limit;
 pub(super) mod problem;
 pub(super) mod question;
 pub(super) mod reservation;
+mod ticks;
 
 pub(crate) use connection::Http;
 use problem::Problem;

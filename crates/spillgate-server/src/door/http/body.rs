@@ -9,13 +9,13 @@ use tokio::time::timeout;
 
 use super::problem::Problem;
 
-/// All of it, or why not.
+/// All of it, or why not. Most come in one piece with their heads, and wait for nothing.
 pub(in crate::door) async fn read<B>(mut body: B) -> Result<Bytes, Problem>
 where
     B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin,
 {
-    match timeout(BODY_TIMEOUT, Limited::new(&mut body, BODY_MAX).collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
+    match timeout(BODY_TIMEOUT, whole(&mut body)).await {
+        Ok(Ok(body)) => Ok(body),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             discard(body).await;
             Err(Problem::too_large(BODY_MAX))
@@ -23,6 +23,23 @@ where
         Ok(Err(_)) => Err(Problem::broken_off()),
         Err(_) => Err(Problem::too_slow(BODY_TIMEOUT)),
     }
+}
+
+async fn whole<B>(body: &mut B) -> Result<Bytes, BoxError>
+where
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin,
+{
+    let mut body = Limited::new(body, BODY_MAX);
+    let Some(first) = body.frame().await else { return Ok(Bytes::new()) };
+    let first = first?.into_data().unwrap_or_default();
+    if body.is_end_stream() {
+        return Ok(first);
+    }
+    let mut bytes = Vec::from(first);
+    while let Some(frame) = body.frame().await {
+        bytes.extend_from_slice(frame?.data_ref().map_or(&[], |data| data));
+    }
+    Ok(bytes.into())
 }
 
 /// Most clients read no answer before all is sent; closing in front of them would hide it.
