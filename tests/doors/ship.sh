@@ -99,7 +99,7 @@ chart() {
   fi
   [ -x $tools/bin/pip ] || python3 -m venv $tools
   $tools/bin/python -c 'import jsonschema, yaml' 2> /dev/null ||
-    $tools/bin/pip install --quiet --disable-pip-version-check jsonschema pyyaml
+    $tools/bin/python -m pip install --quiet --disable-pip-version-check jsonschema pyyaml
   if command -v helm > /dev/null; then
     helm lint deploy/helm/spillgate
     printf '#!/bin/sh\nexec helm template "$2" "$1" --namespace "$3" --values "$4"\n' > "$scratch/render"

@@ -252,7 +252,7 @@ fn idle_rules(effort: Effort) -> Result<Grown, Box<dyn Error>> {
 fn rule(name: &str) -> String {
     format!(
         "[[rule]]\nname = \"{name}\"\nkey = [\"user\"]\nmatch = {{ route = \"/{name}\" }}\n\
-         limits = [{{ quota = \"120/hour\", burst = 1000000000 }}]\n"
+         limits = [{{ quota = \"120/hour\", burst = 100000000 }}]\n"
     )
 }
 
@@ -366,7 +366,7 @@ fn slow() -> Limit {
 
 /// The same for calls in memory, ten million a second.
 fn ample() -> Limit {
-    Limit::per_hour(120).burst(1_000_000_000)
+    Limit::per_hour(120).burst(100_000_000)
 }
 
 const KEYS: [u32; 4] = [1_000, 10_000, 100_000, 1_000_000];
