@@ -147,25 +147,26 @@ fn keys_in_redis(effort: Effort) -> Result<Grown, Box<dyn Error>> {
 
 fn keys_in_memory(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     let runtime = runtime();
-    let mut ours = Vec::new();
+    let limit = ample();
+    let mut contenders: Vec<Box<dyn FnMut() -> Run + '_>> = Vec::new();
     for keys in KEYS {
         let limiter = runtime.block_on(Limiter::builder().build())?;
         let names: Vec<String> = (0..keys).map(|key| format!("user:{key}")).collect();
         let order = shuffled(keys);
-        let limit = ample();
-        let all = || {
-            runtime.block_on(measured(effort, &order, async |place: &u32| {
-                black_box(limiter.check_limit(&names[*place as usize], &limit, 1).await);
-            }))
-        };
-        // The round that does not count fills it.
         runtime.block_on(async {
             for name in &names {
                 limiter.check_limit(name, &limit, 1).await;
             }
         });
-        ours.push(Rounds::of(effort, &mut [Box::new(all)]).figure(0));
+        let (runtime, limit) = (&runtime, &limit);
+        contenders.push(Box::new(move || {
+            runtime.block_on(measured(effort, &order, async |place: &u32| {
+                black_box(limiter.check_limit(&names[*place as usize], limit, 1).await);
+            }))
+        }));
     }
+    let ours = in_turns(effort, &mut contenders);
+    drop(contenders);
     Ok(Grown {
         file: "keys-in-memory",
         title: "Keys in memory",
@@ -225,20 +226,22 @@ fn idle_rules(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     let counts = [0_usize, 10, 100, 1_000, 10_000];
     let names: Vec<String> = (0..1_000).map(|key| format!("user:{key}")).collect();
     let order = shuffled(1_000);
-    let mut ours = Vec::new();
+    let mut contenders: Vec<Box<dyn FnMut() -> Run + '_>> = Vec::new();
     for rules in counts {
         let idle: String = (0..rules).map(|number| rule(&format!("idle-{number}"))).collect();
         let policy = Policy::from_toml(&(idle + &rule("met")))?;
         let limiter = runtime.block_on(Limiter::builder().policy(policy).build())?;
-        let all = || {
-            runtime.block_on(measured(effort, &order, async |place: &u32| {
+        let (runtime, names, order) = (&runtime, &names, &order);
+        contenders.push(Box::new(move || {
+            runtime.block_on(measured(effort, order, async |place: &u32| {
                 let request =
                     Request::new().with("user", &names[*place as usize]).with("route", "/met");
                 black_box(limiter.check(&request).await);
             }))
-        };
-        ours.push(Rounds::of(effort, &mut [Box::new(all)]).figure(0));
+        }));
     }
+    let ours = in_turns(effort, &mut contenders);
+    drop(contenders);
     Ok(Grown {
         file: "rules",
         title: "Rules that a request does not meet",
@@ -345,6 +348,12 @@ fn ring(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         points: counts.map(|nodes| nodes.to_string()).into(),
         values,
     })
+}
+
+/// The median of each, all measured in turns: a machine's speed drifts more than any of these curves.
+fn in_turns(effort: Effort, contenders: &mut [Box<dyn FnMut() -> Run + '_>]) -> Vec<f64> {
+    let rounds = Rounds::of(effort, contenders);
+    (0..contenders.len()).map(|place| rounds.figure(place)).collect()
 }
 
 /// Goes round `all` for as long as told: thousand calls a second.
