@@ -53,11 +53,13 @@ impl Http {
     pub(super) async fn ask(&self, subject: u64) -> Answer {
         let Ok(_free) = self.free.acquire().await else { return failed("no connection") };
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let connection = match idle.filter(|connection| !connection.is_closed()) {
-            Some(connection) => Ok(connection),
-            None => self.open().await,
-        };
-        match connection {
+        if let Some(mut connection) = idle {
+            // Whoever had it last may have read all of an answer before the connection has noticed.
+            if connection.ready().await.is_ok() {
+                return self.ask_on(connection, subject).await;
+            }
+        }
+        match self.open().await {
             Ok(connection) => self.ask_on(connection, subject).await,
             Err(_) => failed("cannot connect"),
         }
