@@ -46,7 +46,9 @@ fn main() -> ExitCode {
     match arguments.as_slice() {
         [flag] if flag == echo::FLAG => return echo::serve(),
         [flag] if flag == grpc::FLAG => return grpc::serve(),
-        [flag, url] if flag == articles::FLAG => return articles::serve(url),
+        [flag, url, connections] if flag == articles::FLAG => {
+            return articles::serve(url, connections);
+        }
         _ => {}
     }
     let (quick, words): (Vec<String>, Vec<String>) =

@@ -1,5 +1,5 @@
 //! The HTTP door with Redis behind it, by wrk, beside what articles do: one call of a script for each request,
-//! through an HTTP stack like ours.
+//! through an HTTP stack like ours, over a pool of connections; and beside the best that can be made of that.
 
 use std::process::Command;
 
@@ -22,7 +22,8 @@ pub fn against_the_articles(effort: Effort) -> Outcome {
     let settings = Script::of("store.toml", &settings(&redis.url()))?;
     let config = ["--config".as_ref(), settings.path().as_ref()];
     let ours = Contender::spillgate_with("--http", &config)?;
-    let theirs = Contender::program_with(&[articles::FLAG, &redis.url()])?;
+    let pooled = Contender::program_with(&[articles::FLAG, &redis.url(), articles::POOL])?;
+    let shared = Contender::program_with(&[articles::FLAG, &redis.url(), articles::SHARED])?;
     let echo = Contender::program(echo::FLAG)?;
     let [hot, distinct] = [10, 100_000]
         .map(|keys| (keys, format!(r#"{{"key":"user:%d","limit":{{"quota":"{QUOTA}"}}}}"#)))
@@ -35,24 +36,30 @@ pub fn against_the_articles(effort: Effort) -> Outcome {
         command.arg(format!("http://127.0.0.1:{}{path}", server.port));
         server.run(&mut command, requests_a_second, requests)
     };
-    let mut contenders: [Box<dyn FnMut() -> Run>; 6] = [
+    let mut contenders: [Box<dyn FnMut() -> Run>; 8] = [
         Box::new(|| run(&ours, "/v1/check", &hot)),
-        Box::new(|| run(&theirs, "/v1/check", &hot)),
+        Box::new(|| run(&pooled, "/v1/check", &hot)),
+        Box::new(|| run(&shared, "/v1/check", &hot)),
         Box::new(|| run(&ours, "/v1/check", &distinct)),
-        Box::new(|| run(&theirs, "/v1/check", &distinct)),
+        Box::new(|| run(&pooled, "/v1/check", &distinct)),
+        Box::new(|| run(&shared, "/v1/check", &distinct)),
         Box::new(|| run(&ours, "/v1/check", &leased)),
         Box::new(|| run(&echo, "/by-attributes", &leased)),
     ];
     let rounds = Rounds::of(effort, &mut contenders);
-    let row = |measure: &str, ours: usize, least: f64| {
-        pair::rows(&rounds, measure, (ours, ours + 1), Budget::AtLeast(least))
+    let row = |measure: &str, (ours, theirs): (usize, usize), budget: Budget| {
+        pair::rows(&rounds, measure, (ours, theirs), budget)
     };
     let rows = [
-        row("ten hot keys, against one script call each", 0, 2.0),
-        row("100000 keys, against one script call each", 2, 1.3),
-        row("ten hot keys, leased, against an axum JSON echo", 4, 0.9),
+        row("ten hot keys, against 50 pooled connections", (0, 1), Budget::AtLeast(2.0)),
+        row("the same, against one that all share", (0, 2), Budget::AtLeast(2.0)),
+        row("100000 keys, against 50 pooled connections", (3, 4), Budget::AtLeast(1.3)),
+        row("the same, against one that all share", (3, 5), Budget::AtLeast(1.3)),
+        row("ten hot keys, leased, against an axum JSON echo", (6, 7), Budget::AtLeast(0.9)),
     ];
-    let title = "HTTP with Redis behind it, 200 connections, by wrk".to_owned();
+    let title =
+        "HTTP with Redis behind it, 200 connections, by wrk; yardstick: one script call a request"
+            .to_owned();
     Ok(vec![Table { title, rows: rows.into_iter().flatten().collect() }])
 }
 
