@@ -24,6 +24,22 @@ pub enum Store {
     Ring(Ring),
 }
 
+impl Store {
+    /// Whether any of its addresses asks for TLS.
+    pub(crate) fn is_secured(&self) -> bool {
+        let is_secured = |url: &String| url.starts_with("rediss://");
+        match self {
+            Store::Url(url) => is_secured(url),
+            Store::Sentinel { urls, .. } | Store::Cluster(urls) => urls.iter().any(is_secured),
+            Store::Ring(ring) => {
+                let nodes =
+                    ring.nodes().iter().chain(ring.previous().into_iter().flat_map(Ring::nodes));
+                nodes.map(|node| &node.url).any(is_secured)
+            }
+        }
+    }
+}
+
 /// How the store is spoken to, whichever it is.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {

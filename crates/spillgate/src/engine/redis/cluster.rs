@@ -56,6 +56,8 @@ struct Map {
     /// By slot, the owner's place in `shards`.
     owners: Vec<Option<u16>>,
     shards: Vec<(Host, Arc<Shard>)>,
+    /// By place in `shards`, the first slot that it owns.
+    first_slots: Vec<Option<u16>>,
 }
 
 impl Cluster {
@@ -93,10 +95,7 @@ impl Cluster {
         let shared = Shared {
             seeds: addresses.into_iter().map(|address| nodes.shard(address, 1)).collect(),
             nodes,
-            map: ArcSwap::from_pointee(Map {
-                owners: vec![None; usize::from(SLOTS)],
-                shards: Vec::new(),
-            }),
+            map: ArcSwap::from_pointee(Map::empty()),
             changing: Mutex::new(()),
             refreshing: AtomicBool::new(false),
             refreshed: Notify::new(),
@@ -160,13 +159,13 @@ impl Cluster {
     /// Every primary that owns slots, with the first of these.
     pub(super) fn shards(&self) -> Vec<(u16, Arc<Shard>)> {
         let map = self.shared.map.load();
-        let first_slot = |place: usize| {
-            map.owners.iter().position(|owner| owner.is_some_and(|o| usize::from(o) == place))
-        };
-        let shards = map.shards.iter().enumerate();
-        shards
-            .filter_map(|(place, (_, shard))| Some((first_slot(place)? as u16, Arc::clone(shard))))
-            .collect()
+        map.in_charge().map(|(first, shard)| (first, Arc::clone(shard))).collect()
+    }
+
+    /// How often one of them was found to have lost what it held.
+    pub(super) fn losses(&self) -> u64 {
+        let map = self.shared.map.load();
+        map.in_charge().map(|(_, shard)| shard.guard.losses()).sum()
     }
 
     /// Asks who owns what in the background, unless somebody does or just did.
@@ -210,7 +209,7 @@ impl Shared {
     fn take_over(&self, ranges: &[Range]) {
         let _changing = self.changing.lock();
         let old = self.map.load();
-        let mut map = Map { owners: vec![None; usize::from(SLOTS)], shards: Vec::new() };
+        let mut map = Map::empty();
         for range in ranges {
             let owner = map.place_of(&range.owner, || {
                 old.known(&range.owner).unwrap_or_else(|| self.nodes.shard_at(&range.owner))
@@ -218,7 +217,7 @@ impl Shared {
             let slots = usize::from(range.first)..=usize::from(range.last.min(SLOTS - 1));
             map.owners[slots].fill(Some(owner));
         }
-        self.map.store(Arc::new(map));
+        self.map.store(Arc::new(map.indexed()));
     }
 
     /// Notes who owns a slot now, ahead of the whole map.
@@ -230,7 +229,7 @@ impl Shared {
         if let Some(place) = map.owners.get_mut(usize::from(slot)) {
             *place = Some(owner);
         }
-        self.map.store(Arc::new(map));
+        self.map.store(Arc::new(map.indexed()));
         shard
     }
 
@@ -242,6 +241,29 @@ impl Shared {
 }
 
 impl Map {
+    /// Nobody owns anything.
+    fn empty() -> Map {
+        let owners = vec![None; usize::from(SLOTS)];
+        Map { owners, shards: Vec::new(), first_slots: Vec::new() }
+    }
+
+    /// With the first slots of who is an owner now.
+    fn indexed(mut self) -> Map {
+        self.first_slots = vec![None; self.shards.len()];
+        for (slot, owner) in (0..).zip(&self.owners) {
+            if let Some(place) = owner {
+                self.first_slots[usize::from(*place)].get_or_insert(slot);
+            }
+        }
+        self
+    }
+
+    /// Every owner, with the first of its slots.
+    fn in_charge(&self) -> impl Iterator<Item = (u16, &Arc<Shard>)> {
+        let shards = self.shards.iter().zip(&self.first_slots);
+        shards.filter_map(|((_, shard), first)| Some(((*first)?, shard)))
+    }
+
     fn owner(&self, slot: u16) -> Option<Arc<Shard>> {
         let place = (*self.owners.get(usize::from(slot))?)?;
         Some(Arc::clone(&self.shards[usize::from(place)].1))

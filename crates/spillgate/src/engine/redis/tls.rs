@@ -10,8 +10,8 @@ use tokio_rustls::TlsConnector;
 use crate::error::BuildError;
 use crate::store::Tls;
 
-/// What secures connections by these settings.
-pub(super) fn connector(tls: Option<&Tls>) -> Result<TlsConnector, BuildError> {
+/// What secures connections by these settings. Where none is to be, the machine's authorities are not read.
+pub(super) fn connector(tls: Option<&Tls>, is_used: bool) -> Result<TlsConnector, BuildError> {
     let unusable = |error: rustls::Error| BuildError::Tls {
         why: format!("{error}; give the client's certificate chain and the key that belongs to it"),
     };
@@ -20,7 +20,7 @@ pub(super) fn connector(tls: Option<&Tls>) -> Result<TlsConnector, BuildError> {
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(unusable)?
-        .with_root_certificates(roots(tls.and_then(|tls| tls.ca.as_deref()))?);
+        .with_root_certificates(roots(tls.and_then(|tls| tls.ca.as_deref()), is_used)?);
     let config = match tls.and_then(|tls| tls.client.as_ref()) {
         None => builder.with_no_client_auth(),
         Some(client) => {
@@ -35,9 +35,10 @@ pub(super) fn connector(tls: Option<&Tls>) -> Result<TlsConnector, BuildError> {
 }
 
 /// The authorities given, or else those of the machine.
-fn roots(ca: Option<&[u8]>) -> Result<RootCertStore, BuildError> {
+fn roots(ca: Option<&[u8]>, is_used: bool) -> Result<RootCertStore, BuildError> {
     let mut roots = RootCertStore::empty();
     match ca {
+        None if !is_used => {}
         None => {
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
@@ -71,7 +72,7 @@ mod tests {
 
     #[test]
     fn certificates_that_are_none_are_named() {
-        let said = |tls: Tls| match connector(Some(&tls)) {
+        let said = |tls: Tls| match connector(Some(&tls), true) {
             Err(error) => error.to_string(),
             Ok(_) => panic!("these are no certificates"),
         };
@@ -80,6 +81,6 @@ mod tests {
         assert!(said(Tls::new().trusting(broken)).contains("the CA is no PEM"));
         let client = Tls::new().presenting("junk", "junk");
         assert!(said(client).contains("the client certificate holds no certificate"));
-        assert!(connector(None).is_ok());
+        assert!(connector(None, true).is_ok());
     }
 }

@@ -57,7 +57,7 @@ impl Place {
 
 impl Topology {
     pub(super) fn new(store: &Store, options: &StoreOptions) -> Result<Topology, BuildError> {
-        let tls = tls::connector(options.tls.as_ref())?;
+        let tls = tls::connector(options.tls.as_ref(), store.is_secured())?;
         let whole = |name: String, server: Server| {
             let batches = if options.group_commit { Batches::new() } else { Batches::none() };
             Arc::new(Shard::new(name, server, options.connections, batches))
@@ -161,9 +161,7 @@ impl Topology {
         match self {
             Topology::One(shard) => shard.guard.losses(),
             Topology::Ring { shards, .. } => shards.iter().map(|shard| shard.guard.losses()).sum(),
-            Topology::Cluster(cluster) => {
-                cluster.shards().iter().map(|(_, shard)| shard.guard.losses()).sum()
-            }
+            Topology::Cluster(cluster) => cluster.losses(),
         }
     }
 
