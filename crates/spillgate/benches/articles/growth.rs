@@ -37,7 +37,12 @@ pub fn curves(job: &Job) -> Outcome {
             std::fs::write(file, figure.to_string())?;
         }
     }
-    Ok(grown.iter().map(Grown::grid).collect())
+    let bounded = Grid {
+        title: "Growing all the way, times slower".to_owned(),
+        heads: vec!["what grows", "from, to", "Spillgate", "yardstick", "ratio", "budget", ""],
+        rows: grown.iter().flat_map(Grown::bounded).collect(),
+    };
+    Ok(grown.iter().map(Grown::grid).chain([bounded]).collect())
 }
 
 /// One thing that grows.
@@ -50,6 +55,16 @@ struct Grown {
     points: Vec<String>,
     /// For each but the first head, a value for each point.
     values: Vec<Vec<f64>>,
+    /// What growing all the way may cost.
+    bound: Option<Bound>,
+}
+
+/// So many times slower at the last point than at the first.
+#[derive(Clone, Copy)]
+struct Bound {
+    most: f64,
+    /// Beside what the last line loses, which is a yardstick.
+    beside_last: bool,
 }
 
 impl Grown {
@@ -69,6 +84,29 @@ impl Grown {
         }
     }
 
+    /// A row for each line that is bounded.
+    fn bounded(&self) -> Vec<Vec<String>> {
+        let Some(bound) = self.bound else { return Vec::new() };
+        let loss = |values: &Vec<f64>| values[0] / values[values.len() - 1];
+        let yardstick = self.values.last().filter(|_| bound.beside_last).map(loss);
+        let ends = format!("{}, {}", self.points[0], self.points[self.points.len() - 1]);
+        let lines = self.heads[1..].iter().zip(&self.values);
+        let lines = lines.take(self.values.len() - usize::from(bound.beside_last));
+        let row = |(head, values): (&&str, &Vec<f64>)| {
+            let ratio = loss(values) / yardstick.unwrap_or(1.0);
+            vec![
+                format!("{}, {head}", self.title),
+                ends.clone(),
+                format!("{:.2}", loss(values)),
+                yardstick.map_or_else(String::new, |loss| format!("{loss:.2}")),
+                format!("{ratio:.2}"),
+                format!("≤ {}", bound.most),
+                if ratio <= bound.most { "holds" } else { "falls short" }.to_owned(),
+            ]
+        };
+        lines.map(row).collect()
+    }
+
     fn grid(&self) -> Grid {
         let row = |(place, point): (usize, &String)| {
             let values = self.values.iter().map(|values| rounded(values[place]));
@@ -84,65 +122,85 @@ impl Grown {
 
 /// Of so many keys that are all there, each asked as often, in no order.
 fn keys_in_redis(effort: Effort) -> Result<Grown, Box<dyn Error>> {
-    let (mut ours, mut plain) = (Vec::new(), Vec::new());
-    for keys in KEYS {
-        let server = RedisServer::start();
-        let runtime = runtime();
-        let limiter = runtime.block_on(limiter_on(&server))?;
-        let bare = runtime.block_on(Yardstick::connect(&server))?;
-        let order = Arc::new(shuffled(keys));
-        let limit = slow();
-        runtime.block_on(async {
-            for names in order.chunks(500) {
-                let names: Vec<String> = names.iter().map(|key| format!("user:{key}")).collect();
-                let questions: Vec<Question<'_>> = names
-                    .iter()
-                    .map(|key| Question::AdHoc {
-                        domain: "default",
-                        key,
-                        limit: limit.clone(),
-                        cost: 1.into(),
-                    })
-                    .collect();
-                limiter.decide(&questions).await;
-                bare.set(names.iter().map(|name| format!("set:{name}")), TTL_MS).await;
-            }
-        });
-        let place = |order: &[u32], caller: usize, call: usize| {
-            order[(caller * 7_919 + call) % order.len()]
-        };
-        let checks = || {
-            let (limiter, order) = (limiter.clone(), Arc::clone(&order));
-            drive(&runtime, &server, CALLERS, effort.span, move |caller, call| {
-                let (limiter, key) = (limiter.clone(), place(&order, caller, call));
-                async move {
-                    limiter.check_limit(&format!("user:{key}"), &slow(), 1).await;
-                    1
-                }
-            })
-        };
-        let sets = || {
-            let (bare, order) = (bare.clone(), Arc::clone(&order));
-            drive(&runtime, &server, CALLERS, effort.span, move |caller, call| {
-                let (bare, key) = (bare.clone(), place(&order, caller, call));
-                async move {
-                    bare.set([format!("set:user:{key}")].into_iter(), TTL_MS).await;
-                    1
-                }
-            })
-        };
-        let rounds = Rounds::of(effort, &mut [Box::new(checks), Box::new(sets)]);
-        ours.push(rounds.figure(0));
-        plain.push(rounds.figure(1));
+    let runtime = runtime();
+    let mut stores = Vec::new();
+    for keys in KEYS_IN_REDIS {
+        stores.push(runtime.block_on(Filled::with(keys))?);
     }
+    let mut contenders: Vec<Box<dyn FnMut() -> Run + '_>> = Vec::new();
+    for store in &stores {
+        contenders.push(Box::new(|| store.checks(&runtime, effort)));
+        contenders.push(Box::new(|| store.sets(&runtime, effort)));
+    }
+    let figures = in_turns(effort, &mut contenders);
+    drop(contenders);
+    let of_every_other = |first| figures.iter().skip(first).step_by(2).copied().collect();
     Ok(Grown {
         file: "keys-in-redis",
         title: "Keys in one Redis",
         counts: "calls a second, 200 callers",
         heads: vec!["keys", "Spillgate", "SET PX, one a call"],
-        points: KEYS.map(|keys| grouped(keys.into())).into(),
-        values: vec![ours, plain],
+        points: KEYS_IN_REDIS.map(|keys| grouped(keys.into())).into(),
+        values: vec![of_every_other(0), of_every_other(1)],
+        bound: Some(Bound { most: 1.2, beside_last: true }),
     })
+}
+
+/// A server of its own that holds a bucket and a plain value of each of its subjects.
+struct Filled {
+    server: RedisServer,
+    limiter: Limiter,
+    bare: Yardstick,
+    order: Arc<Vec<u32>>,
+}
+
+impl Filled {
+    async fn with(keys: u32) -> Result<Filled, Box<dyn Error>> {
+        let server = RedisServer::start();
+        let limiter = limiter_on(&server).await?;
+        let bare = Yardstick::connect(&server).await?;
+        let order = Arc::new(shuffled(keys));
+        let limit = slow();
+        for names in order.chunks(500) {
+            let names: Vec<String> = names.iter().map(|key| format!("user:{key}")).collect();
+            let question = |key| Question::AdHoc {
+                domain: "default",
+                key,
+                limit: limit.clone(),
+                cost: 1.into(),
+            };
+            let questions: Vec<_> = names.iter().map(|name| question(name.as_str())).collect();
+            limiter.decide(&questions).await;
+            bare.set(names.iter().map(|name| format!("set:{name}")), TTL_MS).await;
+        }
+        Ok(Filled { server, limiter, bare, order })
+    }
+
+    fn checks(&self, runtime: &Runtime, effort: Effort) -> Run {
+        let (limiter, order) = (self.limiter.clone(), Arc::clone(&self.order));
+        drive(runtime, &self.server, CALLERS, effort.span, move |caller, call| {
+            let (limiter, key) = (limiter.clone(), place(&order, caller, call));
+            async move {
+                limiter.check_limit(&format!("user:{key}"), &slow(), 1).await;
+                1
+            }
+        })
+    }
+
+    fn sets(&self, runtime: &Runtime, effort: Effort) -> Run {
+        let (bare, order) = (self.bare.clone(), Arc::clone(&self.order));
+        drive(runtime, &self.server, CALLERS, effort.span, move |caller, call| {
+            let (bare, key) = (bare.clone(), place(&order, caller, call));
+            async move {
+                bare.set([format!("set:user:{key}")].into_iter(), TTL_MS).await;
+                1
+            }
+        })
+    }
+}
+
+fn place(order: &[u32], caller: usize, call: usize) -> u32 {
+    order[(caller * 7_919 + call) % order.len()]
 }
 
 fn keys_in_memory(effort: Effort) -> Result<Grown, Box<dyn Error>> {
@@ -174,6 +232,7 @@ fn keys_in_memory(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         heads: vec!["keys", "Spillgate"],
         points: KEYS.map(|keys| grouped(keys.into())).into(),
         values: vec![ours],
+        bound: None,
     })
 }
 
@@ -183,10 +242,9 @@ fn limit_size(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     let limiter = runtime.block_on(limiter_on(&server))?;
     let sizes = [10_u64, 1_000, 100_000, 1_000_000];
     let algorithms = ["token-bucket", "fixed-window", "sliding-window"];
-    let mut values = vec![Vec::new(); algorithms.len()];
-    for size in sizes {
-        let mut contenders: Vec<Box<dyn FnMut() -> Run + '_>> = Vec::new();
-        for algorithm in algorithms {
+    let mut contenders: Vec<Box<dyn FnMut() -> Run + '_>> = Vec::new();
+    for algorithm in algorithms {
+        for size in sizes {
             let spec = spillgate::LimitSpec::new(format!("{size}/hour")).algorithm(algorithm);
             let limit = spec.build()?;
             let (server, runtime, limiter) = (&server, &runtime, &limiter);
@@ -203,20 +261,17 @@ fn limit_size(effort: Effort) -> Result<Grown, Box<dyn Error>> {
                 })
             }));
         }
-        let rounds = Rounds::of(effort, &mut contenders);
-        drop(contenders);
-        for (place, values) in values.iter_mut().enumerate() {
-            values.push(rounds.figure(place));
-        }
-        server.command(&["FLUSHALL"]);
     }
+    let figures = in_turns(effort, &mut contenders);
+    drop(contenders);
     Ok(Grown {
         file: "limits",
         title: "Size of the limit, an hour",
-        counts: "decisions a second, 200 callers, each key once",
+        counts: "decisions a second, 200 callers, each key once a round",
         heads: [vec!["limit"], algorithms.into()].concat(),
         points: sizes.map(grouped).into(),
-        values,
+        values: figures.chunks(sizes.len()).map(<[f64]>::to_vec).collect(),
+        bound: Some(Bound { most: 1.2, beside_last: false }),
     })
 }
 
@@ -249,6 +304,7 @@ fn idle_rules(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         heads: vec!["rules", "Spillgate"],
         points: counts.map(|rules| grouped(rules as u64)).into(),
         values: vec![ours],
+        bound: Some(Bound { most: 1.2, beside_last: false }),
     })
 }
 
@@ -308,6 +364,7 @@ fn tiers(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         heads: vec!["tiers", "limits of one rule", "rules of one limit"],
         points: counts.map(|tiers| tiers.to_string()).into(),
         values,
+        bound: None,
     })
 }
 
@@ -347,6 +404,7 @@ fn ring(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         heads: vec!["servers", "decisions a second", "ns of each server's CPU a decision"],
         points: counts.map(|nodes| nodes.to_string()).into(),
         values,
+        bound: None,
     })
 }
 
@@ -368,9 +426,10 @@ async fn measured<T>(effort: Effort, all: &[T], mut call: impl AsyncFnMut(&T)) -
     Run { figure: calls as f64 / 1_000.0 / start.elapsed().as_secs_f64(), store_us: 0.0 }
 }
 
-/// With room for every call to a store, and of which a single one is remembered for half a minute.
+/// With room for every call to a store, and of which a single one is remembered for most of an hour: longer than
+/// it takes to fill a server.
 fn slow() -> Limit {
-    Limit::per(60_000, Duration::from_secs(60_000 * 30))
+    Limit::per(10_000, Duration::from_secs(365 * 86_400))
 }
 
 /// The same for calls in memory, ten million a second.
@@ -379,5 +438,6 @@ fn ample() -> Limit {
 }
 
 const KEYS: [u32; 4] = [1_000, 10_000, 100_000, 1_000_000];
+const KEYS_IN_REDIS: [u32; 5] = [1_000, 10_000, 100_000, 1_000_000, 10_000_000];
 const CALLERS: usize = 200;
 const TTL_MS: u64 = 600_000;

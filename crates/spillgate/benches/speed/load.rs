@@ -1,6 +1,7 @@
 //! What drives the contenders: a runtime, callers, and keys in no particular order.
 
 use std::future::Future;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -44,7 +45,23 @@ where
     C: Fn(usize, usize) -> F + Clone + Send + 'static,
     F: Future<Output = usize> + Send,
 {
-    let cpu_before = cpu_seconds(server);
+    drive_on(runtime, slice::from_ref(server), callers, span, call)
+}
+
+/// The same on several servers.
+pub fn drive_on<C, F>(
+    runtime: &Runtime,
+    servers: &[RedisServer],
+    callers: usize,
+    span: Duration,
+    call: C,
+) -> Run
+where
+    C: Fn(usize, usize) -> F + Clone + Send + 'static,
+    F: Future<Output = usize> + Send,
+{
+    let cpu_seconds = || servers.iter().map(cpu_seconds).sum::<f64>();
+    let cpu_before = cpu_seconds();
     let start = Instant::now();
     let decisions = runtime.block_on(async {
         let stop = Arc::new(AtomicBool::new(false));
@@ -70,7 +87,7 @@ where
         decisions
     });
     let elapsed = start.elapsed().as_secs_f64();
-    let cpu = cpu_seconds(server) - cpu_before;
+    let cpu = cpu_seconds() - cpu_before;
     Run { figure: decisions as f64 / elapsed, store_us: cpu * 1e6 / decisions as f64 }
 }
 

@@ -29,6 +29,7 @@ mod rounds;
 mod strict;
 mod table;
 mod tiers;
+mod topologies;
 mod yardstick;
 
 use rounds::Effort;
@@ -84,12 +85,13 @@ impl Options {
 type Section = fn(Effort) -> Outcome;
 
 /// The first is so because what others freed would hide its growth.
-const SECTIONS: [(&str, Section); 11] = [
+const SECTIONS: [(&str, Section); 12] = [
     ("memory bytes", bytes::in_memory),
     ("memory", memory::against_governor),
     ("memory layer", layer::beside_a_check),
     ("redis bytes", bytes::in_redis),
     ("redis strict", strict::against_yardsticks),
+    ("redis topologies", topologies::against_bare_scripts),
     ("redis hot", hot::against_bare_scripts),
     ("redis batches", batches::of_sizes),
     ("redis tiers", tiers::one_to_eight),
@@ -101,4 +103,4 @@ const USAGE: &str =
     "Usage: cargo bench -p spillgate --bench speed --all-features -- [--quick] [WORD ...]
 
 Runs the sections whose names hold every WORD: memory bytes, memory, memory layer, redis bytes, redis strict,
-redis hot, redis batches, redis tiers, redis algorithms, redis reservations, redis leased.";
+redis topologies, redis hot, redis batches, redis tiers, redis algorithms, redis reservations, redis leased.";

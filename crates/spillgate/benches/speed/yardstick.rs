@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Client, RedisError, cmd};
 use spillgate_testkit::RedisServer;
 
@@ -28,14 +28,7 @@ impl Yardstick {
 
     /// One check by the bare script, of the same numbers as ours; whether it was allowed.
     pub async fn check(&self, key: &str) -> bool {
-        let mut connection = self.connection.clone();
-        let mut command = cmd("EVALSHA");
-        command.arg(&self.sha).arg(1).arg(key).arg(INTERVAL_US).arg(BURST_US);
-        let (allowed, _) = command
-            .query_async::<(i64, i64)>(&mut connection)
-            .await
-            .expect("the yardstick's server answers");
-        allowed == 1
+        take(&mut self.connection.clone(), &self.sha, key).await
     }
 
     /// So many plain SETs in one pipeline.
@@ -47,6 +40,15 @@ impl Yardstick {
         let mut connection = self.connection.clone();
         pipeline.exec_async(&mut connection).await.expect("the yardstick's server answers");
     }
+}
+
+/// The bare script over any connection to whoever has the key.
+pub async fn take(connection: &mut impl ConnectionLike, sha: &str, key: &str) -> bool {
+    let mut command = cmd("EVALSHA");
+    command.arg(sha).arg(1).arg(key).arg(INTERVAL_US).arg(BURST_US);
+    let answer = command.query_async::<(i64, i64)>(connection).await;
+    let (allowed, _) = answer.expect("the yardstick's server answers");
+    allowed == 1
 }
 
 /// The quota that the yardstick's numbers spell out.

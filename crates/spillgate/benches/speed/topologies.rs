@@ -1,0 +1,153 @@
+//! One strict decision per call on several servers: a ring, where decisions for a server still leave together, and a
+//! Cluster, where every slot's leave alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::cluster::ClusterClientBuilder;
+use redis::cluster_async::ClusterConnection;
+use redis::cmd;
+use spillgate::{Limit, Limiter, LimiterBuilder, Ring};
+use spillgate_testkit::{Cluster, RedisServer};
+use tokio::runtime::Runtime;
+
+use crate::Outcome;
+use crate::load::{drive_on, key, runtime};
+use crate::rounds::{Effort, Rounds, Run};
+use crate::table::{Budget, Row, Table, micros, rate};
+use crate::yardstick::{QUOTA, TOKEN_BUCKET, Yardstick, take};
+
+pub fn against_bare_scripts(effort: Effort) -> Outcome {
+    Ok(vec![on_a_ring(effort)?, on_a_cluster(effort)?])
+}
+
+/// Beside bare scripts over as many connections, to the server that a key's number names.
+fn on_a_ring(effort: Effort) -> Result<Table, Box<dyn std::error::Error>> {
+    let servers = [RedisServer::start(), RedisServer::start()];
+    let runtime = runtime();
+    let ring = Ring::numbered(1).node("a", servers[0].url()).node("b", servers[1].url());
+    let limiter = runtime.block_on(patient(Limiter::builder().ring(ring)).build())?;
+    let bare = Arc::new([
+        runtime.block_on(Yardstick::connect(&servers[0]))?,
+        runtime.block_on(Yardstick::connect(&servers[1]))?,
+    ]);
+    let scene = Scene { effort, runtime: &runtime, servers: &servers };
+    let theirs = || {
+        let bare = Arc::clone(&bare);
+        scene.run(move |caller, call| {
+            let bare = Arc::clone(&bare);
+            async move { bare[call % 2].check(&format!("bare:{}", key(caller, call))).await }
+        })
+    };
+    let rounds = Rounds::of(effort, &mut [Box::new(|| scene.ours(&limiter)), Box::new(theirs)]);
+    let title = format!(
+        "Redis, a ring of two, distinct keys, {CALLERS} callers; yardstick: bare EVALSHA at either"
+    );
+    Ok(Table { title, rows: rows(&rounds, 2.2, Budget::AtMost(0.5)) })
+}
+
+/// Beside bare scripts through the client library's own connection to a cluster.
+fn on_a_cluster(effort: Effort) -> Result<Table, Box<dyn std::error::Error>> {
+    let cluster = Cluster::start(3, 0);
+    let runtime = runtime();
+    let limiter = runtime.block_on(patient(Limiter::builder().cluster(cluster.urls())).build())?;
+    let bare = runtime.block_on(Bare::connect(&cluster))?;
+    let scene = Scene { effort, runtime: &runtime, servers: cluster.nodes() };
+    let theirs = || {
+        let bare = bare.clone();
+        scene.run(move |caller, call| {
+            let bare = bare.clone();
+            async move { bare.check(&format!("bare:{}", key(caller, call))).await }
+        })
+    };
+    let rounds = Rounds::of(effort, &mut [Box::new(|| scene.ours(&limiter)), Box::new(theirs)]);
+    let title = format!(
+        "Redis Cluster of three, distinct keys, {CALLERS} callers; yardstick: bare EVALSHA by the client's cluster connection"
+    );
+    Ok(Table { title, rows: rows(&rounds, 1.3, Budget::Nothing) })
+}
+
+fn rows(rounds: &Rounds, at_least: f64, cpu: Budget) -> Vec<Row> {
+    vec![
+        Row {
+            measure: "decisions".into(),
+            ours: rate(rounds.figure(0)),
+            yardstick: rate(rounds.figure(1)),
+            ratio: Some(rounds.figure_ratio(0, 1)),
+            budget: Budget::AtLeast(at_least),
+        },
+        Row {
+            measure: "Redis CPU each".into(),
+            ours: micros(rounds.store_us(0)),
+            yardstick: micros(rounds.store_us(1)),
+            ratio: Some(rounds.store_us_ratio(0, 1)),
+            budget: cpu,
+        },
+    ]
+}
+
+/// So that a busy machine measures slow decisions and no outages.
+fn patient(builder: LimiterBuilder) -> LimiterBuilder {
+    builder.timeout(Duration::from_secs(5))
+}
+
+#[derive(Clone, Copy)]
+struct Scene<'s> {
+    effort: Effort,
+    runtime: &'s Runtime,
+    servers: &'s [RedisServer],
+}
+
+impl Scene<'_> {
+    fn ours(self, limiter: &Limiter) -> Run {
+        let limiter = limiter.clone();
+        self.run(move |caller, call| {
+            let limiter = limiter.clone();
+            async move {
+                let limit = Limit::per_second(QUOTA.0).burst(QUOTA.1);
+                limiter.check_limit(&key(caller, call), &limit, 1).await.allowed()
+            }
+        })
+    }
+
+    fn run<F>(self, check: impl Fn(usize, usize) -> F + Clone + Send + 'static) -> Run
+    where
+        F: Future<Output = bool> + Send,
+    {
+        drive_on(self.runtime, self.servers, CALLERS, self.effort.span, move |caller, call| {
+            let check = check(caller, call);
+            async move {
+                check.await;
+                1
+            }
+        })
+    }
+}
+
+/// The bare script on a cluster.
+#[derive(Clone)]
+struct Bare {
+    connection: ClusterConnection,
+    sha: Arc<str>,
+}
+
+impl Bare {
+    async fn connect(cluster: &Cluster) -> redis::RedisResult<Bare> {
+        let timeout = Duration::from_secs(5);
+        let client = ClusterClientBuilder::new(cluster.urls())
+            .connection_timeout(timeout)
+            .response_timeout(timeout)
+            .build()?;
+        let mut connection = client.get_async_connection().await?;
+        // At every primary, all of which tell the same hash.
+        let sha: String =
+            cmd("SCRIPT").arg("LOAD").arg(TOKEN_BUCKET).query_async(&mut connection).await?;
+        Ok(Bare { connection, sha: sha.into() })
+    }
+
+    async fn check(&self, key: &str) -> bool {
+        take(&mut self.connection.clone(), &self.sha, key).await
+    }
+}
+
+const CALLERS: usize = 200;
