@@ -1,5 +1,5 @@
-//! A line that many send on: each command goes out from its caller's own hand, and one task reads the
-//! answers, which come in the order of sending.
+//! A line that many send on: a command goes out from its caller's own hand, or with those of others where many are
+//! under way, and one task reads the answers, which come in the order of sending.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,7 +22,7 @@ pub(super) struct Line {
 struct Sending {
     /// None once the line is closed.
     half: Option<Box<dyn AsyncWrite + Send + Unpin>>,
-    /// What the line did not take at once. Whoever reads sees to it.
+    /// What leaves together, or the line did not take at once. Whoever reads sees to it.
     unsent: Vec<u8>,
     /// Who is to be told what, in the order of sending; None where nobody wants to know.
     awaited: VecDeque<Option<Heard>>,
@@ -39,6 +39,8 @@ pub(super) struct Reader<S> {
     from: usize,
     to: usize,
     cut: Cut,
+    /// Whether those who are about to send have had their turn.
+    waited: bool,
 }
 
 type Heard = oneshot::Sender<RedisResult<Answer>>;
@@ -57,8 +59,15 @@ where
     };
     let line = Arc::new(Line { sending: Mutex::new(sending) });
     let bytes = vec![0; READ_MIN];
-    let reader =
-        Reader { line: Arc::clone(&line), half: read, bytes, from: 0, to: 0, cut: Cut::new() };
+    let reader = Reader {
+        line: Arc::clone(&line),
+        half: read,
+        bytes,
+        from: 0,
+        to: 0,
+        cut: Cut::new(),
+        waited: false,
+    };
     (line, reader)
 }
 
@@ -98,7 +107,7 @@ impl Sending {
     fn send(&mut self, packed: &[u8]) -> RedisResult<()> {
         let half = self.half.as_mut().ok_or_else(closed)?;
         let mut sent = 0;
-        if self.unsent.is_empty() {
+        if self.unsent.is_empty() && self.awaited.len() < CROWD {
             // Who waits for room is the reader; what went wrong it finds out too.
             let nobody = &mut Context::from_waker(Waker::noop());
             if let Poll::Ready(Ok(taken)) = Pin::new(&mut *half).poll_write(nobody, packed) {
@@ -149,9 +158,19 @@ impl<S: AsyncRead + Unpin> Future for Reader<S> {
 impl<S: AsyncRead + Unpin> Reader<S> {
     /// Tells answers for as long as there are any; why there will be no more.
     fn poll_answers(&mut self, context: &mut Context<'_>) -> Poll<RedisError> {
-        if let Poll::Ready(Err(error)) = self.line.sending.lock().poll_unsent(context) {
-            return Poll::Ready(error.into());
+        let mut sending = self.line.sending.lock();
+        let is_crowded = !sending.unsent.is_empty() && sending.awaited.len() > CROWD;
+        if is_crowded && !self.waited {
+            // Once around: whoever was told of an answer asks again at once, more often than not.
+            self.waited = true;
+            context.waker().wake_by_ref();
+        } else {
+            self.waited = false;
+            if let Poll::Ready(Err(error)) = sending.poll_unsent(context) {
+                return Poll::Ready(error.into());
+            }
         }
+        drop(sending);
         loop {
             self.make_room();
             let mut free = ReadBuf::new(&mut self.bytes[self.to..]);
@@ -212,5 +231,8 @@ fn closed() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
 
+/// With so many commands under way nobody waits longer for one more that leaves with the next. Calls of gathered
+/// decisions are never so many: these are a Cluster's, whose slots are asked one by one.
+const CROWD: usize = 4;
 /// The answer to a call of many decisions, and more.
 const READ_MIN: usize = 16 * 1024;
