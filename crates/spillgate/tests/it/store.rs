@@ -90,6 +90,26 @@ fn a_key_lives_until_its_state_is_irrelevant_and_a_tenth_longer_at_most() {
     }
 }
 
+/// The same of a bucket that is charged by itself, which has a way of its own through the script.
+#[test]
+fn the_key_of_a_bucket_alone_lives_as_long() {
+    let world = World::on_redis(RedisServer::start());
+    let server = world.server.as_ref().unwrap();
+    let mut known: BTreeSet<String> = keys(server).into_iter().collect();
+    for (who, (count, period, cost)) in
+        (0..).zip([(100, "1s", 1), (100, "1s", 100), (5, "1m", 2), (1_000, "1d", 900)])
+    {
+        let limit = limit(Algorithm::TokenBucket, count, period);
+        let told = world.check(who, &limit, cost);
+        assert!(told.fits, "{count} each {period}");
+        let until_ms = told.reading.reset_after_us.div_ceil(1_000) as i64;
+        let key = keys(server).into_iter().find(|key| known.insert(key.clone())).unwrap();
+        let ttl_ms = server.command(&["PTTL", &key]).integer();
+        let most_ms = until_ms + (until_ms / 10).max(1_000);
+        assert!((until_ms..=most_ms).contains(&ttl_ms), "{count} each {period}: {ttl_ms} ms");
+    }
+}
+
 /// ACCIDENTS 17. Another brother: all small states of a subject stand in one value, and a charge to
 /// one of them wrote the value without the others.
 #[test]

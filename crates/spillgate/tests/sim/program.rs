@@ -64,23 +64,42 @@ pub(crate) fn unpacked(packed: &[u8]) -> Option<Vec<Packed>> {
     elements.collect()
 }
 
+/// The numbers of a program, 0 for a text; of a charge of one bucket those that it stands for.
+fn words(program: &[u8]) -> Option<Vec<u64>> {
+    if let Some(sole) = program.strip_prefix(b"B") {
+        let mut rest = sole;
+        let mut number = |width: usize| {
+            let (bytes, left) = rest.split_at_checked(width)?;
+            rest = left;
+            Some(bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+        };
+        let [now_us, nonce, name, burst, most, n] =
+            [number(7)?, number(6)?, number(1)?, number(4)?, number(6)?, number(6)?];
+        let [count, period_us, code, cost] = [number(2)?, number(6)?, number(1)?, number(4)?];
+        let limit = [BUCKET as u64, name, 0, burst, most, n, 1, count, period_us, code];
+        return Some([&[now_us, nonce, 14][..], &limit, &[0, 1, 1, 0, 4, cost, 0]].concat());
+    }
+    let program = unpacked(program)?;
+    let number = |element| match element {
+        Packed::Number(number) => number,
+        Packed::Text(_) => 0,
+    };
+    Some(program.into_iter().map(number).collect())
+}
+
 /// What a call executed; nothing where it answered that it executed nothing.
 pub(crate) fn executed(keys: &[Vec<u8>], program: &[u8], answer: &Reply) -> Vec<Executed> {
     // Of leases: `leases.rs` judges those by what they admit.
     if keys.first().is_some_and(|key| key.windows(3).any(|part| part == b":e:")) {
         return Vec::new();
     }
-    let (Some(program), Reply::Array(answer)) = (unpacked(program), answer) else {
+    let (Some(program), Reply::Array(answer)) = (words(program), answer) else {
         return Vec::new();
     };
     if matches!(answer.get(1), None | Some(Reply::Integer(-2 | -3))) {
         return Vec::new();
     }
-    let program = program.iter().map(|element| match element {
-        Packed::Number(number) => *number,
-        Packed::Text(_) => 0,
-    });
-    let mut reader = Reader { keys, program: program.collect(), answer, heard: 1, all: Vec::new() };
+    let mut reader = Reader { keys, program, answer, heard: 1, all: Vec::new() };
     let mut at = reader.word(3) as usize;
     while at <= reader.program.len() {
         at = reader.operation(at);

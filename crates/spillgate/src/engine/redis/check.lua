@@ -5,7 +5,7 @@
 --
 -- KEYS:    the value of each rule and subject, the logs and the slots; all of one hash tag; and last the
 --          guard, where ARGV[2] is given
--- ARGV[1]: msgpack, one flat array: the program
+-- ARGV[1]: what sole.lua says; or msgpack, one flat array: the program
 --   now_us (0: ask TIME), nonce (below 2^48, another for each call: names new incarnations and slots),
 --   where the decisions begin; limits, each: algorithm 1-5, name 0-14 or 15, name (8 bytes, or 0),
 --           and its algorithm's Numbers
@@ -36,6 +36,9 @@
 --   Or now_us, -2: outside a calendar that the program carries, nothing executed. Or now_us, -3: the guard
 --   is another, nothing executed.
 
+local program
+-- @sole@
+
 local CHARGE, RESERVE, PEEK, FORCE, GIVE_BACK, LOWER, OPEN, CROWD = 0, 1, 2, 3, 4, 5, 6, 8
 -- The sizes of record bodies, and whose they are, by kind.
 local SIZES = '@sizes@'
@@ -48,7 +51,7 @@ local MANY = 65536
 -- Looked up once: these are used for every tier.
 local byte, floor, ceil, max, min = string.byte, math.floor, math.ceil, math.max, math.min
 
-local program = cmsgpack.unpack(ARGV[1])
+program = program or cmsgpack.unpack(ARGV[1])
 local now = program[1]
 if now == 0 then
     local time = redis.call('TIME')

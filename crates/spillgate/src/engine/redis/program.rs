@@ -6,7 +6,7 @@ use super::guard::Expected;
 use super::{keys, script};
 use crate::algorithm::{Charge, GiveBack, Intent, Numbers};
 use crate::engine::{Ask, AskTier, AtRecord, Change};
-use crate::limit::{NamedLimit, RecordName};
+use crate::limit::{Algorithm, NamedLimit, RecordName};
 use crate::reservation::{Closes, Closing, Opening, kept};
 use crate::subject::SubjectKey;
 
@@ -199,8 +199,57 @@ impl<'a> Call<'a> {
         command
     }
 
-    /// The program, as one msgpack array.
+    /// What the script is told: the program as one msgpack array, or what stands for the commonest.
     pub(super) fn encoded(&self) -> Vec<u8> {
+        self.sole().unwrap_or_else(|| self.program())
+    }
+
+    /// A charge of one bucket and nothing else, as `sole.lua` reads it; nothing where the call
+    /// is another, or a number too large for its place.
+    fn sole(&self) -> Option<Vec<u8>> {
+        let (&[(limit, numbers, _)], &[CHARGE, 1, 1, 0, LIMITS_AT, cost, 0]) =
+            (&self.limits[..], &self.decisions[..])
+        else {
+            return None;
+        };
+        let is_plain = cost > 0 && self.guard.is_none() && !self.is_of_leases;
+        let (true, Algorithm::TokenBucket, RecordName::Position(name)) =
+            (is_plain, limit.algorithm(), limit.record())
+        else {
+            return None;
+        };
+        let mut words = Vec::new();
+        numbers.words(&mut words, self.header.estimate_us);
+        let &[burst, most, n, 1, count, period_us, code] = &words[..] else { return None };
+        if code == 0 {
+            return None;
+        }
+        let nonce = self.nonce.unwrap_or(self.header.nonce);
+        let mut told = Vec::with_capacity(SOLE_BYTES);
+        told.push(b'B');
+        for (number, width) in [
+            (self.header.given_us, 7),
+            (nonce, 6),
+            (u64::from(name), 1),
+            (burst, 4),
+            (most, 6),
+            (n, 6),
+            (count, 2),
+            (period_us, 6),
+            (code, 1),
+            (cost, 4),
+        ] {
+            let bytes = number.to_be_bytes();
+            let (above, bytes) = bytes.split_at(8 - width);
+            if above.iter().any(|byte| *byte > 0) {
+                return None;
+            }
+            told.extend(bytes);
+        }
+        Some(told)
+    }
+
+    fn program(&self) -> Vec<u8> {
         let nonce = self.nonce.unwrap_or(self.header.nonce);
         let decisions_at = LIMITS_AT + u64::from(self.limit_words.elements);
         let mut words = Msgpack::default();
@@ -345,6 +394,7 @@ impl Msgpack {
 pub(super) const TIERS_MAX: usize = 128;
 /// More than any tier holds, and exact in Lua.
 const AMOUNT_MAX: u64 = 1 << 40;
+const SOLE_BYTES: usize = 44;
 /// Counted from 1: behind the instant, the nonce, and where decisions begin.
 const LIMITS_AT: u64 = 4;
 const CHARGE: u64 = 0;

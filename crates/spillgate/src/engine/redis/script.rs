@@ -86,6 +86,7 @@ fn joined(records: &str) -> String {
     let reserved = if records == LEDGER { NOTHING_RESERVED } else { RESERVED };
     let functions: String = ALGORITHMS.map(|(_, lua)| format!("function()\n{lua}end,\n")).concat();
     DRIVER
+        .replace("-- @sole@", SOLE)
         .replace("-- @lone_buckets@", LONE_BUCKETS)
         .replace("-- @reserved@", reserved)
         .replace("-- @steady@", STEADY)
@@ -108,6 +109,7 @@ fn escaped(bytes: [u8; KINDS.len()]) -> String {
 }
 
 const LONE: &str = include_str!("../../algorithm/sliding_log/lone.lua");
+const SOLE: &str = include_str!("sole.lua");
 const LONE_BUCKETS: &str = include_str!("../../algorithm/token_bucket/lone.lua");
 const RESERVED: &str = include_str!("reserved.lua");
 /// Leases have another operation under the number of reservations.
