@@ -57,6 +57,18 @@ async fn check(State(store): State<Store>, Json(check): Json<Check>) -> Json<Ans
     Json(answer(check.limit.quota, left))
 }
 
+/// A connection of the pool, which goes back also where its request is given up.
+struct Lent<'p> {
+    connection: Option<MultiplexedConnection>,
+    idle: &'p Mutex<Vec<MultiplexedConnection>>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.idle.lock().expect("unpoisoned").extend(self.connection.take());
+    }
+}
+
 impl Store {
     async fn connect(url: &str, connections: usize) -> Result<Store, RedisError> {
         let client = Client::open(url)?;
@@ -79,11 +91,10 @@ impl Store {
             Connections::Shared(connection) => self.take_by(&mut connection.clone(), key).await,
             Connections::Pool { idle, free } => {
                 let _seat = free.acquire().await.expect("nobody closes it");
-                let mut connection =
-                    idle.lock().expect("unpoisoned").pop().expect("one for each seat");
-                let left = self.take_by(&mut connection, key).await;
-                idle.lock().expect("unpoisoned").push(connection);
-                left
+                let connection = idle.lock().expect("unpoisoned").pop();
+                let mut lent = Lent { connection, idle };
+                let connection = lent.connection.as_mut().expect("one for each seat");
+                self.take_by(connection, key).await
             }
         }
     }
