@@ -20,7 +20,7 @@ pub fn against_yardsticks(effort: Effort) -> Outcome {
     let hundred = Script::new("hundred", &format!("[{}]", vec![ONE; 100].join(",")))?;
     let run = |server: &Contender, path: &str, script: &Script, decisions: f64| {
         let mut command = Command::new("wrk");
-        command.args(["-t1", "-c50", "-d1s", "-s", script.path()]);
+        command.args(["-t2", "-c50", "-d1s", "-s", script.path()]);
         command.arg(format!("http://127.0.0.1:{}{path}", server.port));
         let run = server.run(&mut command, requests_a_second, requests);
         Run { figure: decisions * run.figure, store_us: run.store_us / decisions }

@@ -32,7 +32,7 @@ pub fn against_the_articles(effort: Effort) -> Outcome {
     let leased = Script::numbered("leased", r#"{"attributes":{"user":"user:%d"}}"#, 10)?;
     let run = |server: &Contender, path: &str, script: &Script| {
         let mut command = Command::new("wrk");
-        command.args(["-t1", "-c200", "-d1s", "-s", script.path()]);
+        command.args(["-t2", "-c200", "-d1s", "-s", script.path()]);
         command.arg(format!("http://127.0.0.1:{}{path}", server.port));
         server.run(&mut command, requests_a_second, requests)
     };
