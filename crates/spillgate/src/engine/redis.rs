@@ -318,8 +318,11 @@ impl Redis {
         let mut told = self.decide_call(place, asks, deadline).await;
         let has_record = !matches!(ask.record, AtRecord::None);
         if has_record && matches!(told, Err(StoreError::Unknown(_))) && !deadline.has_passed() {
-            // By its record nothing is done twice; whether the first was done no failure now tells.
-            told = self.decide_call(place, asks, deadline).await.or(told);
+            // By its record nothing is done twice; whether the first was done no failure now tells. What was
+            // owed has none, and unknown means paid.
+            let tiers = ask.tiers.iter().map(|tier| AskTier { owed: 0, ..*tier }).collect();
+            let again = [Ask { tiers, ..ask.clone() }];
+            told = self.decide_call(place, &again, deadline).await.or(told);
         }
         if let (AtRecord::Open(opening), Err(StoreError::Unknown(_))) = (ask.record, &told) {
             // It may be there: whoever settles asks.

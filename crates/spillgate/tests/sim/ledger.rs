@@ -159,6 +159,10 @@ impl Ledger {
         self.forget_admissions(server);
     }
 
+    pub(crate) fn has_stepped(&self) -> bool {
+        !self.stepped.borrow().is_empty()
+    }
+
     /// State went from one server to others: by whose clocks it is judged may be another.
     pub(crate) fn moved(&self, to: &[&str]) {
         let mut stepped = self.stepped.borrow_mut();

@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use spillgate::{
-    Limiter, LimiterBuilder, OnStateLoss, Request, Ring, SHARED_SECRET, Written, simulation,
+    Decision, Limiter, LimiterBuilder, OnStateLoss, Request, Ring, SHARED_SECRET, ShardStatus,
+    Written, simulation,
 };
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
@@ -15,7 +16,7 @@ use super::ledger::{Ledger, PROCESSES, START_US};
 use super::lua::Host;
 use super::nemesis;
 use super::network::Network;
-use super::rules::{Period, Question, RULES, SWITCHED, policy, subjects};
+use super::rules::{Period, Question, RULES, SWITCHED, Subject, policy, subjects};
 use super::server::{Node, Server};
 use super::support::random::Random;
 
@@ -270,6 +271,22 @@ impl World {
         }
     }
 
+    /// One after the other, about every limit that comes back soon.
+    async fn ask_about_all(
+        &self,
+        number: usize,
+        judge: impl Fn(Subject, &Decision, &[ShardStatus]),
+    ) {
+        let Process { life, limiter, .. } = self.process(number);
+        for subject in subjects().filter(|it| RULES[it.rule].period != Period::Ages) {
+            let question = Question::about(subject, 1);
+            let asking = self.ledger.ask(life, question.costs.clone());
+            let decision = limiter.check(&question.request()).await;
+            self.ledger.told(asking, &decision);
+            judge(subject, &decision, &limiter.shards());
+        }
+    }
+
     /// Nothing is wrong any more: whoever waited as long as the limit has one wait is admitted, by the store.
     async fn all_is_well(&self) {
         sleep(HEALED).await;
@@ -280,22 +297,19 @@ impl World {
             }
         }
         self.what_is_set_holds().await;
+        if self.ledger.has_stepped() {
+            // Times that lie ahead begin to pass when somebody asks.
+            self.ask_about_all(0, |_, _, _| ()).await;
+        }
         for number in 0..PROCESSES as usize {
             sleep(LONGEST_WAIT).await;
             let process = self.process(number);
-            for subject in subjects() {
-                if RULES[subject.rule].period == Period::Ages {
-                    continue;
-                }
-                let question = Question::about(subject, 1);
-                let asking = self.ledger.ask(process.life, question.costs.clone());
-                let decision = process.limiter.check(&question.request()).await;
-                self.ledger.told(asking, &decision);
-                let shards = process.limiter.shards();
+            self.ask_about_all(number, |subject, decision, shards| {
                 self.ledger.always(decision.allowed() && !decision.degraded(), || {
                     format!("long after the last fault {subject:?} is {decision:?}: {shards:?}")
                 });
-            }
+            })
+            .await;
             let stats = process.limiter.stats();
             for (count, what) in [
                 (stats.epoch_changes, "a loss was noticed"),

@@ -363,7 +363,7 @@ impl<S: StandIn> Judge<'_, S> {
                 heard[*at] = told;
             }
         }
-        if !gone && !matches!(error, StoreError::NotExecuted(_)) {
+        if !matches!(error, StoreError::NotExecuted(_)) {
             let old = all.filter(is_old).map(|at| self.moved.tier_of(part.places[at]));
             old.for_each(|number| self.moved.note_doubt(number));
         }

@@ -117,6 +117,25 @@ fn a_reservation_whose_answer_is_lost_is_charged_once() {
     });
 }
 
+/// A reservation is sent again by its name, and what it pays besides has none: it was paid twice.
+#[test]
+fn what_is_owed_is_paid_once_though_the_reservation_that_pays_it_is_sent_twice() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::before(server.port());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let through = patient().redis(proxy.url()).connections(1).build().await.unwrap();
+        let direct = patient().redis(server.url()).build().await.unwrap();
+        server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+        let alone = through.check_limit("me", &limit(), 20).await;
+        assert_eq!((alone.allowed(), alone.source()), (true, Source::Fallback));
+        server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+        proxy.set(Fault::LoseNextReply);
+        assert!(reserved(&through, "job").await.allowed());
+        assert_eq!(left(&direct).await, 1_570);
+    });
+}
+
 #[test]
 fn a_store_that_lost_all_knows_of_no_reservation_and_mints_nothing() {
     let server = RedisServer::start();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use spillgate::{Limit, Limiter, Ring, Source};
-use spillgate_testkit::{RedisServer, Reply, eventually, poll};
+use spillgate_testkit::{Fault, FaultProxy, RedisServer, Reply, eventually, poll};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
@@ -166,6 +166,46 @@ fn an_old_owner_that_dies_meanwhile_leaves_its_subjects_to_the_new_ones() {
     assert!((0..30).all(known));
 }
 
+/// Of a call that had its old owner given up, and was executed there after all, what the new owner did not
+/// execute was owed, and paid to both.
+#[test]
+fn what_an_old_owner_may_have_charged_when_it_was_given_up_is_nobodys_debt() {
+    let mut servers = [RedisServer::start(), RedisServer::start()];
+    let (runtime, proxy) = (storm::threads(), FaultProxy::before(servers[0].port()));
+    let old = Ring::numbered(1).node("a", proxy.url());
+    let new = Ring::numbered(2).node("a", proxy.url()).node("b", servers[1].url());
+    let on = |ring, timeout| {
+        let builder = Limiter::builder().ring(ring).timeout(timeout).expected_nodes(1);
+        runtime.block_on(builder.denial_cache(false).build()).unwrap()
+    };
+    let direct = on(Ring::numbered(1).node("a", servers[0].url()), PATIENCE);
+    let limiter = on(new.replacing(old), 5 * SLOW / 4);
+    let limit = Limit::per(1_000, YEAR);
+    let check = |user: &str| runtime.block_on(limiter.check_limit(user, &limit, 1)).source();
+    let moved = |user: &String| {
+        let before = subjects_on(&servers[1]);
+        eventually(|| check(user) == Source::Store);
+        subjects_on(&servers[1]) > before
+    };
+    let (mine, other) = {
+        let mut moved = (0..).map(|user| format!("user {user}")).filter(moved);
+        (moved.next().unwrap(), moved.next().unwrap())
+    };
+    let left = || runtime.block_on(direct.check_limit(&mine, &limit, 0)).remaining().unwrap();
+    let before = left();
+
+    servers[1].kill();
+    proxy.set(Fault::Delay(SLOW));
+    let given_up = || limiter.shards().iter().any(|shard| shard.name == "a" && !shard.asked);
+    let late = (1..).find(|_| check(&mine) == Source::Fallback && given_up()).unwrap();
+    proxy.set(Fault::None);
+    servers[1].restart();
+    eventually(|| check(&other) == Source::Store);
+    assert_eq!(check(&mine), Source::Store);
+    let charged = before - left();
+    assert!(charged <= late + 1, "{charged} charged of {late} late, and one");
+}
+
 /// Three servers that are a ring, a fourth, and those who use them.
 struct Change {
     servers: Vec<RedisServer>,
@@ -264,4 +304,6 @@ const HELD_PERIOD: Duration = Duration::from_secs(1);
 const SUBJECTS: usize = 400;
 const EACH: u64 = 4;
 const CALLERS: usize = 8;
+/// An answer takes twice as long.
+const SLOW: Duration = Duration::from_millis(80);
 const YEAR: Duration = Duration::from_secs(366 * 86_400);
