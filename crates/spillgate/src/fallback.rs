@@ -122,7 +122,9 @@ impl Fallback {
             return;
         }
         let payable = |debt: &Debt| redis.is_asked(debt.key.tag);
-        for debt in self.debts.take_some(REPAID_IN_A_ROUND, payable) {
+        for name in self.debts.some(REPAID_IN_A_ROUND, payable) {
+            // Each when its turn comes: what waits is owed still, and no share begins anew over it.
+            let Some(debt) = self.debts.take_named(name) else { continue };
             let occupied = self.occupied_by(&debt);
             let Some(numbers) = debt.limit.numbers().filter(|_| occupied > 0) else { continue };
             let (key, limit) = (debt.key, &debt.limit);
@@ -296,7 +298,10 @@ impl Fallback {
         for (place, tier) in ask.tiers.iter_mut().enumerate() {
             let Some(debt) = self.debts.take(tier) else { continue };
             tier.owed = self.occupied_by(&debt);
-            taken.push((place, debt));
+            // What has drained is owed no more, whatever becomes of the call.
+            if tier.owed > 0 {
+                taken.push((place, debt));
+            }
         }
         taken
     }

@@ -65,20 +65,22 @@ impl Debts {
         if self.are_none() {
             return None;
         }
+        self.take_named(known::name(tier))
+    }
+
+    /// The same by the tier's name.
+    pub(super) fn take_named(&self, name: u128) -> Option<Debt> {
         let mut debts = self.by_tier.lock();
-        let debt = debts.remove(&known::name(tier));
+        let debt = debts.remove(&name);
         self.count.store(debts.len(), Ordering::Release);
         debt
     }
 
-    /// Takes out some of those that can be paid.
-    pub(super) fn take_some(&self, at_most: usize, payable: impl Fn(&Debt) -> bool) -> Vec<Debt> {
-        let mut debts = self.by_tier.lock();
+    /// The names of some that can be paid. They are owed until each is taken out.
+    pub(super) fn some(&self, at_most: usize, payable: impl Fn(&Debt) -> bool) -> Vec<u128> {
+        let debts = self.by_tier.lock();
         let names = debts.iter().filter(|(_, debt)| payable(debt)).map(|(name, _)| *name);
-        let names: Vec<u128> = names.take(at_most).collect();
-        let taken = names.iter().filter_map(|name| debts.remove(name)).collect();
-        self.count.store(debts.len(), Ordering::Release);
-        taken
+        names.take(at_most).collect()
     }
 
     /// Puts one back that was not paid.
@@ -96,3 +98,32 @@ impl Debts {
 
 /// Some 30 MB: an outage in which more subjects are admitted has other worries.
 const DEBTS_MAX: usize = 100_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::Limit;
+
+    #[test]
+    fn what_waits_for_its_turn_to_be_paid_is_owed_until_then() {
+        let limit = NamedLimit::new(Limit::per_second(9), 0);
+        let numbers = limit.numbers().unwrap();
+        let tier = |id| AskTier {
+            key: SubjectKey { tag: id, id, rule: 0 },
+            limit: &limit,
+            numbers,
+            cost: 2,
+            group: 0,
+            attributes: 1,
+            owed: 0,
+        };
+        let (debts, one, other) = (Debts::default(), tier(7), tier(8));
+        [&one, &other].iter().for_each(|tier| debts.add(tier, numbers, 2));
+        let names = debts.some(9, |debt| debt.key.id == 7);
+        assert_eq!((names.len(), debts.is_owed(&one), debts.is_owed(&other)), (1, true, true));
+        assert_eq!(debts.take_named(names[0]).unwrap().admitted, 2);
+        assert_eq!((debts.is_owed(&one), debts.is_owed(&other)), (false, true));
+        assert!(debts.take_named(names[0]).is_none() && debts.take(&other).is_some());
+        assert!(debts.are_none());
+    }
+}
