@@ -38,6 +38,8 @@ pub(crate) fn rules() -> Vec<Vec<NamedLimit>> {
         &["100/hour", "5/30s"],
         &["20/minute", "sliding-window:9/minute"],
         &["fixed-window:8/minute"],
+        &["10/3m"],
+        &["300/hour", "70000/hour", "7/30s"],
     ]
     .iter()
     .map(|limits| limits.iter().zip(0..).map(|(limit, place)| named(limit, place)).collect())

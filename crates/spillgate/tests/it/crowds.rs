@@ -125,7 +125,7 @@ fn one<'l>(rules: &'l [Vec<NamedLimit>], variety: u64, random: &mut Random) -> A
 
 /// Each rule's limits, and those limits with other numbers.
 fn rules() -> Vec<Vec<NamedLimit>> {
-    let limits: [&[&str]; 8] = [
+    let limits: [&[&str]; 10] = [
         &["40/minute", "60/minute"],
         &["7/30s", "9/minute"],
         &["20/minute", "90/hour", "7/30s", "25/minute", "80/hour", "8/30s"],
@@ -134,6 +134,8 @@ fn rules() -> Vec<Vec<NamedLimit>> {
         &["fixed-window:35/minute", "fixed-window:30/90s"],
         &["tokens:30/minute", "sliding-log:20/90s", "tokens:40/minute", "sliding-log:22/90s"],
         &["fixed-window:50/day", "70000/hour", "fixed-window:45/day", "1000000/hour"],
+        &["40/7m", "60/7m"],
+        &["300/hour", "40/7m", "20/minute", "70001/hour", "45/7m", "25/minute"],
     ];
     limits
         .iter()

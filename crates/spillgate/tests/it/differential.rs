@@ -39,6 +39,10 @@ fn buckets() -> Vec<NamedLimit> {
             ("1/366d", None),
             ("3/1ms", Some(7)),
             ("1/1s", None),
+            // Of whole microseconds, and too large for a short record, or of a period that has no name there.
+            ("100000/hour", None),
+            ("500000/second", Some(1_000_000_000)),
+            ("5/7s", Some(100_000)),
         ],
     )
 }

@@ -330,8 +330,12 @@ fn text(value: &Value) -> Option<&[u8]> {
     }
 }
 
-/// The numbers of a msgpack array; nothing where it holds anything else.
+/// The numbers of a msgpack array; nothing where it holds anything else. Of a charge that `sole.lua` is told,
+/// where decisions begin, and that one.
 fn numbers_of(packed: &[u8]) -> Option<Vec<u64>> {
+    if let Some(cost) = packed.strip_prefix(b"B").and_then(|sole| sole.last_chunk()) {
+        return Some(vec![0, 0, 4, CHARGE, 1, 1, 0, 0, u32::from_be_bytes(*cost).into(), 0]);
+    }
     let mut rest = packed.get(5..)?;
     let mut numbers = Vec::new();
     while let Some((head, after)) = rest.split_first() {

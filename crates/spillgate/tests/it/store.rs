@@ -44,7 +44,15 @@ fn a_denial_leaves_every_byte_of_every_tier_but_for_a_re_base() {
 #[test]
 fn a_denial_of_buckets_alone_leaves_every_byte() {
     let world = World::on_redis(RedisServer::start());
-    let limits = [(5, "1s"), (7, "60s"), (60, "60s"), (1_000, "3600s"), (3, "86400s")];
+    let limits = [
+        (5, "1s"),
+        (7, "60s"),
+        (60, "60s"),
+        (1_000, "3600s"),
+        (3, "86400s"),
+        (5, "7s"),
+        (100_000, "3600s"),
+    ];
     let limits = limits.map(|(count, period)| limit(Algorithm::TokenBucket, count, period));
     for (who, limit) in (1..).zip(&limits) {
         let capacity = limit.numbers().unwrap().capacity();
@@ -96,9 +104,14 @@ fn the_key_of_a_bucket_alone_lives_as_long() {
     let world = World::on_redis(RedisServer::start());
     let server = world.server.as_ref().unwrap();
     let mut known: BTreeSet<String> = keys(server).into_iter().collect();
-    for (who, (count, period, cost)) in
-        (0..).zip([(100, "1s", 1), (100, "1s", 100), (5, "1m", 2), (1_000, "1d", 900)])
-    {
+    for (who, (count, period, cost)) in (0..).zip([
+        (100, "1s", 1),
+        (100, "1s", 100),
+        (5, "1m", 2),
+        (1_000, "1d", 900),
+        (5, "7s", 4),
+        (100_000, "1h", 70_000),
+    ]) {
         let limit = limit(Algorithm::TokenBucket, count, period);
         let told = world.check(who, &limit, cost);
         assert!(told.fits, "{count} each {period}");

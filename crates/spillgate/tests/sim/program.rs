@@ -75,7 +75,7 @@ fn words(program: &[u8]) -> Option<Vec<u64>> {
         };
         let [now_us, nonce, name, burst, most, n] =
             [number(7)?, number(6)?, number(1)?, number(4)?, number(6)?, number(6)?];
-        let [count, period_us, code, cost] = [number(2)?, number(6)?, number(1)?, number(4)?];
+        let [count, period_us, code, cost] = [number(4)?, number(6)?, number(1)?, number(4)?];
         let limit = [BUCKET as u64, name, 0, burst, most, n, 1, count, period_us, code];
         return Some([&[now_us, nonce, 14][..], &limit, &[0, 1, 1, 0, 4, cost, 0]].concat());
     }

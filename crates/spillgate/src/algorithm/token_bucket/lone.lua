@@ -1,13 +1,14 @@
 -- Decisions over token buckets in their steady state whose tokens are whole us, over one or several, and crowds
--- over one: no record yet, or a short one that was written under the very numbers that are asked for. Hot calls
+-- over one: no record yet, or one that was written under the very numbers that are asked for. Hot calls
 -- hold nothing else, so this is written out, without a function or a table for each, and gives the same answers
 -- as steady.lua. What that takes, or reserved.lua, is handed to it.
 --
 -- They are taken in order, up to the first that is of none of these kinds, at `at`.
 
 local at, size = program[3], #program
--- The limit that was read last, and its numbers.
-local known, burst, most, n, counts, head
+-- The limit that was read last, and its numbers; whether its records are long ones, the bytes of one, and what
+-- its tokens in use stay below.
+local known, burst, most, n, counts, head, is_long, bytes, below
 local unpack_record, pack_record = struct.unpack, struct.pack
 -- The instant's 48 low bits, and what is above them.
 local now_low = now % 281474976710656
@@ -33,12 +34,18 @@ while at < size do
         and cost > 0 then
         local key = program[p + 2]
         if l ~= known then
-            if program[l] ~= 1 or program[l + 9] == 0 or program[l + 7] >= 65536 or program[l + 1] >= 15 then
+            if program[l] ~= 1 or program[l + 1] >= 15 then
                 break
             end
             known, burst, most, n = l, program[l + 3], program[l + 4], program[l + 5]
-            most = most < 65536 and most or 65535
-            head, counts = program[l + 1] * 4096 + program[l + 9] * 16, program[l + 7] * 65536
+            is_long = program[l + 9] == 0 or program[l + 7] >= 65536
+            if is_long then
+                head, counts, bytes, below = program[l + 1] * 4096 + 256, 0, 26, 4294967296
+            else
+                most = most < 65536 and most or 65535
+                head, counts = program[l + 1] * 4096 + program[l + 9] * 16, program[l + 7] * 65536
+                bytes, below = 12, 65536
+            end
         end
         local used, drained = 0, 0
         local value = values[key]
@@ -47,11 +54,20 @@ while at < size do
                 break
             end
         else
-            if #value ~= 12 then
+            if #value ~= bytes then
                 break
             end
+            local high, low, used_then
+            if is_long then
+                local part, period_us, count
+                high, low, part, period_us, count, used_then = unpack_record('>I2I6I4I6I4I4', value)
+                if part > 0 or period_us ~= program[l + 8] or count ~= program[l + 7] then
+                    break
+                end
+            else
+                high, low, used_then = unpack_record('>I2I6I4', value)
+            end
             -- The limit's part of both is taken off: what is left of another limit's is out of bounds.
-            local high, low, used_then = unpack_record('>I2I6I4', value)
             high, used_then = high - head, used_then - counts
             local elapsed = now_low - low
             if high ~= now_high then
@@ -67,7 +83,7 @@ while at < size do
             end
         end
         local would, granted = used + cost, 0
-        if would >= 65536 then
+        if would >= below then
             break
         end
         if would <= burst then
@@ -77,14 +93,18 @@ while at < size do
                 granted = granted < times and granted or times
             end
             local charged = used + granted * cost
-            if charged >= 65536 then
+            if charged >= below then
                 break
             end
             local low, high = now_low - drained, head + now_high
             if low < 0 then
                 low, high = low + 281474976710656, high - 1
             end
-            values[key] = pack_record('>I2I6I4', high, low, counts + charged)
+            if is_long then
+                values[key] = pack_record('>I2I6I4I6I4I4', high, low, 0, program[l + 8], program[l + 7], charged)
+            else
+                values[key] = pack_record('>I2I6I4', high, low, counts + charged)
+            end
             if not fresh[key] then
                 changed = changed + 1
                 changes[changed] = key

@@ -1,32 +1,36 @@
 -- Decisions over token buckets in their steady state, without a cell for each tier: no record yet, or
--- a short one that was written under the very numbers that are asked for; no receipt, no shadow rule,
--- no clock behind. Most are of this kind, and get the same answers as from token_bucket.lua.
+-- one that was written under the very numbers that are asked for; no receipt, no shadow rule, no clock
+-- behind. Most are of this kind, and get the same answers as from token_bucket.lua.
 --
 -- One pass over the tiers reads, judges and answers each as if all had room, which most decisions have, and packs
 -- what it would be then; it is put right where they had not. Each word of Lua counts here: what a tier takes is
 -- nearly all its own.
 
--- The bounds of what a short record holds: of a count that leaves no parts of a us, and of one that does. It takes 12
--- bytes with its head, a number that stands for itself below, as the largest count does: naming it would cost more.
-local NAMES, COUNTS, PART_COUNTS = 15, 65536, 256
-local PART = 7
+-- The bounds of what a short record holds: of a count that leaves no parts of a us, and of one that does; and of any.
+local NAMES, COUNTS, PART_COUNTS, LONG_COUNTS = 15, 65536, 256, 4294967296
+local LONG, PART = 1, 7
 
--- What short records of a limit begin with, by where the limit begins, but for the instant; and the limit's
--- numbers: burst, forced_max, n, d, count. False for a limit that they are not written under.
+-- What records of a limit begin with, by where the limit begins, but for the instant; the limit's numbers: burst, the
+-- most that a record holds, n, d, count, that count where a whole one is short; then the bytes of a record, what
+-- its tokens in use stay below, and its period where records are long. False for a limit of another kind.
 local limits = {}
 -- The decision that read a key's value last.
 local reader = {}
 -- The values that a decision leaves, one for each key, and for how long.
 local keys, packed, lives_us = {}, {}, {}
 
-local function short(l)
-    local d, count = program[l + 6], program[l + 7]
-    local limit = program[l] == 1 and program[l + 9] > 0 and count < (d == 1 and COUNTS or PART_COUNTS)
-        and program[l + 1] < NAMES
+local function numbers(l)
+    local limit = program[l] == 1 and program[l + 1] < NAMES
     if limit then
-        local most = program[l + 4] < COUNTS and program[l + 4] or COUNTS - 1
-        local head = (program[l + 1] * 16 + (d == 1 and 0 or PART)) * 256 + program[l + 9] * 16
-        limit = { head, program[l + 3], most, program[l + 5], d, count, count * COUNTS }
+        local most, d, count, code = program[l + 4], program[l + 6], program[l + 7], program[l + 9]
+        local is_long = code == 0 or count >= (d == 1 and COUNTS or PART_COUNTS)
+        local head = program[l + 1] * 4096
+        if is_long then
+            limit = { head + LONG * 256, program[l + 3], most, program[l + 5], d, count, 0, 26, LONG_COUNTS, program[l + 8] }
+        else
+            head = head + (d == 1 and 0 or PART) * 256 + code * 16
+            limit = { head, program[l + 3], min(most, COUNTS - 1), program[l + 5], d, count, count * COUNTS, 12, COUNTS, false }
+        end
     end
     limits[l] = limit
     return limit
@@ -40,6 +44,10 @@ local function record(limit, used, drained)
     if low < 0 then
         low, head = low + 281474976710656, head - 1
     end
+    if limit[10] then
+        return pack_record('>I2I6I4I6I4I4', head, low, whole * d - drained, limit[10], limit[6], used),
+            (used * n - drained) / d
+    end
     if d == 1 then
         return pack_record('>I2I6I4', head, low, limit[7] + used), used * n - drained
     end
@@ -47,7 +55,7 @@ local function record(limit, used, drained)
 end
 
 -- A crowd whose first has room for all its tiers, from `first` to `last`, and is told of at out[i]: how many more
--- have; nothing where a short record would not hold them.
+-- have; nothing where a record would not hold them.
 local function others_granted(first, last, times, i)
     local more, place = times - 1, i
     for p = first, last, 4 do
@@ -58,7 +66,7 @@ local function others_granted(first, last, times, i)
     for p = first, last, 4 do
         local key, limit = program[p], limits[program[p + 2]]
         local used = out[i + 1] + more * program[p + 3]
-        if used >= COUNTS then
+        if used >= limit[9] then
             return
         end
         local text, until_us = record(limit, used, out[i + 2])
@@ -114,10 +122,10 @@ return function(at)
     local is_free = program[first + 3] == 0
     local charges = operation ~= 2 and not is_free
     local told, fits, held, count = i, true, 0, 0
-    local value, length, from, text, longest_us
+    local value, length, from, bytes, text, longest_us
     for p = first, last, 4 do
         local key, l, cost = program[p], program[p + 2], program[p + 3]
-        local limit = limits[l] or short(l)
+        local limit = limits[l] or numbers(l)
         if not limit then
             return
         end
@@ -130,12 +138,12 @@ return function(at)
             return
         end
         if key == held then
-            from = from + 12
+            from = from + bytes
         else
             count = count + 1
             keys[count] = key
             if count > 1 then
-                if from + 12 <= length or not is_met_once(key, held, at, count) then
+                if from + bytes <= length or not is_met_once(key, held, at, count) then
                     return
                 end
                 packed[count - 1], lives_us[count - 1] = text, longest_us
@@ -143,30 +151,38 @@ return function(at)
             held, value, from, text, longest_us = key, values[key], 1, nil, 0
             length = value and #value or 0
         end
-        local n, d = limit[4], limit[5]
+        local n, d, long_us, below = limit[4], limit[5], limit[10], limit[9]
         local used, drained, head, low = 0, 0
+        bytes = limit[8]
         if from <= length then
-            if length < from + 11 then
+            if length < from + bytes - 1 then
                 return
             end
-            local elapsed
-            if d == 1 then
-                head, low, used = unpack_record('>I2I6I4', value, from)
-                used = used - limit[7]
-                elapsed = now_low - low
-            else
-                local part, count_then
-                head, low, part, count_then, used = unpack_record('>I2I6I1I1I2', value, from)
-                elapsed = (now_low - low) * d - part
-                if count_then ~= limit[6] or elapsed >= 9007199254740736 then
+            local part, count_then = 0, limit[6]
+            if long_us then
+                local period_us
+                head, low, part, period_us, count_then, used = unpack_record('>I2I6I4I6I4I4', value, from)
+                if period_us ~= long_us then
                     return
                 end
+            elseif d == 1 then
+                head, low, used = unpack_record('>I2I6I4', value, from)
+                used = used - limit[7]
+            else
+                head, low, part, count_then, used = unpack_record('>I2I6I1I1I2', value, from)
             end
             -- The limit's part of the head is taken off, as is its count: what is left of another's is out of bounds.
             head = head - limit[1]
+            local elapsed = now_low - low
             if head ~= now_high then
-                elapsed = elapsed + (now_high - head) * 281474976710656 * d
-                if head < 0 or head > 15 or elapsed >= 9007199254740736 then
+                elapsed = elapsed + (now_high - head) * 281474976710656
+                if head < 0 or head > 15 then
+                    return
+                end
+            end
+            if d > 1 or long_us then
+                elapsed = elapsed * d - part
+                if count_then ~= limit[6] or elapsed >= 9007199254740736 then
                     return
                 end
             end
@@ -178,16 +194,16 @@ return function(at)
             if used <= 0 then
                 used, drained = 0, 0
             end
-        elseif lost_us > 0 and (now - lost_us) * d < limit[2] * n then
+        elseif lost_us > 0 and (long_us or (now - lost_us) * d < limit[2] * n) then
             return
         end
         local would = used + cost
         if would > limit[2] then
-            if would >= 65536 then
+            if would >= below then
                 return
             end
             out[i], fits = 0, false
-        elseif would < 65536 then
+        elseif would < below then
             out[i] = 1
         else
             return
@@ -195,7 +211,7 @@ return function(at)
         if charges then
             used = would
             local now_packed, until_us
-            if d == 1 then
+            if d == 1 and not long_us then
                 low, head = now_low - drained, limit[1] + now_high
                 if low < 0 then
                     low, head = low + 281474976710656, head - 1
@@ -213,7 +229,7 @@ return function(at)
         out[i + 1], out[i + 2], out[i + 3] = used, drained, -1
         i = i + 4
     end
-    if from + 12 <= length then
+    if from + bytes <= length then
         return
     end
     packed[count], lives_us[count] = text, longest_us

@@ -221,9 +221,6 @@ impl<'a> Call<'a> {
         let mut words = Vec::new();
         numbers.words(&mut words, self.header.estimate_us);
         let &[burst, most, n, 1, count, period_us, code] = &words[..] else { return None };
-        if code == 0 {
-            return None;
-        }
         let nonce = self.nonce.unwrap_or(self.header.nonce);
         let mut told = Vec::with_capacity(SOLE_BYTES);
         told.push(b'B');
@@ -234,7 +231,7 @@ impl<'a> Call<'a> {
             (burst, 4),
             (most, 6),
             (n, 6),
-            (count, 2),
+            (count, 4),
             (period_us, 6),
             (code, 1),
             (cost, 4),
@@ -394,7 +391,7 @@ impl Msgpack {
 pub(super) const TIERS_MAX: usize = 128;
 /// More than any tier holds, and exact in Lua.
 const AMOUNT_MAX: u64 = 1 << 40;
-const SOLE_BYTES: usize = 44;
+const SOLE_BYTES: usize = 46;
 /// Counted from 1: behind the instant, the nonce, and where decisions begin.
 const LIMITS_AT: u64 = 4;
 const CHARGE: u64 = 0;
