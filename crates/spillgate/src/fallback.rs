@@ -55,6 +55,9 @@ pub(crate) struct Outage<'p> {
     rules: SmallVec<[Option<&'p Rule>; 4]>,
     /// What this plan's calls are to pay, by the place of its tier.
     owed: Mutex<Vec<(usize, Debt)>>,
+    /// The shares that admitted what the store surely knows nothing of, by the place of their tier: a debt
+    /// once the whole decision stands, for until then others would pay it.
+    incurred: Mutex<Vec<(usize, Numbers)>>,
 }
 
 /// A reservation of which part was charged by this process alone.
@@ -86,7 +89,8 @@ impl Fallback {
     ) -> Question<'q, 'p, Outage<'q>> {
         let owed = Mutex::new(self.take_debts(&mut plan.ask));
         let plan = &*plan;
-        let stand_in = Outage { fallback: self, rules: plan.rules(), owed };
+        let stand_in =
+            Outage { fallback: self, rules: plan.rules(), owed, incurred: Mutex::default() };
         Question { ask: &plan.ask, order: plan.order(), stand_in }
     }
 
@@ -103,6 +107,10 @@ impl Fallback {
                 Heard::Nobody => self.debts.put_back(debt),
                 _ => self.forget(&debt),
             }
+        }
+        for (place, share) in question.stand_in.incurred.lock().drain(..) {
+            let tier = &question.ask.tiers[place];
+            self.debts.add(tier, &share, tier.cost);
         }
     }
 
@@ -342,6 +350,7 @@ impl StandIn for Outage<'_> {
             .map(|(tier, place)| self.fallback.share_of(self.rules[*place], tier.numbers))
             .collect();
         let mut local = Ask { intent: ask.intent, record: AtRecord::None, tiers: SmallVec::new() };
+        let mut local_places: SmallVec<[usize; 4]> = SmallVec::new();
         for ((tier, place), share) in tiers().zip(&shares) {
             let says = self.says(*place);
             let fits = tier.cost <= share.capacity();
@@ -349,6 +358,7 @@ impl StandIn for Outage<'_> {
                 self.fallback.begin(tier, share);
                 let cost = if fits { tier.cost } else { 0 };
                 local.tiers.push(AskTier { numbers: share, cost, owed: 0, ..*tier });
+                local_places.push(*place);
             }
             if tier.group == 0 && (says == OnOutage::Deny || says == OnOutage::Local && !fits) {
                 local.intent = Intent::Peek;
@@ -358,15 +368,15 @@ impl StandIn for Outage<'_> {
         // What the store may have charged already is no debt.
         let uncharged = matches!(error, StoreError::NotExecuted(_));
         if told.allowed && local.intent != Intent::Peek && uncharged {
-            for (tier, told) in local.tiers.iter().zip(&told.tiers) {
+            let mut incurred = self.incurred.lock();
+            for ((tier, told), place) in local.tiers.iter().zip(&told.tiers).zip(&local_places) {
                 if tier.cost > 0 && told.fits {
-                    self.fallback.debts.add(tier, tier.numbers, tier.cost);
+                    incurred.push((*place, tier.numbers.clone()));
                 }
             }
         }
         if told.allowed && local.intent != Intent::Peek {
-            let rules = tiers().filter(|(_, place)| self.says(**place) == OnOutage::Local);
-            for ((tier, told), (_, place)) in local.tiers.iter().zip(&told.tiers).zip(rules) {
+            for ((tier, told), place) in local.tiers.iter().zip(&told.tiers).zip(&local_places) {
                 if let (Some(rule), true) = (self.rules[*place], tier.cost > 0 && told.fits) {
                     self.fallback.note_alone(rule, tier.numbers, told);
                 }
@@ -392,7 +402,7 @@ impl StandIn for Outage<'_> {
     fn give_back(&self, tier: &AskTier<'_>, place: usize, charge: Charge) -> Option<ToldTier> {
         let share = self.fallback.share_of(self.rules[place], tier.numbers);
         let what = GiveBack::Unused { charge, unused: charge.amount };
-        self.fallback.debts.lower(tier, charge.amount);
+        self.incurred.lock().retain(|(incurred, _)| *incurred != place);
         let local = AskTier { numbers: &share, ..*tier };
         Some(self.fallback.memory.change(&local, Change::GiveBack(what)).1)
     }

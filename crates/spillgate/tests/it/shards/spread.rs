@@ -132,6 +132,31 @@ fn a_charge_comes_back_when_the_rule_of_a_dead_server_refuses() {
     assert_eq!(fleet.own_left(&user), 2);
 }
 
+/// What one part admitted here, until another refused, was owed meanwhile, and whoever asked then paid it.
+#[test]
+fn what_comes_to_nothing_is_nobodys_debt_meanwhile() {
+    let fleet = Fleet::with(&policy(""));
+    for user in [(); 4].map(|()| fleet.user_apart_from_all()) {
+        (0..3).for_each(|_| drop(fleet.check(&user)));
+    }
+    let user = fleet.user_apart_from_all();
+    assert_eq!((fleet.shared_left(&user), fleet.own_left(&user)), (0, 3));
+    let home = fleet.home_of(&Request::new().with("user", &user).costing(0));
+    fleet.servers[home].command(&["CONFIG", "SET", "maxmemory", "1"]);
+    fleet.servers[fleet.home_of_all].pause();
+    let (limiter, name) = (fleet.limiter.clone(), user.clone());
+    let errors = fleet.limiter.stats().store_errors;
+    let refused = fleet.runtime.spawn(async move { limiter.check(&of(&name)).await.verdict() });
+    eventually(|| fleet.limiter.stats().store_errors > errors);
+    fleet.servers[home].command(&["CONFIG", "SET", "maxmemory", "0"]);
+    let own = Request::new().with("user", &user);
+    let told = fleet.runtime.block_on(fleet.limiter.check(&own));
+    assert_eq!((told.source(), told.remaining()), (Source::Store, Some(2)));
+    fleet.servers[fleet.home_of_all].resume();
+    assert_eq!(fleet.runtime.block_on(refused).unwrap(), Verdict::Denied);
+    assert_eq!(fleet.own_left(&user), 2);
+}
+
 /// A limiter on a ring of three.
 struct Fleet {
     limiter: Limiter,
