@@ -137,7 +137,7 @@ fn a_charge_comes_back_when_the_rule_of_a_dead_server_refuses() {
 fn what_comes_to_nothing_is_nobodys_debt_meanwhile() {
     let fleet = Fleet::with(&policy(""));
     for user in [(); 4].map(|()| fleet.user_apart_from_all()) {
-        (0..3).for_each(|_| drop(fleet.check(&user)));
+        (0..3).for_each(|_| assert_eq!(fleet.check(&user).1, Source::Store));
     }
     let user = fleet.user_apart_from_all();
     assert_eq!((fleet.shared_left(&user), fleet.own_left(&user)), (0, 3));
