@@ -72,6 +72,13 @@ pub struct AskTier<'a> {
     pub owed: u64,
 }
 
+impl<'a> AskTier<'a> {
+    /// A tier by itself, of which nothing is asked.
+    pub(crate) fn of(key: SubjectKey, limit: &'a NamedLimit, numbers: &'a Numbers) -> AskTier<'a> {
+        AskTier { key, limit, numbers, cost: 0, group: 0, attributes: 0, owed: 0 }
+    }
+}
+
 /// What became of a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {

@@ -15,7 +15,6 @@ use crate::engine::{
     ToldTier,
 };
 #[cfg(feature = "metrics")]
-#[cfg(feature = "metrics")]
 use crate::limit::Algorithm;
 use crate::limit::NamedLimit;
 use crate::plan::Plan;
@@ -135,8 +134,7 @@ impl Fallback {
             let Some(debt) = self.debts.take_named(name) else { continue };
             let occupied = self.occupied_by(&debt);
             let Some(numbers) = debt.limit.numbers().filter(|_| occupied > 0) else { continue };
-            let (key, limit) = (debt.key, &debt.limit);
-            let tier = AskTier { key, limit, numbers, cost: 0, group: 0, attributes: 0, owed: 0 };
+            let tier = AskTier::of(debt.key, &debt.limit, numbers);
             match redis.change(&tier, Change::Force(occupied)).await {
                 Ok(_) => self.forget(&debt),
                 Err(StoreError::NotExecuted(_)) => self.debts.put_back(debt),
@@ -317,9 +315,8 @@ impl Fallback {
     /// What of a debt's admissions still counts: what has drained, or lies in a past window, does
     /// not.
     fn occupied_by(&self, debt: &Debt) -> u64 {
-        let (key, limit, numbers) = (debt.key, &debt.limit, &debt.share);
-        let tier = AskTier { key, limit, numbers, cost: 0, group: 0, attributes: 0, owed: 0 };
-        let used = numbers.capacity().saturating_sub(self.look(&tier).reading.remaining);
+        let tier = AskTier::of(debt.key, &debt.limit, &debt.share);
+        let used = debt.share.capacity().saturating_sub(self.look(&tier).reading.remaining);
         used.min(debt.admitted)
     }
 
@@ -365,19 +362,17 @@ impl StandIn for Outage<'_> {
             }
         }
         let told = self.fallback.memory.decide(&local);
-        // What the store may have charged already is no debt.
-        let uncharged = matches!(error, StoreError::NotExecuted(_));
-        if told.allowed && local.intent != Intent::Peek && uncharged {
-            let mut incurred = self.incurred.lock();
-            for ((tier, told), place) in local.tiers.iter().zip(&told.tiers).zip(&local_places) {
-                if tier.cost > 0 && told.fits {
-                    incurred.push((*place, tier.numbers.clone()));
-                }
-            }
-        }
         if told.allowed && local.intent != Intent::Peek {
+            // What the store may have charged already is no debt.
+            let is_debt = matches!(error, StoreError::NotExecuted(_));
             for ((tier, told), place) in local.tiers.iter().zip(&told.tiers).zip(&local_places) {
-                if let (Some(rule), true) = (self.rules[*place], tier.cost > 0 && told.fits) {
+                if tier.cost == 0 || !told.fits {
+                    continue;
+                }
+                if is_debt {
+                    self.incurred.lock().push((*place, tier.numbers.clone()));
+                }
+                if let Some(rule) = self.rules[*place] {
                     self.fallback.note_alone(rule, tier.numbers, told);
                 }
             }

@@ -101,7 +101,7 @@ fn search(mistake: Mistake) -> Result<(usize, usize), String> {
     let limit = NamedLimit::new(Limit::per(1, Duration::from_micros(3 * TICK_US)), 0);
     let key = SubjectKey { tag: 1, id: 2, rule: 3 };
     let numbers = limit.numbers().unwrap();
-    let tier = AskTier { key, limit: &limit, numbers, cost: 1, group: 0, attributes: 0, owed: 0 };
+    let tier = AskTier { cost: 1, ..AskTier::of(key, &limit, numbers) };
     let (mut seen, mut refused) = (BTreeSet::new(), 0);
     let mut histories = vec![(World::new(mistake), Vec::new())];
     while !histories.is_empty() {

@@ -286,8 +286,7 @@ impl Redis {
     /// Where a limit's state was on the ring before this one, for as long as that counts.
     fn old_place(&self, key: SubjectKey, limit: &NamedLimit) -> Option<Place> {
         let numbers = limit.numbers()?;
-        let tier = AskTier { key, limit, numbers, cost: 0, group: 0, attributes: 0, owed: 0 };
-        self.topology.old_place(&tier)
+        self.topology.old_place(&AskTier::of(key, limit, numbers))
     }
 
     /// Whether all tiers of a decision live at one place.

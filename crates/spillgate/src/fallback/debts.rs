@@ -86,8 +86,7 @@ impl Debts {
     /// Puts one back that was not paid.
     pub(super) fn put_back(&self, debt: Debt) {
         let Some(numbers) = debt.limit.numbers() else { return };
-        let (key, limit) = (debt.key, &debt.limit);
-        let tier = AskTier { key, limit, numbers, cost: 0, group: 0, attributes: 0, owed: 0 };
+        let tier = AskTier::of(debt.key, &debt.limit, numbers);
         self.add(&tier, &debt.share, debt.admitted);
     }
 

@@ -179,8 +179,7 @@ impl Inner {
     async fn exchange_lease(&self, redis: &Redis, wanted: &Wanted) {
         let Some(numbers) = wanted.limit.numbers() else { return };
         let Wanted { key, limit, seq, closes, share, ttl_us, .. } = wanted;
-        let (key, cost) = (*key, 0);
-        let tier = AskTier { key, limit, numbers, cost, group: 0, attributes: 0, owed: 0 };
+        let tier = AskTier::of(*key, limit, numbers);
         let asked = Asked {
             node: redis.node(),
             seq: *seq,

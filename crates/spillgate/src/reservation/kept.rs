@@ -39,7 +39,7 @@ impl KeptTier {
 
     pub(crate) fn asked(&self, cost: u64) -> AskTier<'_> {
         let KeptTier { key, limit, numbers, .. } = self;
-        AskTier { key: *key, limit, numbers, cost, group: 0, attributes: 0, owed: 0 }
+        AskTier { cost, ..AskTier::of(*key, limit, numbers) }
     }
 }
 

@@ -52,8 +52,7 @@ pub(super) fn probe() -> Call<'static> {
     let mut call = Call::new(Header { given_us: 0, estimate_us: 0, nonce: 1 });
     if let Some(numbers) = LIMIT.numbers() {
         let key = SubjectKey { tag: 0, id: 0, rule: 0 };
-        let tier =
-            AskTier { key, limit: &LIMIT, numbers, cost: 0, group: 0, attributes: 0, owed: 0 };
+        let tier = AskTier::of(key, &LIMIT, numbers);
         call.decision(&Ask {
             intent: Intent::Peek,
             record: AtRecord::None,

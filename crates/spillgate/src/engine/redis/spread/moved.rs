@@ -108,7 +108,7 @@ fn charge_once(redis: &Redis, tier: &AskTier<'_>, cost: u64) {
     let (redis, key, limit) = (redis.clone(), tier.key, tier.limit.clone());
     runtime.spawn(async move {
         let Some(numbers) = limit.numbers() else { return };
-        let tier = AskTier { key, limit: &limit, numbers, cost, group: 0, attributes: 0, owed: 0 };
+        let tier = AskTier { cost, ..AskTier::of(key, &limit, numbers) };
         let ask = Ask { intent: Intent::Charge, record: AtRecord::None, tiers: smallvec![tier] };
         let place = redis.topology.place(key.tag);
         let _ = redis.decide_one_at(place, &ask, redis.deadline()).await;

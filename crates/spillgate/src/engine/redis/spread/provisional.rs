@@ -159,15 +159,6 @@ impl<S: StandIn> Drop for Provisional<'_, S> {
 
 impl Charged {
     fn tier(&self) -> Option<AskTier<'_>> {
-        let (key, limit) = (self.key, &self.limit);
-        Some(AskTier {
-            key,
-            limit,
-            numbers: limit.numbers()?,
-            cost: 0,
-            group: 0,
-            attributes: 0,
-            owed: 0,
-        })
+        Some(AskTier::of(self.key, &self.limit, self.limit.numbers()?))
     }
 }
