@@ -93,13 +93,18 @@ impl Cell {
         }
         std::thread::sleep(fault::AFTER);
         let history = fleet.end();
+        let wall_ahead_us = fleet::wall_ahead_us();
+        let price = |limits: &Limits| {
+            let mixed = history.mixed_periods(limits, wall_ahead_us);
+            self.fault.price(self.shape, limits, mixed, two_us)
+        };
         let of = |limits: &Limits| Row {
             cell: self.name(),
             limit: limits.name(),
             admitted: history.admitted(limits),
             alone: history.admitted_alone(limits),
             allowed: limits.allowed(),
-            most_over: self.fault.price(self.shape, limits, two_us),
+            most_over: price(limits),
             over: history.over(limits),
             locked_out_us: history.locked_out_us(limits, began_us),
             locked_out_most_us: limits.locked_out_most_us(),

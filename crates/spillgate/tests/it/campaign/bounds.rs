@@ -1,6 +1,8 @@
 //! The limits that are asked about, and what a history of admissions is held to: for each algorithm the most
 //! that any interval may hold, by when calls began and ended.
 
+use std::collections::BTreeMap;
+
 use spillgate::{Algorithm, Limit, LimitSpec};
 
 /// One limit of the campaign.
@@ -57,7 +59,7 @@ impl Limits {
 
     pub(super) fn limit(&self) -> Limit {
         let (count, period) = match self.lasts {
-            Lasts::Ages => (AGES_COUNT, "366d".to_owned()),
+            Lasts::Ages => (AGES_COUNT, format!("{}ms", AGES_US / 1_000)),
             Lasts::Moment => (MOMENT_COUNT, format!("{}ms", MOMENT_US / 1_000)),
         };
         let spec = match self.algorithm {
@@ -65,6 +67,10 @@ impl Limits {
             _ => LimitSpec::new(format!("{count}/{period}")),
         };
         spec.algorithm(self.algorithm.name()).build().expect("a limit of ours")
+    }
+
+    fn period_us(&self) -> u64 {
+        if self.lasts == Lasts::Ages { AGES_US } else { MOMENT_US }
     }
 
     /// The most that an interval may hold where nothing goes wrong.
@@ -127,6 +133,20 @@ impl History {
         most
     }
 
+    /// In how many periods of a limit some were decided alone and others by the store: before all had found out
+    /// that it is gone, and until all have found it again. Windows begin by the wall clock, which is so far
+    /// ahead of the one by which calls are told.
+    pub(super) fn mixed_periods(&self, limits: &Limits, wall_ahead_us: u64) -> u64 {
+        let mut periods: BTreeMap<u64, (bool, bool)> = BTreeMap::new();
+        for admission in self.of(limits) {
+            let period = (admission.ended_us + wall_ahead_us) / limits.period_us();
+            let (alone, served) = periods.entry(period).or_default();
+            *alone |= admission.alone;
+            *served |= !admission.alone;
+        }
+        periods.values().filter(|(alone, served)| *alone && *served).count() as u64
+    }
+
     /// The longest time from then on in which all asked and nobody was admitted; nothing of limits that
     /// do not come back.
     pub(super) fn locked_out_us(&self, limits: &Limits, from_us: u64) -> Option<u64> {
@@ -156,6 +176,7 @@ impl History {
 }
 
 const AGES_COUNT: u64 = 600;
+const AGES_US: u64 = 366 * 86_400 * 1_000_000;
 const MOMENT_COUNT: u64 = 24;
 const MOMENT_US: u64 = 500_000;
 /// Attempts to connect are up to a second apart, and a half, and one fails.
@@ -184,6 +205,22 @@ fn an_interval_that_holds_too_much_is_found() {
     assert_eq!(history(log, &later).over(&log), 0);
     let sooner = [&burst[..], &[400_000]].concat();
     assert_eq!((history(log, &sooner).over(&log), history(bucket, &sooner).over(&bucket)), (1, 0));
+}
+
+#[test]
+fn periods_in_which_some_are_served_and_others_decide_alone_are_told_apart() {
+    let window = Limits { algorithm: Algorithm::FixedWindow, lasts: Lasts::Moment };
+    let at = |(ended_us, alone)| Admission {
+        limit: window.number(),
+        began_us: ended_us,
+        ended_us,
+        alone,
+    };
+    let all = [(0, false), (499_999, true), (500_000, true), (1_000_000, true), (1_200_000, false)];
+    let history = History::new(all.map(at).into(), (0, 2_000_000));
+    assert_eq!(history.mixed_periods(&window, 0), 2);
+    assert_eq!(history.mixed_periods(&window, 1), 1, "the second has begun for the first alone");
+    assert_eq!(history.mixed_periods(&Limits { lasts: Lasts::Ages, ..window }, 0), 0);
 }
 
 #[test]

@@ -145,9 +145,10 @@ impl Fault {
         matches!(self, Fault::ClockBack | Fault::ClockAhead)
     }
 
-    /// What it may cost a limit beyond what it allows: all shares together for an outage, one allowance where
-    /// the store forgot, and where two counted for a while what the limit allows in that time.
-    pub(super) fn price(self, shape: Shape, limits: &Limits, two_us: u64) -> u64 {
+    /// What it may cost a limit beyond what it allows: all shares together for an outage, and again in each
+    /// period in which some are served and others are not; one allowance where the store forgot; and where
+    /// two counted for a while, what the limit allows in that time.
+    pub(super) fn price(self, shape: Shape, limits: &Limits, mixed: u64, two_us: u64) -> u64 {
         let (outages, losses) = match self {
             Fault::None | Fault::ProcessesKilled | Fault::ScriptsFlushed | Fault::Grows => (0, 0),
             Fault::Flushed => (0, 1),
@@ -173,12 +174,12 @@ impl Fault {
             (Fault::HandedOver, Shape::Sentinels) => limits.most_within(two_us),
             _ => 0,
         };
-        (outages + losses) * limits.allowed() + second
+        (outages * mixed.max(1) + losses) * limits.allowed() + second
     }
 
     /// Where nothing is to be exceeded by, a busy machine is not to be taken for an outage.
     pub(super) fn timeout(self) -> Duration {
-        let free = Limits::all().iter().all(|limits| self.price(Shape::Single, limits, 0) == 0);
+        let free = Limits::all().iter().all(|limits| self.price(Shape::Single, limits, 0, 0) == 0);
         let is_of_store = free || self.is_of_clocks() || self == Fault::Flushed;
         if is_of_store { Duration::from_secs(2) } else { Duration::from_millis(150) }
     }

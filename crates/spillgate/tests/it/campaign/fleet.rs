@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use spillgate::internals::time::awake_or_not_us;
+use spillgate::internals::time::{Clock, awake_or_not_us};
 use spillgate::{Limiter, Ring};
 use spillgate_testkit::{Process, Sentinels, poll};
 
@@ -30,6 +30,11 @@ struct Worker {
 /// All processes, and this one, share it.
 pub(super) fn now_us() -> u64 {
     awake_or_not_us()
+}
+
+/// How far the wall clock is ahead of that.
+pub(super) fn wall_ahead_us() -> u64 {
+    Clock::System.now_us() - now_us()
 }
 
 impl Fleet {
