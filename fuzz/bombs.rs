@@ -27,7 +27,7 @@ const fn bomb(
 
 const RULE: &[u8] = b"[[rule]]\nname = 'a'\nkey = ['ip']\nlimits = ['1/s']\n";
 
-pub(super) const BOMBS: [Bomb; 49] = [
+pub(super) const BOMBS: [Bomb; 50] = [
     // Hops, all of them trusted or none a hop at all; quotes that do not end.
     bomb("identity", b"\0", b"10.0.0.1,", 10_000, b""),
     bomb("identity", b"\0", b"10.0.0.1\n", 10_000, b""),
@@ -79,4 +79,6 @@ pub(super) const BOMBS: [Bomb; 49] = [
     bomb("log", b"\x03time,ip\n", b",", 60_000, b""),
     bomb("log", b"\x03time,ip\n1,\"", b"\"\"", 30_000, b""),
     bomb("import", b"domain: a\ndescriptors: ", b"[", 10_000, b""),
+    // Each level is copied with all within it.
+    bomb("import", b"domain: a\ndescriptors: ", b"&a [", 100, b"1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1"),
 ];

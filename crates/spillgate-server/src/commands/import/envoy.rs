@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+mod copies;
 mod rules;
 mod tree;
 

@@ -1,9 +1,10 @@
 //! The file as a list of its limits, each with the entries that lead to it.
 
 use saphyr::{MarkedYaml, Scalar, ScanError, YamlData, YamlLoader};
-use saphyr_parser::{Event, Parser, SpannedEventReceiver};
+use saphyr_parser::{Parser, SpannedEventReceiver};
 
 use super::Note;
+use super::copies::Copies;
 
 /// What a file says.
 #[derive(Debug)]
@@ -69,22 +70,13 @@ pub(super) fn read(text: &str, notes: &mut Vec<Note>) -> Result<Tree, Note> {
     Ok(Tree { domain, nodes: reader.nodes })
 }
 
-/// An alias is a copy of what it stands for, and aliases of aliases make a short file a huge tree; a
-/// deep tree is dropped by recursion.
+/// A deep tree is dropped by recursion, and copies of copies make a short file a huge one.
 fn documents(text: &str) -> Result<Vec<MarkedYaml<'_>>, ScanError> {
     let mut loader = YamlLoader::default();
-    loader.alias_limit(ALIASED_MAX);
-    let mut depth = 0;
+    let mut copies = Copies::default();
     for event in Parser::new_from_str(text) {
         let (event, span) = event?;
-        match event {
-            Event::SequenceStart(..) | Event::MappingStart(..) => depth += 1,
-            Event::SequenceEnd | Event::MappingEnd => depth -= 1,
-            _ => {}
-        }
-        if depth > NESTED_MAX {
-            return Err(ScanError::new_str(span.start, "nested deeper than any limit is"));
-        }
+        copies.note(&event).map_err(|why| ScanError::new_str(span.start, why))?;
         loader.on_event(event, span);
     }
     match loader.error() {
@@ -321,10 +313,6 @@ const UNITS: [(&str, &str); 7] = [
     ("year", "365d"),
 ];
 
-/// Lists and mappings: two for each entry of the deepest descriptor, and as many again.
-const NESTED_MAX: usize = 128;
-/// Nodes that aliases stand for: some hundred limits with all that they may say.
-const ALIASED_MAX: usize = 1_000;
 /// As the policy has it.
 const COUNT_MAX: u64 = 1_000_000_000;
 /// As many entries as the door takes in one descriptor.
