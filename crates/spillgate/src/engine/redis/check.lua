@@ -77,6 +77,8 @@ end
 -- Kept so long, or no longer where nothing is left: in steps, for a number takes the server longer to write
 -- out than to be found among those that this call has used.
 local lives = {}
+-- What ends before this takes smaller steps, unless callers' clocks decide, which may be that far apart.
+local soon_us = program[1] == 0 and 1000000 or 0
 -- The step for times from one on and below another.
 local least_us, below_us, step_us = 0, 0, 0
 local function keep(key, longest_us)
@@ -85,7 +87,10 @@ local function keep(key, longest_us)
         return
     end
     if longest_us < least_us or longest_us >= below_us then
-        least_us, below_us, step_us = 0, 16000001, 500000
+        least_us, below_us, step_us = 0, soon_us, 20000
+        if longest_us >= below_us then
+            least_us, below_us, step_us = soon_us, 16000001, 500000
+        end
         if longest_us >= below_us then
             local _, bits = math.frexp(longest_us)
             least_us, below_us, step_us = max(below_us, math.ldexp(1, bits - 1)), math.ldexp(1, bits), math.ldexp(1, bits - 6)

@@ -8,7 +8,8 @@
 if string.byte(ARGV[1]) == 66 then
     local _, now, nonce, name, burst, most, n, count, period_us, code, cost =
         struct.unpack('>I1I7I6I1I4I6I6I4I6I1I4', ARGV[1])
-    if now == 0 then
+    local is_callers = now ~= 0
+    if not is_callers then
         local time = redis.call('TIME')
         now = time[1] * 1000000 + time[2]
     end
@@ -54,7 +55,8 @@ if string.byte(ARGV[1]) == 66 then
         if low < 0 then
             low, high = low + 281474976710656, high - 1
         end
-        -- Between the time until irrelevant and that and max(1 s, 10 %).
+        -- Between the time until irrelevant and that and max(1 s, 10 %), and sooner where callers share the
+        -- server's clock: what it holds is what it has to look through for what ended.
         local until_ms = (charged * n - drained) / 1000
         local record
         if is_long then
@@ -62,7 +64,8 @@ if string.byte(ARGV[1]) == 66 then
         else
             record = struct.pack('>I2I6I4', high, low, counts + charged)
         end
-        redis.call('SET', KEYS[1], record, 'PX', math.ceil(until_ms + math.max(500, until_ms / 20)))
+        local spare_ms = math.max(is_callers and 500 or math.min(10 + until_ms / 4, 500), until_ms / 20)
+        redis.call('SET', KEYS[1], record, 'PX', math.ceil(until_ms + spare_ms))
         return { now, 1, charged, drained, -1 }
     end
     program = { now, nonce, 14, 1, name, 0, burst, most, n, 1, count, period_us, code, 0, 1, 1, 0, 4, cost, 0 }
