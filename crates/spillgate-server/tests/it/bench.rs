@@ -64,7 +64,9 @@ fn the_library_is_asked_over_a_redis_and_over_a_ring() {
     );
     for store in [one, ring] {
         let file = TempFile::new("store.toml", &store);
-        let report = bench(&[&["zipf", "--config", file.path()], &SHORT[..]].concat());
+        // What the servers hold is looked at afterwards.
+        let lasting = ["zipf", "--quota", "100/day", "--config", file.path()];
+        let report = bench(&[&lasting[..], &SHORT[..]].concat());
         let ours = all_are_decided(&report);
         assert!(ours["by_source"]["store"].as_u64().unwrap() > 0, "{ours}");
     }
@@ -204,10 +206,10 @@ fn a_store_that_is_killed_and_comes_back_is_seen_by_source() {
 #[test]
 fn whoever_stops_it_is_told_what_was_answered_so_far() {
     let server = RedisServer::start();
-    let mut asked = Process::start(
-        spillgate(&["bench", "--redis", &server.url(), "--rate", "200", "--duration", "1h"])
-            .stdout(Stdio::piped()),
-    );
+    let url = server.url();
+    let flags =
+        ["bench", "--redis", &url, "--rate", "200", "--duration", "1h", "--quota", "100/day"];
+    let mut asked = Process::start(spillgate(&flags).stdout(Stdio::piped()));
     eventually(|| server.command(&["DBSIZE"]).integer() > 50);
     let told = Command::new("kill").args(["-INT", &asked.pid().to_string()]).status().unwrap();
     assert!(told.success());

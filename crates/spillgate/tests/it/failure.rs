@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use spillgate::{Decision, Limit, Limiter, LimiterBuilder, Source};
-use spillgate_testkit::{RedisServer, Reply, poll};
+use spillgate_testkit::{FaultProxy, RedisServer, Reply, eventually, poll};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::support::world::keys;
@@ -112,6 +112,25 @@ pub(crate) fn counted_by(server: &RedisServer, key: &str, limit: &Limit) -> u64 
     let seen = onlooker.run(onlooker.limiter.check_limit(key, limit, 0));
     assert_eq!(seen.source(), Source::Store);
     limit.capacity().unwrap() - seen.remaining().unwrap()
+}
+
+/// Follows the primary behind a proxy, from its first synchronisation on.
+fn replica(primary: &FaultProxy) -> RedisServer {
+    let port = primary.port().to_string();
+    let flags = ["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"];
+    RedisServer::start_with(&RedisServer::versions()[0].path, &flags)
+}
+
+/// Waits until a replica has all that its primary has. WAIT would ask for what its own connection has
+/// written, which is nothing; and a primary that never had a replica is at offset 0, as is one that has
+/// not found its primary yet.
+#[track_caller]
+fn caught_up(replica: &RedisServer, primary: &RedisServer) {
+    let told = |server: &RedisServer, name| server.info("replication", name);
+    eventually(|| {
+        told(replica, "master_link_status") == "up"
+            && told(replica, "master_repl_offset") == told(primary, "master_repl_offset")
+    });
 }
 
 /// `./evidence faults` looks longer.

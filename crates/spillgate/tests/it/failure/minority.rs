@@ -1,9 +1,9 @@
 //! A primary that the others cannot see any more, and that counts on.
 
 use spillgate::Limiter;
-use spillgate_testkit::{Fault, FaultProxy, RedisServer, eventually};
+use spillgate_testkit::{Fault, FaultProxy, RedisServer};
 
-use super::{ALL, CEILING, Patient, SHARE, limit};
+use super::{ALL, CEILING, Patient, SHARE, caught_up, limit, replica};
 
 /// F21. The network parts a primary from its replica, which takes its place: for those who still reach
 /// the old one both count, and that is the price, a second bound; unless it wants its replicas.
@@ -11,16 +11,7 @@ use super::{ALL, CEILING, Patient, SHARE, limit};
 fn a_primary_on_the_minority_side_costs_a_second_bound_until_it_misses_its_replicas() {
     let primary = RedisServer::start();
     let between = FaultProxy::before(primary.port());
-    let replica = RedisServer::start_with(
-        &RedisServer::versions()[0].path,
-        &[
-            "--replicaof",
-            "127.0.0.1",
-            &between.port().to_string(),
-            "--repl-diskless-sync-delay",
-            "0",
-        ],
-    );
+    let replica = replica(&between);
     let on = |server: &RedisServer| {
         let patient = Patient::built(Limiter::builder().redis(server.url()).timeout(CEILING));
         patient.heals();
@@ -28,8 +19,7 @@ fn a_primary_on_the_minority_side_costs_a_second_bound_until_it_misses_its_repli
     };
     let minority = on(&primary);
     let before = minority.admitted(ALL as usize / 2, "me", &limit());
-    let offset = |server: &RedisServer| server.info("replication", "master_repl_offset");
-    eventually(|| offset(&replica) == offset(&primary));
+    caught_up(&replica, &primary);
 
     between.set(Fault::BlackHole);
     replica.become_a_primary();

@@ -3,7 +3,7 @@
 use spillgate::Source;
 use spillgate_testkit::{Fault, FaultProxy, RedisServer, eventually};
 
-use super::{ALL, Patient, SHARE, TIMEOUT, limit};
+use super::{ALL, Patient, SHARE, TIMEOUT, caught_up, limit, replica};
 
 /// F28. Somebody flushes everything at half use.
 #[test]
@@ -40,23 +40,12 @@ fn a_restart_without_persistence_costs_one_allowance_and_one_share_at_most() {
 fn a_failover_loses_its_tail_and_costs_one_allowance_at_most() {
     let mut primary = RedisServer::start();
     let between = FaultProxy::before(primary.port());
-    let replica = RedisServer::start_with(
-        &RedisServer::versions()[0].path,
-        &[
-            "--replicaof",
-            "127.0.0.1",
-            &between.port().to_string(),
-            "--repl-diskless-sync-delay",
-            "0",
-        ],
-    );
+    let replica = replica(&between);
     let name = FaultProxy::before(primary.port());
     let patient = Patient::on(&name.url());
     patient.heals();
     let seen = patient.admitted(ALL as usize / 4, "me", &limit());
-    // WAIT would ask for what its own connection has written, which is nothing.
-    let offset = |server: &RedisServer| server.info("replication", "master_repl_offset");
-    eventually(|| offset(&replica) == offset(&primary));
+    caught_up(&replica, &primary);
     between.set(Fault::Freeze);
     let unseen = patient.admitted(ALL as usize / 2, "me", &limit());
     assert_eq!((seen, unseen), (ALL / 4, ALL / 2));
