@@ -8,8 +8,6 @@ use spillgate::{Decision, Limit, Limiter, LimiterBuilder, Source};
 use spillgate_testkit::{FaultProxy, RedisServer, Reply, eventually, poll};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::support::world::keys;
-
 mod clocks;
 mod cluster;
 mod elections;
@@ -94,15 +92,6 @@ pub(crate) const ALL: u64 = 160;
 /// `ALL` in a year: nothing refills while a test runs.
 pub(crate) fn limit() -> Limit {
     Limit::per(ALL, YEAR)
-}
-
-/// Every key that may hold state can end.
-#[track_caller]
-pub(crate) fn assert_every_key_ends(server: &RedisServer) {
-    for key in keys(server).iter().filter(|key| key.starts_with("sg1:{")) {
-        let ttl_ms = server.command(&["PTTL", key]).integer();
-        assert!(ttl_ms > 0, "{key} has no end: {ttl_ms}");
-    }
 }
 
 /// What the store has counted for a key: asked of it, past whatever is broken on the way.

@@ -14,8 +14,8 @@ use crate::support::random::Random;
 use crate::support::script::Script;
 use crate::support::storm;
 use crate::support::world::{
-    ME, PATIENCE, PERIOD, PERIOD_US, TODAY_US, World, ask, each_algorithm, keys, limit, named,
-    runtime,
+    ME, PATIENCE, PERIOD, PERIOD_US, TODAY_US, World, ask, assert_every_key_ends, each_algorithm,
+    keys, limit, named, runtime,
 };
 
 /// ACCIDENTS 20. INCR came first and EXPIRE second: a client that died in between locked its
@@ -276,15 +276,6 @@ fn a_store_that_evicts_goes_on_deciding() {
     }
     let evicted = server.command(&["INFO", "stats"]);
     assert!(!evicted.text().contains("evicted_keys:0\r"), "the test needs more subjects");
-}
-
-#[track_caller]
-fn assert_every_key_ends(server: &RedisServer) {
-    for key in keys(server) {
-        let ttl_ms = server.command(&["PTTL", &key]).integer();
-        // Gone meanwhile is an end, too.
-        assert!(ttl_ms > 0 || ttl_ms == -2, "{key} has no end");
-    }
 }
 
 fn dumps(server: &RedisServer) -> Vec<Reply> {

@@ -5,11 +5,9 @@ use std::time::Duration;
 use spillgate::{Limit, Limiter, Source};
 use spillgate_testkit::{Direction, Fault, FaultProxy, RedisServer, eventually, poll};
 
-use super::{
-    ALL, CEILING, Patient, SHARE, TIMEOUT, assert_every_key_ends, counted_by, evidence, field,
-    limit,
-};
+use super::{ALL, CEILING, Patient, SHARE, TIMEOUT, counted_by, evidence, field, limit};
 use crate::support::random::Random;
+use crate::support::world::assert_every_key_ends;
 
 fn through() -> (RedisServer, FaultProxy, Patient) {
     let server = RedisServer::start();

@@ -5,7 +5,8 @@ use std::time::Duration;
 use spillgate::Source;
 use spillgate_testkit::{RedisServer, poll};
 
-use super::{ALL, Patient, SHARE, assert_every_key_ends, counted_by, is_refused, limit};
+use super::{ALL, Patient, SHARE, counted_by, is_refused, limit};
+use crate::support::world::assert_every_key_ends;
 
 /// F13. Out of memory, with the policy that keeps state.
 #[test]

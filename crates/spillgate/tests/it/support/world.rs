@@ -290,6 +290,16 @@ pub(crate) fn keys(server: &RedisServer) -> Vec<String> {
     keys
 }
 
+/// In its last millisecond a key has none left, and one that is gone meanwhile has ended, too.
+#[track_caller]
+pub(crate) fn assert_every_key_ends(server: &RedisServer) {
+    const STAYS: i64 = -1;
+    for key in keys(server) {
+        let ttl_ms = server.command(&["PTTL", &key]).integer();
+        assert_ne!(ttl_ms, STAYS, "{key} has no end");
+    }
+}
+
 /// One decision, all of it enforced.
 pub(crate) fn ask<'a>(intent: Intent, costs: &[Costs<'a>]) -> Ask<'a> {
     let tiers = costs.iter().map(|(who, limit, cost)| tier(*who, limit, *cost)).collect();
