@@ -43,16 +43,23 @@ fn a_connection_cut_at_any_byte_still_brings_a_verdict() {
     assert!((by_the_store..=checks).contains(&counted), "{counted} of {checks}");
 }
 
-/// ACCIDENTS 47. The reply is lost after the script has run: sent again, it would charge twice.
+/// ACCIDENTS 47. The reply is lost after the script has run: sent again, it would charge twice. Where
+/// it is a heartbeat's that is lost, the check may go with its line before it is executed: once more.
 #[test]
 fn a_lost_reply_is_charged_once() {
     let (server, proxy, patient) = through();
-    proxy.set(Fault::LoseNextReply);
-    let decision = patient.check("me", &limit());
-    assert_eq!((decision.allowed(), decision.source()), (true, Source::Fallback));
-    patient.heals();
-    assert_eq!(counted_by(&server, "me", &limit()), 1);
-    assert_eq!(patient.check("me", &limit()).remaining(), Some(ALL - 2));
+    let lost = (0..20).any(|attempt| {
+        let key = format!("subject {attempt}");
+        proxy.set(Fault::LoseNextReply);
+        let decision = patient.check(&key, &limit());
+        assert!(decision.allowed());
+        patient.heals();
+        let counted = counted_by(&server, &key, &limit());
+        assert!(counted <= 1, "{counted} counted");
+        assert_eq!(patient.check(&key, &limit()).remaining(), Some(ALL - counted - 1));
+        decision.source() == Source::Fallback && counted == 1
+    });
+    assert!(lost, "no check lost its own reply");
 }
 
 /// ACCIDENTS 40. A store that swallows everything: callers queued up behind one another's time-outs.
