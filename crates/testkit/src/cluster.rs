@@ -100,19 +100,22 @@ impl Cluster {
     #[track_caller]
     #[must_use]
     pub fn owner_of(&self, slot: u16) -> Node {
-        let agreed = poll(AGREEMENT_BOUND, || {
-            let views: Vec<(usize, Option<usize>)> = self
-                .reachable()
-                .filter_map(|(node, mut connection)| {
-                    let view = connection.command(&["CLUSTER", "SLOTS"]).ok()?;
-                    Some((node, self.owner_in(&view, slot)))
-                })
-                .collect();
-            let owner = views.first()?.1?;
-            let all = views.iter().all(|(_, seen)| *seen == Some(owner));
-            (all && views.iter().any(|(node, _)| *node == owner)).then_some(Node(owner))
-        });
+        let agreed = poll(AGREEMENT_BOUND, || self.owner_known(slot));
         agreed.unwrap_or_else(|| panic!("the nodes do not agree on an owner of slot {slot}"))
+    }
+
+    /// Who owns a slot, if all nodes that answer agree on one that does.
+    fn owner_known(&self, slot: u16) -> Option<Node> {
+        let views: Vec<(usize, Option<usize>)> = self
+            .reachable()
+            .filter_map(|(node, mut connection)| {
+                let view = connection.command(&["CLUSTER", "SLOTS"]).ok()?;
+                Some((node, self.owner_in(&view, slot)))
+            })
+            .collect();
+        let owner = views.first()?.1?;
+        let all = views.iter().all(|(_, seen)| *seen == Some(owner));
+        (all && views.iter().any(|(node, _)| *node == owner)).then_some(Node(owner))
     }
 
     /// A replica of a primary that answers.
@@ -183,18 +186,30 @@ impl Cluster {
         }
     }
 
-    /// Moves a slot with all of its keys.
+    /// Moves a slot with all of its keys; every node has heard of it afterwards.
     #[track_caller]
     pub fn migrate(&self, slot: u16, to: Node) {
         let from = self.owner_of(slot);
         self.begin_migration(slot, to);
         while self.migrate_keys(slot, from, to, KEYS_AT_ONCE) > 0 {}
         self.end_migration(slot, from, to);
-        // Moved back at once, its owner may take the epoch of the one before, and others never hear of it by gossip.
-        let others = (0..self.nodes.len()).map(Node).filter(|node| *node != from && *node != to);
-        for node in others.filter(|node| self.is_primary(*node)) {
-            self.ok(node, &["CLUSTER", "SETSLOT", &slot.to_string(), "NODE", &self.ids[to.0]]);
-        }
+        self.spread(slot, to);
+    }
+
+    /// Waits until every node has heard that a slot is `to`'s. Where slots move one upon another, a message that the
+    /// owner before sent earlier takes the slot back, also at `to` itself, and nobody has it then; `to` claims it
+    /// again in a later epoch.
+    #[track_caller]
+    fn spread(&self, slot: u16, to: Node) {
+        let heard = poll(AGREEMENT_BOUND, || {
+            if self.owner_known(slot) == Some(to) {
+                return Some(());
+            }
+            self.ok(to, &["CLUSTER", "SETSLOT", &slot.to_string(), "NODE", &self.ids[to.0]]);
+            self.node(to).command(&["CLUSTER", "BUMPEPOCH"]);
+            None
+        });
+        assert!(heard.is_some(), "not every node has heard that slot {slot} is {to:?}'s");
     }
 
     /// Whether a node sees itself as a primary.
@@ -366,6 +381,18 @@ mod tests {
         assert_eq!(get(cluster.node(to), "{tag}2").text(), "value");
         cluster.migrate(slot, from);
         assert_eq!(get(cluster.node(from), "{tag}2").text(), "value");
+    }
+
+    #[test]
+    fn slots_go_there_and_back_at_once_and_everybody_hears_of_it() {
+        let cluster = Cluster::start(3, 1);
+        for slot in (0..16_384).step_by(1_000) {
+            let home = cluster.owner_of(slot);
+            for to in [Node((home.0 + 1) % 3), home] {
+                cluster.migrate(slot, to);
+                assert_eq!(cluster.owner_known(slot), Some(to));
+            }
+        }
     }
 
     #[test]
