@@ -201,13 +201,8 @@ export function operate({ refresh, state }) {
       return;
     }
     const path = `admin/v1/rules/${rule.name.split('/').map(encodeURIComponent).join('/')}/mode`;
-    try {
-      await (mode === rule.mode.written ? ask('DELETE', path).catch(gone) : ask('PUT', path, { mode }));
-      $('rules-note').textContent = '';
-    } catch (problem) {
-      $('rules-note').textContent = problem.message;
-    }
-    await refresh().catch(() => {});
+    trying('rules-said', async () =>
+      done(await (mode === rule.mode.written ? ask('DELETE', path).catch(gone) : ask('PUT', path, { mode }))));
   });
 
   $('explain').addEventListener('submit', async event => {
@@ -228,6 +223,7 @@ export function operate({ refresh, state }) {
 /** Nothing was set while running, so the file holds already. */
 function gone(problem) {
   if (problem.status !== 404) throw problem;
+  return { missed: [] };
 }
 
 function explained(answer) {
@@ -244,13 +240,19 @@ function hint(rules) {
   if (rule) form.subject.placeholder = rule.key.map(name => `${name}=…`).join(' ');
 }
 
+/** The last question's answer. There is one dialog, which tells that it closed only after it has: the next question waits for that. */
+let lastAnswer = Promise.resolve();
+
 function confirmed(title, text) {
-  const dialog = $('confirm');
-  $('confirm-title').textContent = title;
-  $('confirm-text').textContent = text;
-  dialog.returnValue = 'no';
-  dialog.showModal();
-  return new Promise(answered => dialog.addEventListener('close', () => answered(dialog.returnValue === 'yes'), { once: true }));
+  lastAnswer = lastAnswer.then(() => {
+    const dialog = $('confirm');
+    $('confirm-title').textContent = title;
+    $('confirm-text').textContent = text;
+    dialog.returnValue = 'no';
+    dialog.showModal();
+    return new Promise(answered => dialog.addEventListener('close', () => answered(dialog.returnValue === 'yes'), { once: true }));
+  });
+  return lastAnswer;
 }
 
 /** Until somebody has written one. */

@@ -228,10 +228,14 @@ def drive(page, world):
     page.until("document.getElementById('confirm').open")
     page.click("#confirm .quiet")
     page.until(f"{mode}.value === 'enforce'")
+    # Asked again before the dialog has told that it closed: the answer is to the question that stands there.
     page.say(choose.format(mode, "off"))
+    page.until("document.getElementById('confirm').open")
+    page.say("document.querySelector('#confirm .quiet').click(), " + choose.format(mode, "off"))
     page.until("document.getElementById('confirm').open")
     page.click("#confirm-yes")
     page.until(f"{mode}.value === 'off' && {mode}.className === 'set'")
+    page.until("document.querySelector('#rules-said.good')?.textContent.includes('everywhere')")
     assert not ask(world, "ip=203.0.113.1", "route=/login")["rules"][0]["met"]
     page.say(choose.format(mode, "enforce"))
     page.until("document.getElementById('confirm').open")
@@ -244,6 +248,14 @@ def drive(page, world):
     page.until("document.getElementById('status').textContent === 'degraded'")
     page.until("document.getElementById('banner').textContent.includes('out of reach') && !document.getElementById('banner').hidden")
     page.until("document.querySelector('#chart-sources path.fallback')")
+    page.say(choose.format(mode, "off"))
+    page.until("document.getElementById('confirm').open")
+    page.click("#confirm-yes")
+    page.until("document.querySelector('#rules-said.bad')?.textContent")
+    trouble = page.say("document.getElementById('rules-said').textContent")
+    heard = page.say("document.getElementById('facts').textContent")
+    page.until(f"document.getElementById('facts').textContent !== {json.dumps(heard)}")
+    assert page.say("document.getElementById('rules-said').textContent") == trouble, trouble
     world.start_redis()
     page.until("document.getElementById('status').textContent === 'healthy' && document.getElementById('banner').hidden")
 
@@ -348,7 +360,7 @@ def pictures(page, world, folder):
         page.click("#override button")
         page.until(f"document.querySelector('#overrides')?.textContent.includes({json.dumps(subject)})")
     page.say("[...document.querySelectorAll('#override option')].find(one => one.value === '10')?.remove()")
-    page.say("document.querySelector('#override').reset(), document.getElementById('override-said').textContent = ''")
+    page.say("document.querySelector('#override').reset(), document.querySelectorAll('.said').forEach(said => said.textContent = '')")
     time.sleep(90)
     page.write("#explain [name=attributes]", "tenant=globex user=ann")
     page.key("Enter")
