@@ -104,7 +104,7 @@ fn a_mistake_is_told_with_its_line() {
             ":5: \"fortnight\" is no unit; write one of second, minute",
         ),
         ("domain: a\ndescriptors:\n  - key: b\n  - key: b\n", ":4: this key and value stand"),
-        ("domain: [\n", ": no YAML: "),
+        ("domain: [\n", ": cannot be read as YAML: "),
     ] {
         let file = TempFile::new("bad.yaml", text);
         let output = run(&["import", "envoy", file.path()]);

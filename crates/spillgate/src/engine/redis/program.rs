@@ -246,6 +246,7 @@ impl<'a> Call<'a> {
         Some(told)
     }
 
+    /// What `check.lua` unpacks and runs: the call's own words, the limits, and the decisions.
     fn program(&self) -> Vec<u8> {
         let nonce = self.nonce.unwrap_or(self.header.nonce);
         let decisions_at = LIMITS_AT + u64::from(self.limit_words.elements);

@@ -56,8 +56,9 @@ pub(super) enum Limit {
 }
 
 pub(super) fn read(text: &str, notes: &mut Vec<Note>) -> Result<Tree, Note> {
-    let documents = documents(text)
-        .map_err(|error| Note::new(error.marker().line(), format!("no YAML: {}", error.info())))?;
+    let documents = documents(text).map_err(|error| {
+        Note::new(error.marker().line(), format!("cannot be read as YAML: {}", error.info()))
+    })?;
     let [root] = documents.as_slice() else {
         return Err(Note::new(1, "one document is expected; write domain and descriptors"));
     };
