@@ -268,6 +268,10 @@ impl Policy {
             return Policy::default();
         }
         let pieces = pieces(text, piece_bytes);
+        if let Some(piece) = pieces.iter().find(|piece| piece.is_too_long()) {
+            problems.note(piece.too_long());
+            return Policy::default();
+        }
         let mut rules = Rules::default();
         for piece in &pieces {
             rules.read(piece, problems);

@@ -15,6 +15,12 @@ pub(super) fn settings_in(file: &str, text: &str) -> Result<Vec<Given>, Problem>
 /// The same of a text with nothing blanked.
 pub(super) fn whole_settings_in(file: &str, text: &str) -> Result<Vec<Given>, Problem> {
     let reader = Reader { file, text };
+    if text.bytes().filter(|byte| *byte != b'\n').count() > TREE_MAX {
+        let message = format!(
+            "{file}: more than {TREE_MAX} bytes outside of rules and overrides; leave some out"
+        );
+        return Err(Problem::File(message));
+    }
     let table = DeTable::parse(text).map_err(|error| reader.syntax(&error))?;
     let mut given = Vec::new();
     for (key, value) in table.get_ref() {
@@ -109,6 +115,8 @@ fn as_text(value: &DeValue<'_>) -> Option<String> {
     }
 }
 
+/// As a tree, so many bytes may take gigabytes.
+const TREE_MAX: usize = 4 << 20;
 /// How a table begins that is the policy's.
 const ENTRIES: [&str; 4] = ["[[rule]]", "[[override]]", "[rule.", "[override."];
 
@@ -121,6 +129,15 @@ mod tests {
         let text =
             "[server]\na = 1\n[[rule]]\nname = \"x\"\n[store]\nb = 2\n[[override]]\nrule = \"x\"";
         assert_eq!(without_entries(text), "[server]\na = 1\n\n\n[store]\nb = 2\n\n\n");
+    }
+
+    #[test]
+    fn what_is_no_settings_at_all_is_refused_before_it_is_a_tree() {
+        let text = "[server]\n".to_owned() + &"....\n".repeat(TREE_MAX / 4);
+        let taken = allocation_counter::measure(|| assert!(settings_in("f", &text).is_err()));
+        assert!(taken.bytes_max < 4 * TREE_MAX as u64, "{} bytes", taken.bytes_max);
+        let rules = "[[rule]]\nname = 'a'\n".repeat(TREE_MAX / 10);
+        assert!(settings_in("f", &rules).is_ok_and(|given| given.is_empty()));
     }
 
     #[test]

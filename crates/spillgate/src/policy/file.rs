@@ -15,7 +15,7 @@ pub(super) struct Piece<'t> {
     text: &'t str,
 }
 
-/// Cuts the file before `[[rule]]` and `[[override]]`: as a tree it takes fifty times its size, so
+/// Cuts the file before `[[rule]]` and `[[override]]`: as a tree it takes a hundred times its size, so
 /// a large one is read piece by piece. A line that begins like these could only be something else
 /// inside a text of several lines, so behind the first triple quote nothing is cut.
 pub(super) fn pieces(text: &str, bytes: usize) -> Vec<Piece<'_>> {
@@ -40,6 +40,18 @@ fn end_of_piece(rest: &[u8], bytes: usize) -> Option<usize> {
 }
 
 impl<'t> Piece<'t> {
+    pub(super) fn is_too_long(&self) -> bool {
+        self.text.len() > TREE_MAX
+    }
+
+    pub(super) fn too_long(&self) -> Problem {
+        let message = format!(
+            "no line in {TREE_MAX} bytes begins with {}; write each in a table of its own, and texts in one pair of quotes, not three",
+            HEADS.join(" or ")
+        );
+        Problem { at: self.at, place: String::new(), field: String::new(), message }
+    }
+
     /// The piece as a tree, unless it is not TOML.
     pub(super) fn parse(&self, problems: &mut Problems<'_>) -> Option<Spanned<DeTable<'t>>> {
         let (tree, mut errors) = DeTable::parse_recoverable(self.text);
@@ -428,5 +440,7 @@ fn kind(value: &DeValue<'_>) -> &'static str {
 
 /// The lines that a file may be cut before.
 const HEADS: [&str; 2] = ["[[rule]]", "[[override]]"];
+/// What is no policy at all may take a thousand times its size as a tree, and as what is wrong with it.
+pub(super) const TREE_MAX: usize = 4 << 20;
 /// As the doors have it.
 const ATTRIBUTE_NAME_MAX: usize = 64;

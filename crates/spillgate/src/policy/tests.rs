@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use super::file::TREE_MAX;
 use super::problem::Problems;
 use super::{PIECE_BYTES, Policy};
 use crate::limit::{Algorithm, Limit};
@@ -291,6 +292,21 @@ fn a_linter_is_told_of_every_problem_in_the_order_of_the_file() {
         errors.iter().map(|error| (error.line(), error.field())).collect();
     assert_eq!(told[..5], [(1, "key"), (2, "name"), (3, "limits"), (3, "limits"), (4, "colour")]);
     assert_eq!(told[5..], [(5, "name"), (5, "key"), (5, "limits"), (7, "colour")]);
+}
+
+#[test]
+fn what_cannot_be_read_in_pieces_is_refused_before_it_is_a_tree() {
+    let overrides = overrides_of_tenants(TREE_MAX as u32 / 70);
+    let quoted = format!("{API}match.a = \"\"\"b\"\"\"\n{overrides}");
+    let said = "[server]\n".to_owned() + &"....\n".repeat(TREE_MAX / 5);
+    for text in [&quoted, &said] {
+        let mut told = Vec::new();
+        let taken = allocation_counter::measure(|| told = Policy::problems_in("f", text));
+        assert!(taken.bytes_max < 1 << 20, "{} bytes", taken.bytes_max);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].message().starts_with("no line in 4194304 bytes begins with [[rule]]"));
+    }
+    assert_eq!(policy(&format!("{API}{overrides}")).overrides.count(), TREE_MAX / 70);
 }
 
 #[test]
