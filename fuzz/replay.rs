@@ -10,8 +10,12 @@ mod bombs;
 /// Panics if `holds` does, or takes memory that the input does not account for: what an input merely
 /// claims, as the length of what follows or as the number of its repetitions, must take none.
 pub(super) fn bounded(target: &str, holds: fn(&[u8]), input: &[u8]) {
-    let always = if target == "replies" { BYTES_OF_REPLIES } else { BYTES_ALWAYS };
-    let bytes_max = always + BYTES_PER_BYTE * input.len() as u64;
+    let (always, per_byte) = match target {
+        "replies" => (BYTES_OF_REPLIES, BYTES_PER_BYTE),
+        "policy" | "settings" => (BYTES_ALWAYS, BYTES_PER_BYTE_OF_TOML),
+        _ => (BYTES_ALWAYS, BYTES_PER_BYTE),
+    };
+    let bytes_max = always + per_byte * input.len() as u64;
     if measure(|| holds(input)).bytes_max > bytes_max {
         // The first time may have set up what stays.
         let bytes = measure(|| holds(input)).bytes_max;
@@ -47,5 +51,9 @@ const BYTES_ALWAYS: u64 = 256 * 1024;
 /// a hundred deep. That is its bound to keep, and its answers are the store's, not a stranger's.
 const BYTES_OF_REPLIES: u64 = BYTES_ALWAYS + 100 * 4_096 * 56;
 
-/// A tree of TOML or YAML takes about a hundred times its text.
+/// A tree of YAML takes about a hundred times its text.
 const BYTES_PER_BYTE: u64 = 400;
+
+/// A tree of TOML as well, but where each dot of a key makes a table that holds no more than the next;
+/// and every byte of what is no TOML may be an error.
+const BYTES_PER_BYTE_OF_TOML: u64 = 1_500;
