@@ -172,7 +172,11 @@ impl Cluster {
         let Reply::Array(keys) = keys else { panic!("keys of slot {slot}: {keys:?}") };
         let port = self.node(to).port().to_string();
         for key in &keys {
-            self.ok(from, &["MIGRATE", "127.0.0.1", &port, key.text(), "0", "5000"]);
+            let words = ["MIGRATE", "127.0.0.1", &port, key.text(), "0", "5000"];
+            let reply = self.node(from).command(&words);
+            // A key that has expired since then is no more to be moved.
+            let moved = ["OK", "NOKEY"].iter().any(|word| reply == Reply::Status((*word).into()));
+            assert!(moved, "{words:?} on {from:?}: {reply:?}");
         }
         keys.len()
     }

@@ -65,11 +65,16 @@ fn under_load_no_request_fails_and_none_sees_half_a_policy() {
         let callers: Vec<_> = (0..4)
             .map(|_| scope.spawn(|| ask_until(&stop, &mut Client::connect(port).unwrap())))
             .collect();
-        for count in 1_001..1_005 {
-            fs::write(file.path(), both(count)).unwrap();
-            eventually(|| server.check(PEEK)["capacity"] == count);
-        }
+        let changes = scope.spawn(|| {
+            for count in 1_001..1_005 {
+                fs::write(file.path(), both(count)).unwrap();
+                eventually(|| server.check(PEEK)["capacity"] == count);
+            }
+        });
+        // Whether or not they went well, the callers end.
+        let changed = changes.join();
         stop.store(true, Ordering::Relaxed);
+        changed.unwrap();
         let asked: u32 = callers.into_iter().map(|caller| caller.join().unwrap()).sum();
         assert!(asked > 0);
     });

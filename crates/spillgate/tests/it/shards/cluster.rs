@@ -1,6 +1,5 @@
 //! A real Redis Cluster whose slots move, and whose primaries change and die.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use spillgate::{Limit, Limiter, Source};
@@ -22,17 +21,15 @@ fn slots_that_move_under_load_are_followed_without_an_error() {
         store.limiter.stats(),
         store.limiter.shards()
     );
-    let done = AtomicBool::new(false);
     let sources = std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let moving = scope.spawn(|| {
             for slot in (0..SLOTS).step_by(400) {
                 let to = Node((cluster.owner_of(slot).0 + 1) % 3);
                 cluster.migrate(slot, to);
             }
-            done.store(true, Ordering::SeqCst);
         });
         let mut sources = Vec::new();
-        while !done.load(Ordering::SeqCst) {
+        while !moving.is_finished() {
             sources.extend(store.check_all());
         }
         sources
