@@ -11,6 +11,7 @@ use crate::limit::{Algorithm, Limit};
 use crate::policy::{LimitPlace, Met, Mode, Policy};
 use crate::reservation::Receipt;
 
+mod debug;
 mod kept;
 
 use kept::{Kept, KeptTier};
@@ -69,7 +70,7 @@ impl Source {
 ///
 /// The numbers at the top are those of the tier that matters most: of the refusing one that takes
 /// longest, else of the one nearest to its end. What is not known is `None`, never made up.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Decision {
     verdict: Verdict,
     source: Source,
@@ -82,7 +83,7 @@ pub struct Decision {
 pub(crate) type Tiers = SmallVec<[Judged; 4]>;
 
 /// Where the names of tiers are found.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) enum Names {
     Policy(Arc<Policy>),
     AdHoc(Limit),
@@ -109,7 +110,7 @@ pub(crate) struct Judged {
 }
 
 /// One tier of a decision.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct TierDecision<'d> {
     tier: &'d KeptTier,
     names: &'d Names,

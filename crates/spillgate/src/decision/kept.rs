@@ -10,14 +10,14 @@ use crate::policy::LimitPlace;
 use crate::reservation::Receipt;
 
 /// The tiers of a decision. Most have one, and need no memory of their own.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) enum Kept {
     One(KeptTier),
     Several(Box<[KeptTier]>),
 }
 
 /// What [`Judged`] says, in less than half the room.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct KeptTier {
     pub(super) rule: u32,
     pub(super) overridden: Known<u32>,
@@ -35,7 +35,7 @@ pub(super) struct KeptTier {
 }
 
 /// What few decisions have.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 struct Rare {
     /// Only receipts ask for it.
     charge: Option<Charge>,
@@ -47,7 +47,7 @@ struct Rare {
 
 /// A number that may be absent, in the room of one: what is counted here ends far below the largest,
 /// which stands for none.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Known<T>(T);
 
 impl Kept {

@@ -158,6 +158,33 @@ fn a_shadow_rule_is_counted_and_changes_no_answer() {
 }
 
 #[test]
+fn a_decision_prints_what_it_tells_and_not_how_it_is_kept() {
+    let policy = r#"
+        [[rule]]
+        name = "watched"
+        mode = "shadow"
+        key = ["user"]
+        limits = ["7/day"]
+
+        [[rule]]
+        name = "slots"
+        key = ["user"]
+        limits = [{ name = "streams", algorithm = "concurrency", quota = "2", hold = "1h" }]
+    "#;
+    on_each(policy, |limiter| async move {
+        let printed = format!("{:?}", limiter.check(&of("a")).await);
+        let told = "Decision { verdict: Allowed, source: Store, receipt: Receipt(..), tiers: [\
+            TierDecision { rule: Some(\"watched\"), limit: \"0\", definition: 7/1d, \
+            verdict: Allowed, source: Store, capacity: Some(7), remaining: Some(6), \
+            retry_after: Some(0ns), reset_after: Some(12342.857143s), shadow: true }, \
+            TierDecision { rule: Some(\"slots\"), limit: \"streams\", definition: 2 hold 1h, \
+            verdict: Allowed, source: Store, capacity: Some(2), remaining: Some(1), \
+            retry_after: Some(0ns), reset_after: Some(3600s) }] }";
+        assert_eq!(printed, told);
+    });
+}
+
+#[test]
 fn unlimited_keeps_nothing_and_none_blocks() {
     let policy = r#"
         [[rule]]

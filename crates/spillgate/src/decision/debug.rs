@@ -1,0 +1,39 @@
+//! How a decision prints itself: by what it tells, and not by how it keeps it.
+
+use std::fmt;
+
+use super::{Decision, TierDecision};
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Decision");
+        shown.field("verdict", &self.verdict()).field("source", &self.source());
+        if let Some(receipt) = self.receipt() {
+            shown.field("receipt", receipt);
+        }
+        shown.field("tiers", &self.tiers().collect::<Vec<_>>()).finish()
+    }
+}
+
+impl fmt::Debug for TierDecision<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("TierDecision");
+        shown
+            .field("rule", &self.rule())
+            .field("limit", &self.limit())
+            .field("definition", &format_args!("{}", self.definition()))
+            .field("verdict", &self.verdict())
+            .field("source", &self.source())
+            .field("capacity", &self.capacity())
+            .field("remaining", &self.remaining())
+            .field("retry_after", &self.retry_after())
+            .field("reset_after", &self.reset_after());
+        // What few have.
+        for (name, holds) in [("shadow", self.shadow()), ("advisory", self.advisory())] {
+            if holds {
+                shown.field(name, &holds);
+            }
+        }
+        shown.finish()
+    }
+}
