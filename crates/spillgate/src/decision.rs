@@ -38,6 +38,34 @@ impl Verdict {
     }
 }
 
+/// Why a decision does not allow. Where several apply, the first of this order is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reason {
+    /// A limit or an override blocks: nothing is ever allowed.
+    Blocked,
+    /// The cost exceeds a capacity: no wait can help.
+    CostExceedsLimit,
+    /// A limit has no room now.
+    LimitExceeded,
+    /// The store is unavailable, and the rule's `on_outage` denies.
+    StoreUnavailable,
+    /// The store works, but could not answer in time, or has no room for another record.
+    Overloaded,
+}
+
+impl Reason {
+    /// The reason as every API spells it, for example `limit-exceeded`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Blocked => "blocked",
+            Reason::CostExceedsLimit => "cost-exceeds-limit",
+            Reason::LimitExceeded => "limit-exceeded",
+            Reason::StoreUnavailable => "store-unavailable",
+            Reason::Overloaded => "overloaded",
+        }
+    }
+}
+
 /// Who judged, the worst last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
@@ -102,6 +130,8 @@ pub(crate) struct Judged {
     pub(crate) narrowed: Option<Arc<Limit>>,
     pub(crate) verdict: Verdict,
     pub(crate) source: Source,
+    /// Whether the store works and could not answer in time, where the source is the outage policy.
+    pub(crate) overloaded: bool,
     pub(crate) capacity: Option<u64>,
     pub(crate) remaining: Option<u64>,
     pub(crate) retry_after_us: Option<u64>,
@@ -179,6 +209,16 @@ impl Decision {
     /// Whether it may happen.
     pub fn allowed(&self) -> bool {
         self.verdict == Verdict::Allowed
+    }
+
+    /// Returns why it is not allowed, `None` if it is. Of several reasons, the first in the order of
+    /// [`Reason`] is returned.
+    pub fn reason(&self) -> Option<Reason> {
+        if self.allowed() {
+            return None;
+        }
+        let decisive = self.tiers().filter(|tier| !tier.shadow() && !tier.advisory());
+        decisive.filter_map(|tier| tier.reason()).min()
     }
 
     /// How long to wait; zero if allowed, `None` if no wait helps or nobody knows.
@@ -282,6 +322,20 @@ impl<'d> TierDecision<'d> {
         self.tier.verdict
     }
 
+    /// Returns why this tier denies, `None` if it does not.
+    pub fn reason(&self) -> Option<Reason> {
+        match (self.tier.verdict, self.tier.source) {
+            (Verdict::Allowed, _) => None,
+            (Verdict::Never, _) if self.capacity() == Some(0) => Some(Reason::Blocked),
+            (Verdict::Never, _) => Some(Reason::CostExceedsLimit),
+            (Verdict::Denied, Source::OutagePolicy) if self.tier.overloaded => {
+                Some(Reason::Overloaded)
+            }
+            (Verdict::Denied, Source::OutagePolicy) => Some(Reason::StoreUnavailable),
+            (Verdict::Denied, _) => Some(Reason::LimitExceeded),
+        }
+    }
+
     /// Who judged.
     pub fn source(&self) -> Source {
         self.tier.source
@@ -383,6 +437,7 @@ impl Judged {
             narrowed: None,
             verdict: Verdict::Allowed,
             source: Source::Store,
+            overloaded: false,
             capacity: None,
             remaining: None,
             retry_after_us: None,

@@ -59,7 +59,7 @@ pub mod tower;
 mod waiting;
 
 pub use control::{ControlError, Missed, Override, RuleMode, Written};
-pub use decision::{Decision, Source, TierDecision, Verdict};
+pub use decision::{Decision, Reason, Source, TierDecision, Verdict};
 pub use engine::StoreError;
 pub use error::BuildError;
 pub use explain::{ExplainedRule, ExplainedTier, Explanation, OverriddenBy, Raise};

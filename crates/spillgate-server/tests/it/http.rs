@@ -27,9 +27,9 @@ fn an_answer_has_every_field_in_its_order_and_null_for_what_is_not_known() {
         assert_eq!(reply.header("content-type"), Some("application/json"));
         let numbers = r#""capacity":5,"remaining":5,"retry_after_ms":null,"reset_after_ms":0"#;
         let tier = format!(
-            r#"{{"rule":null,"limit":"0","unit":"requests",{numbers},"verdict":"never","source":"store"}}"#
+            r#"{{"rule":null,"limit":"0","unit":"requests",{numbers},"verdict":"never","reason":"cost-exceeds-limit","source":"store"}}"#
         );
-        let verdict = r#""verdict":"never","allowed":false,"rule":null,"limit":"0""#;
+        let verdict = r#""verdict":"never","allowed":false,"reason":"cost-exceeds-limit","rule":null,"limit":"0""#;
         let source = r#""source":"store","degraded":false"#;
         assert_eq!(reply.body, format!(r#"{{{verdict},{numbers},{source},"tiers":[{tier}]}}"#));
     });
@@ -85,7 +85,7 @@ fn a_request_is_judged_by_the_rules_that_it_meets() {
 fn a_request_that_meets_no_rule_is_allowed_and_has_no_numbers() {
     on_both_engines(&["--config", rules().path()], |server| {
         let unmet = json!({
-            "verdict": "allowed", "allowed": true, "rule": null, "limit": null, "capacity": null, "remaining": null,
+            "verdict": "allowed", "allowed": true, "reason": null, "rule": null, "limit": null, "capacity": null, "remaining": null,
             "retry_after_ms": 0, "reset_after_ms": null, "source": "store", "degraded": false, "tiers": [],
         });
         assert_eq!(server.check("{}"), unmet);

@@ -8,6 +8,9 @@ impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Decision");
         shown.field("verdict", &self.verdict()).field("source", &self.source());
+        if let Some(reason) = self.reason() {
+            shown.field("reason", &reason);
+        }
         if let Some(receipt) = self.receipt() {
             shown.field("receipt", receipt);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::response::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use serde::Serialize;
-use spillgate::{Decision, TierDecision};
+use spillgate::{Decision, Reason, TierDecision};
 
 /// The answer to one check.
 pub(in crate::door) fn to_one<B: From<Vec<u8>>>(decision: &Decision) -> Response<B> {
@@ -28,6 +28,7 @@ pub(in crate::door) fn to_many(decisions: &[Decision]) -> Response {
 fn write_decision(bytes: &mut Vec<u8>, decision: &Decision) {
     write_word(bytes, r#"{"verdict":"#, decision.verdict().name());
     write_flag(bytes, r#","allowed":"#, decision.allowed());
+    write_name(bytes, r#","reason":"#, decision.reason().map(Reason::name));
     write_name(bytes, r#","rule":"#, decision.rule());
     write_name(bytes, r#","limit":"#, decision.limit());
     write_number(bytes, r#","capacity":"#, decision.capacity());
@@ -52,6 +53,7 @@ fn write_tier(bytes: &mut Vec<u8>, tier: TierDecision<'_>) {
     write_number(bytes, r#","retry_after_ms":"#, tier.retry_after().map(ms_up));
     write_number(bytes, r#","reset_after_ms":"#, tier.reset_after().map(ms_up));
     write_word(bytes, r#","verdict":"#, tier.verdict().name());
+    write_name(bytes, r#","reason":"#, tier.reason().map(Reason::name));
     write_word(bytes, r#","source":"#, tier.source().name());
     if tier.shadow() {
         write_flag(bytes, r#","shadow":"#, true);
