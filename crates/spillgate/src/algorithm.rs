@@ -168,7 +168,8 @@ impl State {
         match self {
             State::SlidingLog(state) => state.heap_bytes(),
             State::Concurrency(state) => state.heap_bytes(),
-            State::TokenBucket(_) | State::FixedWindow(_) | State::SlidingWindow(_) => 0,
+            State::TokenBucket(state) => state.heap_bytes(),
+            State::FixedWindow(_) | State::SlidingWindow(_) => 0,
         }
     }
 }

@@ -37,7 +37,7 @@ pub struct Numbers {
 }
 
 /// Whole tokens used at the boundary, and what they were charged under.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     /// Whole tokens used at the boundary; never 0.
     pub used: u32,
@@ -49,8 +49,8 @@ pub struct State {
     pub count: u32,
     /// The period that it was written under.
     pub period_us: u64,
-    /// Kept from the first receipt on.
-    pub tracked: Option<Tracked>,
+    /// Kept from the first receipt on. Few buckets have one, so it lies apart: every decision moves its states.
+    pub tracked: Option<Box<Tracked>>,
 }
 
 /// A level: `tokens` whole tokens, of which the first has drained by `drained` parts.
@@ -64,7 +64,7 @@ pub struct Level {
 }
 
 /// The bucket at an instant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View<'n> {
     numbers: &'n Numbers,
     /// How full.
@@ -73,7 +73,7 @@ pub struct View<'n> {
     pub gone_after_us: Option<u64>,
     /// The boundary that belongs to the level.
     boundary: (u64, u32),
-    tracked: Option<Tracked>,
+    tracked: Option<Box<Tracked>>,
     rebased: bool,
 }
 
@@ -151,7 +151,7 @@ impl<'n> View<'n> {
             boundary_us: state.boundary_us + u64::from(state.boundary_part > 0),
             boundary_part: 0,
             tracked: None,
-            ..*state
+            ..state.clone()
         };
         let mut view = View::drained_by(&converted, numbers, now_us);
         if gone_us <= now_us {
@@ -194,8 +194,8 @@ impl<'n> View<'n> {
     /// A receipt for `amount` tokens charged just now; begins a life of `nonce` if there is none.
     pub fn receipt(&mut self, amount: u64, now_us: u64, nonce: u64) -> Charge {
         let level = self.level.begun();
-        let begun = || Tracked::begun(nonce, self.numbers.burst, level, now_us);
-        let tracked = *self.tracked.get_or_insert_with(begun);
+        let begun = || Box::new(Tracked::begun(nonce, self.numbers.burst, level, now_us));
+        let tracked = self.tracked.get_or_insert_with(begun);
         Charge { incarnation: tracked.incarnation, at_us: now_us, amount, slot: tracked.returned }
     }
 
@@ -218,7 +218,7 @@ impl<'n> View<'n> {
 
     /// What would be free now had `unused` tokens of `charge` never been charged.
     fn returnable(&self, charge: &Charge, unused: u64, now_us: u64) -> Level {
-        let Some(tracked) = self.tracked else { return Level::default() };
+        let Some(tracked) = &self.tracked else { return Level::default() };
         if tracked.incarnation != charge.incarnation || now_us < charge.at_us {
             return Level::default();
         }
@@ -238,7 +238,7 @@ impl<'n> View<'n> {
             boundary_part: self.boundary.1,
             count: self.numbers.count,
             period_us: self.numbers.period_us,
-            tracked: self.tracked,
+            tracked: self.tracked.clone(),
         })
     }
 
@@ -256,7 +256,8 @@ impl<'n> View<'n> {
     fn drained_by(state: &State, numbers: &'n Numbers, now_us: u64) -> View<'n> {
         // A smaller burst binds at once, but locks nobody out for what a larger one let pass.
         let used = u64::from(state.used).min(numbers.forced_max);
-        let tracked = state.tracked.filter(|tracked| tracked.burst == numbers.burst);
+        let is_of_this_burst = |tracked: &&Box<Tracked>| tracked.burst == numbers.burst;
+        let tracked = state.tracked.as_ref().filter(is_of_this_burst).cloned();
         let boundary = (state.boundary_us, state.boundary_part);
         let n = u128::from(numbers.n);
         if now_us <= state.boundary_us {
@@ -310,6 +311,11 @@ impl State {
     pub fn gone_us(&self) -> u64 {
         let drain = u128::from(self.used) * u128::from(self.period_us);
         self.boundary_us + u64::from(self.boundary_part > 0) + ceil_us(drain, self.count)
+    }
+
+    /// Returns the bytes that it holds beside itself.
+    pub fn heap_bytes(&self) -> usize {
+        self.tracked.as_ref().map_or(0, |_| size_of::<Tracked>())
     }
 }
 

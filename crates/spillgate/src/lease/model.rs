@@ -239,7 +239,8 @@ impl World {
         (self.now_us, &self.holders, &self.ledger, &self.calls, &self.answers).hash(&mut hasher);
         (self.admitted, self.left).hash(&mut hasher);
         if let Some(State::TokenBucket(bucket)) = &self.tier {
-            let tracked = bucket.tracked.map(|tracked| (tracked.incarnation, tracked.returned));
+            let tracked =
+                bucket.tracked.as_ref().map(|tracked| (tracked.incarnation, tracked.returned));
             (bucket.used, bucket.boundary_us, tracked).hash(&mut hasher);
         }
         hasher.finish()
