@@ -27,7 +27,7 @@ const fn bomb(
 
 const RULE: &[u8] = b"[[rule]]\nname = 'a'\nkey = ['ip']\nlimits = ['1/s']\n";
 
-pub(super) const BOMBS: [Bomb; 53] = [
+pub(super) const BOMBS: [Bomb; 58] = [
     // Hops, all of them trusted or none a hop at all; quotes that do not end.
     bomb("identity", b"\0", b"10.0.0.1,", 10_000, b""),
     bomb("identity", b"\0", b"10.0.0.1\n", 10_000, b""),
@@ -51,6 +51,11 @@ pub(super) const BOMBS: [Bomb; 53] = [
     bomb("policy", b"", b"b....................................................................... = 1\n", 100, b""),
     bomb("policy", b"a = {", b".", 10_000, b""),
     bomb("settings", b"[server]\n", b"b....................................................................... = 1\n", 100, b""),
+    bomb("policy", b"", b"b....................................................................... = 1\n", 10_000, b""),
+    bomb("settings", b"[server]\n", b"b....................................................................... = 1\n", 10_000, b""),
+    bomb("policy", b"a = [", b"{a.a=1},         ", 20_000, b"]"),
+    bomb("policy", b"a = [", b"{a={a=1}},", 20_000, b"]"),
+    bomb("policy", b"", b"=\n", 100_000, b""),
     bomb("policy", RULE, b"[[rule]]\n", 2_000, b""),
     bomb("policy", b"[[rule]]\nlimits = [", b"'1/s',", 10_000, b"]"),
     bomb("policy", b"rule = [", b"{},", 2_000, b"]"),

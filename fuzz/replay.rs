@@ -12,7 +12,7 @@ mod bombs;
 pub(super) fn bounded(target: &str, holds: fn(&[u8]), input: &[u8]) {
     let (always, per_byte) = match target {
         "replies" => (BYTES_OF_REPLIES, BYTES_PER_BYTE),
-        "policy" | "settings" => (BYTES_ALWAYS, BYTES_PER_BYTE_OF_TOML),
+        "policy" | "settings" => (BYTES_OF_NESTED_KEYS, BYTES_PER_BYTE_OF_TOML),
         _ => (BYTES_ALWAYS, BYTES_PER_BYTE),
     };
     let bytes_max = always + per_byte * input.len() as u64;
@@ -51,9 +51,12 @@ const BYTES_ALWAYS: u64 = 256 * 1024;
 /// a hundred deep. That is its bound to keep, and its answers are the store's, not a stranger's.
 const BYTES_OF_REPLIES: u64 = BYTES_ALWAYS + 100 * 4_096 * 56;
 
+/// A short file of TOML may have 512 dots in its keys, and each makes a table of 1.4 kB.
+const BYTES_OF_NESTED_KEYS: u64 = 1024 * 1024;
+
 /// A tree of YAML takes about a hundred times its text.
 const BYTES_PER_BYTE: u64 = 400;
 
-/// A tree of TOML as well, but where each dot of a key makes a table that holds no more than the next;
-/// and every byte of what is no TOML may be an error.
-const BYTES_PER_BYTE_OF_TOML: u64 = 1_500;
+/// A tree of TOML takes up to 250 times its text, where each table holds one field. What is no TOML takes
+/// 500 times its text, for every byte may be an error.
+const BYTES_PER_BYTE_OF_TOML: u64 = 600;

@@ -109,6 +109,9 @@ pub mod internals {
     pub mod limit {
         pub use crate::limit::{NamedLimit, RecordName};
     }
+    pub mod policy {
+        pub use crate::policy::first_dot_too_many;
+    }
     #[cfg(feature = "redis")]
     pub mod store {
         pub use crate::store::{Store, StoreOptions};

@@ -20,6 +20,7 @@ pub(crate) mod fuzzed;
 mod leasing;
 mod limits;
 mod matching;
+mod nesting;
 mod overrides;
 mod problem;
 mod rule;
@@ -33,6 +34,7 @@ pub use leasing::LeaseTerms;
 pub(crate) use leasing::is_leasable;
 use matching::Index;
 pub use matching::Pattern;
+pub use nesting::first_dot_too_many;
 use overrides::Overrides;
 pub use problem::PolicyError;
 use problem::{Problem, Problems};
@@ -272,6 +274,10 @@ impl Policy {
             problems.note(piece.too_long());
             return Policy::default();
         }
+        if let Some(at) = first_dot_too_many(text) {
+            problems.note(too_nested(at));
+            return Policy::default();
+        }
         let mut rules = Rules::default();
         for piece in &pieces {
             rules.read(piece, problems);
@@ -354,6 +360,12 @@ fn read_overrides(
 fn too_long() -> Problem {
     let message = format!("longer than {TEXT_MAX} bytes; leave some overrides out");
     Problem { at: 0, place: String::new(), field: String::new(), message }
+}
+
+fn too_nested(at: usize) -> Problem {
+    let message = "the keys of this file have too many dots for its length; each makes a table within \
+                   another, and rules need one at most: match.path = \"/a\"";
+    Problem { at, place: String::new(), field: String::new(), message: message.to_owned() }
 }
 
 /// The tables of a file: what is ours, and what the service reads.

@@ -5,22 +5,29 @@ use std::borrow::Cow;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Error};
 
+use spillgate::internals::policy::first_dot_too_many;
+
 use super::{Given, Place, Problem, SECTIONS};
 
 /// Every field under our tables, inner tables as `server.tls.cert`.
 pub(super) fn settings_in(file: &str, text: &str) -> Result<Vec<Given>, Problem> {
+    if let Some(at) = first_dot_too_many(text) {
+        let line = 1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count();
+        let message = format!("{file}:{line}: too many dots in keys for the length of the file");
+        return Err(Problem::File(message));
+    }
     whole_settings_in(file, &without_entries(text))
 }
 
 /// The same of a text with nothing blanked.
 pub(super) fn whole_settings_in(file: &str, text: &str) -> Result<Vec<Given>, Problem> {
-    let reader = Reader { file, text };
     if text.bytes().filter(|byte| *byte != b'\n').count() > TREE_MAX {
         let message = format!(
             "{file}: more than {TREE_MAX} bytes outside of rules and overrides; leave some out"
         );
         return Err(Problem::File(message));
     }
+    let reader = Reader { file, lines: Lines::of(text) };
     let table = DeTable::parse(text).map_err(|error| reader.syntax(&error))?;
     let mut given = Vec::new();
     for (key, value) in table.get_ref() {
@@ -52,7 +59,7 @@ fn without_entries(text: &str) -> Cow<'_, str> {
 
 struct Reader<'a> {
     file: &'a str,
-    text: &'a str,
+    lines: Lines,
 }
 
 impl Reader<'_> {
@@ -75,7 +82,7 @@ impl Reader<'_> {
                 }
             }
             plain => {
-                let line = self.line(key.span().start);
+                let line = self.lines.line(key.span().start);
                 let place = Place::Line { file: self.file.to_owned(), line };
                 given.push(Given { name: name.to_owned(), value: as_text(plain), place });
             }
@@ -84,13 +91,23 @@ impl Reader<'_> {
 
     fn syntax(&self, error: &Error) -> Problem {
         let start = error.span().map_or(0, |span| span.start);
-        let (file, line) = (self.file, self.line(start));
+        let (file, line) = (self.file, self.lines.line(start));
         // Only the message: the whole error quotes the line, and there may be a password in it.
         Problem::File(format!("{file}:{line}: no TOML: {}", error.message()))
     }
+}
+
+/// Where the lines of a text end. A table yields its fields by name, so counting from the beginning for
+/// each would take time by the square of the file.
+struct Lines(Vec<usize>);
+
+impl Lines {
+    fn of(text: &str) -> Lines {
+        Lines(text.match_indices('\n').map(|(at, _)| at).collect())
+    }
 
     fn line(&self, offset: usize) -> usize {
-        1 + self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
+        1 + self.0.partition_point(|end| *end < offset)
     }
 }
 
