@@ -12,7 +12,7 @@ use spillgate::{
 use crate::config::{ConfigError, Problem, Settings, Store, StoreTls};
 use crate::domains::Domains;
 use crate::metrics::{Reloads, UnsafeStore};
-use crate::telemetry::Traces;
+use crate::telemetry::{Traces, sink};
 
 /// The limiter behind every door. Clones share it.
 #[derive(Clone)]
@@ -144,7 +144,7 @@ impl App {
     /// What there is to count, for Prometheus.
     pub(crate) fn metrics_text(&self) -> String {
         let own = [self.reloads.text(), self.unsafe_store.text(), self.traces.text()];
-        self.limiter.metrics_text() + &own.concat()
+        self.limiter.metrics_text() + &own.concat() + &sink::metrics_text()
     }
 
     /// From the next request on, this policy.

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 
 use crate::cli::Command;
+use crate::telemetry::sink;
 
 pub(crate) mod bench;
 mod check;
@@ -23,6 +24,7 @@ mod validate;
 
 /// Runs one command to its end.
 pub(crate) fn run(command: Command) -> ExitCode {
+    let _flush = sink::FlushAtEnd;
     let end = match command {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
@@ -66,8 +68,7 @@ pub(crate) fn counted(number: usize, noun: &str) -> String {
 
 /// A line about the program itself, on the error output.
 pub(crate) fn complain(line: &impl fmt::Display) {
-    // Nobody left to tell when even this cannot be written.
-    let _ = writeln!(io::stderr(), "spillgate: {line}");
+    sink::line(&format!("spillgate: {line}\n"));
 }
 
 const NO_STORE: &str = "no store is named, so state is in memory and there is nothing to look at; \

@@ -2,7 +2,6 @@
 //! as journald and containers do. And traces, where the settings name a collector.
 
 use std::fmt;
-use std::io;
 #[cfg(feature = "otlp")]
 use std::sync::Arc;
 
@@ -25,6 +24,7 @@ use crate::config::Problem;
 
 #[cfg(feature = "otlp")]
 mod otlp;
+pub(crate) mod sink;
 mod traces;
 
 pub(crate) use traces::{Otlp, Sample, Traces};
@@ -36,9 +36,10 @@ pub(crate) struct Log {
     pub(crate) format: Format,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Format {
     /// A line each, for people.
+    #[default]
     Text,
     /// An object each, for programs.
     Json,
@@ -109,11 +110,13 @@ fn is_traced<S: Subscriber + for<'a> LookupSpan<'a>>(
 impl Log {
     fn begin(self, spans: Option<impl Layer<Registry> + Send + Sync>) {
         let ours = Targets::new().with_target("spillgate", self.level);
-        let text = || layer().with_writer(io::stderr).event_format(Line).with_filter(ours.clone());
+        sink::set_format(self.format);
+        let lines = || sink::Lines;
+        let text = || layer().with_writer(lines).event_format(Line).with_filter(ours.clone());
         let json = || {
             let json = layer().json().flatten_event(true).with_target(false);
             let json = json.with_current_span(false).with_span_list(false);
-            json.with_writer(io::stderr).with_filter(ours.clone())
+            json.with_writer(lines).with_filter(ours.clone())
         };
         let registry = tracing_subscriber::registry().with(spans);
         // Whoever was there first stays: in tests many begin.

@@ -21,9 +21,10 @@ use crate::door::resp::Resp;
 use crate::door::{self, Cores, Protocol, Tls, Token};
 use crate::reload::Followed;
 use crate::systemd::Manager;
-use crate::telemetry::{Format, Telemetry};
+use crate::telemetry::{Format, Telemetry, sink};
 
 pub(super) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
+    sink::start()?;
     let flags = Flags {
         http: args.http.as_deref(),
         grpc: args.grpc.as_deref(),

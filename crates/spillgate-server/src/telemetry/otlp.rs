@@ -14,7 +14,8 @@ use opentelemetry_otlp::WithExportConfig;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{
-    Sampler, SdkTracer, SdkTracerProvider, Span as SdkSpan, SpanData, SpanExporter, SpanProcessor,
+    BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider, Span as SdkSpan,
+    SpanData, SpanExporter, SpanProcessor,
 };
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
@@ -36,16 +37,16 @@ impl Exporting {
             .map_err(|error| error.to_string())?;
         let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
         let resource = Resource::builder().with_service_name("spillgate").with_attribute(version);
+        let exporter =
+            Told { exporter, counts: Arc::clone(counts), failing: AtomicBool::new(false) };
+        // Its own queue has room for all that the bound before it lets through.
+        let batches = BatchConfigBuilder::default().with_max_queue_size(SPANS_MAX as usize);
+        let next = BatchSpanProcessor::builder(exporter).with_batch_config(batches.build()).build();
         let provider = SdkTracerProvider::builder()
             .with_resource(resource.build())
             // Whoever opens a span has drawn already.
             .with_sampler(Sampler::AlwaysOn)
-            .with_span_processor(Ended(Arc::clone(counts)))
-            .with_batch_exporter(Told {
-                exporter,
-                counts: Arc::clone(counts),
-                failing: AtomicBool::new(false),
-            })
+            .with_span_processor(Bounded { next, counts: Arc::clone(counts) })
             .build();
         Ok(Exporting { provider })
     }
@@ -75,23 +76,39 @@ pub(super) fn follow(span: &tracing::Span, caller: Caller) {
     let _ = span.set_parent(Context::new().with_remote_span_context(context));
 }
 
-/// Counts what ends.
+/// Counts the spans that end, and drops those for which there is no room: the SDK's own queue drops them uncounted.
 #[derive(Debug)]
-struct Ended(Arc<SpanCounts>);
+struct Bounded {
+    next: BatchSpanProcessor,
+    counts: Arc<SpanCounts>,
+}
 
-impl SpanProcessor for Ended {
-    fn on_start(&self, _span: &mut SdkSpan, _context: &Context) {}
+impl SpanProcessor for Bounded {
+    fn on_start(&self, span: &mut SdkSpan, context: &Context) {
+        self.next.on_start(span, context);
+    }
 
-    fn on_end(&self, _span: SpanData) {
-        self.0.ended.fetch_add(1, Ordering::Relaxed);
+    fn on_end(&self, span: SpanData) {
+        let counts = &self.counts;
+        counts.ended.fetch_add(1, Ordering::Relaxed);
+        if counts.waiting.fetch_add(1, Ordering::Relaxed) < SPANS_MAX {
+            self.next.on_end(span);
+        } else {
+            counts.waiting.fetch_sub(1, Ordering::Relaxed);
+            counts.dropped.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn force_flush(&self) -> OTelSdkResult {
-        Ok(())
+        self.next.force_flush()
     }
 
-    fn shutdown_with_timeout(&self, _timeout: Duration) -> OTelSdkResult {
-        Ok(())
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.next.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.next.set_resource(resource);
     }
 }
 
@@ -109,6 +126,7 @@ impl<E: SpanExporter> SpanExporter for Told<E> {
         let spans = batch.len() as u64;
         let result = self.exporter.export(batch).await;
         let counts = &self.counts;
+        counts.waiting.fetch_sub(spans, Ordering::Relaxed);
         let was_failing = self.failing.swap(result.is_err(), Ordering::Relaxed);
         match &result {
             Ok(()) => {
@@ -139,6 +157,9 @@ impl<E: SpanExporter> SpanExporter for Told<E> {
         self.exporter.set_resource(resource);
     }
 }
+
+/// Spans that wait for the collector or are on their way to it: some 2 MiB.
+const SPANS_MAX: u64 = 2_048;
 
 /// How long one batch may take, and the last ones when the service stops.
 const PATIENCE: Duration = Duration::from_secs(2);

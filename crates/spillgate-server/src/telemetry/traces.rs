@@ -44,12 +44,16 @@ struct Drawing {
     counts: Arc<SpanCounts>,
 }
 
-/// What became of the spans that ended; what is neither sent nor failed waits, or found no place.
+/// What became of the spans that ended. Those that are none of sent, failed and dropped still wait.
 #[derive(Debug, Default)]
 pub(super) struct SpanCounts {
     pub(super) ended: AtomicU64,
     pub(super) sent: AtomicU64,
     pub(super) failed: AtomicU64,
+    /// Found no place among those that wait.
+    pub(super) dropped: AtomicU64,
+    /// Wait, or are on their way.
+    pub(super) waiting: AtomicU64,
 }
 
 impl Default for Otlp {
@@ -104,10 +108,12 @@ impl Traces {
         let Some(drawing) = &self.drawing else { return String::new() };
         let mut text =
             "# HELP spillgate_spans_total Spans of traces: ended here, and of these sent to \
-                        the collector or not taken by it.\n# TYPE spillgate_spans_total counter\n"
+                        the collector, not taken by it, or dropped because too many waited.\n\
+                        # TYPE spillgate_spans_total counter\n"
                 .to_owned();
-        let SpanCounts { ended, sent, failed } = &*drawing.counts;
-        for (result, count) in [("ended", ended), ("sent", sent), ("failed", failed)] {
+        let SpanCounts { ended, sent, failed, dropped, .. } = &*drawing.counts;
+        let results = [("ended", ended), ("sent", sent), ("failed", failed), ("dropped", dropped)];
+        for (result, count) in results {
             let count = count.load(Ordering::Relaxed);
             writeln!(text, "spillgate_spans_total{{result=\"{result}\"}} {count}")
                 .expect("a string takes all text");

@@ -29,6 +29,7 @@ mod server;
 mod settings;
 mod simulate;
 mod soak;
+mod stalled_log;
 mod stop;
 mod stores;
 mod story;

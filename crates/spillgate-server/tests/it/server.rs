@@ -159,7 +159,7 @@ pub(crate) const LISTENING: [&str; 6] =
     ["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
 
 /// Where a door listens, by the line that the server began with.
-fn port_of(door: &str, ready: &str) -> Option<u16> {
+pub(crate) fn port_of(door: &str, ready: &str) -> Option<u16> {
     let address = ready.split_once(&format!("{door} on "))?.1.split(',').next()?;
     address.rsplit_once(':')?.1.trim_end().parse().ok()
 }

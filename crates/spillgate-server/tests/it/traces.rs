@@ -181,7 +181,7 @@ fn a_collector_that_answers_nothing_delays_neither_requests_nor_the_end() {
     // Its backlog takes connections, and nobody reads them.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let collector = format!("http://{}", silent.local_addr().unwrap());
-    let mut command = spillgate(&["serve", "--http", "127.0.0.1:0"]);
+    let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
     command.env("SPILLGATE_TELEMETRY__OTLP", collector);
     let server = Server::start_command(command.env("SPILLGATE_TELEMETRY__OTLP__SAMPLE", "100%"));
     // More than the queue holds.
@@ -190,6 +190,14 @@ fn a_collector_that_answers_nothing_delays_neither_requests_nor_the_end() {
     for _ in 0..3_000 {
         assert_eq!(client.post("/v1/check/batch", batch.as_bytes()).unwrap().status, 200);
     }
+    let metrics = server.operator().send("GET", "/metrics", b"").unwrap().body;
+    let count = |result: &str| -> u64 {
+        let family = format!("spillgate_spans_total{{result=\"{result}\"}} ");
+        metrics.lines().find_map(|line| line.strip_prefix(&family)?.parse().ok()).unwrap()
+    };
+    assert!(count("dropped") > 0, "{metrics}");
+    let waiting = count("ended") - count("sent") - count("failed") - count("dropped");
+    assert!(waiting <= 2_048, "{waiting} wait");
     // Within the fixture's patience, which is longer than ours.
     assert!(server.stop().success());
     drop(silent);

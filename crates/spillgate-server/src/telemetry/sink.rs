@@ -1,0 +1,308 @@
+//! The way of log lines to the error output. Lines wait in a bounded queue, and one thread writes them. When the
+//! output takes no bytes, lines are dropped and counted, and no thread that answers requests waits.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+use std::{mem, panic, thread};
+
+use tracing_subscriber::fmt::format;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+
+use super::Format;
+
+/// The queue of this process, once [`start`] has run.
+static SINK: OnceLock<Sink> = OnceLock::new();
+
+/// Lines on their way to the error output.
+#[derive(Debug, Default)]
+struct Sink {
+    queue: Mutex<Queue>,
+    /// Notified when lines arrive, and when all lines are written.
+    changed: Condvar,
+    /// Lines that were dropped since the start.
+    dropped: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    bytes: Vec<u8>,
+    lines: u64,
+    /// Lines that were dropped since the writer last took the queue.
+    dropped: u64,
+    /// Whether the writer has lines in its hands.
+    is_writing: bool,
+    format: Format,
+}
+
+/// Starts the writer. From here on [`line`] returns at once, and panics are lines of the log.
+pub(crate) fn start() -> io::Result<()> {
+    if SINK.set(Sink::default()).is_err() {
+        return Ok(());
+    }
+    let sink = SINK.get().expect("it was set a line above");
+    thread::Builder::new()
+        .name("log".to_owned())
+        .spawn(|| sink.write_for_ever(&mut io::stderr()))?;
+    // The standard hook writes to the error output in the thread that panicked.
+    panic::set_hook(Box::new(|panic| {
+        let trace = Backtrace::capture();
+        match trace.status() {
+            BacktraceStatus::Captured => line(&format!("spillgate: {panic}\n{trace}\n")),
+            _ => line(&format!("spillgate: {panic}\n")),
+        }
+    }));
+    Ok(())
+}
+
+/// Sets how the note about dropped lines is written.
+pub(super) fn set_format(format: Format) {
+    if let Some(sink) = SINK.get() {
+        sink.lock().format = format;
+    }
+}
+
+/// Writes a line, which ends in a line feed. Without a writer it is written here and now.
+pub(crate) fn line(text: &str) {
+    match SINK.get() {
+        Some(sink) => sink.push(text.as_bytes()),
+        // There is no place to report that the error output fails.
+        None => drop(io::stderr().write_all(text.as_bytes())),
+    }
+}
+
+/// Waits until all lines are written, and no longer than [`LAST_LINES`].
+pub(crate) fn flush() {
+    if let Some(sink) = SINK.get() {
+        sink.flush(LAST_LINES);
+    }
+}
+
+/// Returns the count of dropped lines in the format of the limiter's metrics.
+pub(crate) fn metrics_text() -> String {
+    let dropped = SINK.get().map_or(0, |sink| sink.dropped.load(Ordering::Relaxed));
+    format!(
+        "# HELP spillgate_log_lines_dropped_total Lines of the log that were dropped because the error \
+         output took no bytes.\n\
+         # TYPE spillgate_log_lines_dropped_total counter\n\
+         spillgate_log_lines_dropped_total {dropped}\n"
+    )
+}
+
+/// Flushes the log when it is dropped: at the end of a command, and when its thread panics.
+pub(crate) struct FlushAtEnd;
+
+impl Drop for FlushAtEnd {
+    fn drop(&mut self) {
+        flush();
+    }
+}
+
+/// What `tracing` writes an event to: each event is one call of `write`.
+pub(super) struct Lines;
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match SINK.get() {
+            Some(sink) => sink.push(bytes),
+            None => io::stderr().write_all(bytes)?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Sink {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Adds a line, or drops it where there is no room. After the first that is dropped all are, until the writer
+    /// takes the queue: the note then stands where the lines are missing.
+    fn push(&self, line: &[u8]) {
+        let mut queue = self.lock();
+        // An empty queue takes a line of any length: its author holds it in memory anyway.
+        let has_room = queue.bytes.is_empty() || queue.bytes.len() + line.len() <= WAITING_MAX;
+        if queue.dropped > 0 || !has_room {
+            queue.dropped += 1;
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        queue.bytes.extend_from_slice(line);
+        queue.lines += 1;
+        drop(queue);
+        self.changed.notify_all();
+    }
+
+    fn flush(&self, bound: Duration) {
+        let is_busy = |queue: &mut Queue| queue.is_writing || !queue.bytes.is_empty();
+        // A reader that stalls does not keep the process from ending.
+        drop(self.changed.wait_timeout_while(self.lock(), bound, is_busy));
+    }
+
+    fn write_for_ever(&self, output: &mut impl Write) {
+        let mut bytes = Vec::new();
+        // Dropped lines that no note has reported.
+        let mut unreported = 0;
+        loop {
+            let (lines, dropped, format) = self.take(&mut bytes);
+            unreported += dropped;
+            let written = write_all(output, &bytes);
+            if written.is_err() {
+                self.dropped.fetch_add(lines, Ordering::Relaxed);
+                unreported += lines;
+            } else if unreported > 0
+                && write_all(output, note(unreported, format).as_bytes()).is_ok()
+            {
+                unreported = 0;
+            }
+        }
+    }
+
+    /// Waits for lines, and swaps them for the writer's empty buffer.
+    fn take(&self, bytes: &mut Vec<u8>) -> (u64, u64, Format) {
+        bytes.clear();
+        bytes.shrink_to(WAITING_MAX);
+        let mut queue = self.lock();
+        queue.is_writing = false;
+        self.changed.notify_all();
+        while queue.bytes.is_empty() {
+            queue = self.changed.wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        mem::swap(&mut queue.bytes, bytes);
+        queue.is_writing = true;
+        (mem::take(&mut queue.lines), mem::take(&mut queue.dropped), queue.format)
+    }
+}
+
+/// Writes all bytes, however long the output takes.
+fn write_all(output: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match output.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // Another process that shares the pipe has made it non-blocking.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                thread::sleep(FULL_PIPE_PAUSE)
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The line about dropped lines, in the form of the others. No level of the log leaves it out.
+fn note(dropped: u64, format: Format) -> String {
+    let message = format!("{dropped} log lines were dropped: the error output took no bytes");
+    match format {
+        Format::Text => format!("spillgate: warning: {message}\n"),
+        Format::Json => {
+            let mut time = String::new();
+            SystemTime
+                .format_time(&mut format::Writer::new(&mut time))
+                .expect("a string takes all text");
+            format!(
+                "{{\"timestamp\":\"{time}\",\"level\":\"WARN\",\"message\":\"{message}\",\"dropped\":{dropped}}}\n"
+            )
+        }
+    }
+}
+
+/// Bytes that wait: some ten thousand lines, more than any burst of a healthy process. The writer holds as many again.
+const WAITING_MAX: usize = 1024 * 1024;
+
+/// The wait for the last lines when the process ends: a reader that works takes a pipe's 64 KiB in milliseconds.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// Between two tries to write to a full pipe that does not block.
+const FULL_PIPE_PAUSE: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+    use super::*;
+
+    /// An output that takes a write only when the test allows it.
+    struct Gate {
+        allowed: Receiver<()>,
+        written: SyncSender<Vec<u8>>,
+    }
+
+    impl Write for Gate {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.allowed.recv().map_err(io::Error::other)?;
+            self.written.send(bytes.to_vec()).map_err(io::Error::other)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn start() -> (&'static Sink, SyncSender<()>, Receiver<Vec<u8>>) {
+        let sink: &'static Sink = Box::leak(Box::default());
+        let ((allow, allowed), (written, reads)) = (sync_channel(16), sync_channel(16));
+        thread::spawn(move || sink.write_for_ever(&mut Gate { allowed, written }));
+        (sink, allow, reads)
+    }
+
+    #[test]
+    fn a_stalled_output_drops_lines_and_reports_them_once_when_it_takes_bytes_again() {
+        let (sink, allow, reads) = start();
+        sink.push(b"first\n");
+        // The writer holds the first line, and these fill the queue.
+        while !sink.lock().is_writing {
+            thread::yield_now();
+        }
+        let long = vec![b'x'; WAITING_MAX];
+        sink.push(&long);
+        for _ in 0..7 {
+            sink.push(b"dropped\n");
+        }
+        assert_eq!(sink.dropped.load(Ordering::Relaxed), 7);
+        (0..3).for_each(|_| allow.send(()).unwrap());
+        assert_eq!(reads.recv().unwrap(), b"first\n");
+        assert_eq!(reads.recv().unwrap(), long);
+        let note = String::from_utf8(reads.recv().unwrap()).unwrap();
+        assert!(note.starts_with("spillgate: warning: 7 log lines were dropped"), "{note}");
+        sink.push(b"last\n");
+        allow.send(()).unwrap();
+        assert_eq!(reads.recv().unwrap(), b"last\n");
+    }
+
+    #[test]
+    fn a_flush_waits_for_all_lines_and_not_for_a_stalled_output() {
+        let (sink, allow, reads) = start();
+        sink.push(b"stalled\n");
+        sink.flush(Duration::from_millis(1));
+        assert!(reads.try_recv().is_err());
+        allow.send(()).unwrap();
+        sink.flush(Duration::from_secs(60));
+        assert_eq!(reads.try_recv().unwrap(), b"stalled\n");
+    }
+
+    #[test]
+    fn lines_that_an_output_refuses_are_counted() {
+        let (sink, allow, _reads) = start();
+        drop(allow);
+        sink.push(b"refused\n");
+        sink.flush(Duration::from_secs(60));
+        assert_eq!(sink.dropped.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn the_note_is_an_object_where_the_log_is_one_for_each_line() {
+        let line = note(3, Format::Json);
+        let object: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((&object["level"], &object["dropped"]), (&"WARN".into(), &3.into()));
+        assert!(object["timestamp"].as_str().unwrap().ends_with('Z'), "{line}");
+    }
+}
