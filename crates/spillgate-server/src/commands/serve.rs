@@ -80,7 +80,6 @@ struct Doors {
     /// As they are announced.
     names: Vec<String>,
     open: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    cores: Cores,
     stop: watch::Receiver<bool>,
 }
 
@@ -91,7 +90,7 @@ impl Doors {
         stop: watch::Receiver<bool>,
     ) -> Result<Doors, Failure> {
         let cores = Cores::start()?;
-        let mut doors = Doors { names: Vec::new(), open: Vec::new(), cores, stop };
+        let mut doors = Doors { names: Vec::new(), open: Vec::new(), stop };
         let token = match &settings.data_token_file {
             Some(file) => Some(Token::read("server.data_token_file", file)?),
             None => None,
@@ -104,14 +103,14 @@ impl Doors {
             let http = Http::new(app.traces.over(routes), token.clone());
             // A trace is made where routes are taken.
             let http = if app.traces.are_made() { http } else { http.with_checks_by(app.clone()) };
-            doors.add(name, address, "--http", http, tls).await?;
+            doors.add(name, address, "--http", http, tls, cores.clone()).await?;
         }
         if let Some(address) = settings.grpc {
             let tls = Tls::of(&settings.tls, &["h2"])?;
             let health = envoy::Health::serving().await;
             let routes = app.traces.over(envoy::routes(app.clone(), settings.envoy, &health));
             let grpc = Grpc::new(routes, token.clone());
-            doors.add("gRPC on ", address, "--grpc", grpc, tls).await?;
+            doors.add("gRPC on ", address, "--grpc", grpc, tls, cores.clone()).await?;
             tokio::spawn(health.follow(doors.stop.clone(), door::LINGER));
         }
         if let Some(address) = settings.resp {
@@ -121,7 +120,8 @@ impl Doors {
                 Some(file) => Some(Token::read("server.resp.password_file", file)?),
                 None => token,
             };
-            doors.add(name, address, "--resp", Resp::new(app.clone(), password), tls).await?;
+            let resp = Resp::new(app.clone(), password);
+            doors.add(name, address, "--resp", resp, tls, cores).await?;
         }
         if let Some(address) = settings.admin {
             doors.add_admin(address, settings, app).await?;
@@ -138,13 +138,14 @@ impl Doors {
     ) -> Result<(), Failure> {
         let tls = Tls::of(&settings.tls.without_client_ca(), &["http/1.1"])?;
         let name = if tls.is_some() { "admin on https://" } else { "admin on http://" };
+        let cores = Cores::start_for_admin()?;
         let guard = match &settings.admin_token_file {
             Some(file) => Guard::Token(Token::read("server.admin_token_file", file)?),
             None => Guard::SameOrigin,
         };
-        let health = admin::Health { app: app.clone(), stop: self.stop.clone() };
+        let health = admin::Health::new(app.clone(), guard.clone(), self.stop.clone());
         let routes = admin::routes(app.clone(), guard, health);
-        self.add(name, address, "--admin", Http::new(routes, None), tls).await
+        self.add(name, address, "--admin", Http::new(routes, None), tls, cores).await
     }
 
     async fn add(
@@ -154,10 +155,11 @@ impl Doors {
         flag: &str,
         protocol: impl Protocol,
         tls: Option<Tls>,
+        cores: Cores,
     ) -> Result<(), Failure> {
         let listener = door::listen(address, flag).await?;
         self.names.push(format!("{name}{}", listener.local_addr()?));
-        let (cores, mut stop) = (self.cores.clone(), self.stop.clone());
+        let mut stop = self.stop.clone();
         self.open.push(Box::pin(async move {
             // The sender lives as long as the process.
             let stopped = async { drop(stop.wait_for(|stop| *stop).await) };

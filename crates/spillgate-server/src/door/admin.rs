@@ -20,6 +20,7 @@ mod instant;
 mod overrides;
 mod refusal;
 mod rules;
+mod scrapes;
 mod state;
 mod subject;
 mod top;

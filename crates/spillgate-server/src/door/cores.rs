@@ -24,6 +24,11 @@ impl Cores {
         Ok(Cores { handles: handles.collect::<Result<_, _>>()?, next: Arc::default() })
     }
 
+    /// Starts one thread for operators and scrapers, so that no answer to them takes time of a thread that decides.
+    pub(crate) fn start_for_admin() -> io::Result<Cores> {
+        Ok(Cores { handles: Arc::new([start_one("admin")?]), next: Arc::default() })
+    }
+
     /// Has the next core in turn answer a connection.
     pub(super) fn answer<A: Future<Output = ()> + Send>(
         &self,

@@ -7,6 +7,7 @@ mod health;
 mod metrics;
 mod overrides;
 mod rules;
+mod scrapes;
 mod state;
 
 use serde_json::{Value, json};

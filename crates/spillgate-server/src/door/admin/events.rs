@@ -41,7 +41,7 @@ struct Event<'e> {
     rules: usize,
     shards: Vec<ShardAnswer<'e>>,
     top: TopAnswer<'e>,
-    metrics: String,
+    metrics: &'e str,
 }
 
 #[derive(Serialize)]
@@ -64,14 +64,15 @@ impl Events {
         match &*last {
             Some((at, event)) if at.elapsed() < EVERY / 2 => event.clone(),
             _ => {
-                let event = self.event();
+                let metrics = self.health.scrapes.text(EVERY / 2).await;
+                let event = self.event(std::str::from_utf8(&metrics).expect("metrics are text"));
                 *last = Some((Instant::now(), event.clone()));
                 event
             }
         }
     }
 
-    fn event(&self) -> Bytes {
+    fn event(&self, metrics: &str) -> Bytes {
         let app = &self.health.app;
         let limiter = app.limiter();
         let (shards, top) = (limiter.shards(), limiter.top(None, TOP));
@@ -84,7 +85,7 @@ impl Events {
             rules: limiter.policy().rules().len(),
             shards: shards.iter().map(ShardAnswer::of).collect(),
             top: TopAnswer::of(&top),
-            metrics: app.metrics_text(),
+            metrics,
         };
         let mut bytes = b"data: ".to_vec();
         serde_json::to_writer(&mut bytes, &event)

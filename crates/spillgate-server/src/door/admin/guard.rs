@@ -21,6 +21,16 @@ pub(crate) enum Guard {
     SameOrigin,
 }
 
+impl Guard {
+    /// Whether a request with these headers is an operator's.
+    pub(super) fn admits(&self, headers: &HeaderMap) -> bool {
+        match self {
+            Guard::Token(token) => token.is_in(headers),
+            Guard::SameOrigin => is_local(headers),
+        }
+    }
+}
+
 /// Lets a request through, or answers in its place.
 pub(super) async fn admit(
     State(guard): State<Guard>,
@@ -28,12 +38,10 @@ pub(super) async fn admit(
     next: Next,
 ) -> Result<Response, Problem> {
     match guard {
-        Guard::Token(token) if token.is_in(request.headers()) => {}
-        Guard::Token(_) => return Err(Problem::no_token()),
-        Guard::SameOrigin if is_local(request.headers()) => {}
-        Guard::SameOrigin => return Err(stranger()),
+        _ if guard.admits(request.headers()) => Ok(next.run(request).await),
+        Guard::Token(_) => Err(Problem::no_token()),
+        Guard::SameOrigin => Err(stranger()),
     }
-    Ok(next.run(request).await)
 }
 
 fn is_local(headers: &HeaderMap) -> bool {

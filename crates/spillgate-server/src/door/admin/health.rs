@@ -1,12 +1,17 @@
 //! Whether the process lives, and whether it can answer: which it can without a store, by policy.
 //! One outage of the store must not take every replica out of service.
 
+use std::fmt::Write;
+
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{StatusCode, Uri};
+use spillgate::ShardStatus;
 use tokio::sync::watch;
 
+use super::guard::Guard;
+use super::scrapes::Scrapes;
 use crate::app::App;
 use crate::commands::counted;
 
@@ -16,14 +21,25 @@ pub(crate) struct Health {
     pub(crate) app: App,
     /// Becomes true when the process is told to end.
     pub(crate) stop: watch::Receiver<bool>,
+    /// Which callers are operators.
+    guard: Guard,
+    pub(super) scrapes: Scrapes,
+}
+
+impl Health {
+    pub(crate) fn new(app: App, guard: Guard, stop: watch::Receiver<bool>) -> Health {
+        let scrapes = Scrapes::new(app.clone());
+        Health { app, stop, guard, scrapes }
+    }
 }
 
 pub(super) async fn live() -> Response {
     plain(StatusCode::OK, "ok\n".to_owned())
 }
 
-/// With `?verbose`, also what it stands on; only then the store is asked.
-pub(super) async fn ready(State(health): State<Health>, uri: Uri) -> Response {
+/// With `?verbose`, also what it stands on, as this process knows it: no command is sent to the store. Operators see the
+/// names and troubles of shards, which hold addresses.
+pub(super) async fn ready(State(health): State<Health>, uri: Uri, headers: HeaderMap) -> Response {
     let stopping = *health.stop.borrow();
     let (status, mut text) = match stopping {
         false => (StatusCode::OK, "ok\n".to_owned()),
@@ -31,21 +47,47 @@ pub(super) async fn ready(State(health): State<Health>, uri: Uri) -> Response {
     };
     if uri.query() == Some("verbose") {
         let rules = health.app.limiter().policy().rules().len();
-        let store = match health.app.limiter().store_answers().await {
-            true => "answers",
-            false => "does not answer: each rule's on_outage decides",
-        };
-        text.push_str(&format!("policy: {}\nstore: {store}\n", counted(rules, "rule")));
-        for shard in health.app.limiter().shards() {
-            let trouble = shard.trouble.as_deref().unwrap_or("no trouble");
-            text.push_str(&format!("shard {}: {trouble}\n", shard.name));
-        }
+        let shards = health.app.limiter().shards();
+        let written = write!(text, "policy: {}\n{}", counted(rules, "rule"), store(&shards))
+            .and_then(|()| match health.guard.admits(&headers) {
+                true => shards.iter().try_for_each(|shard| write_for_operator(&mut text, shard)),
+                false => (1..).zip(&shards).try_for_each(|shard| write_for_all(&mut text, shard)),
+            });
+        written.expect("a string takes all text");
     }
     plain(status, text)
 }
 
+fn store(shards: &[ShardStatus]) -> String {
+    let away = shards.iter().filter(|shard| is_away(shard)).count();
+    match away {
+        0 => "store: answers\n".to_owned(),
+        away if away == shards.len() => {
+            "store: does not answer: each rule's on_outage decides\n".to_owned()
+        }
+        away => format!(
+            "store: answers in part: each rule's on_outage decides for {away} of {} shards\n",
+            shards.len()
+        ),
+    }
+}
+
+fn is_away(shard: &ShardStatus) -> bool {
+    shard.degraded || !shard.asked
+}
+
+fn write_for_operator(text: &mut String, shard: &ShardStatus) -> std::fmt::Result {
+    let trouble = shard.trouble.as_deref().unwrap_or("no trouble");
+    writeln!(text, "shard {}: {trouble}", shard.name)
+}
+
+fn write_for_all(text: &mut String, (number, shard): (usize, &ShardStatus)) -> std::fmt::Result {
+    let state = if is_away(shard) { "does not answer" } else { "answers" };
+    writeln!(text, "shard {number}: {state}")
+}
+
 pub(super) async fn metrics(State(health): State<Health>) -> Response {
-    let mut response = health.app.metrics_text().into_response();
+    let mut response = health.scrapes.in_turn().await.into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(METRICS_TYPE));
     response
 }

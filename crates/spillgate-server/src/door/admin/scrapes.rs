@@ -1,0 +1,61 @@
+//! The metrics as scrapers get them: rendered by one thread at a time and once a second at most, whatever their number.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep_until};
+
+use crate::app::App;
+
+/// The last rendering. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Scrapes {
+    app: App,
+    /// Locked while a rendering is made.
+    last: Arc<Mutex<Option<(Instant, Bytes)>>>,
+    /// When the next scraper gets its answer.
+    next: Arc<Mutex<Instant>>,
+}
+
+impl Scrapes {
+    pub(super) fn new(app: App) -> Scrapes {
+        Scrapes { app, last: Arc::default(), next: Arc::new(Mutex::new(Instant::now())) }
+    }
+
+    /// The metrics for a scraper. Scrapers without a pause are answered one after another, [`EVERY`] apart: each answer
+    /// is a megabyte where rules are many, and what writes it takes the processor from those that decide.
+    pub(super) async fn in_turn(&self) -> Bytes {
+        let mut next = self.next.lock().await;
+        sleep_until(*next).await;
+        *next = Instant::now() + EVERY;
+        drop(next);
+        self.text(SHARED).await
+    }
+
+    /// The metrics, at most this old.
+    pub(super) async fn text(&self, age_max: Duration) -> Bytes {
+        let mut last = Arc::clone(&self.last).lock_owned().await;
+        if let Some((at, text)) = &*last
+            && at.elapsed() < age_max
+        {
+            return text.clone();
+        }
+        let app = self.app.clone();
+        // The lock goes along: a scraper that leaves meanwhile lets no second rendering begin beside this one.
+        let rendering = tokio::task::spawn_blocking(move || {
+            let began = Instant::now();
+            let text = Bytes::from(app.metrics_text());
+            *last = Some((began, text.clone()));
+            text
+        });
+        rendering.await.expect("rendering formats numbers and does not panic")
+    }
+}
+
+/// Scrapes within this time share a rendering: Prometheus asks every few seconds.
+const SHARED: Duration = Duration::from_secs(1);
+
+/// Between two answers: fifty a second are more than a fleet of scrapers asks for.
+const EVERY: Duration = Duration::from_millis(20);

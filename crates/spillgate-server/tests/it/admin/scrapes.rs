@@ -1,0 +1,172 @@
+//! Scrapers and probes take no time from decisions, and nothing from the store.
+
+use std::collections::HashSet;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use spillgate::internals::time::machine_us;
+use spillgate_testkit::RedisServer;
+
+use crate::client::Client;
+use crate::server::{Server, TempFile, spillgate};
+
+const RULES: usize = 2_000;
+const SCRAPERS: usize = 32;
+const CALLERS: usize = 2;
+
+/// Latencies of checks, in microseconds and in order, and how long the callers asked.
+struct Asked {
+    latencies_us: Vec<u64>,
+    took_us: u64,
+}
+
+impl Asked {
+    /// Two callers that ask one after another, for a while.
+    fn of(port: u16, lasting: Duration) -> Asked {
+        let began_us = machine_us();
+        let until_us = began_us + lasting.as_micros() as u64;
+        let ask = |caller: usize| {
+            let mut client = Client::connect(port).unwrap();
+            let mut latencies_us = Vec::new();
+            let mut rule = caller;
+            while machine_us() < until_us {
+                rule = (rule + 7) % RULES;
+                let sent_us = machine_us();
+                assert_eq!(
+                    client.post("/v1/check", question(rule).as_bytes()).unwrap().status,
+                    200
+                );
+                latencies_us.push(machine_us() - sent_us);
+            }
+            latencies_us
+        };
+        let mut latencies_us: Vec<u64> = std::thread::scope(|scope| {
+            let callers: Vec<_> =
+                (0..CALLERS).map(|caller| scope.spawn(move || ask(caller))).collect();
+            callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect()
+        });
+        latencies_us.sort_unstable();
+        Asked { latencies_us, took_us: machine_us() - began_us }
+    }
+
+    fn p50_us(&self) -> u64 {
+        self.latencies_us[self.latencies_us.len() / 2]
+    }
+
+    fn per_second(&self) -> u64 {
+        self.latencies_us.len() as u64 * 1_000_000 / self.took_us
+    }
+}
+
+fn question(rule: usize) -> String {
+    format!(r#"{{"attributes":{{"route":"r{rule}","user":"u"}}}}"#)
+}
+
+#[test]
+fn scrapers_share_a_rendering_a_second_and_leave_decisions_their_time() {
+    let rules = (0..RULES).fold(String::new(), |mut rules, rule| {
+        write!(
+            rules,
+            "[[rule]]\nname = \"rule-{rule}\"\nmatch = {{ route = \"r{rule}\" }}\nkey = [\"user\"]\n\
+             limits = [\"1000000/second\"]\n"
+        )
+        .unwrap();
+        rules
+    });
+    let file = TempFile::new("limits.toml", &rules);
+    let server = Server::start(&["--config", file.path()]);
+    // Each rule has counts to show.
+    for first in [0, RULES / 2] {
+        let questions: Vec<String> = (first..first + RULES / 2).map(question).collect();
+        let batch = format!("[{}]", questions.join(","));
+        assert_eq!(server.post("/v1/check/batch", batch.as_bytes()).status, 200);
+    }
+    let alone = Asked::of(server.port, Duration::from_secs(3));
+    let (stop, admin_port) = (AtomicBool::new(false), server.admin_port.unwrap());
+    let scrape = || {
+        let mut client = Client::connect(admin_port).unwrap();
+        let (mut scrapes, mut bodies) = (0, HashSet::new());
+        while !stop.load(Ordering::Relaxed) {
+            let reply = client.send("GET", "/metrics", b"").unwrap();
+            assert_eq!(reply.status, 200);
+            scrapes += 1;
+            bodies.insert(reply.body);
+        }
+        (scrapes, bodies)
+    };
+    let began_us = machine_us();
+    let (beside, scrapes, bodies) = std::thread::scope(|scope| {
+        let scrapers: Vec<_> = (0..SCRAPERS).map(|_| scope.spawn(scrape)).collect();
+        let beside = Asked::of(server.port, Duration::from_secs(5));
+        stop.store(true, Ordering::Relaxed);
+        let scraped = scrapers.into_iter().map(|scraper| scraper.join().unwrap());
+        let (mut scrapes, mut bodies) = (0, HashSet::new());
+        for (count, texts) in scraped {
+            scrapes += count;
+            bodies.extend(texts);
+        }
+        (beside, scrapes, bodies)
+    });
+    let seconds = (machine_us() - began_us).div_ceil(1_000_000);
+    println!(
+        "alone: p50 {} us, {} a second; beside {SCRAPERS} scrapers: p50 {} us, {} a second; \
+         {scrapes} scrapes of {} renderings in {seconds} s, {} bytes each",
+        alone.p50_us(),
+        alone.per_second(),
+        beside.p50_us(),
+        beside.per_second(),
+        bodies.len(),
+        bodies.iter().map(String::len).max().unwrap_or(0),
+    );
+    // Counts grow all the time, so each rendering is another text.
+    assert!(bodies.len() as u64 <= seconds + 1, "{} renderings in {seconds} s", bodies.len());
+    assert!(scrapes >= SCRAPERS, "{scrapes} scrapes");
+    assert!(3 * beside.per_second() >= alone.per_second(), "decisions wait for scrapers");
+}
+
+#[test]
+fn a_verbose_probe_sends_no_command_to_the_store() {
+    let redis = RedisServer::start();
+    let server = Server::start_on(&redis, &[]);
+    let commands = || -> u64 {
+        let stats = redis.command(&["INFO", "stats"]);
+        let count =
+            |line: &str| line.strip_prefix("total_commands_processed:")?.trim().parse().ok();
+        stats.text().lines().find_map(count).unwrap()
+    };
+    let before = commands();
+    let mut probe = server.operator();
+    for _ in 0..PROBES {
+        assert_eq!(probe.send("GET", "/readyz?verbose", b"").unwrap().status, 200);
+    }
+    let sent = commands() - before;
+    println!("{sent} commands during {PROBES} probes: upkeep");
+    assert!(sent < PROBES, "{sent} commands during {PROBES} probes");
+}
+
+/// At some six commands of upkeep a second, a machine has minutes for them.
+const PROBES: u64 = 2_000;
+
+#[test]
+fn a_verbose_probe_shows_addresses_of_the_store_only_to_operators() {
+    let redis = RedisServer::start();
+    let token = TempFile::new("token", "0123456789abcdef0123456789abcdef");
+    let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    command.args(["--redis", &redis.url()]);
+    command.env("SPILLGATE_SERVER__ADMIN_TOKEN_FILE", token.path());
+    let server = Server::start_command(command.env("SPILLGATE_STORE__TIMEOUT", "10s"));
+    let probe = |headers: &[(&str, &str)]| {
+        let reply = server.operator().send_with("GET", "/readyz?verbose", headers, b"").unwrap();
+        assert_eq!(reply.status, 200);
+        reply.body
+    };
+    let expected = "ok\npolicy: 0 rules\nstore: answers\nshard 1: answers\n";
+    assert_eq!(probe(&[("Host", "localhost")]), expected);
+    let bearer = "Bearer 0123456789abcdef0123456789abcdef";
+    let shown = probe(&[("Host", "localhost"), ("Authorization", bearer)]);
+    assert!(
+        shown.contains(&format!("shard redis://127.0.0.1:{}: no trouble\n", redis.port())),
+        "{shown}"
+    );
+}
