@@ -9,10 +9,11 @@
 
 use std::fmt;
 
-use crate::limit::Algorithm;
-
 pub mod concurrency;
+mod error;
 pub mod fixed_window;
+mod kind;
+pub(crate) mod period;
 pub mod sliding_log;
 pub mod sliding_window;
 mod step;
@@ -21,6 +22,8 @@ mod testing;
 pub mod token_bucket;
 mod view;
 
+pub use error::LimitError;
+pub use kind::Algorithm;
 pub use step::{GiveBack, Intent, Tier, force, give_back, holds, renew, step, step_one};
 pub use view::View;
 
@@ -191,6 +194,10 @@ pub(crate) fn tolerated_us(longest_wait_us: u64) -> u64 {
     longest_wait_us.min(SECOND_US)
 }
 
+/// Numbers that Lua sees stay below this: doubles hold every integer up to here.
+pub(crate) const EXACT_MAX: u64 = 1 << 53;
+/// The largest count and burst: with any period they stay exact.
+pub(crate) const COUNT_MAX: u32 = 1_000_000_000;
 /// Charges by force (post-paid, payback) may go to this many times the capacity, and no further.
 pub(crate) const FORCED_TIMES: u64 = 2;
 const SECOND_US: u64 = 1_000_000;

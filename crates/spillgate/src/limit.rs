@@ -7,10 +7,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::algorithm::{Algorithm, LimitError};
+pub(crate) use crate::algorithm::{COUNT_MAX, EXACT_MAX};
 use crate::algorithm::{Numbers, token_bucket};
 
 mod binding;
-mod error;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
 mod named;
@@ -20,69 +21,10 @@ mod quota;
 mod raised;
 mod spec;
 
-pub use error::LimitError;
 pub(crate) use named::mix_of_position;
 pub use named::{NamedLimit, RecordName};
 use quota::{Length, Quota};
 pub use spec::LimitSpec;
-
-/// Numbers that Lua sees stay below this: doubles hold every integer up to here.
-pub(crate) const EXACT_MAX: u64 = 1 << 53;
-
-/// How a limit counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Algorithm {
-    /// In any interval L: at most burst + floor(L × rate). The default.
-    TokenBucket,
-    /// At most count in each window aligned to the epoch or to the calendar.
-    FixedWindow,
-    /// At most count in every window of one period, exactly.
-    SlidingLog,
-    /// The count of this window and a share of the last one's; a few bytes per subject.
-    SlidingWindow,
-    /// At most count slots held at once.
-    Concurrency,
-}
-
-impl Algorithm {
-    /// All algorithms, in the order of the documentation.
-    pub const ALL: [Algorithm; 5] = [
-        Algorithm::TokenBucket,
-        Algorithm::FixedWindow,
-        Algorithm::SlidingLog,
-        Algorithm::SlidingWindow,
-        Algorithm::Concurrency,
-    ];
-
-    /// The name as written in a policy: `token-bucket`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Algorithm::TokenBucket => "token-bucket",
-            Algorithm::FixedWindow => "fixed-window",
-            Algorithm::SlidingLog => "sliding-log",
-            Algorithm::SlidingWindow => "sliding-window",
-            Algorithm::Concurrency => "concurrency",
-        }
-    }
-
-    /// The algorithm of that name.
-    ///
-    /// ```
-    /// # use spillgate::Algorithm;
-    /// assert_eq!(Algorithm::named("sliding-log"), Some(Algorithm::SlidingLog));
-    /// assert_eq!(Algorithm::named("leaky"), None);
-    /// ```
-    pub fn named(name: &str) -> Option<Algorithm> {
-        Algorithm::ALL.into_iter().find(|a| a.name() == name)
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// One limit: an algorithm with its numbers and a unit. Cheap to clone.
 ///
@@ -419,11 +361,6 @@ impl fmt::Display for Limit {
     }
 }
 
-/// A period as a quota would say it: `90s`, `1500ms`, `7d`.
-pub(crate) fn write_period(f: &mut fmt::Formatter<'_>, period_us: u64) -> fmt::Result {
-    quota::write_length(f, period_us / 1_000)
-}
-
 /// A name as rules, limits and units have them.
 pub(crate) fn checked_name(field: &'static str, name: &str) -> Result<Arc<str>, LimitError> {
     let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'/' | b'-');
@@ -438,7 +375,5 @@ pub(crate) fn checked_name(field: &'static str, name: &str) -> Result<Arc<str>, 
 
 /// The unit of a limit that names none.
 pub(crate) const REQUESTS: &str = "requests";
-/// The largest count and burst: with any period they stay exact.
-pub(crate) const COUNT_MAX: u32 = 1_000_000_000;
 /// Names go into headers and metrics, so they are short.
 const NAME_MAX: usize = 64;

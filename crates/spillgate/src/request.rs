@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::limit::{Limit, REQUESTS};
+pub(crate) use crate::subject::DEFAULT_DOMAIN;
 
 /// One question: may this happen now?
 ///
@@ -215,6 +216,3 @@ impl From<u64> for Cost<'_> {
         Cost::requests(amount)
     }
 }
-
-/// The domain of requests and rules that name none.
-pub(crate) const DEFAULT_DOMAIN: &str = "default";

@@ -6,7 +6,8 @@ use std::hash::Hasher;
 use siphasher::sip128::SipHasher13;
 use smallvec::SmallVec;
 
-use crate::request::DEFAULT_DOMAIN;
+/// The domain of requests and rules that name none.
+pub(crate) const DEFAULT_DOMAIN: &str = "default";
 
 /// The name of one rule's state for one subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

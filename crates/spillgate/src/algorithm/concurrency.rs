@@ -84,7 +84,7 @@ impl Numbers {
 impl fmt::Display for Numbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} hold ", self.count)?;
-        crate::limit::write_period(f, self.hold_us)
+        super::period::write_period(f, self.hold_us)
     }
 }
 

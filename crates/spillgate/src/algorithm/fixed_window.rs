@@ -105,7 +105,7 @@ impl fmt::Display for Numbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.count)?;
         match &self.window {
-            Window::Every { period_us } => crate::limit::write_period(f, *period_us),
+            Window::Every { period_us } => super::period::write_period(f, *period_us),
             Window::Calendar(calendar) => calendar.fmt(f),
         }
     }

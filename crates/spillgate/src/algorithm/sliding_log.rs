@@ -91,7 +91,7 @@ impl Numbers {
 impl fmt::Display for Numbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.count)?;
-        crate::limit::write_period(f, self.period_us)
+        super::period::write_period(f, self.period_us)
     }
 }
 

@@ -10,8 +10,9 @@
 
 use std::fmt;
 
-use super::{Charge, FORCED_TIMES, GiveBack, Reading, tolerated_us};
-use crate::limit::{COUNT_MAX, EXACT_MAX, LimitError};
+use super::{
+    COUNT_MAX, Charge, EXACT_MAX, FORCED_TIMES, GiveBack, LimitError, Reading, tolerated_us,
+};
 
 mod steady;
 mod tracked;
@@ -131,7 +132,7 @@ impl Numbers {
 impl fmt::Display for Numbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.count)?;
-        crate::limit::write_period(f, self.period_us)?;
+        super::period::write_period(f, self.period_us)?;
         if self.burst != self.count {
             write!(f, " burst {}", self.burst)?;
         }

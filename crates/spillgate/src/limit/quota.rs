@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::LimitError;
+use crate::algorithm::period::{SHORT, write_length};
 use crate::calendar::CalendarUnit;
 
 /// A quota as read, its count not yet checked against any algorithm.
@@ -92,16 +93,6 @@ impl Length {
     }
 }
 
-/// The shortest exact way to write a length: `90s`, `1500ms`, `7d`.
-pub(crate) fn write_length(f: &mut fmt::Formatter<'_>, ms: u64) -> fmt::Result {
-    let (unit_ms, unit) = SHORT
-        .into_iter()
-        .rev()
-        .find(|(unit_ms, _)| ms.is_multiple_of(*unit_ms))
-        .unwrap_or((1, "ms"));
-    write!(f, "{}{unit}", ms / unit_ms)
-}
-
 impl fmt::Display for Length {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_length(f, self.ms)
@@ -152,8 +143,6 @@ const SECOND_MS: u64 = 1_000;
 const DAY_MS: u64 = 86_400 * SECOND_MS;
 /// A leap year is the longest thing people limit by.
 const MS_MAX: u64 = 366 * DAY_MS;
-const SHORT: [(u64, &str); 5] =
-    [(1, "ms"), (SECOND_MS, "s"), (60 * SECOND_MS, "m"), (3_600 * SECOND_MS, "h"), (DAY_MS, "d")];
 
 #[cfg(test)]
 mod tests {

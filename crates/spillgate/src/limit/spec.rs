@@ -66,11 +66,13 @@ impl LimitSpec {
     pub fn build(&self) -> Result<Limit, LimitError> {
         let algorithm = match &self.algorithm {
             None => Algorithm::TokenBucket,
-            Some(name) => Algorithm::named(name).ok_or_else(|| LimitError {
-                field: "algorithm",
-                message: format!(
-                    "{name:?} is no algorithm; write token-bucket, fixed-window, sliding-log, sliding-window or concurrency"
-                ),
+            Some(name) => Algorithm::named(name).ok_or_else(|| {
+                LimitError::new(
+                    "algorithm",
+                    format!(
+                        "{name:?} is no algorithm; write token-bucket, fixed-window, sliding-log, sliding-window or concurrency"
+                    ),
+                )
             })?,
         };
         self.build_with(Quota::parse(&self.quota)?, algorithm)

@@ -7,8 +7,8 @@ use super::Algorithm;
 /// Why a limit cannot be: which field, what is wrong with it, and what would fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitError {
-    pub(super) field: &'static str,
-    pub(super) message: String,
+    field: &'static str,
+    message: String,
 }
 
 impl LimitError {
@@ -26,7 +26,7 @@ impl LimitError {
         LimitError { field, message: message.into() }
     }
 
-    pub(super) fn burst_elsewhere(algorithm: Algorithm) -> LimitError {
+    pub(crate) fn burst_elsewhere(algorithm: Algorithm) -> LimitError {
         LimitError::new(
             "burst",
             format!("only a token-bucket has a burst, and this is a {algorithm}; leave burst out"),
