@@ -3,6 +3,7 @@
 
 mod documents;
 mod faults;
+mod modules;
 mod mutations;
 mod source;
 mod tree;

@@ -1,0 +1,186 @@
+//! Modules of a crate form layers: a module imports only modules below it.
+//!
+//! Cycles that still exist are listed, and a list may only become shorter.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::source::{code_only, without_trailing_tests};
+use super::{assert_clean, files};
+
+/// A crate's source folder, and the groups of its top-level modules that import each other in a circle.
+const CYCLES: [(&str, &[&[&str]]); 2] = [
+    (
+        "crates/spillgate/src",
+        &[
+            &[
+                "control",
+                "decision",
+                "denial_cache",
+                "engine",
+                "fallback",
+                "lease",
+                "limiter",
+                "metrics",
+                "plan",
+                "policy",
+                "probe",
+                "reservation",
+                "together",
+            ],
+            &["headers", "refusal"],
+        ],
+    ),
+    (
+        "crates/spillgate-server/src",
+        &[&[
+            "app",
+            "cli",
+            "commands",
+            "config",
+            "domains",
+            "door",
+            "metrics",
+            "reload",
+            "telemetry",
+        ]],
+    ),
+];
+
+#[test]
+fn modules_import_only_modules_below_them() {
+    let mut findings = Vec::new();
+    for (folder, known) in CYCLES {
+        for cycle in cycles(&imports_of(folder)) {
+            let is_known = |known: &&&[&str]| cycle.iter().all(|one| known.contains(&one.as_str()));
+            if !known.iter().any(|known| is_known(&known)) {
+                let names: Vec<_> = cycle.into_iter().collect();
+                findings.push(format!(
+                    "{folder}: {} import each other in a circle: move what they share below them",
+                    names.join(", ")
+                ));
+            }
+        }
+    }
+    assert_clean(&findings);
+}
+
+#[test]
+fn cycles_that_are_gone_leave_the_list() {
+    let mut findings = Vec::new();
+    for (folder, known) in CYCLES {
+        let now = cycles(&imports_of(folder));
+        for listed in known.iter().copied().flatten() {
+            if !now.iter().any(|cycle| cycle.contains(*listed)) {
+                findings
+                    .push(format!("{folder}: {listed} is in no cycle any more: take it out here"));
+            }
+        }
+    }
+    assert_clean(&findings);
+}
+
+type Imports = BTreeMap<String, BTreeSet<String>>;
+
+/// For each top-level module of a crate, the others that its code names.
+fn imports_of(folder: &str) -> Imports {
+    let mut imports = Imports::new();
+    let modules: BTreeSet<String> =
+        files("rs").filter_map(|file| module_of(folder, &file.path)).collect();
+    for file in files("rs") {
+        let Some(module) = module_of(folder, &file.path) else { continue };
+        let is_test = file.path.ends_with("/tests.rs") || file.path.contains("/tests/");
+        let code = code_only(without_trailing_tests(&file.text));
+        let named = if is_test { BTreeSet::new() } else { modules_named(&code) };
+        let others = named.into_iter().filter(|name| *name != module && modules.contains(name));
+        imports.entry(module.clone()).or_default().extend(others);
+    }
+    imports
+}
+
+fn module_of(folder: &str, path: &str) -> Option<String> {
+    let inside = path.strip_prefix(folder)?.strip_prefix('/')?;
+    let first = inside.split('/').next()?.trim_end_matches(".rs");
+    // The root names every module.
+    (!["lib", "main"].contains(&first)).then(|| first.to_owned())
+}
+
+/// What follows `crate::`, the first names of `crate::{..}` included.
+fn modules_named(code: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for (at, start) in code.match_indices("crate::") {
+        let rest = &code[at + start.len()..];
+        match rest.strip_prefix('{') {
+            None => drop(names.insert(word(rest))),
+            Some(list) => {
+                let mut depth = 0;
+                let mut starts = true;
+                for (at, character) in list.char_indices() {
+                    match character {
+                        '{' => depth += 1,
+                        '}' if depth == 0 => break,
+                        '}' => depth -= 1,
+                        ',' if depth == 0 => starts = true,
+                        _ if starts && !character.is_whitespace() => {
+                            names.insert(word(&list[at..]));
+                            starts = false;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    names
+}
+
+fn word(text: &str) -> String {
+    text.chars().take_while(|character| character.is_alphanumeric() || *character == '_').collect()
+}
+
+/// Groups of two and more modules in which each reaches each other.
+fn cycles(imports: &Imports) -> Vec<BTreeSet<String>> {
+    let reached: BTreeMap<&String, BTreeSet<&String>> =
+        imports.keys().map(|module| (module, reached_from(module, imports))).collect();
+    let mut groups = BTreeSet::new();
+    for module in imports.keys() {
+        let back = |other: &&&String| reached.get(**other).is_some_and(|all| all.contains(module));
+        let group: BTreeSet<String> =
+            reached[module].iter().filter(back).map(|name| (*name).clone()).collect();
+        if group.len() > 1 {
+            groups.insert(group);
+        }
+    }
+    groups.into_iter().collect()
+}
+
+fn reached_from<'i>(start: &String, imports: &'i Imports) -> BTreeSet<&'i String> {
+    let mut reached = BTreeSet::new();
+    let mut next: Vec<&String> = imports[start].iter().collect();
+    while let Some(module) = next.pop() {
+        if reached.insert(module) {
+            next.extend(imports.get(module).into_iter().flatten());
+        }
+    }
+    reached
+}
+
+#[test]
+fn the_folders_hold_modules() {
+    for (folder, _) in CYCLES {
+        assert!(imports_of(folder).len() > 5, "{folder}");
+    }
+}
+
+#[test]
+fn a_cycle_is_found_and_a_chain_is_none() {
+    let edges = [("a", "b"), ("b", "c"), ("c", "b"), ("c", "d"), ("d", "e")];
+    let mut imports = Imports::new();
+    for (from, to) in edges {
+        imports.entry(from.to_owned()).or_default().insert(to.to_owned());
+        imports.entry(to.to_owned()).or_default();
+    }
+    assert_eq!(cycles(&imports), [BTreeSet::from(["b".to_owned(), "c".to_owned()])]);
+    let code = "use crate::{engine::{Memory, redis}, limit};\nlet x = crate::time::now();";
+    let names = ["engine", "limit", "time"].map(str::to_owned);
+    assert_eq!(modules_named(code), names.into());
+}
