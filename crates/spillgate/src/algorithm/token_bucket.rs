@@ -257,8 +257,8 @@ impl<'n> View<'n> {
     fn drained_by(state: &State, numbers: &'n Numbers, now_us: u64) -> View<'n> {
         // A smaller burst binds at once, but locks nobody out for what a larger one let pass.
         let used = u64::from(state.used).min(numbers.forced_max);
-        let is_of_this_burst = |tracked: &&Box<Tracked>| tracked.burst == numbers.burst;
-        let tracked = state.tracked.as_ref().filter(is_of_this_burst).cloned();
+        let tracked = state.tracked.as_ref().filter(|tracked| tracked.burst == numbers.burst);
+        let tracked = tracked.cloned();
         let boundary = (state.boundary_us, state.boundary_part);
         let n = u128::from(numbers.n);
         if now_us <= state.boundary_us {
