@@ -52,42 +52,41 @@ fn the_rust_of_choosing_is_an_example_that_runs() {
     }
 }
 
-/// Each language that this machine has refuses as the others do.
 #[test]
 fn the_snippets_over_http_run_as_they_stand() {
+    let printed = run_snippet("sh", "sh", &["-e", "-c"]);
+    assert!(
+        printed.starts_with("{\"verdict\":\"allowed\"") && printed.contains("{\"results\":["),
+        "{printed}"
+    );
+    let printed = run_snippet("python", "python3", &["-c"]);
+    assert!(printed.starts_with("come back in 35"), "{printed}");
+}
+
+#[test]
+#[ignore = "needs node"]
+fn the_snippet_over_http_for_node_runs_as_it_stands() {
+    let printed = run_snippet("js", "node", &["--input-type=module", "-e"]);
+    assert!(printed.starts_with("come back in 35"), "{printed}");
+}
+
+/// Runs the snippet in a language against a server whose limit is used up; returns what it prints.
+fn run_snippet(language: &str, program: &str, arguments: &[&str]) -> String {
     let rules = "[[rule]]\nname = \"login\"\nmatch = { route = \"/login\" }\nkey = [\"ip\"]\n\
                  limits = [\"1/hour\"]\n";
     let file = TempFile::new("http.toml", rules);
     let server = Server::start(&["--config", file.path()]);
     server.check(r#"{"attributes": {"ip": "203.0.113.7", "route": "/login"}}"#);
-    let ports = Ports::of(&server);
     let page = Page::of("integrations").section("Other languages over HTTP");
-    let run = |language: &str, program: &str, arguments: &[&str]| {
-        let text = ports.exchanged(page.blocks(language).next().unwrap());
-        // A machine busy with something else is no outage.
-        let text = text.replace("timeout=1)", "timeout=60)").replace("(1000)", "(60000)");
-        let ran = Command::new(program).args(arguments).arg(&text).env("no_proxy", "*").output();
-        let Ok(output) = ran else {
-            println!("left out: there is no {program} to run the snippet in {language}");
-            return None;
-        };
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let complained = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{language}: {said}{complained}");
-        Some(said)
-    };
-    let said = run("sh", "sh", &["-e", "-c"]).unwrap();
-    assert!(
-        said.starts_with("{\"verdict\":\"allowed\"") && said.contains("{\"results\":["),
-        "{said}"
-    );
-    for (language, program, arguments) in
-        [("python", "python3", &["-c"][..]), ("js", "node", &["--input-type=module", "-e"][..])]
-    {
-        if let Some(said) = run(language, program, arguments) {
-            assert!(said.starts_with("come back in 35"), "{language}: {said}");
-        }
-    }
+    let text = Ports::of(&server).exchanged(page.blocks(language).next().unwrap());
+    // A machine busy with something else is no outage.
+    let text = text.replace("timeout=1)", "timeout=60)").replace("(1000)", "(60000)");
+    let mut command = Command::new(program);
+    let output = command.args(arguments).arg(&text).env("no_proxy", "*").output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complained = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{language}: {printed}{complained}");
+    printed
 }
 
 /// No cluster is here to apply them to; a real Envoy runs the filter that they hold.

@@ -126,13 +126,10 @@ fn every_documented_call_was_made() {
 }
 
 #[test]
+#[ignore = "needs openapi-spec-validator"]
 fn a_validator_that_is_not_ours_takes_the_document() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let tools = format!("{root}/target/tools/python/bin");
-    if !std::path::Path::new(&format!("{tools}/openapi-spec-validator")).exists() {
-        println!("skipped: there is no openapi-spec-validator; ./check --full installs it");
-        return;
-    }
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/door/http/openapi.json");
     // By Python and not by its own file, which knows the folder that it was installed in.
     let mut validator = Command::new(format!("{tools}/python"));

@@ -102,12 +102,9 @@ fn monotonic_us() -> u64 {
 }
 
 #[test]
+#[ignore = "needs systemd-analyze"]
 fn systemd_takes_the_unit() {
-    let version = Command::new("systemd-analyze").arg("--version").output();
-    let Ok(version) = version else {
-        println!("skipped: there is no systemd-analyze; Debian's package systemd has it");
-        return;
-    };
+    let version = Command::new("systemd-analyze").arg("--version").output().unwrap();
     let version = String::from_utf8_lossy(&version.stdout).into_owned();
     let number: u32 = version.split_whitespace().nth(1).unwrap().parse().unwrap_or(0);
     let unit = fs::read_to_string(unit()).unwrap();

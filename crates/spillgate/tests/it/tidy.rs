@@ -83,7 +83,7 @@ fn nothing_is_left_unfinished() {
     let mut findings = Vec::new();
     for file in files("rs") {
         for (number, line) in (1..).zip(code_only(&file.text).lines()) {
-            for mark in ["todo!(", "unimplemented!(", "dbg!(", "#[ignore"] {
+            for mark in ["todo!(", "unimplemented!(", "dbg!(", "#[ignore]"] {
                 if line.contains(mark) {
                     findings.push(format!(
                         "{}:{number}: `{mark}`: finish it, or take it out",

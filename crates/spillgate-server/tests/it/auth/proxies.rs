@@ -141,20 +141,18 @@ fn document_block(language: &str, holding: &str) -> String {
     block.unwrap_or_else(|| panic!("no {language} block holds {holding:?}")).to_owned()
 }
 
-/// A program by the variable that names it, or from the path; none is said and skips the test.
-#[expect(clippy::print_stdout, reason = "what was skipped is told to whoever runs the tests")]
-fn program(variable: &str, name: &str) -> Option<PathBuf> {
+/// Returns the program that the variable names, or the one on the path.
+#[track_caller]
+fn program(variable: &str, name: &str) -> PathBuf {
     let named = std::env::var_os(variable).map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path)
         .chain(["/usr/sbin".into()])
         .map(|folder| folder.join(name))
         .find(|program| program.is_file());
-    let program = named.or(found);
-    if program.is_none() {
-        println!("skipped: there is no {name}; ./check --full and ./evidence doors install it");
-    }
-    program
+    named.or(found).unwrap_or_else(|| {
+        panic!("there is no {name}; ./check --full or ./evidence doors installs it")
+    })
 }
 
 /// A folder that is gone at the end of the test.

@@ -10,11 +10,9 @@ const RULES: &str =
 
 /// `./check --full` installs grpcio and names the Python that has it.
 #[test]
+#[ignore = "needs grpcio"]
 fn grpcio_tells_its_story() {
-    let Ok(python) = std::env::var("SPILLGATE_GRPCIO") else {
-        eprintln!("skipped: SPILLGATE_GRPCIO names no Python that has grpcio; ./check --full does");
-        return;
-    };
+    let python = std::env::var("SPILLGATE_GRPCIO").expect("it names a Python that has grpcio");
     let rules = TempFile::new("grpcio.toml", RULES);
     let server = Server::start(&["--config", rules.path()]);
     let story = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/grpcio.py");
