@@ -72,7 +72,7 @@ pub use limiter::{Limiter, LimiterBuilder, Question, Stats};
 #[cfg(feature = "metrics")]
 pub use metrics::{Top, TopOfRule, TopSubject};
 #[cfg(feature = "http")]
-pub use path::normalised_path;
+pub use path::{normalised_host, normalised_path};
 pub use policy::{LeaseTerms, Mode, OnOutage, Pattern, Policy, PolicyError, Rule, Unmet, WhyNot};
 #[cfg(feature = "redis")]
 pub use probe::acl_rules;

@@ -1,5 +1,5 @@
 //! One spelling for each path, so that a client gets no second limit for writing `//login`, `/%6Cogin`
-//! or `/a/../login`.
+//! or `/a/../login`; and one for each host.
 
 use std::borrow::Cow;
 
@@ -24,6 +24,26 @@ pub fn normalised_path<T: AsRef<[u8]> + ?Sized>(target: &T) -> Cow<'_, str> {
         _ if path == b"*" => Cow::Borrowed("*"),
         _ => Cow::Owned(resolved(path)),
     }
+}
+
+/// A host in its one spelling: lower-case, without its port and without the dot that ends a full name.
+///
+/// Takes the value of a `Host` header or of a header that repeats it. An IPv6 address keeps its brackets.
+///
+/// ```
+/// use spillgate::normalised_host;
+/// assert_eq!(normalised_host("Example.ORG.:8443"), b"example.org");
+/// assert_eq!(normalised_host("[2001:DB8::1]:443"), b"[2001:db8::1]");
+/// ```
+pub fn normalised_host<T: AsRef<[u8]> + ?Sized>(host: &T) -> Vec<u8> {
+    let host = host.as_ref().trim_ascii();
+    let is_end = |byte: &u8| if host.starts_with(b"[") { *byte == b']' } else { *byte == b':' };
+    let name = match host.iter().position(is_end) {
+        Some(end) if host[end] == b']' => &host[..=end],
+        Some(end) => &host[..end],
+        None => host,
+    };
+    name.strip_suffix(b".").unwrap_or(name).to_ascii_lowercase()
 }
 
 /// Without scheme and authority, query and fragment.
@@ -187,6 +207,24 @@ mod tests {
             prop_assert!(path == "*" || path.starts_with('/'), "{path}");
             prop_assert!(path.is_ascii() && !path.contains("//"), "{path}");
             prop_assert!(!path.split('/').any(|segment| segment == "." || segment == ".."), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_host_has_one_spelling() {
+        for (told, spelling) in [
+            ("example.org", "example.org"),
+            ("Example.ORG:8443", "example.org"),
+            ("example.org.", "example.org"),
+            ("example.org.:80", "example.org"),
+            (" example.org ", "example.org"),
+            ("[2001:DB8::1]:443", "[2001:db8::1]"),
+            ("[2001:db8::1", "[2001:db8::1"),
+            ("a:b:c", "a"),
+            ("", ""),
+            (":80", ""),
+        ] {
+            assert_eq!(normalised_host(told), spelling.as_bytes(), "{told:?}");
         }
     }
 }

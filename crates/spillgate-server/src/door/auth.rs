@@ -13,7 +13,7 @@ use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use hyper::{HeaderMap, StatusCode, Uri};
-use spillgate::{ByIp, Decision, HeaderStyle, Question, Refusal, Value};
+use spillgate::{ByIp, Decision, HeaderStyle, Question, Refusal, Value, normalised_host};
 
 use super::Peer;
 use super::http::problem::Problem;
@@ -25,7 +25,6 @@ pub(crate) mod fuzzed;
 mod original;
 
 use original::Told;
-pub(crate) use original::host;
 
 /// The paths below the door's own, for ext_authz puts the client's path behind it.
 pub(crate) fn routes(app: App, auth: Auth, by_ip: ByIp) -> Router {
@@ -89,7 +88,7 @@ impl Gate {
             question = question.with("method", original::upper_case(method));
         }
         if let Some(host) = told.host {
-            question = question.with("host", original::host(host));
+            question = question.with("host", normalised_host(host));
         }
         if let Some(target) = told.target {
             question = question.with("path", original::path(target));

@@ -44,18 +44,6 @@ pub(super) fn upper_case(method: &[u8]) -> Vec<u8> {
     method.trim_ascii().to_ascii_uppercase()
 }
 
-/// In lower case, without port and without the dot that ends a full name.
-pub(crate) fn host(host: &[u8]) -> Vec<u8> {
-    let host = host.trim_ascii();
-    let is_end = |byte: &u8| if host.starts_with(b"[") { *byte == b']' } else { *byte == b':' };
-    let name = match host.iter().position(is_end) {
-        Some(end) if host[end] == b']' => &host[..=end],
-        Some(end) => &host[..end],
-        None => host,
-    };
-    name.strip_suffix(b".").unwrap_or(name).to_ascii_lowercase()
-}
-
 pub(super) fn path(target: &[u8]) -> String {
     normalised_path(target).into_owned()
 }
@@ -90,24 +78,6 @@ pub(super) const X_ORIGINAL: [&str; 3] = ["x-original-method", "x-original-host"
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_host_has_one_spelling() {
-        for (told, spelling) in [
-            ("example.org", "example.org"),
-            ("Example.ORG:8443", "example.org"),
-            ("example.org.", "example.org"),
-            ("example.org.:80", "example.org"),
-            (" example.org ", "example.org"),
-            ("[2001:DB8::1]:443", "[2001:db8::1]"),
-            ("[2001:db8::1", "[2001:db8::1"),
-            ("a:b:c", "a"),
-            ("", ""),
-            (":80", ""),
-        ] {
-            assert_eq!(host(told.as_bytes()), spelling.as_bytes(), "{told:?}");
-        }
-    }
 
     #[test]
     fn of_a_repeated_parameter_the_first_counts_however_it_is_written() {

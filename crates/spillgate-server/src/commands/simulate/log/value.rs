@@ -4,10 +4,9 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use spillgate::{ByIp, normalised_path};
+use spillgate::{ByIp, normalised_host, normalised_path};
 
 use crate::commands::simulate::event::Event;
-use crate::door::auth::host;
 
 /// Which spelling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +47,7 @@ impl Spelling {
             Spelling::Address => event.add(attribute, &address(value)),
             Spelling::Method => event.add(attribute, &upper_case(value)),
             Spelling::Path => event.add(attribute, normalised_path(value).as_bytes()),
-            Spelling::Host => event.add(attribute, &host(value)),
+            Spelling::Host => event.add(attribute, &normalised_host(value)),
         }
     }
 }
