@@ -15,8 +15,12 @@ type Target = (&'static str, fn(&[u8]));
 
 static TARGET: LazyLock<Target> = LazyLock::new(|| {
     let wanted = std::env::var("SPILLGATE_FUZZ_TARGET").unwrap_or_default();
-    let targets =
-        || spillgate::fuzzed::TARGETS.into_iter().chain(spillgate_server::fuzzed::TARGETS);
+    let targets = || {
+        spillgate::fuzzed::TARGETS
+            .into_iter()
+            .chain(spillgate_server::fuzzed::TARGETS)
+            .chain(spillgate_tools::fuzzed::TARGETS)
+    };
     targets().find(|(name, _)| *name == wanted).unwrap_or_else(|| {
         let names: Vec<&str> = targets().map(|(name, _)| name).collect();
         panic!("{wanted:?} is no target; set SPILLGATE_FUZZ_TARGET to one of {}", names.join(", "))

@@ -3,12 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-
-mod bench;
-mod simulate;
-
-pub(crate) use bench::BenchArgs;
-pub(crate) use simulate::SimulateArgs;
+use spillgate_tools::{BenchArgs, ImportArgs, SimulateArgs, attribute};
 
 /// Spillgate limits rates for a whole fleet: exact, fast, and honest about failure.
 #[derive(Debug, Parser)]
@@ -248,26 +243,6 @@ pub(crate) struct DoctorArgs {
     pub(crate) acl: bool,
 }
 
-/// Makes rules of another limiter's configuration.
-///
-/// The rules go to the output, remarks on what is not as it was to the error output.
-#[derive(Args, Debug)]
-#[command(after_help = IMPORT_EXAMPLES, verbatim_doc_comment)]
-pub(crate) struct ImportArgs {
-    #[command(subcommand)]
-    pub(crate) from: ImportFrom,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum ImportFrom {
-    /// The YAML of envoyproxy/ratelimit: domain and descriptors
-    Envoy {
-        /// The file
-        #[arg(value_name = "FILE")]
-        file: PathBuf,
-    },
-}
-
 /// Prints the store's scripts, or loads them ahead of the first call.
 ///
 /// One decides; one takes tokens ahead, for rules with a lease.
@@ -307,12 +282,6 @@ pub(crate) enum Scripts {
 pub(crate) enum Cost {
     Requests(u64),
     ByUnit(Vec<(String, u64)>),
-}
-
-fn attribute(text: &str) -> Result<(String, String), String> {
-    let (name, value) =
-        text.split_once('=').ok_or("write NAME=VALUE, for example ip=203.0.113.7")?;
-    Ok((name.to_owned(), value.to_owned()))
 }
 
 fn cost(text: &str) -> Result<Cost, String> {
@@ -394,13 +363,6 @@ Examples:
 
 Exit codes: 0 safe, 1 something is unsafe, 3 error.";
 
-const IMPORT_EXAMPLES: &str = "\
-Examples:
-  spillgate import envoy ratelimit/config.yaml > limits.toml
-  spillgate validate limits.toml
-
-Exit codes: 0 done, 3 error.";
-
 const SCRIPTS_EXAMPLES: &str = "\
 Examples:
   spillgate scripts print > check.lua
@@ -429,11 +391,5 @@ mod tests {
         for text in ["", "-1", "1.5", "tokens", "tokens=", "tokens=1,", "18446744073709551616"] {
             assert_eq!(cost(text), Err(COST_HELP.to_owned()), "{text:?}");
         }
-    }
-
-    #[test]
-    fn an_attribute_ends_its_name_at_the_first_equals_sign() {
-        assert_eq!(attribute("query=a=b"), Ok(("query".to_owned(), "a=b".to_owned())));
-        assert!(attribute("ip").is_err());
     }
 }

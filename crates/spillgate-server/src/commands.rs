@@ -1,26 +1,26 @@
 //! The commands, and what they share: how they end, and where their words go.
 
-use std::error::Error;
 use std::fmt;
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
+use spillgate_tools::import;
 
 use crate::cli::Command;
 use crate::telemetry::sink;
 
-pub(crate) mod bench;
+mod bench;
 mod check;
 mod client;
 pub(crate) mod doctor;
 mod explain;
-pub(crate) mod import;
 mod scripts;
 mod serve;
-pub(crate) mod simulate;
+mod simulate;
 mod top;
 mod validate;
+
+pub(crate) use spillgate_tools::{Failure, counted, say};
 
 /// Runs one command to its end.
 pub(crate) fn run(command: Command) -> ExitCode {
@@ -34,7 +34,7 @@ pub(crate) fn run(command: Command) -> ExitCode {
         Command::Simulate(args) => simulate::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Import(args) => import::run(&args),
+        Command::Import(args) => import::run(&args, |remark| complain(&remark)),
         Command::Scripts(args) => scripts::run(&args),
     };
     end.unwrap_or_else(|failure| {
@@ -51,19 +51,6 @@ pub(crate) fn explain_usage(usage: &clap::Error) -> ExitCode {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
         _ => ExitCode::from(ERROR),
     }
-}
-
-/// Why a command did not do what it was asked; its text is for people.
-type Failure = Box<dyn Error>;
-
-/// A line of the result, on the standard output.
-fn say(line: &impl fmt::Display) -> io::Result<()> {
-    writeln!(io::stdout(), "{line}")
-}
-
-/// So many of them, in words that fit one as well.
-pub(crate) fn counted(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 /// A line about the program itself, on the error output.

@@ -2,8 +2,6 @@
 //! parser, which panics if it does not hold. The fuzz targets call them with what they make up, and
 //! the gate with what was worth keeping of that. Each stands beside its parser.
 
-pub use crate::commands::import::fuzzed::holds as import;
-pub use crate::commands::simulate::log::fuzzed::holds as log;
 pub use crate::config::fuzzed::holds as settings;
 pub use crate::door::admin::fuzzed::holds as admin;
 pub use crate::door::auth::fuzzed::holds as auth;
@@ -15,13 +13,11 @@ pub use crate::door::resp::fuzzed::holds as resp;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// By the names of their corpora.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 6] = [
     ("admin", admin),
     ("auth", auth),
     ("envoy", envoy),
     ("http", http),
-    ("import", import),
-    ("log", log),
     ("resp", resp),
     ("settings", settings),
 ];

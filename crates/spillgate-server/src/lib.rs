@@ -16,7 +16,6 @@ mod door;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
 mod metrics;
-mod plot;
 mod reload;
 mod systemd;
 mod telemetry;

@@ -14,6 +14,7 @@ use hyper::service::Service;
 use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use spillgate_tools::token;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -44,14 +45,6 @@ pub(super) fn with_token(request: Builder, file: Option<&Path>) -> Result<Builde
         Some(token) => request.header(AUTHORIZATION, token),
         None => request,
     })
-}
-
-/// The token of a file, as a header shows it, if one is named.
-pub(super) fn token(file: Option<&Path>) -> Result<Option<String>, Failure> {
-    let Some(file) = file else { return Ok(None) };
-    let token = std::fs::read_to_string(file)
-        .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-    Ok(Some(format!("Bearer {}", token.trim())))
 }
 
 async fn send(url: &str, request: Builder, body: Vec<u8>) -> Result<(StatusCode, Bytes), Failure> {

@@ -27,7 +27,7 @@ mod local;
 #[path = "../speed/machine.rs"]
 mod machine;
 mod placement;
-#[path = "../../../spillgate-server/src/plot.rs"]
+#[path = "../../../spillgate-tools/src/plot.rs"]
 mod plot;
 #[path = "../speed/rounds.rs"]
 mod rounds;

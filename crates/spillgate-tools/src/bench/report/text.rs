@@ -1,0 +1,131 @@
+//! The report in words and columns, for a terminal.
+
+use std::fmt;
+
+use super::{Contender, Ratio, Report, time};
+use crate::counted;
+use crate::plot::grouped;
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { scenario, rate, callers, question, .. } = self;
+        let subjects = match self.subjects {
+            1 => "1 subject".to_owned(),
+            subjects => format!("{} subjects", grouped(subjects)),
+        };
+        let callers = counted(*callers, "caller");
+        write!(f, "{scenario}: {subjects}, {question}, {rate} for ")?;
+        write!(f, "{}, {callers} at most", time(self.duration_ms * 1_000_000))?;
+        f.write_str(match self.kind {
+            "open" => "\n  open loop: calls are made on time whatever the answers, and times count from then",
+            _ => "\n  closed loop: each caller asks again when it is answered, so a slow target is asked less, \
+                  and its times look better than users would see them",
+        })?;
+        if self.stopped {
+            f.write_str("\n  stopped before its end: this is what was answered so far")?;
+        }
+        for event in &self.events {
+            write!(f, "\n  at {} {}", time(event.at_ms * 1_000_000), event.what)?;
+        }
+        f.write_str("\n")?;
+        write_table(f, &self.contenders)?;
+        f.write_str("\n")?;
+        for contender in &self.contenders {
+            write_details(f, contender)?;
+        }
+        self.ratios.iter().try_for_each(|ratio| write!(f, "\n{ratio}"))
+    }
+}
+
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "to {}, median (range) of {}:", self.to, counted(self.rounds, "pair"))?;
+        let each = [("rate", self.rate), ("p50", self.p50), ("p99", self.p99)];
+        for (name, spread) in each {
+            match spread {
+                Some(spread) => write!(f, "  {name} {spread}")?,
+                None => write!(f, "  {name} -")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_table(f: &mut fmt::Formatter<'_>, contenders: &[Contender]) -> fmt::Result {
+    let heads =
+        ["", "sent", "allowed", "denied", "errors", "rate", "p50", "p90", "p99", "p99.9", "max"];
+    let mut rows = vec![heads.map(str::to_owned)];
+    rows.extend(contenders.iter().map(|it| {
+        let latency = &it.latency;
+        [
+            it.name.to_owned(),
+            grouped(it.sent),
+            grouped(it.allowed),
+            grouped(it.denied),
+            grouped(it.errors),
+            format!("{}/s", grouped(it.per_second)),
+            time(latency.p50_ns),
+            time(latency.p90_ns),
+            time(latency.p99_ns),
+            time(latency.p999_ns),
+            time(latency.max_ns),
+        ]
+    }));
+    let width =
+        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
+    for row in &rows {
+        f.write_str("\n ")?;
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            match column {
+                0 => write!(f, " {cell:width$}")?,
+                _ => write!(f, "  {cell:>width$}")?,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_details(f: &mut fmt::Formatter<'_>, contender: &Contender) -> fmt::Result {
+    write!(f, "\n{}: {}", contender.name, contender.place)?;
+    let told: Vec<String> = contender
+        .by_source
+        .all()
+        .map(|(source, count)| format!("{source} {}", grouped(count)))
+        .collect();
+    if !told.is_empty()
+        && told != [format!("not told {}", grouped(contender.allowed + contender.denied))]
+    {
+        write!(f, "\n  decided by: {}", told.join(", "))?;
+    }
+    let late = &contender.sent_late;
+    if late.max_ns > 0 {
+        write!(
+            f,
+            "\n  sent late by: p50 {}, p99 {}, at most {} (within the times above)",
+            time(late.p50_ns),
+            time(late.p99_ns),
+            time(late.max_ns)
+        )?;
+    }
+    if contender.unsent > 0 {
+        write!(
+            f,
+            "\n  never sent: {}, since all callers waited for answers; counted as waiting until the end. \
+             Say a lower --rate, or more --callers",
+            grouped(contender.unsent)
+        )?;
+    }
+    if contender.timed_out > 0 {
+        write!(f, "\n  no answer in time: {}", grouped(contender.timed_out))?;
+    }
+    for (why, count) in &contender.failed {
+        write!(f, "\n  failed: {} by {}", grouped(*count), printable(why))?;
+    }
+    Ok(())
+}
+
+/// What others send must not steer a terminal.
+fn printable(words: &str) -> String {
+    words.chars().map(|c| if c.is_control() { '\u{FFFD}' } else { c }).collect()
+}

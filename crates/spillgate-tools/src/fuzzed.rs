@@ -1,0 +1,23 @@
+//! What holds of any input of the tools: one function for each parser, which panics if it does not hold. The fuzz
+//! targets call them with generated input, the tests with the corpora. Each stands beside its parser.
+
+pub use crate::import::fuzzed::holds as import;
+pub use crate::simulate::log::fuzzed::holds as log;
+
+/// The name of a corpus, and what must hold of every input.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// The targets, by the names of their corpora.
+pub const TARGETS: [Target; 2] = [("import", import), ("log", log)];
+
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn corpora_hold_within_bounds() {
+        super::replay::all(&super::TARGETS);
+    }
+}

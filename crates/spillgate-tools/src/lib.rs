@@ -1,0 +1,22 @@
+//! The tools of Spillgate: [`simulate`] replays logs against rules, [`bench`] measures a limiter or a service,
+//! [`import`] converts the rules of another limiter. Each is a command of the program `spillgate`.
+//!
+//! The crate knows the limiter and nothing of the service. Where a command needs the service's settings, the
+//! program passes a function that loads them.
+
+pub mod bench;
+mod flag;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
+pub mod import;
+mod output;
+mod plot;
+pub mod simulate;
+mod token;
+
+pub use bench::BenchArgs;
+pub use flag::attribute;
+pub use import::ImportArgs;
+pub use output::{Failure, counted, say};
+pub use simulate::SimulateArgs;
+pub use token::token;

@@ -1,0 +1,295 @@
+//! Access logs: from lines in one of several formats to events in the order of their instants.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use super::event::{Event, Vocabulary};
+use super::order::{Order, Spread};
+use crate::Failure;
+
+mod clf;
+mod csv;
+mod fields;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
+mod instant;
+mod json;
+mod lines;
+mod value;
+
+use self::csv::Csv;
+pub(crate) use fields::{Mapping, TIME};
+use fields::{QUERY, Wanted, shown};
+use json::Json;
+use lines::{LINE_MAX, Line, Lines};
+
+/// How lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// Common or Combined: Apache's and nginx's own.
+    Clf,
+    Json,
+    Csv,
+}
+
+impl Format {
+    /// As `--format` takes them.
+    pub(crate) const NAMES: [(&str, Format); 4] = [
+        ("common", Format::Clf),
+        ("combined", Format::Clf),
+        ("json", Format::Json),
+        ("csv", Format::Csv),
+    ];
+}
+
+/// What is to be read, and how.
+pub(super) struct Logs {
+    /// In this order; `-` is the standard input.
+    pub(super) files: Vec<String>,
+    /// As it looks, unless somebody says.
+    pub(super) format: Option<Format>,
+    pub(super) mappings: Vec<Mapping>,
+    pub(super) cost_field: Option<String>,
+    pub(super) delay_us: u64,
+    pub(super) spread: Spread,
+    pub(super) unreadable: Unreadable,
+    /// The bytes read so far, packed or not.
+    pub(super) bytes_read: Arc<AtomicU64>,
+}
+
+/// What to do about a line that says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unreadable {
+    Count,
+    /// `--strict`
+    Refuse,
+}
+
+/// What was found in the logs besides events.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Found {
+    /// `combined log`, or what the formats of several files are.
+    pub(super) formats: Vec<&'static str>,
+    pub(super) lines: u64,
+    /// Lines that say nothing: how many, and the first few.
+    pub(super) malformed: u64,
+    pub(super) examples: Vec<Malformed>,
+    pub(super) sorted: u64,
+    pub(super) late: u64,
+    /// Whether all instants are whole seconds.
+    pub(super) whole_seconds: bool,
+}
+
+/// A line that could not be read.
+#[derive(Clone, Debug)]
+pub(super) struct Malformed {
+    pub(super) file: String,
+    pub(super) line: u64,
+    pub(super) what: Cow<'static, str>,
+    pub(super) text: String,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Malformed { file, line, what, text } = self;
+        let file = if file == "-" { "standard input" } else { file };
+        write!(f, "{file}:{line}: {what}: {text}")
+    }
+}
+
+impl Logs {
+    /// Gives every event of the logs in order; each is swapped for one that is no longer needed.
+    pub(super) fn read(
+        &self,
+        words: &Vocabulary,
+        give: &mut dyn FnMut(&mut Event),
+    ) -> Result<Found, Failure> {
+        let mut wanted = Wanted::of(words, &self.mappings, self.cost_field.as_deref());
+        let mut order = Order::new(self.delay_us, self.spread);
+        let mut found = Found { whole_seconds: true, ..Found::default() };
+        for file in &self.files {
+            self.read_file(file, &mut wanted, &mut order, &mut found, give)?;
+        }
+        order.finish(give);
+        (found.sorted, found.late) = (order.sorted, order.late);
+        Ok(found)
+    }
+
+    fn read_file(
+        &self,
+        file: &str,
+        wanted: &mut Wanted,
+        order: &mut Order,
+        found: &mut Found,
+        give: &mut dyn FnMut(&mut Event),
+    ) -> Result<(), Failure> {
+        let name = if file == "-" { "the standard input" } else { file };
+        let unreadable = |error: std::io::Error| format!("cannot read {name}: {error}");
+        let mut lines = Lines::open(file, Arc::clone(&self.bytes_read)).map_err(unreadable)?;
+        let first = lines.peek().map_err(unreadable)?;
+        if first.iter().all(|line| line.trim_ascii().is_empty()) {
+            return Ok(());
+        }
+        let format = self
+            .format
+            .or_else(|| recognise(&first, wanted))
+            .ok_or_else(|| unknown(name, &first))?;
+        let reader = Reader::new(format, &mut lines, wanted, name)?;
+        let kind = reader.name(&first);
+        if !found.formats.contains(&kind) {
+            found.formats.push(kind);
+        }
+        let mut event = Event::default();
+        loop {
+            let line = match lines.next().map_err(unreadable)? {
+                None => break,
+                Some(Line::Whole(line)) if line.trim_ascii().is_empty() => continue,
+                Some(line) => line,
+            };
+            found.lines += 1;
+            event.clear();
+            let (what, text) = match line {
+                Line::TooLong => (format!("longer than {LINE_MAX} bytes").into(), String::new()),
+                Line::Whole(line) => match reader.read(line, wanted, &mut event) {
+                    Ok(()) => {
+                        found.whole_seconds &= event.at_us.is_multiple_of(1_000_000);
+                        order.take(&mut event, &mut *give);
+                        continue;
+                    }
+                    Err(what) => (what, shown(line)),
+                },
+            };
+            let malformed = Malformed { file: file.to_owned(), line: lines.number, what, text };
+            if self.unreadable == Unreadable::Refuse {
+                return Err(format!("{malformed}; leave out --strict to skip such lines").into());
+            }
+            found.malformed += 1;
+            if found.examples.len() < EXAMPLES_MAX {
+                found.examples.push(malformed);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads lines of one format.
+#[derive(Debug)]
+enum Reader {
+    Clf,
+    Json(Json),
+    Csv(Csv),
+}
+
+impl Reader {
+    /// A reader of lines from here on; the one that names columns is read now.
+    fn new(
+        format: Format,
+        lines: &mut Lines,
+        wanted: &Wanted,
+        file: &str,
+    ) -> Result<Reader, String> {
+        match format {
+            Format::Clf => {
+                let told = wanted
+                    .fields
+                    .iter()
+                    .find(|field| field.is_told && !clf::FIELDS.contains(&field.name.as_str()));
+                match told {
+                    None => Ok(Reader::Clf),
+                    Some(field) => Err(format!(
+                        "{file}: --map: this format has no field {:?}; it has {}, and {QUERY}NAME",
+                        field.name,
+                        clf::FIELDS.join(", ")
+                    )),
+                }
+            }
+            Format::Json => Ok(Reader::Json(Json::new(wanted))),
+            Format::Csv => {
+                let header = loop {
+                    match lines.next().map_err(|error| format!("cannot read {file}: {error}"))? {
+                        Some(Line::Whole(line)) if line.trim_ascii().is_empty() => {}
+                        Some(Line::Whole(line)) => break line.to_vec(),
+                        _ => {
+                            return Err(format!(
+                                "{file}: the first line, which is to name columns, is too long"
+                            ));
+                        }
+                    }
+                };
+                let csv = Csv::of_header(&header, wanted);
+                csv.map(Reader::Csv).map_err(|what| format!("{file}:{}: {what}", lines.number))
+            }
+        }
+    }
+
+    #[inline]
+    fn read(
+        &self,
+        line: &[u8],
+        wanted: &Wanted,
+        event: &mut Event,
+    ) -> Result<(), Cow<'static, str>> {
+        match self {
+            Reader::Clf => clf::read(line, wanted, event),
+            Reader::Json(json) => json.read(line, wanted, event),
+            Reader::Csv(csv) => csv.read(line, wanted, event),
+        }
+    }
+
+    fn name(&self, first: &[Vec<u8>]) -> &'static str {
+        match self {
+            Reader::Clf => {
+                first.iter().find_map(|line| clf::recognise(line)).unwrap_or("common log")
+            }
+            Reader::Json(_) => "JSON lines",
+            Reader::Csv(_) => "CSV",
+        }
+    }
+}
+
+/// What the first lines look like.
+fn recognise(first: &[Vec<u8>], wanted: &Wanted) -> Option<Format> {
+    let full = || first.iter().filter(|line| !line.trim_ascii().is_empty());
+    if full().any(|line| clf::recognise(line).is_some()) {
+        return Some(Format::Clf);
+    }
+    if full().any(|line| line.trim_ascii_start().starts_with(b"{")) {
+        return Some(Format::Json);
+    }
+    full().next().is_some_and(|line| csv::is_header(line, wanted)).then_some(Format::Csv)
+}
+
+fn unknown(file: &str, first: &[Vec<u8>]) -> String {
+    let line = first.iter().find(|line| !line.trim_ascii().is_empty());
+    let line = shown(line.map(Vec::as_slice).unwrap_or_default());
+    let remedy = match line.as_bytes() {
+        [b'[', ..] => "if it is one JSON array, write one object a line: jq -c '.[]'",
+        _ => {
+            "say which it is with --format common, combined, json or csv; a CSV file names its \
+             columns on its first line, the time's as time or by --map time=COLUMN"
+        }
+    };
+    format!("{file} is in no format known here, it begins {line:?}; {remedy}")
+}
+
+/// Reads `--map`: an attribute, or `time`, and the field that it is told by.
+pub(crate) fn mapping(text: &str) -> Result<Mapping, String> {
+    let parts = text
+        .split_once('=')
+        .filter(|(attribute, field)| !attribute.is_empty() && !field.is_empty());
+    let Some((attribute, field)) = parts else {
+        return Err(
+            "write ATTRIBUTE=FIELD, for example user=account.id, user=query:user, or time=when"
+                .to_owned(),
+        );
+    };
+    if attribute == TIME && field.starts_with(QUERY) {
+        return Err("the time is no parameter of a query; name a field".to_owned());
+    }
+    Ok(Mapping { attribute: attribute.to_owned(), field: field.to_owned() })
+}
+
+/// Enough to see what is wrong.
+const EXAMPLES_MAX: usize = 5;

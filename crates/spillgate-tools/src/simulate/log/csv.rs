@@ -1,0 +1,236 @@
+//! Values with commas between, or tabs, semicolons or bars, and a first line that names them.
+//!
+//! A record is one line: a quote that nobody closed spoils its own line and not the rest of the file.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use super::fields::{Field, Wanted, amount, shown};
+use super::instant::instant_us;
+use super::value::{parameter, request_line};
+use crate::simulate::event::Event;
+
+/// Which columns are wanted.
+#[derive(Debug)]
+pub(super) struct Csv {
+    delimiter: u8,
+    time: usize,
+    /// Beside each field its column, where there is one.
+    columns: Vec<Option<usize>>,
+    cost: Option<usize>,
+    request: Option<usize>,
+    target: Option<usize>,
+}
+
+impl Csv {
+    /// As a first line names them.
+    pub(super) fn of_header(header: &[u8], wanted: &Wanted) -> Result<Csv, String> {
+        let delimiter = delimiter(header);
+        let names: Vec<String> = split(header, delimiter)
+            .iter()
+            .map(|name| String::from_utf8_lossy(name.trim_ascii()).into_owned())
+            .collect();
+        let column = |wanted: &str| {
+            let by_number =
+                wanted.strip_prefix('#').and_then(|number| number.parse::<usize>().ok());
+            match by_number {
+                Some(number) => number.checked_sub(1),
+                None => names.iter().position(|name| name.eq_ignore_ascii_case(wanted)),
+            }
+        };
+        let missing =
+            |what: &str| format!("{what}; the columns are {}", shown(names.join(", ").as_bytes()));
+        let time = wanted.times.iter().find_map(|name| column(name));
+        let time = time
+            .ok_or_else(|| missing("no column tells the time: name it with --map time=COLUMN"))?;
+        for field in wanted.fields.iter().filter(|field| field.is_told) {
+            if column(&field.name).is_none() {
+                return Err(missing(&format!("there is no column {:?}", field.name)));
+            }
+        }
+        let cost = match &wanted.cost {
+            Some(name) => {
+                Some(column(name).ok_or_else(|| missing(&format!("there is no column {name:?}")))?)
+            }
+            None => None,
+        };
+        let targets = super::value::names_of("path").unwrap_or_default();
+        Ok(Csv {
+            delimiter,
+            time,
+            columns: wanted.fields.iter().map(|field| column(&field.name)).collect(),
+            cost,
+            request: column("request"),
+            target: targets.iter().find_map(|name| column(name)),
+        })
+    }
+
+    /// Reads a line into an event, or says what is wrong with it.
+    pub(super) fn read(
+        &self,
+        line: &[u8],
+        wanted: &Wanted,
+        event: &mut Event,
+    ) -> Result<(), Cow<'static, str>> {
+        let values = split(line, self.delimiter);
+        let value = |column: Option<usize>| {
+            column.and_then(|column| values.get(column)).map(|value| &**value)
+        };
+        let time = value(Some(self.time)).ok_or("the line ends before the column of the time")?;
+        event.at_us = instant_us(time).ok_or_else(|| {
+            format!("{:?} is no time; write RFC 3339 or seconds since 1970", shown(time))
+        })?;
+        let (method, target) = value(self.request).and_then(request_line).unwrap_or_default();
+        for (Field { name, spelling, attribute, .. }, column) in
+            wanted.fields.iter().zip(&self.columns)
+        {
+            match (value(*column), name.as_str()) {
+                (Some(value), _) => spelling.add(value, *attribute, event),
+                (None, "method") => spelling.add(method, *attribute, event),
+                (None, "path") => spelling.add(target, *attribute, event),
+                (None, _) => {}
+            }
+        }
+        for Field { name, attribute, .. } in &wanted.parameters {
+            if let Some(value) = parameter(value(self.target).unwrap_or(target), name) {
+                event.add(*attribute, value.as_bytes());
+            }
+        }
+        if let Some(column) = self.cost {
+            event.cost = Some(match value(Some(column)).unwrap_or_default() {
+                b"" | b"-" => 0,
+                digits => amount(digits)?,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Whether a line may be one that names columns, the time's among them.
+pub(super) fn is_header(line: &[u8], wanted: &Wanted) -> bool {
+    let names = split(line, delimiter(line));
+    let tells_time = |name: &Cow<'_, [u8]>| {
+        let name = String::from_utf8_lossy(name.trim_ascii()).into_owned();
+        wanted.times.iter().any(|time| time.eq_ignore_ascii_case(&name))
+    };
+    names.len() > 1 && names.iter().any(tells_time)
+}
+
+/// What stands between the names: the one of them that does so most often.
+fn delimiter(header: &[u8]) -> u8 {
+    let count = |delimiter: &u8| header.iter().filter(|byte| *byte == delimiter).count();
+    let most = [b'|', b';', b'\t', b','].into_iter().max_by_key(count);
+    most.unwrap_or(b',')
+}
+
+type Values<'l> = SmallVec<[Cow<'l, [u8]>; 16]>;
+
+fn split(line: &[u8], delimiter: u8) -> Values<'_> {
+    let mut values = Values::new();
+    let mut rest = Some(line);
+    while let Some(text) = rest {
+        let value;
+        (value, rest) = match text {
+            [b'"', inside @ ..] => quoted(inside, delimiter),
+            _ => match memchr::memchr(delimiter, text) {
+                Some(end) => (Cow::Borrowed(&text[..end]), Some(&text[end + 1..])),
+                None => (Cow::Borrowed(text), None),
+            },
+        };
+        values.push(value);
+        if values.len() == COLUMNS_MAX {
+            break;
+        }
+    }
+    values
+}
+
+/// Up to the quote that is not doubled, and what is behind the delimiter after it.
+fn quoted(inside: &[u8], delimiter: u8) -> (Cow<'_, [u8]>, Option<&[u8]>) {
+    let mut value: Cow<'_, [u8]> = Cow::Borrowed(b"");
+    let mut rest = inside;
+    loop {
+        let Some(end) = memchr::memchr(b'"', rest) else {
+            value.to_mut().extend_from_slice(rest);
+            return (value, None);
+        };
+        match value.is_empty() {
+            true => value = Cow::Borrowed(&rest[..end]),
+            false => value.to_mut().extend_from_slice(&rest[..end]),
+        }
+        rest = &rest[end + 1..];
+        let [b'"', after @ ..] = rest else { break };
+        value.to_mut().push(b'"');
+        rest = after;
+    }
+    let next = memchr::memchr(delimiter, rest).map(|end| &rest[end + 1..]);
+    (value, next)
+}
+
+/// Wider tables are no logs.
+const COLUMNS_MAX: usize = 1_024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulate::log::fields::wanted;
+
+    #[test]
+    fn a_line_is_cut_at_delimiters_outside_quotes() {
+        let cut = |line: &str| -> Vec<String> {
+            let values = split(line.as_bytes(), b',');
+            values.iter().map(|value| String::from_utf8_lossy(value).into_owned()).collect()
+        };
+        assert_eq!(cut("a,b,,c"), ["a", "b", "", "c"]);
+        assert_eq!(cut(r#""a,b","c ""d""",e"#), ["a,b", r#"c "d""#, "e"]);
+        assert_eq!(cut(r#""","x"#), ["", "x"]);
+        assert_eq!(cut(r#""""""#), [r#"""#]);
+        assert_eq!(cut(r#""open,b"#), ["open,b"]);
+        assert_eq!(cut(""), [""]);
+        assert_eq!(cut(","), ["", ""]);
+    }
+
+    fn some(maps: &[(&str, &str)]) -> Wanted {
+        wanted(&["ip", "tenant"], maps, Some("tokens"))
+    }
+
+    #[test]
+    fn columns_go_by_name_or_number() {
+        for (header, maps, line) in [
+            (
+                "time,IP,account,tokens",
+                vec![("tenant", "account")],
+                "971211336,203.0.113.7,acme,7.9",
+            ),
+            (
+                "Timestamp;ip;x;tokens",
+                vec![("tenant", "#3")],
+                "2000-10-10 20:55:36;203.0.113.7;acme;7",
+            ),
+            (
+                "a\tclient_ip\ttenant\ttokens",
+                vec![("time", "a")],
+                "971211336000\t203.0.113.7\tacme\t7",
+            ),
+        ] {
+            let wanted = some(&maps);
+            let mut event = Event::default();
+            let csv = Csv::of_header(header.as_bytes(), &wanted).unwrap();
+            csv.read(line.as_bytes(), &wanted, &mut event).unwrap();
+            assert_eq!((event.at_us, event.cost), (971_211_336_000_000, Some(7)), "{header}");
+            let values = (event.value(0), event.value(1));
+            assert_eq!(values, (Some(&b"203.0.113.7"[..]), Some(&b"acme"[..])), "{header}");
+        }
+    }
+
+    #[test]
+    fn a_column_that_is_not_there_is_told_with_those_that_are() {
+        let told = Csv::of_header(b"when,ip,tokens", &some(&[])).unwrap_err();
+        assert!(told.contains("--map time=COLUMN") && told.contains("when, ip, tokens"), "{told}");
+        let told = Csv::of_header(b"time,ip,tokens", &some(&[("tenant", "acct")])).unwrap_err();
+        assert!(told.contains("no column \"acct\""), "{told}");
+        let told = Csv::of_header(b"time,ip", &some(&[])).unwrap_err();
+        assert!(told.contains("no column \"tokens\""), "{told}");
+    }
+}

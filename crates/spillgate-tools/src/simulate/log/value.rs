@@ -1,0 +1,266 @@
+//! What becomes of a field's value on its way to an attribute: one spelling, the one that the doors of
+//! `spillgate serve` give it.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use spillgate::{ByIp, normalised_host, normalised_path};
+
+use crate::simulate::event::Event;
+
+/// Which spelling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spelling {
+    Address,
+    Method,
+    Path,
+    Host,
+    AsItIs,
+}
+
+impl Spelling {
+    /// As the attribute says, else as the field that it comes from.
+    pub(super) fn of(attribute: &str, field: &str) -> Spelling {
+        match Spelling::of_name(attribute) {
+            Spelling::AsItIs => Spelling::of_name(well_known(field).unwrap_or(field)),
+            spelling => spelling,
+        }
+    }
+
+    fn of_name(name: &str) -> Spelling {
+        match name {
+            "ip" => Spelling::Address,
+            "method" => Spelling::Method,
+            "path" => Spelling::Path,
+            "host" => Spelling::Host,
+            _ => Spelling::AsItIs,
+        }
+    }
+
+    /// Gives the event this attribute. What logs write where there is nothing is no value.
+    pub(super) fn add(self, value: &[u8], attribute: usize, event: &mut Event) {
+        if value.is_empty() || value == b"-" {
+            return;
+        }
+        match self {
+            Spelling::AsItIs => event.add(attribute, value),
+            Spelling::Address => event.add(attribute, &address(value)),
+            Spelling::Method => event.add(attribute, &upper_case(value)),
+            Spelling::Path => event.add(attribute, normalised_path(value).as_bytes()),
+            Spelling::Host => event.add(attribute, &normalised_host(value)),
+        }
+    }
+}
+
+/// The parts of `GET /path HTTP/1.1`: method and target. What strangers send instead has neither.
+pub(super) fn request_line(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let space = memchr::memchr(b' ', line)?;
+    let (method, target) = (&line[..space], &line[space + 1..]);
+    let target = match memchr::memrchr(b' ', target) {
+        Some(end) if target[end + 1..].starts_with(b"HTTP/") => &target[..end],
+        _ => target,
+    };
+    let is_method =
+        !method.is_empty() && method.iter().all(|byte| byte.is_ascii_alphabetic() || *byte == b'-');
+    (is_method && !target.is_empty()).then_some((method, target))
+}
+
+/// A parameter of a target's query; of one that stands twice the first.
+pub(super) fn parameter<'t>(target: &'t [u8], name: &str) -> Option<Cow<'t, str>> {
+    let query = &target[memchr::memchr(b'?', target)? + 1..];
+    let query = query.split(|byte| *byte == b'#').next().unwrap_or_default();
+    form_urlencoded::parse(query).find(|(known, _)| known == name).map(|(_, value)| value)
+}
+
+/// What an attribute of this name, or a field, is also called; the first name is the attribute's.
+pub(super) fn names_of(attribute: &str) -> Option<&'static [&'static str]> {
+    WELL_KNOWN.iter().find(|names| names[0] == attribute).copied()
+}
+
+/// The attribute that a field of this name is usually for.
+fn well_known(field: &str) -> Option<&'static str> {
+    WELL_KNOWN.iter().find(|names| names.contains(&field)).map(|names| names[0])
+}
+
+/// An address as a door would tell it: IPv6 by its prefix of 64 bits, without a port. What is none,
+/// such as a name that a server looked up, stays.
+fn address(value: &[u8]) -> Cow<'_, [u8]> {
+    let text = std::str::from_utf8(value).unwrap_or_default();
+    let bare = text.strip_prefix('[').and_then(|rest| rest.split_once(']')).map(|(bare, _)| bare);
+    let parsed = bare.unwrap_or(text).parse::<IpAddr>().ok();
+    match parsed.or_else(|| text.parse().ok().map(|with_port: std::net::SocketAddr| with_port.ip()))
+    {
+        // The only way to write one is without zeros in front.
+        Some(IpAddr::V4(_)) if bare.is_none() && !text.contains(':') => Cow::Borrowed(value),
+        Some(address) => Cow::Owned(ByIp::direct().attribute(address).into_bytes()),
+        None => Cow::Borrowed(value),
+    }
+}
+
+fn upper_case(value: &[u8]) -> Cow<'_, [u8]> {
+    match value.iter().any(u8::is_ascii_lowercase) {
+        true => Cow::Owned(value.to_ascii_uppercase()),
+        false => Cow::Borrowed(value),
+    }
+}
+
+/// What nginx, Apache, Caddy, Traefik, Envoy, HAProxy and the clouds call it, the attribute's own name first.
+const WELL_KNOWN: [&[&str]; 10] = [
+    &[
+        "time",
+        "timestamp",
+        "@timestamp",
+        "ts",
+        "time_iso8601",
+        "time_local",
+        "start_time",
+        "StartUTC",
+        "datetime",
+        "date",
+        "msec",
+        "requestTime",
+    ],
+    &[
+        "ip",
+        "client_ip",
+        "remote_addr",
+        "remote_ip",
+        "clientip",
+        "ClientHost",
+        "downstream_remote_address",
+        "source_ip",
+        "src_ip",
+        "client.ip",
+        "source.ip",
+        "request.client_ip",
+        "request.remote_ip",
+        "httpRequest.remoteIp",
+        "remote_host",
+    ],
+    &[
+        "method",
+        "request_method",
+        "http_method",
+        "RequestMethod",
+        "verb",
+        "request.method",
+        "http.request.method",
+        "httpRequest.requestMethod",
+    ],
+    &[
+        "path",
+        "request_uri",
+        "uri",
+        "url",
+        "RequestPath",
+        "request_path",
+        "target",
+        "request.uri",
+        "request.path",
+        "request.url",
+        "url.original",
+        "url.path",
+        "httpRequest.requestUrl",
+    ],
+    &[
+        "host",
+        "http_host",
+        "RequestHost",
+        "vhost",
+        "authority",
+        "server_name",
+        "request.host",
+        "url.domain",
+    ],
+    &[
+        "user",
+        "remote_user",
+        "user_id",
+        "username",
+        "auth_user",
+        "ClientUsername",
+        "user.name",
+        "user.id",
+    ],
+    &[
+        "status",
+        "status_code",
+        "response_code",
+        "DownstreamStatus",
+        "http_status",
+        "httpRequest.status",
+        "http.response.status_code",
+    ],
+    &[
+        "bytes",
+        "body_bytes_sent",
+        "bytes_sent",
+        "size",
+        "response_size",
+        "DownstreamContentSize",
+        "httpRequest.responseSize",
+        "http.response.body.bytes",
+    ],
+    &["referer", "http_referer", "referrer", "request_Referer", "httpRequest.referer"],
+    &[
+        "user-agent",
+        "http_user_agent",
+        "user_agent",
+        "agent",
+        "request_User-Agent",
+        "user_agent.original",
+        "httpRequest.userAgent",
+    ],
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spelled(spelling: Spelling, value: &str) -> Option<String> {
+        let mut event = Event::default();
+        spelling.add(value.as_bytes(), 0, &mut event);
+        event.value(0).map(|value| String::from_utf8(value.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn values_are_spelled_as_at_the_doors() {
+        for (spelling, written, expected) in [
+            (Spelling::Address, "203.0.113.7", "203.0.113.7"),
+            (Spelling::Address, "203.0.113.7:4711", "203.0.113.7"),
+            (Spelling::Address, "::ffff:203.0.113.7", "203.0.113.7"),
+            (Spelling::Address, "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+            (Spelling::Address, "[2001:db8:1:2:3:4:5:6]:443", "2001:db8:1:2::/64"),
+            (Spelling::Address, "host.example", "host.example"),
+            (Spelling::Method, "get", "GET"),
+            (Spelling::Path, "//a/../b/%7e?x=1", "/b/~"),
+            (Spelling::Host, "Example.ORG.:8443", "example.org"),
+            (Spelling::Host, ":80", ""),
+            (Spelling::AsItIs, "Ann", "Ann"),
+        ] {
+            assert_eq!(spelled(spelling, written).as_deref(), Some(expected), "{written}");
+        }
+        assert_eq!(spelled(Spelling::AsItIs, "-"), None);
+        assert_eq!(spelled(Spelling::AsItIs, ""), None);
+    }
+
+    #[test]
+    fn a_spelling_follows_the_attribute_and_else_the_field() {
+        assert_eq!(Spelling::of("ip", "anything"), Spelling::Address);
+        assert_eq!(Spelling::of("route", "request_uri"), Spelling::Path);
+        assert_eq!(Spelling::of("route", "handler"), Spelling::AsItIs);
+    }
+
+    #[test]
+    fn a_request_line_has_a_method_and_a_target() {
+        let parts = |line: &'static str| request_line(line.as_bytes());
+        assert_eq!(parts("GET /a?b HTTP/1.1"), Some((&b"GET"[..], &b"/a?b"[..])));
+        assert_eq!(parts("GET /a b HTTP/1.1"), Some((&b"GET"[..], &b"/a b"[..])));
+        assert_eq!(parts("GET /old"), Some((&b"GET"[..], &b"/old"[..])));
+        for line in ["", "-", "\\x16\\x03\\x01 x", "GET ", " /a"] {
+            assert_eq!(parts(line), None, "{line}");
+        }
+        assert_eq!(parameter(b"/a?x=1&user=a%20b&user=c#?user=d", "user").as_deref(), Some("a b"));
+        assert_eq!(parameter(b"/a", "user"), None);
+    }
+}

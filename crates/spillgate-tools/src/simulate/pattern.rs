@@ -1,0 +1,330 @@
+//! Made-up traffic: who asks when. The same seed makes the same, on every machine.
+
+use super::duration;
+use super::event::{Event, Vocabulary};
+use super::random::Random;
+
+/// What the traffic is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// Evenly spaced, the subjects in turn.
+    Steady,
+    /// Bursts of twice the capacity, of one subject each, at chance times.
+    Bursty,
+    /// One subject uses the capacity up right before a window's end and again right after it.
+    Boundary,
+    /// More by day than by night.
+    Diurnal,
+    /// Of many subjects the n-th asks 1/n as often as the first.
+    Zipf,
+}
+
+impl Shape {
+    /// As `--pattern` takes them.
+    pub(crate) const NAMES: [(&str, Shape); 5] = [
+        ("steady", Shape::Steady),
+        ("bursty", Shape::Bursty),
+        ("boundary", Shape::Boundary),
+        ("diurnal", Shape::Diurnal),
+        ("zipf", Shape::Zipf),
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        let named = Shape::NAMES.iter().find(|(_, shape)| *shape == self);
+        named.map_or("", |(name, _)| name)
+    }
+}
+
+/// A pattern with all its numbers.
+#[derive(Clone, Debug)]
+pub(super) struct Pattern {
+    shape: Shape,
+    rate: Rate,
+    length_us: u64,
+    subjects: u64,
+    seed: u64,
+    /// What the shape is cut to.
+    limit: Reference,
+    /// Attributes that all requests have.
+    with: Vec<(String, String)>,
+}
+
+/// So many in so long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rate {
+    pub(crate) count: u64,
+    pub(crate) period_us: u64,
+}
+
+/// The limit that a pattern is to try: what passes at once, and how soon that comes back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reference {
+    pub(super) capacity: u64,
+    pub(super) window_us: u64,
+}
+
+/// What somebody said of a pattern; the rest follows from its shape and the limit.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Told {
+    pub(super) rate: Option<Rate>,
+    pub(super) length_us: Option<u64>,
+    pub(super) subjects: Option<u64>,
+    pub(super) seed: u64,
+    pub(super) with: Vec<(String, String)>,
+}
+
+impl Pattern {
+    pub(super) fn new(shape: Shape, limit: Reference, told: Told) -> Result<Pattern, String> {
+        let subjects = told.subjects.unwrap_or(match shape {
+            Shape::Bursty => 5,
+            Shape::Zipf => 1_000,
+            Shape::Steady | Shape::Boundary | Shape::Diurnal => 1,
+        });
+        // In tenths of what the limit lets pass in the long run.
+        let tenths = match shape {
+            Shape::Steady => 12 * subjects,
+            Shape::Bursty => 5 * subjects,
+            Shape::Boundary => 10,
+            Shape::Diurnal => 8 * subjects,
+            Shape::Zipf => 200,
+        };
+        let rate = told.rate.unwrap_or(Rate {
+            count: limit.capacity.saturating_mul(tenths).max(1),
+            period_us: limit.window_us.saturating_mul(10),
+        });
+        let length_us = told.length_us.unwrap_or(match shape {
+            // Until the last attack has left the last window.
+            Shape::Boundary => 6 * limit.window_us + limit.window_us / 5,
+            Shape::Diurnal => DAY_US,
+            Shape::Steady | Shape::Bursty | Shape::Zipf => 20 * limit.window_us,
+        });
+        let Told { seed, with, .. } = told;
+        let pattern = Pattern { shape, rate, length_us, subjects, seed, limit, with };
+        match pattern.count() {
+            0..=EVENTS_MAX => Ok(pattern),
+            count => Err(format!(
+                "{} at this rate for {} is {count} requests; say a lower --rate or a shorter --for",
+                shape.name(),
+                duration::shown(length_us)
+            )),
+        }
+    }
+
+    pub(super) fn for_people(&self) -> String {
+        let subjects = crate::counted(self.subjects as usize, "subject");
+        let (name, length) = (self.shape.name(), duration::shown(self.length_us));
+        format!("made-up traffic: {name}, {subjects}, {length}, seed {}", self.seed)
+    }
+
+    /// When it begins and ends.
+    pub(super) fn span_us(&self) -> (u64, u64) {
+        (START_US, START_US + self.length_us)
+    }
+
+    /// Roughly how many requests it will be.
+    pub(super) fn count(&self) -> u128 {
+        let whole = u128::from(self.length_us) * u128::from(self.rate.count);
+        whole / u128::from(self.rate.period_us.max(1))
+    }
+
+    /// Gives every event in order; each may be swapped for an old one.
+    pub(super) fn make(&self, words: &Vocabulary, give: &mut dyn FnMut(&mut Event)) {
+        let mut event = Event::default();
+        let mut ask = |at_us: u64, subject: u64| {
+            event.clear();
+            event.at_us = START_US + at_us;
+            for (number, name) in words.names().iter().enumerate() {
+                match self.with.iter().find(|(known, _)| known == name) {
+                    Some((_, value)) => event.add(number, value.as_bytes()),
+                    None => event.add(number, value_of(name, subject).as_bytes()),
+                }
+            }
+            give(&mut event);
+        };
+        let mut random = Random::new(self.seed);
+        match self.shape {
+            Shape::Steady => self.make_steady(&mut ask),
+            Shape::Bursty => self.make_bursty(&mut random, &mut ask),
+            Shape::Boundary => self.make_boundary(&mut ask),
+            Shape::Diurnal => self.make_diurnal(&mut random, &mut ask),
+            Shape::Zipf => self.make_zipf(&mut random, &mut ask),
+        }
+    }
+
+    fn make_steady(&self, ask: &mut impl FnMut(u64, u64)) {
+        for number in 0.. {
+            let at_us = self.time_of(number);
+            if at_us >= self.length_us {
+                return;
+            }
+            ask(at_us, number % self.subjects);
+        }
+    }
+
+    fn make_bursty(&self, random: &mut Random, ask: &mut impl FnMut(u64, u64)) {
+        let size = 2 * self.limit.capacity;
+        let (every_us, gap_us) = (self.time_of(size), self.limit.window_us / 100 / size);
+        let mut at_us = random.below(every_us);
+        while at_us < self.length_us {
+            let subject = random.below(self.subjects);
+            let within = (0..size).map(|number| at_us + number * gap_us);
+            within
+                .take_while(|at_us| *at_us < self.length_us)
+                .for_each(|at_us| ask(at_us, subject));
+            let next_us = at_us + every_us / 2 + random.below(every_us.max(1));
+            at_us = next_us.max(at_us + size * gap_us + 1);
+        }
+    }
+
+    /// Every second window is left alone, so that the next attack finds a full allowance.
+    fn make_boundary(&self, ask: &mut impl FnMut(u64, u64)) {
+        let Reference { capacity, window_us } = self.limit;
+        let near_us = window_us / 20;
+        let first_us = match window_us % DAY_US {
+            0 => 0,
+            _ => START_US.next_multiple_of(window_us) - START_US,
+        };
+        for boundary_us in (1..).step_by(2).map(|number| first_us + number * window_us) {
+            if boundary_us + near_us > self.length_us {
+                return;
+            }
+            for number in 0..2 * capacity {
+                let into_us = u128::from(number) * u128::from(near_us) / u128::from(capacity);
+                ask(boundary_us - near_us + into_us as u64, 0);
+            }
+        }
+    }
+
+    fn make_diurnal(&self, random: &mut Random, ask: &mut impl FnMut(u64, u64)) {
+        let mean: u64 = BY_HOUR.iter().sum::<u64>() / 24;
+        let mut at_us = 0;
+        while at_us < self.length_us {
+            ask(at_us, random.below(self.subjects));
+            let of_day_us = (START_US + at_us) % DAY_US;
+            let (hour, into_us) = (of_day_us / HOUR_US, of_day_us % HOUR_US);
+            let here = BY_HOUR[hour as usize] * (HOUR_US - into_us);
+            let next = BY_HOUR[(hour as usize + 1) % 24] * into_us;
+            let weight = ((here + next) / HOUR_US).max(1);
+            at_us += random.below(2 * self.time_of(mean) / weight).max(1);
+        }
+    }
+
+    fn make_zipf(&self, random: &mut Random, ask: &mut impl FnMut(u64, u64)) {
+        let mut total = 0;
+        let below: Vec<u64> = (1..=self.subjects)
+            .map(|rank| {
+                total += HEAVIEST / rank;
+                total
+            })
+            .collect();
+        let mut at_us = 0;
+        while at_us < self.length_us {
+            let drawn = random.below(total);
+            ask(at_us, below.partition_point(|end| *end <= drawn) as u64);
+            at_us += random.below(2 * self.time_of(1)).max(1);
+        }
+    }
+
+    /// When the request of this number is made, if all come evenly.
+    fn time_of(&self, number: u64) -> u64 {
+        let us = u128::from(number) * u128::from(self.rate.period_us) / u128::from(self.rate.count);
+        u64::try_from(us).unwrap_or(u64::MAX)
+    }
+}
+
+/// What a subject is called.
+pub(super) fn value_of(attribute: &str, subject: u64) -> String {
+    match attribute {
+        "ip" => {
+            let [.., a, b, c] = (subject + 1).to_be_bytes();
+            format!("10.{a}.{b}.{c}")
+        }
+        attribute => format!("{attribute}-{}", subject + 1),
+    }
+}
+
+/// A Monday, the first of a month and of a year: every calendar window begins here.
+const START_US: u64 = 1_704_067_200_000_000;
+const DAY_US: u64 = 86_400_000_000;
+const HOUR_US: u64 = 3_600_000_000;
+/// An hour of running at a million a second.
+const EVENTS_MAX: u128 = 4_000_000_000;
+/// How often the first of many subjects is drawn, against 1 for the last of so many.
+const HEAVIEST: u64 = 1 << 32;
+/// What a service of one time zone sees, by hour.
+const BY_HOUR: [u64; 24] = [
+    45, 32, 25, 20, 18, 20, 32, 55, 85, 115, 135, 145, 150, 145, 140, 140, 145, 155, 170, 190, 200,
+    180, 130, 80,
+];
+
+/// The most subjects that a pattern may have.
+pub(crate) const SUBJECTS_MAX: u64 = 10_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Reference = Reference { capacity: 100, window_us: 60_000_000 };
+
+    /// The instants since the start, and the subjects.
+    fn made(shape: Shape, told: Told) -> Vec<(u64, Vec<u8>)> {
+        let mut words = Vocabulary::default();
+        words.learn("ip");
+        let mut all = Vec::new();
+        let pattern = Pattern::new(shape, LIMIT, told).unwrap();
+        pattern.make(&words, &mut |event| {
+            all.push((event.at_us - START_US, event.value(0).unwrap().to_vec()));
+        });
+        let length_us = pattern.span_us().1 - START_US;
+        assert!(all.is_sorted_by_key(|(at_us, _)| *at_us));
+        assert!(all.iter().all(|(at_us, _)| *at_us < length_us));
+        all
+    }
+
+    #[test]
+    fn every_shape_is_the_same_for_the_same_seed_and_about_as_much_as_told() {
+        for (_, shape) in Shape::NAMES {
+            let told = || Told { seed: 7, ..Told::default() };
+            let all = made(shape, told());
+            assert_eq!(all, made(shape, told()));
+            let expected = Pattern::new(shape, LIMIT, told()).unwrap().count();
+            let count = all.len() as u128;
+            assert!(
+                count * 10 > expected * 7 && count * 10 < expected * 13,
+                "{shape:?}: {count} of {expected}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_boundary_attack_is_two_bursts_around_the_end_of_a_window() {
+        let all = made(Shape::Boundary, Told::default());
+        assert_eq!(all.len(), 600);
+        let before =
+            all.iter().filter(|(at_us, _)| (57_000_000..60_000_000).contains(at_us)).count();
+        let after =
+            all.iter().filter(|(at_us, _)| (60_000_000..63_000_000).contains(at_us)).count();
+        assert_eq!((before, after), (100, 100));
+    }
+
+    #[test]
+    fn of_zipf_subjects_the_second_asks_half_as_often_as_the_first() {
+        let told = Told { length_us: Some(86_400_000_000), ..Told::default() };
+        let all = made(Shape::Zipf, told);
+        let count =
+            |name: &str| all.iter().filter(|(_, subject)| subject == name.as_bytes()).count();
+        let (first, second, tenth) = (count("10.0.0.1"), count("10.0.0.2"), count("10.0.0.10"));
+        assert!(first.abs_diff(2 * second) * 20 < first, "{first} {second}");
+        assert!(first.abs_diff(10 * tenth) * 10 < first, "{first} {tenth}");
+    }
+
+    #[test]
+    fn a_pattern_without_end_is_refused() {
+        let told = Told {
+            rate: Some(Rate { count: 1_000_000_000, period_us: 1_000 }),
+            length_us: Some(DAY_US),
+            ..Told::default()
+        };
+        assert!(Pattern::new(Shape::Steady, LIMIT, told).unwrap_err().contains("--rate"));
+    }
+}
