@@ -1,0 +1,189 @@
+//! Which of our crates may depend on which: a crate knows only those below it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use toml::de::{DeTable, DeValue};
+
+use super::tree::TREE;
+use super::{assert_clean, files, mentions};
+
+/// Our crates, and those of ours that each may depend on. Rows of crates that do not exist yet say where they will go.
+const MAY_DEPEND_ON: [(&str, &[&str]); 8] = [
+    ("spillgate-core", &[]),
+    ("spillgate-redis", &["spillgate-core"]),
+    ("spillgate", &["spillgate-core", "spillgate-redis"]),
+    ("spillgate-server", &["spillgate"]),
+    ("spillgate-tools", &["spillgate"]),
+    ("spillgate-cli", &["spillgate-server", "spillgate-tools"]),
+    ("spillgate-testkit", &[]),
+    // Reaches the parsers of every crate; no product depends on it.
+    ("spillgate-fuzz", &["spillgate", "spillgate-server", "spillgate-tools"]),
+];
+
+/// Dependencies that the table does not allow, each with the reason why it exists today.
+const EXCEPTIONS: [(&str, &str, &str); 1] =
+    [("spillgate-server", "spillgate-tools", "holds the program until spillgate-cli exists")];
+
+/// Files of the tools that use more than the public API of `spillgate`, each with the reason.
+const USES_INTERNALS: [(&str, &str); 2] = [
+    (
+        "crates/spillgate-tools/src/simulate/replay.rs",
+        "a clock that is set, and the size of memory",
+    ),
+    ("crates/spillgate-tools/src/simulate/tests.rs", "a clock that is set"),
+];
+
+#[test]
+fn a_crate_depends_only_on_crates_below_it() {
+    let manifests: Vec<Manifest> =
+        files("toml").filter_map(|file| Manifest::read(&file.path, &file.text)).collect();
+    assert!(manifests.len() >= CRATES_MIN, "only {} crates were found", manifests.len());
+    assert_clean(&findings(&manifests));
+}
+
+#[test]
+fn the_check_on_crates_sees_what_it_is_for() {
+    let of = |name: &str, rest: &str| {
+        let text = format!("[package]\nname = \"{name}\"\n{rest}");
+        Manifest::read(&format!("crates/{name}/Cargo.toml"), &text).unwrap()
+    };
+    let allowed = [
+        of(
+            "spillgate",
+            "[dependencies]\nredis = \"1\"\n[dev-dependencies]\nspillgate-testkit = { path = \".\" }",
+        ),
+        of(
+            "spillgate-server",
+            "[dependencies]\nspillgate-tools = { path = \".\" }\nspillgate.workspace = true",
+        ),
+        of("spillgate-tools", "[dependencies.spillgate]\npath = \".\""),
+        of("spillgate-testkit", ""),
+    ];
+    assert_eq!(findings(&allowed), [""; 0]);
+    let [spillgate, server, _, testkit] = allowed;
+    let planted = [
+        spillgate,
+        server,
+        testkit,
+        of(
+            "spillgate-tools",
+            "[target.'cfg(unix)'.dependencies]\ncore = { package = \"spillgate-server\", path = \".\" }",
+        ),
+        of("spillgate-cli", "[dev-dependencies]\nspillgate = { path = \".\" }"),
+        of("spillgate-extra", "[build-dependencies]\nspillgate-testkit = { path = \".\" }"),
+    ];
+    let found = findings(&planted);
+    assert_eq!(found.len(), 3, "{found:?}");
+    for (finding, named) in found.iter().zip(["spillgate-server", "`spillgate`", "no row"]) {
+        assert!(finding.contains(named), "{finding}");
+    }
+    let unused = findings(&[of("spillgate-server", "")]);
+    assert!(unused[0].contains("take the exception out"), "{unused:?}");
+}
+
+#[test]
+fn tools_use_the_public_api_of_the_library() {
+    for (path, reason) in USES_INTERNALS {
+        assert!(TREE.has(path), "{path} ({reason}) does not exist: take it out of this list");
+    }
+    let is_listed = |path: &str| USES_INTERNALS.iter().any(|(listed, _)| *listed == path);
+    let tools = files("rs").filter(|file| file.path.starts_with("crates/spillgate-tools/"));
+    let others = tools.filter(|file| !is_listed(&file.path));
+    let remedy = "use the public API, or list the file with its reason";
+    assert_clean(&mentions(others, &["spillgate::internals"], remedy));
+}
+
+/// What a Cargo.toml says of crates.
+struct Manifest {
+    path: String,
+    name: String,
+    /// For use, and for tests alone.
+    dependencies: BTreeSet<String>,
+    for_tests: BTreeSet<String>,
+}
+
+impl Manifest {
+    /// `None` if it describes no package.
+    fn read(path: &str, text: &str) -> Option<Manifest> {
+        if path.rsplit('/').next() != Some("Cargo.toml") {
+            return None;
+        }
+        let tree = DeTable::parse(text).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let tree = tree.get_ref();
+        let name = table(tree, "package")?.get("name")?.get_ref().as_str()?.to_owned();
+        let mut manifest = Manifest {
+            path: path.to_owned(),
+            name,
+            dependencies: BTreeSet::new(),
+            for_tests: BTreeSet::new(),
+        };
+        manifest.add(tree);
+        for target in table(tree, "target").into_iter().flat_map(DeTable::values) {
+            if let DeValue::Table(target) = target.get_ref() {
+                manifest.add(target);
+            }
+        }
+        Some(manifest)
+    }
+
+    fn add(&mut self, tree: &DeTable<'_>) {
+        self.dependencies.extend(names(tree, "dependencies"));
+        self.dependencies.extend(names(tree, "build-dependencies"));
+        self.for_tests.extend(names(tree, "dev-dependencies"));
+    }
+}
+
+/// The packages of a list of dependencies: a key, unless `package` renames it.
+fn names(tree: &DeTable<'_>, list: &str) -> Vec<String> {
+    let Some(list) = table(tree, list) else { return Vec::new() };
+    let name = |(key, value): (&str, &DeValue<'_>)| {
+        let package = match value {
+            DeValue::Table(table) => table.get("package").and_then(|it| it.get_ref().as_str()),
+            _ => None,
+        };
+        package.unwrap_or(key).to_owned()
+    };
+    list.iter().map(|(key, value)| name((key.get_ref().as_ref(), value.get_ref()))).collect()
+}
+
+fn table<'t, 'i>(tree: &'t DeTable<'i>, name: &str) -> Option<&'t DeTable<'i>> {
+    match tree.get(name)?.get_ref() {
+        DeValue::Table(table) => Some(table),
+        _ => None,
+    }
+}
+
+fn findings(manifests: &[Manifest]) -> Vec<String> {
+    let allowed = BTreeMap::from(MAY_DEPEND_ON);
+    let is_exception =
+        |from: &str, to: &str| EXCEPTIONS.iter().any(|(of, on, _)| (*of, *on) == (from, to));
+    let mut findings = Vec::new();
+    for Manifest { path, name, dependencies, for_tests } in manifests {
+        let Some(below) = allowed.get(name.as_str()) else {
+            findings.push(format!("{path}: {name} has no row in MAY_DEPEND_ON: add one"));
+            continue;
+        };
+        let may = |on: &str| below.contains(&on) || is_exception(name, on);
+        // Tests may use the test helpers, and the crate itself with other features.
+        let may_for_tests = |on: &str| may(on) || on == "spillgate-testkit" || on == name;
+        let ours = |on: &&String| on.starts_with("spillgate");
+        let wrong = dependencies.iter().filter(ours).filter(|on| !may(on));
+        let wrong_for_tests = for_tests.iter().filter(ours).filter(|on| !may_for_tests(on));
+        for on in wrong.chain(wrong_for_tests) {
+            findings.push(format!(
+                "{path}: {name} must not depend on `{on}`: move what it needs below both, or let the caller pass it in"
+            ));
+        }
+        let unused =
+            EXCEPTIONS.iter().filter(|(of, on, _)| of == name && !dependencies.contains(*on));
+        for (_, on, reason) in unused {
+            findings.push(format!(
+                "{path}: {name} does not depend on {on} any more ({reason}): take the exception out"
+            ));
+        }
+    }
+    findings
+}
+
+/// Fewer would mean that manifests are not found.
+const CRATES_MIN: usize = 5;
