@@ -22,14 +22,16 @@ use crate::policy::{OnOutage, Rule, Share};
 use crate::reservation::kept::KeptTier;
 use crate::reservation::record::Charged;
 use crate::reservation::{Answer, Ending, Group, Noted, Opened, Opening};
-use crate::time::Clock;
+use crate::time::{Clock, monotonic_us};
 
 mod debts;
 mod known;
+mod live;
 mod share;
 
 use debts::{Debt, Debts};
 use known::Known;
+use live::LiveInstances;
 
 /// What this process does alone: a memory engine that enforces its share of every limit, from what
 /// it last knew of each subject.
@@ -39,8 +41,9 @@ pub(crate) struct Fallback {
     clock: Clock,
     known: Known,
     debts: Debts,
-    /// By the last heartbeats; 0 before the first.
+    /// The largest count of the last heartbeats; 0 before the first.
     live_nodes: AtomicU32,
+    live: Mutex<LiveInstances>,
     /// By the settings; 0 where they say nothing.
     expected_nodes: u32,
     errors: AtomicU64,
@@ -75,6 +78,7 @@ impl Fallback {
             known: Known::new(),
             debts: Debts::default(),
             live_nodes: AtomicU32::new(0),
+            live: Mutex::new(LiveInstances::new(monotonic_us())),
             expected_nodes,
             errors: AtomicU64::new(0),
             alone: Mutex::default(),
@@ -191,9 +195,10 @@ impl Fallback {
         })
     }
 
-    /// Takes note of how many processes the shards have heard of.
-    pub(crate) fn note_live_nodes(&self, live: u32) {
-        self.live_nodes.store(live, Ordering::Relaxed);
+    /// Counts the instances that a heartbeat found alive at `now_us`, on a clock that is never set.
+    pub(crate) fn note_live_nodes(&self, live: u32, now_us: u64) {
+        let largest = self.live.lock().note(live, now_us);
+        self.live_nodes.store(largest, Ordering::Relaxed);
     }
 
     /// How many processes share each limit while the store is out of reach.

@@ -24,7 +24,7 @@ async fn keep_up(inner: Weak<Inner>) {
             tell_degraded(&redis.shards(), &mut degraded);
             redis.sample_clocks().await;
             if let Some(live) = redis.heartbeat().await {
-                inner.fallback.note_live_nodes(live);
+                inner.fallback.note_live_nodes(live, monotonic_us());
             }
             inner.fallback.repay(redis).await;
             if degraded.is_empty() {

@@ -36,6 +36,29 @@ fn processes_share_the_limit_by_how_many_the_store_last_heard_of() {
     }
 }
 
+/// A store that came back empty counted one live instance, then two; the first took the whole limit for its
+/// share, and four instances admitted 2,000 of 1,000 in the next outage.
+#[test]
+fn a_store_that_comes_back_empty_for_a_moment_raises_no_share() {
+    let mut server = RedisServer::start();
+    let fleet: Vec<Process> = (0..4).map(|_| Process::on(&server, "1000/day", |it| it)).collect();
+    eventually(|| fleet.iter().all(|process| process.limiter.stats().nodes == 4));
+    server.kill();
+    fleet.iter().for_each(|process| process.wait_for(Source::Fallback));
+    server.restart();
+    // Some instance has had the answer to its first heartbeat.
+    eventually(|| fleet.iter().any(|process| process.limiter.stats().epoch_changes > 0));
+    let counted = server.command(&["ZCARD", "sg1:{control}:nodes"]).integer();
+    server.kill();
+    let admitted = |process: &Process| {
+        process.wait_for(Source::Fallback);
+        process.admitted("fresh", 1_000)
+    };
+    let admitted: Vec<usize> = fleet.iter().map(admitted).collect();
+    println!("the empty store counted {counted} of 4; they admitted {admitted:?} of 1,000");
+    assert_eq!(admitted, [250; 4]);
+}
+
 #[test]
 fn a_process_that_never_saw_the_store_goes_by_what_it_was_told_or_takes_little() {
     let mut server = RedisServer::start();
