@@ -106,6 +106,8 @@ function store(before, now) {
   const facts = [['Store', now.event.store], ['Rules', number(now.event.rules)]];
   if (shards.length) {
     facts.push(['Processes', number(sum('live_nodes'))]);
+    const differ = differing(now);
+    if (differ.length) facts.push(['Differing', differ.join(', ')]);
     facts.push(['Denial cache', asked ? `${number(cache('hit') / asked * 100, 1)} % hits` : 'unused']);
     facts.push(['State losses', number(sum('epoch_changes_total'))], ['Clock steps', number(sum('clock_steps_total'))]);
   } else {
@@ -116,11 +118,23 @@ function store(before, now) {
   fill.facts(facts);
 }
 
+const PARTS = { secret: 'key secret', ring: 'ring', schema: 'schema' };
+
+/** How many live instances differ from this one, and in what. */
+function differing(now) {
+  const parts = now.metrics.all('instance_mismatch').filter(({ value }) => value > 0);
+  return parts.map(({ labels, value }) => `${number(value)} with another ${PARTS[labels.part]}`);
+}
+
 const event_age = event => event.up_ms / 1000;
 
 function status(now) {
   const away = now.event.shards.filter(shard => now.metrics.sum('degraded', { shard: shard.name }) > 0);
   $('about').textContent = `${now.event.version} · ${location.host}`;
+  const differ = differing(now);
+  if (!away.length && differ.length) {
+    return say('bad', 'unsafe', `Live instances on this store differ from this one: ${differ.join(', ')}. They keep separate counters, and each limit is admitted more than once.`);
+  }
   if (!away.length) return say('good', 'healthy', '');
   const names = away.map(shard => shard.name).join(', ');
   say('warn', 'degraded', `Degraded: ${names} ${away.length > 1 ? 'are' : 'is'} out of reach. Each rule's on_outage decides for ${away.length > 1 ? 'their' : 'its'} subjects, and nobody waits.`);

@@ -34,6 +34,11 @@ impl App {
         App::open_with(store, Limiter::builder().policy(policy).top(false)).await
     }
 
+    /// The same for a command that asks the store once and leaves: other instances do not count it.
+    pub(crate) async fn open_to_look(store: &Store, policy: Policy) -> Result<App, ConfigError> {
+        App::open_with(store, Limiter::builder().policy(policy).top(false).onlooker()).await
+    }
+
     /// The service's own, which counts and watches as its settings say.
     pub(crate) async fn open_to_serve(
         settings: &Settings,
@@ -143,7 +148,8 @@ impl App {
 
     /// What there is to count, for Prometheus.
     pub(crate) fn metrics_text(&self) -> String {
-        let own = [self.reloads.text(), self.unsafe_store.text(), self.traces.text()];
+        let unsafe_store = self.unsafe_store.text(self.limiter.instance_mismatch());
+        let own = [self.reloads.text(), unsafe_store, self.traces.text()];
         self.limiter.metrics_text() + &own.concat() + &sink::metrics_text()
     }
 

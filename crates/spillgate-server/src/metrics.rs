@@ -5,7 +5,9 @@ use std::fmt::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::commands::doctor::{Finding, Level};
+use spillgate::InstanceMismatch;
+
+use crate::commands::doctor::{self, Finding, Level};
 
 /// Policy files that were read again.
 #[derive(Default)]
@@ -47,14 +49,16 @@ impl UnsafeStore {
         *known = reasons.map(|finding| finding.check).collect();
     }
 
-    /// As the limiter's own metrics are written.
-    pub(crate) fn text(&self) -> String {
+    /// As the limiter's own metrics are written; with instances that differ now.
+    pub(crate) fn text(&self, mismatch: InstanceMismatch) -> String {
         let mut text =
             "# HELP spillgate_store_unsafe What `spillgate doctor` calls unsafe of the store, as \
-                        found at the start.\n# TYPE spillgate_store_unsafe gauge\n"
+                        found at the start; instances that differ, as found now.\n\
+             # TYPE spillgate_store_unsafe gauge\n"
                 .to_owned();
         let known = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        for reason in &*known {
+        let differing = doctor::mismatches(mismatch).map(|(check, _)| check);
+        for reason in known.iter().copied().chain(differing) {
             writeln!(text, "spillgate_store_unsafe{{reason=\"{reason}\"}} 1")
                 .expect("a string takes all text");
         }

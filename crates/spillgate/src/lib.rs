@@ -82,7 +82,7 @@ pub use refusal::{Refusal, RefusalKind};
 pub use request::{Cost, Request, Value};
 pub use reservation::{Outcome, Receipt, ReceiptError, ReservationError, Reserve, Usage};
 #[cfg(feature = "redis")]
-pub use store::{OnStateLoss, Ring, ShardStatus, Tls};
+pub use store::{InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls};
 pub use subject::SHARED_SECRET;
 pub use together::{Combined, Part};
 
@@ -114,7 +114,7 @@ pub mod internals {
     }
     #[cfg(feature = "redis")]
     pub mod store {
-        pub use crate::store::{Store, StoreOptions};
+        pub use crate::store::{Presence, Store, StoreOptions};
     }
     pub mod subject {
         pub use crate::subject::*;

@@ -5,6 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+#[cfg(feature = "redis")]
+use parking_lot::Mutex;
 
 use crate::control::Control;
 use crate::decision::{Decision, Judged, Names, Tiers, Verdict};
@@ -26,7 +28,7 @@ use crate::request::DEFAULT_DOMAIN;
 use crate::request::{Cost, Request};
 use crate::reservation::Seal;
 #[cfg(feature = "redis")]
-use crate::store::ShardStatus;
+use crate::store::{InstanceMismatch, ShardStatus};
 use crate::subject::Secret;
 use crate::waiting::Waiting;
 
@@ -95,6 +97,9 @@ pub(crate) struct Inner {
     pub(crate) denials: DenialCache,
     #[cfg(feature = "redis")]
     pub(crate) leases: Leases,
+    /// By the last heartbeat that the store answered.
+    #[cfg(feature = "redis")]
+    pub(crate) mismatch: Mutex<InstanceMismatch>,
     counters: Counters,
     waiting: Waiting,
 }
@@ -259,6 +264,13 @@ impl Limiter {
             Engine::Memory(_) => Vec::new(),
             Engine::Redis(redis) => redis.shards(),
         }
+    }
+
+    /// Returns how many live instances on the store differ from this one in key secret, ring or schema, as the
+    /// last heartbeat found them; none in memory. An instance that stops is counted for 5 seconds more.
+    #[cfg(feature = "redis")]
+    pub fn instance_mismatch(&self) -> InstanceMismatch {
+        *self.inner.mismatch.lock()
     }
 
     /// Looks at every server of the store: how it is set up, whether the script decides there as it

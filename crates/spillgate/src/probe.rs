@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::engine::StoreError;
+#[cfg(feature = "redis")]
+use crate::store::InstanceMismatch;
 
 /// A look at the whole store.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +16,12 @@ pub struct StoreProbe {
     pub servers: Vec<ServerProbe>,
     /// How long a decision may wait for the store.
     pub timeout: Duration,
+    /// How many live instances differ from this one.
+    #[cfg(feature = "redis")]
+    pub mismatch: InstanceMismatch,
+    /// How many instances live, this one among them unless it only looks.
+    #[cfg(feature = "redis")]
+    pub live_instances: u32,
     /// Without the store, this process enforces one part in so many of a limit.
     pub shares: u32,
     /// Nobody has said how many processes there are: that number is a guess.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::BuildError;
+use crate::subject::{SHARED_SECRET, Secret};
 
 /// The store that a fleet shares.
 #[derive(Clone, Debug)]
@@ -55,6 +56,20 @@ pub struct StoreOptions {
     pub group_commit: bool,
     /// What a server that has lost what it held is taken to have held.
     pub on_state_loss: OnStateLoss,
+    /// The secret that subjects are hashed under: heartbeats carry its fingerprint.
+    pub secret: Secret,
+    /// Whether other instances count this one.
+    pub presence: Presence,
+}
+
+/// Whether other instances count this one among those that share the limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Presence {
+    /// They do.
+    #[default]
+    Announced,
+    /// They do not: it looks at the store, and leaves.
+    Onlooker,
 }
 
 /// What is made of a server that has lost what it held: restarted empty, or flushed.
@@ -133,6 +148,51 @@ pub struct ShardStatus {
     pub clock_ahead_us: i64,
 }
 
+/// How many live instances on the store differ from this one in what all must have in common. Instances that
+/// differ keep separate counters for the same subject, so each limit is admitted more than once.
+///
+/// An instance that names the secret or ring of another as its previous one does not differ from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InstanceMismatch {
+    /// Instances with another key secret.
+    pub secret: u32,
+    /// Instances that spread subjects over other servers: by another ring, or by none.
+    pub ring: u32,
+    /// Instances of a version that keeps counters in another form.
+    pub schema: u32,
+}
+
+impl InstanceMismatch {
+    /// Returns whether all live instances agree with this one.
+    pub fn is_none(self) -> bool {
+        self == InstanceMismatch::default()
+    }
+
+    /// Returns each part by its name in metrics, with how many instances differ in it.
+    pub fn parts(self) -> [(&'static str, u32); 3] {
+        [("secret", self.secret), ("ring", self.ring), ("schema", self.schema)]
+    }
+
+    /// Adds the counts of other instances on the same shard.
+    pub(crate) fn and(self, others: InstanceMismatch) -> InstanceMismatch {
+        self.with(others, u32::saturating_add)
+    }
+
+    /// Takes the larger count of each part: every instance reports to every shard.
+    pub(crate) fn or(self, elsewhere: InstanceMismatch) -> InstanceMismatch {
+        self.with(elsewhere, u32::max)
+    }
+
+    fn with(self, other: InstanceMismatch, join: fn(u32, u32) -> u32) -> InstanceMismatch {
+        InstanceMismatch {
+            secret: join(self.secret, other.secret),
+            ring: join(self.ring, other.ring),
+            schema: join(self.schema, other.schema),
+        }
+    }
+}
+
 impl StoreOptions {
     /// As many connections as the machine's cores can use, and the machine's trust.
     pub fn new(timeout: Duration) -> StoreOptions {
@@ -147,6 +207,8 @@ impl StoreOptions {
             client_clock: false,
             on_state_loss,
             group_commit: true,
+            secret: Secret::new(&SHARED_SECRET),
+            presence: Presence::Announced,
         }
     }
 }

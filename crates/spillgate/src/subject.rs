@@ -78,6 +78,14 @@ impl Secret {
         self.hasher.hash(bytes).as_u128()
     }
 
+    /// A number that is the same for equal secrets and does not reveal the secret: part of a keyed hash of a
+    /// constant.
+    pub fn fingerprint(&self) -> u64 {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&self.derived(b"fingerprint")[..8]);
+        u64::from_le_bytes(bytes)
+    }
+
     /// A key of its own for another use of the secret.
     pub fn derived(&self, purpose: &[u8]) -> [u8; 32] {
         let mut key = [0; 32];

@@ -95,7 +95,7 @@ fn as_cost<S: Serializer>(cost: &Option<&Cost>, serializer: S) -> Result<S::Ok, 
 async fn ask_store(args: &CheckArgs, store: &str, body: Vec<u8>) -> Result<Bytes, Failure> {
     let flags = Flags { redis: Some(store), ..Flags::default() };
     let config = Config::load(args.config.as_deref(), flags)?;
-    let app = App::open(&config.settings.store, config.policy).await?;
+    let app = App::open_to_look(&config.settings.store, config.policy).await?;
     let request = Request::post(PATH).body(Body::from(body))?;
     client::ask_in_process(http::routes(app), request).await
 }

@@ -13,9 +13,11 @@ use crate::config::{Config, Flags};
 
 mod checks;
 mod finding;
+mod instances;
 mod store;
 
 pub(crate) use finding::{Finding, Level};
+pub(crate) use instances::mismatches;
 pub(crate) use store::findings;
 use store::{ms, percentile};
 
@@ -31,7 +33,7 @@ pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     }
     let Config { settings, policy } = config;
     let probe = Runtime::new()?.block_on(async {
-        let app = App::open(&settings.store, policy).await?;
+        let app = App::open_to_look(&settings.store, policy).await?;
         Ok::<_, Failure>(app.probe(SAMPLES).await)
     })?;
     if probe.reached().next().is_none() {
@@ -40,7 +42,10 @@ pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         };
         return Err(format!("{server} does not answer: {why}").into());
     }
-    let findings = findings(&probe, &settings);
+    // Worst first.
+    let mut findings: Vec<Finding> =
+        instances::findings(&probe).chain(findings(&probe, &settings)).collect();
+    findings.sort_by_key(|finding| finding.level);
     match args.json {
         true => say(&serde_json::to_string(&Report::of(&probe, &findings))?)?,
         false => tell(&probe, &findings)?,

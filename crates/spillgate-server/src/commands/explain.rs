@@ -57,7 +57,7 @@ fn query(args: &ExplainArgs) -> String {
 async fn ask_store(args: &ExplainArgs, store: &str, path: &str) -> Result<Bytes, Failure> {
     let flags = Flags { redis: Some(store), ..Flags::default() };
     let config = Config::load(args.config.as_deref(), flags)?;
-    let app = App::open(&config.settings.store, config.policy).await?;
+    let app = App::open_to_look(&config.settings.store, config.policy).await?;
     let request = Request::get(path).body(Body::empty())?;
     client::ask_in_process(admin::explaining(app), request).await
 }

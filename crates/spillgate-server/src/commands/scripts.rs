@@ -47,7 +47,7 @@ fn stores(urls: &[String], config: Option<&Path>) -> Result<Vec<Store>, Failure>
 async fn load(stores: &[Store]) -> Result<(), Failure> {
     let (mut servers, mut failed) = (0, 0);
     for store in stores {
-        let app = App::open(store, Policy::default()).await?;
+        let app = App::open_to_look(store, Policy::default()).await?;
         let Engine::Redis(redis) = app.limiter().engine() else { continue };
         for (server, answer) in redis.load_scripts().await {
             servers += 1;

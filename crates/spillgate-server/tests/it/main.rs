@@ -18,6 +18,7 @@ mod envoy;
 mod help;
 mod http;
 mod import;
+mod instances;
 mod load;
 mod openapi;
 mod protection;

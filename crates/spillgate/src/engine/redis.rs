@@ -28,6 +28,7 @@ mod cluster;
 pub mod control;
 mod deploy;
 mod failure;
+mod fingerprint;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
 mod guard;
@@ -54,11 +55,11 @@ mod wire;
 
 use batch::crowds::together;
 use failure::{Failure, NotHere};
+use fingerprint::Instance;
 use guard::{Rings, Terms};
 pub(crate) use joined::{Joined, Untold};
 use link::Manner;
 use program::{Call, Header, Reply};
-use ring::Seal;
 pub use script::{of_server as script_of_server, text as script_text};
 use spread::Question;
 use topology::{Place, Route, Topology};
@@ -79,6 +80,7 @@ struct Caller {
     clock: StoreClock,
     nonces: Nonces,
     terms: Terms,
+    instance: Instance,
 }
 
 /// Whose clock decides.
@@ -125,11 +127,12 @@ impl Redis {
     pub async fn open(store: &Store, options: &StoreOptions) -> Result<Redis, BuildError> {
         let topology = Topology::new(store, options)?;
         topology.warm_up().await;
-        let terms = Terms { on_state_loss: options.on_state_loss, ring: rings(store) };
+        let terms = Terms { on_state_loss: options.on_state_loss, ring: Rings::of(store) };
+        let instance = Instance::new(options, terms.ring);
         let clock = if options.client_clock { StoreClock::Client } else { StoreClock::Store };
         let redis = Redis {
             topology: Arc::new(topology),
-            caller: Arc::new(Caller::new(clock, terms)),
+            caller: Arc::new(Caller::new(clock, terms, instance)),
             timeout: options.timeout,
             node: jitter::random(),
         };
@@ -139,7 +142,8 @@ impl Redis {
 
     /// The same engine, deciding by a clock of the caller's.
     pub fn with_clock(self, clock: Clock) -> Redis {
-        let caller = Caller::new(StoreClock::Given(clock), self.caller.terms);
+        let Caller { terms, instance, .. } = *self.caller;
+        let caller = Caller::new(StoreClock::Given(clock), terms, instance);
         Redis { caller: Arc::new(caller), ..self }
     }
 
@@ -423,15 +427,9 @@ impl Redis {
 }
 
 impl Caller {
-    fn new(clock: StoreClock, terms: Terms) -> Caller {
-        Caller { clock, nonces: Nonces(AtomicU64::new(jitter::random())), terms }
+    fn new(clock: StoreClock, terms: Terms, instance: Instance) -> Caller {
+        Caller { clock, nonces: Nonces(AtomicU64::new(jitter::random())), terms, instance }
     }
-}
-
-/// Which rings a process with this store knows.
-fn rings(store: &Store) -> Option<Rings> {
-    let Store::Ring(ring) = store else { return None };
-    Some(Rings { own: Seal::of(ring), previous: ring.previous().map(Seal::of) })
 }
 
 impl Nonces {

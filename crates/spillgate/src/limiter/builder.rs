@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+#[cfg(feature = "redis")]
+use parking_lot::Mutex;
 
 use super::{Counters, Inner, Limiter};
 #[cfg(feature = "redis")]
@@ -23,7 +25,7 @@ use crate::metrics::{Meters, Metrics, Wanted};
 use crate::policy::Policy;
 use crate::reservation::Seal;
 #[cfg(feature = "redis")]
-use crate::store::{OnStateLoss, Ring, Store, StoreOptions, Tls};
+use crate::store::{OnStateLoss, Presence, Ring, Store, StoreOptions, Tls};
 use crate::subject::{SHARED_SECRET, Secret};
 use crate::time::Clock;
 use crate::waiting::Waiting;
@@ -44,6 +46,8 @@ pub struct LimiterBuilder {
     client_clock: bool,
     #[cfg(feature = "redis")]
     on_state_loss: OnStateLoss,
+    #[cfg(feature = "redis")]
+    presence: Presence,
     #[cfg(feature = "redis")]
     denial_cache: Option<bool>,
     #[cfg(feature = "redis")]
@@ -123,6 +127,13 @@ impl LimiterBuilder {
         LimiterBuilder { on_state_loss, ..self }
     }
 
+    /// Has other instances not count this one: for commands that ask a store once and leave.
+    #[cfg(feature = "redis")]
+    #[doc(hidden)]
+    pub fn onlooker(self) -> LimiterBuilder {
+        LimiterBuilder { presence: Presence::Onlooker, ..self }
+    }
+
     /// Whether a refusal by the store is remembered until its wait is over, for a second at most: who is
     /// refused and asks again does not reach the store. It is, unless this says otherwise. What another
     /// process gives back or resets within that second is noticed after it.
@@ -196,18 +207,10 @@ impl LimiterBuilder {
     /// The limiter. A store that is out of reach is no error: it is an outage, and decided as one.
     pub async fn build(self) -> Result<Limiter, BuildError> {
         let keys_max = self.keys_max.unwrap_or(KEYS_MAX);
+        let secret = self.subject_secret();
         let engine = self.engine(keys_max).await?;
         #[cfg(feature = "redis")]
         let remembers = self.denial_cache.unwrap_or(!matches!(engine, Engine::Memory(_)));
-        let secret = Secret::new(&self.secret.unwrap_or(SHARED_SECRET));
-        // What is in memory was never under another.
-        #[cfg(feature = "redis")]
-        let secret = match self.previous_secret {
-            Some(previous) if !matches!(engine, Engine::Memory(_)) => {
-                secret.after(Secret::new(&previous))
-            }
-            _ => secret,
-        };
         // Who goes by two secrets has two tiers for one.
         #[cfg(feature = "redis")]
         let leases = !matches!(engine, Engine::Memory(_)) && secret.previous().is_none();
@@ -226,6 +229,8 @@ impl LimiterBuilder {
             denials: DenialCache::new(remembers),
             #[cfg(feature = "redis")]
             leases: Leases::new(leases),
+            #[cfg(feature = "redis")]
+            mismatch: Mutex::default(),
             counters: Counters::default(),
             waiting: Waiting::default(),
         };
@@ -242,6 +247,16 @@ impl LimiterBuilder {
         Ok(Limiter { inner })
     }
 
+    fn subject_secret(&self) -> Secret {
+        let secret = Secret::new(&self.secret.unwrap_or(SHARED_SECRET));
+        // What is in memory was never under another.
+        #[cfg(feature = "redis")]
+        if let (Some(previous), Some(_)) = (self.previous_secret, &self.store) {
+            return secret.after(Secret::new(&previous));
+        }
+        secret
+    }
+
     async fn engine(&self, keys_max: usize) -> Result<Engine, BuildError> {
         #[cfg(feature = "redis")]
         if let Some(store) = &self.store {
@@ -249,6 +264,8 @@ impl LimiterBuilder {
             options.tls = self.tls.clone();
             options.client_clock = self.client_clock;
             options.on_state_loss = self.on_state_loss;
+            options.secret = self.subject_secret();
+            options.presence = self.presence;
             options.connections = self.connections.unwrap_or(options.connections);
             let redis = Redis::open(store, &options).await?;
             return Ok(Engine::Redis(match &self.store_clock {

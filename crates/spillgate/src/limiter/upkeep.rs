@@ -1,5 +1,5 @@
-//! What a limiter with a store does by itself, once a second: it says that it lives, and pays what
-//! it owes.
+//! What a limiter with a store does by itself, once a second: it says that it lives, warns of instances that
+//! differ, and pays what it owes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Inner;
 use crate::engine::{Engine, jittered};
-use crate::store::ShardStatus;
+use crate::store::{InstanceMismatch, ShardStatus};
 use crate::time::monotonic_us;
 
 /// Begins; ends with the last clone of the limiter.
@@ -23,8 +23,10 @@ async fn keep_up(inner: Weak<Inner>) {
         if let Engine::Redis(redis) = &inner.engine {
             tell_degraded(&redis.shards(), &mut degraded);
             redis.sample_clocks().await;
-            if let Some(live) = redis.heartbeat().await {
-                inner.fallback.note_live_nodes(live, monotonic_us());
+            if let Some(living) = redis.heartbeat().await {
+                inner.fallback.note_live_nodes(living.count, monotonic_us());
+                let before = std::mem::replace(&mut *inner.mismatch.lock(), living.mismatch);
+                report_mismatch(before, living.mismatch);
             }
             inner.fallback.repay(redis).await;
             if degraded.is_empty() {
@@ -60,6 +62,34 @@ fn tell_degraded(shards: &[ShardStatus], since_us: &mut BTreeMap<String, u64>) {
     }
     // Nodes come and go.
     since_us.retain(|name, _| shards.iter().any(|shard| shard.name == *name));
+}
+
+/// Reports each part in which the number of instances that differ has changed.
+fn report_mismatch(before: InstanceMismatch, now: InstanceMismatch) {
+    for ((part, before), (_, instances)) in before.parts().into_iter().zip(now.parts()) {
+        if instances == before {
+            continue;
+        }
+        if instances == 0 {
+            tracing::info!(target: "spillgate", part, "all live instances agree again");
+            continue;
+        }
+        let remedy = match part {
+            "secret" => {
+                "give all instances the same key secret, and those that change it the previous one"
+            }
+            "ring" => "give all instances the same ring, and those that change it the previous one",
+            _ => "run the same version everywhere",
+        };
+        tracing::warn!(
+            target: "spillgate",
+            part,
+            instances,
+            remedy,
+            "live instances on this store differ from this one: they keep separate counters, and each limit \
+             is admitted more than once"
+        );
+    }
 }
 
 /// With the jitter, a second at most between two heartbeats of a process.

@@ -169,6 +169,10 @@ impl Text {
         self.sample("epoch_changes_total", &[], stats.epoch_changes);
         self.family(Kind::Gauge, "live_nodes", LIVE_NODES);
         self.sample("live_nodes", &[], stats.nodes);
+        self.family(Kind::Gauge, "instance_mismatch", INSTANCE_MISMATCH);
+        for (part, instances) in limiter.instance_mismatch().parts() {
+            self.sample("instance_mismatch", &[("part", part)], instances);
+        }
         let fallback = &limiter.inner.fallback;
         self.family(Kind::Gauge, "excess_bound", EXCESS_BOUND);
         for rule in policy.rules().take(RULES_MAX) {
@@ -237,6 +241,9 @@ const DEGRADED: &str = "Whether decisions on the shard's subjects are made witho
 const CLOCK_SKEW: &str = "How far the shard's clock is ahead of this process's.";
 #[cfg(feature = "redis")]
 const LIVE_NODES: &str = "Processes that share each limit while the store is out of reach.";
+#[cfg(feature = "redis")]
+const INSTANCE_MISMATCH: &str = "Live instances on the store that differ from this one: each part that differs \
+    gives them separate counters.";
 #[cfg(feature = "redis")]
 const EXCESS_BOUND: &str = "What all processes together may admit to one subject of the rule beyond its \
     limits: what they hold by leases, and their shares while the store is out of reach.";

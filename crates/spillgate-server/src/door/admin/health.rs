@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::guard::Guard;
 use super::scrapes::Scrapes;
 use crate::app::App;
-use crate::commands::counted;
+use crate::commands::{counted, doctor};
 
 /// What health is about.
 #[derive(Clone)]
@@ -54,6 +54,8 @@ pub(super) async fn ready(State(health): State<Health>, uri: Uri, headers: Heade
                 false => (1..).zip(&shards).try_for_each(|shard| write_for_all(&mut text, shard)),
             });
         written.expect("a string takes all text");
+        let mismatch = health.app.limiter().instance_mismatch();
+        text.extend(doctor::mismatches(mismatch).map(|(_, what)| format!("unsafe: {what}\n")));
     }
     plain(status, text)
 }

@@ -7,13 +7,15 @@ use std::sync::LazyLock;
 use ::redis::{Value, parse_redis_value};
 
 use super::control::Exchanged;
+use super::fingerprint::Fingerprint;
+use super::heartbeat::Living;
 use super::program::{self, Reply};
 use super::wire::first_answer;
 use super::{cluster, heartbeat, probe, slot::SLOTS};
 use crate::algorithm::{GiveBack, Intent};
 use crate::engine::{Ask, AskTier, AtRecord, Change};
 use crate::limit::{LimitSpec, NamedLimit};
-use crate::subject::SubjectKey;
+use crate::subject::{SHARED_SECRET, Secret, SubjectKey};
 
 /// Panics if an answer is taken for more than was asked.
 pub fn holds(input: &[u8]) {
@@ -54,8 +56,10 @@ pub fn holds(input: &[u8]) {
             assert!(sealed <= wire.len());
         }
         3 => {
-            let Some((_, nodes)) = heartbeat::told(answer, "key".to_owned()) else { return };
-            assert!(nodes as usize <= wire.len());
+            let own = Fingerprint::new(&Secret::new(&SHARED_SECRET), None);
+            let told = heartbeat::told(answer, "key".to_owned(), &own);
+            let Some((_, Living { count, mismatch })) = told else { return };
+            assert!(mismatch.parts().iter().all(|(_, instances)| *instances <= count));
         }
         4 => {
             let Some(ranges) = cluster::ranges(answer, None) else { return };

@@ -10,7 +10,7 @@ use arc_swap::ArcSwapOption;
 
 use super::failure::Failure;
 use super::ring::Seal;
-use crate::store::OnStateLoss;
+use crate::store::{OnStateLoss, Store};
 use crate::time::monotonic_us;
 
 /// A shard's guard, as a heartbeat found it.
@@ -41,6 +41,14 @@ pub(super) struct Terms {
 pub(super) struct Rings {
     pub(super) own: Seal,
     pub(super) previous: Option<Seal>,
+}
+
+impl Rings {
+    /// Which rings a process with this store knows.
+    pub(super) fn of(store: &Store) -> Option<Rings> {
+        let Store::Ring(ring) = store else { return None };
+        Some(Rings { own: Seal::of(ring), previous: ring.previous().map(Seal::of) })
+    }
 }
 
 /// What a call is to find.

@@ -1,18 +1,20 @@
--- Says to a shard that a process lives, answers who else does, and keeps the shard's guard: whether it
--- has lost what it held, and which rings are served.
+-- Reports to a shard that an instance lives, counts the live instances by kind, and keeps the shard's guard:
+-- whether it has lost what it held, and which rings are served.
 --
 -- KEYS[1]: who lives: a sorted set, by when (in ms) each was last heard of
 -- KEYS[2]: the guard: epoch (a name that goes when all else goes); when the one before was found lost,
 --          in us (0: not known); the oldest ring that is served, by number (0: none yet) and
 --          fingerprint; since when it is the oldest, in us; with dots between
--- ARGV[1]: this process: a name, a colon, and the number of its ring (0: none)
+-- ARGV[1]: this instance: an id of 16 digits, and its kind: what it must have in common with the others,
+--          words with colons between, the number of its ring last (0: none). Empty: it only looks
 -- ARGV[2]: after how many ms without a word it is gone
 -- ARGV[3]: the name of a new epoch, where there is none
 -- ARGV[4]: the time in us, where scripts may not ask for it; else 0
 -- ARGV[5]: the epoch that this process has heard of last; empty: none
--- ARGV[6], ARGV[7]: its ring: number (0: none), fingerprint
+-- ARGV[6], ARGV[7]: its ring: number (0: none, or it only looks), fingerprint
 -- ARGV[8], ARGV[9]: the ring that this one replaces, likewise
--- Returns: the guard, for how many us the oldest ring has been the oldest, and all that live
+-- Returns: the guard, for how many us the oldest ring has been the oldest, and the live instances: each kind,
+--          then how many are of it
 
 local gone_ms = tonumber(ARGV[2])
 local now_us = tonumber(ARGV[4])
@@ -21,12 +23,25 @@ if now_us == 0 then
     now_us = time[1] * 1000000 + time[2]
 end
 local now_ms = math.floor(now_us / 1000)
-redis.call('ZADD', KEYS[1], string.format('%.0f', now_ms), ARGV[1])
+if ARGV[1] ~= '' then
+    redis.call('ZADD', KEYS[1], string.format('%.0f', now_ms), ARGV[1])
+end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('(%.0f', now_ms - gone_ms))
 -- Heard of before the clock stepped back.
 redis.call('ZREMRANGEBYSCORE', KEYS[1], string.format('(%.0f', now_ms + gone_ms), '+inf')
 redis.call('PEXPIRE', KEYS[1], gone_ms)
 local live = redis.call('ZRANGE', KEYS[1], 0, -1)
+local kinds, place = {}, {}
+for _, instance in ipairs(live) do
+    -- Behind the id and its colon.
+    local kind = string.sub(instance, 18)
+    if not place[kind] then
+        place[kind] = #kinds + 2
+        kinds[#kinds + 1] = kind
+        kinds[#kinds + 1] = 0
+    end
+    kinds[place[kind]] = kinds[place[kind]] + 1
+end
 
 local before = redis.call('GET', KEYS[2])
 local epoch, lost, oldest, nodes, since =
@@ -68,4 +83,4 @@ local guard = string.format('%s.%.0f.%.0f.%s.%.0f', epoch, lost_us, oldest, node
 if guard ~= before then
     redis.call('SET', KEYS[2], guard)
 end
-return { guard, now_us - since_us, live }
+return { guard, now_us - since_us, kinds }

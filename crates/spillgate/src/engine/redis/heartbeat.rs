@@ -1,27 +1,37 @@
 //! Each process says to every shard that it lives: so all know how many share a limit when a shard
-//! is out of reach, and notice when one has lost what it held.
+//! is out of reach, notice when one has lost what it held, and when another keeps separate counters.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ::redis::{Cmd, Value};
 use futures_util::future::join_all;
 
 use super::failure::Failure;
+use super::fingerprint::{Fingerprint, Instance};
 use super::guard::{self, Guard};
 use super::ring::Seal;
 use super::shard::Shard;
 use super::{Redis, StoreClock, jitter, topology};
+use crate::store::{InstanceMismatch, Presence};
 use crate::time::{Clock, Deadline};
 
+/// The live instances of a fleet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Living {
+    /// How many there are, this one among them unless it only looks.
+    pub(crate) count: u32,
+    /// Those of them that differ from this one.
+    pub(crate) mismatch: InstanceMismatch,
+}
+
 impl Redis {
-    /// Says to every shard that we live; answers of how many processes the best informed knows, and
-    /// nothing if none answered.
-    pub(crate) async fn heartbeat(&self) -> Option<u32> {
+    /// Reports to every shard that this instance lives. Returns the live instances as the best informed
+    /// shard knows them, and nothing if no shard answered.
+    pub(crate) async fn heartbeat(&self) -> Option<Living> {
         let deadline = Deadline::after(ANSWER);
         let shards = self.topology.shards();
         let beats = shards.iter().map(|(it, shard)| self.beat(shard, &it.tag, deadline));
-        join_all(beats).await.into_iter().filter_map(Result::ok).max()
+        join_all(beats).await.into_iter().filter_map(Result::ok).reduce(Living::or)
     }
 
     /// After a shard has answered that its guard is another: asks which, unless somebody just has.
@@ -40,12 +50,12 @@ impl Redis {
         Ok(())
     }
 
-    /// One heartbeat; answers how many live.
-    async fn beat(&self, shard: &Shard, tag: &str, deadline: Deadline) -> Result<u32, Failure> {
+    /// One heartbeat; returns the live instances.
+    async fn beat(&self, shard: &Shard, tag: &str, deadline: Deadline) -> Result<Living, Failure> {
         let key = guard::key_of(tag);
         let answer = shard.command(&self.command(shard, tag, &key), deadline).await;
         let answer = answer.inspect_err(|failure| self.topology.heed(failure))?;
-        let (guard, live) = told(answer, key)
+        let (guard, living) = told(answer, key, &self.caller.instance.fingerprint)
             .ok_or_else(|| Failure::Bug(format!("{} answered no guard", shard.name())))?;
         if shard.guard.note(guard, self.caller.terms) {
             tracing::warn!(
@@ -54,7 +64,7 @@ impl Redis {
                 "state lost: the server has not what it held; limits begin as on_state_loss says"
             );
         }
-        Ok(live)
+        Ok(living)
     }
 
     fn command(&self, shard: &Shard, tag: &str, guard: &str) -> Cmd {
@@ -62,14 +72,21 @@ impl Redis {
             StoreClock::Client => Clock::System.now_us(),
             StoreClock::Store | StoreClock::Given(_) => 0,
         };
-        let own = self.caller.terms.ring.map_or(Seal::NONE, |ring| ring.own);
-        let previous = self.caller.terms.ring.and_then(|ring| ring.previous).unwrap_or(Seal::NONE);
+        let Instance { fingerprint, presence } = &self.caller.instance;
+        // An onlooker puts no ring in force.
+        let rings = self.caller.terms.ring.filter(|_| *presence == Presence::Announced);
+        let own = rings.map_or(Seal::NONE, |ring| ring.own);
+        let previous = rings.and_then(|ring| ring.previous).unwrap_or(Seal::NONE);
+        let name = match presence {
+            Presence::Announced => format!("{:016x}:{fingerprint}", self.node),
+            Presence::Onlooker => String::new(),
+        };
         let mut beat = ::redis::cmd("EVAL");
         beat.arg(SCRIPT)
             .arg(2)
             .arg(format!("sg1:{{{tag}}}:nodes"))
             .arg(guard)
-            .arg(format!("{:016x}:{}", self.node, own.number))
+            .arg(name)
             .arg(GONE_MS)
             .arg(format!("{:016x}", jitter::random()))
             .arg(now_us)
@@ -82,22 +99,30 @@ impl Redis {
     }
 }
 
-/// The guard, and how many live.
-pub(super) fn told(answer: Value, key: String) -> Option<(Guard, u32)> {
+impl Living {
+    /// Takes the larger counts of two shards.
+    fn or(self, other: Living) -> Living {
+        Living { count: self.count.max(other.count), mismatch: self.mismatch.or(other.mismatch) }
+    }
+}
+
+/// Reads the guard, and the live instances beside one with this fingerprint.
+pub(super) fn told(answer: Value, key: String, own: &Fingerprint) -> Option<(Guard, Living)> {
     let Value::Array(parts) = answer else { return None };
-    let [Value::BulkString(guard), Value::Int(oldest_for_us), Value::Array(nodes)] = &parts[..]
+    let [Value::BulkString(guard), Value::Int(oldest_for_us), Value::Array(kinds)] = &parts[..]
     else {
         return None;
     };
-    let distinct: BTreeSet<&[u8]> = nodes
-        .iter()
-        .filter_map(|node| match node {
-            Value::BulkString(node) => Some(&node[..]),
-            _ => None,
-        })
-        .collect();
+    let mut living = Living::default();
+    for kind in kinds.chunks_exact(2) {
+        let [Value::BulkString(kind), Value::Int(instances)] = kind else { return None };
+        let instances = u32::try_from(*instances).unwrap_or(0);
+        let other = std::str::from_utf8(kind).ok().and_then(Fingerprint::read);
+        living.count = living.count.saturating_add(instances);
+        living.mismatch = living.mismatch.and(own.mismatch(other.as_ref(), instances));
+    }
     let guard = Guard::read(key, guard, oldest_for_us.max(&0).cast_unsigned())?;
-    Some((guard, u32::try_from(distinct.len()).unwrap_or(u32::MAX)))
+    Some((guard, living))
 }
 
 const SCRIPT: &str = include_str!("heartbeat.lua");

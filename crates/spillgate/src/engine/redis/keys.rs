@@ -68,5 +68,8 @@ fn base64url(bits: u128, out: &mut Vec<u8>) {
     out.extend((0..22).map(|place| LETTERS[(bits >> (6 * place)) as usize & 63]));
 }
 
+/// The version of these names and of the records below them. Raise it when an instance of this version cannot
+/// share counters with one of the version before: heartbeats carry it, and each side warns of the other.
+pub(super) const SCHEMA: u32 = 1;
 /// `sg1:{` 22 `}:` 22.
 const KEY_LENGTH: usize = 51;

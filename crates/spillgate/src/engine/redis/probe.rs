@@ -10,6 +10,7 @@ use ::redis::{Cmd, Value};
 use futures_util::future::join_all;
 
 use super::failure::Failure;
+use super::heartbeat::Living;
 use super::program::{self, Call, Header, Reply};
 use super::script::{self, Script};
 use super::shard::Shard;
@@ -30,7 +31,14 @@ impl Redis {
             probe_shard(shard, subject, samples)
         });
         let servers = join_all(shards).await;
-        StoreProbe { servers, timeout: self.timeout, ..StoreProbe::default() }
+        let Living { count, mismatch } = self.heartbeat().await.unwrap_or_default();
+        StoreProbe {
+            servers,
+            timeout: self.timeout,
+            live_instances: count,
+            mismatch,
+            ..StoreProbe::default()
+        }
     }
 
     /// A subject of our own that lives on this shard, never the same twice.

@@ -1,0 +1,174 @@
+//! Instances on one store that differ in key secret or ring: each finds out, says so, and takes it back once
+//! they agree.
+
+use std::process::Output;
+use std::time::Duration;
+
+use serde_json::Value;
+use spillgate_testkit::{RedisServer, eventually, poll};
+
+use crate::server::{Server, TempFile, run, spillgate};
+
+/// Three secrets on one Redis admitted three times the limit, and no process said a word.
+#[test]
+fn three_instances_with_three_secrets_warn_of_each_other_until_one_is_left() {
+    let redis = RedisServer::start();
+    let secrets: Vec<TempFile> = (1..=3).map(secret).collect();
+    let files: Vec<TempFile> = secrets
+        .iter()
+        .map(|secret| store(&redis, &format!("key_secret_file = {:?}\n", secret.path())))
+        .collect();
+    let mut fleet: Vec<Server> = files.iter().map(serve).collect();
+    let admitted: usize = fleet.iter().map(admitted).sum();
+    println!("three secrets admitted {admitted} of {LIMIT}");
+    for server in &mut fleet {
+        eventually(|| mismatch(server, "secret") == "2");
+        eventually(|| {
+            metrics(server).contains("spillgate_store_unsafe{reason=\"secret-mismatch\"} 1\n")
+        });
+        assert_eq!(
+            (mismatch(server, "ring"), mismatch(server, "schema")),
+            ("0".into(), "0".into())
+        );
+        let health = health(server);
+        assert!(health.contains("unsafe: 2 live instances with another key secret\n"), "{health}");
+        // The third may have found the others before it was ready.
+        if !server.before_ready.contains(WARNING) {
+            server.words_until(WARNING);
+        }
+    }
+    let doctor = run(&["doctor", "--json", "--config", files[0].path()]);
+    assert_eq!(doctor.status.code(), Some(1));
+    let found = finding(&doctor, "secret-mismatch").unwrap();
+    assert_eq!(found["level"], "unsafe");
+    assert_eq!(found["what"], "2 live instances with another key secret, of 3");
+
+    let mut last = fleet.remove(0);
+    fleet.into_iter().for_each(Server::kill);
+    // An instance counts as gone 5 seconds after its last heartbeat.
+    let agree = poll(Duration::from_secs(30), || (mismatch(&last, "secret") == "0").then_some(()));
+    assert!(agree.is_some(), "{}", metrics(&last));
+    eventually(|| !metrics(&last).contains("reason=\"secret-mismatch\""));
+    assert!(!health(&last).contains("unsafe"));
+    last.words_until("all live instances agree again");
+    let doctor = run(&["doctor", "--json", "--config", files[0].path()]);
+    assert_eq!(doctor.status.code(), Some(0));
+}
+
+#[test]
+fn a_planned_change_of_secret_raises_no_alarm() {
+    let redis = RedisServer::start();
+    let (old, new) = (secret(1), secret(2));
+    let old_file = store(&redis, &format!("key_secret_file = {:?}\n", old.path()));
+    let changing = store(
+        &redis,
+        &format!("key_secret_file = {:?}\nsecret_previous_file = {:?}\n", new.path(), old.path()),
+    );
+    let fleet = [serve(&old_file), serve(&changing)];
+    agree(fleet, "secret");
+}
+
+#[test]
+fn a_planned_change_of_ring_raises_no_alarm_and_an_unplanned_one_does() {
+    let (a, b) = (RedisServer::start(), RedisServer::start());
+    let node = |name: &str, redis: &RedisServer| format!("\"{name}={}\"", redis.url());
+    let (a, b) = (node("a", &a), node("b", &b));
+    let ring = |settings: String| TempFile::new("ring.toml", &format!("{STORE}{settings}{RULE}"));
+    let old = ring(format!("ring = {{ number = 1, nodes = [{a}] }}\n"));
+    let changing = ring(format!("ring = {{ number = 2, nodes = [{a}, {b}], previous = [{a}] }}\n"));
+    agree([serve(&old), serve(&changing)], "ring");
+
+    let (a, b) = (RedisServer::start(), RedisServer::start());
+    let (a, b) = (node("a", &a), node("b", &b));
+    let one = ring(format!("ring = {{ number = 1, nodes = [{a}] }}\n"));
+    let other = ring(format!("ring = {{ number = 1, nodes = [{a}, {b}] }}\n"));
+    for server in &[serve(&one), serve(&other)] {
+        eventually(|| mismatch(server, "ring") == "1");
+        eventually(|| {
+            metrics(server).contains("spillgate_store_unsafe{reason=\"ring-mismatch\"} 1\n")
+        });
+    }
+}
+
+/// It has another secret than the fleet if it is not given the fleet's configuration.
+#[test]
+fn the_doctor_finds_the_secrets_of_others_and_is_not_counted_itself() {
+    let redis = RedisServer::start();
+    let secret = secret(1);
+    let file = store(&redis, &format!("key_secret_file = {:?}\n", secret.path()));
+    let server = serve(&file);
+    eventually(|| live(&redis) == 1);
+    let doctor = run(&["doctor", "--json", "--redis", &redis.url()]);
+    assert_eq!(doctor.status.code(), Some(1));
+    let found = finding(&doctor, "secret-mismatch").unwrap();
+    assert_eq!(found["what"], "1 live instance with another key secret, of 1");
+    assert_eq!(live(&redis), 1);
+    let said = server.last_words();
+    assert!(!said.contains("differ"), "{said}");
+}
+
+/// Both know of each other, and find no difference.
+#[track_caller]
+fn agree(fleet: [Server; 2], part: &str) {
+    for server in &fleet {
+        eventually(|| metrics(server).contains("spillgate_live_nodes 2\n"));
+        assert_eq!(mismatch(server, part), "0");
+        assert!(!metrics(server).contains("mismatch\"} 1"));
+    }
+    for server in fleet {
+        let said = server.last_words();
+        assert!(!said.contains("differ"), "{said}");
+    }
+}
+
+/// How many instances the store knows to be alive.
+fn live(redis: &RedisServer) -> i64 {
+    redis.command(&["ZCARD", "sg1:{control}:nodes"]).integer()
+}
+
+fn secret(number: u8) -> TempFile {
+    TempFile::new("secret", &format!("{number:032x}"))
+}
+
+fn store(redis: &RedisServer, settings: &str) -> TempFile {
+    TempFile::new("store.toml", &format!("{STORE}url = \"{}\"\n{settings}{RULE}", redis.url()))
+}
+
+#[track_caller]
+fn serve(config: &TempFile) -> Server {
+    let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    Server::start_command(command.args(["--config", config.path()]))
+}
+
+/// How many of twice the limit one instance admits.
+fn admitted(server: &Server) -> usize {
+    let body = r#"{"attributes": {"user": "ann"}}"#;
+    (0..2 * LIMIT).filter(|_| server.check(body)["allowed"] == true).count()
+}
+
+fn mismatch(server: &Server, part: &str) -> String {
+    let name = format!("spillgate_instance_mismatch{{part=\"{part}\"}} ");
+    let metrics = metrics(server);
+    let value = metrics.lines().find_map(|line| line.strip_prefix(&name));
+    value.unwrap_or_else(|| panic!("no {name:?} in: {metrics}")).to_owned()
+}
+
+fn metrics(server: &Server) -> String {
+    server.operator().send("GET", "/metrics", b"").unwrap().body
+}
+
+fn health(server: &Server) -> String {
+    server.operator().send("GET", "/readyz?verbose", b"").unwrap().body
+}
+
+fn finding(doctor: &Output, check: &str) -> Option<Value> {
+    let report: Value = serde_json::from_slice(&doctor.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {doctor:?}"));
+    let findings = report["findings"].as_array().unwrap();
+    findings.iter().find(|finding| finding["check"] == check).cloned()
+}
+
+const WARNING: &str = "live instances on this store differ from this one";
+const LIMIT: usize = 10;
+const STORE: &str = "[store]\ntimeout = \"10s\"\n";
+const RULE: &str = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"10/day\"]\n";
