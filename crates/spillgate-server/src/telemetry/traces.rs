@@ -53,6 +53,7 @@ pub(super) struct SpanCounts {
     /// Found no place among those that wait.
     pub(super) dropped: AtomicU64,
     /// Wait, or are on their way.
+    #[cfg(feature = "otlp")]
     pub(super) waiting: AtomicU64,
 }
 
