@@ -3,10 +3,11 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use spillgate::{Cost, Limit, Question, Request};
 
 use super::answer::{Answer, Throttled};
-use crate::bounds::{DOMAIN, NAME_MAX, VALUE_MAX};
+use crate::bounds::{ATTRIBUTES_MAX, DOMAIN, NAME_MAX, VALUE_MAX};
 
 /// A question, and the form of its answer; or the argument that keeps it from being one.
 pub(super) type Asked<'a> = Result<(Question<'a>, Answer), String>;
@@ -94,6 +95,7 @@ pub(super) fn cost(text: &[u8]) -> Result<Cost<'_>, String> {
         return number("cost", text, 0..=u64::MAX).map(Cost::requests);
     }
     let mut cost = Cost::requests(0);
+    let mut units: SmallVec<[&str; 4]> = SmallVec::new();
     for part in text.split(|byte| *byte == b',') {
         let Some(equals) = part.iter().position(|byte| *byte == b'=') else {
             let part = quoted(part);
@@ -102,6 +104,13 @@ pub(super) fn cost(text: &[u8]) -> Result<Cost<'_>, String> {
             ));
         };
         let unit = name("unit of cost", &part[..equals])?;
+        if units.contains(&unit) {
+            return Err(format!("cost: unit {unit:?} is there twice; give it once"));
+        }
+        if units.len() == ATTRIBUTES_MAX {
+            return Err(format!("cost: more than {ATTRIBUTES_MAX} units; leave some out"));
+        }
+        units.push(unit);
         cost = cost.and(unit, number("cost", &part[equals + 1..], 0..=u64::MAX)?);
     }
     Ok(cost)
@@ -199,12 +208,17 @@ mod tests {
         assert_eq!(request.domain(), "web");
         assert_eq!(request.attribute("route"), Some(b"/login".as_slice()));
         assert_eq!(*request.cost(), Cost::requests(1).and("tokens", 900));
+        let units: Vec<String> = (0..33).map(|number| format!("u{number}=1")).collect();
+        let many_units = format!("web {}", units.join(","));
         for (line, complaint) in [
             (" 1", "domain: '' is no name"),
             ("web x", "cost: 'x' is no whole number from 0"),
             ("web tokens=1,2", "cost: '2' has no unit"),
             ("web tokens=", "cost: '' is no whole number"),
             ("web =1", "unit of cost: '' is no name"),
+            ("web requests=1,requests=2", "cost: unit \"requests\" is there twice"),
+            ("web tokens=1,requests=1,tokens=1", "cost: unit \"tokens\" is there twice"),
+            (&many_units, "cost: more than 32 units"),
             ("web 1 ip", "attribute 'ip': has no value"),
             ("web 1 ip a ip b", "attribute \"ip\": is there twice"),
             ("web 1  a", "attribute: '' is no name"),
