@@ -6,20 +6,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 
 pub(crate) mod admin;
 pub(crate) mod auth;
+mod buffers;
 mod connection;
 mod cores;
 pub(crate) mod envoy;
 pub(crate) mod http;
+mod places;
 pub(crate) mod resp;
+mod seat;
+mod shares;
 mod tls;
 mod token;
 
 pub(crate) use connection::{Connection, Peer};
 pub(crate) use cores::Cores;
+use places::{Place, Places};
+pub(crate) use seat::{Call, Seat};
+pub(crate) use shares::Shares;
 pub(crate) use tls::Tls;
 pub(crate) use token::Token;
 
@@ -27,6 +34,14 @@ pub(crate) use token::Token;
 pub(crate) trait Protocol: Clone + Send + Sync + 'static {
     /// Serves one connection until its client leaves, or for as long as its stage lets it.
     fn serve(self, connection: Connection) -> impl Future<Output = ()> + Send;
+}
+
+/// What a door answers with.
+#[derive(Clone)]
+pub(crate) struct Capacity {
+    pub(crate) cores: Cores,
+    /// Connections that it holds at most.
+    pub(crate) share: u32,
 }
 
 /// How far the way out has come, as each connection sees it.
@@ -59,14 +74,14 @@ pub(crate) async fn serve<P: Protocol>(
     listener: TcpListener,
     protocol: P,
     tls: Option<Tls>,
-    cores: Cores,
+    capacity: Capacity,
     stop: impl Future<Output = ()>,
 ) {
     let door = Door {
         protocol,
         tls,
-        cores,
-        places: Arc::new(Semaphore::new(CONNECTIONS_MAX as usize)),
+        cores: capacity.cores,
+        places: Arc::new(Places::new(capacity.share)),
         stage: watch::Sender::new(Stage::Open),
     };
     tokio::select! {
@@ -76,9 +91,9 @@ pub(crate) async fn serve<P: Protocol>(
     door.stage.send_replace(Stage::Leaving);
     door.accept_waiting(&listener).await;
     drop(listener);
-    door.all_gone_within(LINGER).await;
+    door.places.all_free_within(LINGER).await;
     door.stage.send_replace(Stage::Closing);
-    door.all_gone_within(FINISH).await;
+    door.places.all_free_within(FINISH).await;
 }
 
 /// What every connection of a door shares.
@@ -86,16 +101,16 @@ struct Door<P> {
     protocol: P,
     tls: Option<Tls>,
     cores: Cores,
-    places: Arc<Semaphore>,
+    places: Arc<Places>,
     stage: watch::Sender<Stage>,
 }
 
 impl<P: Protocol> Door<P> {
-    /// When all places are taken, callers wait in the system's queue.
+    /// When all places are taken, a connection that is not used leaves.
     async fn accept_all(&self, listener: &TcpListener) {
-        while let Ok(place) = Arc::clone(&self.places).acquire_owned().await {
+        loop {
             match listener.accept().await {
-                Ok((stream, peer)) => self.spawn(stream, peer.ip(), place),
+                Ok((stream, peer)) => self.admit(stream, peer.ip()).await,
                 // Too many open files, or a caller that left: neither is helped by a busy loop.
                 Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
             }
@@ -104,11 +119,11 @@ impl<P: Protocol> Door<P> {
 
     /// Takes in those whom the system has let connect already, and nobody after them.
     async fn accept_waiting(&self, listener: &TcpListener) {
-        while let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
+        loop {
             tokio::select! {
                 biased;
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) => self.spawn(stream, peer.ip(), place),
+                    Ok((stream, peer)) => self.admit(stream, peer.ip()).await,
                     Err(_) => return,
                 },
                 () = std::future::ready(()) => return,
@@ -116,30 +131,32 @@ impl<P: Protocol> Door<P> {
         }
     }
 
+    /// Where no place is to be had, the connection is closed, so that its client knows at once.
+    async fn admit(&self, stream: TcpStream, peer: IpAddr) {
+        if let Some(place) = self.places.take().await {
+            self.spawn(stream, peer, place);
+        }
+    }
+
     /// In a task of its own: a handler that panics takes down only its connection.
-    fn spawn(&self, stream: TcpStream, peer: IpAddr, place: OwnedSemaphorePermit) {
+    fn spawn(&self, stream: TcpStream, peer: IpAddr, place: Place) {
         let (protocol, tls, stage) =
             (self.protocol.clone(), self.tls.clone(), self.stage.subscribe());
-        self.cores.answer(stream, async move |stream| {
+        let seat = Arc::clone(place.seat());
+        let task = self.cores.answer(stream, async move |stream| {
+            let seat = Arc::clone(place.seat());
             // Answers are complete: nothing is gained by waiting for more. Fails on a dead socket.
             let _ = stream.set_nodelay(true);
-            if let Some(connection) = Connection::open(stream, Peer(peer), tls, stage).await {
+            if let Some(connection) = Connection::open(stream, Peer(peer), tls, stage, seat).await {
                 protocol.serve(connection).await;
             }
             drop(place);
         });
-    }
-
-    async fn all_gone_within(&self, bound: Duration) {
-        let all_places = self.places.acquire_many(CONNECTIONS_MAX);
-        // Running out of time is no failure: the next stage, or the end, is harsher.
-        let _ = tokio::time::timeout(bound, all_places).await;
+        if let Some(task) = task {
+            seat.served_by(task);
+        }
     }
 }
-
-/// More than a busy fleet of sidecars holds open to one node. Callers beyond wait in the system's
-/// queue; at some 20 KiB each while they say nothing, 400 MiB.
-const CONNECTIONS_MAX: u32 = 20_000;
 
 /// Between tries while the system refuses to accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -18,7 +18,7 @@ use crate::door::auth;
 use crate::door::envoy::{self, Grpc};
 use crate::door::http::{self, Http};
 use crate::door::resp::Resp;
-use crate::door::{self, Cores, Protocol, Tls, Token};
+use crate::door::{self, Capacity, Cores, Protocol, Shares, Tls, Token};
 use crate::reload::Followed;
 use crate::systemd::Manager;
 use crate::telemetry::{Format, Telemetry, sink};
@@ -34,13 +34,13 @@ pub(super) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     };
     let followed = args.config.as_deref().map(Followed::now);
     let config = Config::load(args.config.as_deref(), flags)?;
-    // Each connection is a file; where this fails, the system's own bound stands.
-    let _ = rlimit::increase_nofile_limit(u64::MAX);
-    Runtime::new()?.block_on(serve(config, followed))?;
+    // Each connection is a file; where this fails, what POSIX promises at least is counted on.
+    let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(FILES_AT_LEAST);
+    Runtime::new()?.block_on(serve(config, followed, files))?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn serve(config: Config, followed: Option<Followed>) -> Result<(), Failure> {
+async fn serve(config: Config, followed: Option<Followed>, files: u64) -> Result<(), Failure> {
     let Config { settings, policy } = config;
     let telemetry = Telemetry::begin(settings.log, &settings.otlp)?;
     // From here on signals mean what they should; before, they just end the process.
@@ -50,7 +50,7 @@ async fn serve(config: Config, followed: Option<Followed>) -> Result<(), Failure
     let app = App::open_to_serve(&settings, policy).await?;
     let app = app.for_domains(settings.domains).traced_by(telemetry.traces.clone());
     let app = if settings.anybody_can_forge_receipts() { app.without_reservations() } else { app };
-    let doors = Doors::open(&settings, &app, stop.clone()).await?;
+    let doors = Doors::open(&settings, &app, files, stop.clone()).await?;
     tokio::spawn(end_waiting(app.clone(), stop, manager.clone()));
 
     let ready = format!("{}, store: {}", doors.names.join(", "), settings.store.topology);
@@ -80,6 +80,7 @@ struct Doors {
     /// As they are announced.
     names: Vec<String>,
     open: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    shares: Shares,
     stop: watch::Receiver<bool>,
 }
 
@@ -87,10 +88,18 @@ impl Doors {
     async fn open(
         settings: &Settings,
         app: &App,
+        files: u64,
         stop: watch::Receiver<bool>,
     ) -> Result<Doors, Failure> {
         let cores = Cores::start()?;
-        let mut doors = Doors { names: Vec::new(), open: Vec::new(), stop };
+        let (listeners, store) = (settings.data_doors_open(), settings.store.connections_max());
+        // Those that decide, and as many that do all else.
+        let shares = Shares::of(files, listeners, store, 2 * cores.count());
+        if shares.are_small() {
+            tracing::warn!(target: "spillgate", "{}", few_files(files, shares));
+        }
+        let capacity = Capacity { cores, share: shares.data };
+        let mut doors = Doors { names: Vec::new(), open: Vec::new(), shares, stop };
         let token = match &settings.data_token_file {
             Some(file) => Some(Token::read("server.data_token_file", file)?),
             None => None,
@@ -103,14 +112,14 @@ impl Doors {
             let http = Http::new(app.traces.over(routes), token.clone());
             // A trace is made where routes are taken.
             let http = if app.traces.are_made() { http } else { http.with_checks_by(app.clone()) };
-            doors.add(name, address, "--http", http, tls, cores.clone()).await?;
+            doors.add(name, address, "--http", http, tls, capacity.clone()).await?;
         }
         if let Some(address) = settings.grpc {
             let tls = Tls::of(&settings.tls, &["h2"])?;
             let health = envoy::Health::serving().await;
             let routes = app.traces.over(envoy::routes(app.clone(), settings.envoy, &health));
             let grpc = Grpc::new(routes, token.clone());
-            doors.add("gRPC on ", address, "--grpc", grpc, tls, cores.clone()).await?;
+            doors.add("gRPC on ", address, "--grpc", grpc, tls, capacity.clone()).await?;
             tokio::spawn(health.follow(doors.stop.clone(), door::LINGER));
         }
         if let Some(address) = settings.resp {
@@ -121,7 +130,7 @@ impl Doors {
                 None => token,
             };
             let resp = Resp::new(app.clone(), password);
-            doors.add(name, address, "--resp", resp, tls, cores).await?;
+            doors.add(name, address, "--resp", resp, tls, capacity).await?;
         }
         if let Some(address) = settings.admin {
             doors.add_admin(address, settings, app).await?;
@@ -145,7 +154,8 @@ impl Doors {
         };
         let health = admin::Health::new(app.clone(), guard.clone(), self.stop.clone());
         let routes = admin::routes(app.clone(), guard, health);
-        self.add(name, address, "--admin", Http::new(routes, None), tls, cores).await
+        let capacity = Capacity { cores, share: self.shares.admin };
+        self.add(name, address, "--admin", Http::new(routes, None), tls, capacity).await
     }
 
     async fn add(
@@ -155,7 +165,7 @@ impl Doors {
         flag: &str,
         protocol: impl Protocol,
         tls: Option<Tls>,
-        cores: Cores,
+        capacity: Capacity,
     ) -> Result<(), Failure> {
         let listener = door::listen(address, flag).await?;
         self.names.push(format!("{name}{}", listener.local_addr()?));
@@ -163,7 +173,7 @@ impl Doors {
         self.open.push(Box::pin(async move {
             // The sender lives as long as the process.
             let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
-            door::serve(listener, protocol, tls, cores, stopped).await;
+            door::serve(listener, protocol, tls, capacity, stopped).await;
         }));
         Ok(())
     }
@@ -173,6 +183,15 @@ impl Doors {
         let doors: JoinSet<()> = self.open.into_iter().collect();
         doors.join_all().await;
     }
+}
+
+fn few_files(files: u64, shares: Shares) -> String {
+    let Shares { data, admin } = shares;
+    format!(
+        "this process may open {files} files: {data} connections to each listener that decides, \
+         {admin} to admin, the rest for store and files; beyond that idle connections are cut; \
+         raise it with LimitNOFILE= of systemd, ulimits of a container, or ulimit -n"
+    )
 }
 
 /// Whoever asks for a reload is answered without a file too.
@@ -215,3 +234,6 @@ pub(super) fn on_signals() -> Result<watch::Receiver<bool>, Failure> {
     });
     Ok(stopped)
 }
+
+/// Files that every system lets a process open.
+const FILES_AT_LEAST: u64 = 1_024;

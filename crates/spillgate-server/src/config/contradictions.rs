@@ -42,6 +42,11 @@ impl Settings {
         exposed && self.store.key_secret_file.is_none()
     }
 
+    /// How many doors are open that decide.
+    pub(crate) fn data_doors_open(&self) -> usize {
+        self.data_doors().filter(|(_, address, _)| address.is_some()).count()
+    }
+
     /// The doors that decide, where they listen, and what guards them beside what guards all.
     fn data_doors(&self) -> impl Iterator<Item = (&'static str, Listen, Option<&PathBuf>)> {
         [

@@ -54,6 +54,19 @@ pub(crate) struct StoreTls {
 }
 
 impl Store {
+    /// How many connections to the store there may be at once, at most or by a guess.
+    pub(crate) fn connections_max(&self) -> usize {
+        let of_server = self.connections.unwrap_or(CONNECTIONS_BY_ITSELF) + CONNECTIONS_BESIDE;
+        match &self.topology {
+            Topology::Memory => 0,
+            Topology::Url(_) => of_server,
+            Topology::Sentinel { urls, .. } => of_server + urls.len(),
+            // Its nodes are found by asking those that are named.
+            Topology::Cluster(urls) => of_server * urls.len().max(CLUSTER_NODES),
+            Topology::Ring(nodes) => of_server * nodes.count(),
+        }
+    }
+
     /// Takes one setting, named without its `store.`; none of that name is `Ok(false)`.
     pub(super) fn set(&mut self, name: &str, text: &str, place: &Place) -> Result<bool, String> {
         match name {
@@ -336,6 +349,15 @@ const ON_STATE_LOSS: [(&str, OnStateLoss); 2] =
 const CLOCKS: [(&str, bool); 2] = [("store", false), ("client", true)];
 /// More than one task for each core that a machine has.
 const CONNECTIONS_MAX: usize = 16;
+
+/// Connections to one server where nothing is set.
+const CONNECTIONS_BY_ITSELF: usize = 4;
+
+/// Of one server, beside those of decisions: heartbeats and what operators set.
+const CONNECTIONS_BESIDE: usize = 2;
+
+/// Primaries of a Cluster that are assumed.
+const CLUSTER_NODES: usize = 16;
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,11 @@
-//! One connection as every protocol gets it: plain or TLS, with bounded writes, and told when to end.
+//! One connection as every protocol gets it: plain or TLS, with bounded writes, read no faster than its
+//! listener has room for, and ended with its listener.
 
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -14,6 +16,8 @@ use tokio_io_timeout::TimeoutWriter;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
+use super::buffers::FREE;
+use super::seat::Seat;
 use super::{Stage, Tls};
 
 /// A client's bytes, in and out. One that takes no byte of its answer for a while is cut.
@@ -21,6 +25,23 @@ pub(crate) struct Connection {
     stream: Pin<Box<TimeoutWriter<Stream>>>,
     peer: Peer,
     stage: watch::Receiver<Stage>,
+    seat: Arc<Seat>,
+    metering: Metering,
+    /// For room to buffer more.
+    waiting: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// Bytes read since the last pause.
+    turn: usize,
+}
+
+/// How the reader of a connection is held to what its listener may buffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Metering {
+    /// It sees to that itself.
+    None,
+    /// One message at a time: all bytes count until it is answered.
+    Bytes,
+    /// Many messages at once, which count their own bytes while they are not whole.
+    Messages,
 }
 
 /// Who is at the other end: a client, or a proxy that speaks for one.
@@ -36,6 +57,7 @@ impl Connection {
         peer: Peer,
         tls: Option<Tls>,
         stage: watch::Receiver<Stage>,
+        seat: Arc<Seat>,
     ) -> Option<Connection> {
         let stream = match tls {
             None => Either::Left(stream),
@@ -46,7 +68,29 @@ impl Connection {
         };
         let mut stream = TimeoutWriter::new(stream);
         stream.set_timeout(Some(WRITE_TIMEOUT));
-        Some(Connection { stream: Box::pin(stream), peer, stage })
+        Some(Connection {
+            stream: Box::pin(stream),
+            peer,
+            stage,
+            seat,
+            metering: Metering::None,
+            waiting: None,
+            turn: 0,
+        })
+    }
+
+    /// The same, read no further than there is room while one message at a time is not answered.
+    pub(crate) fn metered_by_bytes(self) -> Connection {
+        Connection { metering: Metering::Bytes, ..self }
+    }
+
+    /// The same, read no further than there is room for the messages that are not whole.
+    pub(crate) fn metered_by_messages(self) -> Connection {
+        Connection { metering: Metering::Messages, ..self }
+    }
+
+    pub(crate) fn seat(&self) -> Arc<Seat> {
+        Arc::clone(&self.seat)
     }
 
     pub(crate) fn peer(&self) -> Peer {
@@ -59,13 +103,97 @@ impl Connection {
     }
 }
 
+impl Connection {
+    /// Until the connection may buffer so many bytes.
+    fn poll_room(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<()> {
+        if bytes <= self.seat.hold().allowance() {
+            self.waiting = None;
+            return Poll::Ready(());
+        }
+        let seat = &self.seat;
+        let waiting = self.waiting.get_or_insert_with(|| {
+            let seat = Arc::clone(seat);
+            Box::pin(async move { seat.cover(bytes).await })
+        });
+        ready!(waiting.as_mut().poll(context));
+        self.waiting = None;
+        Poll::Ready(())
+    }
+
+    fn poll_read_bytes(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let buffered = self.seat.buffered();
+        ready!(self.poll_room(context, buffered + 1));
+        let room = self.seat.hold().allowance().saturating_sub(buffered);
+        let read = ready!(self.poll_read_at_most(context, buffer, room.min(READ_MAX)))?;
+        self.seat.add(read);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_read_messages(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.turn >= READ_MAX {
+            // The calls that were read count what they hold before more is read.
+            self.turn = 0;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.seat.wake_when_less(context.waker());
+        let buffered = self.seat.buffered();
+        if buffered >= MESSAGES_MAX {
+            return Poll::Pending;
+        }
+        ready!(self.poll_room(context, buffered));
+        match self.poll_read_at_most(context, buffer, READ_MAX) {
+            Poll::Ready(read) => {
+                let read = read?;
+                self.turn += read;
+                self.seat.receive(read);
+                Poll::Ready(Ok(()))
+            }
+            Poll::Pending => {
+                self.turn = 0;
+                Poll::Pending
+            }
+        }
+    }
+
+    fn poll_read_at_most(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        if buffer.remaining() <= most {
+            let before = buffer.filled().len();
+            ready!(self.stream.as_mut().poll_read(context, buffer))?;
+            return Poll::Ready(Ok(buffer.filled().len() - before));
+        }
+        let mut part = ReadBuf::new(buffer.initialize_unfilled_to(most));
+        ready!(self.stream.as_mut().poll_read(context, &mut part))?;
+        let read = part.filled().len();
+        buffer.advance(read);
+        Poll::Ready(Ok(read))
+    }
+}
+
 impl AsyncRead for Connection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.stream.as_mut().poll_read(context, buffer)
+        match self.metering {
+            Metering::None => self.stream.as_mut().poll_read(context, buffer),
+            Metering::Bytes => self.poll_read_bytes(context, buffer),
+            Metering::Messages => self.poll_read_messages(context, buffer),
+        }
     }
 }
 
@@ -79,7 +207,9 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.as_mut().poll_flush(context)
+        ready!(self.stream.as_mut().poll_flush(context))?;
+        self.seat.flushed();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -104,3 +234,9 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 
 /// A client that takes no byte of its answer for so long has gone.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What is read at once: what a connection may have in its buffers beside its message.
+const READ_MAX: usize = FREE;
+
+/// What one connection buffers of messages that are not whole, if it has several at once: two of the longest.
+const MESSAGES_MAX: usize = 2 * 1024 * 1024;

@@ -8,6 +8,7 @@ use std::thread;
 
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Handle};
+use tokio::task::AbortHandle;
 
 /// Where connections are answered. Clones share the threads, which live as long as the process.
 #[derive(Clone)]
@@ -29,20 +30,26 @@ impl Cores {
         Ok(Cores { handles: Arc::new([start_one("admin")?]), next: Arc::default() })
     }
 
-    /// Has the next core in turn answer a connection.
+    /// Has the next core in turn answer a connection; the handle ends that early.
     pub(super) fn answer<A: Future<Output = ()> + Send>(
         &self,
         stream: TcpStream,
         answer: impl FnOnce(TcpStream) -> A + Send + 'static,
-    ) {
+    ) -> Option<AbortHandle> {
         // Whoever reads it must be the one who waits for it. Fails on a dead socket.
-        let Ok(stream) = stream.into_std() else { return };
+        let stream = stream.into_std().ok()?;
         let core = self.next.fetch_add(1, Ordering::Relaxed) % self.handles.len();
-        self.handles[core].spawn(async move {
+        let task = self.handles[core].spawn(async move {
             if let Ok(stream) = TcpStream::from_std(stream) {
                 answer(stream).await;
             }
         });
+        Some(task.abort_handle())
+    }
+
+    /// How many threads there are.
+    pub(crate) fn count(&self) -> usize {
+        self.handles.len()
     }
 }
 

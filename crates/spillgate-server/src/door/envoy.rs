@@ -19,6 +19,7 @@ mod connection;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
 mod health;
+mod message;
 mod question;
 #[rustfmt::skip]
 #[allow(clippy::all, missing_docs, unreachable_pub, reason = "generated; see proto/README.md")]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{BoxError, Router};
@@ -15,6 +15,7 @@ use hyper::{Method, Request, Uri};
 use spillgate::Question;
 
 use crate::app::App;
+use crate::door::Seat;
 
 pub(super) mod answer;
 pub(super) mod body;
@@ -69,10 +70,15 @@ where
     Ok(answer::to_one(&decision))
 }
 
-async fn check_batch(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
+async fn check_batch(
+    State(app): State<Arc<App>>,
+    Extension(seat): Extension<Arc<Seat>>,
+    body: Body,
+) -> Result<Response, Problem> {
     let body = body::read(body).await?;
     let batch: Batch<'_> = json::parse(&body)?;
     let questions: Vec<Question<'_>> = batch.questions()?;
+    body::room_for(&seat, body.len() + questions.len() * ANSWER_OF_ONE).await?;
     for (index, question) in questions.iter().enumerate() {
         app.answers_question(question).map_err(|unknown| Problem::from(unknown).in_item(index))?;
     }
@@ -96,5 +102,7 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
 }
 
 const CHECK: &str = "/v1/check";
+/// The bytes of one answer of a batch, by estimate.
+const ANSWER_OF_ONE: usize = 512;
 /// Named where somebody looks for another.
 const PATHS: &str = "POST /v1/check, /v1/check/batch, /v1/reserve, /v1/settle, /v1/cancel, /v1/release and /v1/renew, /v1/auth for proxies and GET /v1/openapi.json";

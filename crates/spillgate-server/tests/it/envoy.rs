@@ -3,6 +3,7 @@
 pub(crate) mod client;
 mod connections;
 mod contract;
+mod floods;
 mod generated;
 mod grpcio;
 mod outage;

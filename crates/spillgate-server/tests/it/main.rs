@@ -19,6 +19,7 @@ mod help;
 mod http;
 mod import;
 mod instances;
+mod listeners;
 mod load;
 mod openapi;
 mod protection;

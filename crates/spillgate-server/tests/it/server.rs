@@ -171,6 +171,28 @@ pub(crate) fn on_both_engines(arguments: &[&str], story: impl Fn(&Server)) {
     story(&Server::start_on(&redis, arguments));
 }
 
+/// What a process has in memory.
+#[cfg(target_os = "linux")]
+#[track_caller]
+pub(crate) fn resident_kib(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// The most that a process has in memory for a while.
+#[cfg(target_os = "linux")]
+#[track_caller]
+pub(crate) fn peak_kib(pid: u32, during: Duration) -> u64 {
+    let mut peak = 0;
+    let watched: Option<()> = spillgate_testkit::poll(during, || {
+        peak = peak.max(resident_kib(pid));
+        None
+    });
+    assert!(watched.is_none());
+    peak
+}
+
 /// A file that is gone at the end of the test.
 pub(crate) struct TempFile(PathBuf);
 

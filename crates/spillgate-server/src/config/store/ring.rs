@@ -31,6 +31,11 @@ impl Default for NumberedNodes {
 }
 
 impl NumberedNodes {
+    /// Those that are asked, before a change and after.
+    pub(super) fn count(&self) -> usize {
+        self.nodes.len() + self.previous.len()
+    }
+
     /// Takes one setting, named without its `store.ring.`; none of that name is `Ok(false)`.
     pub(super) fn set(&mut self, field: &str, text: &str) -> Result<bool, String> {
         match field {

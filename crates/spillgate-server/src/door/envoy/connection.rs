@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -11,10 +12,12 @@ use hyper::server::conn::http2;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tonic::Status;
 
-use crate::door::{Connection, Protocol, Stage, Token};
+use super::MESSAGE_MAX;
+use super::message::Messages;
+use crate::door::{Call, Connection, Protocol, Seat, Stage, Token};
 
 /// gRPC that is answered by routes, for callers who show the token if there is one. Health is told
 /// to everybody: what probes it has no token to show.
@@ -33,22 +36,41 @@ impl Grpc {
 impl Protocol for Grpc {
     async fn serve(self, connection: Connection) {
         let mut closing = connection.stage();
+        let seat = connection.seat();
+        let greeted = until_greeted(connection.seat());
         let Grpc { routes, token } = self;
-        // A call whose caller resets it is dropped where it waits, before the store is asked.
+        // A call whose caller resets it is dropped where it waits, before the store is asked. What is refused
+        // here is refused before a byte of its message is read.
         let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+            let path = request.uri().path();
             let known = token.as_ref().is_none_or(|token| token.is_in(request.headers()));
-            let answer =
-                (known || request.uri().path().starts_with(HEALTH)).then(|| routes.call(request));
+            let refusal = (!known && !path.starts_with(HEALTH)).then(no_token);
+            let answer = match refusal {
+                Some(status) => Err(status),
+                None => {
+                    let call = path.starts_with(ENVOY).then(|| Call::on(&seat));
+                    let longest = if call.is_some() { MESSAGE_MAX } else { PROBE_MAX };
+                    let (seat, arriving) = (Arc::clone(&seat), call.clone());
+                    let request = request.map(|body| Messages::of(body, longest, seat, arriving));
+                    Ok((routes.call(request), call))
+                }
+            };
             async move {
                 match answer {
-                    Some(answer) => answer.await,
-                    None => Ok::<_, Infallible>(no_token().into_http()),
+                    Ok((answer, call)) => {
+                        let answer = answer.await;
+                        drop(call);
+                        answer
+                    }
+                    Err(status) => Ok::<_, Infallible>(status.into_http()),
                 }
             }
         });
         let mut connection = pin!(
             http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
+                .initial_connection_window_size(CONNECTION_WINDOW)
+                .initial_stream_window_size(STREAM_WINDOW)
                 .max_concurrent_streams(STREAMS_MAX)
                 .max_header_list_size(HEADERS_MAX)
                 .max_pending_accept_reset_streams(RESETS_MAX)
@@ -56,17 +78,26 @@ impl Protocol for Grpc {
                 .max_send_buf_size(SEND_BUFFER_MAX)
                 .keep_alive_interval(PING)
                 .keep_alive_timeout(PONG)
-                .serve_connection(TokioIo::new(connection), service)
+                .serve_connection(TokioIo::new(connection.metered_by_messages()), service)
         );
         // What ends a connection early (a client that left, a time-out) concerns nobody else.
         tokio::select! {
             _ = connection.as_mut() => return,
+            () = greeted => return,
             () = sleep(age()) => {}
             _ = closing.wait_for(|stage| *stage == Stage::Closing) => {}
         }
         // The peer is told to call elsewhere from now on; what it has sent is answered.
         connection.as_mut().graceful_shutdown();
-        let _ = connection.await;
+        let _ = timeout(LEAVING, connection).await;
+    }
+}
+
+/// Ends if the client has not greeted in time; else never.
+async fn until_greeted(seat: Arc<Seat>) {
+    sleep(GREETING).await;
+    if seat.received() >= GREETING_BYTES {
+        std::future::pending::<()>().await;
     }
 }
 
@@ -85,6 +116,26 @@ fn age() -> Duration {
 }
 
 const HEALTH: &str = "/grpc.health.v1.Health/";
+const ENVOY: &str = "/envoy.service.ratelimit.v3.RateLimitService/";
+
+/// A message to the health and reflection services: a name, or a handful of them.
+const PROBE_MAX: usize = 1024;
+
+/// What a client may send of one call before it is taken out of the buffers: the default of HTTP/2.
+const STREAM_WINDOW: u32 = 64 * 1024;
+
+/// The same of all calls of one connection. The h2 crate also takes half of this for the cost of small frames
+/// that wait: 500 of them, which is two of every call.
+const CONNECTION_WINDOW: u32 = 256 * 1024;
+
+/// The preface and the settings are the first that a client sends, in one go.
+const GREETING: Duration = Duration::from_secs(10);
+
+/// The preface, and the head of the settings.
+const GREETING_BYTES: usize = 24 + 9;
+
+/// Calls under way when a connection is as old as it gets have this long. Streams that watch end with it.
+const LEAVING: Duration = Duration::from_secs(60);
 
 /// Callers pick a server when they connect: those that never do again would not see new ones.
 const AGE: Duration = Duration::from_secs(30 * 60);

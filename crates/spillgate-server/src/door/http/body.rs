@@ -8,6 +8,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::time::timeout;
 
 use super::problem::Problem;
+use crate::door::Seat;
 
 /// All of it, or why not. Most come in one piece with their heads, and wait for nothing.
 pub(in crate::door) async fn read<B>(mut body: B) -> Result<Bytes, Problem>
@@ -23,6 +24,12 @@ where
         Ok(Err(_)) => Err(Problem::broken_off()),
         Err(_) => Err(Problem::too_slow(BODY_TIMEOUT)),
     }
+}
+
+/// Waits until the connection may buffer so many bytes of body and answer, or fails when it has waited for too long.
+pub(super) async fn room_for(seat: &Seat, bytes: usize) -> Result<(), Problem> {
+    let covered = timeout(BODY_TIMEOUT, seat.cover(bytes)).await;
+    covered.map_err(|_| Problem::no_room())
 }
 
 async fn whole<B>(body: &mut B) -> Result<Bytes, BoxError>

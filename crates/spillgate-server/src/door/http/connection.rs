@@ -1,15 +1,16 @@
 //! HTTP/1 over one connection: heads and bodies within bounds, and a way to leave.
 
 use std::convert::Infallible;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::response::IntoResponse;
 use http_body_util::{Either, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -21,7 +22,8 @@ use super::problem::Problem;
 use super::ticks::Ticks;
 use super::{check_by, is_check};
 use crate::app::App;
-use crate::door::{Connection, Protocol, Stage, Token};
+use crate::door::seat::Phase;
+use crate::door::{Call, Connection, Protocol, Seat, Stage, Token};
 
 /// HTTP/1 that is answered by routes, for callers who show the token if there is one.
 #[derive(Clone)]
@@ -34,8 +36,8 @@ pub(crate) struct Http {
 
 /// What becomes of a request.
 enum Answering<F> {
-    Strangers,
-    Check(Arc<App>, Incoming),
+    Refusal(Problem),
+    Check(Arc<App>, Arriving),
     ByRoutes(F),
 }
 
@@ -54,24 +56,30 @@ impl Protocol for Http {
     async fn serve(self, connection: Connection) {
         let stage = connection.stage();
         let mut closing = connection.stage();
-        let peer = connection.peer();
+        let (peer, seat) = (connection.peer(), connection.seat());
+        let watched = Arc::clone(&seat);
         let Http { routes, checks, token } = self;
-        let service = service_fn(move |mut request: Request<Incoming>| {
+        let service = service_fn(move |request: Request<Incoming>| {
+            seat.calls();
+            let call = Call::on(&seat);
+            let mut request = request.map(|body| Arriving::of(&call, body));
             let known = token.as_ref().is_none_or(|token| token.is_in(request.headers()));
-            let answering = match &checks {
-                _ if !known => Answering::Strangers,
-                Some(app) if is_check(&request) => {
+            let refusal = (!known).then(Problem::no_token);
+            let answering = match (refusal, &checks) {
+                (Some(problem), _) => Answering::Refusal(problem),
+                (None, Some(app)) if is_check(&request) => {
                     Answering::Check(Arc::clone(app), request.into_body())
                 }
-                Some(_) | None => {
+                (None, _) => {
                     request.extensions_mut().insert(peer);
+                    request.extensions_mut().insert(Arc::clone(&seat));
                     Answering::ByRoutes(routes.call(request))
                 }
             };
             let stage = stage.clone();
             async move {
                 let mut answer = match answering {
-                    Answering::Strangers => Problem::no_token().into_response().map(Either::Right),
+                    Answering::Refusal(problem) => problem.into_response().map(Either::Right),
                     Answering::Check(app, body) => match check_by(&app, body).await {
                         Ok(answer) => answer.map(Either::Left),
                         Err(problem) => problem.into_response().map(Either::Right),
@@ -81,6 +89,8 @@ impl Protocol for Http {
                 if *stage.borrow() != Stage::Open {
                     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
+                call.is_whole();
+                call.seat().answers();
                 Ok::<Response<Either<Full<Bytes>, Body>>, Infallible>(answer)
             }
         });
@@ -89,10 +99,12 @@ impl Protocol for Http {
         let mut connection = pin!(
             http1::Builder::new()
                 .timer(ticks.clone())
-                .header_read_timeout(HEAD_TIMEOUT)
+                .header_read_timeout(IDLE_TIMEOUT)
+                .max_headers(FIELDS_MAX)
                 .max_buf_size(BUFFER_MAX)
-                .serve_connection(TokioIo::new(connection), service)
+                .serve_connection(TokioIo::new(connection.metered_by_bytes()), service)
         );
+        let mut pace = Pace::default();
         // What ends a connection early (a client that left, a time-out) concerns nobody else.
         let mut is_closing = false;
         loop {
@@ -103,15 +115,91 @@ impl Protocol for Http {
                     is_closing = true;
                     connection.as_mut().graceful_shutdown();
                 }
-                _ = clock.tick() => ticks.note(),
+                _ = clock.tick() => {
+                    ticks.note();
+                    if pace.is_too_slow(&watched) {
+                        return;
+                    }
+                }
             }
         }
     }
 }
 
-/// From the end of an answer to the next request's last header: long enough for the idle time of
+/// The body of a request; its end is that of the request.
+struct Arriving {
+    body: Incoming,
+    call: Call,
+}
+
+impl Arriving {
+    fn of(call: &Call, body: Incoming) -> Arriving {
+        if body.is_end_stream() {
+            call.is_whole();
+        }
+        Arriving { body, call: call.clone() }
+    }
+}
+
+impl HttpBody for Arriving {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if frame.is_none() || self.body.is_end_stream() {
+            self.call.is_whole();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// How long one step of one message takes, in ticks.
+#[derive(Default)]
+struct Pace {
+    last: Option<(Phase, u32)>,
+    ticks: u32,
+}
+
+impl Pace {
+    /// Whether the client has been at one step for too long; to be asked at every tick.
+    fn is_too_slow(&mut self, seat: &Seat) -> bool {
+        let now = seat.progress();
+        self.ticks = if now == self.last { self.ticks + 1 } else { 0 };
+        self.last = now;
+        match now {
+            Some((Phase::Head, _)) => self.ticks >= HEAD_TICKS,
+            Some((Phase::Answer, _)) => self.ticks >= ANSWER_TICKS,
+            // The body has a deadline of its own, and silence that of the head.
+            Some((Phase::Call, _)) | None => false,
+        }
+    }
+}
+
+/// From the end of an answer to the next request's head: long enough for the idle time of
 /// common client pools, short enough that silent connections give their places back. Noticed by the next tick.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// A head takes two ticks from its first byte, and three at most: it is sent in one go.
+const HEAD_TICKS: u32 = 2;
+
+/// A client takes its whole answer within a minute and a tick: the longest has a megabyte.
+const ANSWER_TICKS: u32 = 12;
+
+/// The fields of a head. Proxies pass on what clients send: 100 of most of them, and what they add. With more
+/// the answer is 431, which no proxy takes for a yes.
+const FIELDS_MAX: usize = 256;
 
 /// The most that one connection buffers of what came in: heads, and bodies piece by piece.
 const BUFFER_MAX: usize = 64 * 1024;
@@ -140,19 +228,33 @@ mod tests {
         let (_stage, stages) = watch::channel(Stage::Open);
         client.write_all(sent).await.unwrap();
         let began = time::Instant::now();
-        let connection = Connection::open(stream, Peer(peer.ip()), None, stages).await.unwrap();
+        let (peer, seat) = (Peer(peer.ip()), Seat::alone());
+        let connection = Connection::open(stream, peer, None, stages, seat).await.unwrap();
         Http::new(routes(app.clone()), None).with_checks_by(app).serve(connection).await;
         client.read_to_end(&mut Vec::new()).await.unwrap();
         began.elapsed()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silence_before_the_end_of_a_head_is_borne_for_so_long_and_a_tick() {
+    async fn silence_between_requests_is_borne_for_so_long_and_a_tick() {
         let whole = b"POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}";
-        for sent in [&b""[..], b"POST /v1/check HTTP/1.1\r\nhost:", whole] {
+        for sent in [&b""[..], whole] {
             let borne = borne(sent).await;
-            let most = HEAD_TIMEOUT + Duration::from_secs(10);
-            assert!((HEAD_TIMEOUT..=most).contains(&borne), "{borne:?} after {sent:?}");
+            let most = IDLE_TIMEOUT + Duration::from_secs(10);
+            assert!((IDLE_TIMEOUT..=most).contains(&borne), "{borne:?} after {sent:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn half_a_request_is_borne_for_ten_seconds_and_a_tick() {
+        let whole = b"POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}";
+        let second = [&whole[..], b"POST /v1/che"].concat();
+        for sent in [&b"POST /v1/check HTTP/1.1\r\nhost:"[..], &whole[..whole.len() - 1]] {
+            let borne = borne(sent).await;
+            let range = Duration::from_secs(10)..=Duration::from_secs(20);
+            assert!(range.contains(&borne), "{borne:?} after {sent:?}");
+        }
+        let borne = borne(&second).await;
+        assert!(borne <= IDLE_TIMEOUT + Duration::from_secs(10), "{borne:?} after {second:?}");
     }
 }

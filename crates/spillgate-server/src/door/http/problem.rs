@@ -68,12 +68,20 @@ impl Problem {
         Problem::of(StatusCode::REQUEST_TIMEOUT, message)
     }
 
+    /// Nothing was charged, for there was no room for the answer.
+    pub(in crate::door) fn no_room() -> Problem {
+        Problem::retryable(
+            "this listener buffers all that it may; send smaller batches, or the same again later"
+                .to_owned(),
+        )
+    }
+
     /// What this server does not do as it is set up.
     pub(in crate::door) fn forbidden(why: &str) -> Problem {
         Problem::of(StatusCode::FORBIDDEN, why.to_owned())
     }
 
-    /// Part of it is done, and the same call does the rest.
+    /// Part of it or nothing is done, and the same call does the rest.
     pub(in crate::door) fn retryable(message: String) -> Problem {
         let problem = Problem::of(StatusCode::SERVICE_UNAVAILABLE, message);
         Problem { retryable: true, ..problem }

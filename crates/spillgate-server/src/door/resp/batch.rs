@@ -8,7 +8,6 @@ use super::answer::Answer;
 use super::command::{Command, Control};
 use super::frame::{Frame, Malformed, decode};
 use super::reservation::Reservation;
-use crate::bounds::BATCH_MAX;
 
 /// Requests in their order, up to one that may change how those after it are taken.
 pub(super) struct Batch<'a> {
@@ -49,10 +48,11 @@ pub(super) enum Asking {
 }
 
 impl<'a> Batch<'a> {
-    pub(super) fn of(bytes: &'a [u8], asking: Asking) -> Batch<'a> {
+    /// At most `most` requests.
+    pub(super) fn of(bytes: &'a [u8], asking: Asking, most: usize) -> Batch<'a> {
         let mut batch =
             Batch { questions: Vec::new(), entries: Vec::new(), length: 0, end: End::Cut };
-        while batch.entries.len() < BATCH_MAX {
+        while batch.entries.len() < most {
             match decode(&bytes[batch.length..]) {
                 Ok(Frame::Whole { arguments, length }) => {
                     batch.length += length;

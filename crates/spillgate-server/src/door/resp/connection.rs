@@ -18,8 +18,9 @@ use super::received::Received;
 use super::reply::Replies;
 use super::session::{NOT_SHOWN, Next, Session};
 use crate::app::App;
+use crate::bounds::BATCH_MAX;
 use crate::domains::Domains;
-use crate::door::{Connection, Protocol, Stage, Token};
+use crate::door::{Call, Connection, Protocol, Seat, Stage, Token};
 
 /// The protocol of Redis, for callers who show the password if there is one.
 #[derive(Clone)]
@@ -34,11 +35,12 @@ impl Resp {
         Resp { app, password, connections: Arc::default() }
     }
 
-    fn converse<S>(self, stream: S) -> Conversation<S> {
+    fn converse<S>(self, stream: S, seat: Arc<Seat>) -> Conversation<S> {
         let id = 1 + self.connections.fetch_add(1, Ordering::Relaxed);
         Conversation {
             app: self.app,
             stream,
+            seat,
             session: Session::new(id, self.password),
             received: Received::new(),
             replies: Replies::default(),
@@ -49,15 +51,16 @@ impl Resp {
 
 impl Protocol for Resp {
     async fn serve(self, connection: Connection) {
-        let stage = connection.stage();
+        let (stage, seat) = (connection.stage(), connection.seat());
         // A client that left, or does not take its answers, concerns nobody else.
-        let _ = self.converse(connection).hold(stage).await;
+        let _ = self.converse(connection, seat).hold(stage).await;
     }
 }
 
 struct Conversation<S> {
     app: App,
     stream: S,
+    seat: Arc<Seat>,
     session: Session,
     received: Received,
     replies: Replies,
@@ -76,13 +79,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
             let between_requests = self.received.is_empty();
             tokio::select! {
                 biased;
-                read = self.received.read(&mut self.stream) => if read? == 0 { return Ok(()) },
+                read = self.received.read(&mut self.stream, &self.seat) => if read? == 0 { return Ok(()) },
                 () = self.patience.tick() => {
                     if self.patience.is_over(between_requests) {
                         return Ok(());
                     }
-                    self.received.give_memory_back();
-                    self.replies.give_memory_back();
+                    self.give_memory_back();
                     continue;
                 }
                 () = &mut closing, if between_requests => return Ok(()),
@@ -104,11 +106,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
 
     /// Answers every request that is there as a whole.
     async fn answer(&mut self) -> io::Result<Next> {
+        let call = Call::on(&self.seat);
         let mut answered = 0;
         let mut wanted = 1;
         let mut next = Next::Stay;
+        let received = self.received.bytes().len();
+        // Without room for many at once they are answered a few at a time.
+        let covered = self.seat.try_cover(self.received.capacity() + received * ANSWERING);
+        let (most, replies_max) =
+            if covered { (BATCH_MAX, REPLIES_MAX) } else { (BATCH_FREE, REPLIES_FREE) };
         while next == Next::Stay {
-            let mut batch = Batch::of(&self.received.bytes()[answered..], self.session.asking());
+            let asking = self.session.asking();
+            let mut batch = Batch::of(&self.received.bytes()[answered..], asking, most);
+            if !batch.entries.is_empty() {
+                call.is_whole();
+            }
             if self.app.domains == Domains::Known {
                 batch.refuse(|question| self.app.answers_question(question).err());
             }
@@ -134,7 +146,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
                     }
                     Entry::Barred => self.replies.error(NOT_SHOWN),
                 }
-                if self.replies.bytes().len() >= REPLIES_MAX {
+                if self.replies.bytes().len() >= replies_max {
                     send(&mut self.stream, &mut self.replies).await?;
                 }
             }
@@ -156,7 +168,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
         if answered > 0 {
             self.patience.renew();
         }
+        if self.seat.is_contended() {
+            self.give_memory_back();
+        }
+        self.seat.shrink_to(self.received.capacity());
         Ok(next)
+    }
+
+    fn give_memory_back(&mut self) {
+        self.received.give_memory_back();
+        self.replies.give_memory_back();
+        self.seat.shrink_to(self.received.capacity());
     }
 
     /// The client has its answers, and that they are all. What it sends meanwhile is read and
@@ -172,9 +194,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
     }
 }
 
+/// A client that takes its answers byte by byte is cut, as one that takes none is.
 async fn send<S: AsyncWrite + Unpin>(stream: &mut S, replies: &mut Replies) -> io::Result<()> {
-    stream.write_all(replies.bytes()).await?;
-    stream.flush().await?;
+    let sent = async {
+        stream.write_all(replies.bytes()).await?;
+        stream.flush().await
+    };
+    timeout(SENDING, sent).await??;
     replies.clear();
     Ok(())
 }
@@ -209,13 +235,23 @@ impl Patience {
 /// Replies that are gathered before they are sent: those of a batch of checks.
 const REPLIES_MAX: usize = 64 * 1024;
 
+/// The same, and requests that are answered together, while the listener buffers all that it may.
+const REPLIES_FREE: usize = 4 * 1024;
+const BATCH_FREE: usize = 16;
+
+/// What answering takes at most for each byte of a request: question and decision of the shortest check.
+const ANSWERING: usize = 32;
+
+/// For a client to take the answers that are sent in one go.
+const SENDING: Duration = Duration::from_secs(60);
+
 /// A connection is looked at so often.
-const TICK: Duration = Duration::from_secs(15);
+const TICK: Duration = Duration::from_secs(5);
 
 /// Ten minutes: pools of common clients keep connections that long, and lose one on its next use.
-const IDLE_TICKS: u32 = 40;
+const IDLE_TICKS: u32 = 120;
 
-/// Half a minute for the rest of a request that has begun: it is sent in one go.
+/// Ten seconds and a tick for the rest of a request that has begun: it is sent in one go.
 const REQUEST_TICKS: u32 = 2;
 
 /// For the client to take its last answers.
@@ -235,7 +271,7 @@ mod tests {
         let (client, server) = duplex(1024);
         let (stage, stages) = watch::channel(Stage::Open);
         let held = async move {
-            let held = Resp::new(app, None).converse(server).hold(stages).await;
+            let held = Resp::new(app, None).converse(server, Seat::alone()).hold(stages).await;
             drop(stage);
             held
         };
@@ -247,7 +283,7 @@ mod tests {
         let (client, held) = client().await;
         let mut held = pin!(held);
         assert!(timeout(Duration::from_secs(595), &mut held).await.is_err());
-        assert!(timeout(Duration::from_secs(30), &mut held).await.is_ok());
+        assert!(timeout(Duration::from_secs(20), &mut held).await.is_ok());
         drop(client);
     }
 
@@ -265,12 +301,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn half_a_request_is_waited_for_half_a_minute() {
+    async fn half_a_request_is_waited_for_ten_seconds_and_a_tick() {
         let (mut client, held) = client().await;
         let mut held = pin!(held);
         client.write_all(b"*1\r\n$4\r\nPI").await.unwrap();
-        assert!(timeout(Duration::from_secs(25), &mut held).await.is_err());
+        assert!(timeout(Duration::from_secs(9), &mut held).await.is_err());
         client.write_all(b"N").await.unwrap();
-        assert!(timeout(Duration::from_secs(35), &mut held).await.is_ok());
+        assert!(timeout(Duration::from_secs(11), &mut held).await.is_ok());
     }
 }

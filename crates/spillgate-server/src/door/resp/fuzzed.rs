@@ -54,7 +54,7 @@ fn requests(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, Option<Malformed>
 fn answered(bytes: &[u8], asking: Asking) {
     let (mut session, mut rest) = (Session::new(1, None), bytes);
     loop {
-        let batch = Batch::of(rest, asking);
+        let batch = Batch::of(rest, asking, BATCH_MAX);
         assert!(batch.entries.len() <= BATCH_MAX);
         let questions = batch.entries.iter().filter(|entry| matches!(entry, Entry::Answer(_)));
         assert_eq!(questions.count(), batch.questions.len());

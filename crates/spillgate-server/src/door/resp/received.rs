@@ -4,6 +4,8 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
+use crate::door::Seat;
+
 /// Requests that wait for their answers, and the beginning of one more.
 #[derive(Debug)]
 pub(super) struct Received {
@@ -35,19 +37,30 @@ impl Received {
     /// Reads what is there, or waits until there is something; 0 bytes are the end.
     ///
     /// A request that is not whole is kept, and `frame` bounds its length; so this never holds more
-    /// than that and one chunk.
+    /// than that and one chunk. What is beyond the free part comes out of the listener's budget: where that
+    /// is used up, chunks are short, and at last waited for.
     pub(super) async fn read(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
+        seat: &Seat,
     ) -> io::Result<usize> {
-        if self.bytes.capacity() - self.bytes.len() < self.chunk {
+        let length = self.bytes.len();
+        if self.bytes.capacity() - length < self.chunk && seat.try_cover(length + self.chunk) {
             self.bytes.reserve_exact(self.chunk);
+        }
+        if self.bytes.capacity() - length < CHUNK_MIN {
+            seat.cover(length + CHUNK_MIN).await;
+            self.bytes.reserve_exact(CHUNK_MIN);
         }
         let read = stream.read_buf(&mut self.bytes).await?;
         if self.bytes.len() == self.bytes.capacity() {
             self.chunk = CHUNK_MAX.min(self.chunk * 2);
         }
         Ok(read)
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.bytes.capacity()
     }
 
     /// The first `answered` bytes have been answered, and the rest makes sense once there are so

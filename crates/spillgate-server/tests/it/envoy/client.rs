@@ -53,15 +53,22 @@ impl Caller {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<RateLimitResponse, Status> {
+        self.run(self.call(request))
+    }
+
+    /// As [`Caller::ask`], for a test that has a runtime of its own.
+    pub(crate) async fn ask_there(&self, descriptors: &[RateLimitDescriptor]) -> RateLimitResponse {
+        self.call(Request::new(in_domain("default", descriptors))).await.unwrap()
+    }
+
+    async fn call(&self, request: Request<RateLimitRequest>) -> Result<RateLimitResponse, Status> {
         let mut client = tonic::client::Grpc::new(self.channel());
         let path = PathAndQuery::from_static(
             "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
         );
-        self.run(async {
-            client.ready().await.unwrap();
-            let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
-            client.unary(request, path, codec).await.map(Response::into_inner)
-        })
+        client.ready().await.unwrap();
+        let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
+        client.unary(request, path, codec).await.map(Response::into_inner)
     }
 
     #[track_caller]

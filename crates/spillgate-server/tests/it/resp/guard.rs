@@ -1,10 +1,9 @@
 //! Strangers' bytes: each ends at most its own connection, and takes no memory to speak of.
 
-use std::fs;
 use std::io::{Read, Write};
 
 use super::{exchange, raw};
-use crate::server::Server;
+use crate::server::{Server, resident_kib};
 
 const CHECK: &[u8] = b"CL.THROTTLE u1 1000000 1 1\r\n";
 
@@ -108,9 +107,21 @@ fn a_client_that_reads_no_answers_is_not_read_either() {
     assert!(grown < 16 * 1024, "{grown} KiB for one connection that sent {taken} bytes");
 }
 
-#[cfg(target_os = "linux")]
-fn resident_kib(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+/// A page can have a browser send a form anywhere; its body could be commands.
+#[test]
+fn a_browsers_request_ends_its_connection_before_its_body() {
+    let server = Server::start(&[]);
+    let spend = "CL.THROTTLE victim 0 1 86400\r\n";
+    for method in ["POST", "GET", "PUT", "OPTIONS"] {
+        let request = format!(
+            "{method} / HTTP/1.1\r\nHost: 127.0.0.1:6380\r\nOrigin: http://evil.example\r\n\
+             Content-Type: text/plain\r\nContent-Length: {}\r\n\r\n{spend}",
+            spend.len()
+        );
+        let said = exchange(&server, request.as_bytes());
+        assert!(said.contains("HTTP has a door of its own"), "{method}: {said}");
+        assert!(!said.contains("*5"), "{method}: {said}");
+    }
+    let first = server.resp().command(&["CL.THROTTLE", "victim", "0", "1", "86400"]).unwrap();
+    assert_eq!(super::numbers(first)[0], 0, "nothing was charged before");
 }

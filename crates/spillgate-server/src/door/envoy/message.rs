@@ -1,0 +1,231 @@
+//! The messages of a call as they come in: none is longer than its service takes, each is whole in time, and
+//! what is held of one that is not is counted.
+//!
+//! A message that is too long is refused by its first five bytes. Bytes are taken from HTTP/2's windows as they
+//! come, so that only this count and those windows say how much a client may send.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Bytes, HttpBody};
+use hyper::body::{Frame, Incoming, SizeHint};
+use tokio::time::{Sleep, sleep};
+use tonic::Status;
+
+use crate::door::{Call, Seat};
+
+/// The body of a request that is messages.
+pub(super) struct Messages {
+    body: Incoming,
+    seat: Arc<Seat>,
+    call: Option<Call>,
+    prefixes: Prefixes,
+    /// Bytes of the message that is not whole, as the seat counts them.
+    counted: usize,
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl Messages {
+    /// Messages of at most `longest` bytes; `call` is whole with the first of them.
+    pub(super) fn of(
+        body: Incoming,
+        longest: usize,
+        seat: Arc<Seat>,
+        call: Option<Call>,
+    ) -> Messages {
+        Messages { body, seat, call, prefixes: Prefixes::new(longest), counted: 0, deadline: None }
+    }
+
+    /// Takes bytes of the client's into account.
+    fn take(&mut self, bytes: &[u8]) -> Result<(), Status> {
+        let ended = self.prefixes.take(bytes).map_err(too_long)?;
+        if ended > 0 {
+            self.deadline = None;
+            if let Some(call) = &self.call {
+                call.is_whole();
+            }
+        }
+        self.count(self.prefixes.unfinished());
+        Ok(())
+    }
+
+    fn count(&mut self, bytes: usize) {
+        let before = std::mem::replace(&mut self.counted, bytes);
+        match bytes.checked_sub(before) {
+            Some(more) => self.seat.add(more),
+            None => self.seat.subtract(before - bytes),
+        }
+    }
+}
+
+impl HttpBody for Messages {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        match Pin::new(&mut self.body).poll_frame(context) {
+            Poll::Ready(Some(Ok(frame))) => {
+                let taken = frame.data_ref().map_or(Ok(()), |bytes| self.take(bytes));
+                Poll::Ready(Some(taken.map(|()| frame)))
+            }
+            Poll::Ready(Some(Err(error))) => {
+                Poll::Ready(Some(Err(Status::from_error(Box::new(error)))))
+            }
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Pending => {
+                // Most messages come with their heads, and cost no timer.
+                let deadline =
+                    self.deadline.get_or_insert_with(|| Box::pin(sleep(MESSAGE_TIMEOUT)));
+                deadline.as_mut().poll(context).map(|()| Some(Err(too_slow())))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Messages {
+    fn drop(&mut self) {
+        self.count(0);
+    }
+}
+
+/// Where one message ends and the next begins: each has five bytes before it, the last four its length.
+#[derive(Debug)]
+struct Prefixes {
+    longest: usize,
+    prefix: [u8; PREFIX],
+    /// Bytes of the prefix that have come.
+    known: usize,
+    /// Bytes that the message still has, and had in all.
+    rest: usize,
+    length: usize,
+}
+
+/// A message of so many bytes where there may be fewer.
+#[derive(Debug, PartialEq, Eq)]
+struct TooLong {
+    length: usize,
+    longest: usize,
+}
+
+impl Prefixes {
+    fn new(longest: usize) -> Prefixes {
+        Prefixes { longest, prefix: [0; PREFIX], known: 0, rest: 0, length: 0 }
+    }
+
+    /// How many messages end within these bytes.
+    fn take(&mut self, mut bytes: &[u8]) -> Result<usize, TooLong> {
+        let mut ended = 0;
+        while !bytes.is_empty() {
+            if self.known < PREFIX {
+                let count = bytes.len().min(PREFIX - self.known);
+                let (prefix, after) = bytes.split_at(count);
+                self.prefix[self.known..self.known + count].copy_from_slice(prefix);
+                self.known += count;
+                bytes = after;
+                if self.known < PREFIX {
+                    break;
+                }
+                let [_, length @ ..] = self.prefix;
+                self.length = u32::from_be_bytes(length) as usize;
+                if self.length > self.longest {
+                    return Err(TooLong { length: self.length, longest: self.longest });
+                }
+                self.rest = self.length;
+            }
+            let count = bytes.len().min(self.rest);
+            self.rest -= count;
+            bytes = &bytes[count..];
+            if self.rest == 0 {
+                self.known = 0;
+                ended += 1;
+            }
+        }
+        Ok(ended)
+    }
+
+    /// The bytes that have come of a message that is not whole.
+    fn unfinished(&self) -> usize {
+        match self.known {
+            PREFIX => PREFIX + self.length - self.rest,
+            known => known,
+        }
+    }
+}
+
+fn too_long(TooLong { length, longest }: TooLong) -> Status {
+    Status::resource_exhausted(format!(
+        "a message of {length} bytes; this service takes {longest} at most"
+    ))
+}
+
+fn too_slow() -> Status {
+    let seconds = MESSAGE_TIMEOUT.as_secs();
+    Status::deadline_exceeded(format!(
+        "no whole message within {seconds} s; send it in one go, and end the call after the last"
+    ))
+}
+
+const PREFIX: usize = 5;
+
+/// From one message to the next, or to the end of the call: a client sends both in one go.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn encode(lengths: &[usize]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for length in lengths {
+            bytes.push(0);
+            bytes.extend(u32::try_from(*length).unwrap().to_be_bytes());
+            bytes.resize(bytes.len() + length, b'x');
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_refused_by_its_prefix() {
+        let mut prefixes = Prefixes::new(1_024);
+        assert_eq!(prefixes.take(&[0, 0, 0, 4]), Ok(0));
+        assert_eq!(prefixes.unfinished(), 4);
+        assert_eq!(prefixes.take(&[1]), Err(TooLong { length: 1_025, longest: 1_024 }));
+        assert_eq!(Prefixes::new(1_024).take(&encode(&[1_024, 0])), Ok(2));
+    }
+
+    proptest! {
+        /// However the bytes are cut, the messages are the same, and what is held is what is not whole.
+        #[test]
+        fn messages_end_where_they_end_however_they_are_cut(
+            lengths in prop::collection::vec(0_usize..40, 0..8),
+            cut in 1_usize..30,
+        ) {
+            let bytes = encode(&lengths);
+            let mut prefixes = Prefixes::new(40);
+            let mut ended = 0;
+            let mut taken = 0;
+            for part in bytes.chunks(cut) {
+                ended += prefixes.take(part).unwrap();
+                taken += part.len();
+                let whole: usize = lengths[..ended].iter().map(|length| PREFIX + length).sum();
+                prop_assert_eq!(prefixes.unfinished(), taken - whole);
+            }
+            prop_assert_eq!((ended, prefixes.unfinished()), (lengths.len(), 0));
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! How many connections each listener may hold, by the bound on open files of the process.
+//!
+//! One listener's clients must not take the files that another, the store or a reload needs. So each has its
+//! own share, and what the process itself opens is set aside first.
+
+/// The shares, in connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shares {
+    /// Of each listener that decides.
+    pub(crate) data: u32,
+    pub(crate) admin: u32,
+}
+
+impl Shares {
+    /// Divides `files` among `listeners` that decide, and admin; `store` connections are set aside twice, for a
+    /// new one is opened before an old one is gone, and some files for each of `threads`.
+    pub(crate) fn of(files: u64, listeners: usize, store: usize, threads: usize) -> Shares {
+        let files = u32::try_from(files).unwrap_or(u32::MAX);
+        let wanted = FILES_RESERVED + FILES_OF_THREAD * bounded(threads) + 2 * bounded(store);
+        let left = files - wanted.min(files / 2);
+        let admin = (left / 4).clamp(1, ADMIN_MAX);
+        let data = left.saturating_sub(admin) / bounded(listeners).max(1);
+        Shares { data: data.clamp(1, CONNECTIONS_MAX), admin }
+    }
+
+    /// Whether a busy service could use more than this.
+    pub(crate) fn are_small(self) -> bool {
+        self.data < SMALL
+    }
+}
+
+fn bounded(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX).min(FILES_RESERVED * 64)
+}
+
+/// More than a busy fleet of sidecars holds open to one node. At some 20 KiB each while they are silent,
+/// 400 MiB.
+pub(super) const CONNECTIONS_MAX: u32 = 20_000;
+
+/// Operators, probes and scrapers of one instance are some dozens.
+const ADMIN_MAX: u32 = 1_000;
+
+/// Listeners, standard streams, the policy's file and those it names, signals, the journal, the collector of
+/// traces, name resolution, and one connection of each listener that is accepted before another is cut.
+const FILES_RESERVED: u32 = 32;
+
+/// What a runtime of tokio opens for each thread, and one to spare.
+const FILES_OF_THREAD: u32 = 4;
+
+/// A fleet of a few hundred callers, each with a pool, needs more.
+const SMALL: u32 = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shares_and_the_reserve_fit_into_the_bound() {
+        for (files, store) in [(64, 4), (200, 8), (1_024, 8), (1_024, 600), (65_536, 8)] {
+            let shares = Shares::of(files, 3, store, 2);
+            let taken = u64::from(shares.data * 3 + shares.admin);
+            let reserve = files - taken;
+            assert!(reserve >= (40 + 2 * store as u64).min(files / 2), "{files}: {shares:?}");
+            assert!(shares.data >= 5 && shares.admin >= 5, "{files}: {shares:?}");
+        }
+        assert_eq!(Shares::of(1 << 20, 3, 8, 2), Shares { data: 20_000, admin: 1_000 });
+        assert_eq!(Shares::of(200, 3, 8, 2), Shares { data: 36, admin: 36 });
+    }
+}

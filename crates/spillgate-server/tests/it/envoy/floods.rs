@@ -1,0 +1,185 @@
+//! Clients that begin messages and do not end them: they take little memory, and for seconds only.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::body::{Body, Bytes, Frame, Incoming};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::client::{Caller, Code, descriptor};
+use crate::server::{Server, TempFile, peak_kib, resident_kib, spillgate};
+
+const CHECK: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const HEALTH: &str = "/grpc.health.v1.Health/Check";
+const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A message of a declared length of which the last byte never comes.
+struct Unfinished {
+    prefix: Option<Bytes>,
+    left: usize,
+}
+
+impl Unfinished {
+    fn of(declared: u32, sent: usize) -> Unfinished {
+        let [a, b, c, d] = declared.to_be_bytes();
+        Unfinished { prefix: Some(Bytes::copy_from_slice(&[0, a, b, c, d])), left: sent }
+    }
+}
+
+impl Body for Unfinished {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        static CHUNK: [u8; 16 * 1024] = [0; 16 * 1024];
+        if let Some(prefix) = self.prefix.take() {
+            return Poll::Ready(Some(Ok(Frame::data(prefix))));
+        }
+        let count = self.left.min(CHUNK.len());
+        if count == 0 {
+            return Poll::Pending;
+        }
+        self.left -= count;
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&CHUNK[..count])))))
+    }
+}
+
+async fn connect(port: u16) -> SendRequest<Unfinished> {
+    let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let (client, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    // It ends with the test.
+    tokio::spawn(connection);
+    client
+}
+
+/// The gRPC status, or none if the call was cut without one.
+fn status(response: hyper::Result<Response<Incoming>>) -> Option<String> {
+    let value = response.ok()?.headers().get("grpc-status")?.to_str().unwrap().to_owned();
+    Some(value)
+}
+
+/// Sends `calls` unfinished messages on each of some connections; their statuses come when they end.
+async fn flood(
+    port: u16,
+    path: &'static str,
+    connections: usize,
+    calls: usize,
+    (declared, sent): (u32, usize),
+) -> JoinSet<Option<String>> {
+    let mut under_way = JoinSet::new();
+    for _ in 0..connections {
+        let client = connect(port).await;
+        for _ in 0..calls {
+            let request = Request::post(format!("http://127.0.0.1:{port}{path}"))
+                .header("content-type", "application/grpc")
+                .body(Unfinished::of(declared, sent))
+                .unwrap();
+            let mut client = client.clone();
+            under_way.spawn(async move {
+                client.ready().await.ok()?;
+                status(client.send_request(request).await)
+            });
+        }
+    }
+    under_way
+}
+
+async fn statuses(under_way: JoinSet<Option<String>>) -> Vec<Option<String>> {
+    timeout(PATIENCE, under_way.join_all()).await.expect("every call ends by a deadline")
+}
+
+/// 250 messages of 4 MiB took a gigabyte, without a token, and kept it.
+#[test]
+fn unfinished_messages_on_the_health_service_are_refused_by_their_length() {
+    let token = TempFile::new("token", "0123456789abcdef0123456789abcdef");
+    let server = Server::start_command(
+        spillgate(&["serve", "--http", "127.0.0.1:0"])
+            .env("SPILLGATE_SERVER__DATA_TOKEN_FILE", token.path()),
+    );
+    let before = resident_kib(server.pid());
+    let runtime = Runtime::new().unwrap();
+    let port = server.grpc_port.unwrap();
+    let long = (4 << 20, (4 << 20) - 1);
+    let (ended, grown) = runtime.block_on(async {
+        let under_way = flood(port, HEALTH, 1, 250, long).await;
+        let peak = peak_kib(server.pid(), Duration::from_secs(2));
+        (statuses(under_way).await, peak.saturating_sub(before))
+    });
+    println!("health: {grown} KiB more for 250 unfinished messages of 4 MiB");
+    let refused = ended.iter().filter(|status| status.as_deref() == Some("8")).count();
+    let cut = ended.iter().filter(|status| status.is_none()).count();
+    // A client that sends on after a refusal may lose its connection.
+    assert!(refused > 0 && refused + cut == ended.len(), "{ended:?}");
+    assert!(grown < 12 * 1024, "{grown} KiB");
+}
+
+/// They took 274 MB on each connection.
+#[test]
+fn unfinished_messages_on_the_rate_limit_service_take_a_few_mebibytes_and_end() {
+    let server = Server::start(&[]);
+    let runtime = Runtime::new().unwrap();
+    let port = server.grpc_port.unwrap();
+    let other = Caller::of(&server);
+    for (connections, most_kib) in [(1, 12 * 1024), (4, 24 * 1024)] {
+        let before = resident_kib(server.pid());
+        let long = (1 << 20, (1 << 20) - 1);
+        let (ended, grown) = runtime.block_on(async {
+            let under_way = flood(port, CHECK, connections, 250, long).await;
+            let peak = peak_kib(server.pid(), Duration::from_secs(2));
+            for _ in 0..100 {
+                let answer = other.ask_there(&[descriptor(&[("remote_address", "::1")])]).await;
+                assert_eq!(answer.overall_code(), Code::Ok);
+            }
+            (statuses(under_way).await, peak.saturating_sub(before))
+        });
+        println!("{connections} connections: {grown} KiB more for 250 unfinished messages each");
+        let late = ended.iter().filter(|status| status.as_deref() == Some("4")).count();
+        let cut = ended.iter().filter(|status| status.is_none()).count();
+        // A client may see the end of its stream before the status that came with it.
+        assert!(late >= ended.len() / 2 && late + cut == ended.len(), "{late} late, {cut} cut");
+        assert!(grown < most_kib, "{grown} KiB");
+    }
+}
+
+#[test]
+fn every_service_gives_a_message_some_seconds() {
+    let server = Server::start(&[]);
+    let runtime = Runtime::new().unwrap();
+    for path in [CHECK, HEALTH, REFLECTION] {
+        let ended = runtime.block_on(async {
+            let under_way = flood(server.grpc_port.unwrap(), path, 1, 1, (100, 50)).await;
+            statuses(under_way).await
+        });
+        // A stream's head is sent before its first message: there the status is in the trailers.
+        let late = ended[0].as_deref().is_none_or(|status| status == "4");
+        assert!(late, "{path}: {ended:?}");
+    }
+}
+
+#[test]
+fn a_client_that_says_nothing_on_the_grpc_port_is_cut() {
+    let server = Server::start(&[]);
+    let runtime = Runtime::new().unwrap();
+    runtime.block_on(async {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        for greeting in [&b""[..], b"PRI * HTTP/2.0\r\n"] {
+            let port = server.grpc_port.unwrap();
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            stream.write_all(greeting).await.unwrap();
+            let ended = timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await;
+            assert!(ended.is_ok(), "{greeting:?}: it is still open");
+        }
+    });
+}

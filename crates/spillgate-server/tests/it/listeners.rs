@@ -1,0 +1,185 @@
+//! What clients of one listener can take from others: memory, files and seats, each up to a bound.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::Duration;
+
+use spillgate_testkit::{RedisServer, eventually};
+
+use crate::client::Client;
+use crate::server::{LISTENING, Server, TempFile, peak_kib, resident_kib, spillgate};
+
+const CHECK: &str = r#"{"attributes":{"user":"u1"}}"#;
+const POLICY: &str = "[[rule]]\nname = \"user\"\nkey = [\"user\"]\nlimits = [\"1000000/second\"]\n";
+
+/// The binary, allowed so many open files.
+fn with_files(files: u32, arguments: &[&str]) -> Command {
+    let plain = spillgate(&[&["serve"], &LISTENING[..], arguments].concat());
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\"")]);
+    command.arg(plain.get_program()).args(plain.get_args());
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command
+}
+
+fn open(port: u16, begun: &[u8]) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.write_all(begun)?;
+    Ok(stream)
+}
+
+fn files_of(server: &Server) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().count()
+}
+
+/// With a limit of 200 open files, 500 slow connections to each listener that decides.
+#[test]
+#[cfg(target_os = "linux")]
+fn slow_connections_stop_neither_health_nor_reload_nor_store_nor_good_clients() {
+    // This process holds the other ends.
+    let _ = rlimit::increase_nofile_limit(u64::MAX);
+    let mut store = RedisServer::start();
+    let file = TempFile::new("limits.toml", POLICY);
+    let url = store.url();
+    let mut server = Server::start_command(
+        with_files(200, &["--config", file.path(), "--redis", &url])
+            .env("SPILLGATE_STORE__TIMEOUT", "1s"),
+    );
+    let doors: [(u16, &[u8]); 3] = [
+        (server.port, b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Le"),
+        (server.grpc_port.unwrap(), b"PRI * HTTP/2.0\r\n"),
+        (server.resp_port.unwrap(), b"*3\r\n$11\r\nCL.THRO"),
+    ];
+    let mut slow = Vec::new();
+    for (port, begun) in doors {
+        slow.extend((0..500).filter_map(|_| open(port, begun).ok()));
+    }
+    // All of them have been accepted or are in the system's queue.
+    for _ in 0..20 {
+        assert_eq!(server.operator().send("GET", "/livez", b"").unwrap().status, 200);
+        assert_eq!(server.check(CHECK)["source"], "store");
+        assert_eq!(server.resp().command(&["PING"]).unwrap().text(), "PONG");
+    }
+    let files = files_of(&server);
+    println!("{} slow connections, {files} files open", slow.len());
+    assert!(files < 200, "{files}");
+
+    std::fs::write(file.path(), POLICY.replace("1000000", "7")).unwrap();
+    server.words_until("1 rule in force");
+
+    store.kill();
+    eventually(|| server.check(CHECK)["degraded"] == true);
+    store.restart();
+    eventually(|| server.check(CHECK)["source"] == "store");
+    drop(slow);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_small_bound_on_files_is_logged_with_the_shares() {
+    let server = Server::start_command(&mut with_files(200, &[]));
+    let log = &server.before_ready;
+    assert!(log.contains("may open 200 files"), "{log}");
+    assert!(log.contains("connections to each listener that decides"), "{log}");
+    assert!(log.contains("LimitNOFILE"), "{log}");
+}
+
+/// What an idle client of a full listener notices is that its connection closes, as any pool expects.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_listener_keeps_the_connections_that_are_used() {
+    let server = Server::start_command(&mut with_files(200, &[]));
+    let mut used = server.client();
+    for round in 0..40 {
+        let _idle: Vec<Client> = (0..10)
+            .map(|_| {
+                let mut client = server.client();
+                client.post("/v1/check", b"{}").unwrap();
+                client
+            })
+            .collect();
+        let reply = used.post("/v1/check", b"{}");
+        assert!(reply.is_ok(), "round {round}: {reply:?}");
+    }
+}
+
+/// Clients that send all but the end of something long; each sends until it is held back.
+fn unfinished(port: u16, count: usize, bytes: &[u8]) -> Vec<TcpStream> {
+    let mut streams = Vec::new();
+    for _ in 0..count {
+        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        streams.push((stream, 0));
+    }
+    // In turns, so that all of them are at it at once.
+    for _ in 0..40 {
+        for (stream, sent) in &mut streams {
+            if let Ok(more) = stream.write(&bytes[*sent..]) {
+                *sent += more;
+            }
+        }
+    }
+    streams.into_iter().map(|(stream, _)| stream).collect()
+}
+
+/// What a listener may buffer in all, with what its connections and the allocator take.
+const LISTENER_KIB: u64 = 112 * 1024;
+
+#[test]
+#[cfg(target_os = "linux")]
+fn unfinished_bodies_take_no_more_than_the_listeners_budget() {
+    let server = Server::start(&[]);
+    let before = resident_kib(server.pid());
+    let body = 1 << 20;
+    let head =
+        format!("POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Length: {body}\r\n\r\n");
+    let bytes = [head.as_bytes(), &vec![b' '; body - 1]].concat();
+    let streams = unfinished(server.port, 300, &bytes);
+    let grown = peak_kib(server.pid(), Duration::from_secs(2)).saturating_sub(before);
+    println!("300 unfinished bodies of 1 MiB: {grown} KiB more");
+    assert_eq!(server.check(r#"{"key":"u1","limit":{"quota":"5/minute"}}"#)["allowed"], true);
+    assert!(grown < LISTENER_KIB, "{grown} KiB");
+    // After the deadline all of them end.
+    for mut stream in streams {
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut answer = Vec::new();
+        if let Err(error) = stream.read_to_end(&mut answer) {
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+        }
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn unfinished_requests_over_resp_take_no_more_than_the_listeners_budget() {
+    let server = Server::start(&[]);
+    let before = resident_kib(server.pid());
+    let string = [&b"$60000\r\n"[..], &[b'a'; 60_000], b"\r\n"].concat();
+    let bytes = [&b"*4\r\n$4\r\nECHO\r\n"[..], &string, &string[..50_000]].concat();
+    let streams = unfinished(server.resp_port.unwrap(), 2_000, &bytes);
+    let grown = peak_kib(server.pid(), Duration::from_secs(2)).saturating_sub(before);
+    println!("2000 unfinished requests of 110 KB over RESP: {grown} KiB more");
+    assert_eq!(server.resp().command(&["PING"]).unwrap().text(), "PONG");
+    assert!(grown < LISTENER_KIB, "{grown} KiB");
+    drop(streams);
+}
+
+/// More than the budget at once, and each of them ends: a few may go beyond it to the end of a message.
+#[test]
+fn many_long_bodies_at_once_are_all_answered() {
+    let server = Server::start(&[]);
+    let body =
+        format!("{{{}\"key\":\"u1\",\"limit\":{{\"quota\":\"5/minute\"}}}}", " ".repeat(1_000_000));
+    std::thread::scope(|scope| {
+        for _ in 0..100 {
+            scope.spawn(|| assert_eq!(server.post("/v1/check", body.as_bytes()).status, 200));
+        }
+    });
+}
