@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 pub(crate) mod admin;
 pub(crate) mod auth;
+mod browser;
 mod buffers;
 mod connection;
 mod cores;
@@ -22,6 +23,7 @@ mod shares;
 mod tls;
 mod token;
 
+pub(crate) use browser::Browsers;
 pub(crate) use connection::{Connection, Peer};
 pub(crate) use cores::Cores;
 use places::{Place, Places};

@@ -109,7 +109,8 @@ impl Doors {
             let name = if tls.is_some() { "HTTP on https://" } else { "HTTP on http://" };
             let (auth, by_ip) = (settings.auth.clone(), settings.trusted_proxies.clone());
             let routes = http::routes(app.clone()).merge(auth::routes(app.clone(), auth, by_ip));
-            let http = Http::new(app.traces.over(routes), token.clone());
+            let http = Http::new(app.traces.over(routes), token.clone())
+                .with_browsers(settings.browsers_at(address));
             // A trace is made where routes are taken.
             let http = if app.traces.are_made() { http } else { http.with_checks_by(app.clone()) };
             doors.add(name, address, "--http", http, tls, capacity.clone()).await?;
@@ -118,7 +119,7 @@ impl Doors {
             let tls = Tls::of(&settings.tls, &["h2"])?;
             let health = envoy::Health::serving().await;
             let routes = app.traces.over(envoy::routes(app.clone(), settings.envoy, &health));
-            let grpc = Grpc::new(routes, token.clone());
+            let grpc = Grpc::new(routes, token.clone(), settings.browsers_at(address));
             doors.add("gRPC on ", address, "--grpc", grpc, tls, capacity.clone()).await?;
             tokio::spawn(health.follow(doors.stop.clone(), door::LINGER));
         }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::{Given, Listen, Problem, Settings, Tls};
+use crate::door::Browsers;
 
 impl Settings {
     /// What is wrong only with all of them together.
@@ -40,6 +41,13 @@ impl Settings {
     pub(crate) fn anybody_can_forge_receipts(&self) -> bool {
         let exposed = [self.http, self.resp].into_iter().flatten().any(is_exposed);
         exposed && self.store.key_secret_file.is_none()
+    }
+
+    /// What a door at this address does with browsers: on loopback, without anything that a caller must show,
+    /// every page of a stranger could ask.
+    pub(crate) fn browsers_at(&self, address: SocketAddr) -> Browsers {
+        let guarded = self.data_token_file.is_some() || self.tls.client_ca.is_some();
+        if guarded || is_exposed(address) { Browsers::Admitted } else { Browsers::OwnOnly }
     }
 
     /// How many doors are open that decide.

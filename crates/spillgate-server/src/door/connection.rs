@@ -24,6 +24,8 @@ use super::{Stage, Tls};
 pub(crate) struct Connection {
     stream: Pin<Box<TimeoutWriter<Stream>>>,
     peer: Peer,
+    /// Where it was accepted.
+    port: u16,
     stage: watch::Receiver<Stage>,
     seat: Arc<Seat>,
     metering: Metering,
@@ -59,6 +61,7 @@ impl Connection {
         stage: watch::Receiver<Stage>,
         seat: Arc<Seat>,
     ) -> Option<Connection> {
+        let port = stream.local_addr().map_or(0, |address| address.port());
         let stream = match tls {
             None => Either::Left(stream),
             Some(tls) => {
@@ -71,6 +74,7 @@ impl Connection {
         Some(Connection {
             stream: Box::pin(stream),
             peer,
+            port,
             stage,
             seat,
             metering: Metering::None,
@@ -91,6 +95,11 @@ impl Connection {
 
     pub(crate) fn seat(&self) -> Arc<Seat> {
         Arc::clone(&self.seat)
+    }
+
+    /// The listener's own.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     pub(crate) fn peer(&self) -> Peer {

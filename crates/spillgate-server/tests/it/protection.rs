@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use crate::envoy::client::{Caller, descriptor};
 use crate::server::{Server, TempFile, run, spillgate};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -88,6 +89,87 @@ fn half_named_tls_files_are_refused() {
         assert!(said.contains("field `server.tls"), "{said}");
         assert!(said.contains(complaint), "{said}");
     }
+}
+
+/// As browsers send it for a page of a stranger: a form, a fetch without CORS, a name that leads here.
+#[test]
+fn a_page_of_a_stranger_cannot_spend_a_limit_without_a_token() {
+    let server = Server::start(&[]);
+    let port = server.port;
+    let here = format!("127.0.0.1:{port}");
+    let rebound = format!("evil.example:{port}");
+    let own = format!("http://{rebound}");
+    let once = br#"{"key":"victim","limit":{"quota":"1/day"}}"#;
+    let ask = |method: &str, path: &str, headers: &[(&str, &str)]| {
+        server.client().send_with(method, path, headers, once).unwrap()
+    };
+    for (name, headers) in [
+        ("Sec-Fetch-Site", &[("Host", &*here), ("Sec-Fetch-Site", "cross-site")][..]),
+        ("Sec-Fetch-Site", &[("Host", &here), ("Sec-Fetch-Site", "same-site")]),
+        ("Origin", &[("Host", &here), ("Origin", "http://evil.example")]),
+        ("Origin", &[("Host", &here), ("Origin", "null")]),
+        ("Host", &[("Host", &rebound), ("Origin", &own)]),
+        ("Host", &[("Host", &rebound), ("User-Agent", "Mozilla/5.0 (X11; Linux x86_64)")]),
+    ] {
+        for (method, path) in [("POST", "/v1/check"), ("POST", "/v1/reserve"), ("GET", "/v1/auth")]
+        {
+            let reply = ask(method, path, headers);
+            assert_eq!(reply.status, 403, "{path} {headers:?}: {reply:?}");
+            assert_eq!(reply.header("content-type"), Some("application/problem+json"));
+            assert!(reply.body.contains(name), "{path} {headers:?}: {}", reply.body);
+            assert!(reply.body.contains("data_token_file"), "{}", reply.body);
+        }
+    }
+    let own = format!("http://{here}");
+    let page = [("Host", &*here), ("Origin", &own), ("Sec-Fetch-Site", "same-origin")];
+    assert!(ask("POST", "/v1/check", &page).body.contains("\"allowed\":true"), "nothing was spent");
+    for headers in [&[("Host", "spillgate:8080")][..], &[("Host", "h"), ("User-Agent", "curl/8")]] {
+        assert_eq!(ask("POST", "/v1/check", headers).status, 200, "{headers:?}");
+    }
+    let proxied = [
+        ("Host", "shop.example"),
+        ("Origin", "https://shop.example"),
+        ("Sec-Fetch-Site", "cross-site"),
+        ("X-Forwarded-Uri", "/login"),
+    ];
+    assert_eq!(ask("GET", "/v1/auth", &proxied).status, 200, "a proxy asks about a browser");
+}
+
+#[test]
+fn with_a_token_a_browser_is_a_caller_like_any_other() {
+    let token = TempFile::new("token", &format!("{TOKEN}\n"));
+    let server = Server::start_command(
+        spillgate(&["serve", "--http", "127.0.0.1:0"])
+            .env("SPILLGATE_SERVER__DATA_TOKEN_FILE", token.path()),
+    );
+    let bearer = format!("Bearer {TOKEN}");
+    let headers =
+        [("Host", "shop.example"), ("Origin", "https://shop.example"), ("Authorization", &*bearer)];
+    let reply = server.client().send_with("POST", "/v1/check", &headers, b"{}").unwrap();
+    assert_eq!(reply.status, 200, "{reply:?}");
+}
+
+/// Over HTTP/1, which is what a browser speaks to a plain port, and over HTTP/2.
+#[test]
+fn a_page_of_a_stranger_cannot_call_over_grpc() {
+    let server = Server::start(&[]);
+    let mut stream =
+        std::net::TcpStream::connect(("127.0.0.1", server.grpc_port.unwrap())).unwrap();
+    stream
+        .write_all(
+            b"POST /envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit HTTP/1.1\r\n\r\n",
+        )
+        .unwrap();
+    let mut answer = Vec::new();
+    // It closes, and may do so before it has read all.
+    let _ = stream.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", answer.escape_ascii());
+    let caller = Caller::of(&server);
+    let ip = [descriptor(&[("remote_address", "::1")])];
+    let refused = caller.ask_as(&[("origin", "https://evil.example")], &ip).unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{refused:?}");
+    assert!(refused.message().contains("Origin"), "{refused:?}");
+    assert!(caller.ask_as(&[], &ip).is_ok());
 }
 
 /// A certificate authority of our own, with a certificate for the server and one for a client.

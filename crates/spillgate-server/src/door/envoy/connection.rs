@@ -17,7 +17,7 @@ use tonic::Status;
 
 use super::MESSAGE_MAX;
 use super::message::Messages;
-use crate::door::{Call, Connection, Protocol, Seat, Stage, Token};
+use crate::door::{Browsers, Call, Connection, Protocol, Seat, Stage, Token};
 
 /// gRPC that is answered by routes, for callers who show the token if there is one. Health is told
 /// to everybody: what probes it has no token to show.
@@ -25,26 +25,31 @@ use crate::door::{Call, Connection, Protocol, Seat, Stage, Token};
 pub(crate) struct Grpc {
     routes: TowerToHyperService<Router>,
     token: Option<Token>,
+    browsers: Browsers,
 }
 
 impl Grpc {
-    pub(crate) fn new(routes: Router, token: Option<Token>) -> Grpc {
-        Grpc { routes: TowerToHyperService::new(routes), token }
+    pub(crate) fn new(routes: Router, token: Option<Token>, browsers: Browsers) -> Grpc {
+        Grpc { routes: TowerToHyperService::new(routes), token, browsers }
     }
 }
 
 impl Protocol for Grpc {
     async fn serve(self, connection: Connection) {
         let mut closing = connection.stage();
-        let seat = connection.seat();
+        let (port, seat) = (connection.port(), connection.seat());
         let greeted = until_greeted(connection.seat());
-        let Grpc { routes, token } = self;
+        let Grpc { routes, token, browsers } = self;
         // A call whose caller resets it is dropped where it waits, before the store is asked. What is refused
         // here is refused before a byte of its message is read.
         let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
             let path = request.uri().path();
             let known = token.as_ref().is_none_or(|token| token.is_in(request.headers()));
-            let refusal = (!known && !path.starts_with(HEALTH)).then(no_token);
+            let refusal = match browsers.admit(&request, port) {
+                _ if !known && !path.starts_with(HEALTH) => Some(no_token()),
+                Err(stranger) => Some(Status::permission_denied(stranger.message())),
+                Ok(()) => None,
+            };
             let answer = match refusal {
                 Some(status) => Err(status),
                 None => {

@@ -23,7 +23,7 @@ use super::ticks::Ticks;
 use super::{check_by, is_check};
 use crate::app::App;
 use crate::door::seat::Phase;
-use crate::door::{Call, Connection, Protocol, Seat, Stage, Token};
+use crate::door::{Browsers, Call, Connection, Protocol, Seat, Stage, Token};
 
 /// HTTP/1 that is answered by routes, for callers who show the token if there is one.
 #[derive(Clone)]
@@ -32,6 +32,7 @@ pub(crate) struct Http {
     /// Who answers checks, unless they take the way of all others.
     checks: Option<Arc<App>>,
     token: Option<Token>,
+    browsers: Browsers,
 }
 
 /// What becomes of a request.
@@ -43,7 +44,13 @@ enum Answering<F> {
 
 impl Http {
     pub(crate) fn new(routes: Router, token: Option<Token>) -> Http {
-        Http { routes: TowerToHyperService::new(routes), checks: None, token }
+        let browsers = Browsers::Admitted;
+        Http { routes: TowerToHyperService::new(routes), checks: None, token, browsers }
+    }
+
+    /// The same, for these browsers.
+    pub(crate) fn with_browsers(self, browsers: Browsers) -> Http {
+        Http { browsers, ..self }
     }
 
     /// The same, whose checks go around the routes: a router takes a tenth of what they take.
@@ -56,15 +63,19 @@ impl Protocol for Http {
     async fn serve(self, connection: Connection) {
         let stage = connection.stage();
         let mut closing = connection.stage();
-        let (peer, seat) = (connection.peer(), connection.seat());
+        let (peer, port, seat) = (connection.peer(), connection.port(), connection.seat());
         let watched = Arc::clone(&seat);
-        let Http { routes, checks, token } = self;
+        let Http { routes, checks, token, browsers } = self;
         let service = service_fn(move |request: Request<Incoming>| {
             seat.calls();
             let call = Call::on(&seat);
             let mut request = request.map(|body| Arriving::of(&call, body));
             let known = token.as_ref().is_none_or(|token| token.is_in(request.headers()));
-            let refusal = (!known).then(Problem::no_token);
+            let refusal = match browsers.admit(&request, port) {
+                _ if !known => Some(Problem::no_token()),
+                Err(stranger) => Some(Problem::forbidden(&stranger.message())),
+                Ok(()) => None,
+            };
             let answering = match (refusal, &checks) {
                 (Some(problem), _) => Answering::Refusal(problem),
                 (None, Some(app)) if is_check(&request) => {
