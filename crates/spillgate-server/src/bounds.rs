@@ -14,6 +14,10 @@ pub(crate) const VALUE_MAX: usize = 4 * 1024;
 /// Bytes of what a caller calls a reservation: a UUID and what goes with it.
 pub(crate) const RESERVATION_NAME_MAX: usize = 128;
 
+/// What a reservation is answered that is refused as `overloaded`.
+pub(crate) const NO_ROOM: &str = "there is no room for another record, or the store is too busy; \
+     try again, and settle or cancel what is finished";
+
 /// Questions judged together: one call to the store, and an answer of less than a megabyte.
 pub(crate) const BATCH_MAX: usize = 1_000;
 

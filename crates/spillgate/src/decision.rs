@@ -120,9 +120,9 @@ impl Decision {
     }
 
     /// What a reservation is settled, cancelled, released or renewed by, and a check over a
-    /// concurrency limit released or renewed: there if it was allowed and charged.
+    /// concurrency limit released or renewed: there if it was allowed.
     pub fn receipt(&self) -> Option<&Receipt> {
-        self.tiers.as_slice().first().and_then(KeptTier::receipt)
+        self.tiers.receipt()
     }
 
     /// May it happen?
@@ -348,6 +348,20 @@ impl Judged {
     /// Whether it has a part in the verdict.
     pub(crate) fn decides(&self) -> bool {
         !self.shadow && !self.advisory
+    }
+
+    /// Whether no limit denies it: it is allowed, or an outage policy denies it.
+    pub(crate) fn waits_for_no_limit(&self) -> bool {
+        let by_policy = self.verdict == Verdict::Denied && self.source == Source::OutagePolicy;
+        self.verdict == Verdict::Allowed || by_policy
+    }
+
+    /// Denies it because there is no room for a record of it.
+    pub(crate) fn refuse_overloaded(&mut self) {
+        self.verdict = Verdict::Denied;
+        self.source = Source::OutagePolicy;
+        self.overloaded = true;
+        self.retry_after_us = None;
     }
 
     /// The one tier of a limit that came with the request.

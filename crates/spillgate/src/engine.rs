@@ -19,6 +19,8 @@ pub mod redis;
 
 pub use memory::Memory;
 #[cfg(feature = "redis")]
+pub(crate) use memory::takes_permits;
+#[cfg(feature = "redis")]
 pub use redis::Redis;
 #[cfg(feature = "redis")]
 pub(crate) use redis::jitter::jittered;
@@ -50,6 +52,16 @@ pub enum AtRecord<'a> {
     /// for, or left as it is ([`AS_CHARGED`]).
     #[cfg(feature = "redis")]
     Close(&'a Closing),
+}
+
+#[cfg(feature = "redis")]
+impl AtRecord<'_> {
+    /// Notes that the call is sent a second time, so that a record which is there may be its own.
+    fn note_resent(&self) {
+        if let AtRecord::Open(opening) = self {
+            opening.note_resent();
+        }
+    }
 }
 
 /// One tier of a decision, and what it is to be charged.

@@ -9,7 +9,6 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::algorithm::{Charge, GiveBack, Intent, Numbers, Reading};
-use crate::engine::memory::{Corrected, Kept};
 use crate::engine::{
     Ask, AskTier, AtRecord, Change, Heard, Heards, Memory, Question, Redis, StandIn, StoreError,
     ToldTier,
@@ -19,15 +18,15 @@ use crate::limit::Algorithm;
 use crate::limit::NamedLimit;
 use crate::plan::Plan;
 use crate::policy::{OnOutage, Rule, Share};
-use crate::reservation::kept::KeptTier;
-use crate::reservation::record::Charged;
-use crate::reservation::{Answer, Ending, Group, Noted, Opened, Opening};
 use crate::time::{Clock, monotonic_us};
 
 mod debts;
 mod known;
 mod live;
+mod reserved;
 mod share;
+
+pub(crate) use reserved::{Alone, ChargedHere};
 
 use debts::{Debt, Debts};
 use known::Known;
@@ -60,14 +59,6 @@ pub(crate) struct Outage<'p> {
     /// The shares that admitted what the store surely knows nothing of, by the place of their tier: a debt
     /// once the whole decision stands, for until then others would pay it.
     incurred: Mutex<Vec<(usize, Numbers)>>,
-}
-
-/// A reservation of which part was charged by this process alone.
-pub(crate) struct Alone {
-    /// It was for something else.
-    pub(crate) conflict: bool,
-    /// Where the store has records of it.
-    pub(crate) elsewhere: SmallVec<[Group; 1]>,
 }
 
 impl Fallback {
@@ -146,53 +137,6 @@ impl Fallback {
                 Err(_) => {}
             }
         }
-    }
-
-    /// What became of an earlier reservation of that id here, if some of it was charged here.
-    pub(crate) fn alone(&self, opening: &Opening) -> Option<Alone> {
-        let (opened, elsewhere) = self.memory.kept(opening.id, opening.body)?;
-        Some(Alone { conflict: opened == Opened::Conflict, elsewhere })
-    }
-
-    /// What a reservation was charged here, for want of a store that answers.
-    pub(crate) fn charged_here(
-        &self,
-        question: &Question<'_, '_, Outage<'_>>,
-        heard: &Heards,
-    ) -> Vec<(KeptTier, Charged)> {
-        let asked = question.ask.tiers.iter().zip(heard).zip(&question.stand_in.rules);
-        let charged = asked.filter_map(|((tier, heard), rule)| {
-            let Heard::Fallback(told) = heard else { return None };
-            let numbers = self.share_of(*rule, tier.numbers);
-            let tier_here = AskTier { numbers: &numbers, ..*tier };
-            let charged = Charged { cost: tier.cost, charge: told.charge };
-            Some((KeptTier::of(&tier_here), charged))
-        });
-        charged.collect()
-    }
-
-    /// Keeps the record of that; answers whether there is one.
-    pub(crate) fn keep(
-        &self,
-        opening: &Opening,
-        charged: Vec<(KeptTier, Charged)>,
-        noted: &Noted,
-    ) -> bool {
-        if charged.is_empty() {
-            return false;
-        }
-        let (tiers, charges) = charged.into_iter().unzip();
-        let (body, lasting_us) = (opening.body, opening.lasting_us);
-        let elsewhere = noted.groups.clone();
-        self.memory.keep(opening.id, Kept { body, lasting_us, tiers, charges, elsewhere })
-    }
-
-    /// Ends or renews what was charged here; what comes back is owed no longer.
-    pub(crate) fn close(&self, id: u128, ending: &Ending<'_>) -> Answer {
-        self.memory.close(id, ending, |tier, corrected| match corrected {
-            Corrected::GivenBack(amount) => self.debts.lower(&tier.asked(0), amount),
-            Corrected::Forced(amount) => self.debts.add(&tier.asked(0), &tier.numbers, amount),
-        })
     }
 
     /// Counts the instances that a heartbeat found alive at `now_us`, on a clock that is never set.
@@ -366,7 +310,18 @@ impl StandIn for Outage<'_> {
                 local.intent = Intent::Peek;
             }
         }
+        let is_full = local.intent != Intent::Peek && !self.fallback.has_room(ask);
+        if is_full {
+            local.intent = Intent::Peek;
+        }
         let told = self.fallback.memory.decide(&local);
+        // What the shares say of it comes first.
+        let is_refused = is_full && told.allowed;
+        if let AtRecord::Open(opening) = ask.record
+            && is_refused
+        {
+            opening.note_full();
+        }
         if told.allowed && local.intent != Intent::Peek {
             // What the store may have charged already is no debt.
             let is_debt = matches!(error, StoreError::NotExecuted(_));
@@ -386,6 +341,7 @@ impl StandIn for Outage<'_> {
         let heard = tiers().zip(&shares).map(|((tier, place), share)| match self.says(*place) {
             OnOutage::Deny => Heard::OutagePolicy { passes: false },
             OnOutage::Allow => Heard::OutagePolicy { passes: true },
+            OnOutage::Local if is_refused => Heard::OutagePolicy { passes: false },
             OnOutage::Local => {
                 let mut told = told.next().expect("each local tier was asked");
                 if tier.cost > share.capacity() {

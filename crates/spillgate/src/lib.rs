@@ -80,7 +80,7 @@ pub use probe::{ServerFacts, ServerProbe, StoreProbe};
 #[cfg(feature = "http")]
 pub use refusal::{Refusal, RefusalKind};
 pub use request::{Cost, Request, Value};
-pub use reservation::{Outcome, Receipt, ReceiptError, ReservationError, Reserve, Usage};
+pub use reservation::{Ended, Outcome, Receipt, ReceiptError, ReservationError, Reserve, Usage};
 #[cfg(feature = "redis")]
 pub use store::{InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls};
 pub use subject::SHARED_SECRET;

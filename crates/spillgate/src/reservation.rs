@@ -19,11 +19,14 @@ use smallvec::SmallVec;
 use crate::engine::Ask;
 use crate::limit::Algorithm;
 
+mod ended;
 mod error;
 pub(crate) mod kept;
 mod receipt;
 pub(crate) mod record;
 
+pub use ended::Ended;
+use ended::{MARK_CANCELLED, MARK_RELEASED, MARK_SETTLED};
 pub use error::{ReceiptError, ReservationError};
 use kept::{KeptTier, KeptTiers};
 pub use receipt::Receipt;
@@ -43,15 +46,17 @@ pub struct Reserve<'a> {
 }
 
 impl<'a> Reserve<'a> {
-    /// One that can be settled for so long: 1 ms to 7 days. After that it stays charged as it was
+    /// One that can be settled for so long: 1 ms to 24 hours. After that it stays charged as it was
     /// estimated. Slots end with their limit's `hold` all the same, unless renewed.
     pub fn lasting(lasting: Duration) -> Reserve<'a> {
         Reserve { lasting, name: None }
     }
 
-    /// Under a name of the caller's own, one for each reservation of a domain: whoever reserves
-    /// again under it, for the same request, is answered as before and charged nothing. Without
-    /// one a lost answer is a lost reservation.
+    /// Names the reservation by an id of the caller's own, another for each reservation of a domain.
+    ///
+    /// The same call again is answered as before and charged nothing, while the reservation is open and
+    /// its permits are held. Once it has ended, the call is refused ([`ReservationError::Ended`]), and a
+    /// new attempt needs a new id. Without an id, a lost answer is a lost reservation.
     pub fn under(self, name: impl Into<Cow<'a, str>>) -> Reserve<'a> {
         Reserve { name: Some(name.into()), ..self }
     }
@@ -196,9 +201,9 @@ impl Ending<'_> {
     /// What tells one ending from another: the same again is a repetition.
     pub(crate) fn mark(&self) -> u64 {
         match self {
-            Ending::Settle(usage) => usage.hash() | 3,
-            Ending::Cancel => 1,
-            Ending::Release => 2,
+            Ending::Settle(usage) => usage.hash() | MARK_SETTLED,
+            Ending::Cancel => MARK_CANCELLED,
+            Ending::Release => MARK_RELEASED,
             Ending::Renew { .. } => 0,
             #[cfg(feature = "redis")]
             Ending::Undo => 0,
@@ -221,6 +226,8 @@ pub struct Opening {
     /// The hash of what it is for.
     pub(crate) body: u128,
     pub(crate) lasting_us: u64,
+    /// Whether the caller gave the id, so that another request may come with it.
+    pub(crate) is_named: bool,
     noted: Mutex<Noted>,
 }
 
@@ -229,10 +236,24 @@ pub struct Opening {
 pub(crate) struct Noted {
     /// Where records are.
     pub(crate) groups: SmallVec<[Group; 1]>,
+    /// The tags of those records that were there before this call.
+    pub(crate) repeated: SmallVec<[u128; 1]>,
+    /// How some record has ended.
+    pub(crate) ended: Option<Ended>,
     /// Some record has another body.
     pub(crate) conflict: bool,
     /// There is no room for another record.
     pub(crate) full: bool,
+    /// The call was sent a second time, so a record that was there before may be its own.
+    pub(crate) is_resent: bool,
+}
+
+impl Noted {
+    /// Whether what the call charged is charged for the first time: no record was there before it.
+    pub(crate) fn charges_anew(&self) -> bool {
+        let is_first = self.repeated.is_empty() || self.is_resent;
+        is_first && self.ended.is_none() && !self.conflict
+    }
 }
 
 /// What one call charged: the tiers that one record is about.
@@ -251,6 +272,8 @@ pub(crate) enum Opened {
     New,
     /// It was there before.
     Repeated,
+    /// It was there before, and has ended.
+    Ended(Ended),
     /// One for something else was.
     Conflict,
     /// Some tier had no room.
@@ -268,11 +291,32 @@ impl Group {
             tiers: Some(ask.tiers.iter().map(KeptTier::of).collect()),
         }
     }
+
+    /// The same of a record that another call made: only the record knows its tiers.
+    pub(crate) fn unread(ask: &Ask<'_>) -> Group {
+        Group { tiers: None, ..Group::of(ask) }
+    }
 }
 
 impl Opening {
     pub(crate) fn new(id: u128, body: u128, lasting_us: u64) -> Opening {
-        Opening { id, body, lasting_us, noted: Mutex::default() }
+        Opening { id, body, lasting_us, is_named: false, noted: Mutex::default() }
+    }
+
+    /// The same under an id that the caller gave.
+    pub(crate) fn named(self) -> Opening {
+        Opening { is_named: true, ..self }
+    }
+
+    /// Notes that no record finds room.
+    pub(crate) fn note_full(&self) {
+        self.noted.lock().full = true;
+    }
+
+    /// Notes that the call is sent a second time.
+    #[cfg(feature = "redis")]
+    pub(crate) fn note_resent(&self) {
+        self.noted.lock().is_resent = true;
     }
 
     pub(crate) fn note(&self, opened: Opened, group: impl FnOnce() -> Group) {
@@ -280,9 +324,15 @@ impl Opening {
         match opened {
             Opened::New | Opened::Repeated => {
                 let group = group();
+                if opened == Opened::Repeated {
+                    noted.repeated.push(group.tag);
+                }
                 if noted.groups.iter().all(|known| known.tag != group.tag) {
                     noted.groups.push(group);
                 }
+            }
+            Opened::Ended(how) => {
+                noted.ended.get_or_insert(how);
             }
             Opened::Conflict => noted.conflict = true,
             Opened::Full => noted.full = true,
@@ -316,6 +366,8 @@ pub(crate) enum Closes {
     Undoes,
     /// It and the slots last for so long from now.
     Renews { for_us: u64 },
+    /// Nothing: whether it is open and all slots are held is all that is asked.
+    Looks,
 }
 
 /// What a store answers to that.
@@ -366,8 +418,8 @@ pub(crate) fn lasting_us(lasting: Duration) -> Result<u64, ReservationError> {
 }
 
 const LASTING_MIN_US: u64 = 1_000;
-/// A week: longer jobs renew.
-const LASTING_MAX_US: u64 = 7 * 86_400 * 1_000_000;
+/// 24 hours: a record that nobody settles takes room for as long, and longer jobs renew.
+const LASTING_MAX_US: u64 = 86_400 * 1_000_000;
 /// How long a record is remembered after its end, so that a late or repeated call is told so.
 pub(crate) const REMEMBERED_US: u64 = 3_600 * 1_000_000;
 /// Places that one reservation may be charged at: a receipt names each.

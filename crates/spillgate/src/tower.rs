@@ -139,7 +139,7 @@ impl RateLimitLayer {
     /// ```
     ///
     /// # Panics
-    /// If `lasting` is not from 1 ms to 7 days.
+    /// If `lasting` is not from 1 ms to 24 hours.
     #[track_caller]
     pub fn settle(
         mut self,

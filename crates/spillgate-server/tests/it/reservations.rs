@@ -82,8 +82,8 @@ fn over_http_slots_of_a_check_are_renewed_and_released() {
 fn what_is_no_reservation_is_a_400_that_names_its_field() {
     let server = Server::start(&[]);
     for (path, body, field, part) in [
-        ("/v1/reserve", r#"{"ttl_ms":0}"#, "ttl_ms", "from 1 ms to 7 days"),
-        ("/v1/reserve", r#"{"ttl_ms":604800001}"#, "ttl_ms", "from 1 ms to 7 days"),
+        ("/v1/reserve", r#"{"ttl_ms":0}"#, "ttl_ms", "from 1 ms to 24 h"),
+        ("/v1/reserve", r#"{"ttl_ms":86400001}"#, "ttl_ms", "from 1 ms to 24 h"),
         ("/v1/reserve", r#"{"ttl_ms":-1}"#, "ttl_ms", "expected a whole number"),
         ("/v1/reserve", r#"{"id":""}"#, "id", "1 to 128"),
         ("/v1/reserve", r#"{"id":7}"#, "id", "expected a string"),
@@ -96,6 +96,7 @@ fn what_is_no_reservation_is_a_400_that_names_its_field() {
         ("/v1/cancel", r#"{"receipt":null}"#, "receipt", "expected a string"),
         ("/v1/release", r#"{"receipt":"x","cost":1}"#, "receipt", "this is no receipt"),
         ("/v1/renew", r#"["x"]"#, "", "expected"),
+        ("/v1/renew", LONG_RENEWAL, "ttl_ms", "from 1 ms to 24 h"),
     ] {
         let reply = server.post(path, body.as_bytes());
         assert_eq!(reply.status, 400, "{path} {body}: {}", reply.body);
@@ -107,6 +108,129 @@ fn what_is_no_reservation_is_a_400_that_names_its_field() {
         );
         assert!(problem["detail"].as_str().unwrap().contains(part), "{path} {body}: {problem}");
     }
+}
+
+/// More than a day, of a receipt that no server gave.
+const LONG_RENEWAL: &str =
+    r#"{"receipt":"AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA","ttl_ms":86400001}"#;
+
+#[test]
+fn an_ended_id_is_refused_over_http_and_resp_and_says_how_it_ended() {
+    on_both_engines(&["--config", policy().path()], |server| {
+        let mut client = server.resp();
+        let mut command =
+            |line: &str| client.command(&line.split(' ').collect::<Vec<_>>()).unwrap();
+        for (path, ended) in
+            [("/v1/settle", "settled"), ("/v1/cancel", "cancelled"), ("/v1/release", "released")]
+        {
+            let mut body = of_ada();
+            body["id"] = json!(ended);
+            let (_, first) = ask(server, "/v1/reserve", &body);
+            let mut end = json!({"receipt": first["receipt"]});
+            if path == "/v1/settle" {
+                end["cost"] = json!({"requests": 0, "tokens": 0});
+            }
+            assert_eq!(ask(server, path, &end), (200, json!({"result": "done"})));
+            let before = remaining(server);
+            let (status, problem) = ask(server, "/v1/reserve", &body);
+            assert_eq!((status, &problem["field"]), (409, &json!("id")), "{problem}");
+            assert_eq!((&problem["reason"], &problem["ended"]), (&json!("ended"), &json!(ended)));
+            assert!(problem.get("receipt").is_none(), "{problem}");
+            let again = command(&format!(
+                "SG.RESERVE default requests=1,tokens=400 60000 {ended} user ada"
+            ));
+            let Reply::Error(again) = again else { panic!("{again:?}") };
+            assert!(again.starts_with(&format!("ENDED {ended}: ")), "{again}");
+            assert_eq!(remaining(server), before, "{ended}: nothing is charged");
+        }
+        for bad in ["SG.RESERVE default 1 86400001 - user ada", &long_renewal_over_resp()] {
+            let Reply::Error(refused) = command(bad) else { panic!("{bad}") };
+            assert!(refused.starts_with("ERR ttl_ms: "), "{refused}");
+        }
+    });
+}
+
+fn long_renewal_over_resp() -> String {
+    let renewal: Value = serde_json::from_str(LONG_RENEWAL).unwrap();
+    format!("SG.RENEW {} {}", renewal["receipt"].as_str().unwrap(), renewal["ttl_ms"])
+}
+
+#[test]
+fn what_no_rule_matches_gets_a_receipt_that_every_call_takes() {
+    on_both_engines(&["--config", policy().path()], |server| {
+        let nobody = json!({"attributes": {"path": "/"}, "ttl_ms": 60000, "id": "job"});
+        let (status, decision) = ask(server, "/v1/reserve", &nobody);
+        assert_eq!((status, &decision["allowed"]), (200, &json!(true)), "{decision}");
+        let receipt = decision["receipt"].as_str().unwrap();
+        for (path, field, value) in [
+            ("/v1/renew", "ttl_ms", json!(1_000)),
+            ("/v1/settle", "cost", json!(7)),
+            ("/v1/cancel", "receipt", json!(receipt)),
+            ("/v1/release", "receipt", json!(receipt)),
+        ] {
+            let mut body = json!({"receipt": receipt});
+            body[field] = value;
+            assert_eq!(ask(server, path, &body), (200, json!({"result": "done"})), "{path}");
+        }
+        let mut client = server.resp();
+        let mut command =
+            |line: &str| client.command(&line.split(' ').collect::<Vec<_>>()).unwrap();
+        let Reply::Array(answer) = command("SG.RESERVE default 1 60000 - path /") else {
+            panic!("an answer is a list")
+        };
+        assert_eq!(command(&format!("SG.SETTLE {} 7", answer[5].text())).text(), "done");
+    });
+}
+
+/// As the room of one subject: a hundredth of 256 MiB.
+const SUBJECT_BYTES: u64 = (256 << 20) / 100;
+
+#[test]
+fn at_the_bound_one_subject_is_refused_as_overloaded_and_others_go_on() {
+    let file = policy();
+    let server = Server::start(&["--config", file.path()]);
+    let mut client = server.resp();
+    let before = resident_bytes(server.pid());
+    let mut opened = 0;
+    let refused = loop {
+        let line = ["SG.RESERVE", "default", "0", "86400000", "-", "user", "eve"];
+        match client.command(&line).unwrap() {
+            Reply::Array(answer) => assert!(answer[5].text().len() > 40),
+            Reply::Error(refused) => break refused,
+            other => panic!("{other:?}"),
+        }
+        opened += 1;
+    };
+    let grown = resident_bytes(server.pid()).saturating_sub(before);
+    println!("{opened} reservations of one subject, resident {} KB more", grown >> 10);
+    assert!(refused.starts_with("OVERLOADED "), "{refused}");
+    assert!(grown < 8 * SUBJECT_BYTES, "{grown} bytes");
+    let of = |user: &str, cost: u64| json!({"attributes": {"user": user}, "cost": cost});
+    let reply = server.post("/v1/reserve", of("eve", 0).to_string().as_bytes());
+    assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1")), "{}", reply.body);
+    assert_eq!(reply.json()["reason"], "overloaded");
+    // A permit is denied rather than granted without a receipt.
+    let (status, check) = ask(&server, "/v1/check", &of("eve", 1));
+    assert_eq!((status, &check["reason"]), (200, &json!("overloaded")), "{check}");
+    for user in ["ada", "bob"] {
+        let (status, decision) = ask(&server, "/v1/reserve", &of(user, 1));
+        assert_eq!(status, 200, "{decision}");
+        assert!(decision["receipt"].is_string() && decision["allowed"] == true, "{decision}");
+    }
+    let metrics = server.operator().send("GET", "/metrics", b"").unwrap().body;
+    let value = |name: &str| -> u64 {
+        let line = metrics.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.rsplit(' ').next()).unwrap().parse().unwrap()
+    };
+    assert_eq!(value("spillgate_reservations{state=\"open\"}"), opened + 2);
+    assert_eq!(value("spillgate_reservations{state=\"ended\"}"), 0);
+    let bytes = value("spillgate_reservation_bytes");
+    assert!((SUBJECT_BYTES - 2_000..SUBJECT_BYTES + 4_000).contains(&bytes), "{bytes}");
+}
+
+fn resident_bytes(pid: u32) -> u64 {
+    let pages = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4_096
 }
 
 #[test]

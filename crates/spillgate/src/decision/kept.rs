@@ -14,6 +14,8 @@ use crate::reservation::Receipt;
 pub(super) enum Kept {
     One(KeptTier),
     Several(Box<[KeptTier]>),
+    /// No rule matched, and a reservation was made all the same.
+    NothingReserved(Receipt),
 }
 
 /// What [`Judged`] says, in less than half the room.
@@ -56,17 +58,27 @@ impl Kept {
         match self {
             Kept::One(tier) => std::slice::from_ref(tier),
             Kept::Several(tiers) => tiers,
+            Kept::NothingReserved(_) => &[],
         }
     }
 
-    /// Keeps it with the first tier; where there is none nothing was charged.
+    /// Keeps it with the first tier, or alone where there is none.
     pub(super) fn set_receipt(&mut self, receipt: Receipt) {
         let first = match self {
             Kept::One(tier) => Some(tier),
             Kept::Several(tiers) => tiers.first_mut(),
+            Kept::NothingReserved(_) => None,
         };
-        if let Some(first) = first {
-            first.rare.get_or_insert_default().receipt = Some(receipt);
+        match first {
+            Some(first) => first.rare.get_or_insert_default().receipt = Some(receipt),
+            None => *self = Kept::NothingReserved(receipt),
+        }
+    }
+
+    pub(super) fn receipt(&self) -> Option<&Receipt> {
+        match self {
+            Kept::NothingReserved(receipt) => Some(receipt),
+            Kept::One(_) | Kept::Several(_) => self.as_slice().first().and_then(KeptTier::receipt),
         }
     }
 }
@@ -133,7 +145,7 @@ impl KeptTier {
         self.rare.as_ref().and_then(|rare| rare.charge)
     }
 
-    pub(super) fn receipt(&self) -> Option<&Receipt> {
+    fn receipt(&self) -> Option<&Receipt> {
         self.rare.as_ref().and_then(|rare| rare.receipt.as_ref())
     }
 

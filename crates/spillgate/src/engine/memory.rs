@@ -17,8 +17,9 @@ mod shard;
 mod slot;
 
 use records::Records;
+pub use records::RecordsHeld;
 #[cfg(feature = "redis")]
-pub(crate) use records::{Corrected, Kept};
+pub(crate) use records::{Corrected, Kept, subject_of, takes_permits};
 use shard::{Place, Shard};
 
 /// The memory engine. All tiers of one rule and subject live in one shard, so most decisions take

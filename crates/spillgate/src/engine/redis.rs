@@ -325,6 +325,7 @@ impl Redis {
             // owed has none, and unknown means paid.
             let tiers = ask.tiers.iter().map(|tier| AskTier { owed: 0, ..*tier }).collect();
             let again = [Ask { tiers, ..ask.clone() }];
+            ask.record.note_resent();
             told = self.decide_call(place, &again, deadline).await.or(told);
         }
         if let (AtRecord::Open(opening), Err(StoreError::Unknown(_))) = (ask.record, &told) {

@@ -1,8 +1,10 @@
 //! A limit as stored state knows it: by its name and algorithm, never by its numbers.
 
+use std::sync::Arc;
+
 use siphasher::sip128::SipHasher13;
 
-use super::{Algorithm, Kind, Limit};
+use super::{Algorithm, Kind, Limit, Words};
 use crate::algorithm::{Numbers, token_bucket};
 
 /// A limit with the name that its state goes by.
@@ -105,6 +107,13 @@ impl NamedLimit {
             Kind::Counted(Numbers::TokenBucket(numbers)) => Some(numbers),
             _ => None,
         }
+    }
+
+    /// The bytes that its texts hold, as if nothing shared them.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let Some(words) = &self.limit.words else { return 0 };
+        let length = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
+        size_of::<Words>() + length(&words.name) + length(&words.unit)
     }
 
     /// How it counts.

@@ -5,15 +5,18 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::reserving::refuse_if_full;
 use super::{Inner, Limiter, Question, in_memory};
 use crate::algorithm::Numbers;
 use crate::decision::{Decision, Names, Tiers, Verdict};
 use crate::engine::Engine;
+#[cfg(feature = "redis")]
+use crate::fallback::ChargedHere;
 use crate::limit::{Algorithm, Kind, NamedLimit};
 use crate::plan::{Asking, Plan};
 use crate::policy::Policy;
 use crate::request::{Cost, Request};
-use crate::reservation::{Noted, Opening, random_id};
+use crate::reservation::{Opening, random_id};
 use crate::time::Deadline;
 use crate::waiting::{Refusal, TooMany, Wanted};
 
@@ -134,21 +137,37 @@ impl Inner {
         let (policy, named) = (self.policy.load_full(), named(question));
         let opening = OnceLock::new();
         let mut plan = self.plan(&policy, question, named.as_ref(), Asking::ToCharge);
-        if let Some(hold_us) = self.holds_with_receipt(&plan) {
-            plan.open(opening.get_or_init(|| Opening::new(random_id(), 0, hold_us)));
+        if let Some(hold_us) = plan.holds_slots_us() {
+            let opening = opening.get_or_init(|| Opening::new(random_id(), 0, hold_us));
+            self.open_held(&mut plan, opening);
         }
-        let judged = self.judged(plan).await;
+        let (judged, charged_here) = match (&self.engine, opening.get()) {
+            #[cfg(feature = "redis")]
+            (Engine::Redis(redis), Some(opening)) => {
+                Box::pin(self.opened_in(redis, plan, opening)).await
+            }
+            (_, Some(opening)) => {
+                let mut judged = self.judged(plan).await;
+                refuse_if_full(&mut judged, &opening.noted());
+                (judged, ChargedHere::default())
+            }
+            (_, None) => (self.judged(plan).await, ChargedHere::default()),
+        };
         let names = names(named, &policy);
-        let opened = opening.into_inner().map(|opening| (opening.id, opening.noted()));
-        Claim { decision: Decision::new(judged.clone(), names.clone()), judged, names, opened }
+        let decision = Decision::new(judged.clone(), names.clone());
+        Claim { decision, judged, names, opening: opening.into_inner(), charged_here }
     }
 
     fn told(&self, question: &Question<'_>, claim: Claim) -> Decision {
-        let Claim { judged, names, opened, .. } = claim;
+        let Claim { judged, names, opening, charged_here, .. } = claim;
         let decision = self.decision_of(question, judged, names);
-        match opened {
-            Some((id, noted)) => self.with_receipt(decision, id, noted, None),
-            None => decision,
+        match (&self.engine, opening) {
+            #[cfg(feature = "redis")]
+            (Engine::Redis(redis), Some(opening)) => {
+                self.receipted(redis, decision, &opening, charged_here)
+            }
+            (_, Some(opening)) => self.with_receipt(decision, opening.id, opening.noted(), None),
+            (_, None) => decision,
         }
     }
 
@@ -197,7 +216,8 @@ struct Claim {
     judged: Tiers,
     names: Names,
     /// Of slots: under which name they are held, and where.
-    opened: Option<(u128, Noted)>,
+    opening: Option<Opening>,
+    charged_here: ChargedHere,
 }
 
 impl Claim {
@@ -206,6 +226,11 @@ impl Claim {
         Pause::of(&self.decision).filter(|pause| pause.wait <= left)
     }
 }
+
+/// In memory there is no store to be out of reach.
+#[cfg(not(feature = "redis"))]
+#[derive(Default)]
+struct ChargedHere;
 
 /// The tiers that somebody wants to be let in by, with their places in the decision.
 pub(crate) type Wants = SmallVec<[(usize, Wanted); 4]>;

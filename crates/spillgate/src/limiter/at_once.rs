@@ -18,7 +18,7 @@ use crate::decision::{Decision, Judged, Names, Source, Tiers, Verdict};
 #[cfg(feature = "tower")]
 use crate::engine::Engine;
 use crate::engine::memory::{SteadyOf, TierName};
-use crate::engine::{Memory, TIERS_INLINE};
+use crate::engine::{AtRecord, Memory, TIERS_INLINE};
 use crate::limit::{Algorithm, Limit, NamedLimit, mix_of_position};
 use crate::metrics::Began;
 use crate::plan::{Alone, Asking, Plan};
@@ -126,7 +126,7 @@ impl Inner {
         }
         let opening;
         let plan = Plan::of_rules(&rules, request, &self.secret, asking);
-        if let Some(hold_us) = self.holds_with_receipt(&plan) {
+        if let Some(hold_us) = plan.holds_slots_us() {
             opening = Opening::new(random_id(), 0, hold_us);
             return self.hold_now(memory, plan, Names::Policy(Arc::clone(&policy)), &opening);
         }
@@ -155,7 +155,7 @@ impl Inner {
         let named = NamedLimit::new(limit.clone(), 0);
         let opening;
         let plan = Plan::ad_hoc([key], &named, cost);
-        if let Some(hold_us) = self.holds_with_receipt(&plan) {
+        if let Some(hold_us) = plan.holds_slots_us() {
             opening = Opening::new(random_id(), 0, hold_us);
             return self.hold_now(memory, plan, Names::AdHoc(limit.clone()), &opening);
         }
@@ -207,8 +207,12 @@ pub(super) fn in_memory(memory: &Memory, mut plan: Plan<'_>) -> Tiers {
     }
     let dues = std::mem::take(&mut plan.dues);
     let told = memory.decide(&plan.ask);
+    let charges_anew = match plan.ask.record {
+        AtRecord::Open(opening) => opening.noted().charges_anew(),
+        _ => true,
+    };
     let mut judged = plan.judged_by(&told, Source::Store);
-    for due in dues {
+    for due in dues.into_iter().filter(|_| charges_anew) {
         if due.stands(&judged) {
             let (_, told) = memory.change(&due.tier, due.change);
             due.done(&told, &mut judged);

@@ -5,10 +5,12 @@ use std::sync::{Arc, OnceLock};
 use smallvec::SmallVec;
 
 use super::leasing::Paid;
+use super::reserving::refuse_if_full;
 use super::{AdHoc, Inner, Question};
 use crate::decision::{Decision, Names, Tiers};
 use crate::denial_cache::Sent;
 use crate::engine::{self, AtRecord, Change, Heards, Redis, StandIn, StoreError};
+use crate::fallback::ChargedHere;
 use crate::limit::NamedLimit;
 use crate::plan::{Asking, Due, Plan};
 use crate::request::Request;
@@ -25,9 +27,9 @@ impl Inner {
         let policy = self.policy.load_full();
         let opening;
         let mut plan = Plan::of_request(&policy, request, &self.secret, asking);
-        if let Some(hold_us) = self.holds_with_receipt(&plan) {
+        if let Some(hold_us) = plan.holds_slots_us() {
             opening = Opening::new(random_id(), 0, hold_us);
-            plan.open(&opening);
+            self.open_held(&mut plan, &opening);
             let names = Names::Policy(Arc::clone(&policy));
             return self.open_in(redis, plan, names, &opening).await;
         }
@@ -44,9 +46,9 @@ impl Inner {
         let opening;
         let keys = self.secret.each().map(|secret| secret.ad_hoc_key_in(domain, key));
         let mut plan = Plan::ad_hoc(keys, &named, cost);
-        if let Some(hold_us) = self.holds_with_receipt(&plan) {
+        if let Some(hold_us) = plan.holds_slots_us() {
             opening = Opening::new(random_id(), 0, hold_us);
-            plan.open(&opening);
+            self.open_held(&mut plan, &opening);
             let names = Names::AdHoc(limit.clone());
             return self.open_in(redis, plan, names, &opening).await;
         }
@@ -89,8 +91,9 @@ impl Inner {
             })
             .collect();
         for (plan, opening) in plans.iter_mut().zip(&openings) {
-            if let Some(hold_us) = self.holds_with_receipt(plan) {
-                plan.open(opening.get_or_init(|| Opening::new(random_id(), 0, hold_us)));
+            if let Some(hold_us) = plan.holds_slots_us() {
+                let opening = opening.get_or_init(|| Opening::new(random_id(), 0, hold_us));
+                self.open_held(plan, opening);
             }
         }
         let began = self.metrics.begin();
@@ -113,7 +116,7 @@ impl Inner {
             self.denials.note(redis, question.ask, heard, sent);
             charged_here.push(match question.ask.record {
                 AtRecord::Open(_) => self.fallback.charged_here(question, heard),
-                AtRecord::None | AtRecord::Close(_) => Vec::new(),
+                AtRecord::None | AtRecord::Close(_) => ChargedHere::default(),
             });
         }
         drop(asking);
@@ -122,7 +125,7 @@ impl Inner {
         let plans = plans.into_iter().zip(questions).zip(&mut refused).zip(&openings).zip(paid);
         for ((((mut plan, question), refused), opening), paid) in plans {
             let dues = std::mem::take(&mut plan.dues);
-            let mut charged_here = Vec::new();
+            let mut charged_here = ChargedHere::default();
             let told = || {
                 let (heard, charged) = heard.next()?;
                 charged_here = charged;
@@ -135,6 +138,9 @@ impl Inner {
             };
             self.settle_paid(paid, &judged);
             self.settle_dues(redis, dues, &mut judged).await;
+            if let Some(opening) = opening.get() {
+                refuse_if_full(&mut judged, &opening.noted());
+            }
             let names = match question {
                 Question::Request(_) => Names::Policy(Arc::clone(&policy)),
                 Question::AdHoc { limit, .. } => Names::AdHoc(limit.clone()),

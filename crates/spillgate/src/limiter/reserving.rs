@@ -5,12 +5,8 @@ use std::time::Duration;
 
 use super::{Inner, Limiter, Question, in_memory};
 use crate::algorithm::Intent;
-use crate::decision::{Decision, Names};
+use crate::decision::{Decision, Judged, Names, Tiers};
 use crate::engine::{AtRecord, Engine, Memory};
-#[cfg(feature = "redis")]
-use crate::engine::{Redis, decide};
-#[cfg(feature = "redis")]
-use crate::fallback::Alone;
 use crate::limit::NamedLimit;
 use crate::plan::{Asking, Plan};
 use crate::request::{Cost, Request};
@@ -18,13 +14,18 @@ use crate::reservation::{
     Answer, Contents, Ending, Noted, Opening, Outcome, Receipt, ReservationError, Reserve, Usage,
     lasting_us, random_id,
 };
-#[cfg(feature = "redis")]
-use crate::reservation::{kept::KeptTier, record::Charged};
 use crate::subject::{Encoding, Secret};
+
+#[cfg(feature = "redis")]
+mod on_store;
 
 impl Limiter {
     /// Charges an estimate, to be put right when the true cost is known. The request's cost is the
-    /// estimate; an allowed decision has a receipt ([`Decision::receipt`]), unless nothing was charged.
+    /// estimate; an allowed decision has a receipt ([`Decision::receipt`]). Where no rule matches, the
+    /// receipt has nothing in it: each call with it is answered [`Outcome::Done`].
+    ///
+    /// In memory a decision is denied as [`Reason::Overloaded`](crate::Reason::Overloaded) where there is no
+    /// room for its record: 256 MiB in all, and a hundredth of that for one subject.
     ///
     /// A shadow rule that lives on another server than all that is enforced keeps its estimate, and so
     /// does what a post-paid rule is charged by force.
@@ -153,8 +154,11 @@ impl Inner {
     ) -> Result<Opening, ReservationError> {
         let lasting_us = reserve.lasting_us()?;
         body.part(&lasting_us.to_le_bytes());
-        let id = reserve.name().map_or_else(random_id, |name| id_of(&self.secret, domain, name));
-        Ok(Opening::new(id, self.secret.hash(&body), lasting_us))
+        let body = self.secret.hash(&body);
+        Ok(match reserve.name() {
+            Some(name) => Opening::new(id_of(&self.secret, domain, name), body, lasting_us).named(),
+            None => Opening::new(random_id(), body, lasting_us),
+        })
     }
 
     async fn reserve<'p>(
@@ -167,9 +171,10 @@ impl Inner {
         match &self.engine {
             Engine::Memory(memory) => {
                 let began = self.metrics.begin();
-                let judged = in_memory(memory, plan);
+                let mut judged = in_memory(memory, plan);
                 self.metrics.end(began);
                 let noted = sound(opening.noted())?;
+                refuse_if_full(&mut judged, &noted);
                 Ok(self.with_receipt(self.decision(judged, names), opening.id, noted, None))
             }
             #[cfg(feature = "redis")]
@@ -186,22 +191,26 @@ impl Inner {
         opening: &'p Opening,
     ) -> Decision {
         plan.open(opening);
-        let judged = in_memory(memory, plan);
-        self.with_receipt(self.decision(judged, names), opening.id, opening.noted(), None)
+        let mut judged = in_memory(memory, plan);
+        let noted = opening.noted();
+        refuse_if_full(&mut judged, &noted);
+        self.with_receipt(self.decision(judged, names), opening.id, noted, None)
     }
 
-    /// How long the slots of a plan are held at most, if it has any and there is room for their record.
-    pub(super) fn holds_with_receipt(&self, plan: &Plan<'_>) -> Option<u64> {
-        let hold_us = plan.holds_slots_us()?;
-        let has_room = match &self.engine {
-            Engine::Memory(memory) => memory.has_room_for_record(),
+    /// Has a check of slots open a record. It only looks, and is refused, where no receipt can name all
+    /// places of it: nothing else could release the slots.
+    pub(super) fn open_held<'p>(&self, plan: &mut Plan<'p>, opening: &'p Opening) {
+        match &self.engine {
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => redis.has_receipt_for(&plan.ask),
-        };
-        has_room.then_some(hold_us)
+            Engine::Redis(redis) if !redis.has_receipt_for(&plan.ask) => {
+                opening.note_full();
+                plan.look();
+            }
+            _ => plan.open(opening),
+        }
     }
 
-    /// What an allowed decision is settled by, if there is anything to settle.
+    /// What an allowed decision is settled by. Where nothing was charged the receipt has nothing in it.
     pub(super) fn with_receipt(
         &self,
         decision: Decision,
@@ -209,7 +218,7 @@ impl Inner {
         noted: Noted,
         node: Option<u64>,
     ) -> Decision {
-        if !decision.allowed() || (noted.groups.is_empty() && node.is_none()) {
+        if !decision.allowed() {
             return decision;
         }
         decision.with_receipt(self.receipts.receipt(Contents { id, node, groups: noted.groups }))
@@ -221,6 +230,10 @@ impl Inner {
         ending: &Ending<'_>,
     ) -> Result<Outcome, ReservationError> {
         let Some(contents) = self.receipts.open(receipt) else { return Ok(Outcome::Unknown) };
+        if contents.groups.is_empty() && contents.node.is_none() {
+            // Nothing was charged, so there is nothing to put right.
+            return Ok(Outcome::Done);
+        }
         let outcome = match &self.engine {
             Engine::Memory(memory) => match memory.close(contents.id, ending, |_, _| {}) {
                 Answer::Told(outcome) => outcome,
@@ -236,123 +249,21 @@ impl Inner {
     }
 }
 
-/// Where state is on a store.
-#[cfg(feature = "redis")]
-impl Inner {
-    async fn reserve_in(
-        &self,
-        redis: &Redis,
-        plan: Plan<'_>,
-        names: Names,
-        opening: &Opening,
-    ) -> Result<Decision, ReservationError> {
-        if let Some(alone) = self.fallback.alone(opening) {
-            return self.reserved_alone(redis, plan, names, alone, opening).await;
-        }
-        let places = redis.places(&plan.ask);
-        if places > crate::reservation::GROUPS_MAX {
-            return Err(ReservationError::TooManyPlaces { places });
-        }
-        let decision = self.open_in(redis, plan, names, opening).await;
-        sound(opening.noted())?;
-        Ok(decision)
-    }
-
-    /// Decides a plan that opens records, on the store or, where that is out of reach, here.
-    pub(super) async fn open_in(
-        &self,
-        redis: &Redis,
-        mut plan: Plan<'_>,
-        names: Names,
-        opening: &Opening,
-    ) -> Decision {
-        if !plan.asks() {
-            return self.decision(plan.judged, names);
-        }
-        let began = self.metrics.begin();
-        let sent = self.denials.begin(redis);
-        let dues = std::mem::take(&mut plan.dues);
-        let question = self.fallback.question(&mut plan);
-        let Ok(heard) = decide(redis, &question).await;
-        self.fallback.settle(&question, &heard);
-        self.denials.note(redis, question.ask, &heard, sent);
-        let charged_here = self.fallback.charged_here(&question, &heard);
-        drop(question);
-        let mut judged = plan.judged_from(&heard);
-        self.settle_dues(redis, dues, &mut judged).await;
-        self.metrics.end(began);
-        self.receipted(redis, self.decision(judged, names), opening, charged_here)
-    }
-
-    /// A decision with its receipt; what was charged here has a record here.
-    pub(super) fn receipted(
-        &self,
-        redis: &Redis,
-        decision: Decision,
-        opening: &Opening,
-        charged_here: Vec<(KeptTier, Charged)>,
-    ) -> Decision {
-        let noted = opening.noted();
-        let kept = decision.allowed() && self.fallback.keep(opening, charged_here, &noted);
-        self.with_receipt(decision, opening.id, noted, kept.then(|| redis.node()))
-    }
-
-    /// The same reservation again, of which part was charged here while the store was out of reach.
-    async fn reserved_alone(
-        &self,
-        redis: &Redis,
-        mut plan: Plan<'_>,
-        names: Names,
-        alone: Alone,
-        opening: &Opening,
-    ) -> Result<Decision, ReservationError> {
-        if alone.conflict {
-            return Err(ReservationError::Conflict);
-        }
-        plan.look();
-        let mut judged = self.in_store(redis, plan).await;
-        judged.iter_mut().for_each(crate::decision::Judged::admit);
-        let noted = Noted { groups: alone.elsewhere, ..Noted::default() };
-        let decision = self.decision(judged, names);
-        Ok(self.with_receipt(decision, opening.id, noted, Some(redis.node())))
-    }
-
-    async fn end_in(
-        &self,
-        redis: &Redis,
-        contents: &Contents,
-        ending: &Ending<'_>,
-    ) -> Result<Outcome, ReservationError> {
-        let Contents { id, node, groups } = contents;
-        let at_store = groups.iter().map(|group| redis.close(*id, group, ending));
-        let at_store = futures_util::future::join_all(at_store).await;
-        let mut outcome = Outcome::Unknown;
-        let mut out_of_reach = None;
-        let here = node.filter(|node| *node == redis.node());
-        let here = here.map(|_| Ok(self.fallback.close(*id, ending)));
-        for answer in at_store.into_iter().chain(here) {
-            match answer {
-                Ok(Answer::Told(told)) => outcome = outcome.max(told),
-                Ok(Answer::EndedOtherwise) => return Err(ReservationError::EndedOtherwise),
-                Err(error) => {
-                    self.fallback.note_error();
-                    out_of_reach = Some(error);
-                }
-            }
-        }
-        match out_of_reach {
-            Some(error) => Err(ReservationError::Retryable { why: error.to_string() }),
-            None => Ok(outcome),
-        }
-    }
-}
-
-/// Whether there is a record for just this reservation, or could be.
+/// Whether the id is in use for just this reservation, and that has not ended.
 fn sound(noted: Noted) -> Result<Noted, ReservationError> {
     match noted {
         Noted { conflict: true, .. } => Err(ReservationError::Conflict),
-        Noted { full: true, .. } => Err(ReservationError::Full),
+        Noted { ended: Some(how), .. } => Err(ReservationError::Ended(how)),
         noted => Ok(noted),
+    }
+}
+
+/// Refuses what the limits allow where there is no room for its record: without one nothing could settle
+/// or release it.
+pub(super) fn refuse_if_full(judged: &mut Tiers, noted: &Noted) {
+    let decisive = |tier: &&mut Judged| tier.decides();
+    if noted.full && judged.iter_mut().filter(decisive).all(|tier| tier.waits_for_no_limit()) {
+        judged.iter_mut().filter(decisive).for_each(Judged::refuse_overloaded);
     }
 }
 
@@ -385,7 +296,7 @@ impl<'p> Plan<'p> {
 
     /// Only looks.
     #[cfg(feature = "redis")]
-    fn look(&mut self) {
+    pub(super) fn look(&mut self) {
         self.ask.intent = Intent::Peek;
         self.ask.record = AtRecord::None;
         self.dues.clear();

@@ -8,7 +8,7 @@ use super::meter::Meter;
 #[cfg(feature = "redis")]
 use super::meter::RULES_MAX;
 use crate::engine::Engine;
-use crate::engine::memory::SteadyOf;
+use crate::engine::memory::{RecordsHeld, SteadyOf};
 use crate::limiter::Limiter;
 #[cfg(feature = "redis")]
 use crate::policy::Policy;
@@ -63,6 +63,7 @@ impl Limiter {
         text.engine(&self.inner.engine);
         #[cfg(feature = "redis")]
         if let Engine::Redis(_) = &self.inner.engine {
+            text.records(self.inner.fallback.records());
             text.lookups("denial", self.inner.denials.lookups());
             text.store(self, &policy);
         }
@@ -124,6 +125,7 @@ impl Text {
                 self.sample("evictions_total", &[("live", "true")], evictions.live);
                 self.family(Kind::Counter, "overflows_total", OVERFLOWS);
                 self.sample("overflows_total", &[], evictions.overflowed);
+                self.records(memory.records());
             }
             #[cfg(feature = "redis")]
             Engine::Redis(redis) => {
@@ -141,6 +143,15 @@ impl Text {
                 }
             }
         }
+    }
+
+    /// What this process holds of reservations: on a store, those that it charged alone.
+    fn records(&mut self, held: RecordsHeld) {
+        self.family(Kind::Gauge, "reservations", RESERVATIONS);
+        self.sample("reservations", &[("state", "open")], held.open);
+        self.sample("reservations", &[("state", "ended")], held.ended);
+        self.family(Kind::Gauge, "reservation_bytes", RESERVATION_BYTES);
+        self.sample("reservation_bytes", &[], held.bytes);
     }
 
     /// How the store stands, as this process sees it.
@@ -262,4 +273,6 @@ const EPOCH_CHANGES: &str = "Servers of the store that had lost what they held: 
 const CLOCK_STEPS: &str = "Steps of a server's clock, its own or with a failover: forward, each may \
     have cost every subject there one allowance.";
 const EVICTIONS: &str = "State that had to go for want of room.";
+const RESERVATIONS: &str = "Records of reservations in this process.";
+const RESERVATION_BYTES: &str = "Bytes of the records of reservations in this process.";
 const OVERFLOWS: &str = "Charges of subjects that found no room, and shared one limit.";

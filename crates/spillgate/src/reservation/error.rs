@@ -3,14 +3,19 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::Ended;
+
 /// Why a reservation could not be made, or nothing be said of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReservationError {
-    /// A reservation lasts from 1 ms to 7 days.
+    /// A reservation lasts from 1 ms to 24 hours.
     Lasting(Duration),
     /// The name is in use for another request.
     Conflict,
+    /// The reservation under this id has ended: nothing is charged or allowed, and a new attempt needs a
+    /// new id.
+    Ended(Ended),
     /// It has ended before, and otherwise.
     EndedOtherwise,
     /// Its tiers live at more places than a receipt can name.
@@ -18,8 +23,6 @@ pub enum ReservationError {
         /// At so many.
         places: usize,
     },
-    /// So many reservations are open that this process has no room for another.
-    Full,
     /// Some of it is done, and some is out of reach: the same call can be made again.
     Retryable {
         /// What is out of reach.
@@ -32,10 +35,14 @@ impl fmt::Display for ReservationError {
         match self {
             ReservationError::Lasting(lasting) => write!(
                 f,
-                "a reservation cannot last {lasting:?}; choose from 1 ms to 7 days, and renew what takes longer"
+                "a reservation cannot last {lasting:?}; choose from 1 ms to 24 h, and renew what takes longer"
             ),
             ReservationError::Conflict => f.write_str(
                 "the name is in use for another request; choose another, or send what was sent under it",
+            ),
+            ReservationError::Ended(how) => write!(
+                f,
+                "the reservation under this id has ended ({how}); make a new attempt under a new id"
             ),
             ReservationError::EndedOtherwise => f.write_str(
                 "the reservation has ended before, and otherwise; nothing was done",
@@ -44,9 +51,6 @@ impl fmt::Display for ReservationError {
                 f,
                 "the tiers live at {places} places, and a receipt names {}; anchor the rules to one attribute",
                 super::GROUPS_MAX
-            ),
-            ReservationError::Full => f.write_str(
-                "this process has no room for another reservation; settle or cancel some, or make them shorter",
             ),
             ReservationError::Retryable { why } => {
                 write!(f, "part of it is out of reach: {why}; make the same call again")

@@ -1,9 +1,7 @@
 //! The record of one reservation, and what each call about it is answered. `records.lua` is the same in
 //! Redis.
 
-use smallvec::SmallVec;
-
-use super::{Answer, Ending, Opened, Outcome, REMEMBERED_US};
+use super::{Answer, Ended, Ending, Opened, Outcome, REMEMBERED_US};
 use crate::algorithm::Charge;
 
 /// What is remembered of a reservation.
@@ -16,7 +14,7 @@ pub(crate) struct Record {
     forget_us: u64,
     state: State,
     /// What each tier was charged, in the order of the tiers.
-    charges: SmallVec<[Charged; 4]>,
+    charges: Box<[Charged]>,
 }
 
 /// What one tier was charged, and was meant to be.
@@ -52,9 +50,18 @@ impl Record {
         Record { body, ends_us, forget_us: ends_us + REMEMBERED_US, state: State::Open, charges }
     }
 
-    /// What a reservation under the same name is told.
-    pub(crate) fn opened_again(&self, body: u128) -> Opened {
-        if self.body == body { Opened::Repeated } else { Opened::Conflict }
+    /// Returns what a reservation under the same id is answered, as far as its permits are still held.
+    pub(crate) fn opened_again(&self, body: u128, now_us: u64) -> Opened {
+        match self.state {
+            _ if self.body != body => Opened::Conflict,
+            State::Ended(mark) => Opened::Ended(Ended::by_mark(mark)),
+            State::Open if now_us >= self.ends_us => Opened::Ended(Ended::Expired),
+            State::Open => Opened::Repeated,
+        }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.state == State::Open
     }
 
     /// Whether it may end so now, or be renewed; else what is answered.
@@ -93,7 +100,7 @@ impl Record {
 
     pub(crate) fn end(&mut self, ending: &Ending<'_>) {
         self.state = State::Ended(ending.mark());
-        self.charges = SmallVec::new();
+        self.charges = Box::default();
     }
 
     pub(crate) fn renew(&mut self, for_us: u64, now_us: u64) {

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use hyper::header::{CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Method, StatusCode};
 use serde::Serialize;
+use spillgate::Reason;
 
 use crate::domains::UnknownDomain;
 
@@ -19,16 +20,16 @@ pub(in crate::door) struct Problem {
     message: String,
     /// Whether the very same call may be made again at once.
     retryable: bool,
+    /// How the reservation under the id of a call has ended.
+    ended: Option<&'static str>,
+    /// Whether the service is too busy, or has no room for a record.
+    overloaded: bool,
 }
 
 impl Problem {
     pub(in crate::door) fn in_field(field: &str, message: &str) -> Problem {
-        Problem {
-            status: StatusCode::BAD_REQUEST,
-            field: shortened(field),
-            message: shortened(message),
-            retryable: false,
-        }
+        let problem = Problem::of(StatusCode::BAD_REQUEST, shortened(message));
+        Problem { field: shortened(field), ..problem }
     }
 
     /// The same problem under another status than 400.
@@ -87,6 +88,18 @@ impl Problem {
         Problem { retryable: true, ..problem }
     }
 
+    /// The reservation under the id has ended.
+    pub(in crate::door) fn ended(how: &'static str, message: &str) -> Problem {
+        let problem = Problem::in_field("id", message).with_status(StatusCode::CONFLICT);
+        Problem { ended: Some(how), ..problem }
+    }
+
+    /// There is no room for another record.
+    pub(in crate::door) fn overloaded(message: String) -> Problem {
+        let problem = Problem::of(StatusCode::SERVICE_UNAVAILABLE, message);
+        Problem { overloaded: true, ..problem }
+    }
+
     pub(in crate::door) fn no_token() -> Problem {
         let message = "this door asks for a token; send the header Authorization: Bearer TOKEN";
         Problem::of(StatusCode::UNAUTHORIZED, message.to_owned())
@@ -115,7 +128,8 @@ impl Problem {
     }
 
     pub(in crate::door) fn of(status: StatusCode, message: String) -> Problem {
-        Problem { status, field: String::new(), message, retryable: false }
+        let (field, retryable, ended, overloaded) = (String::new(), false, None, false);
+        Problem { status, field, message, retryable, ended, overloaded }
     }
 }
 
@@ -135,6 +149,10 @@ struct Body9457<'p> {
     field: &'p str,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     retryable: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<&'static str>,
 }
 
 impl IntoResponse for Problem {
@@ -151,6 +169,11 @@ impl IntoResponse for Problem {
             detail: &detail,
             field: &self.field,
             retryable: self.retryable,
+            reason: match self.ended {
+                Some(_) => Some("ended"),
+                None => self.overloaded.then_some(Reason::Overloaded.name()),
+            },
+            ended: self.ended,
         };
         let body = serde_json::to_vec(&body).expect("strings and numbers always make JSON");
         let mut response = Response::new(Body::from(body));
@@ -160,6 +183,9 @@ impl IntoResponse for Problem {
             .insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if self.overloaded {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response
     }

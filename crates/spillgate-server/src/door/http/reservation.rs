@@ -12,13 +12,14 @@ use axum::routing::post;
 use hyper::StatusCode;
 use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, Error};
-use spillgate::{Outcome, Receipt, ReservationError, Usage};
+use spillgate::{Outcome, Reason, Receipt, ReservationError, Usage};
 
 use super::answer::{self, json};
 use super::json::{Object, Text, parse};
 use super::problem::Problem;
 use super::question::{Check, CostField, Whole};
 use crate::app::App;
+use crate::bounds::NO_ROOM;
 
 /// The paths of reservations.
 pub(super) fn routes() -> Router<Arc<App>> {
@@ -37,6 +38,9 @@ async fn reserve(State(app): State<Arc<App>>, body: Body) -> Result<Response, Pr
     let (question, reserve) = asked.reservation()?;
     app.answers_question(&question)?;
     let decision = app.reserve(&question, &reserve).await?;
+    if decision.reason() == Some(Reason::Overloaded) {
+        return Err(Problem::overloaded(NO_ROOM.to_owned()));
+    }
     Ok(answer::to_one(&decision))
 }
 
@@ -135,11 +139,11 @@ impl From<ReservationError> for Problem {
             ReservationError::Conflict => {
                 Problem::in_field("id", &message).with_status(StatusCode::CONFLICT)
             }
+            ReservationError::Ended(how) => Problem::ended(how.name(), &message),
             ReservationError::EndedOtherwise => {
                 Problem::in_field("receipt", &message).with_status(StatusCode::CONFLICT)
             }
             ReservationError::Retryable { .. } => Problem::retryable(message),
-            ReservationError::Full => Problem::of(StatusCode::SERVICE_UNAVAILABLE, message),
             _ => Problem::of(StatusCode::BAD_REQUEST, message),
         }
     }

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use spillgate::{Question, Receipt, ReservationError, Reserve, Usage};
+use spillgate::{Question, Reason, Receipt, ReservationError, Reserve, Usage};
 
 use super::answer::Answer;
 use super::question::{cost, name, number, quoted, sg_check};
 use super::reply::Replies;
 use crate::app::App;
-use crate::bounds::RESERVATION_NAME_MAX;
+use crate::bounds::{NO_ROOM, RESERVATION_NAME_MAX};
 
 /// What is to be done about a reservation.
 #[derive(Debug)]
@@ -73,6 +73,9 @@ impl Reservation<'_> {
                     return replies.error(&format!("ERR domain: {why}"));
                 }
                 return match app.reserve(question, reserve).await {
+                    Ok(decision) if decision.reason() == Some(Reason::Overloaded) => {
+                        replies.error(&format!("OVERLOADED {NO_ROOM}"))
+                    }
                     Ok(decision) => Answer::Reserved.write(&decision, replies),
                     Err(error) => replies.error(&in_reply(&error)),
                 };
@@ -92,6 +95,7 @@ impl Reservation<'_> {
 fn in_reply(error: &ReservationError) -> String {
     let code = match error {
         ReservationError::Conflict | ReservationError::EndedOtherwise => "CONFLICT",
+        ReservationError::Ended(how) => return format!("ENDED {how}: {error}"),
         ReservationError::Retryable { .. } => "TRYAGAIN",
         ReservationError::Lasting(_) => "ERR ttl_ms:",
         _ => "ERR",

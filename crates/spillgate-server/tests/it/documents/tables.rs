@@ -132,6 +132,7 @@ fn of_people(told: &str, constant: &str) -> u64 {
         "ms" => number * 1_000,
         "s" => number * 1_000_000,
         "min" => number * 60_000_000,
+        "h" => number * 3_600_000_000,
         other => panic!("{other} is no unit"),
     };
     if constant.ends_with("_MS") { us / 1_000 } else { us }

@@ -1,33 +1,19 @@
-//! The records of reservations in this process: so many at most, those that have ended go first.
-
-use std::collections::{BTreeSet, HashMap};
+//! The records of reservations in this process, in a bounded number of bytes.
 
 use smallvec::SmallVec;
 
 use super::Memory;
 use crate::algorithm::{self, GiveBack, Intent};
-use crate::engine::{Ask, AtRecord, Change, Told};
+use crate::engine::{Ask, AskTier, AtRecord, Change, Told};
+use crate::limit::Algorithm;
 use crate::reservation::kept::{KeptTier, KeptTiers};
 use crate::reservation::record::{Charged, Correction, Record};
-use crate::reservation::{Answer, Ending, Group, Opened, Opening, Outcome};
+use crate::reservation::{Answer, Ended, Ending, Group, Opened, Opening, Outcome};
 
-/// Records by the id of their reservation.
-#[derive(Debug, Default)]
-pub(super) struct Records {
-    by_id: HashMap<u128, Held>,
-    /// When each that is open may be forgotten, and each that has ended.
-    open: BTreeSet<(u64, u128)>,
-    ended: BTreeSet<(u64, u128)>,
-}
+mod room;
 
-/// One record.
-#[derive(Debug)]
-struct Held {
-    record: Record,
-    tiers: KeptTiers,
-    /// Where else the reservation has records: on a store that was out of reach in part.
-    elsewhere: SmallVec<[Group; 1]>,
-}
+pub(super) use room::Records;
+use room::{Held, bytes_of_open};
 
 /// What was done to a tier.
 #[derive(Clone, Copy, Debug)]
@@ -42,9 +28,22 @@ pub(crate) enum Corrected {
 pub(crate) struct Kept {
     pub(crate) body: u128,
     pub(crate) lasting_us: u64,
+    /// As [`subject_of`] the tiers that were asked for.
+    pub(crate) subject: u128,
     pub(crate) tiers: Vec<KeptTier>,
     pub(crate) charges: Vec<Charged>,
     pub(crate) elsewhere: SmallVec<[Group; 1]>,
+}
+
+/// The records of this process, as the metrics show them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordsHeld {
+    /// Records of reservations that are open, or expired without an end.
+    pub open: u64,
+    /// Records of reservations that were settled, cancelled or released.
+    pub ended: u64,
+    /// The bytes of both.
+    pub bytes: u64,
 }
 
 impl Memory {
@@ -53,10 +52,11 @@ impl Memory {
         let now_us = self.clock.now_us();
         let mut records = self.records.lock();
         records.forget_gone(now_us);
-        let known = records.by_id.get(&opening.id);
-        let opened = match known.map(|held| held.record.opened_again(opening.body)) {
+        let subject = subject_of(&ask.tiers);
+        let known = records.get(opening.id);
+        let opened = match known.map(|held| self.opened_again(held, ask, opening.body, now_us)) {
             Some(opened) => opened,
-            None if !records.has_room() => Opened::Full,
+            None if !records.make_room(subject, bytes_of_open(ask), now_us) => Opened::Full,
             None => Opened::New,
         };
         let intent = if opened == Opened::New { ask.intent } else { Intent::Peek };
@@ -64,11 +64,12 @@ impl Memory {
             self.decide(&Ask { intent, record: AtRecord::None, tiers: ask.tiers.clone() });
         match opened {
             Opened::Repeated => told.admit(),
-            Opened::Conflict | Opened::Full => {
+            Opened::Conflict | Opened::Ended(_) => {
                 told.allowed = false;
                 told.tiers.iter_mut().for_each(|tier| tier.fits = false);
             }
-            Opened::New | Opened::Refused => {}
+            // What the limits say of it comes first.
+            Opened::New | Opened::Refused | Opened::Full => {}
         }
         let is_open = opened == Opened::New && told.allowed && intent != Intent::Peek;
         if is_open {
@@ -77,12 +78,23 @@ impl Memory {
                 charges.map(|(tier, told)| Charged { cost: tier.cost, charge: told.charge });
             let record = Record::new(opening.body, opening.lasting_us, charges, now_us);
             let tiers = ask.tiers.iter().map(KeptTier::of).collect();
-            records.add(opening.id, Held { record, tiers, elsewhere: SmallVec::new() });
+            let held = Held { record, tiers, elsewhere: SmallVec::new(), subject };
+            records.put(opening.id, Box::new(held));
         }
         let opened = if opened == Opened::New && !is_open { Opened::Refused } else { opened };
         let tag = ask.tiers.first().map_or(0, |tier| tier.key.tag);
         opening.note(opened, || Group { tag, tiers: None });
         told
+    }
+
+    /// Returns what a reservation under the id of a record is answered. Its permits count where a limit
+    /// in force asks for one.
+    fn opened_again(&self, held: &Held, ask: &Ask<'_>, body: u128, now_us: u64) -> Opened {
+        let opened = held.record.opened_again(body, now_us);
+        if opened == Opened::Repeated && takes_permits(&ask.tiers) && !self.holds_permits(held) {
+            return Opened::Ended(Ended::PermitEnded);
+        }
+        opened
     }
 
     /// Ends or renews a reservation; each correction is told as it is made.
@@ -95,7 +107,7 @@ impl Memory {
         let now_us = self.clock.now_us();
         let mut records = self.records.lock();
         records.forget_gone(now_us);
-        let Some(held) = records.by_id.get_mut(&id) else {
+        let Some(held) = records.get(id) else {
             return Answer::Told(Outcome::Unknown);
         };
         if let Err(answer) = held.record.may_end(ending, now_us) {
@@ -105,11 +117,7 @@ impl Memory {
             if !self.renew(held, *for_us) {
                 return Answer::Told(Outcome::Expired);
             }
-            let before = held.record.forget_us();
-            held.record.renew(*for_us, now_us);
-            let after = held.record.forget_us();
-            records.open.remove(&(before, id));
-            records.open.insert((after, id));
+            records.change(id, |held| held.record.renew(*for_us, now_us));
             return Answer::Told(Outcome::Done);
         }
         for (place, tier) in held.tiers.iter().enumerate() {
@@ -131,25 +139,23 @@ impl Memory {
                 },
             );
         }
-        held.record.end(ending);
-        held.tiers = KeptTiers::default();
-        let forget_us = held.record.forget_us();
-        records.open.remove(&(forget_us, id));
-        records.ended.insert((forget_us, id));
+        #[cfg(feature = "redis")]
+        if matches!(ending, Ending::Undo) {
+            records.remove(id);
+            return Answer::Told(Outcome::Done);
+        }
+        records.change(id, |held| {
+            held.record.end(ending);
+            held.tiers = KeptTiers::default();
+        });
         Answer::Told(Outcome::Done)
     }
 
     /// Whether all slots were still held, and now are for longer.
     fn renew(&self, held: &Held, for_us: u64) -> bool {
-        let slots = || {
-            let charged = held.tiers.iter().enumerate();
-            charged.filter_map(|(place, tier)| Some((tier.asked(0), held.record.charge(place)?)))
-        };
-        let all_held = slots().all(|(tier, charge)| {
-            self.with_tier(&tier, |tier, now_us| algorithm::holds(tier, &charge, now_us)).0
-        });
+        let all_held = self.holds_permits(held);
         if all_held {
-            for (tier, charge) in slots() {
+            for (tier, charge) in held.charges() {
                 self.with_tier(&tier, |tier, now_us| {
                     algorithm::renew(tier, &charge, for_us, now_us);
                 });
@@ -158,73 +164,69 @@ impl Memory {
         all_held
     }
 
-    /// Keeps a record of what was charged here beside a store; not if there is no room for it.
+    fn holds_permits(&self, held: &Held) -> bool {
+        held.charges().all(|(tier, charge)| {
+            self.with_tier(&tier, |tier, now_us| algorithm::holds(tier, &charge, now_us)).0
+        })
+    }
+
+    /// Keeps a record of what was charged here beside a store, whose room [`has_room`](Self::has_room)
+    /// was asked for before the charge. Returns it where the id has a record already.
     #[cfg(feature = "redis")]
-    pub(crate) fn keep(&self, id: u128, kept: Kept) -> bool {
-        let Kept { body, lasting_us, tiers, charges, elsewhere } = kept;
+    pub(crate) fn keep(&self, id: u128, kept: Kept) -> Result<(), Box<Kept>> {
         let now_us = self.clock.now_us();
         let mut records = self.records.lock();
         records.forget_gone(now_us);
-        if !records.has_room() || records.by_id.contains_key(&id) {
-            return false;
+        if records.get(id).is_some() {
+            return Err(Box::new(kept));
         }
+        let Kept { body, lasting_us, subject, tiers, charges, elsewhere } = kept;
         let record = Record::new(body, lasting_us, charges, now_us);
-        records.add(id, Held { record, tiers: tiers.into(), elsewhere });
-        true
+        records.put(id, Box::new(Held { record, tiers: tiers.into(), elsewhere, subject }));
+        Ok(())
     }
 
-    /// What became of an earlier reservation of that id here, and where else it has records.
+    /// Returns what a reservation under the id of a record here is answered, and where else it has records.
     #[cfg(feature = "redis")]
-    pub(crate) fn kept(&self, id: u128, body: u128) -> Option<(Opened, SmallVec<[Group; 1]>)> {
+    pub(crate) fn kept(
+        &self,
+        ask: &Ask<'_>,
+        opening: &Opening,
+    ) -> Option<(Opened, SmallVec<[Group; 1]>)> {
+        let now_us = self.clock.now_us();
         let mut records = self.records.lock();
-        records.forget_gone(self.clock.now_us());
-        let held = records.by_id.get(&id)?;
-        Some((held.record.opened_again(body), held.elsewhere.clone()))
+        records.forget_gone(now_us);
+        let held = records.get(opening.id)?;
+        Some((self.opened_again(held, ask, opening.body, now_us), held.elsewhere.clone()))
     }
 
-    /// Whether one more record finds room.
-    pub(crate) fn has_room_for_record(&self) -> bool {
-        self.records.lock().has_room()
+    /// Whether the record of a decision finds room.
+    #[cfg(feature = "redis")]
+    pub(crate) fn has_room(&self, ask: &Ask<'_>) -> bool {
+        let now_us = self.clock.now_us();
+        self.records.lock().make_room(subject_of(&ask.tiers), bytes_of_open(ask), now_us)
     }
 
-    /// How many reservations are remembered.
-    pub fn records(&self) -> usize {
-        self.records.lock().by_id.len()
-    }
-}
-
-impl Records {
-    fn add(&mut self, id: u128, held: Held) {
-        self.open.insert((held.record.forget_us(), id));
-        self.by_id.insert(id, held);
-    }
-
-    /// A few of those whose time is over: more than come in.
-    fn forget_gone(&mut self, now_us: u64) {
-        for _ in 0..SWEEP {
-            for queue in [&mut self.open, &mut self.ended] {
-                if let Some((forget_us, id)) = queue.first().copied()
-                    && forget_us <= now_us
-                {
-                    queue.pop_first();
-                    self.by_id.remove(&id);
-                }
-            }
-        }
-    }
-
-    /// Whether one more fits, if need be in place of one that has ended.
-    fn has_room(&mut self) -> bool {
-        if self.by_id.len() >= RECORDS_MAX
-            && let Some((_, id)) = self.ended.pop_first()
-        {
-            self.by_id.remove(&id);
-        }
-        self.by_id.len() < RECORDS_MAX
+    /// How many reservations are remembered, and in how many bytes.
+    pub fn records(&self) -> RecordsHeld {
+        self.records.lock().held()
     }
 }
 
-/// Records that go with each call.
-const SWEEP: usize = 2;
-/// Some 400 MB at the utmost; a process that holds more open shares a store.
-const RECORDS_MAX: usize = 1 << 20;
+/// Whose room a record takes: the narrowest of its enforced subjects, for a subject that many share would
+/// let one of them use up the room of all.
+pub(crate) fn subject_of(tiers: &[AskTier<'_>]) -> u128 {
+    let narrowest = |enforced: bool| {
+        let tiers = tiers.iter().rev().filter(|tier| (tier.group == 0) == enforced);
+        tiers.max_by_key(|tier| tier.attributes).map(|tier| tier.key.id)
+    };
+    narrowest(true).or_else(|| narrowest(false)).unwrap_or_default()
+}
+
+/// Whether some enforced limit gives a permit, which ends by itself.
+pub(crate) fn takes_permits(tiers: &[AskTier<'_>]) -> bool {
+    let takes = |tier: &AskTier<'_>| {
+        tier.group == 0 && tier.cost > 0 && tier.limit.algorithm() == Algorithm::Concurrency
+    };
+    tiers.iter().any(takes)
+}

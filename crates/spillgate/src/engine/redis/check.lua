@@ -17,7 +17,8 @@
 --     LOWER:               key, own key, limit, amount
 --     OPEN:                the record's key, how long it can be settled (us), what it is for (16 bytes),
 --                          what the caller keeps of the tiers, and then as RESERVE
---     CLOSE:               the record's key, how (0 ends, 1 undoes, 2 renews), the mark of that (8 bytes),
+--     CLOSE:               the record's key, how (0 ends, 1 undoes, 2 renews, 3 looks whether it is open and
+--                          all slots are held), the mark of that (8 bytes),
 --                          for how long (us), how many tiers, for each: key, own key, limit, what it is
 --                          charged in the end (2^41: as it was)
 --     CROWD:               how many decisions, alike and one after the other, and then as CHARGE; no slots
@@ -28,8 +29,8 @@
 -- Returns: integers: now_us, and for each decision, each tier: fits (1, 0, or -1: the state is not
 --   ours to read, nothing done), its algorithm's Reply, and for RESERVE and slots the incarnation
 --   (0 if nothing was charged), then for a bucket what had come back of it before; for GIVE_BACK and LOWER the whole units that came back, then the
---   tier; for OPEN what became of the record (0 new, 1 there before, 2 there for something else, 3 refused),
---   then as RESERVE; for CLOSE only 0 done, 1 repeated, 2 expired, 3 unknown, 4 ended otherwise, 5 about
+--   tier; for OPEN what became of the record (0 new, 1 there before, 2 there for something else, 3 refused,
+--   4 expired, 5 cancelled, 6 released, 7 settled), then as RESERVE; for CLOSE only 0 done, 1 repeated, 2 expired, 3 unknown, 4 ended otherwise, 5 about
 --   other tiers; for CROWD, for the enforced tiers and for those of each shadow rule: how many decisions
 --   charged them, what each tier tells the first decision, and what it tells those that came too late. A
 --   slot is named by that incarnation and by the place of its tier's `fits` in the answer, counted from 1.

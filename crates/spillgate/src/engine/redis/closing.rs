@@ -8,8 +8,12 @@ use super::topology::{Place, Route};
 use super::{Redis, StoreError, keys};
 use crate::algorithm::Intent;
 use crate::engine::{AS_CHARGED, Ask, AskTier, AtRecord, TIERS_INLINE};
+use crate::limit::Algorithm;
 use crate::reservation::kept::{self, KeptTier, KeptTiers};
-use crate::reservation::{Answer, Closed, Closing, Ending, GROUPS_MAX, Group, Outcome};
+use crate::reservation::{
+    Answer, Closed, Closes, Closing, Ended, Ending, GROUPS_MAX, Group, Opening, Outcome,
+    REMEMBERED_US,
+};
 use crate::time::Deadline;
 
 /// What a record says to whoever has not seen the reservation.
@@ -36,6 +40,42 @@ impl Redis {
             Ok(at_old) => Ok(answer.max(at_old)),
             Err(_) if self.gives_up(old) => Ok(answer),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Returns how the reservation of a record has ended: nothing while it is open and all its permits are
+    /// held, wherever its subjects live, or lived on the ring before this one.
+    pub(crate) async fn ended(&self, id: u128, tag: u128) -> Result<Option<Ended>, StoreError> {
+        let deadline = self.deadline();
+        let ended = self.ended_at(self.topology.place(tag), id, tag, deadline).await?;
+        let Some(old) = self.topology.place_before(tag).filter(|_| ended.is_none()) else {
+            return Ok(ended);
+        };
+        match self.ended_at(old, id, tag, deadline).await {
+            Err(_) if self.gives_up(old) => Ok(None),
+            at_old => at_old,
+        }
+    }
+
+    /// Whether the id of a reservation is in use for no other request. With `takes` it is in use for this
+    /// one from then on, for as long as its record is remembered.
+    pub(crate) async fn names(&self, opening: &Opening, takes: bool) -> Result<bool, StoreError> {
+        let (key, body) = (keys::named(opening.id), opening.body.to_be_bytes());
+        let (place, deadline) = (self.topology.place(opening.id), self.deadline());
+        if takes {
+            let mut set = ::redis::cmd("SET");
+            let life_ms = (opening.lasting_us + REMEMBERED_US).div_ceil(1_000);
+            set.arg(&key).arg(&body).arg("NX").arg("PX").arg(life_ms);
+            if self.command_at(place, &set, deadline).await? != Value::Nil {
+                return Ok(true);
+            }
+        }
+        let mut get = ::redis::cmd("GET");
+        get.arg(&key);
+        match self.command_at(place, &get, deadline).await? {
+            Value::Nil => Ok(true),
+            Value::BulkString(known) => Ok(known == body),
+            _ => Err(StoreError::Foreign("what an id is in use for is none that we wrote".into())),
         }
     }
 
@@ -110,6 +150,37 @@ impl Redis {
         self.decide_one_at(place, &ask, deadline).await.map(|_| ())
     }
 
+    async fn ended_at(
+        &self,
+        place: Place,
+        id: u128,
+        tag: u128,
+        deadline: Deadline,
+    ) -> Result<Option<Ended>, StoreError> {
+        let tiers = match self.recorded(place, tag, id, deadline).await? {
+            Some(Recorded::Open(tiers)) => tiers,
+            Some(Recorded::Ended(mark)) => return Ok(Some(Ended::by_mark(mark))),
+            None => return Ok(None),
+        };
+        let (closing, as_charged) =
+            (Closing::new(id, Closes::Looks, 0), Ending::Renew { for_us: 0 });
+        self.correct_at(place, &closing, &tiers, &as_charged, deadline).await?;
+        let is_over = closing.noted() == Some(Closed::Told(Answer::Told(Outcome::Expired)));
+        let is_permit = |tier: &KeptTier| tier.limit.algorithm() == Algorithm::Concurrency;
+        let how = if tiers.iter().any(is_permit) { Ended::PermitEnded } else { Ended::Expired };
+        Ok(is_over.then_some(how))
+    }
+
+    async fn command_at(
+        &self,
+        place: Place,
+        command: &::redis::Cmd,
+        deadline: Deadline,
+    ) -> Result<Value, StoreError> {
+        let run = |route: Route| async move { route.shard.command(command, deadline).await };
+        self.follow(place, deadline, run).await
+    }
+
     /// What the record beside a tag says; nothing if there is none. It is looked at again by the call
     /// that closes it.
     async fn recorded(
@@ -121,10 +192,8 @@ impl Redis {
     ) -> Result<Option<Recorded>, StoreError> {
         let mut get = ::redis::cmd("GET");
         get.arg(keys::record(tag, id));
-        let get = &get;
-        let run = |route: Route| async move { route.shard.command(get, deadline).await };
         let foreign = || StoreError::Foreign("a record is none that we wrote".into());
-        match self.follow(place, deadline, run).await? {
+        match self.command_at(place, &get, deadline).await? {
             Value::Nil => Ok(None),
             Value::BulkString(bytes) => read(&bytes).map(Some).ok_or_else(foreign),
             _ => Err(foreign()),

@@ -49,6 +49,16 @@ pub(super) fn record(tag: u128, id: u128) -> Vec<u8> {
     name
 }
 
+/// The key of what a reservation's id is in use for: not beside a counter, for another request comes with
+/// other counters.
+pub(super) fn named(id: u128) -> Vec<u8> {
+    let mut name = Vec::with_capacity(KEY_LENGTH);
+    name.extend_from_slice(b"sg1:{");
+    base64url(id, &mut name);
+    name.extend_from_slice(b"}:i");
+    name
+}
+
 /// The key of the leases on a tier, beside its value.
 pub(super) fn ledger(key: SubjectKey, limit: &NamedLimit) -> Vec<u8> {
     let mut name = value(key);

@@ -140,6 +140,7 @@ impl<'a> Call<'a> {
             Closes::Ends => (0, 0),
             Closes::Undoes => (1, 0),
             Closes::Renews { for_us } => (2, for_us),
+            Closes::Looks => (3, 0),
         };
         self.decisions.extend([CLOSE, key, how]);
         self.text(closing.mark.to_be_bytes().to_vec());

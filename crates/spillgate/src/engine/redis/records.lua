@@ -8,9 +8,10 @@
 --         what it was charged, then what the caller keeps of the tiers, as it is
 
 local HEAD, CHARGE_BYTES = 40, 17
-local NEW, REPEATED, CONFLICT, REFUSED = 0, 1, 2, 3
+-- ENDED and the kind of what ended it, which are the last two bits of that; none for an expired record.
+local NEW, REPEATED, CONFLICT, REFUSED, ENDED = 0, 1, 2, 3, 4
 local DONE, AGAIN, EXPIRED, UNKNOWN, OTHERWISE, OTHER_TIERS = 0, 1, 2, 3, 4, 5
-local ENDS, UNDOES = 0, 1
+local ENDS, UNDOES, RENEWS, LOOKS = 0, 1, 2, 3
 -- Leaves a tier as it was charged.
 local AS_CHARGED = 2199023255552
 local REMEMBERED_US = 3600000000
@@ -22,6 +23,18 @@ local function write(key, record, ends_us)
     values[key] = record
 end
 
+-- What a reservation under the id of a record is answered, as far as its permits are still held.
+local function opened_again(record, body)
+    if string.sub(record, 16, 31) ~= body then
+        return CONFLICT
+    end
+    local state, _, ends_us = struct.unpack('>I1I7I7', record)
+    if state ~= 0 or now >= ends_us then
+        return ENDED + byte(record, HEAD - 1) % 4
+    end
+    return REPEATED
+end
+
 -- Decides from program[p] on, and writes the record if that allows: key, lasting_us, body, what the caller
 -- keeps, and a decision. Where the next operation begins.
 local function open(p)
@@ -29,7 +42,7 @@ local function open(p)
     local record, place = values[key], o
     local opened = NEW
     if record then
-        opened = string.sub(record, 16, 31) == body and REPEATED or CONFLICT
+        opened = opened_again(record, body)
     end
     o = o + 1
     noted = {}
@@ -69,8 +82,8 @@ local function correct(record, first, count, opened_us)
     end
 end
 
--- Whether all slots of a record were still held, and are now for longer.
-local function renew(record, first, count, for_us)
+-- The slots of a record, if all are still held.
+local function held_slots(record, first, count)
     local slots = {}
     for i = 1, count do
         local p = first + 4 * (i - 1)
@@ -79,16 +92,19 @@ local function renew(record, first, count, for_us)
         if limit.algorithm == SLOTS and incarnation > 0 then
             local cell = cell_of(program[p], program[p + 1], program[p + 2])
             if not cell or not limit.module.holds(cell, incarnation, slot) then
-                return false
+                return
             end
             slots[#slots + 1] = { cell = cell, limit = limit, incarnation = incarnation, slot = slot, key = program[p] }
         end
     end
+    return slots
+end
+
+local function renew(slots, for_us)
     for _, held in ipairs(slots) do
         held.limit.module.renew(held.cell, held.limit, held.incarnation, held.slot, for_us)
         held.cell.changed, dirty[held.key] = true, true
     end
-    return true
 end
 
 local function end_by(key, how, mark, for_us, first, count)
@@ -98,7 +114,7 @@ local function end_by(key, how, mark, for_us, first, count)
     end
     local state, opened_us, ends_us = struct.unpack('>I1I7I7', record)
     if state ~= 0 then
-        if how > UNDOES then
+        if how == RENEWS or how == LOOKS then
             return EXPIRED
         end
         return string.sub(record, 32, 39) == mark and AGAIN or OTHERWISE
@@ -109,10 +125,15 @@ local function end_by(key, how, mark, for_us, first, count)
     if byte(record, HEAD) ~= count then
         return OTHER_TIERS
     end
-    if how > UNDOES then
-        if not renew(record, first, count, for_us) then
+    if how == RENEWS or how == LOOKS then
+        local slots = held_slots(record, first, count)
+        if not slots then
             return EXPIRED
         end
+        if how == LOOKS then
+            return DONE
+        end
+        renew(slots, for_us)
         ends_us = max(ends_us, now + for_us)
         write(key, struct.pack('>I1I7I7', 0, opened_us, ends_us) .. string.sub(record, 16), ends_us)
         return DONE
@@ -130,7 +151,7 @@ local function end_by(key, how, mark, for_us, first, count)
     return DONE
 end
 
--- Ends or renews from program[p] on: key, how, mark, for_us, how many tiers, and those. Where the next
+-- Ends, renews or looks from program[p] on: key, how, mark, for_us, how many tiers, and those. Where the next
 -- operation begins.
 local function close(p)
     local count = program[p + 5]

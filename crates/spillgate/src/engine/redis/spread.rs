@@ -265,6 +265,11 @@ impl<S: StandIn> Judge<'_, S> {
             return Ok(heard);
         }
         provisional.keep();
+        if let AtRecord::Open(opening) = ask.record
+            && !opening.noted().charges_anew()
+        {
+            shadows.iter_mut().for_each(|part| part.ask.intent = Intent::Peek);
+        }
         self.all_at_once(&shadows, &mut heard, None).await?;
         Ok(heard)
     }

@@ -229,4 +229,54 @@ fn a_request_is_settled_by_the_status_and_the_size_of_its_answer() {
     });
 }
 
+#[test]
+fn a_request_that_no_rule_matches_is_served_and_its_receipt_settles() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let limiter =
+            Limiter::builder().policy(Policy::from_toml(STREAMS).unwrap()).build().await.unwrap();
+        let layer = RateLimitLayer::new(limiter.clone())
+            .with("user", from_header("x-user"))
+            .settle(Duration::from_secs(60), tokens_of);
+        let receipts = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let seen = Arc::clone(&receipts);
+        let service = layer.layer(service_fn(move |request: Request<()>| {
+            let decision = request.extensions().get::<spillgate::Decision>().unwrap();
+            seen.lock().unwrap().extend(decision.receipt().cloned());
+            async { Ok::<_, Infallible>(Response::new(String::new())) }
+        }));
+        let response = service.oneshot(Request::new(())).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        response.into_body().collect().await.unwrap();
+        let receipts = receipts.lock().unwrap().clone();
+        assert_eq!(receipts.len(), 1);
+        assert_eq!(limiter.release(&receipts[0]).await, Ok(spillgate::Outcome::Done));
+    });
+}
+
+#[test]
+fn the_layer_refuses_what_it_could_not_settle_and_serves_others() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let limiter =
+            Limiter::builder().policy(Policy::from_toml(STREAMS).unwrap()).build().await.unwrap();
+        let day = spillgate::Reserve::lasting(Duration::from_secs(86_400));
+        let free = || Asked::new().with("user", "eve").costing(0);
+        while limiter.reserve(&free(), &day).await.unwrap().allowed() {}
+        for settles in [false, true] {
+            let layer = RateLimitLayer::new(limiter.clone()).with("user", from_header("x-user"));
+            let layer =
+                if settles { layer.settle(Duration::from_secs(60), tokens_of) } else { layer };
+            let service = layer.layer(service_fn(|_: Request<()>| async {
+                Ok::<_, Infallible>(Response::new(String::new()))
+            }));
+            for (user, status) in [("eve", 503), ("ada", 200)] {
+                let request = Request::builder().header("x-user", user).body(()).unwrap();
+                let response = service.clone().oneshot(request).await.unwrap();
+                assert_eq!(response.status(), status, "{user}, settles: {settles}");
+            }
+        }
+    });
+}
+
 const PATIENCE: usize = 3_000;

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use spillgate::{
-    Cost, Decision, Limit, Limiter, LimiterBuilder, Outcome, Question, Receipt, ReservationError,
-    Reserve, Source, Usage,
+    Cost, Decision, Ended, Limit, Limiter, LimiterBuilder, Outcome, Question, Reason, Receipt,
+    ReservationError, Reserve, Source, Usage,
 };
-use spillgate_testkit::{Fault, FaultProxy, RedisServer, free_port};
+use spillgate_testkit::{Fault, FaultProxy, RedisServer, eventually, free_port};
 
 use crate::failure::Patient;
-use crate::support::world::AGES;
+use crate::support::world::{AGES, ring_of};
 
 fn limit() -> Limit {
     Limit::parse(&format!("1600/{AGES}")).unwrap()
@@ -57,7 +57,151 @@ fn without_a_store_a_reservation_is_this_processs_own() {
         assert_eq!(one.limiter.settle(&read, &Usage::from(3)).await, Ok(Outcome::Done));
         assert_eq!(one.limiter.settle(receipt, &Usage::from(3)).await, Ok(Outcome::Repeated));
         assert_eq!(left(&one.limiter).await, 97);
+        let late = one.limiter.reserve_for(&mine(), &Reserve::default().under("job")).await;
+        assert_eq!(late.err(), Some(ReservationError::Ended(Ended::Settled)));
+        assert_eq!(left(&one.limiter).await, 97);
     });
+}
+
+/// An instance without its store knows what it has charged alone, and nothing else: the id of a reservation
+/// on the store or at another instance is a new one there, within its share of the limit.
+#[test]
+fn the_same_id_during_an_outage_is_charged_once_to_the_share_of_each_instance() {
+    let mut server = RedisServer::start();
+    let [one, other] = [Patient::on(&server.url()), Patient::on(&server.url())];
+    one.run(async { assert!(reserved(&one.limiter, "job").await.allowed()) });
+    let before = one.run(left(&one.limiter));
+    server.kill();
+    for patient in [&one, &other] {
+        patient.run(async {
+            let decision = reserved(&patient.limiter, "job").await;
+            assert_eq!((decision.allowed(), decision.source()), (true, Source::Fallback));
+            let alone = left(&patient.limiter).await;
+            assert!(alone < before);
+            let again = reserved(&patient.limiter, "job").await;
+            assert_eq!(again.receipt(), decision.receipt());
+            assert_eq!(left(&patient.limiter).await, alone, "once at each");
+            let cancelled = patient.limiter.cancel(decision.receipt().unwrap()).await;
+            // The store may have charged what an instance sent before it saw the outage.
+            let is_done = matches!(cancelled, Ok(Outcome::Done));
+            let is_in_doubt = matches!(cancelled, Err(ReservationError::Retryable { .. }));
+            assert!(is_done || is_in_doubt, "{cancelled:?}");
+            let late = patient.limiter.reserve_for(&mine(), &Reserve::default().under("job")).await;
+            assert_eq!(late.err(), Some(ReservationError::Ended(Ended::Cancelled)));
+        });
+    }
+}
+
+#[test]
+fn at_the_bound_nothing_is_granted_alone_that_could_not_be_released() {
+    let url = format!("redis://127.0.0.1:{}", free_port());
+    let patient = Patient::on(&url);
+    patient.run(async {
+        let limit = Limit::concurrent(1_000_000, Duration::from_secs(3_600));
+        let mut held = 0;
+        let refused = loop {
+            let decision = patient.limiter.check_limit("eve", &limit, 1).await;
+            if !decision.allowed() {
+                break decision;
+            }
+            assert!(decision.receipt().is_some_and(Receipt::is_local), "{held}");
+            held += 1;
+        };
+        println!("{held} permits of one subject");
+        assert!(held > 1_000);
+        assert_eq!(refused.reason(), Some(Reason::Overloaded));
+        assert!(patient.limiter.check_limit("bob", &limit, 1).await.receipt().is_some());
+        let eve = |cost| Question::AdHoc {
+            domain: "default",
+            key: "eve",
+            limit: limit.clone(),
+            cost: Cost::requests(cost),
+        };
+        for cost in [0, 1] {
+            let reserved = patient.limiter.reserve_for(&eve(cost), &Reserve::default()).await;
+            assert_eq!(reserved.unwrap().reason(), Some(Reason::Overloaded), "{cost}");
+        }
+        let waited = patient.limiter.acquire_for(&eve(1), Duration::ZERO).await;
+        assert_eq!(waited.reason(), Some(Reason::Overloaded));
+    });
+}
+
+#[test]
+fn a_permit_that_was_waited_for_without_a_store_can_be_released() {
+    let url = format!("redis://127.0.0.1:{}", free_port());
+    let patient = Patient::on(&url);
+    patient.run(async {
+        let share = Question::AdHoc {
+            domain: "default",
+            key: "me",
+            limit: Limit::concurrent(ALL_SLOTS, Duration::from_secs(3_600)),
+            cost: Cost::requests(1),
+        };
+        let mut held = Vec::new();
+        loop {
+            let decision = patient.limiter.acquire_for(&share, Duration::ZERO).await;
+            let Some(receipt) = decision.receipt() else { break };
+            held.push(receipt.clone());
+        }
+        assert!(!held.is_empty());
+        for receipt in held {
+            assert_eq!(patient.limiter.release(&receipt).await, Ok(Outcome::Done));
+        }
+        assert!(patient.limiter.acquire_for(&share, Duration::ZERO).await.allowed());
+    });
+}
+
+#[test]
+fn a_reservation_of_which_one_leg_has_ended_has_ended() {
+    let nodes: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+    let policy = spillgate::Policy::from_toml(super::contract::SPREAD).unwrap();
+    let patient = Patient::built(Limiter::builder().ring(ring_of(&nodes)).policy(policy));
+    let limiter = &patient.limiter;
+    let request = |user: usize| {
+        let user = user.to_string();
+        spillgate::Request::new().with("tenant", user.clone()).with("user", user).costing(2)
+    };
+    let minute = |user: usize| Reserve::default().under(format!("job{user}"));
+    let made: Vec<Receipt> = (0..12)
+        .map(|user| {
+            eventually(|| {
+                patient
+                    .run(limiter.reserve(&request(user), &minute(user)))
+                    .is_ok_and(|made| !made.degraded())
+            });
+            patient
+                .run(limiter.reserve(&request(user), &minute(user)))
+                .unwrap()
+                .receipt()
+                .unwrap()
+                .clone()
+        })
+        .collect();
+    nodes[2].pause();
+    let ended: Vec<_> = made.iter().map(|receipt| patient.run(limiter.cancel(receipt))).collect();
+    nodes[2].resume();
+    let is_torn =
+        |told: &Result<Outcome, _>| matches!(told, Err(ReservationError::Retryable { .. }));
+    let torn = ended.iter().filter(|told| is_torn(told)).count();
+    println!("{torn} of 12 ended in part");
+    assert!(torn > 0, "{ended:?}");
+    for (user, receipt) in made.iter().enumerate() {
+        let mut again = None;
+        eventually(|| {
+            again = patient.run(limiter.reserve(&request(user), &minute(user))).err();
+            !matches!(again, None | Some(ReservationError::Retryable { .. }))
+        });
+        assert_eq!(again, Some(ReservationError::Ended(Ended::Cancelled)), "{user}");
+        let mut told = None;
+        eventually(|| {
+            told = patient.run(limiter.cancel(receipt)).ok();
+            told.is_some()
+        });
+        assert!(told >= Some(Outcome::Repeated), "{user}: {told:?}");
+        let look = patient.run(limiter.peek(&request(user)));
+        let left: Vec<u64> = look.tiers().filter_map(|tier| tier.remaining()).collect();
+        assert_eq!(left[..3], [10, 100, 3], "{user}: all has come back");
+    }
 }
 
 #[test]
@@ -175,3 +319,5 @@ fn a_record_is_as_long_as_its_tiers_and_ends_by_itself() {
         assert!((3_600_000..=3_660_001).contains(&life_ms), "{life_ms}");
     });
 }
+
+const ALL_SLOTS: u64 = 32;

@@ -12,7 +12,7 @@ use crate::algorithm::{
 };
 use crate::engine::{Ask, AskTier, AtRecord, Change, StoreError, TIERS_INLINE, Told, ToldTier};
 use crate::limit::{Algorithm, EXACT_MAX};
-use crate::reservation::{Answer, Closed, Group, Opened, Opening, Outcome};
+use crate::reservation::{Answer, Closed, Ended, Group, Opened, Opening, Outcome};
 
 /// The integers that came back.
 #[derive(Debug)]
@@ -288,10 +288,14 @@ fn groups<'t, 'a>(ask: &'t Ask<'a>) -> impl Iterator<Item = &'t [AskTier<'a>]> {
 fn note(opening: &Opening, opened: Opened, ask: &Ask<'_>, told: &mut Told) {
     match opened {
         Opened::Repeated => told.admit(),
-        Opened::Conflict => told.tiers.iter_mut().for_each(|tier| tier.fits = false),
+        Opened::Conflict | Opened::Ended(_) => {
+            told.tiers.iter_mut().for_each(|tier| tier.fits = false);
+        }
         Opened::New | Opened::Refused | Opened::Full => {}
     }
-    opening.note(opened, || Group::of(ask));
+    // Another policy may have parted the tiers otherwise when the record was made.
+    let is_known = opened == Opened::New;
+    opening.note(opened, || if is_known { Group::of(ask) } else { Group::unread(ask) });
 }
 
 fn opened([word]: [i64; 1]) -> Result<Opened, StoreError> {
@@ -300,6 +304,10 @@ fn opened([word]: [i64; 1]) -> Result<Opened, StoreError> {
         1 => Opened::Repeated,
         2 => Opened::Conflict,
         3 => Opened::Refused,
+        4 => Opened::Ended(Ended::Expired),
+        5 => Opened::Ended(Ended::Cancelled),
+        6 => Opened::Ended(Ended::Released),
+        7 => Opened::Ended(Ended::Settled),
         _ => return Err(not_ours()),
     })
 }

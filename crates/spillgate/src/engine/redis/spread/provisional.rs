@@ -48,6 +48,13 @@ impl<'a, S: StandIn> Provisional<'a, S> {
         if let AtRecord::Open(opening) = part.ask.record
             && by_store
         {
+            // What was there before this call is another's, or an earlier answer's.
+            let noted = opening.noted();
+            let tag = part.ask.tiers.first().map_or(0, |tier| tier.key.tag);
+            let was_there = noted.repeated.contains(&tag) && !noted.is_resent;
+            if was_there || !part.passes(heard) {
+                return;
+            }
             // The record knows all that was charged there.
             let tiers = part.ask.tiers.iter().map(KeptTier::of).collect();
             self.records.push((part.place, opening.id, tiers));

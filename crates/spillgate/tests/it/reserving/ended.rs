@@ -1,0 +1,194 @@
+//! A reservation that has ended admits nothing under its id, and one that reserved nothing is settled all
+//! the same; on every engine.
+
+use std::time::Duration;
+
+use spillgate::{
+    Ended, Limiter, Outcome, Policy, Request, ReservationError, Reserve, Usage, Verdict,
+};
+
+use super::contract::{MIXED, SPREAD, for_a_minute, of, on_each, read, remaining};
+use crate::support::world::TODAY_US;
+
+#[test]
+fn an_ended_reservation_is_refused_under_its_id_and_says_how_it_ended() {
+    on_each(MIXED, |one, other, clock| async move {
+        for how in [Ended::Settled, Ended::Cancelled, Ended::Released, Ended::Expired] {
+            clock.set(TODAY_US);
+            let request = of(how.name()).costing(10);
+            let first = one.reserve(&request, &for_a_minute(how.name())).await.unwrap();
+            let receipt = read(&first);
+            let done = match how {
+                Ended::Settled => other.settle(&receipt, &Usage::from(3)).await,
+                Ended::Cancelled => other.cancel(&receipt).await,
+                Ended::Released => other.release(&receipt).await,
+                _ => {
+                    clock.set(TODAY_US + 60_000_000);
+                    Ok(Outcome::Done)
+                }
+            };
+            assert_eq!(done, Ok(Outcome::Done), "{how}");
+            let before = remaining(&one.peek(&request).await);
+            for limiter in [&one, &other] {
+                let again = limiter.reserve(&request, &for_a_minute(how.name())).await;
+                assert_eq!(again.err(), Some(ReservationError::Ended(how)));
+            }
+            assert_eq!(remaining(&one.peek(&request).await), before, "{how}: nothing is charged");
+            let new_id = format!("{how} again");
+            assert!(one.reserve(&request, &for_a_minute(&new_id)).await.unwrap().allowed());
+        }
+    });
+}
+
+/// One receipt, and as many jobs as calls, is what this came to before.
+#[test]
+fn eleven_jobs_under_an_ended_id_hold_no_more_permits_than_the_limit() {
+    on_each(ONE_SLOT, |one, other, _| async move {
+        let first = one.reserve(&of("a"), &for_a_minute("job")).await.unwrap();
+        assert_eq!(other.cancel(&read(&first)).await, Ok(Outcome::Done));
+        let mut jobs = tokio::task::JoinSet::new();
+        for number in 0..11 {
+            let limiter = if number % 2 == 0 { one.clone() } else { other.clone() };
+            jobs.spawn(async move { limiter.reserve(&of("a"), &for_a_minute("job")).await });
+        }
+        for job in jobs.join_all().await {
+            assert_eq!(job.err(), Some(ReservationError::Ended(Ended::Cancelled)));
+        }
+        let held = one.reserve(&of("a"), &for_a_minute("new")).await.unwrap();
+        assert_eq!((held.allowed(), held.receipt() == first.receipt()), (true, false));
+    });
+}
+
+#[test]
+fn a_reservation_ends_with_its_permit_so_that_no_two_hold_it() {
+    on_each(ONE_SLOT, |one, other, clock| async move {
+        let ten_minutes = || Reserve::lasting(Duration::from_secs(600)).under("job");
+        let first = one.reserve(&of("a"), &ten_minutes()).await.unwrap();
+        clock.set(TODAY_US + 29_000_000);
+        let again = other.reserve(&of("a"), &ten_minutes()).await.unwrap();
+        assert_eq!((again.allowed(), again.receipt()), (true, first.receipt()));
+        clock.set(TODAY_US + 30_000_000);
+        for limiter in [&one, &other] {
+            let late = limiter.reserve(&of("a"), &ten_minutes()).await;
+            assert_eq!(late.err(), Some(ReservationError::Ended(Ended::PermitEnded)));
+        }
+        let next = other.reserve(&of("a"), &for_a_minute("next")).await.unwrap();
+        assert!(next.allowed());
+        let late = one.reserve(&of("a"), &ten_minutes()).await;
+        assert_eq!(late.err(), Some(ReservationError::Ended(Ended::PermitEnded)));
+        assert_eq!(one.check(&of("a")).await.verdict(), Verdict::Denied);
+    });
+}
+
+fn of_both(user: &str) -> Request<'_> {
+    Request::new().with("tenant", user).with("user", user).costing(2)
+}
+
+#[test]
+fn an_id_that_is_in_use_for_another_subject_is_a_conflict() {
+    on_each(SPREAD, |one, other, _| async move {
+        for number in 0..8 {
+            let (mine, theirs, id) =
+                (format!("a{number}"), format!("b{number}"), format!("id{number}"));
+            let first = one.reserve(&of_both(&mine), &for_a_minute(&id)).await.unwrap();
+            let before = remaining(&one.peek(&of_both(&theirs)).await);
+            for limiter in [&one, &other] {
+                let taken = limiter.reserve(&of_both(&theirs), &for_a_minute(&id)).await;
+                assert_eq!(taken.err(), Some(ReservationError::Conflict), "{id}");
+            }
+            assert_eq!(remaining(&one.peek(&of_both(&theirs)).await), before, "{id}");
+            let again = other.reserve(&of_both(&mine), &for_a_minute(&id)).await.unwrap();
+            assert_eq!((again.allowed(), again.receipt()), (true, first.receipt()));
+            // A denial says so too, and leaves an id free.
+            let held = one.reserve(&of_both(&theirs), &Reserve::default()).await.unwrap();
+            let taken = one.reserve(&of_both(&theirs), &for_a_minute(&id)).await;
+            assert_eq!(taken.err(), Some(ReservationError::Conflict), "{id}");
+            let free = format!("free{number}");
+            let denied = one.reserve(&of_both(&theirs), &for_a_minute(&free)).await.unwrap();
+            assert_eq!((denied.verdict(), denied.receipt()), (Verdict::Denied, None));
+            assert_eq!(one.cancel(held.receipt().unwrap()).await, Ok(Outcome::Done));
+            assert!(
+                other.reserve(&of_both(&theirs), &for_a_minute(&free)).await.unwrap().allowed()
+            );
+            let settled = other.settle(&read(&first), &Usage::from(0)).await;
+            assert_eq!(settled, Ok(Outcome::Done));
+        }
+    });
+}
+
+#[test]
+fn a_request_that_no_rule_matches_gets_a_receipt_with_nothing_in_it() {
+    on_each(MIXED, |one, other, _| async move {
+        let request = || Request::new().with("path", "/");
+        let decision = one.reserve(&request(), &for_a_minute("job")).await.unwrap();
+        assert_eq!((decision.allowed(), decision.tiers().len()), (true, 0));
+        let again = other.reserve(&request(), &for_a_minute("job")).await.unwrap();
+        assert_eq!(again.receipt(), decision.receipt());
+        let receipt = read(&decision);
+        let minute = Duration::from_secs(60);
+        assert_eq!(other.renew(&receipt, minute).await, Ok(Outcome::Done));
+        assert_eq!(other.settle(&receipt, &Usage::from(3)).await, Ok(Outcome::Done));
+        assert_eq!(other.cancel(&receipt).await, Ok(Outcome::Done));
+        assert_eq!(one.release(&receipt).await, Ok(Outcome::Done));
+        assert!(one.check(&request()).await.receipt().is_none(), "a check reserves nothing");
+    });
+}
+
+#[test]
+fn a_receipt_with_nothing_in_it_is_sealed_too() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let built =
+            |secret| Limiter::builder().key_secret(secret).policy(Policy::default()).build();
+        let (one, stranger) = (built([1; 16]).await.unwrap(), built([2; 16]).await.unwrap());
+        let decision = one.reserve(&of("a"), &Reserve::default()).await.unwrap();
+        assert_eq!(stranger.cancel(&read(&decision)).await, Ok(Outcome::Unknown));
+        assert_eq!(one.cancel(&read(&decision)).await, Ok(Outcome::Done));
+    });
+}
+
+#[test]
+fn a_repeated_reservation_charges_no_shadow_and_no_post_paid_rule_again() {
+    on_each(BESIDE, |one, other, _| async move {
+        for number in 0..6 {
+            let (user, tenant) = (format!("u{number}"), format!("t{number}"));
+            let request = Request::new().with("user", &*user).with("tenant", &*tenant).costing(4);
+            let first = one.reserve(&request, &for_a_minute(&user)).await.unwrap();
+            assert!(first.allowed());
+            let after = remaining(&one.peek(&request).await);
+            assert_eq!(after, [96, 6, 6]);
+            for limiter in [&one, &other] {
+                let again = limiter.reserve(&request, &for_a_minute(&user)).await.unwrap();
+                assert_eq!(again.receipt(), first.receipt());
+            }
+            assert_eq!(one.cancel(first.receipt().unwrap()).await, Ok(Outcome::Done));
+            let ended = remaining(&one.peek(&request).await);
+            let late = other.reserve(&request, &for_a_minute(&user)).await;
+            assert_eq!(late.err(), Some(ReservationError::Ended(Ended::Cancelled)));
+            assert_eq!(remaining(&one.peek(&request).await), ended, "{user}");
+        }
+    });
+}
+
+const ONE_SLOT: &str = r#"
+    [[rule]]
+    name = "jobs"
+    key = ["user"]
+    limits = [{ quota = "1", algorithm = "concurrency", hold = "30s" }]
+"#;
+const BESIDE: &str = r#"
+    [[rule]]
+    name = "by-user"
+    key = ["user"]
+    limits = ["100/366d"]
+    [[rule]]
+    name = "watched"
+    key = ["tenant"]
+    mode = "shadow"
+    limits = ["10/366d"]
+    [[rule]]
+    name = "afterwards"
+    key = ["tenant"]
+    postpaid = true
+    limits = ["10/366d"]
+"#;

@@ -1,0 +1,155 @@
+//! The room of reservations in memory: bounded in bytes, a hundredth of it for one subject, and at the bound
+//! nothing is granted that nothing could release.
+
+use std::time::Duration;
+
+use spillgate::internals::engine::Engine;
+use spillgate::internals::engine::memory::RecordsHeld;
+use spillgate::{Decision, Limiter, Outcome, Policy, Question, Reason, Request, Reserve};
+
+/// As `BYTES_MAX` in the engine's records.
+const ROOM: u64 = 256 << 20;
+/// What was open at once when this was found: a gigabyte.
+const ATTEMPTS: u64 = 1_060_000;
+
+async fn limiter(policy: &str) -> Limiter {
+    Limiter::builder().policy(Policy::from_toml(policy).unwrap()).build().await.unwrap()
+}
+
+fn held(limiter: &Limiter) -> RecordsHeld {
+    let Engine::Memory(memory) = limiter.engine() else { panic!("state is in memory") };
+    memory.records()
+}
+
+/// As the kernel counts it, in bytes; tests beside this one are in it too.
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4_096
+}
+
+async fn reserve(limiter: &Limiter, user: &str, cost: u64) -> Decision {
+    let day = Reserve::lasting(Duration::from_secs(86_400));
+    let request = Request::new().with("user", user).with("region", "eu").costing(cost);
+    limiter.reserve(&request, &day).await.unwrap()
+}
+
+/// The limits say nothing against a reservation of nothing.
+const OPEN: &str = r#"
+    [[rule]]
+    name = "by-user"
+    key = ["user"]
+    limits = ["10/second"]
+    [[rule]]
+    name = "all"
+    key = ["region"]
+    limits = ["1000000/second"]
+"#;
+
+#[test]
+fn one_subject_opens_reservations_in_a_hundredth_of_the_room_and_others_go_on() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let limiter = limiter(OPEN).await;
+        let before = resident();
+        let mut first = 0;
+        while reserve(&limiter, "eve", 0).await.allowed() {
+            first += 1;
+        }
+        let of_one = held(&limiter);
+        assert!(of_one.bytes <= ROOM / 100 && of_one.bytes > ROOM / 101, "{of_one:?}");
+        let refused = reserve(&limiter, "eve", 0).await;
+        assert_eq!((refused.reason(), refused.retry_after()), (Some(Reason::Overloaded), None));
+        assert!(refused.receipt().is_none());
+        // The same rules, and the same region, from other users.
+        for number in 0..1_000 {
+            let decision = reserve(&limiter, &format!("u{number}"), 1).await;
+            assert!(decision.allowed() && decision.receipt().is_some(), "{number}");
+        }
+        let mut attempts = first + 1;
+        let mut subject = 0;
+        while attempts < ATTEMPTS {
+            subject += 1;
+            for _ in 0..ATTEMPTS / 200 {
+                attempts += 1;
+                reserve(&limiter, &format!("eve{subject}"), 0).await;
+            }
+        }
+        let all = held(&limiter);
+        let grown = resident().saturating_sub(before);
+        println!(
+            "{first} of one subject in {} bytes; after {attempts} by {subject}: {all:?}, \
+             resident {} MB more",
+            of_one.bytes,
+            grown >> 20
+        );
+        assert!(all.bytes <= ROOM && all.bytes > ROOM / 100 * 98, "{all:?}");
+        // What other tests take meanwhile is far below a half of it.
+        assert!(grown < ROOM + ROOM / 2, "{} MB", grown >> 20);
+        let late = reserve(&limiter, "somebody", 1).await;
+        assert_eq!(late.reason(), Some(Reason::Overloaded));
+    });
+}
+
+#[test]
+fn what_ends_makes_room_again() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let limiter = limiter(OPEN).await;
+        let mut receipts = Vec::new();
+        loop {
+            let decision = reserve(&limiter, "eve", 0).await;
+            let Some(receipt) = decision.receipt() else { break };
+            receipts.push(receipt.clone());
+        }
+        for receipt in &receipts {
+            assert_eq!(limiter.cancel(receipt).await, Ok(Outcome::Done));
+            let next = reserve(&limiter, "eve", 0).await;
+            assert!(next.allowed());
+            assert_eq!(limiter.cancel(next.receipt().unwrap()).await, Ok(Outcome::Done));
+        }
+        let after = held(&limiter);
+        assert_eq!(after.open, 0);
+        assert!(after.bytes <= ROOM / 100, "those that ended are remembered in the same room");
+    });
+}
+
+#[test]
+fn at_the_bound_a_permit_is_denied_and_what_was_denied_by_a_limit_says_so() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let policy = r#"
+            [[rule]]
+            name = "streams"
+            key = ["user"]
+            limits = [{ quota = "1000000", algorithm = "concurrency", hold = "1h" }]
+            [[rule]]
+            name = "slow"
+            key = ["user"]
+            match = { slow = "yes" }
+            limits = ["1/hour"]
+        "#;
+        let limiter = limiter(policy).await;
+        let request = |user| Request::new().with("user", user);
+        let slow = || request("eve").with("slow", "yes");
+        assert!(limiter.check(&slow()).await.allowed());
+        let mut held = 1;
+        let refused = loop {
+            let decision = limiter.check(&request("eve")).await;
+            if !decision.allowed() {
+                break decision;
+            }
+            assert!(decision.receipt().is_some(), "nothing is granted that cannot be released");
+            held += 1;
+        };
+        println!("{held} permits of one subject");
+        assert_eq!(refused.reason(), Some(Reason::Overloaded));
+        assert_eq!(limiter.peek(&request("eve")).await.remaining(), Some(1_000_000 - held));
+        let questions = [Question::Request(request("eve")), Question::Request(request("bob"))];
+        let decisions = limiter.decide(&questions).await;
+        assert_eq!(decisions[0].reason(), Some(Reason::Overloaded));
+        assert!(decisions[1].allowed() && decisions[1].receipt().is_some());
+        let waited = limiter.acquire(&request("eve"), Duration::ZERO).await;
+        assert_eq!(waited.reason(), Some(Reason::Overloaded));
+        assert_eq!(limiter.check(&slow()).await.reason(), Some(Reason::LimitExceeded));
+    });
+}
