@@ -31,6 +31,7 @@ mod limiter;
 mod log_budget;
 mod many_subjects;
 mod oracle;
+mod readme;
 mod reserving;
 mod secret_change;
 mod shards;

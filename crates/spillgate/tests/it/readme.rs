@@ -1,0 +1,87 @@
+//! The Rust of the README: each line of its two examples stands in a function here, and the functions run.
+
+use std::time::Duration;
+
+use spillgate::{Cost, Policy, Reserve, Usage};
+
+mod first {
+    use spillgate::{Limiter, Policy, Request};
+
+    pub(super) async fn runs(server: &str) -> Result<(), Box<dyn std::error::Error>> {
+        let text = "[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"1/hour\"]";
+        let limiter =
+            Limiter::builder().policy(Policy::from_toml(text)?).redis(server).build().await?;
+        let mut denied = 0;
+        for _ in 0..2 {
+            let request = Request::new().with("ip", "203.0.113.7").with("route", "/login");
+            let decision = limiter.check(&request).await; // cannot fail: an outage is a decision
+            if !decision.allowed() {
+                denied += 1;
+                println!(
+                    "denied: {:?}, come back in {:?}",
+                    decision.reason(),
+                    decision.retry_after()
+                );
+            }
+        }
+        assert_eq!(denied, 1);
+        Ok(())
+    }
+}
+
+async fn run_the_model() -> u64 {
+    512
+}
+
+/// Whether the job runs, by the README's example.
+async fn job_runs(policy: &str) -> Result<bool, Box<dyn std::error::Error>> {
+    use spillgate::{Limiter, Request};
+    let limiter = Limiter::builder().policy(Policy::from_toml(policy)?).build().await?;
+    let mut has_run = false;
+    let request =
+        Request::new().with("user", "ada").costing(Cost::requests(1).and("tokens", 4_000));
+    let decision = limiter
+        .reserve(&request, &Reserve::lasting(Duration::from_secs(60)).under("job-17"))
+        .await?;
+    match decision.receipt() {
+        Some(receipt) => {
+            let tokens = run_the_model().await;
+            limiter.settle(receipt, &Usage::of("tokens", tokens)).await?; // what was not used comes back
+            has_run = true;
+        }
+        None => println!("denied: {:?}", decision.reason()),
+    }
+    Ok(has_run)
+}
+
+#[test]
+fn the_examples_let_nothing_pass_that_is_denied_and_run_what_no_rule_matches() {
+    let server = spillgate_testkit::RedisServer::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        first::runs(&server.url()).await.unwrap();
+        let rule = |quota: &str| {
+            format!(
+                "[[rule]]\nname = \"r\"\nkey = [\"user\"]\nlimits = [{{ quota = {quota:?}, unit = \"tokens\" }}]"
+            )
+        };
+        assert!(job_runs(&rule("10000/minute")).await.unwrap());
+        // What costs more than the limit holds is denied for ever, and not just for now.
+        assert!(!job_runs(&rule("1000/minute")).await.unwrap());
+        assert!(job_runs("").await.unwrap(), "no rule matches");
+    });
+}
+
+#[test]
+fn the_lines_of_the_examples_are_those_that_run_here() {
+    let readme = include_str!("../../../../README.md");
+    let squeezed = |text: &str| text.split_whitespace().collect::<String>();
+    let here = squeezed(include_str!("readme.rs"));
+    for start in ["let decision = limiter.check(&request)", "let decision = limiter.reserve("] {
+        let (_, rest) = readme.split_once(start).expect(start);
+        let (example, _) = rest.split_once("```").unwrap();
+        for line in example.lines().map(|line| line.split("//").next().unwrap_or_default()) {
+            assert!(here.contains(&squeezed(line)), "{line}");
+        }
+    }
+}
