@@ -36,6 +36,7 @@ mod reserving;
 mod secret_change;
 mod shards;
 mod store;
+mod subject_bytes;
 mod support;
 mod tidy;
 mod together;

@@ -1,0 +1,73 @@
+//! How many bytes a subject takes, by algorithm: what docs/algorithms.md says of it.
+
+use spillgate::internals::engine::Engine;
+use spillgate::{Algorithm, Limiter, Policy, Request};
+use spillgate_testkit::RedisServer;
+
+/// Bytes of one subject after one admitted call, in memory and on Redis, as documented; on Redis and a tenth more,
+/// for tables that have just grown.
+const DOCUMENTED: [(Algorithm, u64, u64); 5] = [
+    (Algorithm::TokenBucket, 100, 200),
+    (Algorithm::FixedWindow, 100, 220),
+    (Algorithm::SlidingLog, 620, 500),
+    (Algorithm::SlidingWindow, 100, 220),
+    (Algorithm::Concurrency, 1_400, 800),
+];
+const SUBJECTS: u64 = 10_000;
+
+fn policy(algorithm: Algorithm) -> Policy {
+    let limit = match algorithm {
+        Algorithm::Concurrency => "{ quota = \"20\", algorithm = \"concurrency\", hold = \"1h\" }",
+        other => &format!("{{ quota = \"20/hour\", algorithm = \"{other}\" }}"),
+    };
+    Policy::from_toml(&format!("[[rule]]\nname = \"r\"\nkey = [\"user\"]\nlimits = [{limit}]"))
+        .unwrap()
+}
+
+async fn admit_all(limiter: &Limiter) {
+    for number in 0..SUBJECTS {
+        let user = number.to_string();
+        assert!(limiter.check(&Request::new().with("user", &*user)).await.allowed());
+    }
+}
+
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4_096
+}
+
+#[test]
+fn a_subject_takes_no_more_bytes_than_documented() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let mut over = Vec::new();
+        // Kept, for the next would fill what one has left.
+        let mut limiters = Vec::new();
+        for (algorithm, in_memory, on_redis) in DOCUMENTED {
+            let limiter = Limiter::builder().policy(policy(algorithm)).build().await.unwrap();
+            let before = resident();
+            admit_all(&limiter).await;
+            let grown = resident().saturating_sub(before) / SUBJECTS;
+            let Engine::Memory(memory) = limiter.engine() else { panic!("state is in memory") };
+            let records = memory.records().bytes;
+            let counted = (memory.bytes() as u64 + records) / SUBJECTS;
+            server.command(&["FLUSHALL"]);
+            let used = || server.info("memory", "used_memory").parse::<u64>().unwrap();
+            let builder = Limiter::builder().policy(policy(algorithm)).redis(server.url());
+            let patient = builder.timeout(std::time::Duration::from_secs(10)).build().await.unwrap();
+            let empty = used();
+            admit_all(&patient).await;
+            let stored = used().saturating_sub(empty) / SUBJECTS;
+            println!(
+                "{algorithm}: {counted} counted in memory ({} of records), {grown} resident, {stored} on Redis",
+                records / SUBJECTS
+            );
+            if counted > in_memory || stored > on_redis {
+                over.push((algorithm, counted, stored));
+            }
+            limiters.push(limiter);
+        }
+        assert!(over.is_empty(), "{over:?}");
+    });
+}
