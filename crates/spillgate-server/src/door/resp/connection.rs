@@ -112,7 +112,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
         let mut next = Next::Stay;
         let received = self.received.bytes().len();
         // Without room for many at once they are answered a few at a time.
-        let covered = self.seat.try_cover(self.received.capacity() + received * ANSWERING);
+        let answering = BATCH_MAX.min(received / SHORTEST) * ANSWERING;
+        let covered = self.seat.try_cover(self.received.capacity() + answering);
         let (most, replies_max) =
             if covered { (BATCH_MAX, REPLIES_MAX) } else { (BATCH_FREE, REPLIES_FREE) };
         while next == Next::Stay {
@@ -239,8 +240,11 @@ const REPLIES_MAX: usize = 64 * 1024;
 const REPLIES_FREE: usize = 4 * 1024;
 const BATCH_FREE: usize = 16;
 
-/// What answering takes at most for each byte of a request: question and decision of the shortest check.
-const ANSWERING: usize = 32;
+/// What answering takes for each request, by estimate: question, decision and reply.
+const ANSWERING: usize = 512;
+
+/// The shortest check: `THROTTLE u 1 1 1`.
+const SHORTEST: usize = 18;
 
 /// For a client to take the answers that are sent in one go.
 const SENDING: Duration = Duration::from_secs(60);
