@@ -1,7 +1,6 @@
 //! Settings, from three places with one meaning: the file, over it the environment, over that the
 //! flags. The file holds the policy too.
 
-use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -13,6 +12,7 @@ use crate::telemetry::{FORMATS, LEVELS, Log, Otlp};
 
 mod auth;
 mod contradictions;
+mod environment;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
@@ -91,11 +91,13 @@ impl Config {
             None => Contents::default(),
         };
         let mut given = contents.given;
-        given.extend(from_environment(std::env::vars_os()));
+        let (from_environment, unknown) = environment::settings_in(std::env::vars_os());
+        given.extend(from_environment);
         given.extend(from_flags(flags));
 
         let mut settings = Settings::default();
         let mut problems = contents.problems;
+        problems.extend(unknown);
         problems.extend(settings.apply(&given));
         problems.extend(settings.contradictions(&given));
         match problems.is_empty() {
@@ -203,22 +205,6 @@ struct Given {
     /// Absent if it is none that text can hold.
     value: Option<String>,
     place: Place,
-}
-
-fn from_environment(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<Given> {
-    let text = |(name, value): (OsString, OsString)| {
-        Some((name.into_string().ok()?, value.into_string().ok()?))
-    };
-    let setting = |(variable, value): (String, String)| {
-        let name = variable.strip_prefix("SPILLGATE_")?.replace("__", ".").to_lowercase();
-        let ours = name.split_once('.').is_some_and(|(section, _)| SECTIONS.contains(&section));
-        // A variable that is set to nothing is what some launchers make of one that is not set.
-        let given = ours && !value.is_empty();
-        given.then_some(Given { name, value: Some(value), place: Place::Variable(variable) })
-    };
-    let mut given: Vec<Given> = variables.filter_map(text).filter_map(setting).collect();
-    given.sort_by(|a, b| a.name.cmp(&b.name));
-    given
 }
 
 fn from_flags(flags: Flags<'_>) -> impl Iterator<Item = Given> {

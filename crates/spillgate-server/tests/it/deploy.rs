@@ -10,7 +10,7 @@ use serde_json::Value;
 use spillgate_testkit::{Cluster, RedisServer, Sentinels, eventually};
 
 use crate::alerts::{families, named};
-use crate::server::{LISTENING, Server, TempFile, run, spillgate};
+use crate::server::{LISTENING, Server, TempFile, run, spillgate, without_settings};
 use crate::validate::schema_knows;
 
 #[test]
@@ -270,8 +270,9 @@ fn the_commands_of_the_page_do_what_it_says() {
     let block = block.split("```").next().unwrap();
     let script =
         format!("set -e\nspillgate() {{ '{}' \"$@\"; }}\n{block}", env!("CARGO_BIN_EXE_spillgate"));
-    let output =
-        Command::new("bash").args(["-c", &script]).current_dir(&folder.0).output().unwrap();
+    let mut command = Command::new("bash");
+    without_settings(&mut command);
+    let output = command.args(["-c", &script]).current_dir(&folder.0).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     assert!(said.contains("All state goes on as it is.") && said.contains("in Redis"), "{said}");

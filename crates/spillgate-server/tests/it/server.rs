@@ -18,15 +18,20 @@ use words::Words;
 pub(crate) fn spillgate(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_spillgate"));
     command.args(arguments);
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SPILLGATE_")) {
-        command.env_remove(name);
-    }
+    without_settings(&mut command);
     // Several servers run at once: none on the usual port unless a test says so.
     command.env("SPILLGATE_SERVER__GRPC", "127.0.0.1:0");
     // Doors that a test does not ask for would meet those of the next one.
     command.env("SPILLGATE_SERVER__RESP", "off");
     command.env("SPILLGATE_SERVER__ADMIN", "off");
     command
+}
+
+/// Takes the variables of settings, and those that only tests read, out of a command's environment.
+pub(crate) fn without_settings(command: &mut Command) {
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SPILLGATE_")) {
+        command.env_remove(name);
+    }
 }
 
 /// Runs the binary to its end.

@@ -195,7 +195,7 @@ fn every_mistake_is_told_at_once() {
 }
 
 #[test]
-fn a_bad_variable_is_named_and_a_foreign_one_is_left_alone() {
+fn a_bad_variable_is_named_with_the_closest_and_those_of_kubernetes_are_left_alone() {
     let complain =
         |name: &str, value: &str| refusal(&["serve", "--http", "127.0.0.1:0"], &[(name, value)]);
     assert!(complain("SPILLGATE_STORE__TIMEOUT", "soon").starts_with(
@@ -203,10 +203,15 @@ fn a_bad_variable_is_named_and_a_foreign_one_is_left_alone() {
     ));
     assert!(complain("SPILLGATE_STORE__ULR", "x").contains("field `store.ulr`: no such setting"));
     assert!(complain("SPILLGATE_TELEMETRY__OTLP", "x").contains("is no collector; write"));
+    let said = complain("SPILLGATE_STORE_URL", "redis://user:hunter2@127.0.0.1");
+    let expected = "spillgate: environment, SPILLGATE_STORE_URL: field `store_url`: no such setting; the \
+                    closest is SPILLGATE_STORE__URL";
+    assert!(said.starts_with(expected), "{said}");
+    assert!(!said.contains("hunter2"), "{said}");
+    assert!(complain("SPILLGATE_FOO__BAR", "x").contains("field `foo.bar`: no such setting"));
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0"]);
-    Server::start_command(
-        command.env("SPILLGATE_STORE_PORT", "6379").env("SPILLGATE_FOO__BAR", "x"),
-    );
+    command.env("SPILLGATE_SERVICE_HOST", "10.0.0.1").env("SPILLGATE_PORT", "tcp://10.0.0.1:8080");
+    Server::start_command(command.env("SPILLGATE_PORT_8080_TCP_PROTO", "tcp"));
 }
 
 #[test]

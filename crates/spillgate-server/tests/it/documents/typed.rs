@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use spillgate_testkit::free_port;
 
 use super::page::Page;
-use crate::server::Server;
+use crate::server::{Server, without_settings};
 
 /// Where the documents' ports are in a test.
 pub(super) struct Ports([(u16, u16); 5]);
@@ -143,9 +143,7 @@ fn type_in(folder: &Path, script: &str) -> String {
     let complained = said.try_clone().unwrap();
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", SECONDS_MAX, "bash", "-m", "typed.sh"]).current_dir(folder);
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SPILLGATE_")) {
-        command.env_remove(name);
-    }
+    without_settings(&mut command);
     command.env("SPILLGATE", env!("CARGO_BIN_EXE_spillgate")).stdin(Stdio::null());
     let status = command.stdout(said).stderr(complained).status().unwrap();
     let said = String::from_utf8_lossy(&fs::read(folder.join("said")).unwrap()).replace('\r', "");

@@ -1,0 +1,170 @@
+//! Settings in the process's environment. A variable that begins as one and is none keeps a command from starting: a
+//! typing mistake there would otherwise leave a default in force, unseen.
+
+use std::ffi::OsString;
+
+use super::problem::{Place, Problem};
+use super::{Given, SECTIONS, settings};
+
+/// Returns the settings, ordered by name, and all that is wrong with the variables.
+pub(super) fn settings_in(
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> (Vec<Given>, Vec<Problem>) {
+    let (mut given, mut problems) = (Vec::new(), Vec::new());
+    for (variable, value) in variables {
+        let Ok(variable) = variable.into_string() else { continue };
+        let Some(rest) = variable.strip_prefix(PREFIX) else { continue };
+        // A variable that is set to nothing is what some launchers make of one that is not set.
+        if value.is_empty() {
+            continue;
+        }
+        let name = rest.replace("__", ".").to_lowercase();
+        let wrong = |message: String| Problem::Setting {
+            place: Place::Variable(variable.clone()),
+            name: name.clone(),
+            message,
+        };
+        match value.into_string() {
+            Err(_) => problems.push(wrong("its value is no UTF-8; write it anew".to_owned())),
+            Ok(value) if is_setting(&name) => {
+                let place = Place::Variable(variable.clone());
+                given.push(Given { name, value: Some(value), place });
+            }
+            Ok(value) if is_of_kubernetes(rest, &value) => {}
+            Ok(_) => problems.push(wrong(format!(
+                "no such setting; the closest is {}; unset the variable if it is none of ours",
+                closest(&variable)
+            ))),
+        }
+    }
+    given.sort_by(|a, b| a.name.cmp(&b.name));
+    problems.sort_by_key(Problem::to_string);
+    (given, problems)
+}
+
+/// Whether a setting has this name, or could: the fields of a ring's nodes are checked where they are read.
+fn is_setting(name: &str) -> bool {
+    let known = settings();
+    let within = |list: &str| name.strip_prefix(list).is_some_and(|field| field.starts_with('.'));
+    let is_ours = name.split_once('.').is_some_and(|(section, _)| SECTIONS.contains(&section));
+    is_ours
+        && (known.contains(&name) || within("store.ring.nodes") || within("store.ring.previous"))
+}
+
+/// Whether it is one of those that Kubernetes sets in each container for a Service that is named `spillgate`, or whose
+/// name begins so: `SPILLGATE_SERVICE_HOST`, `SPILLGATE_SERVICE_PORT_HTTP`, `SPILLGATE_PORT` and
+/// `SPILLGATE_PORT_8080_TCP_ADDR` are the shapes.
+fn is_of_kubernetes(rest: &str, value: &str) -> bool {
+    let words: Vec<&str> = rest.split('_').collect();
+    let is_port = |text: &str| text.parse::<u16>().is_ok();
+    let is_address = || value.parse::<std::net::IpAddr>().is_ok();
+    let is_protocol = |word: &str| ["TCP", "UDP", "SCTP"].contains(&word);
+    let has_scheme =
+        || ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
+    (0..words.len()).any(|at| match &words[at..] {
+        ["SERVICE", "HOST"] => is_address(),
+        ["SERVICE", "PORT", ..] => is_port(value),
+        ["PORT"] => has_scheme(),
+        ["PORT", port, protocol] if is_port(port) && is_protocol(protocol) => has_scheme(),
+        ["PORT", port, protocol, part] if is_port(port) && is_protocol(protocol) => match *part {
+            "PROTO" => is_protocol(&value.to_ascii_uppercase()),
+            "PORT" => is_port(value),
+            "ADDR" => is_address(),
+            _ => false,
+        },
+        _ => false,
+    })
+}
+
+/// The variable of a setting that differs least.
+fn closest(variable: &str) -> String {
+    let variables = settings()
+        .into_iter()
+        .map(|name| format!("{PREFIX}{}", name.replace('.', "__").to_uppercase()));
+    let closest = variables.min_by_key(|known| distance(variable, known));
+    closest.expect("there are settings")
+}
+
+/// How many characters are to be put in, taken out or changed (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.bytes().enumerate() {
+        let mut diagonal = i;
+        row[0] = i + 1;
+        for (j, to) in b.bytes().enumerate() {
+            let changed = diagonal + usize::from(from != to);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+const PREFIX: &str = "SPILLGATE_";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variable: &str, value: &str) -> (Vec<Given>, Vec<Problem>) {
+        settings_in([(OsString::from(variable), OsString::from(value))].into_iter())
+    }
+
+    #[test]
+    fn a_variable_that_is_no_setting_is_named_with_the_closest_one() {
+        for (variable, closest) in [
+            ("SPILLGATE_STORE_URL", "SPILLGATE_STORE__URL"),
+            ("SPILLGATE_STORE__ULR", "SPILLGATE_STORE__URL"),
+            ("SPILLGATE_SERVER_HTTP", "SPILLGATE_SERVER__HTTP"),
+            ("SPILLGATE_DATA_TOKEN_FILE", "SPILLGATE_SERVER__DATA_TOKEN_FILE"),
+            ("SPILLGATE_FOO__BAR", "SPILLGATE_"),
+        ] {
+            let (given, problems) = read(variable, "x");
+            assert!(given.is_empty(), "{variable}");
+            let said = problems[0].to_string();
+            assert!(said.starts_with(&format!("environment, {variable}: ")), "{said}");
+            assert!(said.contains(&format!("the closest is {closest}")), "{said}");
+        }
+        assert!(read("SPILLGATE_STORE_URL", "").1.is_empty(), "set to nothing is not set");
+        assert!(read("SPILLGATE", "x").1.is_empty());
+    }
+
+    #[test]
+    fn variables_of_kubernetes_services_are_left_alone() {
+        for (variable, value) in [
+            ("SPILLGATE_SERVICE_HOST", "10.0.0.1"),
+            ("SPILLGATE_SERVICE_PORT", "8080"),
+            ("SPILLGATE_SERVICE_PORT_HTTP", "8080"),
+            ("SPILLGATE_PORT", "tcp://10.0.0.1:8080"),
+            ("SPILLGATE_PORT_8080_TCP", "tcp://10.0.0.1:8080"),
+            ("SPILLGATE_PORT_8080_TCP_PROTO", "tcp"),
+            ("SPILLGATE_PORT_8080_TCP_PORT", "8080"),
+            ("SPILLGATE_PORT_8080_TCP_ADDR", "fd00::1"),
+            ("SPILLGATE_STORE_PORT", "tcp://10.0.0.1:6379"),
+            ("SPILLGATE_STORE_SERVICE_HOST", "10.0.0.1"),
+            ("SPILLGATE_STORE_PORT_6379_TCP_ADDR", "10.0.0.1"),
+        ] {
+            let (given, problems) = read(variable, value);
+            assert!(given.is_empty() && problems.is_empty(), "{variable}");
+        }
+        for (variable, value) in [
+            ("SPILLGATE_STORE_PORT", "6379"),
+            ("SPILLGATE_PORT_HTTP_TCP", "tcp://10.0.0.1:8080"),
+            ("SPILLGATE_PORT_8080_TCP_URL", "tcp://10.0.0.1:8080"),
+            ("SPILLGATE_SERVICE_HOST", "redis://10.0.0.1"),
+        ] {
+            assert_eq!(read(variable, value).1.len(), 1, "{variable}={value}");
+        }
+    }
+
+    #[test]
+    fn every_setting_is_read_by_its_variable() {
+        for name in settings() {
+            let variable = format!("{PREFIX}{}", name.replace('.', "__").to_uppercase());
+            let (given, problems) = read(&variable, "x");
+            assert!(problems.is_empty(), "{variable}");
+            assert_eq!(given[0].name, name);
+        }
+        assert_eq!(read("SPILLGATE_STORE__RING__NODES__0__URL", "x").0.len(), 1);
+    }
+}
