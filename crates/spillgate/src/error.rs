@@ -25,6 +25,8 @@ pub enum BuildError {
         /// Why not, and the way out.
         why: String,
     },
+    /// Other servers are named than those in use, where only credentials may change.
+    OtherStore,
     /// The certificates are of no use.
     Tls {
         /// What is wrong with which of them, and the way out.
@@ -38,6 +40,10 @@ impl fmt::Display for BuildError {
             BuildError::StoreUrl { url, why } => write!(f, "store address {url:?}: {why}"),
             BuildError::Ring { number, why } => write!(f, "ring {number}: {why}"),
             BuildError::OnStateLoss { why } => write!(f, "on_state_loss: {why}"),
+            BuildError::OtherStore => f.write_str(
+                "other servers or databases are named than those in use; only credentials may change while it \
+                 runs, so restart",
+            ),
             BuildError::Tls { why } => write!(f, "TLS to the store: {why}"),
         }
     }

@@ -32,6 +32,8 @@ use crate::store::{InstanceMismatch, ShardStatus};
 use crate::subject::Secret;
 use crate::waiting::Waiting;
 
+#[cfg(feature = "redis")]
+mod access;
 mod acquiring;
 mod at_once;
 mod builder;

@@ -2,7 +2,6 @@
 //! that live at one place.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ::redis::{Cmd, Value};
@@ -20,6 +19,7 @@ use crate::store::{ShardStatus, Store, StoreOptions};
 use crate::subject::SubjectKey;
 use crate::time::{Clock, Deadline};
 
+mod access;
 mod address;
 mod batch;
 mod breaker;
@@ -38,6 +38,7 @@ mod joined;
 mod keys;
 mod leasing;
 mod link;
+mod nonces;
 mod offset;
 mod probe;
 mod program;
@@ -53,12 +54,14 @@ mod topology;
 mod traced;
 mod wire;
 
+use access::Access;
 use batch::crowds::together;
 use failure::{Failure, NotHere};
 use fingerprint::Instance;
 use guard::{Rings, Terms};
 pub(crate) use joined::{Joined, Untold};
 use link::Manner;
+use nonces::Nonces;
 use program::{Call, Header, Reply};
 pub use script::{of_server as script_of_server, text as script_text};
 use spread::Question;
@@ -68,6 +71,7 @@ use topology::{Place, Route, Topology};
 #[derive(Clone, Debug)]
 pub struct Redis {
     topology: Arc<Topology>,
+    access: Arc<Access>,
     caller: Arc<Caller>,
     timeout: Duration,
     /// Who we are among the processes of the fleet, by a number that nobody else draws.
@@ -112,10 +116,6 @@ pub struct ShardTag {
     pub tag: String,
 }
 
-/// Names for what begins in a call.
-#[derive(Debug)]
-struct Nonces(AtomicU64);
-
 impl Redis {
     /// An engine on the server at `url`. A server out of reach is no error: calls fail until it is
     /// there.
@@ -125,13 +125,15 @@ impl Redis {
 
     /// An engine on a store, out of reach or not.
     pub async fn open(store: &Store, options: &StoreOptions) -> Result<Redis, BuildError> {
-        let topology = Topology::new(store, options)?;
+        let access = Access::of(store, options.tls.as_ref())?;
+        let topology = Topology::new(store, &access, options)?;
         topology.warm_up().await;
         let terms = Terms { on_state_loss: options.on_state_loss, ring: Rings::of(store) };
         let instance = Instance::new(options, terms.ring);
         let clock = if options.client_clock { StoreClock::Client } else { StoreClock::Store };
         let redis = Redis {
             topology: Arc::new(topology),
+            access: Arc::new(access),
             caller: Arc::new(Caller::new(clock, terms, instance)),
             timeout: options.timeout,
             node: jitter::random(),
@@ -429,16 +431,7 @@ impl Redis {
 
 impl Caller {
     fn new(clock: StoreClock, terms: Terms, instance: Instance) -> Caller {
-        Caller { clock, nonces: Nonces(AtomicU64::new(jitter::random())), terms, instance }
-    }
-}
-
-impl Nonces {
-    /// Below 2^48, never 0, and never the same twice in a process: an odd multiplier scatters a
-    /// counter over all values.
-    fn next(&self) -> u64 {
-        let count = self.0.fetch_add(1, Ordering::Relaxed);
-        (count.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 16).max(1)
+        Caller { clock, nonces: Nonces::begin(), terms, instance }
     }
 }
 

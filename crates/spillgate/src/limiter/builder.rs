@@ -35,9 +35,9 @@ use crate::waiting::Waiting;
 pub struct LimiterBuilder {
     policy: Policy,
     #[cfg(feature = "redis")]
-    store: Option<Store>,
+    pub(super) store: Option<Store>,
     #[cfg(feature = "redis")]
-    tls: Option<Tls>,
+    pub(super) tls: Option<Tls>,
     #[cfg(feature = "redis")]
     connections: Option<usize>,
     #[cfg(feature = "redis")]

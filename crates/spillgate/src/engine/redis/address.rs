@@ -3,8 +3,9 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use ::redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
+use ::redis::{ConnectionAddr, IntoConnectionInfo};
 
+use super::access::Login;
 use crate::error::BuildError;
 
 /// A server's address, with what it takes to get in.
@@ -12,7 +13,7 @@ use crate::error::BuildError;
 pub(super) struct Address {
     pub(super) at: At,
     /// User, password and database.
-    pub(super) login: RedisConnectionInfo,
+    pub(super) login: Login,
 }
 
 /// How a server is reached.
@@ -56,13 +57,13 @@ impl Address {
             ConnectionAddr::Unix(path) => At::Unix(path.clone()),
             _ => return Err(wrong(REMEDY.into())),
         };
-        Ok(Address { at, login: info.redis_settings().clone() })
+        Ok(Address { at, login: Login::new(info.redis_settings().clone()) })
     }
 }
 
 impl Address {
     /// Another server of the same kind.
-    pub(super) fn of_host(host: &Host, secured: bool, login: &RedisConnectionInfo) -> Address {
+    pub(super) fn of_host(host: &Host, secured: bool, login: &Login) -> Address {
         let at = if secured { At::Tls(host.clone()) } else { At::Tcp(host.clone()) };
         Address { at, login: login.clone() }
     }
@@ -124,8 +125,9 @@ mod tests {
             assert_eq!(format!("{:?}", Address::parse(url).unwrap()), shown);
         }
         let address = Address::parse("redis://me:hunter2@store.example:7000/3").unwrap();
-        assert_eq!((address.login.username(), address.login.db()), (Some("me"), 3));
-        assert_eq!(address.login.password(), Some("hunter2"));
+        let login = address.login.get();
+        assert_eq!((login.username(), login.db()), (Some("me"), 3));
+        assert_eq!(login.password(), Some("hunter2"));
     }
 
     #[test]

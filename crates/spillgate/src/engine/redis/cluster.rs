@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ::redis::{RedisConnectionInfo, Value};
+use ::redis::Value;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio_rustls::TlsConnector;
 
+use super::access::{Connector, Login};
 use super::address::{Address, At, Host};
 use super::batch::Batches;
 use super::failure::{Failure, NotHere};
@@ -44,9 +44,9 @@ struct Shared {
 
 /// How every node is reached.
 struct Nodes {
-    login: RedisConnectionInfo,
+    login: Login,
     secured: bool,
-    tls: TlsConnector,
+    tls: Connector,
     connections: usize,
 }
 
@@ -63,14 +63,12 @@ struct Map {
 impl Cluster {
     /// A cluster of which some nodes are known.
     pub(super) fn new(
-        seeds: &[String],
-        tls: &TlsConnector,
+        addresses: Vec<Address>,
+        tls: &Connector,
         connections: usize,
     ) -> Result<Cluster, BuildError> {
         let wrong =
             |url: &str, why: &str| BuildError::StoreUrl { url: url.into(), why: why.into() };
-        let addresses: Vec<Address> =
-            seeds.iter().map(|url| Address::parse(url)).collect::<Result<_, _>>()?;
         let Some(first) = addresses.first() else {
             return Err(wrong("", "a cluster needs the address of one node at least"));
         };
@@ -82,7 +80,7 @@ impl Cluster {
         };
         for address in &addresses {
             let shown = address.at.to_string();
-            if address.login.db() != 0 {
+            if address.login.get().db() != 0 {
                 return Err(wrong(&shown, "a cluster has database 0 only; leave the number out"));
             }
             if matches!(address.at, At::Unix(_)) {

@@ -1,9 +1,10 @@
 //! What an error of the store means for the call that met it: whether it ran, and what may help.
 //! One table, by the code that an answer begins with.
 
-use ::redis::RedisError;
+use ::redis::{ErrorKind, RedisError};
 
 use super::address::Host;
+use super::server::Server;
 use crate::engine::StoreError;
 use crate::metrics::ErrorClass;
 
@@ -45,6 +46,10 @@ impl Failure {
     /// What an error means.
     pub(super) fn of(error: &RedisError) -> Failure {
         let text = error.to_string();
+        // The library makes an error of its own of what the server answers to AUTH.
+        if error.kind() == ErrorKind::AuthenticationFailed {
+            return Failure::Unfit(format!("WRONGPASS: {text}"));
+        }
         // Of a pipeline's errors the last: what goes before a call only prepares it.
         let Some(error) = error.clone().into_server_errors().and_then(|all| all.last().cloned())
         else {
@@ -103,6 +108,21 @@ impl Failure {
         match self {
             Failure::NotHere(_, why) | Failure::Unfit(why) | Failure::Unknown(why) => why,
             Failure::NotSent(why) | Failure::Bug(why) => why,
+        }
+    }
+
+    /// Reports a server that does not take our user and password. Each attempt to connect fails alike, so only a failure
+    /// that differs from the one before is reported.
+    pub(super) fn report_credentials(&self, server: &Server, before: Option<&str>) {
+        let Failure::Unfit(why) = self else { return };
+        let is_about_them = why.contains("WRONGPASS") || why.contains("NOAUTH");
+        if is_about_them && before != Some(why) {
+            tracing::error!(
+                target: "spillgate",
+                %server,
+                why,
+                "the store does not take our credentials: set the user and password of its address"
+            );
         }
     }
 

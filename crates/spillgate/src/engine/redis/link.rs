@@ -331,7 +331,8 @@ impl Shared {
                 Ok(())
             }
             Err(failure) => {
-                *self.trouble.lock() = Some(failure.why().to_owned());
+                let before = self.trouble.lock().replace(failure.why().to_owned());
+                failure.report_credentials(&self.server, before.as_deref());
                 self.changed.notify_waiters();
                 Err(failure)
             }

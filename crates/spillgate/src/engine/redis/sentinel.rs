@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use ::redis::{Cmd, RedisConnectionInfo, RedisError, RedisResult, Value};
 use parking_lot::Mutex;
-use tokio_rustls::TlsConnector;
 
+use super::access::{Connector, Login};
 use super::address::{Address, At, Host};
 use super::jitter::{jittered, random};
 use super::shard::Shard;
@@ -22,8 +22,8 @@ pub(super) struct Sentinels {
     master: String,
     addresses: Vec<Address>,
     /// How the primary is logged into: as the first sentinel is.
-    login: RedisConnectionInfo,
-    tls: TlsConnector,
+    login: Login,
+    tls: Connector,
     /// Whom the last connection led to.
     found: Mutex<Option<Host>>,
 }
@@ -33,11 +33,9 @@ impl Sentinels {
     /// primary's too.
     pub(super) fn new(
         master: &str,
-        urls: &[String],
-        tls: &TlsConnector,
+        addresses: Vec<Address>,
+        tls: &Connector,
     ) -> Result<Sentinels, BuildError> {
-        let addresses: Vec<Address> =
-            urls.iter().map(|url| Address::parse(url)).collect::<Result<_, _>>()?;
         let Some(first) = addresses.first() else {
             return Err(BuildError::StoreUrl {
                 url: String::new(),
@@ -114,19 +112,19 @@ impl Sentinels {
 
     /// Sentinels have no databases, and often no password where their servers have one.
     async fn dial_sentinel(&self, sentinel: &Address) -> RedisResult<Wire> {
-        let anonymous = Address { at: sentinel.at.clone(), login: RedisConnectionInfo::default() };
-        if let Some(password) = sentinel.login.password() {
+        let by = |login| Address { at: sentinel.at.clone(), login: Login::new(login) };
+        let known = sentinel.login.get();
+        if let Some(password) = known.password() {
             let mut login = RedisConnectionInfo::default().set_password(password);
-            if let Some(user) = sentinel.login.username() {
+            if let Some(user) = known.username() {
                 login = login.set_username(user);
             }
-            let known = Address { at: sentinel.at.clone(), login };
-            match wire::dial(&known, &self.tls).await {
+            match wire::dial(&by(login), &self.tls).await {
                 Err(error) if !error.is_io_error() => {}
                 dialled => return dialled,
             }
         }
-        wire::dial(&anonymous, &self.tls).await
+        wire::dial(&by(RedisConnectionInfo::default()), &self.tls).await
     }
 }
 

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use ::redis::RedisResult;
-use tokio_rustls::TlsConnector;
 
+use super::access::Connector;
 use super::address::{Address, At, Host};
 use super::sentinel::Sentinels;
 use super::wire::{self, Wire};
@@ -13,7 +13,7 @@ use super::wire::{self, Wire};
 /// One primary, as it is found.
 #[derive(Clone)]
 pub(super) enum Server {
-    At { address: Address, tls: TlsConnector },
+    At { address: Address, tls: Connector },
     WatchedBy(Arc<Sentinels>),
 }
 

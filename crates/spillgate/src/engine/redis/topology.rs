@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::access::Access;
 use super::address::Address;
 use super::batch::Batches;
 use super::cluster::Cluster;
@@ -15,10 +16,10 @@ use super::ring::Points;
 use super::sentinel::{self, Sentinels};
 use super::server::Server;
 use super::shard::Shard;
-use super::{ShardTag, slot, tls};
+use super::{ShardTag, slot};
 use crate::engine::AskTier;
 use crate::error::BuildError;
-use crate::store::{OnStateLoss, RingNode, Store, StoreOptions};
+use crate::store::{OnStateLoss, Ring, RingNode, Store, StoreOptions};
 use crate::time::Deadline;
 
 /// All shards of the store, and who lives where.
@@ -56,32 +57,35 @@ impl Place {
 }
 
 impl Topology {
-    pub(super) fn new(store: &Store, options: &StoreOptions) -> Result<Topology, BuildError> {
-        let tls = tls::connector(options.tls.as_ref(), store.is_secured())?;
+    pub(super) fn new(
+        store: &Store,
+        access: &Access,
+        options: &StoreOptions,
+    ) -> Result<Topology, BuildError> {
+        let (addresses, tls) = (access.addresses.clone(), &access.tls);
         let whole = |name: String, server: Server| {
             let batches = if options.group_commit { Batches::new() } else { Batches::none() };
             Arc::new(Shard::new(name, server, options.connections, batches))
         };
-        let shard = |name: Option<&str>, url: &str| {
-            let server = Server::At { address: Address::parse(url)?, tls: tls.clone() };
-            Ok(whole(name.map_or_else(|| server.to_string(), str::to_owned), server))
+        let shard = |name: Option<&str>, address: &Address| {
+            let server = Server::At { address: address.clone(), tls: tls.clone() };
+            whole(name.map_or_else(|| server.to_string(), str::to_owned), server)
         };
         Ok(match store {
-            Store::Url(url) => Topology::One(shard(None, url)?),
+            Store::Url(_) => Topology::One(shard(None, &addresses[0])),
             Store::Ring(ring) => {
-                let mut nodes = ring.checked_nodes()?.to_vec();
-                let points = Points::of_nodes(&nodes);
-                let previous = ring.checked_previous()?.map(|previous| {
-                    let shards = previous.nodes().iter().map(|node| place_among(&mut nodes, node));
-                    let shards = shards.collect();
+                let (nodes, places) = all_nodes(ring)?;
+                let points = Points::of_nodes(ring.nodes());
+                let previous = ring.previous().map(|previous| {
                     let points = Points::of_nodes(previous.nodes());
-                    Previous { points, shards, next: ring.number() }
+                    Previous { points, shards: places, next: ring.number() }
                 });
-                let shards = nodes.iter().map(|node| shard(Some(&node.name), &node.url));
-                Topology::Ring { points, shards: shards.collect::<Result<_, _>>()?, previous }
+                let shards = nodes.iter().zip(&addresses);
+                let shards = shards.map(|(node, address)| shard(Some(&node.name), address));
+                Topology::Ring { points, shards: shards.collect(), previous }
             }
-            Store::Sentinel { master, urls } => {
-                let sentinels = Arc::new(Sentinels::new(master, urls, &tls)?);
+            Store::Sentinel { master, .. } => {
+                let sentinels = Arc::new(Sentinels::new(master, addresses, tls)?);
                 let server = Server::WatchedBy(Arc::clone(&sentinels));
                 let shard = whole(server.to_string(), server);
                 sentinel::watch(&shard, sentinels);
@@ -91,8 +95,8 @@ impl Topology {
                 let why = "\"empty\" cannot hold on a Cluster, whose nodes hand their subjects on; use \"normal\", or a ring".into();
                 return Err(BuildError::OnStateLoss { why });
             }
-            Store::Cluster(urls) => {
-                Topology::Cluster(Cluster::new(urls, &tls, options.connections)?)
+            Store::Cluster(_) => {
+                Topology::Cluster(Cluster::new(addresses, tls, options.connections)?)
             }
         })
     }
@@ -222,6 +226,14 @@ impl Topology {
             }
         }
     }
+}
+
+/// The nodes of a ring and, behind them, those that only the ring before has; and the places of the latter's nodes.
+pub(super) fn all_nodes(ring: &Ring) -> Result<(Vec<RingNode>, Vec<u16>), BuildError> {
+    let mut nodes = ring.checked_nodes()?.to_vec();
+    let previous = ring.checked_previous()?.map(Ring::nodes).unwrap_or_default();
+    let places = previous.iter().map(|node| place_among(&mut nodes, node)).collect();
+    Ok((nodes, places))
 }
 
 /// The place of a node among others, by its name; at their end where it is not among them yet.

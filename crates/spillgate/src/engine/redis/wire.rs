@@ -12,8 +12,8 @@ use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::AbortHandle;
-use tokio_rustls::TlsConnector;
 
+use super::access::Connector;
 use super::address::{Address, At, Host};
 use super::failure::Failure;
 
@@ -60,7 +60,7 @@ impl Drop for Wire {
 }
 
 /// Connects and logs in. Every wait on the way is the caller's to bound.
-pub(super) async fn dial(address: &Address, tls: &TlsConnector) -> RedisResult<Wire> {
+pub(super) async fn dial(address: &Address, tls: &Connector) -> RedisResult<Wire> {
     match &address.at {
         At::Tcp(host) => {
             #[cfg(feature = "simulation")]
@@ -71,7 +71,7 @@ pub(super) async fn dial(address: &Address, tls: &TlsConnector) -> RedisResult<W
         }
         At::Tls(host) => {
             let name = ServerName::try_from(host.name.clone()).map_err(io::Error::other)?;
-            log_in(address, tls.connect(name, tcp(host).await?).await?).await
+            log_in(address, tls.get().connect(name, tcp(host).await?).await?).await
         }
         At::Unix(path) => log_in(address, UnixStream::connect(path).await?).await,
     }
@@ -93,7 +93,7 @@ where
     // The library logs in, and gives the stream back: no answer is due then, so none is in its hands.
     let stream = Arc::new(Mutex::new(stream));
     let lent = Lent(Arc::clone(&stream));
-    drop(MultiplexedConnection::new_with_config(&address.login, lent, config).await?);
+    drop(MultiplexedConnection::new_with_config(&address.login.get(), lent, config).await?);
     let kept = || io::Error::other("the library kept a connection that it was lent");
     let stream = Arc::into_inner(stream).ok_or_else(kept)?.into_inner();
     let (line, reader) = line(stream);

@@ -1,0 +1,140 @@
+//! How the servers of a store let this process in: logins and certificates. Both may change while connections are open:
+//! new connections use the new ones, and open connections stay.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ::redis::RedisConnectionInfo;
+use arc_swap::ArcSwap;
+use tokio_rustls::TlsConnector;
+
+use super::address::Address;
+use super::topology::all_nodes;
+use super::{Redis, tls};
+use crate::error::BuildError;
+use crate::store::{Store, Tls};
+
+/// User, password and database at a server. Clones share it.
+#[derive(Clone)]
+pub(super) struct Login(Arc<ArcSwap<RedisConnectionInfo>>);
+
+/// What secures connections. Clones share it.
+#[derive(Clone)]
+pub(super) struct Connector(Arc<ArcSwap<TlsConnector>>);
+
+/// The logins and certificates of one store.
+#[derive(Debug)]
+pub(super) struct Access {
+    /// Of each server that the operator named, in that order.
+    pub(super) addresses: Vec<Address>,
+    pub(super) tls: Connector,
+}
+
+impl Redis {
+    /// Uses the logins of `store`, which names the same servers, and these certificates from the next connection on.
+    pub fn set_access(&self, store: &Store, tls: Option<&Tls>) -> Result<(), BuildError> {
+        self.access.take_over(&Access::of(store, tls)?)
+    }
+}
+
+impl Login {
+    pub(super) fn new(login: RedisConnectionInfo) -> Login {
+        Login(Arc::new(ArcSwap::from_pointee(login)))
+    }
+
+    /// The login for the next connection.
+    pub(super) fn get(&self) -> Arc<RedisConnectionInfo> {
+        self.0.load_full()
+    }
+}
+
+impl Connector {
+    fn new(connector: TlsConnector) -> Connector {
+        Connector(Arc::new(ArcSwap::from_pointee(connector)))
+    }
+
+    /// The certificates for the next connection.
+    pub(super) fn get(&self) -> Arc<TlsConnector> {
+        self.0.load_full()
+    }
+}
+
+impl Access {
+    pub(super) fn of(store: &Store, tls: Option<&Tls>) -> Result<Access, BuildError> {
+        let connector = tls::connector(tls, store.is_secured())?;
+        let addresses = match store {
+            Store::Url(url) => vec![Address::parse(url)?],
+            Store::Sentinel { urls, .. } | Store::Cluster(urls) => {
+                urls.iter().map(|url| Address::parse(url)).collect::<Result<_, _>>()?
+            }
+            Store::Ring(ring) => {
+                let (nodes, _) = all_nodes(ring)?;
+                nodes.iter().map(|node| Address::parse(&node.url)).collect::<Result<_, _>>()?
+            }
+        };
+        Ok(Access { addresses, tls: Connector::new(connector) })
+    }
+
+    /// Puts other logins and certificates in force, for the same servers and databases.
+    pub(super) fn take_over(&self, other: &Access) -> Result<(), BuildError> {
+        let is_same = |(ours, theirs): (&Address, &Address)| {
+            ours.at == theirs.at && ours.login.get().db() == theirs.login.get().db()
+        };
+        let servers = self.addresses.len() == other.addresses.len();
+        if !servers || !self.addresses.iter().zip(&other.addresses).all(is_same) {
+            return Err(BuildError::OtherStore);
+        }
+        for (ours, theirs) in self.addresses.iter().zip(&other.addresses) {
+            ours.login.0.store(theirs.login.get());
+        }
+        self.tls.0.store(other.tls.get());
+        Ok(())
+    }
+}
+
+/// Credentials are in no debug output.
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Login(..)")
+    }
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connector(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Ring;
+
+    fn of(store: &Store) -> Access {
+        Access::of(store, None).unwrap()
+    }
+
+    #[test]
+    fn other_logins_of_the_same_servers_are_in_force_everywhere() {
+        let url = |password: &str| Store::Url(format!("redis://me:{password}@a:1/2"));
+        let access = of(&url("old"));
+        let shared = access.addresses[0].login.clone();
+        access.take_over(&of(&url("new"))).unwrap();
+        assert_eq!(shared.get().password(), Some("new"));
+    }
+
+    #[test]
+    fn another_server_or_database_changes_nothing() {
+        let access = of(&Store::Url("redis://:old@a:1/2".into()));
+        let ring = Ring::numbered(1).node("a", "redis://:new@a:1/2").node("b", "redis://:new@b:1");
+        for other in [
+            Store::Url("redis://:new@b:1/2".into()),
+            Store::Url("rediss://:new@a:1/2".into()),
+            Store::Url("redis://:new@a:1/3".into()),
+            Store::Ring(ring),
+        ] {
+            assert!(matches!(access.take_over(&of(&other)), Err(BuildError::OtherStore)));
+        }
+        assert_eq!(access.addresses[0].login.get().password(), Some("old"));
+    }
+}
