@@ -153,6 +153,16 @@ impl App {
         self.limiter.metrics_text() + &own.concat() + &sink::metrics_text()
     }
 
+    /// From the next connection to the store on, these credentials and certificates.
+    pub(crate) fn set_store_access(&self, store: &Store) -> Result<(), ConfigError> {
+        let mut builder = store.told_to(Limiter::builder());
+        if let Some(tls) = tls(&store.tls)? {
+            builder = builder.tls(tls);
+        }
+        let renewed = self.limiter.set_store_access(&builder);
+        Ok(renewed.map_err(|error| store.problem(error.to_string()))?)
+    }
+
     /// From the next request on, this policy.
     pub(crate) fn set_policy(&self, policy: Policy) {
         self.limiter.set_policy(policy);

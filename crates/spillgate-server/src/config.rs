@@ -107,6 +107,23 @@ impl Config {
     }
 }
 
+/// The store as file, environment and flags describe it now. What is wrong with the rest of the file is reported where
+/// the policy is read.
+pub(crate) fn store_now(file: Option<&Path>, flags: Flags<'_>) -> Result<Store, ConfigError> {
+    let mut given = match file {
+        Some(file) => file::settings_in(&file.display().to_string(), &read(file)?)?,
+        None => Vec::new(),
+    };
+    given.extend(environment::settings_in(std::env::vars_os()).0);
+    given.extend(from_flags(flags));
+    given.retain(|given| given.name.starts_with("store."));
+    let mut settings = Settings::default();
+    match settings.apply(&given) {
+        problems if problems.is_empty() => Ok(settings.store),
+        problems => Err(ConfigError(problems)),
+    }
+}
+
 /// Reads a file of settings and policy.
 pub(crate) fn read(file: &Path) -> Result<String, Problem> {
     let unreadable = |error| Problem::File(format!("cannot read {}: {error}", file.display()));

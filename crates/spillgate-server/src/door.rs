@@ -20,6 +20,7 @@ mod places;
 pub(crate) mod resp;
 mod seat;
 mod shares;
+mod strangers;
 mod tls;
 mod token;
 
@@ -29,6 +30,8 @@ pub(crate) use cores::Cores;
 use places::{Place, Places};
 pub(crate) use seat::{Call, Seat};
 pub(crate) use shares::Shares;
+pub(crate) use strangers::Strangers;
+use strangers::{Shown, Tries};
 pub(crate) use tls::Tls;
 pub(crate) use token::Token;
 

@@ -11,6 +11,7 @@ mod bounds;
 mod cli;
 mod commands;
 mod config;
+mod credentials;
 mod domains;
 mod door;
 #[cfg(any(test, fuzzing))]

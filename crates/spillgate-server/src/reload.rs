@@ -76,8 +76,8 @@ fn apply(file: &Path, change: Change, app: &App) -> String {
     if change.other_settings {
         tracing::warn!(
             target: "spillgate",
-            "{}: settings under [server], [store] and [telemetry] changed too; they take effect at \
-             the next start",
+            "{}: settings under [server], [store] and [telemetry] changed too; but for credentials \
+             of the store they take effect at the next start",
             file.display()
         );
     }

@@ -1,6 +1,7 @@
 //! `spillgate serve`: opens the store and the doors, and keeps both until told to stop.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::Pin;
 use std::process::ExitCode;
 
@@ -12,16 +13,21 @@ use tokio::task::JoinSet;
 use super::{Failure, complain, doctor};
 use crate::app::{App, NO_RESERVATIONS};
 use crate::cli::ServeArgs;
-use crate::config::{Config, Flags, Settings};
+use crate::config::{self, Config, Flags, Problem, Settings};
+use crate::credentials::Credentials;
 use crate::door::admin::{self, Guard};
 use crate::door::auth;
 use crate::door::envoy::{self, Grpc};
 use crate::door::http::{self, Http};
 use crate::door::resp::Resp;
-use crate::door::{self, Capacity, Cores, Protocol, Shares, Tls, Token};
+use crate::door::{self, Capacity, Cores, Protocol, Shares, Strangers, Tls, Token};
 use crate::reload::Followed;
 use crate::systemd::Manager;
 use crate::telemetry::{Format, Telemetry, sink};
+
+mod store_access;
+
+use store_access::StoreSettings;
 
 pub(super) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     sink::start()?;
@@ -36,11 +42,17 @@ pub(super) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     let config = Config::load(args.config.as_deref(), flags)?;
     // Each connection is a file; where this fails, what POSIX promises at least is counted on.
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(FILES_AT_LEAST);
-    Runtime::new()?.block_on(serve(config, followed, files))?;
+    let store = StoreSettings { file: args.config.clone(), redis: args.redis.clone() };
+    Runtime::new()?.block_on(serve(config, followed, store, files))?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn serve(config: Config, followed: Option<Followed>, files: u64) -> Result<(), Failure> {
+async fn serve(
+    config: Config,
+    followed: Option<Followed>,
+    store: StoreSettings,
+    files: u64,
+) -> Result<(), Failure> {
     let Config { settings, policy } = config;
     let telemetry = Telemetry::begin(settings.log, &settings.otlp)?;
     // From here on signals mean what they should; before, they just end the process.
@@ -50,7 +62,12 @@ async fn serve(config: Config, followed: Option<Followed>, files: u64) -> Result
     let app = App::open_to_serve(&settings, policy).await?;
     let app = app.for_domains(settings.domains).traced_by(telemetry.traces.clone());
     let app = if settings.anybody_can_forge_receipts() { app.without_reservations() } else { app };
-    let doors = Doors::open(&settings, &app, files, stop.clone()).await?;
+    let mut doors = Doors::open(&settings, &app, files, stop.clone()).await?;
+    let mut credentials = std::mem::take(&mut doors.credentials);
+    if settings.store.is_shared() {
+        store_access::follow(&mut credentials, store, app.clone());
+    }
+    tokio::spawn(credentials.keep(signal(SignalKind::hangup())?));
     tokio::spawn(end_waiting(app.clone(), stop, manager.clone()));
 
     let ready = format!("{}, store: {}", doors.names.join(", "), settings.store.topology);
@@ -81,6 +98,8 @@ struct Doors {
     names: Vec<String>,
     open: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
     shares: Shares,
+    /// What they greet and ask with.
+    credentials: Credentials,
     stop: watch::Receiver<bool>,
 }
 
@@ -99,17 +118,17 @@ impl Doors {
             tracing::warn!(target: "spillgate", "{}", few_files(files, shares));
         }
         let capacity = Capacity { cores, share: shares.data };
-        let mut doors = Doors { names: Vec::new(), open: Vec::new(), shares, stop };
-        let token = match &settings.data_token_file {
-            Some(file) => Some(Token::read("server.data_token_file", file)?),
-            None => None,
-        };
+        let credentials = Credentials::default();
+        let mut doors = Doors { names: Vec::new(), open: Vec::new(), shares, credentials, stop };
+        let token = doors.token("server.data_token_file", settings.data_token_file.as_deref())?;
+        let mut greetings = Vec::new();
         if let Some(address) = settings.http {
             let tls = Tls::of(&settings.tls, &["http/1.1"])?;
+            greetings.extend(tls.clone());
             let name = if tls.is_some() { "HTTP on https://" } else { "HTTP on http://" };
             let (auth, by_ip) = (settings.auth.clone(), settings.trusted_proxies.clone());
             let routes = http::routes(app.clone()).merge(auth::routes(app.clone(), auth, by_ip));
-            let http = Http::new(app.traces.over(routes), token.clone())
+            let http = Http::new(app.traces.over(routes), token.clone(), Strangers::at("HTTP"))
                 .with_browsers(settings.browsers_at(address));
             // A trace is made where routes are taken.
             let http = if app.traces.are_made() { http } else { http.with_checks_by(app.clone()) };
@@ -117,25 +136,31 @@ impl Doors {
         }
         if let Some(address) = settings.grpc {
             let tls = Tls::of(&settings.tls, &["h2"])?;
+            greetings.extend(tls.clone());
             let health = envoy::Health::serving().await;
             let routes = app.traces.over(envoy::routes(app.clone(), settings.envoy, &health));
-            let grpc = Grpc::new(routes, token.clone(), settings.browsers_at(address));
+            let (browsers, strangers) = (settings.browsers_at(address), Strangers::at("gRPC"));
+            let grpc = Grpc::new(routes, token.clone(), browsers, strangers);
             doors.add("gRPC on ", address, "--grpc", grpc, tls, capacity.clone()).await?;
             tokio::spawn(health.follow(doors.stop.clone(), door::LINGER));
         }
         if let Some(address) = settings.resp {
             let tls = Tls::of(&settings.tls, &[])?;
+            greetings.extend(tls.clone());
             let name = if tls.is_some() { "RESP with TLS on " } else { "RESP on " };
             let password = match &settings.resp_password_file {
-                Some(file) => Some(Token::read("server.resp.password_file", file)?),
+                Some(file) => doors.token("server.resp.password_file", Some(file))?,
                 None => token,
             };
-            let resp = Resp::new(app.clone(), password);
+            let resp = Resp::new(app.clone(), password, Strangers::at("RESP"));
             doors.add(name, address, "--resp", resp, tls, capacity).await?;
         }
         if let Some(address) = settings.admin {
-            doors.add_admin(address, settings, app).await?;
+            let tls = Tls::of(&settings.tls.without_client_ca(), &["http/1.1"])?;
+            greetings.extend(tls.clone());
+            doors.add_admin(address, settings, app, tls).await?;
         }
+        doors.follow_tls(&settings.tls, greetings);
         Ok(doors)
     }
 
@@ -145,18 +170,39 @@ impl Doors {
         address: SocketAddr,
         settings: &Settings,
         app: &App,
+        tls: Option<Tls>,
     ) -> Result<(), Failure> {
-        let tls = Tls::of(&settings.tls.without_client_ca(), &["http/1.1"])?;
         let name = if tls.is_some() { "admin on https://" } else { "admin on http://" };
         let cores = Cores::start_for_admin()?;
-        let guard = match &settings.admin_token_file {
-            Some(file) => Guard::Token(Token::read("server.admin_token_file", file)?),
-            None => Guard::SameOrigin,
-        };
+        let token = self.token("server.admin_token_file", settings.admin_token_file.as_deref())?;
+        let guard = token.map_or(Guard::SameOrigin, Guard::Token);
         let health = admin::Health::new(app.clone(), guard.clone(), self.stop.clone());
         let routes = admin::routes(app.clone(), guard, health);
         let capacity = Capacity { cores, share: self.shares.admin };
-        self.add(name, address, "--admin", Http::new(routes, None), tls, capacity).await
+        let http = Http::new(routes, None, Strangers::at("admin"));
+        self.add(name, address, "--admin", http, tls, capacity).await
+    }
+
+    /// The token of a file, which is followed from here on.
+    fn token(
+        &mut self,
+        setting: &'static str,
+        file: Option<&Path>,
+    ) -> Result<Option<Token>, Problem> {
+        let Some(file) = file else { return Ok(None) };
+        let token = Token::read(setting, file)?;
+        let followed = token.clone();
+        self.credentials.follow_files(setting, [file.to_owned()], move || followed.read_again());
+        Ok(Some(token))
+    }
+
+    /// Follows the files of all doors together: what is wrong with them is reported once.
+    fn follow_tls(&mut self, files: &config::Tls, greetings: Vec<Tls>) {
+        let files = [&files.cert, &files.key, &files.client_ca].into_iter().flatten().cloned();
+        if !greetings.is_empty() {
+            let read = move || greetings.iter().try_for_each(Tls::read_again);
+            self.credentials.follow_files("server.tls", files, read);
+        }
     }
 
     async fn add(

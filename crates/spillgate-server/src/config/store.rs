@@ -249,7 +249,8 @@ impl Store {
         problems
     }
 
-    fn urls(&self) -> Vec<&str> {
+    /// Every address, with its credentials.
+    pub(crate) fn urls(&self) -> Vec<&str> {
         match &self.topology {
             Topology::Memory => Vec::new(),
             Topology::Url(url) => vec![url],

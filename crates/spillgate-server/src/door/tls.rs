@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -14,46 +14,71 @@ use tokio_rustls::server::TlsStream;
 
 use crate::config::{self, Problem};
 
-/// How a door greets its callers. Clones share it.
+/// How a door greets its callers. Clones share it, also when its files are read again.
 #[derive(Clone)]
-pub(crate) struct Tls(TlsAcceptor);
+pub(crate) struct Tls(Arc<Greeting>);
+
+struct Greeting {
+    files: config::Tls,
+    protocols: Vec<Vec<u8>>,
+    acceptor: RwLock<TlsAcceptor>,
+}
 
 impl Tls {
     /// Reads the files; none named means no TLS. `protocols` is what ALPN offers, the best first.
     pub(crate) fn of(files: &config::Tls, protocols: &[&str]) -> Result<Option<Tls>, Problem> {
-        let (Some(cert), Some(key)) = (&files.cert, &files.key) else { return Ok(None) };
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| Problem::of_setting("server.tls", error.to_string()))?;
-        let builder = match &files.client_ca {
-            None => builder.with_no_client_auth(),
-            Some(file) => {
-                let wrong = |why: String| of_file("server.tls.client_ca", file, &why);
-                let mut roots = RootCertStore::empty();
-                for certificate in certificates(file).map_err(wrong)? {
-                    roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
-                }
-                let verifier =
-                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-                builder.with_client_cert_verifier(
-                    verifier.build().map_err(|error| wrong(error.to_string()))?,
-                )
-            }
-        };
-        let chain = certificates(cert).map_err(|why| of_file("server.tls.cert", cert, &why))?;
-        let private = PrivateKeyDer::from_pem_file(key)
-            .map_err(|error| of_file("server.tls.key", key, &error.to_string()))?;
-        let mut config = builder
-            .with_single_cert(chain, private)
-            .map_err(|error| of_file("server.tls.cert", cert, &error.to_string()))?;
-        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
-        Ok(Some(Tls(TlsAcceptor::from(Arc::new(config)))))
+        let protocols: Vec<_> = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        let Some(acceptor) = acceptor(files, &protocols)? else { return Ok(None) };
+        let (files, acceptor) = (files.clone(), RwLock::new(acceptor));
+        Ok(Some(Tls(Arc::new(Greeting { files, protocols, acceptor }))))
+    }
+
+    /// Greets with what the files hold now, from the next handshake on. Where that is no good, nothing changes.
+    pub(crate) fn read_again(&self) -> Result<(), Problem> {
+        let Greeting { files, protocols, acceptor: current } = &*self.0;
+        if let Some(acceptor) = acceptor(files, protocols)? {
+            *current.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = acceptor;
+        }
+        Ok(())
     }
 
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        self.0.accept(stream).await
+        self.current().accept(stream).await
     }
+
+    fn current(&self) -> TlsAcceptor {
+        self.0.acceptor.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+    }
+}
+
+fn acceptor(files: &config::Tls, protocols: &[Vec<u8>]) -> Result<Option<TlsAcceptor>, Problem> {
+    let (Some(cert), Some(key)) = (&files.cert, &files.key) else { return Ok(None) };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Problem::of_setting("server.tls", error.to_string()))?;
+    let builder = match &files.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(file) => {
+            let wrong = |why: String| of_file("server.tls.client_ca", file, &why);
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(file).map_err(wrong)? {
+                roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            builder.with_client_cert_verifier(
+                verifier.build().map_err(|error| wrong(error.to_string()))?,
+            )
+        }
+    };
+    let chain = certificates(cert).map_err(|why| of_file("server.tls.cert", cert, &why))?;
+    let private = PrivateKeyDer::from_pem_file(key)
+        .map_err(|error| of_file("server.tls.key", key, &error.to_string()))?;
+    let mut config = builder
+        .with_single_cert(chain, private)
+        .map_err(|error| of_file("server.tls.cert", cert, &error.to_string()))?;
+    config.alpn_protocols = protocols.to_vec();
+    Ok(Some(TlsAcceptor::from(Arc::new(config))))
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {

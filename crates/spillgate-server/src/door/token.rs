@@ -1,50 +1,73 @@
 //! A shared secret that callers of a door must show.
 
 use std::fmt;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, RwLock};
 
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use subtle::ConstantTimeEq;
 
+use super::strangers::Shown;
 use crate::config::Problem;
 
-/// The secret; compared without telling how much of it was right. Clones share it.
+/// The secret; compared without telling how much of it was right. Clones share it, also when it is read again.
 #[derive(Clone)]
-pub(crate) struct Token(Arc<[u8]>);
+pub(crate) struct Token(Arc<Secret>);
+
+struct Secret {
+    setting: String,
+    file: PathBuf,
+    value: RwLock<Arc<[u8]>>,
+}
 
 impl Token {
     /// The token that a file holds on its one line; `setting` names the file in what is wrong.
     pub(crate) fn read(setting: &str, file: &Path) -> Result<Token, Problem> {
-        let problem = |why: String| {
-            let remedy = "make one with: openssl rand -hex 32";
-            Problem::of_setting(setting, format!("{}: {why}; {remedy}", file.display()))
-        };
-        let text = std::fs::read_to_string(file).map_err(|error| problem(error.to_string()))?;
-        let token = text.trim();
-        let speakable = token.bytes().all(|byte| byte.is_ascii_graphic());
-        if token.len() < LENGTH_MIN || !speakable {
-            return Err(problem(format!(
-                "holds no token, which is one line of at least {LENGTH_MIN} printable characters"
-            )));
-        }
-        Ok(Token(token.as_bytes().into()))
+        let value = RwLock::new(value_in(setting, file)?);
+        let (setting, file) = (setting.to_owned(), file.to_owned());
+        Ok(Token(Arc::new(Secret { setting, file, value })))
+    }
+
+    /// Puts in force what the file holds now. Where that is no token, the one before stays.
+    pub(crate) fn read_again(&self) -> Result<(), Problem> {
+        let Secret { setting, file, value } = &*self.0;
+        let read = value_in(setting, file)?;
+        *value.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = read;
+        Ok(())
     }
 
     /// Whether this is the token.
     pub(crate) fn is(&self, shown: &[u8]) -> bool {
-        self.0.ct_eq(shown).into()
+        let value = self.0.value.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        value.ct_eq(shown).into()
     }
 
-    /// Whether a request shows it: `Authorization: Bearer …`.
-    pub(crate) fn is_in(&self, headers: &HeaderMap) -> bool {
+    /// What a request shows of it: `Authorization: Bearer …`.
+    pub(crate) fn shown_in(&self, headers: &HeaderMap) -> Shown {
         let shown = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
-        let bearer = shown.and_then(|shown| shown.split_at_checked(BEARER.len()));
-        bearer.is_some_and(|(scheme, shown)| {
+        let Some(shown) = shown.filter(|shown| !shown.is_empty()) else { return Shown::Nothing };
+        let is_right = shown.split_at_checked(BEARER.len()).is_some_and(|(scheme, shown)| {
             scheme.eq_ignore_ascii_case(BEARER) && self.is(shown.trim_ascii_start())
-        })
+        });
+        if is_right { Shown::Right } else { Shown::Wrong }
     }
+}
+
+fn value_in(setting: &str, file: &Path) -> Result<Arc<[u8]>, Problem> {
+    let problem = |why: String| {
+        let remedy = "make one with: openssl rand -hex 32";
+        Problem::of_setting(setting, format!("{}: {why}; {remedy}", file.display()))
+    };
+    let text = std::fs::read_to_string(file).map_err(|error| problem(error.to_string()))?;
+    let token = text.trim();
+    let speakable = token.bytes().all(|byte| byte.is_ascii_graphic());
+    if token.len() < LENGTH_MIN || !speakable {
+        return Err(problem(format!(
+            "holds no token, which is one line of at least {LENGTH_MIN} printable characters"
+        )));
+    }
+    Ok(token.as_bytes().into())
 }
 
 impl fmt::Debug for Token {
@@ -63,18 +86,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_whole_token_behind_its_scheme_is_taken() {
-        let token = Token(b"0123456789abcdef".as_slice().into());
+    fn only_the_whole_token_behind_its_scheme_is_right() {
+        let value = RwLock::new(b"0123456789abcdef".as_slice().into());
+        let token = Token(Arc::new(Secret { setting: String::new(), file: PathBuf::new(), value }));
         let shows = |value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(AUTHORIZATION, value.parse().unwrap());
-            token.is_in(&headers)
+            token.shown_in(&headers)
         };
-        assert!(shows("Bearer 0123456789abcdef"));
-        assert!(shows("bearer  0123456789abcdef"));
-        for value in ["", "Bearer", "Bearer ", "0123456789abcdef", "Bearer 0123456789abcde"] {
-            assert!(!shows(value), "{value:?}");
+        assert_eq!(shows("Bearer 0123456789abcdef"), Shown::Right);
+        assert_eq!(shows("bearer  0123456789abcdef"), Shown::Right);
+        for value in ["Bearer", "Bearer ", "0123456789abcdef", "Bearer 0123456789abcde"] {
+            assert_eq!(shows(value), Shown::Wrong, "{value:?}");
         }
-        assert!(!token.is_in(&HeaderMap::new()));
+        assert_eq!(shows(""), Shown::Nothing);
+        assert_eq!(token.shown_in(&HeaderMap::new()), Shown::Nothing);
     }
 }

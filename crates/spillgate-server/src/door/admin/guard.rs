@@ -1,6 +1,7 @@
 //! Who may use the admin door: whoever shows the token, or without one, programs of this machine
 //! and pages that this door itself served, as `browser` recognises them.
 
+use axum::Extension;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -8,8 +9,8 @@ use hyper::StatusCode;
 use hyper::header::HeaderMap;
 
 use super::Problem;
-use crate::door::Token;
 use crate::door::browser::is_local;
+use crate::door::{Shown, Token, Tries};
 
 /// What is asked of operators.
 #[derive(Clone)]
@@ -20,23 +21,26 @@ pub(crate) enum Guard {
 }
 
 impl Guard {
-    /// Whether a request with these headers is an operator's.
-    pub(super) fn admits(&self, headers: &HeaderMap) -> bool {
-        match self {
-            Guard::Token(token) => token.is_in(headers),
-            Guard::SameOrigin => is_local(headers),
+    /// Whether a request with these headers is an operator's. A wrong token is a failure of its connection.
+    pub(super) async fn admits(&self, headers: &HeaderMap, tries: &Tries) -> bool {
+        let Guard::Token(token) = self else { return is_local(headers) };
+        let shown = tries.judge(|| token.shown_in(headers));
+        if shown == Shown::Wrong {
+            tries.fail().await;
         }
+        shown == Shown::Right
     }
 }
 
 /// Lets a request through, or answers in its place.
 pub(super) async fn admit(
     State(guard): State<Guard>,
+    Extension(tries): Extension<Tries>,
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
     match guard {
-        _ if guard.admits(request.headers()) => Ok(next.run(request).await),
+        _ if guard.admits(request.headers(), &tries).await => Ok(next.run(request).await),
         Guard::Token(_) => Err(Problem::no_token()),
         Guard::SameOrigin => Err(stranger()),
     }

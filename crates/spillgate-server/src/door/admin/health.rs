@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -14,6 +15,7 @@ use super::guard::Guard;
 use super::scrapes::Scrapes;
 use crate::app::App;
 use crate::commands::{counted, doctor};
+use crate::door::Tries;
 
 /// What health is about.
 #[derive(Clone)]
@@ -39,7 +41,12 @@ pub(super) async fn live() -> Response {
 
 /// With `?verbose`, also what it stands on, as this process knows it: no command is sent to the store. Operators see the
 /// names and troubles of shards, which hold addresses.
-pub(super) async fn ready(State(health): State<Health>, uri: Uri, headers: HeaderMap) -> Response {
+pub(super) async fn ready(
+    State(health): State<Health>,
+    Extension(tries): Extension<Tries>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
     let stopping = *health.stop.borrow();
     let (status, mut text) = match stopping {
         false => (StatusCode::OK, "ok\n".to_owned()),
@@ -48,8 +55,9 @@ pub(super) async fn ready(State(health): State<Health>, uri: Uri, headers: Heade
     if uri.query() == Some("verbose") {
         let rules = health.app.limiter().policy().rules().len();
         let shards = health.app.limiter().shards();
+        let is_operator = health.guard.admits(&headers, &tries).await;
         let written = write!(text, "policy: {}\n{}", counted(rules, "rule"), store(&shards))
-            .and_then(|()| match health.guard.admits(&headers) {
+            .and_then(|()| match is_operator {
                 true => shards.iter().try_for_each(|shard| write_for_operator(&mut text, shard)),
                 false => (1..).zip(&shards).try_for_each(|shard| write_for_all(&mut text, shard)),
             });

@@ -17,7 +17,7 @@ use tonic::Status;
 
 use super::MESSAGE_MAX;
 use super::message::Messages;
-use crate::door::{Browsers, Call, Connection, Protocol, Seat, Stage, Token};
+use crate::door::{Browsers, Call, Connection, Protocol, Seat, Shown, Stage, Strangers, Token};
 
 /// gRPC that is answered by routes, for callers who show the token if there is one. Health is told
 /// to everybody: what probes it has no token to show.
@@ -26,11 +26,17 @@ pub(crate) struct Grpc {
     routes: TowerToHyperService<Router>,
     token: Option<Token>,
     browsers: Browsers,
+    strangers: Strangers,
 }
 
 impl Grpc {
-    pub(crate) fn new(routes: Router, token: Option<Token>, browsers: Browsers) -> Grpc {
-        Grpc { routes: TowerToHyperService::new(routes), token, browsers }
+    pub(crate) fn new(
+        routes: Router,
+        token: Option<Token>,
+        browsers: Browsers,
+        strangers: Strangers,
+    ) -> Grpc {
+        Grpc { routes: TowerToHyperService::new(routes), token, browsers, strangers }
     }
 }
 
@@ -39,14 +45,21 @@ impl Protocol for Grpc {
         let mut closing = connection.stage();
         let (port, seat) = (connection.port(), connection.seat());
         let greeted = until_greeted(connection.seat());
-        let Grpc { routes, token, browsers } = self;
+        let Grpc { routes, token, browsers, strangers } = self;
+        let tries = strangers.tries(connection.peer().0, connection.stage());
+        let failed = tries.clone();
         // A call whose caller resets it is dropped where it waits, before the store is asked. What is refused
         // here is refused before a byte of its message is read.
         let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
             let path = request.uri().path();
-            let known = token.as_ref().is_none_or(|token| token.is_in(request.headers()));
+            let shown = match &token {
+                Some(token) if !path.starts_with(HEALTH) => {
+                    tries.judge(|| token.shown_in(request.headers()))
+                }
+                Some(_) | None => Shown::Right,
+            };
             let refusal = match browsers.admit(&request, port) {
-                _ if !known && !path.starts_with(HEALTH) => Some(no_token()),
+                _ if shown != Shown::Right => Some(no_token()),
                 Err(stranger) => Some(Status::permission_denied(stranger.message())),
                 Ok(()) => None,
             };
@@ -60,6 +73,7 @@ impl Protocol for Grpc {
                     Ok((routes.call(request), call))
                 }
             };
+            let tries = tries.clone();
             async move {
                 match answer {
                     Ok((answer, call)) => {
@@ -67,7 +81,12 @@ impl Protocol for Grpc {
                         drop(call);
                         answer
                     }
-                    Err(status) => Ok::<_, Infallible>(status.into_http()),
+                    Err(status) => {
+                        if shown == Shown::Wrong {
+                            tries.fail().await;
+                        }
+                        Ok::<_, Infallible>(status.into_http())
+                    }
                 }
             }
         });
@@ -90,6 +109,7 @@ impl Protocol for Grpc {
             _ = connection.as_mut() => return,
             () = greeted => return,
             () = sleep(age()) => {}
+            () = failed.over() => {}
             _ = closing.wait_for(|stage| *stage == Stage::Closing) => {}
         }
         // The peer is told to call elsewhere from now on; what it has sent is answered.

@@ -11,7 +11,7 @@ use axum::body::{Body, Bytes};
 use axum::response::IntoResponse;
 use http_body_util::{Either, Full};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
-use hyper::header::{CONNECTION, HeaderValue};
+use hyper::header::{CONNECTION, HeaderMap, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
@@ -23,7 +23,9 @@ use super::ticks::Ticks;
 use super::{check_by, is_check};
 use crate::app::App;
 use crate::door::seat::Phase;
-use crate::door::{Browsers, Call, Connection, Protocol, Seat, Stage, Token};
+use crate::door::{
+    Browsers, Call, Connection, Protocol, Seat, Shown, Stage, Strangers, Token, Tries,
+};
 
 /// HTTP/1 that is answered by routes, for callers who show the token if there is one.
 #[derive(Clone)]
@@ -33,19 +35,20 @@ pub(crate) struct Http {
     checks: Option<Arc<App>>,
     token: Option<Token>,
     browsers: Browsers,
+    strangers: Strangers,
 }
 
 /// What becomes of a request.
 enum Answering<F> {
-    Refusal(Problem),
+    Refusal(Problem, Shown),
     Check(Arc<App>, Arriving),
     ByRoutes(F),
 }
 
 impl Http {
-    pub(crate) fn new(routes: Router, token: Option<Token>) -> Http {
+    pub(crate) fn new(routes: Router, token: Option<Token>, strangers: Strangers) -> Http {
         let browsers = Browsers::Admitted;
-        Http { routes: TowerToHyperService::new(routes), checks: None, token, browsers }
+        Http { routes: TowerToHyperService::new(routes), checks: None, token, browsers, strangers }
     }
 
     /// The same, for these browsers.
@@ -65,39 +68,46 @@ impl Protocol for Http {
         let mut closing = connection.stage();
         let (peer, port, seat) = (connection.peer(), connection.port(), connection.seat());
         let watched = Arc::clone(&seat);
-        let Http { routes, checks, token, browsers } = self;
+        let Http { routes, checks, token, browsers, strangers } = self;
+        let tries = strangers.tries(peer.0, connection.stage());
         let service = service_fn(move |request: Request<Incoming>| {
             seat.calls();
             let call = Call::on(&seat);
             let mut request = request.map(|body| Arriving::of(&call, body));
-            let known = token.as_ref().is_none_or(|token| token.is_in(request.headers()));
+            let shown = shown(token.as_ref(), &tries, request.headers());
             let refusal = match browsers.admit(&request, port) {
-                _ if !known => Some(Problem::no_token()),
+                _ if shown != Shown::Right => Some(Problem::no_token()),
                 Err(stranger) => Some(Problem::forbidden(&stranger.message())),
                 Ok(()) => None,
             };
             let answering = match (refusal, &checks) {
-                (Some(problem), _) => Answering::Refusal(problem),
+                (Some(problem), _) => Answering::Refusal(problem, shown),
                 (None, Some(app)) if is_check(&request) => {
                     Answering::Check(Arc::clone(app), request.into_body())
                 }
                 (None, _) => {
                     request.extensions_mut().insert(peer);
                     request.extensions_mut().insert(Arc::clone(&seat));
+                    request.extensions_mut().insert(tries.clone());
                     Answering::ByRoutes(routes.call(request))
                 }
             };
-            let stage = stage.clone();
+            let (stage, tries) = (stage.clone(), tries.clone());
             async move {
                 let mut answer = match answering {
-                    Answering::Refusal(problem) => problem.into_response().map(Either::Right),
+                    Answering::Refusal(problem, shown) => {
+                        if shown == Shown::Wrong {
+                            tries.fail().await;
+                        }
+                        problem.into_response().map(Either::Right)
+                    }
                     Answering::Check(app, body) => match check_by(&app, body).await {
                         Ok(answer) => answer.map(Either::Left),
                         Err(problem) => problem.into_response().map(Either::Right),
                     },
                     Answering::ByRoutes(answer) => answer.await?.map(Either::Right),
                 };
-                if *stage.borrow() != Stage::Open {
+                if *stage.borrow() != Stage::Open || tries.are_over() {
                     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
                 call.is_whole();
@@ -198,6 +208,11 @@ impl Pace {
     }
 }
 
+/// What a request shows of the token; right, where none is asked for.
+fn shown(token: Option<&Token>, tries: &Tries, headers: &HeaderMap) -> Shown {
+    token.map_or(Shown::Right, |token| tries.judge(|| token.shown_in(headers)))
+}
+
 /// From the end of an answer to the next request's head: long enough for the idle time of
 /// common client pools, short enough that silent connections give their places back. Noticed by the next tick.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
@@ -241,7 +256,8 @@ mod tests {
         let began = time::Instant::now();
         let (peer, seat) = (Peer(peer.ip()), Seat::alone());
         let connection = Connection::open(stream, peer, None, stages, seat).await.unwrap();
-        Http::new(routes(app.clone()), None).with_checks_by(app).serve(connection).await;
+        let http = Http::new(routes(app.clone()), None, Strangers::at("HTTP"));
+        http.with_checks_by(app).serve(connection).await;
         client.read_to_end(&mut Vec::new()).await.unwrap();
         began.elapsed()
     }

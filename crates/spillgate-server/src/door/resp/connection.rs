@@ -20,28 +20,30 @@ use super::session::{NOT_SHOWN, Next, Session};
 use crate::app::App;
 use crate::bounds::BATCH_MAX;
 use crate::domains::Domains;
-use crate::door::{Call, Connection, Protocol, Seat, Stage, Token};
+use crate::door::{Call, Connection, Protocol, Seat, Stage, Strangers, Token, Tries};
 
 /// The protocol of Redis, for callers who show the password if there is one.
 #[derive(Clone)]
 pub(crate) struct Resp {
     app: App,
     password: Option<Token>,
+    strangers: Strangers,
     connections: Arc<AtomicU64>,
 }
 
 impl Resp {
-    pub(crate) fn new(app: App, password: Option<Token>) -> Resp {
-        Resp { app, password, connections: Arc::default() }
+    pub(crate) fn new(app: App, password: Option<Token>, strangers: Strangers) -> Resp {
+        Resp { app, password, strangers, connections: Arc::default() }
     }
 
-    fn converse<S>(self, stream: S, seat: Arc<Seat>) -> Conversation<S> {
+    fn converse<S>(self, stream: S, seat: Arc<Seat>, tries: Tries) -> Conversation<S> {
         let id = 1 + self.connections.fetch_add(1, Ordering::Relaxed);
         Conversation {
             app: self.app,
             stream,
             seat,
             session: Session::new(id, self.password),
+            tries,
             received: Received::new(),
             replies: Replies::default(),
             patience: Patience::new(),
@@ -53,7 +55,8 @@ impl Protocol for Resp {
     async fn serve(self, connection: Connection) {
         let (stage, seat) = (connection.stage(), connection.seat());
         // A client that left, or does not take its answers, concerns nobody else.
-        let _ = self.converse(connection, seat).hold(stage).await;
+        let tries = self.strangers.tries(connection.peer().0, connection.stage());
+        let _ = self.converse(connection, seat, tries).hold(stage).await;
     }
 }
 
@@ -62,6 +65,7 @@ struct Conversation<S> {
     stream: S,
     seat: Arc<Seat>,
     session: Session,
+    tries: Tries,
     received: Received,
     replies: Replies,
     patience: Patience,
@@ -141,6 +145,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
                     }
                     Entry::Control(control) => {
                         next = self.session.obey(control, &mut self.replies);
+                        if self.session.has_failed() {
+                            self.tries.fail().await;
+                        }
+                        if self.tries.are_over() {
+                            next = Next::Leave;
+                        }
                     }
                     Entry::Reservation(reservation) => {
                         reservation.run(&self.app, &mut self.replies).await;
@@ -263,6 +273,8 @@ const PARTING: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use spillgate::Policy;
     use tokio::io::{DuplexStream, duplex};
 
@@ -275,7 +287,10 @@ mod tests {
         let (client, server) = duplex(1024);
         let (stage, stages) = watch::channel(Stage::Open);
         let held = async move {
-            let held = Resp::new(app, None).converse(server, Seat::alone()).hold(stages).await;
+            let strangers = Strangers::at("RESP");
+            let tries = strangers.tries(Ipv4Addr::LOCALHOST.into(), stages.clone());
+            let resp = Resp::new(app, None, strangers);
+            let held = resp.converse(server, Seat::alone(), tries).hold(stages).await;
             drop(stage);
             held
         };

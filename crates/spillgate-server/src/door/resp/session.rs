@@ -13,6 +13,8 @@ pub(super) struct Session {
     /// What it must show before it may ask.
     password: Option<Token>,
     shown: bool,
+    /// Whether the last command showed a wrong password.
+    failed: bool,
 }
 
 /// Whether the connection goes on.
@@ -24,7 +26,7 @@ pub(super) enum Next {
 
 impl Session {
     pub(super) fn new(id: u64, password: Option<Token>) -> Session {
-        Session { id, name: Vec::new(), password, shown: false }
+        Session { id, name: Vec::new(), password, shown: false, failed: false }
     }
 
     /// Whether this client may ask.
@@ -32,8 +34,14 @@ impl Session {
         if self.shown || self.password.is_none() { Asking::Open } else { Asking::Barred }
     }
 
+    /// Whether the last command showed a wrong password.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed
+    }
+
     /// Does what a command wants, and answers it.
     pub(super) fn obey(&mut self, control: &Control<'_>, replies: &mut Replies) -> Next {
+        self.failed = false;
         match control {
             Control::Auth(credentials) => match self.show(*credentials) {
                 Ok(()) => replies.status("OK"),
@@ -74,6 +82,7 @@ impl Session {
             self.shown = true;
             return Ok(());
         }
+        self.failed = true;
         Err(WRONG_PASSWORD)
     }
 

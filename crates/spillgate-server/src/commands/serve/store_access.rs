@@ -1,0 +1,76 @@
+//! The credentials of the store: users and passwords stand in its addresses, in the settings file.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::app::App;
+use crate::config::{self, ConfigError, Flags, Store};
+use crate::credentials::{Credentials, fingerprint};
+
+/// Where the settings of the store stand.
+pub(super) struct StoreSettings {
+    pub(super) file: Option<PathBuf>,
+    /// The flag, which goes over the file.
+    pub(super) redis: Option<String>,
+}
+
+/// What was found when the settings file was read last.
+struct Found {
+    urls: u64,
+    tls_files: Vec<PathBuf>,
+}
+
+/// Inode, size and time of the last change: a file that is written anew and a link that is swapped both show in it.
+type Stamp = Option<(u64, u64, i64, i64)>;
+
+impl StoreSettings {
+    fn store(&self) -> Result<Store, ConfigError> {
+        let flags = Flags { redis: self.redis.as_deref(), ..Flags::default() };
+        config::store_now(self.file.as_deref(), flags)
+    }
+
+    fn stamp(&self) -> Stamp {
+        let metadata = fs::metadata(self.file.as_deref()?).ok()?;
+        Some((metadata.ino(), metadata.size(), metadata.ctime(), metadata.ctime_nsec()))
+    }
+}
+
+impl Found {
+    fn of(settings: &StoreSettings) -> Option<Found> {
+        let store = settings.store().ok()?;
+        let mut hasher = DefaultHasher::new();
+        store.urls().hash(&mut hasher);
+        let tls = [&store.tls.ca, &store.tls.cert, &store.tls.key];
+        let tls_files = tls.into_iter().flatten().cloned().collect();
+        Some(Found { urls: hasher.finish(), tls_files })
+    }
+
+    fn fingerprint(&self) -> u64 {
+        self.urls ^ fingerprint(self.tls_files.iter().map(PathBuf::as_path))
+    }
+}
+
+/// Follows the credentials in the store's addresses, and the files of `store.tls`. A settings file is read only when
+/// it has changed, for it may hold a large policy.
+pub(super) fn follow(credentials: &mut Credentials, settings: StoreSettings, app: App) {
+    let settings = Arc::new(settings);
+    let looked_at = Arc::clone(&settings);
+    let (mut read_at, mut found): (Option<Stamp>, Option<Found>) = (None, None);
+    let look = move || {
+        let stamp = looked_at.stamp();
+        if read_at != Some(stamp) {
+            read_at = Some(stamp);
+            // What is wrong with the file is reported where the policy is read.
+            found = Found::of(&looked_at).or(found.take());
+        }
+        found.as_ref().map_or(0, Found::fingerprint)
+    };
+    let read = move || match settings.store() {
+        Ok(store) => app.set_store_access(&store),
+        Err(_) => Ok(()),
+    };
+    credentials.follow("credentials of the store", look, read);
+}

@@ -1,0 +1,210 @@
+//! Callers that show wrong credentials. Each is answered late and cut after a few tries, all of one listener together
+//! are slowed the more of them wait, and the log has a line a second at most. A right token is never delayed.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::sleep;
+
+use super::Stage;
+
+/// The failures at one listener. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct Strangers(Arc<Listener>);
+
+#[derive(Debug)]
+struct Listener {
+    /// As the log names it.
+    name: &'static str,
+    /// Connections whose answer is delayed now.
+    waiting: AtomicU32,
+    /// Failures since the last line of the log.
+    unreported: AtomicU64,
+    /// Whether there was a line in this second.
+    is_quiet: AtomicBool,
+}
+
+/// The tries of one connection. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Tries(Arc<Connection>);
+
+struct Connection {
+    strangers: Strangers,
+    peer: IpAddr,
+    stage: watch::Receiver<Stage>,
+    failed: AtomicU32,
+    over: Notify,
+}
+
+/// What a caller showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    Right,
+    /// No credentials at all: the caller may not know that they are asked for.
+    Nothing,
+    Wrong,
+}
+
+impl Strangers {
+    pub(crate) fn at(name: &'static str) -> Strangers {
+        let (waiting, unreported, is_quiet) = Default::default();
+        Strangers(Arc::new(Listener { name, waiting, unreported, is_quiet }))
+    }
+
+    pub(super) fn tries(&self, peer: IpAddr, stage: watch::Receiver<Stage>) -> Tries {
+        let (failed, over) = (AtomicU32::new(0), Notify::new());
+        Tries(Arc::new(Connection { strangers: self.clone(), peer, stage, failed, over }))
+    }
+
+    /// Reports a failure, the first of a second at once, and the others of it together at its end.
+    fn report(&self, peer: IpAddr) {
+        let listener = &self.0;
+        listener.unreported.fetch_add(1, Ordering::Relaxed);
+        if listener.is_quiet.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.write(peer);
+        let strangers = self.clone();
+        tokio::spawn(async move {
+            sleep(REPORT_EVERY).await;
+            strangers.0.is_quiet.store(false, Ordering::Release);
+            strangers.write(peer);
+        });
+    }
+
+    fn write(&self, peer: IpAddr) {
+        let failures = self.0.unreported.swap(0, Ordering::Relaxed);
+        if failures > 0 {
+            tracing::warn!(target: "spillgate", listener = self.0.name, failures, %peer, "wrong credentials");
+        }
+    }
+}
+
+impl Tries {
+    /// Judges what a caller shows. After too many failures nothing is judged any more: calls that arrive together on one
+    /// connection are no way around the delay.
+    pub(super) fn judge(&self, shown: impl FnOnce() -> Shown) -> Shown {
+        if self.are_over() { Shown::Wrong } else { shown() }
+    }
+
+    /// Counts and reports a failure, and returns once it may be answered: later with each failure of this connection and
+    /// with each connection that waits, and at once when the service stops.
+    pub(super) async fn fail(&self) {
+        let connection = &self.0;
+        let failed = connection.failed.fetch_add(1, Ordering::Relaxed);
+        connection.strangers.report(connection.peer);
+        let waiting = Waiting::among(&connection.strangers);
+        let own = DELAY * (1 << failed.min(TRIES_MAX));
+        let delay = own.max(DELAY_OF_EACH * waiting.others).min(DELAY_MAX);
+        let mut stage = connection.stage.clone();
+        tokio::select! {
+            () = sleep(delay) => {}
+            _ = stage.wait_for(|stage| *stage != Stage::Open) => {}
+        }
+        drop(waiting);
+        if self.are_over() {
+            connection.over.notify_one();
+        }
+    }
+
+    /// Whether the connection has failed too often: it ends with its next answer.
+    pub(super) fn are_over(&self) -> bool {
+        self.0.failed.load(Ordering::Relaxed) >= TRIES_MAX
+    }
+
+    /// Returns when the last failure is answered.
+    pub(super) async fn over(&self) {
+        self.0.over.notified().await;
+    }
+}
+
+/// A place among those whose answer is delayed.
+struct Waiting<'s> {
+    listener: &'s Listener,
+    others: u32,
+}
+
+impl Waiting<'_> {
+    fn among(strangers: &Strangers) -> Waiting<'_> {
+        let listener = &*strangers.0;
+        Waiting { listener, others: listener.waiting.fetch_add(1, Ordering::Relaxed) }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.listener.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Failures of one connection, after which it is closed: enough for a person who types.
+const TRIES_MAX: u32 = 4;
+
+/// Before the answer to the first failure of a connection; twice as long before each that follows.
+const DELAY: Duration = Duration::from_millis(250);
+
+/// For each connection that waits already: a thousand tries a second is the most that one listener judges, over
+/// however many connections.
+const DELAY_OF_EACH: Duration = Duration::from_millis(1);
+
+/// Of all connections that a listener takes, each waits this long.
+const DELAY_MAX: Duration = Duration::from_secs(20);
+
+/// Between two lines of the log about one listener.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn tries(strangers: &Strangers) -> (watch::Sender<Stage>, Tries) {
+        let (stage, stages) = watch::channel(Stage::Open);
+        (stage, strangers.tries(Ipv4Addr::LOCALHOST.into(), stages))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_failure_of_a_connection_is_answered_later_until_none_is_judged() {
+        let (_stage, tries) = tries(&Strangers::at("HTTP"));
+        for expected_ms in [250, 500, 1_000, 2_000] {
+            assert_eq!(tries.judge(|| Shown::Right), Shown::Right);
+            let began = Instant::now();
+            tries.fail().await;
+            assert_eq!(began.elapsed().as_millis(), expected_ms);
+        }
+        assert!(tries.are_over());
+        assert_eq!(tries.judge(|| Shown::Right), Shown::Wrong);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_listener_judges_a_thousand_failures_a_second_over_many_connections() {
+        let strangers = Strangers::at("HTTP");
+        let began = Instant::now();
+        let attackers: Vec<_> = (0..5_000)
+            .map(|_| {
+                let strangers = strangers.clone();
+                tokio::spawn(async move { tries(&strangers).1.fail().await })
+            })
+            .collect();
+        for attacker in attackers {
+            attacker.await.unwrap();
+        }
+        assert!(began.elapsed() >= Duration::from_millis(4_999), "{:?}", began.elapsed());
+        assert_eq!(strangers.0.waiting.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_service_that_stops_answers_at_once() {
+        let (stage, tries) = tries(&Strangers::at("HTTP"));
+        stage.send_replace(Stage::Leaving);
+        let began = Instant::now();
+        tries.fail().await;
+        assert!(began.elapsed().is_zero());
+    }
+}

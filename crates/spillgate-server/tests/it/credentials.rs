@@ -1,0 +1,286 @@
+//! Certificates, tokens and passwords that change while the service runs, and callers that guess them.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use spillgate::internals::time::machine_us;
+use spillgate_testkit::{
+    Certificates, ClientCertificate, Connection, RedisServer, Reply, TlsServer, eventually,
+};
+
+use crate::client::Client;
+use crate::envoy::client::{Caller, descriptor};
+use crate::server::{Server, TempFile, spillgate};
+
+const OLD: &str = "0123456789abcdef0123456789abcdef";
+const NEW: &str = "fedcba9876543210fedcba9876543210";
+const QUESTION: &str = r#"{"key":"u","limit":{"quota":"1000000/minute"}}"#;
+
+/// Has the server read its files again at once.
+#[track_caller]
+fn hang_up(server: &Server) {
+    let pid = server.pid().to_string();
+    assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().unwrap().success());
+}
+
+/// openssl's own client, which takes a server only if this authority has signed its certificate.
+fn dial(port: u16, authority: &Path) -> Child {
+    let mut command = Command::new("openssl");
+    command.args(["s_client", "-quiet", "-verify_return_error", "-connect"]);
+    command.arg(format!("127.0.0.1:{port}")).arg("-CAfile").arg(authority);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.spawn().unwrap()
+}
+
+fn takes(port: u16, authority: &Path) -> bool {
+    let mut client = dial(port, authority);
+    let request = "GET /v1/openapi.json HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+    // Refused in the handshake, it takes no bytes any more.
+    let _ = client.stdin.as_mut().unwrap().write_all(request.as_bytes());
+    let mut answer = String::new();
+    let _ = client.stdout.take().unwrap().read_to_string(&mut answer);
+    client.wait().unwrap();
+    answer.starts_with("HTTP/1.1 200 ")
+}
+
+#[test]
+fn new_handshakes_use_a_new_certificate_and_open_connections_stay() {
+    let (old, new) = (Certificates::make(), Certificates::make());
+    let (cert, key) = (TempFile::new("cert.pem", ""), TempFile::new("key.pem", ""));
+    let put = |certificates: &Certificates| {
+        fs::copy(certificates.server(), cert.path()).unwrap();
+        fs::copy(certificates.server_key(), key.path()).unwrap();
+    };
+    put(&old);
+    let files = format!("[server.tls]\ncert = \"{}\"\nkey = \"{}\"\n", cert.path(), key.path());
+    let file = TempFile::new("tls.toml", &files);
+    let mut server = Server::start(&["--config", file.path()]);
+    assert!(takes(server.port, &old.authority()));
+
+    let mut open = dial(server.port, &old.authority());
+    let mut answers = BufReader::new(open.stdout.take().unwrap());
+    let mut ask = || {
+        let request = "GET /nothing HTTP/1.1\r\nHost: h\r\n\r\n";
+        open.stdin.as_mut().unwrap().write_all(request.as_bytes()).unwrap();
+        let mut line = String::new();
+        // A body ends in no line feed.
+        while !line.contains("HTTP/1.1 404 ") {
+            line.clear();
+            assert_ne!(answers.read_line(&mut line).unwrap(), 0, "it was cut");
+        }
+    };
+    ask();
+
+    fs::write(cert.path(), "no certificate").unwrap();
+    let words = server.words_until("server.tls: what is in force stays");
+    assert!(words.contains("error: field `server.tls.cert`: "), "{words}");
+    assert!(takes(server.port, &old.authority()));
+
+    put(&new);
+    server.words_until("server.tls: read again");
+    assert!(takes(server.port, &new.authority()) && !takes(server.port, &old.authority()));
+    ask();
+    open.kill().unwrap();
+    open.wait().unwrap();
+    let words = server.last_words();
+    assert!(!words.contains("what is in force stays"), "reported more than once: {words}");
+}
+
+#[test]
+fn new_tokens_and_passwords_are_in_force_and_bad_files_change_nothing() {
+    let [data, admin, resp] = ["data", "admin", "resp"].map(|name| TempFile::new(name, OLD));
+    let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]);
+    command.args(["--admin", "127.0.0.1:0"]);
+    command.env("SPILLGATE_SERVER__DATA_TOKEN_FILE", data.path());
+    command.env("SPILLGATE_SERVER__ADMIN_TOKEN_FILE", admin.path());
+    let mut server =
+        Server::start_command(command.env("SPILLGATE_SERVER__RESP__PASSWORD_FILE", resp.path()));
+    let status = |mut client: Client, method: &str, path: &str, token: &str, body: &str| {
+        let authorization = format!("Bearer {token}");
+        let headers = [("Host", "localhost"), ("Authorization", &*authorization)];
+        client.send_with(method, path, &headers, body.as_bytes()).unwrap().status
+    };
+    let takes = |server: &Server, token: &str| {
+        let mut connection = server.resp();
+        let password = connection.command(&["AUTH", token]).unwrap();
+        [
+            status(server.client(), "POST", "/v1/check", token, QUESTION) == 200,
+            status(server.operator(), "GET", "/admin/v1/rules", token, "") == 200,
+            password == Reply::Status("OK".into()),
+        ]
+    };
+    let mut open = server.resp();
+    open.command(&["AUTH", OLD]).unwrap();
+    assert_eq!((takes(&server, OLD), takes(&server, NEW)), ([true; 3], [false; 3]));
+
+    fs::write(data.path(), "short").unwrap();
+    let words = server.words_until("server.data_token_file: what is in force stays");
+    assert!(words.contains("error: field `server.data_token_file`: "), "{words}");
+    assert_eq!(takes(&server, OLD), [true; 3]);
+
+    for file in [&data, &admin, &resp] {
+        fs::write(file.path(), NEW).unwrap();
+    }
+    hang_up(&server);
+    eventually(|| takes(&server, NEW) == [true; 3]);
+    assert_eq!(takes(&server, OLD), [false; 3]);
+    let reply = open.command(&["CL.THROTTLE", "u", "5", "1", "60"]).unwrap();
+    assert!(matches!(reply, Reply::Array(_)), "an open connection was shut out: {reply:?}");
+    let words = server.last_words();
+    assert!(!words.contains(OLD) && !words.contains(NEW), "{words}");
+}
+
+#[test]
+fn a_new_password_of_the_store_is_used_by_the_next_connection_and_a_wrong_one_is_an_error() {
+    let redis = RedisServer::start();
+    redis.command(&["ACL", "SETUSER", "me", "on", ">hunter-old", "~*", "&*", "+@all"]);
+    let settings = |password: &str| {
+        format!(
+            "[store]\nurl = \"redis://me:{password}@127.0.0.1:{}\"\ntimeout = \"10s\"\n",
+            redis.port()
+        )
+    };
+    let file = TempFile::new("settings.toml", &settings("hunter-old"));
+    let mut server = Server::start(&["--config", file.path()]);
+    let source = |server: &Server| server.check(QUESTION)["source"].clone();
+    assert_eq!(source(&server), "store");
+
+    redis.command(&["ACL", "SETUSER", "me", "<hunter-old", ">hunter-new"]);
+    assert_eq!(source(&server), "store", "open connections stay");
+    redis.command(&["CLIENT", "KILL", "USER", "me"]);
+    let mut words = server.words_until("error: the store does not take our credentials");
+    fs::write(file.path(), settings("hunter-new")).unwrap();
+    words += &server.words_until("credentials of the store: read again");
+    eventually(|| source(&server) == "store");
+    words += &server.last_words();
+    assert_eq!(words.matches("the store does not take our credentials").count(), 1, "{words}");
+    assert!(!words.contains("hunter"), "{words}");
+}
+
+#[test]
+fn new_certificates_for_the_store_are_used_by_the_next_connection() {
+    let tls = TlsServer::start(ClientCertificate::Required);
+    let stranger = Certificates::make();
+    let [ca, cert, key] = ["ca", "cert", "key"].map(|name| TempFile::new(name, ""));
+    let put = |client: &Certificates| {
+        fs::copy(tls.certificates.authority(), ca.path()).unwrap();
+        fs::copy(client.client(), cert.path()).unwrap();
+        fs::copy(client.client_key(), key.path()).unwrap();
+    };
+    put(&stranger);
+    let file = TempFile::new(
+        "settings.toml",
+        &format!(
+            "[store]\nurl = \"{}\"\ntimeout = \"10s\"\ntls = {{ ca = \"{}\", cert = \"{}\", key = \"{}\" }}\n",
+            tls.url(),
+            ca.path(),
+            cert.path(),
+            key.path()
+        ),
+    );
+    let server = Server::start(&["--config", file.path()]);
+    assert_eq!(server.check(QUESTION)["source"], "fallback");
+    put(&tls.certificates);
+    eventually(|| server.check(QUESTION)["source"] == "store");
+}
+
+/// A server whose every door asks for a password.
+fn guarded() -> (Server, TempFile) {
+    let token = TempFile::new("token", OLD);
+    let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]);
+    command.args(["--admin", "127.0.0.1:0"]);
+    command.env("SPILLGATE_SERVER__DATA_TOKEN_FILE", token.path());
+    let server =
+        Server::start_command(command.env("SPILLGATE_SERVER__ADMIN_TOKEN_FILE", token.path()));
+    (server, token)
+}
+
+#[test]
+fn guesses_over_resp_are_few_a_connection_and_delay_no_right_password() {
+    const ATTACKERS: u64 = 20;
+    const LASTING_S: u64 = 5;
+    let (server, _token) = guarded();
+    let port = server.resp_port.unwrap();
+    let began_us = machine_us();
+    let guess = || {
+        let mut judged = 0;
+        while machine_us() < began_us + LASTING_S * 1_000_000 {
+            let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+            // As many as fit into a write; the door may have closed before it has taken all.
+            let _ = stream.write_all("AUTH wrong\r\n".repeat(1_000).as_bytes());
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let mut said = Vec::new();
+            let _ = stream.read_to_end(&mut said);
+            judged += String::from_utf8_lossy(&said).matches("-WRONGPASS").count() as u64;
+        }
+        judged
+    };
+    let judged: u64 = std::thread::scope(|scope| {
+        let attackers: Vec<_> = (0..ATTACKERS).map(|_| scope.spawn(guess)).collect();
+        for _ in 0..100 {
+            let reply = Connection::open(port).unwrap().command(&["AUTH", OLD]).unwrap();
+            assert_eq!(reply, Reply::Status("OK".into()));
+        }
+        attackers.into_iter().map(|attacker| attacker.join().unwrap()).sum()
+    });
+    let seconds = (machine_us() - began_us).div_ceil(1_000_000);
+    println!(
+        "{judged} guesses judged in {seconds} s of {ATTACKERS} connections that send without a pause"
+    );
+    assert!(judged > 0);
+    // Four in three seconds and three quarters of each connection.
+    assert!(judged <= ATTACKERS * 4 * (seconds / 3 + 1), "{judged} guesses were judged");
+    let words = server.last_words();
+    let lines = words.lines().filter(|line| line.contains("wrong credentials listener=\"RESP\""));
+    assert!((1..=seconds + 1).contains(&(lines.count() as u64)), "{words}");
+}
+
+#[test]
+fn guesses_over_http_are_few_a_connection_and_reported() {
+    let (server, _token) = guarded();
+    let wrong = [("Host", "localhost"), ("Authorization", "Bearer wrong")];
+    let doors = [
+        (server.client(), "POST", "/v1/check", 401),
+        (server.operator(), "GET", "/admin/v1/rules", 401),
+        (server.operator(), "GET", "/readyz?verbose", 200),
+    ];
+    std::thread::scope(|scope| {
+        for (mut client, method, path, status) in doors {
+            scope.spawn(move || {
+                for guess in 1..=4 {
+                    let reply = client.send_with(method, path, &wrong, b"").unwrap();
+                    assert_eq!(reply.status, status, "{path}");
+                    let closed = (guess == 4).then_some("close");
+                    assert_eq!(reply.header("connection"), closed, "{path}, guess {guess}");
+                }
+                assert!(client.send_with(method, path, &wrong, b"").is_err(), "{path}");
+            });
+        }
+    });
+    let words = server.last_words();
+    for listener in ["HTTP", "admin"] {
+        let line = format!("warning: wrong credentials listener=\"{listener}\" failures=");
+        let lines = words.matches(&line).count();
+        assert!((1..=10).contains(&lines), "{lines} of {listener}: {words}");
+    }
+}
+
+#[test]
+fn guesses_over_grpc_are_refused_and_reported() {
+    let (server, _token) = guarded();
+    let caller = Caller::of(&server);
+    let ask = |token: &str| {
+        let authorization = format!("Bearer {token}");
+        caller.ask_as(&[("authorization", &authorization)], &[descriptor(&[("a", "b")])])
+    };
+    for _ in 0..4 {
+        assert_eq!(ask("wrong").unwrap_err().code(), tonic::Code::Unauthenticated);
+    }
+    // Its connection ends, which may meet the next call; the one after that has another connection.
+    eventually(|| ask(OLD).is_ok());
+    let words = server.last_words();
+    let lines = words.matches("warning: wrong credentials listener=\"gRPC\" failures=").count();
+    assert!((1..=10).contains(&lines), "{words}");
+}
