@@ -230,7 +230,7 @@ impl Claim {
 /// In memory there is no store to be out of reach.
 #[cfg(not(feature = "redis"))]
 #[derive(Default)]
-struct ChargedHere;
+struct ChargedHere {}
 
 /// The tiers that somebody wants to be let in by, with their places in the decision.
 pub(crate) type Wants = SmallVec<[(usize, Wanted); 4]>;
