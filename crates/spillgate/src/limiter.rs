@@ -362,9 +362,14 @@ impl Inner {
         judged: Tiers,
         names: Names,
     ) -> Decision {
-        match (question, &names) {
+        self.watch_question(question, &judged, &names);
+        self.decision(judged, names)
+    }
+
+    fn watch_question(&self, question: &Question<'_>, judged: &[Judged], names: &Names) {
+        match (question, names) {
             (Question::Request(request), Names::Policy(policy)) => {
-                self.watch_request(request, &judged, policy);
+                self.watch_request(request, judged, policy);
             }
             (Question::AdHoc { domain, key, limit, cost }, _) => {
                 let subject = self.secret.ad_hoc_key_in(domain, key);
@@ -372,7 +377,6 @@ impl Inner {
             }
             (Question::Request(_), Names::AdHoc(_)) => {}
         }
-        self.decision(judged, names)
     }
 
     fn watch_request(&self, request: &Request<'_>, judged: &[Judged], policy: &Policy) {

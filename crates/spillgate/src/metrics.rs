@@ -51,6 +51,10 @@ pub(crate) struct Metrics {
 #[derive(Clone, Copy)]
 pub(crate) struct Began(Option<u64>);
 
+/// How long a decision took, if it is one that is timed.
+#[derive(Clone, Copy)]
+pub(crate) struct Took(Option<u64>);
+
 impl Metrics {
     pub(crate) fn new(on_store: bool, wanted: Wanted) -> Metrics {
         Metrics {
@@ -71,8 +75,18 @@ impl Metrics {
     }
 
     pub(crate) fn end(&self, began: Began) {
-        if let Began(Some(began_ns)) = began {
-            self.decision.add_ns(counter_ns().saturating_sub(began_ns), 1);
+        self.add(Metrics::stop(began));
+    }
+
+    /// The time of a decision that may not be the caller's last: one that waits asks again.
+    pub(crate) fn stop(began: Began) -> Took {
+        Took(began.0.map(|began_ns| counter_ns().saturating_sub(began_ns)))
+    }
+
+    /// Adds the time of a decision that is the caller's last.
+    pub(crate) fn add(&self, took: Took) {
+        if let Took(Some(took_ns)) = took {
+            self.decision.add_ns(took_ns, 1);
         }
     }
 

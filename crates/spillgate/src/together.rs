@@ -99,10 +99,12 @@ impl Limiter {
     /// # });
     /// ```
     pub async fn check_all(&self, parts: &[Part<'_>], within: Duration) -> Combined {
+        let began = self.inner.metrics.begin();
         let policy = self.policy();
         let meetings = Meeting::all(&policy, parts, &self.inner.secret);
         let plan = Plan::of_meetings(&meetings, &self.inner.secret);
         let judged = self.inner.decide_within(plan, within).await;
+        self.inner.metrics.end(began);
         let names = || Names::Policy(Arc::clone(&policy));
         let whole = self.inner.decision(judged.clone(), names());
         let each = parts.iter().enumerate().map(|(number, part)| {

@@ -13,6 +13,7 @@ use crate::engine::Engine;
 #[cfg(feature = "redis")]
 use crate::fallback::ChargedHere;
 use crate::limit::{Algorithm, Kind, NamedLimit};
+use crate::metrics::{Metrics, Took};
 use crate::plan::{Asking, Plan};
 use crate::policy::Policy;
 use crate::request::{Cost, Request};
@@ -134,6 +135,7 @@ impl Inner {
 
     /// Asks for room; what comes of it counts only once it is told.
     async fn claim(&self, question: &Question<'_>) -> Claim {
+        let began = self.metrics.begin();
         let (policy, named) = (self.policy.load_full(), named(question));
         let opening = OnceLock::new();
         let mut plan = self.plan(&policy, question, named.as_ref(), Asking::ToCharge);
@@ -153,13 +155,15 @@ impl Inner {
             }
             (_, None) => (self.judged(plan).await, ChargedHere::default()),
         };
+        let took = Metrics::stop(began);
         let names = names(named, &policy);
         let decision = Decision::new(judged.clone(), names.clone());
-        Claim { decision, judged, names, opening: opening.into_inner(), charged_here }
+        Claim { decision, judged, names, opening: opening.into_inner(), charged_here, took }
     }
 
     fn told(&self, question: &Question<'_>, claim: Claim) -> Decision {
-        let Claim { judged, names, opening, charged_here, .. } = claim;
+        let Claim { judged, names, opening, charged_here, took, .. } = claim;
+        self.metrics.add(took);
         let decision = self.decision_of(question, judged, names);
         match (&self.engine, opening) {
             #[cfg(feature = "redis")]
@@ -194,9 +198,11 @@ impl Inner {
         tier: u128,
         earliest: Option<Deadline>,
     ) -> Decision {
+        let began = self.metrics.begin();
         let (policy, named) = (self.policy.load_full(), named(question));
         let plan = self.plan(&policy, question, named.as_ref(), Asking::ToPeek);
         let mut judged = self.judged(plan).await;
+        self.metrics.end(began);
         let with_line = wanted.iter().find(|(_, wanted)| wanted.tier == tier);
         let place = with_line.map_or(0, |(place, _)| *place);
         // Another policy may have come into force meanwhile, which has fewer tiers.
@@ -218,6 +224,8 @@ struct Claim {
     /// Of slots: under which name they are held, and where.
     opening: Option<Opening>,
     charged_here: ChargedHere,
+    /// Its own time, without the waiting before it.
+    took: Took,
 }
 
 impl Claim {

@@ -128,7 +128,9 @@ impl Inner {
         let plan = Plan::of_rules(&rules, request, &self.secret, asking);
         if let Some(hold_us) = plan.holds_slots_us() {
             opening = Opening::new(random_id(), 0, hold_us);
-            return self.hold_now(memory, plan, Names::Policy(Arc::clone(&policy)), &opening);
+            let names = Names::Policy(Arc::clone(&policy));
+            let watch = |judged: &[Judged], _: &Names| self.watch_request(request, judged, &policy);
+            return self.hold_now(memory, plan, names, &opening, began, watch);
         }
         let judged = in_memory(memory, plan);
         drop(rules);
@@ -157,10 +159,15 @@ impl Inner {
         let plan = Plan::ad_hoc([key], &named, cost);
         if let Some(hold_us) = plan.holds_slots_us() {
             opening = Opening::new(random_id(), 0, hold_us);
-            return self.hold_now(memory, plan, Names::AdHoc(limit.clone()), &opening);
+            let names = Names::AdHoc(limit.clone());
+            let watch = |judged: &[Judged], _: &Names| {
+                self.metrics.watch_ad_hoc(name, key, cost.of_limit(limit), judged[0].verdict);
+            };
+            return self.hold_now(memory, plan, names, &opening, began, watch);
         }
         let judged = in_memory(memory, plan);
         self.metrics.end(began);
+        self.metrics.watch_ad_hoc(name, key, cost.of_limit(limit), judged[0].verdict);
         self.decision(judged, Names::AdHoc(named.into_limit()))
     }
 

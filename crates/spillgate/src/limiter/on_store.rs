@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::leasing::Paid;
 use super::reserving::refuse_if_full;
 use super::{AdHoc, Inner, Question};
-use crate::decision::{Decision, Names, Tiers};
+use crate::decision::{Decision, Judged, Names, Tiers};
 use crate::denial_cache::Sent;
 use crate::engine::{self, AtRecord, Change, Heards, Redis, StandIn, StoreError};
 use crate::fallback::ChargedHere;
@@ -31,7 +31,8 @@ impl Inner {
             opening = Opening::new(random_id(), 0, hold_us);
             self.open_held(&mut plan, &opening);
             let names = Names::Policy(Arc::clone(&policy));
-            return self.open_in(redis, plan, names, &opening).await;
+            let watch = |judged: &[Judged], _: &Names| self.watch_request(request, judged, &policy);
+            return self.open_in(redis, plan, names, &opening, began, watch).await;
         }
         let judged = self.paid_or_in(redis, plan).await;
         self.metrics.end(began);
@@ -50,7 +51,10 @@ impl Inner {
             opening = Opening::new(random_id(), 0, hold_us);
             self.open_held(&mut plan, &opening);
             let names = Names::AdHoc(limit.clone());
-            return self.open_in(redis, plan, names, &opening).await;
+            let watch = |judged: &[Judged], _: &Names| {
+                self.metrics.watch_ad_hoc(key, subject, cost.of_limit(limit), judged[0].verdict);
+            };
+            return self.open_in(redis, plan, names, &opening, began, watch).await;
         }
         let judged = self.in_store(redis, plan).await;
         self.metrics.end(began);

@@ -8,6 +8,7 @@ use crate::algorithm::Intent;
 use crate::decision::{Decision, Judged, Names, Tiers};
 use crate::engine::{AtRecord, Engine, Memory};
 use crate::limit::NamedLimit;
+use crate::metrics::Began;
 use crate::plan::{Asking, Plan};
 use crate::request::{Cost, Request};
 use crate::reservation::{
@@ -64,7 +65,9 @@ impl Limiter {
         let policy = self.inner.policy.load_full();
         let plan = Plan::of_request(&policy, request, &self.inner.secret, Asking::ToCharge);
         let names = Names::Policy(Arc::clone(&policy));
-        Box::pin(self.inner.reserve(plan, names, &opening)).await
+        let watch =
+            |judged: &[Judged], _: &Names| self.inner.watch_request(request, judged, &policy);
+        Box::pin(self.inner.reserve(plan, names, &opening, watch)).await
     }
 
     /// The same for a request, or for a key with a limit of its own.
@@ -88,7 +91,10 @@ impl Limiter {
         let keys = self.inner.secret.each().map(|secret| secret.ad_hoc_key_in(domain, key));
         let plan = Plan::ad_hoc(keys, &named, cost);
         let names = Names::AdHoc(limit.clone());
-        Box::pin(self.inner.reserve(plan, names, &opening)).await
+        let watch = |judged: &[Judged], names: &Names| {
+            self.inner.watch_question(question, judged, names);
+        };
+        Box::pin(self.inner.reserve(plan, names, &opening, watch)).await
     }
 
     /// Puts a reservation right: what was not used is given back as far as that mints nothing, what was
@@ -125,6 +131,11 @@ impl Limiter {
         self.inner.end(receipt, &Ending::Renew { for_us }).await
     }
 }
+
+/// Counts for `top` whose decision it is.
+pub(super) trait Watch: FnOnce(&[Judged], &Names) {}
+
+impl<F: FnOnce(&[Judged], &Names)> Watch for F {}
 
 impl Inner {
     fn opening_for_request(
@@ -166,6 +177,7 @@ impl Inner {
         mut plan: Plan<'p>,
         names: Names,
         opening: &'p Opening,
+        watch: impl Watch,
     ) -> Result<Decision, ReservationError> {
         plan.open(opening);
         match &self.engine {
@@ -175,10 +187,11 @@ impl Inner {
                 self.metrics.end(began);
                 let noted = sound(opening.noted())?;
                 refuse_if_full(&mut judged, &noted);
-                Ok(self.with_receipt(self.decision(judged, names), opening.id, noted, None))
+                let decision = self.opened(judged, names, &noted, watch);
+                Ok(self.with_receipt(decision, opening.id, noted, None))
             }
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => self.reserve_in(redis, plan, names, opening).await,
+            Engine::Redis(redis) => self.reserve_in(redis, plan, names, opening, watch).await,
         }
     }
 
@@ -189,12 +202,24 @@ impl Inner {
         mut plan: Plan<'p>,
         names: Names,
         opening: &'p Opening,
+        began: Began,
+        watch: impl Watch,
     ) -> Decision {
         plan.open(opening);
         let mut judged = in_memory(memory, plan);
+        self.metrics.end(began);
         let noted = opening.noted();
         refuse_if_full(&mut judged, &noted);
-        self.with_receipt(self.decision(judged, names), opening.id, noted, None)
+        let decision = self.opened(judged, names, &noted, watch);
+        self.with_receipt(decision, opening.id, noted, None)
+    }
+
+    /// Makes the decision on what opened a record. `top` counts its subjects unless they were charged before.
+    fn opened(&self, judged: Tiers, names: Names, noted: &Noted, watch: impl Watch) -> Decision {
+        if noted.charges_anew() {
+            watch(&judged, &names);
+        }
+        self.decision(judged, names)
     }
 
     /// Has a check of slots open a record. It only looks, and is refused, where no receipt can name all

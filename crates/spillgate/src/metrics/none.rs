@@ -31,6 +31,9 @@ pub(crate) enum ErrorClass {
 #[derive(Clone, Copy)]
 pub(crate) struct Began;
 
+#[derive(Clone, Copy)]
+pub(crate) struct Took;
+
 impl Metrics {
     pub(crate) fn new(_on_store: bool, _wanted: Wanted) -> Metrics {
         Metrics
@@ -41,6 +44,12 @@ impl Metrics {
     }
 
     pub(crate) fn end(&self, _began: Began) {}
+
+    pub(crate) fn stop(_began: Began) -> Took {
+        Took
+    }
+
+    pub(crate) fn add(&self, _took: Took) {}
 
     #[cfg(feature = "redis")]
     pub(crate) fn begin_drawn(&self) -> Began {

@@ -39,6 +39,7 @@ mod store;
 mod subject_bytes;
 mod support;
 mod tidy;
+mod timing;
 mod together;
 mod top;
 mod vectors;

@@ -1,6 +1,6 @@
 //! Who uses most and who is refused most.
 
-use spillgate::{Cost, Limit, Part, Request, TopOfRule, TopSubject};
+use spillgate::{Cost, Limit, LimitSpec, Part, Question, Request, Reserve, TopOfRule, TopSubject};
 use std::time::Duration;
 
 use crate::limiter::on_each;
@@ -87,6 +87,55 @@ fn batches_combinations_waits_and_ad_hoc_limits_count_as_well() {
             let (consumers, refused) = (told(ad_hoc.consumers()), told(ad_hoc.refused()));
             let once = expected(&[("key=user:1", 1)]);
             assert_eq!((consumers, refused), (once.clone(), once));
+        });
+    });
+}
+
+/// Reservations and permits were charged, and `top` showed nothing of them.
+#[test]
+fn reservations_and_permit_checks_count_and_a_repeated_reservation_counts_once() {
+    let policy = format!(
+        "{POLICY}\n[[rule]]\nname = \"jobs\"\nkey = [\"job\"]\n\
+         limits = [{{ quota = \"2\", algorithm = \"concurrency\", hold = \"10m\" }}]\n"
+    );
+    on_fresh_threads(|| {
+        on_each(&policy, |limiter| async move {
+            let tokens = of("ann").costing(Cost::of_unit("tokens", 3));
+            let reserve = Reserve::default().under("once");
+            for _ in 0..2 {
+                limiter.reserve(&tokens, &reserve).await.unwrap();
+            }
+            limiter.reserve(&tokens, &Reserve::default()).await.unwrap();
+            let too_much = of("bob").costing(Cost::of_unit("tokens", 31));
+            limiter.reserve(&too_much, &Reserve::default()).await.unwrap();
+            for _ in 0..3 {
+                limiter.check(&Request::new().with("job", "a")).await;
+            }
+            let permits = LimitSpec { hold: Some("10m".into()), ..LimitSpec::new("2") };
+            let permits = permits.algorithm("concurrency").build().unwrap();
+            let question = Question::AdHoc {
+                domain: "default",
+                key: "held",
+                limit: permits.clone(),
+                cost: 1.into(),
+            };
+            limiter.check_limit("held", &permits, 1).await;
+            limiter.reserve_for(&question, &Reserve::default()).await.unwrap();
+            limiter.check_limit("held", &permits, 1).await;
+            let top = limiter.top(None, 10);
+            let seen = |name: Option<&str>| {
+                let rule = top.rules().iter().find(|rule| rule.rule() == name);
+                rule.map(|rule| (told(rule.consumers()), told(rule.refused())))
+            };
+            let api = (
+                expected(&[("tenant=acme user=ann", 6)]),
+                expected(&[("tenant=acme user=bob", 1)]),
+            );
+            assert_eq!(seen(Some("api")), Some(api));
+            let jobs = (expected(&[("job=a", 2)]), expected(&[("job=a", 1)]));
+            assert_eq!(seen(Some("jobs")), Some(jobs));
+            let held = (expected(&[("key=held", 2)]), expected(&[("key=held", 1)]));
+            assert_eq!(seen(None), Some(held));
         });
     });
 }

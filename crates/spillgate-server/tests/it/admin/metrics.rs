@@ -7,6 +7,7 @@ use serde_json::json;
 use spillgate_testkit::RedisServer;
 
 use super::{api_rule, refused, told, verdict};
+use crate::envoy::client::{Caller, descriptor};
 use crate::server::{Server, TempFile, on_both_engines};
 
 fn metrics(server: &Server) -> String {
@@ -96,6 +97,26 @@ fn decisions_without_the_store_and_its_errors_are_counted() {
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert!(errors[0].ends_with("} 1"), "{errors:?}");
     assert!(metrics.contains("spillgate_store_seconds_count{shard="), "{metrics}");
+}
+
+/// gRPC calls and waiting checks were decided, and `decision_seconds` had none of them.
+#[test]
+fn every_api_counts_its_decisions_in_decision_seconds() {
+    let file = TempFile::new(
+        "limits.toml",
+        "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"1000/day\"]\n",
+    );
+    let redis = RedisServer::start();
+    let server = Server::start_on(&redis, &["--config", file.path()]);
+    let envoy = Caller::of(&server);
+    for _ in 0..10 {
+        envoy.ask(&[descriptor(&[("user", "ann")]), descriptor(&[("user", "bob")])]);
+        server.check(r#"{"attributes":{"user":"ann"}}"#);
+        server.check(r#"{"attributes":{"user":"ann"},"wait_ms":1000}"#);
+    }
+    spillgate_testkit::eventually(|| {
+        metrics(&server).contains("spillgate_decision_seconds_count 30\n")
+    });
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Reservations where state is on a store, or in part in this process while the store is out of reach.
 
 use super::super::Inner;
-use super::{refuse_if_full, sound};
+use super::{Watch, refuse_if_full, sound};
 use crate::decision::{Decision, Names, Tiers};
 use crate::engine::{Redis, decide, takes_permits};
 use crate::fallback::{Alone, ChargedHere};
+use crate::metrics::Began;
 use crate::plan::Plan;
 use crate::reservation::{
     Answer, Contents, Ending, Group, Noted, Opening, Outcome, ReservationError,
@@ -17,16 +18,18 @@ impl Inner {
         plan: Plan<'_>,
         names: Names,
         opening: &Opening,
+        watch: impl Watch,
     ) -> Result<Decision, ReservationError> {
+        let began = self.metrics.begin();
         if let Some(alone) = self.fallback.alone(&plan.ask, opening) {
-            return self.reserved_alone(redis, plan, names, alone, opening).await;
+            return self.reserved_alone(redis, plan, names, alone, opening, began).await;
         }
         let places = redis.places(&plan.ask);
         if places > crate::reservation::GROUPS_MAX {
             return Err(ReservationError::TooManyPlaces { places });
         }
         let (asks, has_permits) = (plan.asks(), takes_permits(&plan.ask.tiers));
-        let decision = self.open_in(redis, plan, names, opening).await;
+        let decision = self.open_in(redis, plan, names, opening, began, watch).await;
         let noted = sound(opening.noted())?;
         if has_permits {
             self.still_held(redis, opening, &noted).await?;
@@ -44,15 +47,19 @@ impl Inner {
         plan: Plan<'_>,
         names: Names,
         opening: &Opening,
+        began: Began,
+        watch: impl Watch,
     ) -> Decision {
         if !plan.asks() {
-            let decision = self.decision(plan.judged, names);
-            return self.with_receipt(decision, opening.id, Noted::default(), None);
+            self.metrics.end(began);
+            let noted = Noted::default();
+            let decision = self.opened(plan.judged, names, &noted, watch);
+            return self.with_receipt(decision, opening.id, noted, None);
         }
-        let began = self.metrics.begin();
         let (judged, charged_here) = self.opened_in(redis, plan, opening).await;
         self.metrics.end(began);
-        self.receipted(redis, self.decision(judged, names), opening, charged_here)
+        let decision = self.opened(judged, names, &opening.noted(), watch);
+        self.receipted(redis, decision, opening, charged_here)
     }
 
     /// The same, with what was charged here, which has no record yet.
@@ -153,6 +160,7 @@ impl Inner {
         names: Names,
         alone: Alone,
         opening: &Opening,
+        began: Began,
     ) -> Result<Decision, ReservationError> {
         opening.note(alone.opened, || Group { tag: 0, tiers: None });
         sound(opening.noted())?;
@@ -164,6 +172,7 @@ impl Inner {
         }
         plan.look();
         let mut judged = self.in_store(redis, plan).await;
+        self.metrics.end(began);
         judged.iter_mut().for_each(crate::decision::Judged::admit);
         let noted = Noted { groups: alone.elsewhere, ..Noted::default() };
         let decision = self.decision(judged, names);

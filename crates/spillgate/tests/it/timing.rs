@@ -1,0 +1,97 @@
+//! `decision_seconds`: on a store every decision is timed once, whichever call asked for it.
+
+use std::time::Duration;
+
+use spillgate::{Limit, Limiter, Part, Policy, Question, Request, Reserve};
+use spillgate_testkit::RedisServer;
+
+const POLICY: &str = r#"
+    [[rule]]
+    name = "api"
+    key = ["user"]
+    limits = ["1000/day"]
+    [[rule]]
+    name = "jobs"
+    key = ["job"]
+    limits = [{ quota = "100", algorithm = "concurrency", hold = "10m" }]
+    [[rule]]
+    name = "paced"
+    key = ["upstream"]
+    limits = [{ quota = "1/second", burst = 1 }]
+    [[rule]]
+    name = "free"
+    key = ["free"]
+    limits = ["unlimited"]
+"#;
+
+#[test]
+fn every_decision_on_a_store_is_timed_once() {
+    on_redis(|limiter| async move {
+        let ann = Request::new().with("user", "ann");
+        let job = Request::new().with("job", "a");
+        let patient = Duration::from_secs(10);
+        let mut expected = 0;
+        for round in 0..N {
+            limiter.check(&ann).await;
+            limiter.check_all(&[Part::new(ann.clone()), Part::new(job.clone())], patient).await;
+            assert!(limiter.acquire(&ann, patient).await.allowed());
+            limiter.reserve(&ann, &Reserve::lasting(patient)).await.unwrap();
+            limiter.reserve(&job, &Reserve::default().under(format!("{round}"))).await.unwrap();
+            assert!(limiter.check(&job).await.receipt().is_some());
+            let free = Request::new().with("free", "a");
+            limiter.reserve(&free, &Reserve::default()).await.unwrap();
+            let one = Question::AdHoc {
+                domain: "default",
+                key: "ann",
+                limit: Limit::per_day(1_000),
+                cost: 1.into(),
+            };
+            limiter.decide(&[one.clone(), one]).await;
+            expected += 8;
+            assert_eq!(timed(&limiter).0, expected, "round {round}");
+        }
+        println!("{expected} decisions, {} timed", timed(&limiter).0);
+    });
+}
+
+/// A second each, for one decision: the waiting is not part of it.
+#[test]
+fn a_decision_that_waited_is_timed_once_and_without_the_wait() {
+    on_redis(|limiter| async move {
+        let request = Request::new().with("upstream", "a");
+        for _ in 0..=WAITS {
+            assert!(limiter.acquire(&request, Duration::from_secs(60)).await.allowed());
+        }
+        let (count, seconds) = timed(&limiter);
+        println!("{count} timed, {seconds} s of {WAITS} s and more");
+        assert_eq!(count, WAITS + 1);
+        // The limit itself made them wait for a second each.
+        assert!(seconds < 0.5 * WAITS as f64, "{seconds} s");
+        // A wait that cannot fit is one decision too.
+        assert!(!limiter.acquire(&request, Duration::from_millis(1)).await.allowed());
+        assert_eq!(timed(&limiter).0, WAITS + 2);
+    });
+}
+
+fn on_redis<F: Future<Output = ()>>(body: impl Fn(Limiter) -> F) {
+    let server = RedisServer::start();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let builder = Limiter::builder().redis(server.url()).timeout(Duration::from_secs(10));
+        let builder = builder.policy(Policy::from_toml(POLICY).unwrap());
+        body(builder.build().await.unwrap()).await;
+    });
+}
+
+/// How many decisions were timed, and how long they took together.
+fn timed(limiter: &Limiter) -> (u64, f64) {
+    let metrics = limiter.metrics_text();
+    let value = |name: &str| {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("no {name} in {metrics}")).trim().to_owned()
+    };
+    let count = value("spillgate_decision_seconds_count").parse().unwrap();
+    (count, value("spillgate_decision_seconds_sum").parse().unwrap())
+}
+
+const N: u64 = 20;
+const WAITS: u64 = 4;
