@@ -153,7 +153,7 @@ impl Inner {
                 refuse_if_full(&mut judged, &opening.noted());
                 (judged, ChargedHere::default())
             }
-            (_, None) => (self.judged(plan).await, ChargedHere::default()),
+            (_, None) => (self.decide_within(plan, Duration::MAX).await, ChargedHere::default()),
         };
         let took = Metrics::stop(began);
         let names = names(named, &policy);
