@@ -211,8 +211,12 @@ impl<'d> TierDecision<'d> {
         }
     }
 
-    /// The limit's name: as given, else its position in the rule.
+    /// The limit's name: as given, else its position in the rule. A limit that the request asked for beside it is
+    /// `NAME.request`.
     pub fn limit(&self) -> &'d str {
+        if let Some(name) = self.tier.narrowed().and_then(Limit::name) {
+            return name;
+        }
         match self.names {
             Names::Policy(policy) => policy.limit_name(self.place()),
             Names::AdHoc(limit) => limit.name().unwrap_or("0"),

@@ -79,6 +79,19 @@ impl Limit {
         Limit::per(count, Duration::from_secs(1))
     }
 
+    /// Returns what it counts over, in words that differ where the periods do: state of one period says nothing of
+    /// another. Limits without a period have none.
+    pub(crate) fn period(&self) -> Option<String> {
+        let Kind::Counted(numbers) = &self.kind else { return None };
+        Some(match numbers {
+            Numbers::TokenBucket(numbers) => numbers.period_us.to_string(),
+            Numbers::FixedWindow(numbers) => numbers.window.period(),
+            Numbers::SlidingLog(numbers) => numbers.period_us.to_string(),
+            Numbers::SlidingWindow(numbers) => numbers.period_us.to_string(),
+            Numbers::Concurrency(_) => return None,
+        })
+    }
+
     /// `count` calls a minute on average.
     ///
     /// ```

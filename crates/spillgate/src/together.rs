@@ -30,8 +30,8 @@ impl<'a> Part<'a> {
         Part { request, limit: None, gives_back: false }
     }
 
-    /// With a limit of the caller's own: a rule with `request_limit = true` enforces it in place of
-    /// its limits wherever it is below them; other rules take no notice.
+    /// With a limit of the caller's own: a rule with `request_limit = true` enforces it beside each of its limits that
+    /// it is below, with a counter of its own; other rules take no notice.
     pub fn limited_to(self, limit: Limit) -> Part<'a> {
         Part { limit: Some(limit), ..self }
     }

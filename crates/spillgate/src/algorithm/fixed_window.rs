@@ -33,6 +33,16 @@ pub enum Window {
     Calendar(Calendar),
 }
 
+impl Window {
+    /// Returns how long it is, in words that differ where the lengths do; time zones make no difference.
+    pub(crate) fn period(&self) -> String {
+        match self {
+            Window::Every { period_us } => period_us.to_string(),
+            Window::Calendar(calendar) => format!("calendar {}", calendar.longest_us()),
+        }
+    }
+}
+
 /// A window and what was used in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {

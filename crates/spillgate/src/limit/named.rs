@@ -44,6 +44,34 @@ impl NamedLimit {
         NamedLimit { position: position as u8, limit, record, mix }
     }
 
+    /// A limit in place of a rule's, for some subjects. With another algorithm or period it has a counter of its own, so
+    /// that the rule's counter keeps what it holds; with another count only, both are one counter.
+    pub(crate) fn in_place_of(replaced: &NamedLimit, limit: Limit) -> NamedLimit {
+        let named = NamedLimit::new(limit, usize::from(replaced.position));
+        match (named.limit.period(), replaced.limit.period()) {
+            (Some(period), Some(before)) if period != before => named.apart("override", &period),
+            _ => named,
+        }
+    }
+
+    /// A limit that a request asks for beside a rule's, with a counter of its own for each period. It is shown as
+    /// `NAME.request`.
+    pub(crate) fn beside(configured: &NamedLimit, limit: Limit) -> NamedLimit {
+        let name = Some(format!("{}.request", configured.name()).into());
+        let unit = limit.words.as_ref().and_then(|words| words.unit.clone());
+        let limit = Limit { words: Some(Arc::new(Words { name, unit })), ..limit };
+        let named = NamedLimit::new(limit, usize::from(configured.position));
+        let period = named.limit.period().unwrap_or_default();
+        named.apart("request", &period)
+    }
+
+    /// The same limit with a counter of its own. Names hold no zero bytes, so none is equal to another's.
+    fn apart(self, why: &str, period: &str) -> NamedLimit {
+        let name = format!("{}\0{why}\0{period}", self.name());
+        let (record, mix) = (RecordName::given(&name), mix_of_name(&name, self.limit.algorithm()));
+        NamedLimit { record, mix, ..self }
+    }
+
     /// A limit by the name that its state goes by, as a record kept it; `mix` of a given name. Nothing
     /// for a position that none has.
     #[cfg(feature = "redis")]
@@ -128,11 +156,13 @@ impl RecordName {
             Ok(position @ 0..POSITIONS) if name == position.to_string() => {
                 RecordName::Position(position)
             }
-            _ => {
-                let [given @ .., _, _, _, _, _, _, _, _] = hash(&[name.as_bytes()]).to_le_bytes();
-                RecordName::Given(given)
-            }
+            _ => RecordName::given(name),
         }
+    }
+
+    fn given(name: &str) -> RecordName {
+        let [given @ .., _, _, _, _, _, _, _, _] = hash(&[name.as_bytes()]).to_le_bytes();
+        RecordName::Given(given)
     }
 }
 

@@ -6,7 +6,7 @@ use super::{Due, Plan, keys_of};
 use crate::algorithm::GiveBack;
 use crate::decision::{Judged, Tiers};
 use crate::engine::{AskTier, Change};
-use crate::limit::NamedLimit;
+use crate::limit::{Limit, NamedLimit};
 use crate::policy::{Met, Mode, Policy};
 use crate::request::Cost;
 use crate::subject::{Secret, SubjectKey};
@@ -18,14 +18,46 @@ pub(crate) struct Meeting<'p> {
     met: Met<'p>,
     /// One, or two where subjects go by two secrets.
     keys: SmallVec<[SubjectKey; 1]>,
-    /// The limits in force instead of the rule's, where a part asks for less.
-    narrowed: Option<Box<[NamedLimit]>>,
+    /// The limits in force where a part asks for less than the rule's.
+    narrowed: Option<Narrowed>,
     cost: Cost<'static>,
     returned: Cost<'static>,
     /// Whether any part asks for room; the others only give back.
     asks: bool,
     /// Which parts meet it.
     parts: SmallVec<[usize; 2]>,
+}
+
+/// A rule's limits, and behind them those that parts ask for beside them.
+#[derive(Debug)]
+struct Narrowed {
+    limits: Box<[NamedLimit]>,
+    /// For each limit behind the rule's, the position of the limit that it stands beside.
+    beside: Box<[usize]>,
+}
+
+impl Narrowed {
+    /// The limits of a rule with those that `asked` adds, or lowers if they were added before.
+    fn by(configured: &[NamedLimit], before: Option<&Narrowed>, asked: &Limit) -> Option<Narrowed> {
+        let (mut limits, mut beside) = (configured.to_vec(), Vec::new());
+        for (position, limit) in configured.iter().enumerate() {
+            let added = before.and_then(|before| before.beside(position));
+            let lowered = added.unwrap_or(limit).limit().narrowed(asked);
+            let lowered = lowered.filter(|lowered| lowered.kind() != limit.limit().kind());
+            let lowered = lowered.map(|lowered| NamedLimit::beside(limit, lowered));
+            if let Some(limit) = lowered.or_else(|| added.cloned()) {
+                limits.push(limit);
+                beside.push(position);
+            }
+        }
+        (!beside.is_empty()).then(|| Narrowed { limits: limits.into(), beside: beside.into() })
+    }
+
+    /// The limit beside the one at a position of the rule.
+    fn beside(&self, position: usize) -> Option<&NamedLimit> {
+        let place = self.beside.iter().position(|of| *of == position)?;
+        self.limits.get(self.limits.len() - self.beside.len() + place)
+    }
 }
 
 impl<'p> Meeting<'p> {
@@ -69,15 +101,22 @@ impl<'p> Meeting<'p> {
             self.returned.add(part.request().cost());
         }
         let Some(asked) = part.limit().filter(|_| self.met.rule.request_limit()) else { return };
-        let narrow = |(position, limit): (usize, &NamedLimit)| match limit.limit().narrowed(asked) {
-            Some(narrowed) => NamedLimit::new(narrowed, position),
-            None => limit.clone(),
-        };
-        self.narrowed = Some(self.limits().iter().enumerate().map(narrow).collect());
+        let before = self.narrowed.take();
+        self.narrowed = Narrowed::by(self.met.limits, before.as_ref(), asked);
     }
 
     fn limits(&self) -> &[NamedLimit] {
-        self.narrowed.as_deref().unwrap_or(self.met.limits)
+        self.narrowed.as_ref().map_or(self.met.limits, |narrowed| &narrowed.limits)
+    }
+
+    /// The tier of a limit before it is judged; one beside a rule's limit is shown in that one's place.
+    fn unknown(&self, place: usize) -> Judged {
+        let added = self.narrowed.as_ref().and_then(|narrowed| {
+            let position = narrowed.beside.get(place.checked_sub(self.met.limits.len())?)?;
+            Some((*position, narrowed.limits[place].limit().clone().into()))
+        });
+        let (position, narrowed) = added.map_or((place, None), |(at, limit)| (at, Some(limit)));
+        Judged { advisory: !self.asks, narrowed, ..Judged::unknown(&self.met, position) }
     }
 
     fn in_force(&self) -> Met<'_> {
@@ -95,16 +134,7 @@ impl<'m> Plan<'m> {
     pub(crate) fn of_meetings(meetings: &'m [Meeting<'_>], secret: &Secret) -> Plan<'m> {
         let mut plan = Plan::under(secret);
         for meeting in meetings {
-            let met = meeting.in_force();
-            let narrowed = |position: usize| {
-                let limits = meeting.narrowed.as_ref()?;
-                Some(limits[position].limit().clone().into())
-            };
-            plan.judged.extend((0..met.limits.len()).map(|position| Judged {
-                advisory: !meeting.asks,
-                narrowed: narrowed(position),
-                ..Judged::unknown(&met, position)
-            }));
+            plan.judged.extend((0..meeting.limits().len()).map(|place| meeting.unknown(place)));
         }
         let mut group = 0;
         for decisive in [true, false] {

@@ -175,7 +175,7 @@ fn paired(rule: &Rule, written: &[LimitSpec]) -> Result<Box<[NamedLimit]>, WhyNo
         }
         let limit = build_in_place_of(spec, &rule.specs()[place])
             .map_err(|error| wrong(position, error))?;
-        limits[place] = NamedLimit::new(limit, place);
+        limits[place] = NamedLimit::in_place_of(&rule.named_limits()[place], limit);
     }
     Ok(limits.into())
 }

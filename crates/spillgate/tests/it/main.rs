@@ -35,6 +35,7 @@ mod readme;
 mod reserving;
 mod secret_change;
 mod shards;
+mod shorter_periods;
 mod store;
 mod subject_bytes;
 mod support;

@@ -204,7 +204,7 @@ fn read_limits(
         }
         replaced[place] = true;
         let limit = problems.noting(written.build_in_place_of(&rule.specs()[place]))?;
-        limits[place] = NamedLimit::new(limit, place);
+        limits[place] = NamedLimit::in_place_of(&rule.named_limits()[place], limit);
     }
     Some(limits.into())
 }

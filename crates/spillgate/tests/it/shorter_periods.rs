@@ -1,0 +1,115 @@
+//! A limit of another period beside or in place of a configured one has a counter of its own: the configured counter
+//! keeps what it holds.
+
+use std::time::Duration;
+
+use spillgate::internals::time::Clock;
+use spillgate::{Limit, Limiter, Part, Policy, Request};
+use spillgate_testkit::RedisServer;
+
+const WITHIN: Duration = Duration::from_secs(10);
+const TODAY_US: u64 = 1_795_000_000_000_000;
+
+/// On the memory store and on Redis, by a clock that the story sets.
+fn on_each<F: Future<Output = ()>>(policy: &str, story: impl Fn(Limiter, Clock) -> F) {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        // Remembered denials go by a clock that the story does not set.
+        let patient = || Limiter::builder().timeout(WITHIN).denial_cache(false);
+        for builder in [patient(), patient().redis(server.url())] {
+            let clock = Clock::given(TODAY_US);
+            let builder = builder.policy(Policy::from_toml(policy).unwrap());
+            let limiter = builder.every_clock(clock.clone()).build().await.unwrap();
+            story(limiter, clock).await;
+        }
+    });
+}
+
+fn ada() -> Request<'static> {
+    Request::new().with("user", "ada")
+}
+
+async fn admitted(limiter: &Limiter, calls: usize) -> usize {
+    let mut admitted = 0;
+    for _ in 0..calls {
+        admitted += usize::from(limiter.check(&ada()).await.allowed());
+    }
+    admitted
+}
+
+#[test]
+fn a_request_limit_of_a_shorter_period_leaves_the_configured_log_its_promise() {
+    let policy = r#"
+        [[rule]]
+        name = "api"
+        key = ["user"]
+        limits = [{ quota = "20/minute", algorithm = "sliding-log" }]
+        request_limit = true
+    "#;
+    on_each(policy, |limiter, clock| async move {
+        let mut all = admitted(&limiter, 25).await;
+        for second in 1..=13 {
+            clock.set(TODAY_US + second * 1_000_000);
+            let asked = Limit::per(1, Duration::from_secs(10));
+            let part = Part::new(ada()).limited_to(asked);
+            all += usize::from(limiter.check_all(&[part], WITHIN).await.whole().allowed());
+            all += admitted(&limiter, 5).await;
+        }
+        assert_eq!(all, 20, "in 13 seconds of a minute");
+    });
+}
+
+#[test]
+fn a_request_limit_is_a_limit_of_its_own_for_each_period() {
+    let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"100/minute\"]\nrequest_limit = true\n";
+    on_each(policy, |limiter, clock| async move {
+        let of = |count, seconds| {
+            let asked = Limit::per(count, Duration::from_secs(seconds));
+            [Part::new(ada()).limited_to(asked)]
+        };
+        assert!(limiter.check_all(&of(1, 60), WITHIN).await.whole().allowed());
+        assert!(!limiter.check_all(&of(1, 60), WITHIN).await.whole().allowed());
+        let slower = limiter.check_all(&of(1, 3_600), WITHIN).await;
+        assert!(slower.whole().allowed(), "{slower:?}");
+        clock.set(TODAY_US + 61_000_000);
+        assert!(limiter.check_all(&of(1, 60), WITHIN).await.whole().allowed());
+        assert!(!limiter.check_all(&of(1, 3_600), WITHIN).await.whole().allowed());
+    });
+}
+
+#[test]
+fn an_override_of_a_shorter_period_leaves_a_used_up_counter_used_up() {
+    let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"5/day\"]\n";
+    on_each(policy, |limiter, clock| async move {
+        assert_eq!(admitted(&limiter, 6).await, 5);
+        assert!(limiter.set_override("api", &ada(), ["100/second"], None).await.is_ok());
+        assert_eq!(admitted(&limiter, 10).await, 10, "the override has a counter of its own");
+        clock.set(TODAY_US + 3_000_000);
+        assert!(limiter.remove_override("api", &ada()).await.is_ok());
+        assert_eq!(admitted(&limiter, 10).await, 0, "the day's five are used");
+    });
+}
+
+#[test]
+fn an_override_of_the_same_period_counts_what_was_used_before() {
+    let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"5/day\"]\n";
+    on_each(policy, |limiter, _| async move {
+        assert_eq!(admitted(&limiter, 6).await, 5);
+        assert!(limiter.set_override("api", &ada(), ["8/day"], None).await.is_ok());
+        assert_eq!(admitted(&limiter, 10).await, 3);
+        assert!(limiter.remove_override("api", &ada()).await.is_ok());
+        assert_eq!(admitted(&limiter, 10).await, 0);
+    });
+}
+
+#[test]
+fn a_reset_of_a_subject_ends_the_counters_of_its_override_too() {
+    let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"5/day\"]\n";
+    on_each(policy, |limiter, _| async move {
+        assert!(limiter.set_override("api", &ada(), ["2/hour"], None).await.is_ok());
+        assert_eq!(admitted(&limiter, 3).await, 2);
+        limiter.reset("api", &ada()).await.unwrap();
+        assert_eq!(admitted(&limiter, 3).await, 2);
+    });
+}
