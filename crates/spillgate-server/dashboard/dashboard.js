@@ -135,9 +135,10 @@ function status(now) {
   if (!away.length && differ.length) {
     return say('bad', 'unsafe', `Live instances on this store differ from this one: ${differ.join(', ')}. They keep separate counters, and each limit is admitted more than once.`);
   }
-  if (!away.length) return say('good', 'healthy', '');
+  const warning = now.event.warning ?? '';
+  if (!away.length) return warning ? say('warn', 'policy', warning) : say('good', 'healthy', '');
   const names = away.map(shard => shard.name).join(', ');
-  say('warn', 'degraded', `Degraded: ${names} ${away.length > 1 ? 'are' : 'is'} out of reach. Each rule's on_outage decides for ${away.length > 1 ? 'their' : 'its'} subjects, and nobody waits.`);
+  say('warn', 'degraded', `Degraded: ${names} ${away.length > 1 ? 'are' : 'is'} out of reach. Each rule's on_outage decides for ${away.length > 1 ? 'their' : 'its'} subjects, and nobody waits. ${warning}`.trim());
 }
 
 function say(level, word, banner) {

@@ -169,6 +169,8 @@ pub(crate) struct Change {
     pub(crate) policy: Policy,
     /// Settings are read at the start only.
     pub(crate) other_settings: bool,
+    /// To compare the next change with, once this one is in force.
+    pub(crate) version: Version,
 }
 
 impl Version {
@@ -178,12 +180,11 @@ impl Version {
     }
 
     /// What the file says now, or all that is wrong with it.
-    pub(crate) fn next(&mut self, file: &str, text: &str) -> Result<Change, ConfigError> {
+    pub(crate) fn next(&self, file: &str, text: &str) -> Result<Change, ConfigError> {
         let policy = check(file, text).map_err(ConfigError)?;
-        let now = Version::of(file, text);
-        let other_settings = now.settings != self.settings;
-        *self = now;
-        Ok(Change { policy, other_settings })
+        let version = Version::of(file, text);
+        let other_settings = version.settings != self.settings;
+        Ok(Change { policy, other_settings, version })
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use spillgate::InstanceMismatch;
 
@@ -14,11 +14,21 @@ use crate::commands::doctor::{self, Finding, Level};
 pub(crate) struct Reloads {
     applied: AtomicU64,
     refused: AtomicU64,
+    /// What an operator should know about the file in force.
+    warning: Mutex<Option<Arc<str>>>,
 }
 
 impl Reloads {
-    pub(crate) fn count_applied(&self) {
+    /// Counts a file that is in force now. Its warning, if it has one, stands until the next such file.
+    pub(crate) fn count_applied(&self, warning: Option<&str>) {
         self.applied.fetch_add(1, Ordering::Relaxed);
+        let mut standing = self.warning.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        *standing = warning.map(Arc::from);
+    }
+
+    /// Returns the warning that stands.
+    pub(crate) fn warning(&self) -> Option<Arc<str>> {
+        self.warning.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }
 
     pub(crate) fn count_refused(&self) {

@@ -1,99 +1,370 @@
 //! Following the file: a good one is in force from the next request on, a bad one changes nothing.
+//!
+//! A file is read once two looks at it found the same content, so that one that is being written is not put
+//! in force by halves. A file without rules is refused where rules are in force, for it was cut short, unless
+//! it says `rules = []`.
 
+use std::collections::hash_map::DefaultHasher;
+use std::hash::Hasher;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use spillgate::Policy;
 use tokio::signal::unix::Signal;
-use tokio::time::interval;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::app::App;
 use crate::commands::counted;
-use crate::config::{self, Change, ConfigError, Version};
+use crate::config::{self, Change, ConfigError, Problem, Version};
 use crate::systemd::Manager;
 
-/// A file of settings and policy, as it was read last.
+mod gone;
+
+use gone::warning_of_gone_rules;
+
+/// A file of settings and policy, as it was put in force or refused last.
 pub(crate) struct Followed {
     file: PathBuf,
-    stamp: Stamp,
+    /// What was put in force or refused last.
+    handled: Content,
+    /// What was found since, if it is something else.
+    changing: Option<Changing>,
+    /// Of a large file, as it was looked at last.
+    stamp: Option<Stamp>,
     version: Version,
+}
+
+/// Content that a look found for the first time.
+struct Changing {
+    content: Content,
+    since: Instant,
+}
+
+/// What a look at the file found.
+enum Found {
+    /// What is in force, or was refused.
+    Same,
+    /// Something else, which may be half of what is being written.
+    Changing,
+    /// The same as in the look before.
+    Whole(Result<Change, ConfigError>),
 }
 
 impl Followed {
     /// As it is now; to be taken before the file is loaded, so that no change is missed.
     pub(crate) fn now(file: &Path) -> Followed {
-        let stamp = Stamp::of(file);
-        let text = config::read(file).unwrap_or_default();
-        let version = Version::of(&file.display().to_string(), &text);
-        Followed { file: file.to_owned(), stamp, version }
+        let text = config::read(file);
+        let handled = Content::of(&text);
+        let version = Version::of(&file.display().to_string(), &text.unwrap_or_default());
+        Followed { file: file.to_owned(), handled, changing: None, stamp: None, version }
+    }
+
+    /// Warns at the start of a file that has no rules and does not say so.
+    pub(crate) fn warn_of_no_rules(&self, app: &App) {
+        let policy = app.limiter().policy();
+        if has_no_rules(&policy) {
+            tracing::warn!(
+                target: "spillgate",
+                "{}: it has no rules, so only limits that come with a request are enforced; write \
+                 `rules = []` in it if that is meant",
+                self.file.display()
+            );
+        }
     }
 
     /// Reads the file again whenever it changes, and at each hangup signal.
     pub(crate) async fn follow(mut self, app: App, mut hangup: Signal, manager: Manager) {
         let mut ticks = interval(LOOK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut asked: Option<Instant> = None;
         loop {
-            let asked = tokio::select! {
-                asked = hangup.recv() => if asked.is_some() { true } else { return },
-                _ = ticks.tick() => if Stamp::of(&self.file) == self.stamp { continue } else { false },
-            };
-            if asked {
-                manager.reloading();
-            }
-            let (followed, change) = self.read().await;
-            self = followed;
-            let status = match change {
-                Ok(change) => apply(&self.file, change, &app),
-                Err(error) => {
-                    app.reloads.count_refused();
-                    tracing::error!(target: "spillgate", "{error}\nthe policy in force stays");
-                    format!("the policy in force stays: {error}")
+            let now = tokio::select! {
+                signal = hangup.recv() => {
+                    if signal.is_none() {
+                        return;
+                    }
+                    manager.reloading();
+                    ticks.reset();
+                    let now = Instant::now();
+                    asked = Some(now);
+                    now
                 }
+                now = ticks.tick() => now,
             };
+            let (followed, found) = self.look(asked.is_some(), now).await;
+            self = followed;
+            let status = match found {
+                Found::Same => continue,
+                Found::Changing => match asked {
+                    Some(since) if now - since >= CHANGING_MAX => {
+                        self.refuse(&KEEPS_CHANGING, &app)
+                    }
+                    _ => continue,
+                },
+                Found::Whole(Ok(change)) => self.judge(change, &app),
+                Found::Whole(Err(error)) => self.refuse(&error, &app),
+            };
+            asked = None;
             manager.ready(&status);
         }
     }
 
     /// Away from the requests: a million overrides take seconds to read.
-    async fn read(mut self) -> (Followed, Result<Change, ConfigError>) {
-        let reading = tokio::task::spawn_blocking(move || {
-            // Taken before reading: what is written meanwhile is another change.
-            self.stamp = Stamp::of(&self.file);
-            let change = config::read(&self.file)
-                .map_err(ConfigError::from)
-                .and_then(|text| self.version.next(&self.file.display().to_string(), &text));
-            (self, change)
+    async fn look(mut self, asked: bool, now: Instant) -> (Followed, Found) {
+        let looking = tokio::task::spawn_blocking(move || {
+            let found = self.look_now(asked, now);
+            (self, found)
         });
-        reading.await.expect("reading a file answers errors and does not panic")
+        looking.await.expect("reading a file answers errors and does not panic")
+    }
+
+    fn look_now(&mut self, asked: bool, now: Instant) -> Found {
+        // Taken before reading: what is written meanwhile is another change.
+        let stamp = Stamp::of_large(&self.file);
+        let is_settled = !asked && self.changing.is_none();
+        if is_settled && stamp.is_some() && stamp == self.stamp {
+            return Found::Same;
+        }
+        self.stamp = stamp;
+        let text = config::read(&self.file);
+        let content = Content::of(&text);
+        if content == self.handled {
+            self.changing = None;
+            if !asked {
+                return Found::Same;
+            }
+        } else {
+            let same = self.changing.as_ref().filter(|changing| changing.content == content);
+            if same.is_none_or(|changing| now - changing.since < QUIET) {
+                let since = same.map_or(now, |changing| changing.since);
+                self.changing = Some(Changing { content, since });
+                return Found::Changing;
+            }
+        }
+        self.changing = None;
+        self.handled = content;
+        let text = text.map_err(ConfigError::from);
+        Found::Whole(text.and_then(|text| self.version.next(&self.name(), &text)))
+    }
+
+    /// Puts a change in force, unless it would leave no rule; answers what is in force now.
+    fn judge(&mut self, change: Change, app: &App) -> String {
+        let in_force = app.limiter().policy().rules().len();
+        if in_force > 0 && has_no_rules(&change.policy) {
+            let error = format!(
+                "{}: it has no rules, and {} in force; write `rules = []` in it if no rule is meant to be",
+                self.name(),
+                if in_force == 1 {
+                    "1 rule is".to_owned()
+                } else {
+                    format!("{in_force} rules are")
+                }
+            );
+            return self.refuse(&error, app);
+        }
+        self.apply(change, app)
+    }
+
+    fn apply(&mut self, change: Change, app: &App) -> String {
+        let Change { policy, other_settings, version } = change;
+        let rules = policy.rules().len();
+        let warning = warning_of_gone_rules(&app.limiter().policy(), &policy);
+        self.version = version;
+        app.set_policy(policy);
+        app.reloads.count_applied(warning.as_deref());
+        let in_force = format!("{}: {} in force", self.name(), counted(rules, "rule"));
+        tracing::info!(target: "spillgate", "{in_force}");
+        if other_settings {
+            tracing::warn!(
+                target: "spillgate",
+                "{}: settings under [server], [store] and [telemetry] changed too; but for credentials \
+                 of the store they take effect at the next start",
+                self.name()
+            );
+        }
+        match warning {
+            None => in_force,
+            Some(warning) => {
+                tracing::warn!(target: "spillgate", "{}: {warning}", self.name());
+                format!("{in_force}; {warning}")
+            }
+        }
+    }
+
+    fn refuse(&self, error: &dyn std::fmt::Display, app: &App) -> String {
+        app.reloads.count_refused();
+        tracing::error!(target: "spillgate", "{error}\nthe policy in force stays");
+        format!("the policy in force stays: {error}")
+    }
+
+    fn name(&self) -> String {
+        self.file.display().to_string()
     }
 }
 
-/// Puts a change in force; answers what is in force now.
-fn apply(file: &Path, change: Change, app: &App) -> String {
-    let rules = change.policy.rules().len();
-    app.set_policy(change.policy);
-    app.reloads.count_applied();
-    let in_force = format!("{}: {} in force", file.display(), counted(rules, "rule"));
-    tracing::info!(target: "spillgate", "{in_force}");
-    if change.other_settings {
-        tracing::warn!(
-            target: "spillgate",
-            "{}: settings under [server], [store] and [telemetry] changed too; but for credentials \
-             of the store they take effect at the next start",
-            file.display()
-        );
-    }
-    in_force
+/// Whether a file looks as if it was cut short.
+fn has_no_rules(policy: &Policy) -> bool {
+    policy.rules().len() == 0 && !policy.is_empty_on_purpose()
 }
 
-/// What a file looks like from outside; through links, so that a swapped link shows.
-#[derive(PartialEq, Eq)]
-struct Stamp(Option<(SystemTime, u64)>);
+/// The content of a file, or why it cannot be read: two that are equal are taken for the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Content {
+    length: usize,
+    hash: u64,
+}
+
+impl Content {
+    fn of(text: &Result<String, Problem>) -> Content {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u8(u8::from(text.is_ok()));
+        let length = match text {
+            Ok(text) => {
+                hasher.write(text.as_bytes());
+                text.len()
+            }
+            Err(problem) => {
+                hasher.write(problem.to_string().as_bytes());
+                0
+            }
+        };
+        Content { length, hash: hasher.finish() }
+    }
+}
+
+/// What a large file looks like from outside; through links, so that a swapped link shows. No program can
+/// set the time of a change (`ctime`), so one that has another content has another stamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    length: u64,
+    changed_at: (i64, i64),
+}
 
 impl Stamp {
-    fn of(file: &Path) -> Stamp {
-        let metadata = std::fs::metadata(file).ok();
-        Stamp(metadata.and_then(|metadata| Some((metadata.modified().ok()?, metadata.len()))))
+    /// Returns nothing for a file that is small enough to be read at every look.
+    fn of_large(file: &Path) -> Option<Stamp> {
+        let metadata = std::fs::metadata(file).ok()?;
+        (metadata.len() > READ_ALWAYS_MAX).then(|| Stamp {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            length: metadata.len(),
+            changed_at: (metadata.ctime(), metadata.ctime_nsec()),
+        })
     }
 }
 
-/// A change is in force about as fast as one made through the store.
+/// How often the file is looked at: a change is in force after two looks, within about a second.
 const LOOK: Duration = Duration::from_millis(500);
+/// How long content must stay the same to be whole: two looks, whose timers may be a little late.
+const QUIET: Duration = Duration::from_millis(450);
+/// How long a reload that was asked for waits for a file that keeps changing.
+const CHANGING_MAX: Duration = Duration::from_secs(10);
+/// A larger file is read only when its stamp changes: to read 100 MB twice a second takes a tenth of a core.
+const READ_ALWAYS_MAX: u64 = 1 << 20;
+const KEEPS_CHANGING: &str =
+    "the file keeps changing; a reload reads it once it is the same for half a second";
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    /// A file that is gone at the end of the test.
+    struct HeldFile(PathBuf);
+
+    impl HeldFile {
+        fn write(&self, text: &str) {
+            std::fs::write(&self.0, text).unwrap();
+        }
+    }
+
+    impl Drop for HeldFile {
+        fn drop(&mut self) {
+            // A leftover temporary file is no reason to fail a test.
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    fn followed(text: &str) -> (HeldFile, Followed) {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("spillgate-reload-{}-{number}", std::process::id());
+        let file = HeldFile(std::env::temp_dir().join(name));
+        file.write(text);
+        let followed = Followed::now(&file.0);
+        (file, followed)
+    }
+
+    fn rules(count: usize) -> String {
+        let rule = |n: usize| format!("[[rule]]\nname = \"r{n}\"\nkey = []\nlimits = [\"1/s\"]\n");
+        (0..count).map(rule).collect()
+    }
+
+    fn rules_of(found: Found) -> Option<usize> {
+        match found {
+            Found::Whole(Ok(change)) => Some(change.policy.rules().len()),
+            Found::Whole(Err(error)) => panic!("{error}"),
+            Found::Same | Found::Changing => None,
+        }
+    }
+
+    #[test]
+    fn reads_a_file_once_two_looks_found_the_same() {
+        let (file, mut followed) = followed(&rules(4));
+        let began = Instant::now();
+        let at = |looks: u32| began + LOOK * looks;
+        assert!(matches!(followed.look_now(false, at(0)), Found::Same));
+        for (look, count) in [(1, 1), (2, 2), (3, 3)] {
+            file.write(&rules(count));
+            assert!(matches!(followed.look_now(false, at(look)), Found::Changing), "{count}");
+        }
+        // A signal between two looks makes none of them.
+        let soon = at(3) + LOOK / 4;
+        assert!(matches!(followed.look_now(true, soon), Found::Changing));
+        assert_eq!(rules_of(followed.look_now(false, at(4))), Some(3));
+        assert!(matches!(followed.look_now(false, at(5)), Found::Same));
+        assert_eq!(
+            rules_of(followed.look_now(true, at(5))),
+            Some(3),
+            "asked for, it is read again"
+        );
+    }
+
+    #[test]
+    fn notices_a_change_that_keeps_size_and_time() {
+        let (file, mut followed) = followed(&rules(1));
+        let modified = std::fs::metadata(&file.0).unwrap().modified().unwrap();
+        file.write(&rules(1).replace("1/s", "9/s"));
+        std::fs::File::open(&file.0).unwrap().set_modified(modified).unwrap();
+        let began = Instant::now();
+        assert!(matches!(followed.look_now(false, began), Found::Changing));
+        assert!(matches!(followed.look_now(false, began + LOOK), Found::Whole(Ok(_))));
+    }
+
+    #[test]
+    fn notices_a_change_of_a_large_file_by_its_stamp() {
+        let large = |name: &str| format!("{}# {name}{}", rules(1), "#".repeat(2 << 20));
+        let (file, mut followed) = followed(&large("a"));
+        let began = Instant::now();
+        for look in 0..3 {
+            assert!(matches!(followed.look_now(false, began + LOOK * look), Found::Same));
+        }
+        file.write(&large("b"));
+        assert!(matches!(followed.look_now(false, began + LOOK * 3), Found::Changing));
+        assert_eq!(rules_of(followed.look_now(false, began + LOOK * 4)), Some(1));
+    }
+
+    #[test]
+    fn a_file_that_is_gone_for_a_moment_is_not_missed() {
+        let (file, mut followed) = followed(&rules(1));
+        let began = Instant::now();
+        std::fs::remove_file(&file.0).unwrap();
+        assert!(matches!(followed.look_now(false, began), Found::Changing));
+        file.write(&rules(1));
+        assert!(matches!(followed.look_now(false, began + LOOK), Found::Same));
+    }
+}

@@ -58,6 +58,8 @@ pub struct Policy {
     overrides: Arc<Overrides>,
     /// The overrides that were set while running.
     runtime: Overrides,
+    /// Whether the file says `rules = []`.
+    is_empty_on_purpose: bool,
     /// Where the limiter that has this policy in force counts its rules' verdicts.
     pub(crate) meters: Meters,
 }
@@ -67,6 +69,8 @@ pub struct Policy {
 struct Rules {
     in_order: Vec<Rule>,
     places_by_name: HashMap<Arc<str>, u32>,
+    /// Where the file says `rules = []`.
+    none_at: Option<usize>,
 }
 
 /// A rule that a request meets.
@@ -131,6 +135,18 @@ impl Policy {
     /// The rule of that name.
     pub fn rule(&self, name: &str) -> Option<&Rule> {
         self.places_by_name.get(name).map(|place| &self.rules[*place as usize])
+    }
+
+    /// Returns whether the file says `rules = []`: it has no rules on purpose, and was not cut short.
+    ///
+    /// ```
+    /// use spillgate::Policy;
+    /// assert!(Policy::from_toml("rules = []")?.is_empty_on_purpose());
+    /// assert!(!Policy::from_toml("")?.is_empty_on_purpose());
+    /// # Ok::<(), spillgate::PolicyError>(())
+    /// ```
+    pub fn is_empty_on_purpose(&self) -> bool {
+        self.is_empty_on_purpose
     }
 
     /// Whether any rule is for this domain.
@@ -282,6 +298,9 @@ impl Policy {
         for piece in &pieces {
             rules.read(piece, problems);
         }
+        if let Some(at) = rules.none_at.filter(|_| !rules.in_order.is_empty()) {
+            problems.note(not_empty(at, rules.in_order.len()));
+        }
         if !problems.is_empty() {
             return Policy::default();
         }
@@ -298,6 +317,7 @@ impl Policy {
             places_by_name: Arc::new(rules.places_by_name),
             index,
             overrides,
+            is_empty_on_purpose: rules.none_at.is_some(),
             runtime: Overrides::default(),
             meters: Meters::default(),
         }
@@ -309,6 +329,12 @@ impl Rules {
         let Some(tree) = piece.parse(problems) else { return };
         let file = Table::of_piece(&tree, piece);
         file.refuse_unknown(&SECTIONS, problems);
+        if file.has(NO_RULES) {
+            match file.list(NO_RULES, problems) {
+                Some(list) if !list.is_empty() => problems.note(file.wrong(NO_RULES, ONLY_EMPTY)),
+                _ => self.none_at = Some(file.place_of(NO_RULES)),
+            }
+        }
         for table in file.entries("rule", |fields| Place::Rule(text_in(fields, "name")), problems) {
             if problems.are_plenty() {
                 return;
@@ -368,8 +394,19 @@ fn too_nested(at: usize) -> Problem {
     Problem { at, place: String::new(), field: String::new(), message: message.to_owned() }
 }
 
+fn not_empty(at: usize, rules: usize) -> Problem {
+    let message = format!(
+        "an empty list says that the file has no rules on purpose, but it has {rules}; leave out the list or the rules"
+    );
+    Problem { at, place: String::new(), field: NO_RULES.to_owned(), message }
+}
+
 /// The tables of a file: what is ours, and what the service reads.
-const SECTIONS: [&str; 5] = ["rule", "override", "server", "store", "telemetry"];
+const SECTIONS: [&str; 6] = ["rule", NO_RULES, "override", "server", "store", "telemetry"];
+/// The field whose empty list says that a file has no rules on purpose.
+const NO_RULES: &str = "rules";
+const ONLY_EMPTY: &str = "only an empty list is accepted here, which says that the file has no rules on \
+                          purpose; write each rule in a table of its own, below [[rule]]";
 /// So that places fit 32 bits and a mistaken file cannot fill the memory.
 const TEXT_MAX: usize = 1 << 30;
 /// Some hundred entries: enough to read fast, few enough to be held as a tree.

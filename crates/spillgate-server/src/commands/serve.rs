@@ -81,6 +81,9 @@ async fn serve(
         complain(&NO_RESERVATIONS);
     }
     tokio::spawn(warn_of_store(app.clone(), settings));
+    if let Some(followed) = &followed {
+        followed.warn_of_no_rules(&app);
+    }
     let reload = match followed {
         Some(followed) => tokio::spawn(followed.follow(app.clone(), hangup, manager)),
         None => tokio::spawn(nothing_to_read_again(hangup, manager)),

@@ -6,7 +6,7 @@ use super::{Problem, Version, check};
 /// Panics if a mistake is told at no line of the file, or settings depend on the rules around them.
 pub fn holds(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
-    let mut version = Version::of("f", text);
+    let version = Version::of("f", text);
     match check("f", text) {
         Ok(policy) => {
             let again = version.next("f", text).unwrap_or_else(|error| panic!("{error}"));

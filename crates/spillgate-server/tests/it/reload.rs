@@ -1,9 +1,10 @@
 //! A changed file is in force without a restart; a bad one changes nothing and is told.
 
 use std::fs;
+use std::io::Write;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use spillgate_testkit::eventually;
 
@@ -29,23 +30,162 @@ fn a_hangup_signal_reads_the_file_again() {
     let file = policy("5/day");
     let server = Server::start(&["--config", file.path()]);
     fs::write(file.path(), text("7/day")).unwrap();
-    let pid = server.pid().to_string();
-    assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().unwrap().success());
+    hang_up(&server);
     eventually(|| capacity(&server) == 7);
+}
+
+#[test]
+fn a_truncated_file_leaves_the_old_rules_in_force() {
+    let file = policy("5/day");
+    let mut server = Server::start(&["--config", file.path()]);
+    let mut client = server.client();
+    let mut admitted = 0;
+    let mut check = || {
+        let reply = client.post("/v1/check", br#"{"attributes":{"user":"u1"}}"#).unwrap();
+        admitted += u32::from(reply.json()["verdict"] == "allowed");
+        admitted
+    };
+    for _ in 0..5 {
+        check();
+    }
+    // As `: > limits.toml` does.
+    fs::File::create(file.path()).unwrap();
+    eventually(|| {
+        check();
+        reloads(&server, "refused") == 1
+    });
+    for _ in 0..100 {
+        check();
+    }
+    hang_up(&server);
+    eventually(|| reloads(&server, "refused") == 2);
+    assert_eq!(check(), 5, "the limit is 5 a day");
+    assert_eq!(reloads(&server, "applied"), 0);
+    let words = server.words_until("write `rules = []` in it if no rule is meant to be");
+    assert!(words.contains("it has no rules, and 1 rule is in force"), "{words}");
+
+    fs::write(file.path(), "rules = []\n").unwrap();
+    eventually(|| reloads(&server, "applied") == 1);
+    assert_eq!(check(), 6, "no rule is in force on purpose");
+}
+
+/// The file is cut short and then grows by pieces for 1.5 s: old and new policy deny all of the routes.
+#[test]
+fn a_file_that_is_written_slowly_is_never_in_force_by_halves() {
+    let blocks = |comment: &str| {
+        let rule = |n: u32| {
+            format!(
+                "[[rule]] # {comment}\nname = \"r{n}\"\nmatch = {{ route = \"/{n}\" }}\nkey = []\n\
+                 limits = [\"none\"]\n"
+            )
+        };
+        (0..ROUTES).map(rule).collect::<String>()
+    };
+    let file = TempFile::new("limits.toml", &blocks("old"));
+    let server = Server::start(&["--config", file.path()]);
+    let new = format!("{}[[rule]]\nname = \"new\"\nkey = []\nlimits = [\"none\"]\n", blocks("new"));
+    let written = AtomicBool::new(false);
+    let (admitted, longest_pause) = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let longest_pause = write_slowly(file.path(), new.as_bytes());
+            written.store(true, Ordering::Relaxed);
+            longest_pause
+        });
+        let mut client = server.client();
+        let (mut checks, mut admitted) = (0, 0);
+        while !written.load(Ordering::Relaxed) || checks < CHECKS {
+            let route = format!(r#"{{"attributes":{{"route":"/{}"}}}}"#, checks % ROUTES);
+            let reply = client.post("/v1/check", route.as_bytes()).unwrap();
+            admitted += u32::from(reply.json()["verdict"] == "allowed");
+            checks += 1;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let longest_pause = writer.join().unwrap();
+        println!(
+            "{admitted} of {checks} checks admitted; the writer paused {longest_pause:?} at most"
+        );
+        (admitted, longest_pause)
+    });
+    // On a machine that stands still, a writer that paused for two looks looks like one that has ended.
+    assert!(
+        admitted == 0 || longest_pause > Duration::from_millis(400),
+        "{admitted} were admitted"
+    );
+    let is_new = || server.check(r#"{"attributes":{"route":"/elsewhere"}}"#)["rule"] == "new";
+    eventually(is_new);
+}
+
+/// In pieces of a twentieth; answers the longest time between two.
+#[expect(clippy::disallowed_methods, reason = "a writer's own pace, not a time of the limiter's")]
+fn write_slowly(path: &str, text: &[u8]) -> Duration {
+    let mut file = fs::File::create(path).unwrap();
+    let (mut last, mut longest_pause) = (Instant::now(), Duration::ZERO);
+    for piece in text.chunks(text.len().div_ceil(20)) {
+        std::thread::sleep(Duration::from_millis(75));
+        file.write_all(piece).unwrap();
+        file.flush().unwrap();
+        let now = Instant::now();
+        longest_pause = longest_pause.max(now - last);
+        last = now;
+    }
+    longest_pause
+}
+
+#[test]
+fn a_file_that_lost_most_of_its_rules_is_in_force_and_warned_about_until_the_next() {
+    let rules = |names: &[&str]| {
+        let rule =
+            |name: &&str| format!("[[rule]]\nname = \"{name}\"\nkey = []\nlimits = [\"5/day\"]\n");
+        names.iter().map(rule).collect::<String>()
+    };
+    let file = TempFile::new("limits.toml", &rules(&["a", "b", "c"]));
+    let mut server = Server::start(&["--config", file.path()]);
+    let ready = |server: &Server, path: &str| {
+        let reply = server.operator().send("GET", path, b"").unwrap();
+        assert_eq!(reply.status, 200, "{path}");
+        reply.body
+    };
+    assert_eq!(ready(&server, "/readyz"), "ok\n");
+    fs::write(file.path(), rules(&["a"])).unwrap();
+    let warning =
+        "2 of 3 rules are gone since this reload: b, c; reload once more if that is meant";
+    eventually(|| ready(&server, "/readyz") == format!("ok\nwarning: {warning}\n"));
+    assert!(ready(&server, "/readyz?verbose").contains("policy: 1 rule\n"));
+    server.words_until(warning);
+    // A refused file changes nothing of that.
+    fs::write(file.path(), "").unwrap();
+    eventually(|| reloads(&server, "refused") == 1);
+    assert!(ready(&server, "/readyz").contains(warning));
+    fs::write(file.path(), rules(&["a"])).unwrap();
+    eventually(|| ready(&server, "/readyz") == "ok\n");
+}
+
+#[test]
+fn a_start_without_rules_is_valid_and_warned_about_unless_it_is_said() {
+    let file = TempFile::new("limits.toml", "");
+    let mut server = Server::start(&["--config", file.path()]);
+    server.words_until("it has no rules, so only limits that come with a request are enforced");
+    assert_eq!(server.check("{}")["verdict"], "allowed");
+    fs::write(file.path(), text("5/day")).unwrap();
+    eventually(|| server.check(PEEK)["capacity"] == 5);
+
+    let file = TempFile::new("limits.toml", "rules = []\n");
+    let server = Server::start(&["--config", file.path()]);
+    assert_eq!(server.check("{}")["verdict"], "allowed");
+    let words = server.last_words();
+    assert!(!words.contains("no rules"), "{words}");
 }
 
 #[test]
 fn a_bad_file_leaves_the_old_policy_and_says_why() {
     let file = policy("5/day");
-    let server = Server::start(&["--config", file.path()]);
+    let mut server = Server::start(&["--config", file.path()]);
     fs::write(file.path(), text("5/fortnight")).unwrap();
-    std::thread::sleep(Duration::from_millis(1_200));
+    let words = server.words_until("the policy in force stays");
+    assert!(words.contains(":4: "), "{words}");
     assert_eq!(capacity(&server), 5);
     fs::write(file.path(), text("6/day")).unwrap();
     eventually(|| capacity(&server) == 6);
-    let words = server.last_words();
-    assert!(words.contains(":4: "), "{words}");
-    assert!(words.contains("the policy in force stays"), "{words}");
 }
 
 /// Both rules change together: an answer that shows one of each has seen half a policy.
@@ -92,6 +232,20 @@ fn ask_until(stop: &AtomicBool, client: &mut Client) -> u32 {
     asked
 }
 
+fn hang_up(server: &Server) {
+    let pid = server.pid().to_string();
+    assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().unwrap().success());
+}
+
+/// How many reloads ended so.
+fn reloads(server: &Server, result: &str) -> u64 {
+    let metrics = server.operator().send("GET", "/metrics", b"").unwrap().body;
+    let series = format!("spillgate_reloads_total{{result=\"{result}\"}} ");
+    metrics.lines().find_map(|line| line.strip_prefix(&series)).unwrap().parse().unwrap()
+}
+
+const ROUTES: u32 = 28;
+const CHECKS: u32 = 560;
 const PEEK: &str = r#"{"attributes":{"user":"u1"},"cost":0}"#;
 
 fn capacity(server: &Server) -> u64 {

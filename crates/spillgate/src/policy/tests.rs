@@ -314,3 +314,14 @@ fn a_hopeless_file_is_not_read_to_its_end() {
     let told = Policy::problems_in("policy", &"[[rule]]\n".repeat(100_000)).len();
     assert!((100..110).contains(&told), "{told}");
 }
+
+#[test]
+fn a_file_says_that_it_has_no_rules_by_an_empty_list() {
+    let none = policy("rules = []\n[server]\nhttp = \"off\"\n");
+    assert!(none.is_empty_on_purpose() && none.rules().len() == 0);
+    assert!(!policy(API).is_empty_on_purpose() && !policy("").is_empty_on_purpose());
+    let both = format!("rules = []\n{API}");
+    let problems = Policy::problems_in("f", &both);
+    assert_eq!((problems.len(), problems[0].line(), problems[0].field()), (1, 1, "rules"));
+    assert!(problems[0].message().contains("on purpose, but it has 1"), "{}", problems[0]);
+}

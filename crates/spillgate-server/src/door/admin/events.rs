@@ -39,6 +39,8 @@ struct Event<'e> {
     version: &'static str,
     store: &'e str,
     rules: usize,
+    /// About the policy's file.
+    warning: Option<&'e str>,
     shards: Vec<ShardAnswer<'e>>,
     top: TopAnswer<'e>,
     metrics: &'e str,
@@ -76,6 +78,7 @@ impl Events {
         let app = &self.health.app;
         let limiter = app.limiter();
         let (shards, top) = (limiter.shards(), limiter.top(None, TOP));
+        let warning = app.reloads.warning();
         let at_ms = answer::ms_up(self.began.elapsed());
         let event = Event {
             at_ms,
@@ -83,6 +86,7 @@ impl Events {
             version: concat!("version ", env!("CARGO_PKG_VERSION")),
             store: &app.store,
             rules: limiter.policy().rules().len(),
+            warning: warning.as_deref(),
             shards: shards.iter().map(ShardAnswer::of).collect(),
             top: TopAnswer::of(&top),
             metrics,

@@ -39,8 +39,9 @@ pub(super) async fn live() -> Response {
     plain(StatusCode::OK, "ok\n".to_owned())
 }
 
-/// With `?verbose`, also what it stands on, as this process knows it: no command is sent to the store. Operators see the
-/// names and troubles of shards, which hold addresses.
+/// Returns whether the process is ready, and the warning about the policy file if one stands. With `?verbose`, also what
+/// the process stands on, as it knows it: no command is sent to the store. Operators see the names and troubles of
+/// shards, which hold addresses.
 pub(super) async fn ready(
     State(health): State<Health>,
     Extension(tries): Extension<Tries>,
@@ -52,6 +53,9 @@ pub(super) async fn ready(
         false => (StatusCode::OK, "ok\n".to_owned()),
         true => (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".to_owned()),
     };
+    if let Some(warning) = health.app.reloads.warning() {
+        text.push_str(&format!("warning: {warning}\n"));
+    }
     if uri.query() == Some("verbose") {
         let rules = health.app.limiter().policy().rules().len();
         let shards = health.app.limiter().shards();

@@ -105,3 +105,18 @@ fn a_server_that_stops_ends_the_streams() {
     next_event(&mut listener);
     assert!(server.stop().success());
 }
+
+#[test]
+fn events_carry_the_warning_about_the_file_in_force() {
+    let rule =
+        |name: &str| format!("[[rule]]\nname = \"{name}\"\nkey = []\nlimits = [\"5/day\"]\n");
+    let file = TempFile::new("limits.toml", &(rule("a") + &rule("b") + &rule("c")));
+    let server = Server::start(&["--config", file.path()]);
+    let (_, mut listener) = listen(&server);
+    assert_eq!(next_event(&mut listener)["warning"], Value::Null);
+    std::fs::write(file.path(), rule("a")).unwrap();
+    let warned =
+        std::iter::repeat_with(|| next_event(&mut listener)).find(|event| event["rules"] == 1);
+    let warning = warned.unwrap()["warning"].as_str().unwrap().to_owned();
+    assert!(warning.starts_with("2 of 3 rules are gone"), "{warning}");
+}

@@ -143,12 +143,12 @@ name = "a""#,
     refuses(
         r#"[[rules]]
 name = "a""#,
-        "1: field `rules`: there is no such field; did you mean `rule`?",
+        "1: field `rules`: only an empty list is accepted here, which says that the file has no rules on purpose; write each rule in a table of its own, below [[rule]]",
     );
     refuses(
         r#"[databases]
 url = "x""#,
-        "1: field `databases`: there is no such field; those that exist here are rule, override, server, store, telemetry",
+        "1: field `databases`: there is no such field; those that exist here are rule, rules, override, server, store, telemetry",
     );
 }
 

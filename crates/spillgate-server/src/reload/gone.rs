@@ -1,0 +1,53 @@
+//! A file that has lost most of its rules is in force, and probably not meant.
+
+use spillgate::{Policy, Rule};
+
+/// Returns a warning if more than half of the rules in force are not in the next policy.
+pub(super) fn warning_of_gone_rules(in_force: &Policy, next: &Policy) -> Option<String> {
+    let before = in_force.rules().len();
+    let gone: Vec<&str> =
+        in_force.rules().map(Rule::name).filter(|name| next.rule(name).is_none()).collect();
+    if 2 * gone.len() <= before {
+        return None;
+    }
+    let mut names = gone[..gone.len().min(NAMED_MAX)].join(", ");
+    if gone.len() > NAMED_MAX {
+        names.push_str(&format!(" and {} more", gone.len() - NAMED_MAX));
+    }
+    Some(format!(
+        "{} of {before} rules are gone since this reload: {names}; reload once more if that is meant",
+        gone.len()
+    ))
+}
+
+/// Enough to recognise what was lost.
+const NAMED_MAX: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(names: &[&str]) -> Policy {
+        let rule =
+            |name: &&str| format!("[[rule]]\nname = \"{name}\"\nkey = []\nlimits = [\"1/s\"]\n");
+        Policy::from_toml(&names.iter().map(rule).collect::<String>()).unwrap()
+    }
+
+    #[track_caller]
+    fn check(before: &[&str], after: &[&str], warning: Option<&str>) {
+        let told = warning_of_gone_rules(&policy(before), &policy(after));
+        let told = told.as_deref().and_then(|told| told.split_once("; ")).map(|(gone, _)| gone);
+        assert_eq!(told, warning);
+    }
+
+    #[test]
+    fn warns_only_if_more_than_half_of_the_rules_are_gone() {
+        check(&[], &[], None);
+        check(&["a", "b"], &["a"], None);
+        check(&["a", "b"], &["a", "c"], None);
+        check(&["a", "b", "c"], &["a"], Some("2 of 3 rules are gone since this reload: b, c"));
+        check(&["a"], &["b", "c"], Some("1 of 1 rules are gone since this reload: a"));
+        let six = ["a", "b", "c", "d", "e", "f"];
+        check(&six, &[], Some("6 of 6 rules are gone since this reload: a, b, c, d and 2 more"));
+    }
+}
