@@ -25,7 +25,9 @@ pub use redis::Redis;
 #[cfg(feature = "redis")]
 pub(crate) use redis::jitter::jittered;
 #[cfg(feature = "redis")]
-pub(crate) use redis::spread::{Heard, Heards, Order, Question, StandIn, decide, decide_each};
+pub(crate) use redis::spread::{
+    Cause, Heard, Heards, Order, Question, StandIn, decide, decide_each,
+};
 #[cfg(feature = "redis")]
 pub(crate) use redis::{Joined, Untold};
 
@@ -157,8 +159,30 @@ pub enum StoreError {
     NotExecuted(String),
     /// It may have charged, or not: unknown means charged.
     Unknown(String),
+    /// It works, and did not answer in time.
+    Overloaded {
+        /// Whether the call was sent: it counts as charged then.
+        sent: bool,
+        /// Whether the caller gave less time than a decision has, and admits by itself afterwards.
+        admits_itself: bool,
+        /// What ended the wait.
+        why: String,
+    },
     /// What it holds or says is not ours: counted as a bug.
     Foreign(String),
+}
+
+#[cfg(feature = "redis")]
+impl StoreError {
+    /// Returns whether nothing was charged for sure.
+    pub(crate) fn is_uncharged(&self) -> bool {
+        matches!(self, StoreError::NotExecuted(_) | StoreError::Overloaded { sent: false, .. })
+    }
+
+    /// Returns whether the store works, and was only too slow.
+    pub(crate) fn is_overload(&self) -> bool {
+        matches!(self, StoreError::Overloaded { .. })
+    }
 }
 
 impl Engine {
@@ -229,6 +253,7 @@ impl std::fmt::Display for StoreError {
         match self {
             StoreError::NotExecuted(why) => write!(f, "the store did not execute: {why}"),
             StoreError::Unknown(why) => write!(f, "the store may have executed: {why}"),
+            StoreError::Overloaded { why, .. } => write!(f, "the store is overloaded: {why}"),
             StoreError::Foreign(why) => write!(f, "what the store holds is not ours: {why}"),
         }
     }

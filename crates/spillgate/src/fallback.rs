@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Charge, GiveBack, Intent, Numbers, Reading};
 use crate::engine::{
-    Ask, AskTier, AtRecord, Change, Heard, Heards, Memory, Question, Redis, StandIn, StoreError,
-    ToldTier,
+    Ask, AskTier, AtRecord, Cause, Change, Heard, Heards, Memory, Question, Redis, StandIn,
+    StoreError, ToldTier,
 };
 #[cfg(feature = "metrics")]
 use crate::limit::Algorithm;
@@ -46,6 +46,8 @@ pub(crate) struct Fallback {
     /// By the settings; 0 where they say nothing.
     expected_nodes: u32,
     errors: AtomicU64,
+    /// Decisions that found the store at work and too slow.
+    overloaded: AtomicU64,
     /// By rule, the most that one subject held of what this process admitted alone in this outage.
     alone: Mutex<BTreeMap<String, u64>>,
 }
@@ -72,6 +74,7 @@ impl Fallback {
             live: Mutex::new(LiveInstances::new(monotonic_us())),
             expected_nodes,
             errors: AtomicU64::new(0),
+            overloaded: AtomicU64::new(0),
             alone: Mutex::default(),
         }
     }
@@ -132,7 +135,7 @@ impl Fallback {
             let tier = AskTier::of(debt.key, &debt.limit, numbers);
             match redis.change(&tier, Change::Force(occupied)).await {
                 Ok(_) => self.forget(&debt),
-                Err(StoreError::NotExecuted(_)) => self.debts.put_back(debt),
+                Err(error) if error.is_uncharged() => self.debts.put_back(debt),
                 // Unknown means paid.
                 Err(_) => {}
             }
@@ -204,6 +207,13 @@ impl Fallback {
 
     /// The same, and tells of the first, the second, the fourth: an outage fails very many.
     fn count_error(&self, error: &StoreError) {
+        if error.is_overload() {
+            let late = 1 + self.overloaded.fetch_add(1, Ordering::Relaxed);
+            if late.is_power_of_two() {
+                tracing::warn!(target: "spillgate", late, %error, "a decision found the store overloaded");
+            }
+            return;
+        }
         let errors = 1 + self.errors.fetch_add(1, Ordering::Relaxed);
         if errors.is_power_of_two() {
             tracing::warn!(target: "spillgate", errors, %error, "a call to the store failed");
@@ -291,6 +301,10 @@ impl StandIn for Outage<'_> {
     ) -> Result<Heards, Infallible> {
         self.fallback.count_error(&error);
         self.note_unpaid(places, &error);
+        if let StoreError::Overloaded { admits_itself: false, .. } = error {
+            return Ok(places.iter().map(|place| self.overloaded(*place)).collect());
+        }
+        let cause = if error.is_overload() { Cause::Overload } else { Cause::Outage };
         let tiers = || ask.tiers.iter().zip(places);
         let shares: Vec<Numbers> = tiers()
             .map(|(tier, place)| self.fallback.share_of(self.rules[*place], tier.numbers))
@@ -324,7 +338,7 @@ impl StandIn for Outage<'_> {
         }
         if told.allowed && local.intent != Intent::Peek {
             // What the store may have charged already is no debt.
-            let is_debt = matches!(error, StoreError::NotExecuted(_));
+            let is_debt = error.is_uncharged();
             for ((tier, told), place) in local.tiers.iter().zip(&told.tiers).zip(&local_places) {
                 if tier.cost == 0 || !told.fits {
                     continue;
@@ -339,9 +353,9 @@ impl StandIn for Outage<'_> {
         }
         let mut told = told.tiers.into_iter();
         let heard = tiers().zip(&shares).map(|((tier, place), share)| match self.says(*place) {
-            OnOutage::Deny => Heard::OutagePolicy { passes: false },
-            OnOutage::Allow => Heard::OutagePolicy { passes: true },
-            OnOutage::Local if is_refused => Heard::OutagePolicy { passes: false },
+            OnOutage::Deny => Heard::OutagePolicy { passes: false, cause },
+            OnOutage::Allow => Heard::OutagePolicy { passes: true, cause },
+            OnOutage::Local if is_refused => Heard::OutagePolicy { passes: false, cause },
             OnOutage::Local => {
                 let mut told = told.next().expect("each local tier was asked");
                 if tier.cost > share.capacity() {
@@ -349,7 +363,7 @@ impl StandIn for Outage<'_> {
                     told.fits = false;
                     told.reading.retry_after_us = None;
                 }
-                Heard::Fallback(told)
+                Heard::Fallback(told, cause)
             }
         });
         Ok(heard.collect())
@@ -365,6 +379,12 @@ impl StandIn for Outage<'_> {
 }
 
 impl Outage<'_> {
+    /// A store that works and did not answer in time: its shares are not for this process to give out.
+    fn overloaded(&self, place: usize) -> Heard {
+        let passes = self.says(place) == OnOutage::Allow;
+        Heard::OutagePolicy { passes, cause: Cause::Overload }
+    }
+
     /// Limits without a rule are enforced locally.
     fn says(&self, place: usize) -> OnOutage {
         self.rules[place].map_or(OnOutage::Local, Rule::on_outage)
@@ -374,7 +394,7 @@ impl Outage<'_> {
     fn note_unpaid(&self, places: &[usize], error: &StoreError) {
         let mut owed = self.owed.lock();
         for (_, debt) in owed.extract_if(.., |(place, _)| places.contains(place)) {
-            if matches!(error, StoreError::NotExecuted(_)) {
+            if error.is_uncharged() {
                 self.fallback.debts.put_back(debt);
             }
         }

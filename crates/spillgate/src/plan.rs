@@ -7,7 +7,7 @@ use crate::decision::{Judged, Source, Tiers, Verdict};
 use crate::engine::memory::TierName;
 use crate::engine::{Ask, AskTier, AtRecord, Change, Told, ToldTier};
 #[cfg(feature = "redis")]
-use crate::engine::{Heard, Order};
+use crate::engine::{Cause, Heard, Order};
 use crate::limit::{Kind, Limit, NamedLimit, mix_of_position};
 use crate::policy::{Met, Mode, Policy, Rule};
 use crate::request::{Cost, Request};
@@ -211,8 +211,14 @@ impl<'p> Plan<'p> {
             let judged = &mut self.judged[*place];
             match &twin.map_or(*one, |twin| twin.and(*one)) {
                 Heard::Store(tier) => hear(judged, tier, Source::Store),
-                Heard::Fallback(tier) => hear(judged, tier, Source::Fallback),
-                Heard::OutagePolicy { passes } => hear_policy(judged, *passes),
+                Heard::Fallback(tier, cause) => {
+                    hear(judged, tier, Source::Fallback);
+                    judged.overloaded = *cause == Cause::Overload;
+                }
+                Heard::OutagePolicy { passes, cause } => {
+                    hear_policy(judged, *passes);
+                    judged.overloaded = *cause == Cause::Overload;
+                }
                 Heard::Refused { retry_after_us, remaining, reset_after_us } => {
                     judged.source = Source::DenialCache;
                     judged.verdict = Verdict::Denied;

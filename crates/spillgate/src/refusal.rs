@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 
-use crate::decision::{Decision, Source, TierDecision, Verdict};
+use crate::decision::{Decision, Reason, Source, TierDecision, Verdict};
 use crate::headers::{HeaderStyle, PolicyName, enforced_tiers, whole_seconds};
 use crate::limit::Algorithm;
 
@@ -41,7 +41,8 @@ pub enum RefusalKind {
     Denied,
     /// It costs more than there can ever be room for: 429, and no advice to come back.
     Never,
-    /// The store is out of reach, and a rule says that nothing passes then: 503.
+    /// The store is out of reach, and a rule says that nothing passes then; or it is overloaded, as
+    /// [`Decision::reason`] tells: 503.
     Outage,
 }
 
@@ -107,6 +108,9 @@ impl<'d> Refusal<'d> {
         };
         let detail = match (self.kind, self.retry_after_seconds()) {
             (RefusalKind::Never, _) => "This costs more than the quota can hold.".to_owned(),
+            (RefusalKind::Outage, _) if self.decision.reason() == Some(Reason::Overloaded) => {
+                "The store is busy, and did not answer in time.".to_owned()
+            }
             (RefusalKind::Outage, _) => "The quota cannot be looked up at the moment.".to_owned(),
             (RefusalKind::Denied, Some(seconds)) => format!("There is room again in {seconds} s."),
             (RefusalKind::Denied, None) => "There is no room at the moment.".to_owned(),

@@ -343,6 +343,23 @@ impl Opening {
     pub(crate) fn noted(&self) -> Noted {
         self.noted.lock().clone()
     }
+
+    /// Takes over what was noted by a copy of it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn note_all(&self, other: Noted) {
+        let Noted { groups, repeated, ended, conflict, full, is_resent } = other;
+        let mut noted = self.noted.lock();
+        for group in groups {
+            if noted.groups.iter().all(|known| known.tag != group.tag) {
+                noted.groups.push(group);
+            }
+        }
+        noted.repeated.extend(repeated);
+        noted.ended = noted.ended.or(ended);
+        noted.conflict |= conflict;
+        noted.full |= full;
+        noted.is_resent |= is_resent;
+    }
 }
 
 /// How a record is to end, or to be renewed, and what was heard of that.

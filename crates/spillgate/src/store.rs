@@ -44,8 +44,10 @@ impl Store {
 /// How the store is spoken to, whichever it is.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// How long a decision may wait for it.
+    /// How long it may send no byte while it owes an answer, or be without a connection: then it is out of reach.
     pub timeout: Duration,
+    /// How long a decision may wait for it while it works; no less than `timeout`.
+    pub overload_wait: Duration,
     /// Connections to each server.
     pub connections: usize,
     /// What secures its connections, where its addresses say so.
@@ -202,6 +204,7 @@ impl StoreOptions {
         let on_state_loss = OnStateLoss::Normal;
         StoreOptions {
             timeout,
+            overload_wait: OVERLOAD_WAIT,
             connections,
             tls: None,
             client_clock: false,
@@ -210,6 +213,11 @@ impl StoreOptions {
             secret: Secret::new(&SHARED_SECRET),
             presence: Presence::Announced,
         }
+    }
+
+    /// Returns how long a decision waits for a store that works: a silent one has to be found out meanwhile.
+    pub(crate) fn patience(&self) -> Duration {
+        self.overload_wait.max(self.timeout)
     }
 }
 
@@ -367,6 +375,8 @@ fn name_is_plain(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(plain)
 }
 
+/// People notice 100 ms and leave after some seconds; a store that is busy for longer has more to do than it can.
+const OVERLOAD_WAIT: Duration = Duration::from_millis(250);
 /// As many as one process needs by the measurements of others; more are to be asked for.
 const CONNECTIONS_BY_ITSELF: usize = 4;
 /// A connection to each from every process.

@@ -137,6 +137,12 @@ impl Deadline {
         Deadline(tokio::time::Instant::now() + wait)
     }
 
+    /// One that never comes while anybody waits: for what ends by itself.
+    #[cfg(feature = "redis")]
+    pub fn none() -> Deadline {
+        Deadline::after(NEVER)
+    }
+
     /// What comes of `future`, unless the deadline comes first.
     pub async fn bound<F: Future>(self, future: F) -> Option<F::Output> {
         tokio::time::timeout_at(self.0, future).await.ok()
@@ -158,6 +164,10 @@ impl Deadline {
         tokio::time::Instant::now() >= self.0
     }
 }
+
+/// Longer than any process runs, and within what timers can tell.
+#[cfg(feature = "redis")]
+const NEVER: Duration = Duration::from_secs(365 * 86_400);
 
 /// Microseconds since the epoch, by the system's clock.
 fn system_us() -> u64 {

@@ -18,6 +18,7 @@ use ring::NumberedNodes;
 pub(crate) struct Store {
     pub(crate) topology: Topology,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) overload_wait: Option<Duration>,
     pub(crate) connections: Option<usize>,
     /// Decide by our own clock, set by the store's.
     pub(crate) client_clock: bool,
@@ -71,6 +72,7 @@ impl Store {
     pub(super) fn set(&mut self, name: &str, text: &str, place: &Place) -> Result<bool, String> {
         match name {
             "timeout" => self.timeout = Some(value::duration(text)?),
+            "overload_wait" => self.overload_wait = Some(value::duration(text)?),
             "connections" => self.connections = Some(connections(text)?),
             "clock" => self.client_clock = value::choice(text, &CLOCKS)?,
             "on_state_loss" => self.on_state_loss = Some(value::choice(text, &ON_STATE_LOSS)?),
@@ -157,6 +159,9 @@ impl Store {
         };
         if let Some(timeout) = self.timeout {
             builder = builder.timeout(timeout);
+        }
+        if let Some(wait) = self.overload_wait {
+            builder = builder.overload_wait(wait);
         }
         if let Some(connections) = self.connections {
             builder = builder.connections(connections);
@@ -312,7 +317,7 @@ fn without_credentials(url: &str) -> String {
 }
 
 /// As `store.` settings; those of a ring's nodes are `store.ring.nodes.0.name` and so on.
-pub(super) const SETTINGS: [&str; 19] = [
+pub(super) const SETTINGS: [&str; 20] = [
     "store.url",
     "store.sentinel.master",
     "store.sentinel.urls",
@@ -323,6 +328,7 @@ pub(super) const SETTINGS: [&str; 19] = [
     "store.ring.previous_number",
     "store.on_state_loss",
     "store.timeout",
+    "store.overload_wait",
     "store.connections",
     "store.clock",
     "store.key_secret_file",
@@ -335,7 +341,8 @@ pub(super) const SETTINGS: [&str; 19] = [
 ];
 
 /// Said of state in memory, they would be a store that somebody forgot to name.
-const NEEDS_A_STORE: [&str; 8] = [
+const NEEDS_A_STORE: [&str; 9] = [
+    "store.overload_wait",
     "store.on_state_loss",
     "store.connections",
     "store.clock",

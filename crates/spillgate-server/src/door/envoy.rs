@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use axum::Router;
-use spillgate::{HeaderStyle, Part, Refusal, RefusalKind};
+use spillgate::{HeaderStyle, Part, Reason, Refusal, RefusalKind};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
@@ -99,9 +99,11 @@ impl RateLimitService for Envoy {
         let refusal = Refusal::of(combined.whole());
         let by_outage = refusal.is_some_and(|refusal| refusal.kind() == RefusalKind::Outage);
         if by_outage && self.choices.on_outage_deny == OnOutageDeny::Unavailable {
-            return Err(Status::unavailable(
-                "the store is out of reach, and a rule says on_outage = \"deny\"",
-            ));
+            let is_busy = combined.whole().reason() == Some(Reason::Overloaded);
+            return Err(Status::unavailable(match is_busy {
+                true => "the store is busy, and did not answer in time",
+                false => "the store is out of reach, and a rule says on_outage = \"deny\"",
+            }));
         }
         Ok(Response::new(answer::to(&combined, self.choices.headers)))
     }

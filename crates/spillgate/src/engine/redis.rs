@@ -1,5 +1,7 @@
 //! Tier state in Redis or Valkey: one script, one round trip for any number of decisions over tiers
 //! that live at one place.
+//!
+//! Longer than 450 lines because the queue is rebuilt with the structure of the decision path.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +42,7 @@ mod leasing;
 mod link;
 mod nonces;
 mod offset;
+mod polls;
 mod probe;
 mod program;
 pub mod ring;
@@ -74,8 +77,17 @@ pub struct Redis {
     access: Arc<Access>,
     caller: Arc<Caller>,
     timeout: Duration,
+    patience: Patience,
     /// Who we are among the processes of the fleet, by a number that nobody else draws.
     node: u64,
+}
+
+/// How long a decision waits for a store that works.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    wait: Duration,
+    /// Whether the caller gave less time than a decision has, and admits by itself when that is over.
+    admits_itself: bool,
 }
 
 /// What all calls of this process go by, whoever waits for them.
@@ -136,6 +148,7 @@ impl Redis {
             access: Arc::new(access),
             caller: Arc::new(Caller::new(clock, terms, instance)),
             timeout: options.timeout,
+            patience: Patience { wait: options.patience(), admits_itself: false },
             node: jitter::random(),
         };
         redis.sample_clocks().await;
@@ -149,16 +162,26 @@ impl Redis {
         Redis { caller: Arc::new(caller), ..self }
     }
 
-    /// The same engine for a caller who waits no longer than this.
-    pub fn within(&self, timeout: Duration) -> Redis {
-        Redis { timeout: self.timeout.min(timeout), ..self.clone() }
+    /// Returns the same engine for a caller that waits no longer than this, and admits by itself afterwards: where that is
+    /// less than a decision may wait, what comes too late is decided by the local share.
+    pub fn within(&self, wait: Duration) -> Redis {
+        let is_less = wait < self.patience.wait;
+        let admits_itself = is_less || self.patience.admits_itself;
+        Redis { patience: Patience { admits_itself, ..self.patience }, ..self.clone() }
+            .left_with(wait)
+    }
+
+    /// Returns the same engine for the rest of a decision, which has so much time left.
+    pub(crate) fn left_with(&self, left: Duration) -> Redis {
+        let wait = self.patience.wait.min(left);
+        Redis { patience: Patience { wait, ..self.patience }, ..self.clone() }
     }
 
     /// Decides each of `asks`, each by itself, in as few calls as fit; in order, as far as they live
     /// at one place.
     pub async fn decide(&self, asks: &[Ask<'_>]) -> Vec<Result<Told, StoreError>> {
         if self.topology.is_one_place() {
-            return self.decide_at(Place::ONLY, asks, self.deadline()).await;
+            return self.decide_at(Place::ONLY, asks).await;
         }
         let questions: Vec<_> = asks.iter().map(Question::without_stand_in).collect();
         let heard = spread::decide_each(self, &questions).await;
@@ -236,6 +259,13 @@ impl Redis {
         join_all(answers).await
     }
 
+    /// Waits for the turn of a caller that asks the shard of a tag time and again.
+    pub(crate) async fn poll_turn(&self, tag: u128) {
+        if let Ok(route) = self.topology.route(self.topology.place(tag)) {
+            route.shard.poll_turn().await;
+        }
+    }
+
     /// Every shard, as this process sees it.
     pub(crate) fn shards(&self) -> Vec<ShardStatus> {
         self.topology.shards().into_iter().map(|(_, shard)| shard.status()).collect()
@@ -286,7 +316,7 @@ impl Redis {
 
     /// Until when a decision that begins now may wait.
     fn deadline(&self) -> Deadline {
-        Deadline::after(self.timeout)
+        Deadline::after(self.patience.wait)
     }
 
     /// Where a limit's state was on the ring before this one, for as long as that counts.
@@ -337,18 +367,14 @@ impl Redis {
         told?.into_iter().next().unwrap_or_else(|| Err(StoreError::Foreign("no answer".into())))
     }
 
-    /// Decides asks that live at one place, in order.
-    async fn decide_at(
-        &self,
-        place: Place,
-        asks: &[Ask<'_>],
-        deadline: Deadline,
-    ) -> Vec<Result<Told, StoreError>> {
+    /// Decides asks that live at one place, in order, in as many calls as it takes. Other callers have their turn between
+    /// two of them, and each may wait as long as a decision does from when it may be sent.
+    async fn decide_at(&self, place: Place, asks: &[Ask<'_>]) -> Vec<Result<Told, StoreError>> {
         let mut told = Vec::with_capacity(asks.len());
         while told.len() < asks.len() {
             let rest = &asks[told.len()..];
             let taken = together(rest).1.len();
-            match self.decide_call(place, &rest[..taken], deadline).await {
+            match self.decide_call(place, &rest[..taken], self.deadline()).await {
                 Ok(answers) => told.extend(answers),
                 Err(error) => told.extend(std::iter::repeat_n(Err(error), taken)),
             }
@@ -396,6 +422,15 @@ impl Redis {
         deadline: Deadline,
         ask: impl Fn(Route) -> F,
     ) -> Result<T, StoreError> {
+        self.follow_routes(place, deadline, ask).await.map_err(|failure| self.error(failure))
+    }
+
+    async fn follow_routes<T, F: Future<Output = Result<T, Failure>>>(
+        &self,
+        place: Place,
+        deadline: Deadline,
+        ask: impl Fn(Route) -> F,
+    ) -> Result<T, Failure> {
         let mut route = self.topology.route(place)?;
         let mut tries = 0;
         loop {
@@ -405,13 +440,23 @@ impl Redis {
             };
             tries += 1;
             if tries > TRIES_AGAIN {
-                return Err(failure.into());
+                return Err(failure);
             }
             if matches!(failure, Failure::NotHere(NotHere::Guarded, _)) {
                 self.learn_guard(&route.shard, deadline).await?;
                 continue;
             }
             route = self.topology.next_route(place, &route, failure, deadline).await?;
+        }
+    }
+
+    /// What a failure means for a caller of this patience.
+    fn error(&self, failure: Failure) -> StoreError {
+        match failure.into() {
+            StoreError::Overloaded { sent, why, .. } => {
+                StoreError::Overloaded { sent, why, admits_itself: self.patience.admits_itself }
+            }
+            error => error,
         }
     }
 

@@ -106,8 +106,10 @@ fn of_source(source: Source) -> &'static str {
         Source::Store | Source::Lease => "",
         Source::DenialCache => " This process remembers it from a moment ago.",
         Source::Fallback => {
-            " The store is out of reach: this process enforces its share of the limit alone."
+            " The store is out of reach or too slow: this process enforces its share of the limit alone."
         }
-        Source::OutagePolicy => " The store is out of reach, and the rule's on_outage decides.",
+        Source::OutagePolicy => {
+            " The store is out of reach or too slow, and the rule's on_outage decides."
+        }
     }
 }

@@ -46,7 +46,7 @@ impl Fallback {
     ) -> ChargedHere {
         let asked = question.ask.tiers.iter().zip(heard).zip(&question.stand_in.rules);
         let charged = asked.filter_map(|((tier, heard), rule)| {
-            let Heard::Fallback(told) = heard else { return None };
+            let Heard::Fallback(told, _) = heard else { return None };
             let numbers = self.share_of(*rule, tier.numbers);
             let tier_here = AskTier { numbers: &numbers, ..*tier };
             let charged = Charged { cost: tier.cost, charge: told.charge };

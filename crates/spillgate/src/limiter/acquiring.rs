@@ -95,6 +95,9 @@ impl Limiter {
             return inner.refused_in_line(question, &wanted, place.tier(), earliest).await;
         }
         loop {
+            if patience.bound(inner.poll_turn(question)).await.is_none() {
+                return inner.refused_in_line(question, &wanted, place.tier(), None).await;
+            }
             let claim = inner.claim(question).await;
             let Some(pause) = claim.pause(patience.left()) else {
                 return inner.told(question, claim);
@@ -131,6 +134,21 @@ impl Inner {
             }
             (Question::AdHoc { .. }, None) => unreachable!("whoever asks has named the limit"),
         }
+    }
+
+    /// Waits until the store may be asked again on behalf of a caller that waits; memory always may.
+    async fn poll_turn(&self, question: &Question<'_>) {
+        #[cfg(feature = "redis")]
+        if let Engine::Redis(redis) = &self.engine {
+            let (policy, named) = (self.policy.load_full(), named(question));
+            let plan = self.plan(&policy, question, named.as_ref(), Asking::ToCharge);
+            // The first of several shards stands for all: it is asked first.
+            let Some(tag) = plan.ask.tiers.first().map(|tier| tier.key.tag) else { return };
+            drop(plan);
+            redis.poll_turn(tag).await;
+        }
+        #[cfg(not(feature = "redis"))]
+        let _ = question;
     }
 
     /// Asks for room; what comes of it counts only once it is told.

@@ -56,6 +56,8 @@ pub struct LimiterBuilder {
     #[cfg(feature = "redis")]
     previous_secret: Option<[u8; 16]>,
     timeout: Option<Duration>,
+    #[cfg(feature = "redis")]
+    overload_wait: Option<Duration>,
     keys_max: Option<usize>,
     wanted: Wanted,
     clock: Clock,
@@ -148,9 +150,18 @@ impl LimiterBuilder {
         LimiterBuilder { connections: Some(connections.clamp(1, CONNECTIONS_MAX)), ..self }
     }
 
-    /// How long a decision may wait for the store; 25 ms unless said otherwise.
+    /// Sets how long the store may send no byte while it owes an answer, or be without a connection, 25 ms by default.
+    /// After that it is out of reach, and each rule's `on_outage` decides.
     pub fn timeout(self, timeout: Duration) -> LimiterBuilder {
         LimiterBuilder { timeout: Some(timeout), ..self }
+    }
+
+    /// Sets how long a decision waits for a store that is busy but works, 250 ms by default and never less than
+    /// [`timeout`](Self::timeout). A decision that waits longer is denied as
+    /// [`Reason::Overloaded`](crate::Reason::Overloaded), or allowed where the rule says `on_outage = "allow"`.
+    #[cfg(feature = "redis")]
+    pub fn overload_wait(self, wait: Duration) -> LimiterBuilder {
+        LimiterBuilder { overload_wait: Some(wait), ..self }
     }
 
     /// The secret that subjects are hashed under: the same in every process of a fleet. Without
@@ -267,6 +278,7 @@ impl LimiterBuilder {
             options.secret = self.subject_secret();
             options.presence = self.presence;
             options.connections = self.connections.unwrap_or(options.connections);
+            options.overload_wait = self.overload_wait.unwrap_or(options.overload_wait);
             let redis = Redis::open(store, &options).await?;
             return Ok(Engine::Redis(match &self.store_clock {
                 Some(clock) => redis.with_clock(clock.clone()),
@@ -277,7 +289,7 @@ impl LimiterBuilder {
     }
 }
 
-/// Envoy waits 20 ms, people notice 100: a store that takes longer is as good as gone.
+/// Envoy waits 20 ms, people notice 100: a store that says nothing for longer is as good as gone.
 const TIMEOUT: Duration = Duration::from_millis(25);
 /// Below 1 GiB of tiers.
 const KEYS_MAX: usize = 10_000_000;

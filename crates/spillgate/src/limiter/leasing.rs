@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::{Inner, Limiter};
 use crate::decision::{Decision, Judged, Names, Tiers, Verdict};
-use crate::engine::{AskTier, Engine, Redis, StoreError, jittered};
+use crate::engine::{AskTier, Engine, Redis, jittered};
 use crate::lease::{Asked, Candidate, Exchange, Spent, Wanted};
 use crate::plan::Plan;
 use crate::policy::{Mode, is_leasable};
@@ -199,7 +199,7 @@ impl Inner {
                     self.note_room();
                 }
             }
-            Err(StoreError::NotExecuted(_)) => self.leases.unanswered(wanted, false, now_us),
+            Err(error) if error.is_uncharged() => self.leases.unanswered(wanted, false, now_us),
             Ok(_) | Err(_) => self.leases.unanswered(wanted, true, now_us),
         }
     }

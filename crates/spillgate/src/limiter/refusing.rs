@@ -103,7 +103,7 @@ impl Inner {
             let judged = match alike.joined.told().await {
                 Ok(told) => self.heard_alone(&alike, &told, of.1.clone()),
                 Err(Untold::AskAgain(left)) => {
-                    let redis = redis.within(left);
+                    let redis = redis.left_with(left);
                     let again = self.check_in(&redis, request, Asking::ToCharge);
                     return Box::pin(again).await;
                 }
@@ -135,7 +135,7 @@ impl Inner {
             let judged = match alike.joined.told().await {
                 Ok(told) => self.heard_alone(&alike, &told, Judged::ad_hoc()),
                 Err(Untold::AskAgain(left)) => {
-                    let redis = redis.within(left);
+                    let redis = redis.left_with(left);
                     return Box::pin(self.check_limit_in(&redis, asked)).await;
                 }
                 Err(Untold::Never(error)) => {

@@ -15,6 +15,8 @@ pub(super) struct Meter {
     pub(super) rule: Box<str>,
     verdicts: [[AtomicU64; SOURCES.len()]; VERDICTS.len()],
     near_limit: AtomicU64,
+    /// Decisions that found the store at work and too slow.
+    overloaded: AtomicU64,
 }
 
 impl Meter {
@@ -24,6 +26,7 @@ impl Meter {
             rule: rule.into(),
             verdicts: Default::default(),
             near_limit: AtomicU64::new(0),
+            overloaded: AtomicU64::new(0),
         }
     }
 
@@ -34,6 +37,9 @@ impl Meter {
         self.verdicts[verdict as usize][source as usize].fetch_add(1, Ordering::Relaxed);
         if tiers.iter().any(is_near_limit) {
             self.near_limit.fetch_add(1, Ordering::Relaxed);
+        }
+        if tiers.iter().any(|tier| tier.overloaded) {
+            self.overloaded.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -70,6 +76,11 @@ impl Meter {
     pub(super) fn fallback(&self) -> u64 {
         let alone = self.verdicts().filter(|(_, source, _)| *source >= Source::Fallback);
         alone.map(|(_, _, count)| count).sum()
+    }
+
+    /// Decisions that found the store at work and too slow.
+    pub(super) fn overloaded(&self) -> u64 {
+        self.overloaded.load(Ordering::Relaxed)
     }
 
     pub(super) fn near_limit(&self) -> u64 {

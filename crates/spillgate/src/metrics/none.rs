@@ -25,6 +25,7 @@ pub(crate) enum ErrorClass {
     Unfit,
     Unknown,
     NotSent,
+    Overloaded,
     Bug,
 }
 

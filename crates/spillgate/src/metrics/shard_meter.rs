@@ -21,6 +21,7 @@ pub(crate) enum ErrorClass {
     Unfit,
     Unknown,
     NotSent,
+    Overloaded,
     Bug,
 }
 
@@ -50,4 +51,4 @@ impl ShardMeter {
 }
 
 /// As labels, in the order of the classes.
-const CLASSES: [&str; 5] = ["not-here", "unfit", "unknown", "not-sent", "bug"];
+const CLASSES: [&str; 6] = ["not-here", "unfit", "unknown", "not-sent", "overloaded", "bug"];

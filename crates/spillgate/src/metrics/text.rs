@@ -50,6 +50,7 @@ impl Limiter {
         }
         text.by_rule("near_limit_total", NEAR_LIMIT, meters(), Meter::near_limit);
         text.by_rule("fallback_decisions_total", FALLBACK, meters(), Meter::fallback);
+        text.by_rule("overloaded_decisions_total", OVERLOADED, meters(), Meter::overloaded);
         text.family(Kind::Counter, "unmatched_total", UNMATCHED);
         text.sample("unmatched_total", &[], metrics.unmatched.load(Ordering::Relaxed));
         text.family(Kind::Histogram, "decision_seconds", DECISION_SECONDS);
@@ -237,6 +238,7 @@ const DECISIONS: &str = "Verdicts of each rule that a request met, shadow rules 
     decided; limits that came with the question have no rule.";
 const NEAR_LIMIT: &str = "Admissions that left a fifth of the limit or less.";
 const FALLBACK: &str = "Verdicts that the store had no part in.";
+const OVERLOADED: &str = "Decisions for which the store works and did not answer in time.";
 const UNMATCHED: &str = "Requests that met no rule, and were allowed.";
 const DECISION_SECONDS: &str = "Time to a decision, a batch counting once; with state in memory, \
     of one in 64.";

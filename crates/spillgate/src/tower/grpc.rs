@@ -9,6 +9,7 @@ use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Response};
 
 use super::Head;
+use crate::decision::Reason;
 use crate::refusal::{Refusal, RefusalKind};
 
 /// Whether a request is one of gRPC, or of gRPC-Web.
@@ -26,6 +27,9 @@ pub(super) fn response(refusal: &Refusal<'_>, head: Head<'_>) -> Response<Vec<u8
     let message = match refusal.kind() {
         RefusalKind::Denied => "quota exceeded",
         RefusalKind::Never => "this costs more than the quota can hold",
+        RefusalKind::Outage if refusal.decision().reason() == Some(Reason::Overloaded) => {
+            "the store is busy, and did not answer in time"
+        }
         RefusalKind::Outage => "the quota cannot be looked up at the moment",
     };
     let details = STANDARD_NO_PAD.encode(status(code, message, refusal));

@@ -16,6 +16,7 @@ mod lines;
 mod minority;
 mod night;
 mod outage;
+mod overload;
 mod refusals;
 mod sentinel;
 mod state_loss;

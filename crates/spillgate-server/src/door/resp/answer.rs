@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spillgate::{Decision, Receipt, Verdict};
+use spillgate::{Decision, Reason, Receipt, Verdict};
 
 use super::reply::Replies;
 
@@ -28,6 +28,9 @@ pub(super) struct Throttled {
 
 impl Answer {
     pub(super) fn write(self, decision: &Decision, replies: &mut Replies) {
+        if decision.reason() == Some(Reason::Overloaded) {
+            return replies.error(OVERLOADED);
+        }
         let receipt = decision.receipt().map(Receipt::as_str);
         let has_receipt = match self {
             Answer::Cell(_) | Answer::Crab(_) => false,
@@ -83,6 +86,9 @@ impl Throttled {
         decision.allowed() || self.quantity == 0
     }
 }
+
+/// The code is the one of reservations that find no room.
+const OVERLOADED: &str = "OVERLOADED the store is busy, and did not answer in time";
 
 /// Rounded up: whoever comes back after that long is not too early.
 fn seconds_up(duration: Duration) -> u64 {

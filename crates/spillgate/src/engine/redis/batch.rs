@@ -5,8 +5,11 @@
 //! borrowed; the end of a call, however it ended, lets those go that gathered meanwhile. Each is judged
 //! by itself, in the order of arrival, and gets its own answer; those that are alike are asked as one
 //! ([`Crowds`]). Whoever goes away before the call has left is not sent; whoever goes away later is charged.
+//!
+//! Longer than 450 lines because the queue is rebuilt with the structure of the decision path.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -26,20 +29,23 @@ use crate::time::Deadline;
 
 pub(super) mod crowds;
 mod gathering;
+mod load;
 
 use crowds::{Crowds, Decides, Spot};
 use gathering::{Gathering, Ticket, Turn};
+use load::{Given, Load, Sent, weight_of, weight_of_tiers};
 
 /// The calls under way to one server, and who waits for them to end.
 #[derive(Debug)]
 pub(super) struct Batches {
     gathering: Mutex<Gathering<Waiting>>,
+    load: Arc<Load>,
 }
 
 /// How a decision goes out.
-pub(super) enum Way<'b> {
+pub(super) enum Way {
     /// At once; others wait until this is dropped.
-    Alone(Place<'b>),
+    Alone(Place),
     /// With others.
     Together(Seat<Part>),
 }
@@ -58,6 +64,7 @@ struct Waiting {
     caller: Arc<Caller>,
     deadline: Deadline,
     answer: Teller,
+    given: Given,
 }
 
 /// To whom the answer goes, and how much of it.
@@ -88,8 +95,9 @@ struct Batch {
     spots: Vec<Spot>,
 }
 
+/// A decision to make, with all that it takes to ask for it.
 #[derive(Debug)]
-struct OwnedAsk {
+pub(super) struct OwnedAsk {
     intent: Intent,
     record: OwnedRecord,
     tiers: SmallVec<[OwnedTier; 1]>,
@@ -118,23 +126,21 @@ struct OwnedTier {
 impl Batches {
     /// For a server that takes decisions of many subjects in one call.
     pub(super) fn new() -> Batches {
-        Batches { gathering: Mutex::new(Gathering::new(PLACES)) }
+        Batches { gathering: Mutex::new(Gathering::new(PLACES)), load: Load::new() }
     }
 
     /// For one that does not: nobody ever waits.
     pub(super) fn none() -> Batches {
-        Batches { gathering: Mutex::new(Gathering::new(usize::MAX)) }
+        Batches { gathering: Mutex::new(Gathering::new(usize::MAX)), load: Load::new() }
     }
 
-    /// How decisions go out that arrive now; nothing where too many wait.
-    pub(super) fn arrive<'b>(
-        shard: &'b Arc<Shard>,
-        asks: &[Ask<'_>],
-        asked: &Asked<'_>,
-    ) -> Option<Way<'b>> {
-        let gathering = &shard.batches().gathering;
+    /// How decisions go out that arrive now; nothing where they would not be answered in time, or too many wait.
+    pub(super) fn arrive(shard: &Arc<Shard>, asks: &[Ask<'_>], asked: &Asked<'_>) -> Option<Way> {
+        let Batches { gathering, load } = shard.batches();
+        let given = load.take_on(weight_of(asks), asked.deadline.left())?;
+        let alone = |given| Way::Alone(Place::new(shard, given));
         if gathering.lock().begin() {
-            return Some(Way::Alone(Place { shard }));
+            return Some(alone(given));
         }
         let (sender, answer) = oneshot::channel();
         let asks = asks.iter().map(OwnedAsk::of).collect();
@@ -142,10 +148,11 @@ impl Batches {
         let mut gathering = gathering.lock();
         // The last call may have ended meanwhile, and nobody would see to the queue.
         if gathering.begin() {
-            return Some(Way::Alone(Place { shard }));
+            return Some(alone(given));
         }
         let answered = Teller::Several(sender);
-        let ticket = gathering.join(Waiting { asks, caller, deadline, answer: answered })?;
+        let waiting = Waiting { asks, caller, deadline, answer: answered, given };
+        let ticket = gathering.join(waiting)?;
         Some(Way::Together(Seat { shard: Arc::clone(shard), ticket, answer }))
     }
 
@@ -156,10 +163,12 @@ impl Batches {
         tier: &AskTier<'_>,
         asked: &Asked<'_>,
     ) -> Option<Seat<ToldAlone>> {
-        let gathering = &shard.batches().gathering;
+        let Batches { gathering, load } = shard.batches();
         if gathering.lock().has_place() {
             return None;
         }
+        let weight_us = weight_of_tiers(std::iter::once(*tier));
+        let given = load.take_on(weight_us, asked.deadline.left())?;
         let (sender, answer) = oneshot::channel();
         let tiers = SmallVec::from_buf([OwnedTier::of(tier)]);
         let ask = OwnedAsk { intent: Intent::Charge, record: OwnedRecord::None, tiers };
@@ -168,6 +177,7 @@ impl Batches {
             caller: Arc::clone(asked.caller),
             deadline: asked.deadline,
             answer: Teller::One(sender),
+            given,
         };
         let mut gathering = gathering.lock();
         // The last call may have ended meanwhile, and nobody would see to the queue.
@@ -184,12 +194,13 @@ impl Batches {
         let mut gathering = self.gathering.lock();
         let count = gathering.will_leave();
         let (mut crowds, mut spots) = (Crowds::for_some(count), Vec::with_capacity(count));
-        let waiting = gathering.leave(|leaving: &[Waiting], waiting| {
+        let now = Deadline::after(Duration::ZERO);
+        let (waiting, gone) = gathering.leave(|leaving: &[Waiting], waiting| {
             let find = |(who, ask): (u32, u32)| match leaving.get(who as usize) {
                 Some(leaving) => &leaving.asks[ask as usize],
                 None => &waiting.asks[ask as usize],
             };
-            if waiting.answer.is_closed() {
+            if waiting.answer.is_closed() || waiting.deadline <= now {
                 return Turn::IsGone;
             }
             let is_alike = |first: &Waiting| Arc::ptr_eq(&first.caller, &waiting.caller);
@@ -210,7 +221,21 @@ impl Batches {
             spots.extend(asks.map(|(ask, number)| crowds.take_in(ask, (who, number), find)));
             Turn::Goes
         });
+        drop(gathering);
+        for waiting in gone {
+            waiting.answer.fail(Failure::unsent_in_time("the time of the caller was over"));
+        }
         Batch { waiting, crowds, spots }
+    }
+
+    /// The server is silent: releases all who wait here for a call to it. Nothing of theirs was sent.
+    pub(super) fn release(&self) {
+        let released = self.gathering.lock().release();
+        for waiting in released {
+            waiting
+                .answer
+                .fail(Failure::NotSent("the server answers none of the calls before".into()));
+        }
     }
 }
 
@@ -231,35 +256,49 @@ impl<T> Seat<T> {
     pub(super) async fn heard(&mut self, deadline: Deadline) -> Result<T, Failure> {
         match deadline.bound(&mut self.answer).await {
             Some(Ok(heard)) => heard,
-            Some(Err(_)) => Err(self.leave("the call was given up")),
-            None => Err(self.leave("no answer in time")),
+            Some(Err(_)) => self.leave("the call was given up"),
+            None => self.leave("no answer in time"),
         }
     }
 
     /// Whether the decisions were sent is what matters. Once it is known, they are not sent any more.
-    fn leave(&mut self, why: &str) -> Failure {
+    fn leave(&mut self, why: &str) -> Result<T, Failure> {
         let gathering = self.shard.batches().gathering.lock();
         let sent = gathering.has_left(self.ticket);
         self.answer.close();
         drop(gathering);
-        self.shard.unanswered(match sent {
-            true => Failure::Unknown(why.into()),
-            false => Failure::NotSent(format!("{why}: other calls were under way")),
-        })
+        // It may have come just now.
+        if let Ok(heard) = self.answer.try_recv() {
+            return heard;
+        }
+        Err(self.shard.count(match sent {
+            true => Failure::too_late(why),
+            false => Failure::unsent_in_time(format!("{why}: other calls were under way")),
+        }))
     }
 }
 
-/// A place among the calls under way to a server. Given up, it goes to those who wait.
-pub(super) struct Place<'b> {
-    shard: &'b Arc<Shard>,
+/// A place among the calls under way to a server. Given up, it goes to those who wait. It goes with the call, and is given
+/// up when that is answered, whether the caller is there or not.
+pub(super) struct Place {
+    shard: Arc<Shard>,
+    _given: Given,
+    _sent: Sent,
 }
 
-impl Drop for Place<'_> {
+impl Place {
+    fn new(shard: &Arc<Shard>, given: Given) -> Place {
+        let sent = shard.batches().load.send(given.weight_us());
+        Place { shard: Arc::clone(shard), _given: given, _sent: sent }
+    }
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
         if !self.shard.batches().gathering.lock().end() {
             return;
         }
-        let carrier = Carrier { shard: Arc::clone(self.shard), has_place: true };
+        let carrier = Carrier { shard: Arc::clone(&self.shard), has_place: true };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(carrier.carry_all());
         }
@@ -299,11 +338,14 @@ impl Drop for Carrier {
     }
 }
 
-/// One call for all of a batch, until the last of them stops waiting.
+/// One call for all of a batch, until its answer comes or the server is found silent: its callers may leave before.
 async fn carry(shard: &Shard, batch: Batch) {
     let Batch { waiting, crowds, spots } = batch;
-    let Some(latest) = waiting.iter().map(|waiting| waiting.deadline).max() else { return };
-    let asked = Asked { caller: &waiting[0].caller, deadline: latest, manner: Manner::Plainly };
+    let Some(first) = waiting.first() else { return };
+    let deadline = Deadline::none();
+    let asked = Asked { caller: &first.caller, deadline, manner: Manner::Plainly };
+    let weight_us = waiting.iter().map(|waiting| waiting.given.weight_us()).sum();
+    let sent = shard.batches().load.send(weight_us);
     let first = |(who, ask): (u32, u32)| waiting[who as usize].asks[ask as usize].borrowed();
     let build = |header| {
         let mut call = Call::new(header);
@@ -311,6 +353,7 @@ async fn carry(shard: &Shard, batch: Batch) {
         call
     };
     let answer = shard.run(build, &asked).await.map(Arc::new);
+    drop(sent);
     let mut parts = program::Parts::new();
     let parts: Vec<program::Part> =
         crowds.iter().map(|crowd| parts.next(&first(crowd.first), crowd.times)).collect();
@@ -357,11 +400,13 @@ impl Teller {
 }
 
 impl OwnedAsk {
-    fn of(ask: &Ask<'_>) -> OwnedAsk {
+    pub(super) fn of(ask: &Ask<'_>) -> OwnedAsk {
         let record = match ask.record {
             AtRecord::None => OwnedRecord::None,
             AtRecord::Open(opening) => {
+                let is_named = opening.is_named;
                 let opening = Opening::new(opening.id, opening.body, opening.lasting_us);
+                let opening = if is_named { opening.named() } else { opening };
                 OwnedRecord::Open(Box::new(opening))
             }
             AtRecord::Close(closing) => {
@@ -372,7 +417,7 @@ impl OwnedAsk {
         OwnedAsk { intent: ask.intent, record, tiers }
     }
 
-    fn borrowed(&self) -> Ask<'_> {
+    pub(super) fn borrowed(&self) -> Ask<'_> {
         let record = match &self.record {
             OwnedRecord::None => AtRecord::None,
             OwnedRecord::Open(opening) => AtRecord::Open(opening),

@@ -21,6 +21,7 @@ use super::shard::Shard;
 use super::slot::SLOTS;
 use super::topology::{LATER, Route, pause};
 use crate::error::BuildError;
+use crate::store::StoreOptions;
 use crate::time::Deadline;
 
 /// The nodes of a Cluster, and who owns which slot.
@@ -48,6 +49,7 @@ struct Nodes {
     secured: bool,
     tls: Connector,
     connections: usize,
+    timeout: Duration,
 }
 
 /// Who owns which slot.
@@ -65,7 +67,7 @@ impl Cluster {
     pub(super) fn new(
         addresses: Vec<Address>,
         tls: &Connector,
-        connections: usize,
+        options: &StoreOptions,
     ) -> Result<Cluster, BuildError> {
         let wrong =
             |url: &str, why: &str| BuildError::StoreUrl { url: url.into(), why: why.into() };
@@ -76,7 +78,8 @@ impl Cluster {
             login: first.login.clone(),
             secured: matches!(first.at, At::Tls(_)),
             tls: tls.clone(),
-            connections,
+            connections: options.connections,
+            timeout: options.timeout,
         };
         for address in &addresses {
             let shown = address.at.to_string();
@@ -145,7 +148,7 @@ impl Cluster {
                 let _ = deadline.bound(soon).await;
                 self.route(slot)
             }
-            Failure::Unknown(_) | Failure::NotSent(_) => {
+            Failure::Unknown(_) | Failure::Silent(_) | Failure::NotSent(_) | Failure::Hasty(_) => {
                 // Its replica may have taken over.
                 self.refresh_soon();
                 Err(failure)
@@ -290,7 +293,7 @@ impl Nodes {
     fn shard(&self, address: Address, connections: usize) -> Arc<Shard> {
         let name = address.at.to_string();
         let server = Server::At { address, tls: self.tls.clone() };
-        Arc::new(Shard::new(name, server, connections, Batches::none()))
+        Arc::new(Shard::new(name, server, connections, self.timeout, Batches::none()))
     }
 }
 

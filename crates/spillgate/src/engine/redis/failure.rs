@@ -17,8 +17,14 @@ pub(super) enum Failure {
     Unfit(String),
     /// It may have run, or not.
     Unknown(String),
-    /// Nothing was sent: there was no connection, no room, or no time.
+    /// Nothing was sent: there is no connection.
     NotSent(String),
+    /// Nothing was sent: there is no connection now, and the caller does not wait long enough to blame the server.
+    Hasty(String),
+    /// It may have run, or not: the server has sent no byte for as long as it may. Found, and counted, by the connections.
+    Silent(String),
+    /// The server works, and did not answer in time: a wait of ours ended, or our queue is full.
+    Overloaded { sent: bool, why: String },
     /// A mistake of ours.
     Bug(String),
 }
@@ -97,8 +103,9 @@ impl Failure {
         match self {
             Failure::NotHere(..) => ErrorClass::NotHere,
             Failure::Unfit(_) => ErrorClass::Unfit,
-            Failure::Unknown(_) => ErrorClass::Unknown,
-            Failure::NotSent(_) => ErrorClass::NotSent,
+            Failure::Unknown(_) | Failure::Silent(_) => ErrorClass::Unknown,
+            Failure::NotSent(_) | Failure::Hasty(_) => ErrorClass::NotSent,
+            Failure::Overloaded { .. } => ErrorClass::Overloaded,
             Failure::Bug(_) => ErrorClass::Bug,
         }
     }
@@ -107,7 +114,8 @@ impl Failure {
     pub(super) fn why(&self) -> &str {
         match self {
             Failure::NotHere(_, why) | Failure::Unfit(why) | Failure::Unknown(why) => why,
-            Failure::NotSent(why) | Failure::Bug(why) => why,
+            Failure::NotSent(why) | Failure::Hasty(why) | Failure::Silent(why) => why,
+            Failure::Overloaded { why, .. } | Failure::Bug(why) => why,
         }
     }
 
@@ -126,13 +134,24 @@ impl Failure {
         }
     }
 
-    /// Whether the server itself is to blame, so that others had better not wait for it.
-    pub(super) fn blames_server(&self) -> bool {
+    /// What it says of the server for the circuit breaker: that it works, or fails; nothing where it says neither.
+    pub(super) fn shows_work(&self) -> Option<bool> {
         match self {
-            Failure::NotHere(what, _) => matches!(what, NotHere::ReadOnly | NotHere::Later),
-            Failure::Unfit(_) | Failure::Unknown(_) | Failure::NotSent(_) => true,
-            Failure::Bug(_) => false,
+            Failure::NotHere(what, _) => Some(!matches!(what, NotHere::ReadOnly | NotHere::Later)),
+            Failure::Unfit(_) | Failure::Unknown(_) | Failure::NotSent(_) => Some(false),
+            Failure::Bug(_) => Some(true),
+            Failure::Hasty(_) | Failure::Silent(_) | Failure::Overloaded { .. } => None,
         }
+    }
+
+    /// A wait of ours that ended before anything was sent.
+    pub(super) fn unsent_in_time(why: impl Into<String>) -> Failure {
+        Failure::Overloaded { sent: false, why: why.into() }
+    }
+
+    /// A wait of ours that ended before the answer came.
+    pub(super) fn too_late(why: impl Into<String>) -> Failure {
+        Failure::Overloaded { sent: true, why: why.into() }
     }
 }
 
@@ -140,8 +159,11 @@ impl From<Failure> for StoreError {
     fn from(failure: Failure) -> StoreError {
         match failure {
             Failure::NotHere(_, text) | Failure::Unfit(text) => StoreError::NotExecuted(text),
-            Failure::NotSent(why) => StoreError::NotExecuted(why),
-            Failure::Unknown(text) => StoreError::Unknown(text),
+            Failure::NotSent(why) | Failure::Hasty(why) => StoreError::NotExecuted(why),
+            Failure::Unknown(text) | Failure::Silent(text) => StoreError::Unknown(text),
+            Failure::Overloaded { sent, why } => {
+                StoreError::Overloaded { sent, admits_itself: false, why }
+            }
             Failure::Bug(text) => StoreError::Foreign(text),
         }
     }

@@ -42,7 +42,7 @@ impl Redis {
     ) -> Result<(), Failure> {
         let seen = shard.guard.now();
         let Some(_asking) = deadline.bound(shard.guard.asking.lock()).await else {
-            return Err(Failure::NotSent("no time left to ask for the guard".into()));
+            return Err(Failure::unsent_in_time("no time left to ask for the guard"));
         };
         if shard.guard.now() == seen {
             self.beat(shard, topology::ANY_TAG, deadline).await?;

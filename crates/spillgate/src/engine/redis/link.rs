@@ -1,14 +1,17 @@
 //! The connections to one server. They are made off the path, one at a time, and tried out before
 //! the first call goes over them. Every wait on them is bounded, and so is what is under way.
+//!
+//! Longer than 450 lines because the queue is rebuilt with the structure of the decision path.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ::redis::{Cmd, Value};
+use ::redis::{Cmd, RedisResult, Value};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::address::Host;
 use super::breaker::Breaker;
@@ -17,7 +20,7 @@ use super::jitter::jittered;
 use super::program::{Call, Reply};
 use super::script::{self, Script};
 use super::server::Server;
-use super::wire::{Answer, Wire};
+use super::wire::{Answer, Held, Pulse, Wire};
 use crate::time::Deadline;
 
 /// Connections that are made again when they break.
@@ -31,7 +34,10 @@ struct Shared {
     server: Server,
     lines: Box<[ArcSwapOption<Open>]>,
     next_line: AtomicUsize,
-    in_flight: AtomicUsize,
+    /// How long a connection is waited for, and a sign of life.
+    timeout: Duration,
+    pulse: Arc<Pulse>,
+    in_flight: Arc<AtomicUsize>,
     breaker: Mutex<Breaker>,
     /// The breaker is open: nobody waits, until a connection has been tried out.
     tripped: AtomicBool,
@@ -59,19 +65,29 @@ pub(super) enum Manner {
 }
 
 impl Link {
-    pub(super) fn new(server: Server, connections: usize) -> Link {
-        let shared = Shared {
-            server,
-            lines: (0..connections).map(|_| ArcSwapOption::empty()).collect(),
-            next_line: AtomicUsize::new(0),
-            in_flight: AtomicUsize::new(0),
-            breaker: Mutex::default(),
-            tripped: AtomicBool::new(false),
-            connecting: AtomicBool::new(false),
-            changed: Notify::new(),
-            trouble: Mutex::default(),
+    pub(super) fn new(server: Server, connections: usize, timeout: Duration) -> Link {
+        let shared = |link: &Weak<Shared>| {
+            let link = Weak::clone(link);
+            let on_silence = move || {
+                if let Some(shared) = link.upgrade() {
+                    shared.note(false);
+                }
+            };
+            Shared {
+                server,
+                lines: (0..connections).map(|_| ArcSwapOption::empty()).collect(),
+                next_line: AtomicUsize::new(0),
+                timeout,
+                pulse: Arc::new(Pulse::new(timeout, on_silence)),
+                in_flight: Arc::default(),
+                breaker: Mutex::default(),
+                tripped: AtomicBool::new(false),
+                connecting: AtomicBool::new(false),
+                changed: Notify::new(),
+                trouble: Mutex::default(),
+            }
         };
-        Link { shared: Arc::new(shared) }
+        Link { shared: Arc::new_cyclic(shared) }
     }
 
     /// Waits a moment for the first connection, so that the first decisions are the store's; a server
@@ -84,35 +100,48 @@ impl Link {
         let _ = Deadline::after(WARM_UP).bound(tried).await;
     }
 
-    /// Runs the script.
+    /// Runs the script. A caller may leave before the answer: the call then keeps its place in flight, and `held`, until
+    /// the answer comes or the server is found silent.
     pub(super) async fn run(
         &self,
         call: &Call<'_>,
         manner: Manner,
         deadline: Deadline,
+        held: Held,
     ) -> Result<Reply, Failure> {
-        let answer = self.run_unjudged(call, manner, deadline).await;
-        self.note(!matches!(&answer, Err(failure) if failure.blames_server()));
+        let answer = self.run_unjudged(call, manner, deadline, held).await;
+        let works = answer.as_ref().map_or_else(Failure::shows_work, |_| Some(true));
+        if let Some(works) = works {
+            self.shared.note(works);
+        }
         answer
     }
 
-    /// Sends any one command.
+    /// Sends any one command. It ends by its own deadline: silence shortens it not, and it is no measure of silence for
+    /// others, for it may take the server longer than a decision does.
     pub(super) async fn command(
         &self,
         command: &Cmd,
         deadline: Deadline,
     ) -> Result<Value, Failure> {
         let shared = &self.shared;
+        let _place = shared.place_in_flight()?;
         let answer = async {
-            let _place = shared.place_in_flight()?;
             let open = shared.open(deadline).await?;
-            shared.send(&open, command, Manner::Plainly, deadline).await.map(Answer::value)
+            let sent_at = Instant::now();
+            match deadline.bound(open.wire.send(command)).await {
+                Some(answer) => shared.heard(&open, answer).map(Answer::value),
+                None if shared.pulse.was_heard_since(sent_at) => {
+                    Err(Failure::too_late(format!("{} did not answer in time", shared.server)))
+                }
+                None => Err(Failure::Unknown(format!("{} did not answer in time", shared.server))),
+            }
         };
         let answer = answer.await;
         // Silence counts here too. An answer does not: a server that answers upkeep may refuse, or
         // lose, every decision.
         if matches!(&answer, Err(Failure::Unknown(_) | Failure::NotSent(_))) {
-            self.note(false);
+            shared.note(false);
         }
         answer
     }
@@ -129,8 +158,7 @@ impl Link {
 
     /// Has the connections made anew: the server is not what it was.
     pub(super) fn renew(&self) {
-        self.shared.lines.iter().for_each(|line| line.store(None));
-        self.shared.connect();
+        self.shared.renew();
     }
 
     /// Whether nobody waits for this server any more.
@@ -158,26 +186,29 @@ impl Link {
         call: &Call<'_>,
         manner: Manner,
         deadline: Deadline,
+        held: Held,
     ) -> Result<Reply, Failure> {
         let shared = &self.shared;
-        let _place = shared.place_in_flight()?;
+        let place = shared.place_in_flight()?;
         let open = shared.open(deadline).await?;
+        let mut held: Held = Some(Box::new((place, held)));
+        let held = &mut held;
         let program = call.encoded();
         let script = if call.is_of_leases { script::of_leases(open.script) } else { open.script };
         let by_name = call.command("EVALSHA", &script.sha, &program);
         for _ in 0..RELOADS_AWAITED {
             let reloads = open.reloads.load(Ordering::Acquire);
-            match shared.ask(&open, &by_name, manner, deadline).await {
+            match shared.ask(&open, &by_name, manner, deadline, held).await {
                 Err(Failure::NotHere(NotHere::NoScript, _)) => {}
                 answered => return answered,
             }
             // The script is long: one call brings it along, and the others wait for that one.
             let Some(_reloading) = deadline.bound(open.reloading.lock()).await else {
-                return Err(Failure::NotSent("no time left after NOSCRIPT".into()));
+                return Err(Failure::unsent_in_time("no time left after NOSCRIPT"));
             };
             if open.reloads.load(Ordering::Acquire) == reloads {
                 let with_text = call.command("EVAL", &script.text, &program);
-                let answered = shared.ask(&open, &with_text, manner, deadline).await;
+                let answered = shared.ask(&open, &with_text, manner, deadline, held).await;
                 open.reloads.fetch_add(1, Ordering::Release);
                 open.load_again(script);
                 return answered;
@@ -185,36 +216,43 @@ impl Link {
         }
         // Somebody flushes scripts all the time. EVAL cannot miss.
         let with_text = call.command("EVAL", &script.text, &program);
-        shared.ask(&open, &with_text, manner, deadline).await
+        shared.ask(&open, &with_text, manner, deadline, held).await
     }
+}
 
-    /// Takes note of a call that did not get as far as this: nobody answered those before it.
-    pub(super) fn note_silence(&self) {
-        self.note(false);
-    }
-
+impl Shared {
     /// Keeps count. One failure too many, and the server is left alone.
-    fn note(&self, went_well: bool) {
-        let shared = &self.shared;
-        if shared.breaker.lock().note(went_well) && !shared.tripped.swap(true, Ordering::AcqRel) {
+    fn note(self: &Arc<Self>, went_well: bool) {
+        let late_answers = self.pulse.take_late_answers();
+        let mut breaker = self.breaker.lock();
+        // Answers that came too late for their callers show a server that works.
+        for _ in 0..late_answers.min(u64::from(u64::BITS)) {
+            breaker.note(true);
+        }
+        let opens = breaker.note(went_well);
+        drop(breaker);
+        if opens && !self.tripped.swap(true, Ordering::AcqRel) {
             tracing::warn!(
                 target: "spillgate",
-                server = %shared.server,
+                server = %self.server,
                 "breaker opened: the server fails too many calls, and is left alone until it answers"
             );
             self.renew();
         }
     }
-}
 
-impl Shared {
-    /// A full queue is as good as a time-out.
-    fn place_in_flight(&self) -> Result<PlaceInFlight<'_>, Failure> {
-        let place = PlaceInFlight(&self.in_flight);
+    fn renew(self: &Arc<Self>) {
+        self.lines.iter().for_each(|line| line.store(None));
+        self.connect();
+    }
+
+    /// More than a server answers while a decision waits: refused before it is sent.
+    fn place_in_flight(&self) -> Result<PlaceInFlight, Failure> {
+        let place = PlaceInFlight(Arc::clone(&self.in_flight));
         if self.in_flight.fetch_add(1, Ordering::Relaxed) < IN_FLIGHT_MAX * self.lines.len() {
             return Ok(place);
         }
-        Err(Failure::NotSent("too many calls are under way".into()))
+        Err(Failure::unsent_in_time("too many calls are under way"))
     }
 
     async fn open(self: &Arc<Self>, deadline: Deadline) -> Result<Arc<Open>, Failure> {
@@ -232,7 +270,16 @@ impl Shared {
             self.connect();
             return Err(not_connected());
         }
-        deadline.bound(self.until(Shared::any_open)).await.ok_or_else(not_connected)
+        let patient = Deadline::after(self.timeout);
+        if let Some(open) = patient.min(deadline).bound(self.until(Shared::any_open)).await {
+            return Ok(open);
+        }
+        // A caller of its own, shorter patience shows nothing of the server.
+        let is_hasty = deadline.later(HASTE).is_some_and(|deadline| deadline < patient);
+        Err(match not_connected() {
+            Failure::NotSent(why) if is_hasty => Failure::Hasty(why),
+            failure => failure,
+        })
     }
 
     /// Connects until something is found.
@@ -261,13 +308,14 @@ impl Shared {
     /// One call of the script. An answer that is none of its kind belongs to another command: the
     /// line has lost some, and no later answer on it can be trusted.
     async fn ask(
-        &self,
+        self: &Arc<Self>,
         open: &Arc<Open>,
         command: &Cmd,
         manner: Manner,
         deadline: Deadline,
+        held: &mut Held,
     ) -> Result<Reply, Failure> {
-        let reply = match self.send(open, command, manner, deadline).await? {
+        let reply = match self.send(open, command, manner, deadline, held).await? {
             Answer::Integers(integers) => Reply::of_integers(integers),
             Answer::Other(value) => Reply::of(value),
         };
@@ -277,33 +325,48 @@ impl Shared {
         })
     }
 
-    /// One command, and what came of it; a broken connection is dropped, for the next to be made.
+    /// One command, and what came of it; nothing is sent for a caller whose time is over. A broken connection is dropped,
+    /// for the next to be made.
     async fn send(
         &self,
         open: &Arc<Open>,
         command: &Cmd,
         manner: Manner,
         deadline: Deadline,
+        held: &mut Held,
     ) -> Result<Answer, Failure> {
+        if deadline.has_passed() {
+            return Err(Failure::unsent_in_time("the time of the caller was over"));
+        }
+        let along = held.take();
         let answer = async {
             match manner {
-                Manner::Plainly => open.wire.send(command).await,
+                Manner::Plainly => open.wire.call(command, along).await,
                 Manner::Asking => {
                     let mut pipeline = ::redis::pipe();
                     pipeline.cmd("ASKING").add_command(command.clone());
-                    open.wire.send_all(&pipeline).await
+                    open.wire.call_all(&pipeline, along).await
                 }
             }
         };
-        match deadline.bound(answer).await {
-            Some(answer) => answer.map_err(|error| {
-                if error.is_io_error() || error.is_unrecoverable_error() {
-                    self.drop_line(open);
-                }
-                Failure::of(&error)
-            }),
-            None => Err(Failure::Unknown(format!("{} did not answer in time", self.server))),
-        }
+        let Some((answer, along)) = deadline.bound(answer).await else {
+            return Err(Failure::too_late(format!("{} did not answer in time", self.server)));
+        };
+        *held = along;
+        self.heard(open, answer)
+    }
+
+    fn heard(&self, open: &Arc<Open>, answer: RedisResult<Answer>) -> Result<Answer, Failure> {
+        answer.map_err(|error| {
+            if error.is_timeout() {
+                let timeout = self.timeout;
+                return Failure::Silent(format!("{} sent no byte for {timeout:?}", self.server));
+            }
+            if error.is_io_error() || error.is_unrecoverable_error() {
+                self.drop_line(open);
+            }
+            Failure::of(&error)
+        })
     }
 
     /// Connects in the background, unless somebody does already, until all lines are open.
@@ -314,12 +377,13 @@ impl Shared {
         tokio::spawn(keep_connecting(Arc::downgrade(self)));
     }
 
-    async fn open_line(&self, line: &ArcSwapOption<Open>) -> Result<(), Failure> {
+    async fn open_line(self: &Arc<Self>, line: &ArcSwapOption<Open>) -> Result<(), Failure> {
         let attempt = Deadline::after(CONNECT).bound(open(&self.server)).await;
         let late = || Err(Failure::NotSent(format!("no answer within {CONNECT:?}")));
         let opened = attempt.unwrap_or_else(late).map_err(Failure::unsent);
         match opened {
             Ok(open) => {
+                open.wire.watch(&self.pulse);
                 line.store(Some(Arc::new(open)));
                 *self.trouble.lock() = None;
                 if self.tripped.swap(false, Ordering::AcqRel) {
@@ -334,6 +398,10 @@ impl Shared {
                 let before = self.trouble.lock().replace(failure.why().to_owned());
                 failure.report_credentials(&self.server, before.as_deref());
                 self.changed.notify_waiters();
+                // Callers of little patience do not wait long enough to see it.
+                if self.lines.iter().all(|line| line.load().is_none()) {
+                    self.note(false);
+                }
                 Err(failure)
             }
         }
@@ -382,9 +450,9 @@ impl Drop for Connecting {
 }
 
 /// A place among the calls under way.
-struct PlaceInFlight<'s>(&'s AtomicUsize);
+struct PlaceInFlight(Arc<AtomicUsize>);
 
-impl Drop for PlaceInFlight<'_> {
+impl Drop for PlaceInFlight {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -426,7 +494,7 @@ async fn open(server: &Server) -> Result<Open, Failure> {
     }
     let probe = script::probe();
     match wire.ask(&probe.command("EVAL", &script.text, &probe.encoded())).await {
-        Err(failure) if failure.blames_server() => return Err(failure),
+        Err(failure) if failure.shows_work() == Some(false) => return Err(failure),
         _ => {}
     }
     let (reloads, reloading) = (AtomicU64::new(0), tokio::sync::Mutex::new(()));
@@ -437,7 +505,9 @@ async fn open(server: &Server) -> Result<Open, Failure> {
 const CONNECT: Duration = Duration::from_secs(1);
 /// A start is not held up longer by a store that is not there.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// Calls under way on one connection: at 100,000 a second as many as a deadline holds, and more.
+/// A caller that waits so much less than the time-out for a connection shows nothing of the server.
+const HASTE: Duration = Duration::from_millis(1);
+/// Calls under way on one connection: what a server of 40,000 calls a second answers while a decision waits.
 const IN_FLIGHT_MAX: usize = 8_192;
 /// A script lost twice within one call is being flushed on purpose.
 const RELOADS_AWAITED: usize = 2;

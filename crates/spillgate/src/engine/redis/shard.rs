@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use ::redis::{Cmd, Value};
 use smallvec::SmallVec;
@@ -12,8 +13,10 @@ use super::failure::{Failure, NotHere};
 use super::guard::KnownGuard;
 use super::link::Link;
 use super::offset::Offset;
+use super::polls::Polls;
 use super::program::{self, Call, Header, Part, Reply, Times};
 use super::server::Server;
+use super::wire::Held;
 use super::{Asked, StoreClock, topology};
 use crate::engine::{Ask, StoreError, Told};
 use crate::metrics::ShardMeter;
@@ -32,18 +35,27 @@ pub(super) struct Shard {
     sampled_us: AtomicU64,
     meter: Arc<ShardMeter>,
     batches: Batches,
+    polls: Polls,
 }
 
 impl Shard {
-    pub(super) fn new(name: String, server: Server, connections: usize, batches: Batches) -> Shard {
+    /// A primary whose silence for `timeout` is an outage.
+    pub(super) fn new(
+        name: String,
+        server: Server,
+        connections: usize,
+        timeout: Duration,
+        batches: Batches,
+    ) -> Shard {
         Shard {
             meter: Arc::new(ShardMeter::new(name.clone())),
             name,
-            link: Link::new(server, connections),
+            link: Link::new(server, connections, timeout),
             guard: KnownGuard::default(),
             offset: Offset::guessed(),
             sampled_us: AtomicU64::new(0),
             batches,
+            polls: Polls::default(),
         }
     }
 
@@ -54,14 +66,20 @@ impl Shard {
         asked: &Asked<'_>,
     ) -> Result<Vec<Result<Told, StoreError>>, Failure> {
         match Batches::arrive(self, asks, asked) {
-            Some(Way::Alone(_place)) => {
+            Some(Way::Alone(place)) => {
                 let (once, parts) = once(asks);
-                let reply = self.run(|header| Call::of(header, &once), asked).await?;
+                let held: Held = Some(Box::new(place));
+                let reply = self.run_holding(|header| Call::of(header, &once), asked, held).await?;
                 reply.told(asks, &parts).map_err(Failure::bug)
             }
             Some(Way::Together(seat)) => seat.told(asks, asked.deadline).await,
-            None => Err(self.unanswered(Failure::NotSent("too many decisions wait".into()))),
+            None => Err(self.count(Failure::unsent_in_time("too many decisions wait"))),
         }
+    }
+
+    /// Waits for the turn of a caller that asks time and again.
+    pub(super) async fn poll_turn(&self) {
+        self.polls.turn().await;
     }
 
     /// Runs a call; one whose calendar did not hold the store's time is built once more with it.
@@ -70,12 +88,25 @@ impl Shard {
         build: impl Fn(Header) -> Call<'a>,
         asked: &Asked<'_>,
     ) -> Result<Reply, Failure> {
+        self.run_holding(build, asked, None).await
+    }
+
+    /// The same, holding something until the answer comes, whether the caller is still there or not.
+    async fn run_holding<'a>(
+        &self,
+        build: impl Fn(Header) -> Call<'a>,
+        asked: &Asked<'_>,
+        mut held: Held,
+    ) -> Result<Reply, Failure> {
         for _ in 0..CALENDAR_TRIES {
             let guard = asked.caller.terms.on(&self.guard, topology::GUARD)?;
             let call = build(self.header(asked)?).guarded(guard);
             let (began, sent_us) = (self.meter.begin(), monotonic_us());
-            let told = self.link.run(&call, asked.manner, asked.deadline).await;
+            let told = self.link.run(&call, asked.manner, asked.deadline, held.take()).await;
             self.meter.end(began, || told.as_ref().err().map(Failure::class));
+            if matches!(told, Err(Failure::Silent(_))) {
+                self.batches.release();
+            }
             let reply = told?;
             if matches!(asked.caller.clock, StoreClock::Store) {
                 self.note_clock(reply.now_us(), sent_us, monotonic_us());
@@ -91,9 +122,8 @@ impl Shard {
         Err(Failure::Unfit("the store's clock is in no window that was sent".into()))
     }
 
-    /// Takes note of a caller that this server kept waiting in vain, for whatever reason.
-    pub(super) fn unanswered(&self, failure: Failure) -> Failure {
-        self.link.note_silence();
+    /// Counts a call that was given up.
+    pub(super) fn count(&self, failure: Failure) -> Failure {
         self.meter.end(self.meter.begin(), || Some(failure.class()));
         failure
     }

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use smallvec::{SmallVec, smallvec};
+use tokio::sync::Semaphore;
 
 use super::topology::Place;
 use super::{Redis, StoreError};
@@ -17,6 +18,7 @@ use crate::algorithm::{Charge, Intent};
 use crate::engine::{Ask, AskTier, AtRecord, TIERS_INLINE, Told, ToldTier};
 use crate::time::Deadline;
 
+mod in_flight;
 mod moved;
 mod parts;
 mod provisional;
@@ -31,9 +33,9 @@ pub(crate) enum Heard {
     /// Its shard decided.
     Store(ToldTier),
     /// This process decided, by its share of the limit.
-    Fallback(ToldTier),
+    Fallback(ToldTier, Cause),
     /// The rule decided, by what it says of an outage.
-    OutagePolicy { passes: bool },
+    OutagePolicy { passes: bool, cause: Cause },
     /// Its shard refused before, and that still holds; what is not known of it is absent.
     Refused { retry_after_us: Option<u64>, remaining: Option<u64>, reset_after_us: Option<u64> },
     /// Its shard had room, and what it charged was given back, for another tier refused; how it stands
@@ -41,6 +43,15 @@ pub(crate) enum Heard {
     GivenBack,
     /// Nobody was asked, for another tier had refused already.
     Nobody,
+}
+
+/// Why the store had no part in a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// It is out of reach.
+    Outage,
+    /// It works, and did not answer in time.
+    Overload,
 }
 
 impl Heard {
@@ -52,7 +63,7 @@ impl Heard {
             (_, Heard::Refused { .. }) | (Heard::Nobody, _) => other,
             (_, Heard::GivenBack) => self,
             (Heard::GivenBack, _) => other,
-            (Heard::OutagePolicy { passes }, _) => {
+            (Heard::OutagePolicy { passes, .. }, _) => {
                 if passes && other.refuses() {
                     other
                 } else {
@@ -60,8 +71,8 @@ impl Heard {
                 }
             }
             (
-                Heard::Store(one) | Heard::Fallback(one),
-                Heard::Store(older) | Heard::Fallback(older),
+                Heard::Store(one) | Heard::Fallback(one, _),
+                Heard::Store(older) | Heard::Fallback(older, _),
             ) => {
                 if older.tightness() > one.tightness() {
                     other
@@ -73,7 +84,7 @@ impl Heard {
     }
 
     fn refuses(self) -> bool {
-        matches!(self, Heard::Store(tier) | Heard::Fallback(tier) if !tier.fits)
+        matches!(self, Heard::Store(tier) | Heard::Fallback(tier, _) if !tier.fits)
     }
 }
 
@@ -137,7 +148,6 @@ pub(crate) async fn decide_each<S: StandIn>(
     redis: &Redis,
     questions: &[Question<'_, '_, S>],
 ) -> Vec<Result<Heards, S::Error>> {
-    let deadline = redis.deadline();
     let mut together: BTreeMap<Place, (Vec<usize>, Vec<Ask<'_>>)> = BTreeMap::new();
     let mut alone = Vec::new();
     for (number, Question { ask, .. }) in questions.iter().enumerate() {
@@ -150,14 +160,18 @@ pub(crate) async fn decide_each<S: StandIn>(
             }
         }
     }
+    // A call's wait begins with its turn.
+    let turns = &Semaphore::new(PLACES_AT_ONCE);
     let together = together.into_iter().map(|(place, (numbers, asks))| async move {
-        let told = redis.decide_at(place, &asks, deadline).await;
+        let _turn = turns.acquire().await;
+        let told = redis.decide_at(place, &asks).await;
         let heard = |(number, told)| (number, heard(told, &questions[number]));
         numbers.into_iter().zip(told).map(heard).collect::<Vec<_>>()
     });
-    let alone = alone
-        .into_iter()
-        .map(|number| async move { (number, decide(redis, &questions[number]).await) });
+    let alone = alone.into_iter().map(|number| async move {
+        let _turn = turns.acquire().await;
+        (number, decide(redis, &questions[number]).await)
+    });
     let (together, alone) = tokio::join!(join_all(together), join_all(alone));
     let mut all: Vec<_> = together.into_iter().flatten().chain(alone).collect();
     all.sort_unstable_by_key(|(number, _)| *number);
@@ -232,6 +246,15 @@ struct Judge<'a, S> {
     moved: &'a Moved,
 }
 
+/// Whether what a part charges stays charged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Charging {
+    /// Whatever becomes of the rest, or it charges nothing.
+    ForGood,
+    /// Only if all parts agree and the caller is still there.
+    UntilAllAgree,
+}
+
 impl<S: StandIn> Judge<'_, S> {
     async fn decide(&self, ask: &Ask<'_>, order: Order) -> Result<Heards, S::Error> {
         let mut heard = smallvec![Heard::Nobody; self.moved.heards()];
@@ -282,7 +305,7 @@ impl<S: StandIn> Judge<'_, S> {
         provisional: &mut Provisional<'_, S>,
     ) -> Result<bool, S::Error> {
         for part in parts {
-            note(part, self.ask(part, heard).await?, heard);
+            note(part, self.ask(part, heard, Charging::UntilAllAgree).await?, heard);
             if !part.passes(heard) {
                 return Ok(false);
             }
@@ -300,6 +323,10 @@ impl<S: StandIn> Judge<'_, S> {
         mut provisional: Option<&mut Provisional<'_, S>>,
     ) -> Result<(), S::Error> {
         let mut failed = Ok(());
+        let charging = match provisional {
+            Some(_) => Charging::UntilAllAgree,
+            None => Charging::ForGood,
+        };
         let mut hear = |part, told, heard: &mut Heards| {
             match told {
                 Ok(told) => note(part, told, heard),
@@ -311,7 +338,7 @@ impl<S: StandIn> Judge<'_, S> {
         };
         if self.moved.is_none() {
             let before = heard.clone();
-            let ask = async |part| (part, self.ask(part, &before).await);
+            let ask = async |part| (part, self.ask(part, &before, charging).await);
             let mut asked: FuturesUnordered<_> = parts.iter().map(ask).collect();
             while let Some((part, told)) = asked.next().await {
                 hear(part, told, heard);
@@ -319,7 +346,7 @@ impl<S: StandIn> Judge<'_, S> {
         } else {
             // What the second of two owners does not execute is nobody's debt if the first one did.
             for part in parts {
-                let told = self.ask(part, heard).await;
+                let told = self.ask(part, heard, charging).await;
                 hear(part, told, heard);
             }
         }
@@ -327,8 +354,19 @@ impl<S: StandIn> Judge<'_, S> {
     }
 
     /// Asks a part, with what was heard of the parts before it.
-    async fn ask(&self, part: &Part<'_>, before: &Heards) -> Result<Heards, S::Error> {
-        match self.redis.decide_one_at(part.place, &part.ask, self.deadline).await {
+    async fn ask(
+        &self,
+        part: &Part<'_>,
+        before: &Heards,
+        charging: Charging,
+    ) -> Result<Heards, S::Error> {
+        let told = match charging {
+            Charging::UntilAllAgree => in_flight::ask(self.redis, part, self.deadline).await,
+            Charging::ForGood => {
+                self.redis.decide_one_at(part.place, &part.ask, self.deadline).await
+            }
+        };
+        match told {
             Ok(told) => Ok(told.tiers.into_iter().map(Heard::Store).collect()),
             Err(error) if self.moved.is_none() => {
                 self.stand_in.decide(&part.ask, &part.places, error)
@@ -349,7 +387,8 @@ impl<S: StandIn> Judge<'_, S> {
         let is_old = |at: &usize| self.moved.is_old(part.places[*at]);
         let all = 0..part.places.len();
         let gone = all.clone().any(|at| is_old(&at)) && self.redis.gives_up(part.place);
-        let mut heard: Heards = smallvec![Heard::OutagePolicy { passes: true }; part.places.len()];
+        let given_up = Heard::OutagePolicy { passes: true, cause: Cause::Outage };
+        let mut heard: Heards = smallvec![given_up; part.places.len()];
         for is_known in [false, true] {
             let here = |at: &usize| {
                 let known = is_old(at) || self.moved.is_known(part.places[*at], before);
@@ -363,16 +402,26 @@ impl<S: StandIn> Judge<'_, S> {
             let ask = Ask { intent: part.ask.intent, record: AtRecord::None, tiers };
             let places: SmallVec<[usize; 4]> =
                 here.iter().map(|at| self.moved.tier_of(part.places[*at])).collect();
-            let why = if is_known { StoreError::Unknown(error.to_string()) } else { error.clone() };
+            let why = if is_known { as_charged(&error) } else { error.clone() };
             for (at, told) in here.iter().zip(self.stand_in.decide(&ask, &places, why)?) {
                 heard[*at] = told;
             }
         }
-        if !matches!(error, StoreError::NotExecuted(_)) {
+        if !error.is_uncharged() {
             let old = all.filter(is_old).map(|at| self.moved.tier_of(part.places[at]));
             old.for_each(|number| self.moved.note_doubt(number));
         }
         Ok(heard)
+    }
+}
+
+/// The same error, of a call that may have been executed.
+fn as_charged(error: &StoreError) -> StoreError {
+    match error {
+        StoreError::Overloaded { admits_itself, why, .. } => {
+            StoreError::Overloaded { sent: true, admits_itself: *admits_itself, why: why.clone() }
+        }
+        error => StoreError::Unknown(error.to_string()),
     }
 }
 
@@ -381,3 +430,6 @@ fn note(part: &Part<'_>, told: Heards, heard: &mut Heards) {
         heard[*place] = told;
     }
 }
+
+/// Of one batch, as many places are asked at once: the rest of a large one leaves room for other callers.
+const PLACES_AT_ONCE: usize = 64;

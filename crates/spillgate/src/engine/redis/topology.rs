@@ -65,7 +65,8 @@ impl Topology {
         let (addresses, tls) = (access.addresses.clone(), &access.tls);
         let whole = |name: String, server: Server| {
             let batches = if options.group_commit { Batches::new() } else { Batches::none() };
-            Arc::new(Shard::new(name, server, options.connections, batches))
+            let StoreOptions { connections, timeout, .. } = *options;
+            Arc::new(Shard::new(name, server, connections, timeout, batches))
         };
         let shard = |name: Option<&str>, address: &Address| {
             let server = Server::At { address: address.clone(), tls: tls.clone() };
@@ -95,9 +96,7 @@ impl Topology {
                 let why = "\"empty\" cannot hold on a Cluster, whose nodes hand their subjects on; use \"normal\", or a ring".into();
                 return Err(BuildError::OnStateLoss { why });
             }
-            Store::Cluster(_) => {
-                Topology::Cluster(Cluster::new(addresses, tls, options.connections)?)
-            }
+            Store::Cluster(_) => Topology::Cluster(Cluster::new(addresses, tls, options)?),
         })
     }
 

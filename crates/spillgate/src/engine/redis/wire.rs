@@ -19,11 +19,14 @@ use super::failure::Failure;
 
 mod answer;
 mod line;
+mod pulse;
 
 pub(super) use answer::Answer;
 #[cfg(any(test, fuzzing))]
 pub(super) use answer::first as first_answer;
+pub(super) use line::Held;
 use line::{Line, line};
+pub(super) use pulse::Pulse;
 
 /// A connection, closed when it is let go.
 pub(super) struct Wire {
@@ -37,9 +40,24 @@ impl Wire {
         self.line.send(&command.get_packed_command(), 1).await
     }
 
-    /// The same to the last of several.
-    pub(super) async fn send_all(&self, commands: &Pipeline) -> RedisResult<Answer> {
-        self.line.send(&commands.get_packed_pipeline(), commands.len()).await
+    /// Sends a call that the shard owes a sign of life for, once the wire is watched. `held` comes back with the answer,
+    /// and is dropped at the answer where the caller has left.
+    pub(super) async fn call(&self, command: &Cmd, held: Held) -> (RedisResult<Answer>, Held) {
+        self.line.call(&command.get_packed_command(), 1, held).await
+    }
+
+    /// Sends several such commands; answers what the server says to the last.
+    pub(super) async fn call_all(
+        &self,
+        commands: &Pipeline,
+        held: Held,
+    ) -> (RedisResult<Answer>, Held) {
+        self.line.call(&commands.get_packed_pipeline(), commands.len(), held).await
+    }
+
+    /// Has the pulse of a shard follow what is heard here.
+    pub(super) fn watch(&self, pulse: &Arc<Pulse>) {
+        self.line.watch(pulse);
     }
 
     /// One command. The wait is the caller's to bound.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use spillgate::{Limiter, Policy, Request, Source, Verdict};
-use spillgate_testkit::{RedisServer, eventually};
+use spillgate_testkit::{RedisServer, eventually, poll};
 use tokio::runtime::Runtime;
 
 use crate::support::storm;
@@ -155,6 +155,40 @@ fn what_comes_to_nothing_is_nobodys_debt_meanwhile() {
     fleet.servers[fleet.home_of_all].resume();
     assert_eq!(fleet.runtime.block_on(refused).unwrap(), Verdict::Denied);
     assert_eq!(fleet.own_left(&user), 2);
+}
+
+/// The first part of a decision was charged after its caller had left, and nothing gave that back.
+#[test]
+fn a_caller_that_leaves_while_a_part_is_in_flight_leaves_no_charge() {
+    for field in ["", "parallel = true"] {
+        let fleet = Fleet::with(&policy(field).replace("3/day", "1000/day"));
+        let user = fleet.user_apart_from_all();
+        assert_eq!(fleet.check(&user), (Verdict::Allowed, Source::Store));
+        let (own, shared) = (fleet.own_left(&user), fleet.shared_left(&user));
+        let home = fleet.home_of(&Request::new().with("user", &user).costing(0));
+        fleet.servers[home].pause();
+        fleet.servers[fleet.home_of_all].pause();
+        let mut callers = tokio::task::JoinSet::new();
+        for _ in 0..200 {
+            let (limiter, user) = (fleet.limiter.clone(), user.clone());
+            let check = async move {
+                let request = of(&user);
+                let check = limiter.check(&request);
+                tokio::time::timeout(Duration::from_millis(50), check).await.is_err()
+            };
+            callers.spawn_on(check, fleet.runtime.handle());
+        }
+        let left = fleet.runtime.block_on(callers.join_all()).into_iter().filter(|left| *left);
+        assert_eq!(left.count(), 200, "all left before any answer");
+        fleet.servers[home].resume();
+        fleet.servers[fleet.home_of_all].resume();
+        let mut seen = (0, 0);
+        let came_back = poll(Duration::from_secs(15), || {
+            seen = (fleet.own_left(&user), fleet.shared_left(&user));
+            (seen == (own, shared)).then_some(())
+        });
+        assert!(came_back.is_some(), "{seen:?} left of {:?}: {field:?}", (own, shared));
+    }
 }
 
 /// A limiter on a ring of three.

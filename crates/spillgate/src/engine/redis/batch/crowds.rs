@@ -10,6 +10,7 @@ use crate::engine::{Ask, AskTier, AtRecord};
 use crate::limit::Algorithm;
 
 use super::super::program::TIERS_MAX;
+use super::load::{weight_of_one_more, weight_of_tiers};
 
 /// The decisions of one call, in order; each crowd by `W`, where its first decision is found.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub(in super::super) struct Crowds<W> {
     /// The crowd that touched a tier last.
     last: HashMap<u128, Touch, BuildHasherDefault<Already>>,
     tiers: usize,
+    /// How long all of it holds the server.
+    weight_us: u64,
 }
 
 /// Decisions that are alike; mostly it is one.
@@ -52,14 +55,14 @@ pub(in super::super) trait Decides {
 
 impl<W: Copy> Crowds<W> {
     pub(in super::super) fn new() -> Crowds<W> {
-        Crowds { crowds: Vec::new(), last: HashMap::default(), tiers: 0 }
+        Crowds { crowds: Vec::new(), last: HashMap::default(), tiers: 0, weight_us: 0 }
     }
 
     /// With room for so many decisions, as far as one call takes them.
     pub(in super::super) fn for_some(count: usize) -> Crowds<W> {
         let count = count.min(TIERS_MAX);
         let last = HashMap::with_capacity_and_hasher(count, BuildHasherDefault::default());
-        Crowds { crowds: Vec::with_capacity(count), last, tiers: 0 }
+        Crowds { crowds: Vec::with_capacity(count), last, tiers: 0, weight_us: 0 }
     }
 
     pub(in super::super) fn is_empty(&self) -> bool {
@@ -93,14 +96,15 @@ impl<W: Copy> Crowds<W> {
     }
 
     /// Whether all of `asks` go into this call, whether they join others or not: the script takes so many
-    /// tiers, and each under one set of numbers, for it loads each once. Into an empty call goes whatever
-    /// one caller asks for.
+    /// tiers, for so long, and each under one set of numbers, for it loads each once. Into an empty call goes
+    /// whatever one caller asks for.
     pub(in super::super) fn has_room_for<'d, D: Decides + 'd>(
         &self,
         asks: &[D],
         find: impl Fn(W) -> &'d D,
     ) -> bool {
         let tiers: usize = asks.iter().map(|ask| ask.tiers().len()).sum();
+        let weight_us: u64 = asks.iter().map(|ask| weight_of_tiers(ask.tiers())).sum();
         let clashes = |tier: AskTier<'_>| {
             self.last.get(&name(&tier)).is_some_and(|touch| {
                 let before = find(self.crowds[touch.crowd as usize].first);
@@ -109,7 +113,9 @@ impl<W: Copy> Crowds<W> {
             })
         };
         self.is_empty()
-            || self.tiers + tiers <= TIERS_MAX && !asks.iter().any(|ask| ask.tiers().any(clashes))
+            || self.tiers + tiers <= TIERS_MAX
+                && self.weight_us + weight_us <= CALL_US
+                && !asks.iter().any(|ask| ask.tiers().any(clashes))
     }
 
     fn join<'d, D: Decides + 'd>(&mut self, ask: &D, find: impl Fn(W) -> &'d D) -> Option<Spot> {
@@ -118,12 +124,14 @@ impl<W: Copy> Crowds<W> {
         let crowd = &self.crowds[number as usize];
         let joins = crowd.may_grow
             && crowd.times < CROWD_MAX
+            && self.weight_us + weight_of_one_more(ask.tiers()) <= CALL_US
             && crowd.tiers == ask.tiers().len()
             && ask.tiers().all(touched_last)
             && are_alike(find(crowd.first), ask);
         if !joins {
             return None;
         }
+        self.weight_us += weight_of_one_more(ask.tiers());
         let place = crowd.times;
         self.crowds[number as usize].times += 1;
         Some(Spot { crowd: number, place })
@@ -138,6 +146,7 @@ impl<W: Copy> Crowds<W> {
             tiers += 1;
         }
         self.tiers += tiers;
+        self.weight_us += weight_of_tiers(ask.tiers());
         self.crowds.push(Crowd { first, times: 1, tiers, may_grow: may_be_several(ask) });
         Spot { crowd, place: 0 }
     }
@@ -209,6 +218,8 @@ impl Hasher for Already {
     }
 }
 
+/// No call holds a server for much longer: other clients of it wait that long, and so does its next sign of life.
+const CALL_US: u64 = 5_000;
 /// As many as can wait for a server; what they cost together stays exact in Lua.
 const CROWD_MAX: u32 = 16_384;
 

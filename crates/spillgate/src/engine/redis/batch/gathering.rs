@@ -26,7 +26,7 @@ pub(super) struct Ticket(u64);
 pub(super) enum Turn {
     /// It leaves with the others.
     Goes,
-    /// Nobody waits for its answer any more.
+    /// Nobody waits for its answer any more, or its time is over.
     IsGone,
     /// There is no room left for it.
     Stays,
@@ -77,9 +77,9 @@ impl<T> Gathering<T> {
     }
 
     /// Who leaves next over a place, in the order of arrival; `turn` sees who leaves already. Nobody: the
-    /// place has been given up.
-    pub(super) fn leave(&mut self, mut turn: impl FnMut(&[T], &T) -> Turn) -> Vec<T> {
-        let mut leaving = Vec::with_capacity(self.will_leave());
+    /// place has been given up. Then those who are gone, and are not sent.
+    pub(super) fn leave(&mut self, mut turn: impl FnMut(&[T], &T) -> Turn) -> (Vec<T>, Vec<T>) {
+        let (mut leaving, mut all_gone) = (Vec::with_capacity(self.will_leave()), Vec::new());
         while let Some(first) = self.waiting.front() {
             let turn = turn(&leaving, first);
             if turn == Turn::Stays {
@@ -88,11 +88,17 @@ impl<T> Gathering<T> {
             self.left += 1;
             match (turn, self.waiting.pop_front()) {
                 (Turn::Goes, Some(first)) => leaving.push(first),
-                (_, gone) => drop(gone),
+                (_, gone) => all_gone.extend(gone),
             }
         }
         self.under_way -= usize::from(leaving.is_empty());
-        leaving
+        (leaving, all_gone)
+    }
+
+    /// Empties the queue; the calls under way keep their places.
+    pub(super) fn release(&mut self) -> Vec<T> {
+        self.left += self.waiting.len() as u64;
+        self.waiting.drain(..).collect()
     }
 
     /// Gives a place up for good, and the queue with it where no other call would see to it.
@@ -101,14 +107,13 @@ impl<T> Gathering<T> {
         if self.under_way > 0 {
             return Vec::new();
         }
-        self.left += self.waiting.len() as u64;
-        self.waiting.drain(..).collect()
+        self.release()
     }
 }
 
 /// As many as leave together where no two are alike, and more.
 const LEAVING: usize = 256;
-/// More than a deadline of 25 ms holds at 400,000 decisions a second.
+/// More than anybody waits for, but where most are alike and go as one.
 pub(super) const WAITING_MAX: usize = 16_384;
 
 #[cfg(test)]
@@ -143,6 +148,8 @@ mod tests {
         CutOff,
         /// The first that waits goes away.
         Leave,
+        /// The server is found silent: all who wait are released.
+        Release,
     }
 
     /// Every history of so many steps, with one and two places and calls of at most two crowds: every two
@@ -175,7 +182,7 @@ mod tests {
         if steps == 0 {
             return;
         }
-        for step in [Step::Arrive, Step::End, Step::CutOff, Step::Leave] {
+        for step in [Step::Arrive, Step::End, Step::CutOff, Step::Leave, Step::Release] {
             let mut next = world.clone();
             if next.take(step) {
                 history.push(step);
@@ -217,6 +224,9 @@ mod tests {
                     let first = self.gathering.waiting.front().copied();
                     return first.is_some_and(|first| self.gone.insert(first));
                 }
+                Step::Release if !self.gathering.waiting.is_empty() => {
+                    self.given_up.extend(self.gathering.release());
+                }
                 _ => return false,
             }
             true
@@ -237,7 +247,7 @@ mod tests {
         /// Two crowds fit. Whoever is gone is of none.
         fn send_next(&mut self) {
             let (mut crowds, gone) = (BTreeSet::new(), &self.gone);
-            let leaving = self.gathering.leave(|leaving, one| {
+            let (leaving, _) = self.gathering.leave(|leaving, one| {
                 let known: BTreeSet<u32> = leaving.iter().map(crowd_of).collect();
                 assert_eq!(known, crowds, "whoever was told to go leaves");
                 match crowd_of(one) {

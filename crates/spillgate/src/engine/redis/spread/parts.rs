@@ -83,8 +83,8 @@ impl<'a> Part<'a> {
         self.places.iter().zip(&self.ask.tiers).all(|(place, tier)| {
             tier.group > 0
                 || match heard[*place] {
-                    Heard::Store(tier) | Heard::Fallback(tier) => tier.fits,
-                    Heard::OutagePolicy { passes } => passes,
+                    Heard::Store(tier) | Heard::Fallback(tier, _) => tier.fits,
+                    Heard::OutagePolicy { passes, .. } => passes,
                     Heard::Refused { .. } => false,
                     Heard::GivenBack | Heard::Nobody => true,
                 }

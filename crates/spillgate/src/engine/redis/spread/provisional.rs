@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use super::super::Redis;
 use super::super::topology::Place;
-use super::{Heard, Heards, Moved, Part, StandIn};
+use super::{Cause, Heard, Heards, Moved, Part, StandIn};
 use crate::algorithm::Charge;
 use crate::engine::{AskTier, AtRecord, ToldTier};
 use crate::limit::NamedLimit;
@@ -63,7 +63,7 @@ impl<'a, S: StandIn> Provisional<'a, S> {
         for (number, tier) in part.places.iter().zip(&part.ask.tiers) {
             let (told, by_store) = match &heard[*number] {
                 Heard::Store(told) => (told, true),
-                Heard::Fallback(told) => (told, false),
+                Heard::Fallback(told, _) => (told, false),
                 _ => continue,
             };
             if let (Some(charge), 0) = (told.charge, tier.group) {
@@ -99,7 +99,7 @@ impl<'a, S: StandIn> Provisional<'a, S> {
         }
         let (here, at_store) = self.begin_to_give_back();
         for (number, told) in here {
-            heard[number] = Heard::Fallback(told);
+            heard[number] = Heard::Fallback(told, Cause::Outage);
         }
         let Some(at_store) = at_store else { return };
         let Some(Ok(told)) = deadline.bound(at_store).await else { return };

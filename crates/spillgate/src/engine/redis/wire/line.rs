@@ -6,13 +6,16 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use ::redis::{RedisError, RedisResult};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf};
 use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep};
 
 use super::answer::{Answer, Cut, is_pushed};
+use super::pulse::Pulse;
 
 /// One end of a line: where commands are sent.
 pub(super) struct Line {
@@ -24,11 +27,28 @@ struct Sending {
     half: Option<Box<dyn AsyncWrite + Send + Unpin>>,
     /// What leaves together, or the line did not take at once. Whoever reads sees to it.
     unsent: Vec<u8>,
-    /// Who is to be told what, in the order of sending; None where nobody wants to know.
-    awaited: VecDeque<Option<Heard>>,
+    /// What is to be answered, in the order of sending.
+    awaited: VecDeque<Awaited>,
     /// Whoever reads.
     reader: Waker,
+    /// Where the connection is one of a shard that is watched for silence.
+    pulse: Option<Arc<Pulse>>,
+    /// Whether the reader has a timer for the silence of the shard.
+    is_timed: bool,
 }
+
+/// A command that was sent and not answered yet.
+struct Awaited {
+    /// None where nothing waits for the answer.
+    heard: Option<Heard>,
+    held: Held,
+    sent_at: Instant,
+    /// Whether the shard owes a sign of life since this was sent.
+    is_watched: bool,
+}
+
+/// What goes along with a command until its answer: it is let go then, also where the caller has left.
+pub(in super::super) type Held = Option<Box<dyn Send>>;
 
 /// The other end: reads answers for as long as it is polled.
 pub(super) struct Reader<S> {
@@ -41,9 +61,22 @@ pub(super) struct Reader<S> {
     cut: Cut,
     /// Whether those who are about to send have had their turn.
     waited: bool,
+    silence: Silence,
+    /// When the last byte came on this connection.
+    heard_at: Instant,
 }
 
-type Heard = oneshot::Sender<RedisResult<Answer>>;
+/// The answer to a command, with what was held for it.
+type Heard = oneshot::Sender<(RedisResult<Answer>, Held)>;
+
+/// How far the reader is in finding the shard silent.
+#[derive(Default)]
+struct Silence {
+    /// When to look next.
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Since when nothing was heard, and how often the timer came late since then.
+    suspected: Option<(Instant, u32)>,
+}
 
 /// A line over `stream`, and who reads on it.
 pub(super) fn line<S>(stream: S) -> (Arc<Line>, Reader<S>)
@@ -56,6 +89,8 @@ where
         unsent: Vec::new(),
         awaited: VecDeque::new(),
         reader: Waker::noop().clone(),
+        pulse: None,
+        is_timed: false,
     };
     let line = Arc::new(Line { sending: Mutex::new(sending) });
     let bytes = vec![0; READ_MIN];
@@ -67,6 +102,8 @@ where
         to: 0,
         cut: Cut::new(),
         waited: false,
+        silence: Silence::default(),
+        heard_at: Instant::now(),
     };
     (line, reader)
 }
@@ -75,15 +112,64 @@ impl Line {
     /// Sends commands, and answers what the server says to the last of them. Nobody is kept waiting: what
     /// the line does not take now is sent as soon as it does. Whoever goes away later was sent all the same.
     pub(super) async fn send(&self, packed: &[u8], commands: usize) -> RedisResult<Answer> {
+        self.send_as(packed, commands, None, false).await.0
+    }
+
+    /// Sends a call that the shard owes a sign of life for. `held` comes back with the answer; where the caller has left
+    /// by then, it is dropped at the answer.
+    pub(super) async fn call(
+        &self,
+        packed: &[u8],
+        commands: usize,
+        held: Held,
+    ) -> (RedisResult<Answer>, Held) {
+        self.send_as(packed, commands, held, true).await
+    }
+
+    async fn send_as(
+        &self,
+        packed: &[u8],
+        commands: usize,
+        held: Held,
+        is_watched: bool,
+    ) -> (RedisResult<Answer>, Held) {
         let (heard, answer) = oneshot::channel();
         {
             let mut sending = self.sending.lock();
-            sending.send(packed)?;
-            sending.awaited.extend((1..commands).map(|_| None));
-            sending.awaited.push_back(Some(heard));
+            if let Err(error) = sending.send(packed) {
+                return (Err(error), held);
+            }
+            let is_watched = is_watched && sending.pulse.is_some();
+            let sent_at = Instant::now();
+            let awaited = |heard| Awaited { heard, held: None, sent_at, is_watched };
+            sending.awaited.extend((1..commands).map(|_| awaited(None)));
+            sending.awaited.push_back(Awaited { held, ..awaited(Some(heard)) });
+            if is_watched && !sending.is_timed {
+                sending.is_timed = true;
+                sending.reader.wake_by_ref();
+            }
         }
         // Where nobody reads any more, nobody knows what became of it.
-        answer.await.unwrap_or_else(|_| Err(closed()))
+        answer.await.unwrap_or_else(|_| (Err(closed()), None))
+    }
+
+    /// Has the pulse of a shard follow what is heard here, and the reader look for silence.
+    pub(super) fn watch(self: &Arc<Self>, pulse: &Arc<Pulse>) {
+        self.sending.lock().pulse = Some(Arc::clone(pulse));
+        pulse.join(self);
+    }
+
+    /// The shard is silent: releases all who wait for it. Their answers may still come, and are nobody's then.
+    pub(super) fn release(&self) {
+        let mut released = Vec::new();
+        for awaited in &mut self.sending.lock().awaited {
+            if awaited.is_watched {
+                released.extend(awaited.heard.take().map(|heard| (heard, awaited.held.take())));
+            }
+        }
+        for (heard, held) in released {
+            let _ = heard.send((Err(silent()), held));
+        }
     }
 
     /// Ends it, and tells all who wait.
@@ -97,13 +183,21 @@ impl Line {
         sending.unsent = Vec::new();
         let awaited = std::mem::take(&mut sending.awaited);
         drop(sending);
-        for heard in awaited.into_iter().flatten() {
-            let _ = heard.send(Err(why.clone()));
+        for Awaited { heard, held, .. } in awaited {
+            if let Some(heard) = heard {
+                let _ = heard.send((Err(why.clone()), held));
+            }
         }
     }
 }
 
 impl Sending {
+    /// When the first call was sent that the shard owes a sign of life for.
+    fn oldest(&self) -> Option<Instant> {
+        let owed = |awaited: &&Awaited| awaited.is_watched && awaited.heard.is_some();
+        self.awaited.iter().find(owed).map(|awaited| awaited.sent_at)
+    }
+
     fn send(&mut self, packed: &[u8]) -> RedisResult<()> {
         let half = self.half.as_mut().ok_or_else(closed)?;
         let mut sent = 0;
@@ -149,7 +243,10 @@ impl<S: AsyncRead + Unpin> Future for Reader<S> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let reader = self.get_mut();
-        let why = ready!(reader.poll_answers(context));
+        let why = match reader.poll_answers(context) {
+            Poll::Ready(why) => why,
+            Poll::Pending => ready!(reader.poll_silence(context)),
+        };
         reader.line.end(&why);
         Poll::Ready(())
     }
@@ -179,6 +276,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
                 Ok(()) if free.filled().is_empty() => return Poll::Ready(closed()),
                 Ok(()) => self.to += free.filled().len(),
             }
+            self.note_byte();
             if let Err(why) = self.tell() {
                 return Poll::Ready(why);
             }
@@ -199,9 +297,67 @@ impl<S: AsyncRead + Unpin> Reader<S> {
             let answer = Answer::of(frame).and_then(Answer::unless_error);
             // Told once the lock is given back: whoever hears of it may send at once.
             let awaited = self.line.sending.lock().awaited.pop_front();
-            if let Some(Some(heard)) = awaited {
-                let _ = heard.send(answer);
+            let Some(Awaited { heard: Some(heard), held, .. }) = awaited else { continue };
+            if heard.send((answer, held)).is_err()
+                && let Some(pulse) = &self.line.sending.lock().pulse
+            {
+                pulse.note_late_answer();
             }
+        }
+    }
+
+    fn note_byte(&mut self) {
+        self.heard_at = Instant::now();
+        if let Some(pulse) = &self.line.sending.lock().pulse {
+            pulse.note_byte(self.heard_at);
+        }
+    }
+
+    /// Looks for silence once nothing is left to read: so the shard has had one more chance to be heard after the timer.
+    /// Ready where this connection is broken: it alone has been silent for long.
+    fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<RedisError> {
+        loop {
+            let due = match &mut self.silence.timer {
+                Some(timer) => {
+                    ready!(timer.as_mut().poll(context));
+                    timer.deadline()
+                }
+                None => Instant::now(),
+            };
+            let (pulse, oldest) = {
+                let mut sending = self.line.sending.lock();
+                let oldest = sending.oldest();
+                sending.is_timed &= oldest.is_some();
+                (sending.pulse.clone(), oldest)
+            };
+            let (Some(pulse), Some(oldest)) = (pulse, oldest) else {
+                self.silence = Silence::default();
+                return Poll::Pending;
+            };
+            let now = Instant::now();
+            if now.saturating_duration_since(oldest.max(self.heard_at)) >= pulse.broken_after() {
+                return Poll::Ready(broken());
+            }
+            let since = oldest.max(pulse.last_heard());
+            let wait = if now < since + pulse.timeout() {
+                self.silence.suspected = None;
+                since + pulse.timeout() - now
+            } else {
+                match self.silence.suspected {
+                    Some((suspected, late)) if suspected == since => {
+                        let is_late = now.saturating_duration_since(due) > LATE;
+                        if !is_late || late >= LATE_LOOKS {
+                            self.silence = Silence::default();
+                            pulse.judge_silent();
+                            continue;
+                        }
+                        self.silence.suspected = Some((since, late + 1));
+                    }
+                    _ => self.silence.suspected = Some((since, 0)),
+                }
+                LOOK_AGAIN
+            };
+            self.silence.timer = Some(Box::pin(tokio::time::sleep(wait)));
         }
     }
 
@@ -230,6 +386,21 @@ impl<S> Drop for Reader<S> {
 fn closed() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
+
+fn silent() -> RedisError {
+    io::Error::from(io::ErrorKind::TimedOut).into()
+}
+
+fn broken() -> RedisError {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "this connection alone is silent").into()
+}
+
+/// A silence is confirmed by one more look after so long. The shard gets it on top of its time-out.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// A timer that comes later than this was held up with the whole process, perhaps with the shard beside it.
+const LATE: Duration = Duration::from_millis(5);
+/// A process that is held up again and again must not take a dead shard for a slow one.
+const LATE_LOOKS: u32 = 3;
 
 /// With so many commands under way nobody waits longer for one more that leaves with the next. Calls of gathered
 /// decisions are never so many: these are a Cluster's, whose slots are asked one by one.

@@ -1,0 +1,85 @@
+//! A part of a decision in a task of its own. A caller may leave while the part is in flight: the task still gets the
+//! answer, and gives back what the part charged.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::super::batch::OwnedAsk;
+use super::super::topology::Place;
+use super::super::{Redis, StoreError};
+use super::Part;
+use crate::algorithm::Charge;
+use crate::engine::{AskTier, AtRecord, Told};
+use crate::reservation::kept::KeptTier;
+use crate::time::Deadline;
+
+/// The answer to a part. Dropped before its caller has it, what it charged is given back.
+struct Answered {
+    redis: Redis,
+    place: Place,
+    ask: Arc<OwnedAsk>,
+    told: Option<Result<Told, StoreError>>,
+}
+
+/// Decides a part; what it charges is given back where this future is dropped before its end.
+pub(super) async fn ask(
+    redis: &Redis,
+    part: &Part<'_>,
+    deadline: Deadline,
+) -> Result<Told, StoreError> {
+    let (sender, answer) = oneshot::channel();
+    let mut answered = Answered {
+        redis: redis.clone(),
+        place: part.place,
+        ask: Arc::new(OwnedAsk::of(&part.ask)),
+        told: None,
+    };
+    tokio::spawn(async move {
+        let Answered { redis, place, ask, .. } = &answered;
+        let told = redis.decide_one_at(*place, &ask.borrowed(), deadline).await;
+        answered.told = Some(told);
+        // Where the caller has left, this drops the answer.
+        let _ = sender.send(answered);
+    });
+    let given_up = || StoreError::Unknown("the runtime that was to ask ended".into());
+    let mut answered = answer.await.map_err(|_| given_up())?;
+    let told = answered.told.take().ok_or_else(given_up)?;
+    if let (AtRecord::Open(opening), AtRecord::Open(asked)) =
+        (part.ask.record, answered.ask.borrowed().record)
+    {
+        opening.note_all(asked.noted());
+    }
+    told
+}
+
+impl Drop for Answered {
+    fn drop(&mut self) {
+        let Some(Ok(told)) = self.told.take() else { return };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if !told.allowed {
+            return;
+        }
+        let (redis, place) = (self.redis.clone(), self.place);
+        let ask = Arc::clone(&self.ask);
+        runtime.spawn(async move { give_back(&redis, place, &ask, &told).await });
+    }
+}
+
+async fn give_back(redis: &Redis, place: Place, ask: &OwnedAsk, told: &Told) {
+    let ask = ask.borrowed();
+    if let AtRecord::Open(opening) = ask.record {
+        // A caller that sends a named reservation again finds it, so it stays.
+        if !opening.is_named {
+            let tiers: Vec<KeptTier> = ask.tiers.iter().map(KeptTier::of).collect();
+            redis.undo(place, opening.id, &tiers).await;
+        }
+        return;
+    }
+    let enforced = ask.tiers.iter().zip(&told.tiers).filter(|(tier, _)| tier.group == 0);
+    let charges: Vec<(AskTier<'_>, Charge)> =
+        enforced.filter_map(|(tier, told)| Some((*tier, told.charge?))).collect();
+    if !charges.is_empty() {
+        redis.give_back(place, &charges).await;
+    }
+}
