@@ -113,3 +113,31 @@ fn a_reset_of_a_subject_ends_the_counters_of_its_override_too() {
         assert_eq!(admitted(&limiter, 3).await, 2);
     });
 }
+
+#[test]
+fn an_override_of_another_algorithm_leaves_a_used_up_counter_used_up() {
+    for [configured, other] in [
+        ["token-bucket", "fixed-window"],
+        ["fixed-window", "sliding-log"],
+        ["sliding-log", "sliding-window"],
+        ["sliding-window", "token-bucket"],
+    ] {
+        let policy = format!(
+            "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [{{ quota = \"5/day\", algorithm = \"{configured}\" }}]\n[[override]]\nrule = \"api\"\nsubject = {{ user = \"bob\" }}\nlimits = [{{ quota = \"7/day\", algorithm = \"{other}\" }}]\n"
+        );
+        on_each(&policy, |limiter, clock| {
+            let (policy, configured, other) = (policy.clone(), configured, other);
+            async move {
+                assert_eq!(admitted(&limiter, 6).await, 5);
+                let over = policy.replace("\"bob\"", "\"ada\"");
+                limiter.set_policy(Policy::from_toml(&over).unwrap());
+                let own = admitted(&limiter, 10).await;
+                clock.set(TODAY_US + 3_000_000);
+                limiter.set_policy(Policy::from_toml(&policy).unwrap());
+                let after = admitted(&limiter, 10).await;
+                println!("{configured} -> {other}: {own} own, {after} after");
+                assert_eq!((own, after), (7, 0), "{configured} {other}");
+            }
+        });
+    }
+}
