@@ -134,7 +134,12 @@ impl Fallback {
             let Some(numbers) = debt.limit.numbers().filter(|_| occupied > 0) else { continue };
             let tier = AskTier::of(debt.key, &debt.limit, numbers);
             match redis.change(&tier, Change::Force(occupied)).await {
-                Ok(_) => self.forget(&debt),
+                Ok((_, told)) => {
+                    // Its share begins from what is left now: else each payment to a store that works, and is only too
+                    // slow for some callers, would renew the share.
+                    self.known.note(known::name(&tier), &told.reading, self.clock.now_us());
+                    self.forget(&debt);
+                }
                 Err(error) if error.is_uncharged() => self.debts.put_back(debt),
                 // Unknown means paid.
                 Err(_) => {}
