@@ -80,7 +80,7 @@ enum Why {
 
 impl Watched {
     /// Reads what has changed, once it is the same in two looks: a file may be half written, and a certificate is
-    /// written before or after its key. Whoever sends a signal has written all.
+    /// written before or after its key. An operator who sends a signal has finished writing.
     fn look_again(&mut self, why: Why) {
         let now = (self.look)();
         let is_still = self.seen.replace(now) == Some(now);

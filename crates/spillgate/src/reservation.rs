@@ -435,7 +435,7 @@ pub(crate) fn lasting_us(lasting: Duration) -> Result<u64, ReservationError> {
 }
 
 const LASTING_MIN_US: u64 = 1_000;
-/// 24 hours: a record that nobody settles takes room for as long, and longer jobs renew.
+/// 24 hours: a record that is not settled takes room for as long, and longer jobs renew.
 const LASTING_MAX_US: u64 = 86_400 * 1_000_000;
 /// How long a record is remembered after its end, so that a late or repeated call is told so.
 pub(crate) const REMEMBERED_US: u64 = 3_600 * 1_000_000;

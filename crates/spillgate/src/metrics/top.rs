@@ -96,7 +96,7 @@ struct Seen<'s> {
 impl Limiter {
     /// The subjects that used most and those that were refused most, `n` of each for each rule, or for
     /// one rule; as this process has seen it within the last minute or two. Counts are estimates, and
-    /// nobody with more than a thousandth of a rule's is missed. A reservation counts once, with its estimate.
+    /// no subject with more than a thousandth of a rule's is missed. A reservation counts once, with its estimate.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {

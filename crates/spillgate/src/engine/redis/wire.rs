@@ -55,7 +55,7 @@ impl Wire {
         self.line.call(&commands.get_packed_pipeline(), commands.len(), held).await
     }
 
-    /// Has the pulse of a shard follow what is heard here.
+    /// Feeds the bytes that are read here to the pulse of a shard.
     pub(super) fn watch(&self, pulse: &Arc<Pulse>) {
         self.line.watch(pulse);
     }

@@ -26,7 +26,7 @@ pub(super) struct Ticket(u64);
 pub(super) enum Turn {
     /// It leaves with the others.
     Goes,
-    /// Nobody waits for its answer any more, or its time is over.
+    /// Its caller has left, or its time is over.
     IsGone,
     /// There is no room left for it.
     Stays,

@@ -74,7 +74,7 @@ type Heard = oneshot::Sender<(RedisResult<Answer>, Held)>;
 struct Silence {
     /// When to look next.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Since when nothing was heard, and how often the timer came late since then.
+    /// Since when no byte came, and how often the timer came late since then.
     suspected: Option<(Instant, u32)>,
 }
 
@@ -153,13 +153,13 @@ impl Line {
         answer.await.unwrap_or_else(|_| (Err(closed()), None))
     }
 
-    /// Has the pulse of a shard follow what is heard here, and the reader look for silence.
+    /// Feeds the bytes that are read here to the pulse of a shard, and has the reader look for silence.
     pub(super) fn watch(self: &Arc<Self>, pulse: &Arc<Pulse>) {
         self.sending.lock().pulse = Some(Arc::clone(pulse));
         pulse.join(self);
     }
 
-    /// The shard is silent: releases all who wait for it. Their answers may still come, and are nobody's then.
+    /// The shard is silent: releases all callers that wait for it. Answers that still come are dropped.
     pub(super) fn release(&self) {
         let mut released = Vec::new();
         for awaited in &mut self.sending.lock().awaited {
