@@ -38,8 +38,8 @@ server_arguments() {
     grep -m 1 -E '^[[:space:]]*(\$ )?cargo run ' || true)
   [ -n "$command" ] || fail "README.md: its first \`\`\`sh block holds no 'cargo run' line"
   case $command in
-    *spillgate*' -- '*serve*) ;;
-    *) fail "README.md: its first command is '$command', expected 'cargo run … -p spillgate-server -- serve'" ;;
+    *' -- serve'*) ;;
+    *) fail "README.md: its first command is '$command', expected 'cargo run --release -- serve'" ;;
   esac
   sed -E -e 's/^.* -- +//' -e 's/[[:space:]]+#.*$//' -e 's/[[:space:]]*&[[:space:]]*$//' -e 's/--http[ =][^ ]+//' <<< "$command"
 }

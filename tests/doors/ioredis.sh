@@ -17,7 +17,7 @@ main() {
   mkdir -p "$tools"
   [ -d "$tools/node_modules/ioredis" ] || npm install --silent --prefix "$tools" ioredis@5
   # Beside the packages, where node looks for them.
-  cp "$root/crates/spillgate-server/tests/clients/ioredis.mjs" "$tools/story.mjs"
+  cp "$root/crates/spillgate-cli/tests/clients/ioredis.mjs" "$tools/story.mjs"
 
   scratch=$(mktemp -d)
   trap end EXIT

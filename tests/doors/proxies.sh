@@ -23,7 +23,7 @@ main() {
       missing+=(--skip "$(basename "$program")_")
     fi
   done <<< "$proxies"
-  cargo test --locked -p spillgate-server --test it -- auth::proxies --include-ignored --nocapture "${missing[@]}"
+  cargo test --locked -p spillgate-cli --test it -- auth::proxies --include-ignored --nocapture "${missing[@]}"
 }
 
 install() {

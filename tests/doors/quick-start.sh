@@ -32,8 +32,8 @@ redis-server() { exec redis-server "\$@" --bind 127.0.0.1; }
 cargo() {
   case "\$*" in
     *'--example quick_start'*) shift 6; PORT=$(port 3000) exec "$example" "\$@" ;;
-    *'-p spillgate-server -- serve'*) shift 5; exec "$binary" "\$@" --http 127.0.0.1:$(port 8080) --admin 127.0.0.1:$(port 8082) --grpc off --resp off ;;
-    *'-p spillgate-server -- '*) shift 5; "$binary" "\$@" ;;
+    'run --release -- serve'*) shift 3; exec "$binary" "\$@" --http 127.0.0.1:$(port 8080) --admin 127.0.0.1:$(port 8082) --grpc off --resp off ;;
+    'run --release -- '*) shift 3; "$binary" "\$@" ;;
     *) echo "the page runs cargo \$*" >&2; exit 1 ;;
   esac
 }

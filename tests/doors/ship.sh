@@ -36,7 +36,7 @@ built() {
     libc=musl
   fi
   target=${host%-*}-$libc
-  RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --package spillgate-server --target "$target" >&2
+  RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --package spillgate-cli --target "$target" >&2
   echo "${CARGO_TARGET_DIR:-target}/$target/release/spillgate"
 }
 

@@ -1,4 +1,4 @@
-//! `spillgate`: all of it is in the library beside it.
+//! The program `spillgate`: the service and the tools around it, as commands.
 
 use std::process::ExitCode;
 

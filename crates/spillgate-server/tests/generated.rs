@@ -1,4 +1,6 @@
-//! The committed code is what the protocol's files say.
+//! The committed code of Envoy's protocol is what its files generate.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -130,7 +130,8 @@ fn every_documented_call_was_made() {
 fn a_validator_that_is_not_ours_takes_the_document() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let tools = format!("{root}/target/tools/python/bin");
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/door/http/openapi.json");
+    let file =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../spillgate-server/src/door/http/openapi.json");
     // By Python and not by its own file, which knows the folder that it was installed in.
     let mut validator = Command::new(format!("{tools}/python"));
     let output = validator.args(["-m", "openapi_spec_validator", file]).output().unwrap();

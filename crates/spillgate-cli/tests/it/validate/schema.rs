@@ -20,8 +20,7 @@ fn every_policy_of_ours_fits_the_schema() {
         entries.filter(|file| file.extension().is_some_and(|end| end == "toml")).collect::<Vec<_>>()
     };
     let mut files = policies();
-    for path in
-        ["crates/spillgate/examples", "crates/spillgate-server/tests/import", "deploy/config"]
+    for path in ["crates/spillgate/examples", "crates/spillgate-cli/tests/import", "deploy/config"]
     {
         files.extend(folder(path));
     }

@@ -98,7 +98,7 @@ fn the_image_is_made_of_what_is_there_and_runs_as_nobody() {
         }
     }
     // Whatever the manifests name beside the crates has to come along.
-    let manifest = read("crates/spillgate-server/Cargo.toml");
+    let manifest = read("crates/spillgate-cli/Cargo.toml");
     assert!(manifest.contains("readme = \"../../README.md\"") && dockerfile.contains("README.md"));
     let oldest = read("Cargo.toml");
     let oldest = oldest.lines().find_map(|line| line.strip_prefix("rust-version = \"")).unwrap();

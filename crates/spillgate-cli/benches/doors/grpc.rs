@@ -20,7 +20,7 @@ use crate::table::{Budget, Table};
 
 #[rustfmt::skip]
 #[allow(clippy::all, missing_docs, unreachable_pub, reason = "generated; the bench needs a part of it")]
-#[path = "../../src/door/envoy/proto/all.rs"]
+#[path = "../../../spillgate-server/src/door/envoy/proto/all.rs"]
 mod proto;
 
 use proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;

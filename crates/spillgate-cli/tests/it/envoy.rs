@@ -4,6 +4,5 @@ pub(crate) mod client;
 mod connections;
 mod contract;
 mod floods;
-mod generated;
 mod grpcio;
 mod outage;
