@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use super::buffers::{Budget, Hold};
@@ -24,6 +25,10 @@ pub(crate) struct Seat {
     phase: AtomicU8,
     messages: AtomicU32,
     received: AtomicUsize,
+    /// Messages that were refused for their length.
+    oversized: AtomicU32,
+    /// Wakes the task that ends the connection.
+    ends: Notify,
     /// The task that reads again once less is buffered.
     reader: Mutex<Option<Waker>>,
 }
@@ -51,6 +56,8 @@ impl Seat {
             phase: AtomicU8::new(Phase::Head as u8),
             messages: AtomicU32::new(0),
             received: AtomicUsize::new(0),
+            oversized: AtomicU32::new(0),
+            ends: Notify::new(),
             reader: Mutex::new(None),
         }
     }
@@ -71,7 +78,7 @@ impl Seat {
         self.calls.load(Ordering::Relaxed) == 0
     }
 
-    pub(super) fn has_been_served(&self) -> bool {
+    pub(crate) fn has_been_served(&self) -> bool {
         self.served.load(Ordering::Relaxed)
     }
 
@@ -146,6 +153,18 @@ impl Seat {
         self.received.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Counts a message that was refused for its length.
+    pub(crate) fn refuse_oversized(&self) {
+        if self.oversized.fetch_add(1, Ordering::Relaxed) + 1 == OVERSIZED_MAX {
+            self.ends.notify_one();
+        }
+    }
+
+    /// Ends once the client has sent [`OVERSIZED_MAX`] messages that were refused for their length.
+    pub(crate) async fn until_flooded(&self) {
+        self.ends.notified().await;
+    }
+
     /// The head has come in.
     pub(crate) fn calls(&self) {
         self.phase.store(Phase::Call as u8, Ordering::Relaxed);
@@ -217,3 +236,8 @@ impl Drop for Calling {
         }
     }
 }
+
+/// Oversized messages on one connection before it is closed. Refusing one is cheap, but its client sends up to a
+/// stream's window with it: on a connection without this bound that is 20,000 messages and 300 MB a second. A
+/// proxy whose own clients cause a few opens another connection and loses no call.
+const OVERSIZED_MAX: u32 = 16;

@@ -125,6 +125,35 @@ fn unfinished_messages_on_the_health_service_are_refused_by_their_length() {
     assert!(grown < 12 * 1024, "{grown} KiB");
 }
 
+/// Refused one by one for ever, they cost the deciding threads 300 MB a second of reading.
+#[test]
+fn a_connection_that_sends_many_oversized_messages_is_closed() {
+    let server = Server::start(&[]);
+    let port = server.grpc_port.unwrap();
+    let runtime = Runtime::new().unwrap();
+    for path in [CHECK, HEALTH] {
+        let refused = runtime.block_on(async {
+            let mut client = connect(port).await;
+            let mut refused = 0;
+            while timeout(PATIENCE, client.ready()).await.unwrap().is_ok() {
+                assert!(refused < 100, "{path}: the connection stays open");
+                let request = Request::post(format!("http://127.0.0.1:{port}{path}"))
+                    .header("content-type", "application/grpc")
+                    .body(Unfinished::of(4 << 20, 16 * 1024))
+                    .unwrap();
+                let Some(status) = status(client.send_request(request).await) else { break };
+                assert_eq!(status, "8", "{path}");
+                refused += 1;
+            }
+            refused
+        });
+        println!("{path}: {refused} messages refused");
+        // A proxy's connection does not end by a few of them.
+        assert!(refused >= 10, "{path}: closed after {refused} messages");
+        Caller::of(&server).ask(&[descriptor(&[("remote_address", "::1")])]);
+    }
+}
+
 /// They took 274 MB on each connection; many connections share the listener's budget.
 #[test]
 fn unfinished_messages_on_the_rate_limit_service_take_a_few_mebibytes_and_end() {

@@ -45,6 +45,7 @@ impl Protocol for Grpc {
         let mut closing = connection.stage();
         let (port, seat) = (connection.port(), connection.seat());
         let greeted = until_greeted(connection.seat());
+        let flooded = connection.seat();
         let Grpc { routes, token, browsers, strangers } = self;
         let tries = strangers.tries(connection.peer().0, connection.stage());
         let failed = tries.clone();
@@ -104,17 +105,23 @@ impl Protocol for Grpc {
                 .keep_alive_timeout(PONG)
                 .serve_connection(TokioIo::new(connection.metered_by_messages()), service)
         );
-        // What ends a connection early (a client that left, a time-out) concerns nobody else.
-        tokio::select! {
+        // What ends a connection early (a client that left, a time-out) concerns no other.
+        let leaving = tokio::select! {
             _ = connection.as_mut() => return,
             () = greeted => return,
-            () = sleep(age()) => {}
-            () = failed.over() => {}
-            _ = closing.wait_for(|stage| *stage == Stage::Closing) => {}
-        }
-        // The peer is told to call elsewhere from now on; what it has sent is answered.
+            () = sleep(age()) => LEAVING,
+            () = failed.over() => LEAVING,
+            () = flooded.until_flooded() => {
+                if !flooded.has_been_served() {
+                    return;
+                }
+                FLOODED_LEAVING
+            }
+            _ = closing.wait_for(|stage| *stage == Stage::Closing) => LEAVING,
+        };
+        // GOAWAY: the client opens another connection for later calls; calls that it has sent are answered.
         connection.as_mut().graceful_shutdown();
-        let _ = timeout(LEAVING, connection).await;
+        let _ = timeout(leaving, connection).await;
     }
 }
 
@@ -161,6 +168,10 @@ const GREETING_BYTES: usize = 24 + 9;
 
 /// Calls under way when a connection is as old as it gets have this long. Streams that watch end with it.
 const LEAVING: Duration = Duration::from_secs(60);
+
+/// Calls under way have this long on a connection with too many oversized messages that also served good calls.
+/// A call takes milliseconds, so that the good callers of a proxy's connection lose none.
+const FLOODED_LEAVING: Duration = Duration::from_millis(500);
 
 /// Callers pick a server when they connect: those that never do again would not see new ones.
 const AGE: Duration = Duration::from_secs(30 * 60);

@@ -40,7 +40,10 @@ impl Messages {
 
     /// Takes bytes of the client's into account.
     fn take(&mut self, bytes: &[u8]) -> Result<(), Status> {
-        let ended = self.prefixes.take(bytes).map_err(too_long)?;
+        let ended = self.prefixes.take(bytes).map_err(|refused| {
+            self.seat.refuse_oversized();
+            too_long(refused)
+        })?;
         if ended > 0 {
             self.deadline = None;
             if let Some(call) = &self.call {
