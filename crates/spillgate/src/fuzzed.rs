@@ -4,11 +4,11 @@
 
 pub use crate::control::sealed::fuzzed::holds as sealed;
 pub use crate::engine::redis::fuzzed::holds as replies;
-pub use crate::headers::fuzzed::holds as fields;
 pub use crate::identity::fuzzed::holds as identity;
 pub use crate::limit::fuzzed::holds as quota;
 pub use crate::path::fuzzed::holds as path;
 pub use crate::policy::fuzzed::holds as policy;
+pub use crate::refusal::fuzzed::holds as fields;
 
 /// What is fuzzed: the name of its corpus, and what must hold of every input.
 pub type Target = (&'static str, fn(&[u8]));

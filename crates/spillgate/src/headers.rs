@@ -1,15 +1,12 @@
 //! What HTTP fields can say of a decision, in the styles in use: nothing that is not true, and nothing
 //! of shadow rules.
 
-use http::header::{Entry, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{Entry, HeaderMap, HeaderName, HeaderValue};
 use smallvec::{SmallVec, smallvec};
 
 use crate::decision::Decision;
-use crate::refusal::Refusal;
 
 mod advice;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzed;
 mod text;
 
 use advice::Advice;
@@ -78,37 +75,6 @@ impl HeaderStyle {
     /// ```
     pub fn named(name: &str) -> Option<HeaderStyle> {
         HeaderStyle::ALL.into_iter().find(|style| style.name() == name)
-    }
-}
-
-impl Decision {
-    /// Adds the fields of a style, and `Retry-After` to a refusal that knows when. Fields that are
-    /// there already stay, and are not doubled: whoever wrote them stands nearer to the work.
-    ///
-    /// ```
-    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use http::HeaderMap;
-    /// use spillgate::{HeaderStyle, Limiter, Policy, Request};
-    ///
-    /// let rule = "[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"5/minute\"]";
-    /// let policy = Policy::from_toml(rule).unwrap();
-    /// let limiter = Limiter::builder().policy(policy).build().await.unwrap();
-    ///
-    /// let decision = limiter.check(&Request::new().with("ip", "203.0.113.7")).await;
-    /// let mut headers = HeaderMap::new();
-    /// decision.write_headers(HeaderStyle::Ietf, &mut headers);
-    /// assert_eq!(headers["ratelimit-policy"], "\"login\";q=5;w=60");
-    /// assert_eq!(headers["ratelimit"], "\"login\";r=4;t=12");
-    /// # });
-    /// ```
-    pub fn write_headers(&self, style: HeaderStyle, headers: &mut HeaderMap) {
-        Fields::of(style, self, &[]).add_to(headers);
-        let retry_after = Refusal::of(self).and_then(|refusal| refusal.retry_after_seconds());
-        if let Some(seconds) = retry_after
-            && !headers.contains_key(RETRY_AFTER)
-        {
-            headers.insert(RETRY_AFTER, seconds.into());
-        }
     }
 }
 

@@ -8,10 +8,10 @@ use std::sync::{Arc, LazyLock};
 use http::HeaderMap;
 use sfv::Parser;
 
-use super::HeaderStyle;
+use super::Refusal;
 use crate::decision::{Decision, Judged, Names, Source, Tiers, Verdict};
+use crate::headers::HeaderStyle;
 use crate::policy::Policy;
-use crate::refusal::Refusal;
 
 /// Panics if a field cannot be read by whoever reads structured fields, or is written twice.
 pub fn holds(input: &[u8]) {
