@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use smallvec::SmallVec;
 
 use crate::algorithm::{Charge, GiveBack, Intent, Numbers, Reading};
+use crate::error::StoreError;
 use crate::limit::NamedLimit;
 use crate::probe::StoreProbe;
 #[cfg(feature = "redis")]
@@ -152,39 +153,6 @@ pub enum Engine {
     Redis(Redis),
 }
 
-/// Why a store gave no answer. Whether it executed the call is what matters to the caller.
-#[derive(Clone, Debug)]
-pub enum StoreError {
-    /// It refused, or was never reached: nothing was charged.
-    NotExecuted(String),
-    /// It may have charged, or not: unknown means charged.
-    Unknown(String),
-    /// It works, and did not answer in time.
-    Overloaded {
-        /// Whether the call was sent: it counts as charged then.
-        sent: bool,
-        /// Whether the caller gave less time than a decision has, and admits by itself afterwards.
-        admits_itself: bool,
-        /// What ended the wait.
-        why: String,
-    },
-    /// What it holds or says is not ours: counted as a bug.
-    Foreign(String),
-}
-
-#[cfg(feature = "redis")]
-impl StoreError {
-    /// Returns whether nothing was charged for sure.
-    pub(crate) fn is_uncharged(&self) -> bool {
-        matches!(self, StoreError::NotExecuted(_) | StoreError::Overloaded { sent: false, .. })
-    }
-
-    /// Returns whether the store works, and was only too slow.
-    pub(crate) fn is_overload(&self) -> bool {
-        matches!(self, StoreError::Overloaded { .. })
-    }
-}
-
 impl Engine {
     /// Decides each of `asks`, in order, each by itself.
     pub async fn decide(&self, asks: &[Ask<'_>]) -> Vec<Result<Told, StoreError>> {
@@ -247,19 +215,6 @@ impl Engine {
         }
     }
 }
-
-impl std::fmt::Display for StoreError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            StoreError::NotExecuted(why) => write!(f, "the store did not execute: {why}"),
-            StoreError::Unknown(why) => write!(f, "the store may have executed: {why}"),
-            StoreError::Overloaded { why, .. } => write!(f, "the store is overloaded: {why}"),
-            StoreError::Foreign(why) => write!(f, "what the store holds is not ours: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for StoreError {}
 
 /// Leaves a tier as it was charged when a reservation ends.
 #[cfg(feature = "redis")]

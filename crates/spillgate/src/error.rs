@@ -1,4 +1,6 @@
-//! What can go wrong before the first decision. After it, everything is a decision.
+//! Errors of building a limiter, and of a call to the store.
+//!
+//! A limiter that is built answers every request with a decision.
 
 use std::fmt;
 
@@ -50,3 +52,49 @@ impl fmt::Display for BuildError {
 }
 
 impl std::error::Error for BuildError {}
+
+/// Why a store gave no answer. Whether it executed the call is what matters to the caller.
+#[derive(Clone, Debug)]
+pub enum StoreError {
+    /// It refused, or was never reached: nothing was charged.
+    NotExecuted(String),
+    /// It may have charged, or not: unknown means charged.
+    Unknown(String),
+    /// It works, and did not answer in time.
+    Overloaded {
+        /// Whether the call was sent: it counts as charged then.
+        sent: bool,
+        /// Whether the caller gave less time than a decision has, and admits by itself afterwards.
+        admits_itself: bool,
+        /// What ended the wait.
+        why: String,
+    },
+    /// What it holds or says is not ours: counted as a bug.
+    Foreign(String),
+}
+
+#[cfg(feature = "redis")]
+impl StoreError {
+    /// Returns whether nothing was charged for sure.
+    pub(crate) fn is_uncharged(&self) -> bool {
+        matches!(self, StoreError::NotExecuted(_) | StoreError::Overloaded { sent: false, .. })
+    }
+
+    /// Returns whether the store works, and was only too slow.
+    pub(crate) fn is_overload(&self) -> bool {
+        matches!(self, StoreError::Overloaded { .. })
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::NotExecuted(why) => write!(f, "the store did not execute: {why}"),
+            StoreError::Unknown(why) => write!(f, "the store may have executed: {why}"),
+            StoreError::Overloaded { why, .. } => write!(f, "the store is overloaded: {why}"),
+            StoreError::Foreign(why) => write!(f, "what the store holds is not ours: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}

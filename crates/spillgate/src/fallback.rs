@@ -11,8 +11,9 @@ use smallvec::SmallVec;
 use crate::algorithm::{Charge, GiveBack, Intent, Numbers, Reading};
 use crate::engine::{
     Ask, AskTier, AtRecord, Cause, Change, Heard, Heards, Memory, Question, Redis, StandIn,
-    StoreError, ToldTier,
+    ToldTier,
 };
+use crate::error::StoreError;
 #[cfg(feature = "metrics")]
 use crate::limit::Algorithm;
 use crate::limit::NamedLimit;

@@ -60,8 +60,7 @@ mod waiting;
 
 pub use control::{ControlError, Missed, Override, RuleMode, Written};
 pub use decision::{Decision, Reason, Source, TierDecision, Verdict};
-pub use engine::StoreError;
-pub use error::BuildError;
+pub use error::{BuildError, StoreError};
 pub use explain::{ExplainedRule, ExplainedTier, Explanation, OverriddenBy, Raise};
 #[cfg(feature = "http")]
 pub use headers::HeaderStyle;

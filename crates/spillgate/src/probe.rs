@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::engine::StoreError;
+use crate::error::StoreError;
 #[cfg(feature = "redis")]
 use crate::store::InstanceMismatch;
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::table::ENTRIES_MAX;
 use super::{Missed, SUBJECT_BYTES_MAX};
-use crate::engine::StoreError;
+use crate::error::StoreError;
 use crate::policy::WhyNot;
 
 /// Why an operator's call did nothing, or may have done a part.

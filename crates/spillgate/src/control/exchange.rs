@@ -7,7 +7,9 @@ use super::listing::Missed;
 use super::table::{Entry, EntryId};
 use super::writing::Control;
 #[cfg(feature = "redis")]
-use crate::engine::{Engine, Redis, StoreError};
+use crate::engine::{Engine, Redis};
+#[cfg(feature = "redis")]
+use crate::error::StoreError;
 use crate::limiter::Inner;
 
 /// How closely to look.

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use spillgate::StoreError;
 use spillgate::internals::algorithm::Intent;
-use spillgate::internals::engine::{Ask, StoreError, Told};
+use spillgate::internals::engine::{Ask, Told};
 use spillgate::internals::limit::NamedLimit;
 use spillgate::{Algorithm, Limit, Source};
 use spillgate_testkit::RedisServer;

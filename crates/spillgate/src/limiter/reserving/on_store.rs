@@ -206,6 +206,6 @@ impl Inner {
     }
 }
 
-fn out_of_reach(error: crate::engine::StoreError) -> ReservationError {
+fn out_of_reach(error: crate::error::StoreError) -> ReservationError {
     ReservationError::Retryable { why: error.to_string() }
 }

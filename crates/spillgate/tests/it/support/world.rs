@@ -5,9 +5,10 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
+use spillgate::StoreError;
 use spillgate::internals::algorithm::{Charge, GiveBack, Intent};
 use spillgate::internals::engine::{
-    Ask, AskTier, AtRecord, Change, Engine, Memory, Redis, StoreError, Told, ToldTier,
+    Ask, AskTier, AtRecord, Change, Engine, Memory, Redis, Told, ToldTier,
 };
 use spillgate::internals::limit::NamedLimit;
 use spillgate::internals::store::{Store, StoreOptions};
