@@ -45,6 +45,7 @@ mod on_store;
 #[cfg(feature = "redis")]
 mod refusing;
 mod reserving;
+mod together;
 #[cfg(feature = "redis")]
 mod upkeep;
 

@@ -1,0 +1,61 @@
+//! Decides several requests as one: all of them are charged, or none is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Limiter;
+use crate::decision::{Decision, Names};
+use crate::plan::{Meeting, Plan};
+use crate::together::{Combined, Part};
+
+impl Limiter {
+    /// May all of this happen now? Every part is charged, or none is. The store is waited for no
+    /// longer than `within`, or than the limiter's own timeout where that is shorter.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use spillgate::{Limiter, Part, Policy, Request, Verdict};
+    ///
+    /// let policy = Policy::from_toml(r#"
+    ///     [[rule]]
+    ///     name = "by-ip"
+    ///     key = ["ip"]
+    ///     limits = ["10/minute"]
+    ///     [[rule]]
+    ///     name = "by-user"
+    ///     key = ["user"]
+    ///     limits = ["1/minute"]
+    /// "#).unwrap();
+    /// let limiter = Limiter::builder().policy(policy).build().await.unwrap();
+    /// let by_ip = Part::new(Request::new().with("ip", "203.0.113.7"));
+    /// let by_user = Part::new(Request::new().with("user", "ada"));
+    /// let parts = [by_ip, by_user];
+    /// assert!(limiter.check_all(&parts, Duration::from_millis(15)).await.whole().allowed());
+    ///
+    /// let second = limiter.check_all(&parts, Duration::from_millis(15)).await;
+    /// assert_eq!(second.whole().verdict(), Verdict::Denied);
+    /// assert_eq!(second.parts()[0].remaining(), Some(9), "nothing was charged anywhere");
+    /// # });
+    /// ```
+    pub async fn check_all(&self, parts: &[Part<'_>], within: Duration) -> Combined {
+        let began = self.inner.metrics.begin();
+        let policy = self.policy();
+        let meetings = Meeting::all(&policy, parts, &self.inner.secret);
+        let plan = Plan::of_meetings(&meetings, &self.inner.secret);
+        let judged = self.inner.decide_within(plan, within).await;
+        self.inner.metrics.end(began);
+        let names = || Names::Policy(Arc::clone(&policy));
+        let whole = self.inner.decision(judged.clone(), names());
+        let each = parts.iter().enumerate().map(|(number, part)| {
+            let tiers = Meeting::tiers_of(number, &meetings, &judged);
+            if !part.gives_back() {
+                let (metrics, secret) = (&self.inner.metrics, &self.inner.secret);
+                metrics.watch(&policy, part.request(), secret, &tiers, whole.allowed());
+            }
+            Decision::new(tiers, names())
+        });
+        let parts = each.collect();
+        Combined::new(whole, parts)
+    }
+}
