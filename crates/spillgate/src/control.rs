@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::algorithm::GiveBack;
+use crate::counter::Change;
 use crate::decision::{Decision, Names, Source};
-use crate::engine::Change;
 use crate::limit::LimitSpec;
 use crate::limiter::{Inner, Limiter};
 use crate::plan::{Plan, keys_of};

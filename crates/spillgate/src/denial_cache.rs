@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use crate::algorithm::{Intent, Numbers};
-use crate::engine::{Ask, AskTier, Heard, Heards, Redis, ToldTier};
+use crate::counter::{AskTier, ToldTier};
+use crate::engine::Redis;
 use crate::limit::Algorithm;
-use crate::plan::Alone;
+use crate::plan::{Alone, Ask, Heard, Heards};
 use crate::time::monotonic_us;
 
 #[cfg(test)]
@@ -89,7 +90,7 @@ impl DenialCache {
         if tier.cost == 0 || sent.at_us >= self.latest_us.load(Ordering::Relaxed) {
             return None;
         }
-        let name = tier.name.as_one();
+        let name = tier.name();
         let place = self.place(name).lock();
         let refusal = place.as_ref()?;
         let holds = refusal.holds(name, tier.numbers, tier.cost, sent);
@@ -126,8 +127,8 @@ impl DenialCache {
     /// The same of a decision over one enforced tier, of time alone, that lives at one place.
     pub(crate) fn note_alone(&self, tier: &Alone<'_>, told: &ToldTier, sent: Sent) {
         if !told.fits && !self.places.is_empty() {
-            let Alone { name, numbers, cost, .. } = tier;
-            let refusal = Refusal::of(name.as_one(), numbers, *cost, told, sent, monotonic_us());
+            let Alone { numbers, cost, .. } = tier;
+            let refusal = Refusal::of(tier.name(), numbers, *cost, told, sent, monotonic_us());
             refusal.into_iter().for_each(|refusal| self.remember(refusal));
         }
     }

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use crate::algorithm::Intent;
+use crate::counter::AskTier;
 use crate::decision::{Decision, Names, TierDecision, Tiers};
+use crate::engine::Engine;
 #[cfg(feature = "redis")]
 use crate::engine::Redis;
-use crate::engine::{Ask, AskTier, AtRecord, Engine};
 use crate::limit::NamedLimit;
 use crate::limiter::{Inner, Limiter};
-use crate::plan::{Asking, Plan};
+use crate::plan::{Ask, Asking, AtRecord, Plan};
 use crate::policy::{Mode, Policy, Rule, Unmet};
 use crate::request::Request;
 

@@ -9,15 +9,13 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::algorithm::{Charge, GiveBack, Intent, Numbers, Reading};
-use crate::engine::{
-    Ask, AskTier, AtRecord, Cause, Change, Heard, Heards, Memory, Question, Redis, StandIn,
-    ToldTier,
-};
+use crate::counter::{AskTier, Change, ToldTier};
+use crate::engine::{Memory, Question, Redis, StandIn};
 use crate::error::StoreError;
 #[cfg(feature = "metrics")]
 use crate::limit::Algorithm;
 use crate::limit::NamedLimit;
-use crate::plan::Plan;
+use crate::plan::{Ask, AtRecord, Cause, Heard, Heards, Plan};
 use crate::policy::{OnOutage, Rule, Share};
 use crate::time::{Clock, monotonic_us};
 

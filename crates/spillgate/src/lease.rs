@@ -11,7 +11,7 @@
 //! tokens, and nothing admits more than the limit's bound and that share.
 
 use crate::algorithm::Reading;
-use crate::engine::AskTier;
+use crate::counter::AskTier;
 
 mod demand;
 mod holder;

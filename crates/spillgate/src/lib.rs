@@ -13,6 +13,7 @@
 mod algorithm;
 mod calendar;
 mod control;
+mod counter;
 mod decision;
 #[cfg(feature = "redis")]
 mod denial_cache;

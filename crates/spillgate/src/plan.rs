@@ -3,23 +3,26 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::{Intent, Numbers};
+use crate::counter::{AskTier, Change, ToldTier};
 use crate::decision::{Judged, Source, Tiers, Verdict};
-use crate::engine::memory::TierName;
-use crate::engine::{Ask, AskTier, AtRecord, Change, Told, ToldTier};
-#[cfg(feature = "redis")]
-use crate::engine::{Cause, Heard, Order};
 use crate::limit::{Kind, Limit, NamedLimit, mix_of_position};
 use crate::policy::{Met, Mode, Policy, Rule};
 use crate::request::{Cost, Request};
 use crate::subject::{Secret, SubjectKey};
 use crate::waiting::Wanted;
 
+mod ask;
 mod due;
+#[cfg(feature = "redis")]
+mod heard;
 #[cfg(feature = "redis")]
 mod leased;
 mod together;
 
+pub use ask::{Ask, AtRecord, Told};
 pub(crate) use due::Due;
+#[cfg(feature = "redis")]
+pub(crate) use heard::{Cause, Heard, Heards, Order};
 pub(crate) use together::Meeting;
 
 /// What one request asks of the engine, and what is known without asking.
@@ -52,9 +55,9 @@ struct Tier<'p> {
 /// and its cost is within the capacity.
 #[derive(Debug)]
 pub(crate) struct Alone<'l> {
-    #[cfg(feature = "redis")]
     pub(crate) key: SubjectKey,
-    pub(crate) name: TierName,
+    /// As [`NamedLimit::mix`].
+    pub(crate) mix: u128,
     pub(crate) numbers: &'l Numbers,
     pub(crate) cost: u64,
 }
@@ -417,13 +420,13 @@ impl<'l> Alone<'l> {
     /// The tier of a name, with numbers that its cost is known to be within.
     #[inline]
     pub(crate) fn named(key: SubjectKey, mix: u128, numbers: &'l Numbers, cost: u64) -> Alone<'l> {
-        Alone {
-            #[cfg(feature = "redis")]
-            key,
-            name: TierName::of(key, mix),
-            numbers,
-            cost,
-        }
+        Alone { key, mix, numbers, cost }
+    }
+
+    /// What tells its state from all other.
+    #[cfg(feature = "redis")]
+    pub(crate) fn name(&self) -> u128 {
+        self.key.id ^ self.mix
     }
 
     /// The tier that was `unknown` with its numbers, as the memory engine told them.

@@ -16,7 +16,7 @@ use siphasher::sip128::SipHasher13;
 use smallvec::SmallVec;
 
 #[cfg(feature = "redis")]
-use crate::engine::Ask;
+use crate::counter::AskTier;
 use crate::limit::Algorithm;
 
 mod ended;
@@ -285,16 +285,16 @@ pub(crate) enum Opened {
 #[cfg(feature = "redis")]
 impl Group {
     /// What one call charges.
-    pub(crate) fn of(ask: &Ask<'_>) -> Group {
+    pub(crate) fn of(tiers: &[AskTier<'_>]) -> Group {
         Group {
-            tag: ask.tiers.first().map_or(0, |tier| tier.key.tag),
-            tiers: Some(ask.tiers.iter().map(KeptTier::of).collect()),
+            tag: tiers.first().map_or(0, |tier| tier.key.tag),
+            tiers: Some(tiers.iter().map(KeptTier::of).collect()),
         }
     }
 
     /// The same of a record that another call made: only the record knows its tiers.
-    pub(crate) fn unread(ask: &Ask<'_>) -> Group {
-        Group { tiers: None, ..Group::of(ask) }
+    pub(crate) fn unread(tiers: &[AskTier<'_>]) -> Group {
+        Group { tiers: None, ..Group::of(tiers) }
     }
 }
 

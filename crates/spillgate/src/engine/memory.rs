@@ -302,12 +302,6 @@ impl TierName {
     pub(crate) fn of(key: SubjectKey, mix: u128) -> TierName {
         TierName { shard: shard_of(key), key: key.id ^ mix, overflow: key.rule ^ mix }
     }
-
-    /// What tells it from all others.
-    #[cfg(feature = "redis")]
-    pub(crate) fn as_one(&self) -> u128 {
-        self.key
-    }
 }
 
 #[inline]

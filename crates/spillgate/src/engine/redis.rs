@@ -362,7 +362,7 @@ impl Redis {
         }
         if let (AtRecord::Open(opening), Err(StoreError::Unknown(_))) = (ask.record, &told) {
             // It may be there: whoever settles asks.
-            opening.note(Opened::New, || Group::of(ask));
+            opening.note(Opened::New, || Group::of(&ask.tiers));
         }
         told?.into_iter().next().unwrap_or_else(|| Err(StoreError::Foreign("no answer".into())))
     }

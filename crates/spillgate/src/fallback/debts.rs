@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::known;
 use crate::algorithm::Numbers;
-use crate::engine::AskTier;
+use crate::counter::AskTier;
 use crate::limit::NamedLimit;
 use crate::subject::SubjectKey;
 

@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 
 use crate::algorithm::Reading;
-use crate::engine::AskTier;
+use crate::counter::AskTier;
 
 /// A table of fixed size, each tier in a place of its own or none: what is forgotten begins afresh.
 #[derive(Debug)]

@@ -4,10 +4,12 @@ use smallvec::SmallVec;
 
 use super::{Fallback, Outage};
 use crate::algorithm::GiveBack;
+use crate::counter::{AskTier, Change};
+use crate::engine::Question;
 #[cfg(feature = "metrics")]
 use crate::engine::memory::RecordsHeld;
 use crate::engine::memory::{Corrected, Kept, subject_of};
-use crate::engine::{Ask, AskTier, AtRecord, Change, Heard, Heards, Question};
+use crate::plan::{Ask, AtRecord, Heard, Heards};
 use crate::reservation::kept::KeptTier;
 use crate::reservation::record::Charged;
 use crate::reservation::{Answer, Ending, Group, Noted, Opened, Opening};

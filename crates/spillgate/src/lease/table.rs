@@ -12,7 +12,7 @@ use super::demand::Demand;
 use super::holder::Holder;
 use super::{Close, Taken};
 use crate::algorithm::Numbers;
-use crate::engine::AskTier;
+use crate::counter::AskTier;
 use crate::limit::NamedLimit;
 use crate::policy::{LeaseTerms, Rule, is_leasable};
 use crate::subject::SubjectKey;

@@ -14,14 +14,15 @@ use super::Limiter;
 use super::{Inner, Question};
 use crate::algorithm::Intent;
 use crate::algorithm::token_bucket::Charged;
+use crate::counter::TIERS_INLINE;
 use crate::decision::{Decision, Judged, Names, Source, Tiers, Verdict};
 #[cfg(feature = "tower")]
 use crate::engine::Engine;
+use crate::engine::Memory;
 use crate::engine::memory::{SteadyOf, TierName};
-use crate::engine::{AtRecord, Memory, TIERS_INLINE};
 use crate::limit::{Algorithm, Limit, NamedLimit, mix_of_position};
 use crate::metrics::Began;
-use crate::plan::{Alone, Asking, Plan};
+use crate::plan::{Alone, Asking, AtRecord, Plan};
 use crate::policy::{LimitPlace, Policy};
 use crate::request::{Cost, Request};
 use crate::reservation::{Opening, random_id};
@@ -173,7 +174,12 @@ impl Inner {
 
     #[inline(always)] // else its two callers move what it makes once more
     fn judged_now(&self, memory: &Memory, tier: &Alone<'_>, unknown: Judged) -> Judged {
-        let told = memory.decide_tier(tier.name, tier.numbers, tier.cost, Intent::Charge);
+        let told = memory.decide_tier(
+            TierName::of(tier.key, tier.mix),
+            tier.numbers,
+            tier.cost,
+            Intent::Charge,
+        );
         self.counters.count_alone(told.fits);
         tier.judged_by(&told, unknown)
     }

@@ -8,8 +8,9 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use super::{Inner, Limiter};
+use crate::counter::AskTier;
 use crate::decision::{Decision, Judged, Names, Tiers, Verdict};
-use crate::engine::{AskTier, Engine, Redis, jittered};
+use crate::engine::{Engine, Redis, jittered};
 use crate::lease::{Asked, Candidate, Exchange, Spent, Wanted};
 use crate::plan::Plan;
 use crate::policy::{Mode, is_leasable};

@@ -7,13 +7,14 @@ use smallvec::SmallVec;
 use super::leasing::Paid;
 use super::reserving::refuse_if_full;
 use super::{AdHoc, Inner, Question};
+use crate::counter::Change;
 use crate::decision::{Decision, Judged, Names, Tiers};
 use crate::denial_cache::Sent;
-use crate::engine::{self, AtRecord, Change, Heards, Redis, StandIn};
+use crate::engine::{self, Redis, StandIn};
 use crate::error::StoreError;
 use crate::fallback::ChargedHere;
 use crate::limit::NamedLimit;
-use crate::plan::{Asking, Due, Plan};
+use crate::plan::{Asking, AtRecord, Due, Heards, Plan};
 use crate::request::Request;
 use crate::reservation::{Opening, random_id};
 

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use super::{AdHoc, Inner};
 use crate::algorithm::Numbers;
+use crate::counter::{AskTier, ToldTier};
 use crate::decision::{Decision, Judged, Names, Source, Verdict};
 use crate::denial_cache::Sent;
-use crate::engine::{AskTier, Heard, Joined, Redis, ToldTier, Untold};
+use crate::engine::{Joined, Redis, Untold};
 use crate::limit::NamedLimit;
 use crate::metrics::Began;
-use crate::plan::{Alone, Asking, Plan};
+use crate::plan::{Alone, Asking, Heard, Plan};
 use crate::policy::Policy;
 use crate::request::Request;
 use crate::subject::SubjectKey;
@@ -201,7 +202,7 @@ impl Inner {
     fn heard_alone(&self, alike: &Alike, told: &ToldTier, unknown: Judged) -> Judged {
         let Alike { key, mix, numbers, cost, sent, .. } = alike;
         let tier = Alone::named(*key, *mix, numbers, *cost);
-        self.fallback.note_said(tier.name.as_one(), &told.reading);
+        self.fallback.note_said(tier.name(), &told.reading);
         self.denials.note_alone(&tier, told, *sent);
         self.counters.count_alone(told.fits);
         tier.judged_by(told, unknown)

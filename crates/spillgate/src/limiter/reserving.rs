@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::{Inner, Limiter, Question, in_memory};
 use crate::algorithm::Intent;
 use crate::decision::{Decision, Judged, Names, Tiers};
-use crate::engine::{AtRecord, Engine, Memory};
+use crate::engine::{Engine, Memory};
 use crate::limit::NamedLimit;
 use crate::metrics::Began;
-use crate::plan::{Asking, Plan};
+use crate::plan::{Asking, AtRecord, Plan};
 use crate::request::{Cost, Request};
 use crate::reservation::{
     Answer, Contents, Ending, Noted, Opening, Outcome, Receipt, ReservationError, Reserve, Usage,

@@ -1,7 +1,7 @@
 //! What is done to a tier after the decision, whatever that was.
 
+use crate::counter::{AskTier, Change, ToldTier};
 use crate::decision::{Judged, Source, Tiers, Verdict};
-use crate::engine::{AskTier, Change, ToldTier};
 
 /// A change to one tier that no verdict holds up.
 #[derive(Debug)]

@@ -2,8 +2,9 @@
 
 use super::Plan;
 use crate::algorithm::Intent;
+use crate::counter::AskTier;
 use crate::decision::{Judged, Source, Verdict};
-use crate::engine::{AskTier, AtRecord};
+use crate::plan::AtRecord;
 use crate::policy::Rule;
 
 impl<'p> Plan<'p> {

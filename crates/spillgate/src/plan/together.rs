@@ -4,8 +4,8 @@ use smallvec::SmallVec;
 
 use super::{Due, Plan, keys_of};
 use crate::algorithm::GiveBack;
+use crate::counter::{AskTier, Change};
 use crate::decision::{Judged, Tiers};
-use crate::engine::{AskTier, Change};
 use crate::limit::{Limit, NamedLimit};
 use crate::policy::{Met, Mode, Policy};
 use crate::request::Cost;

@@ -9,7 +9,7 @@ use crate::algorithm::{
     Numbers, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
 };
 use crate::calendar::{Calendar, CalendarUnit};
-use crate::engine::AskTier;
+use crate::counter::AskTier;
 use crate::limit::{Algorithm, Limit, NamedLimit, RecordName};
 use crate::subject::SubjectKey;
 

@@ -22,7 +22,6 @@ const CYCLES: [(&str, &[&[&str]]); 3] = [
             "metrics",
             "plan",
             "policy",
-            "reservation",
             "together",
         ]],
     ),

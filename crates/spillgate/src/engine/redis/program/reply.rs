@@ -295,7 +295,8 @@ fn note(opening: &Opening, opened: Opened, ask: &Ask<'_>, told: &mut Told) {
     }
     // Another policy may have parted the tiers otherwise when the record was made.
     let is_known = opened == Opened::New;
-    opening.note(opened, || if is_known { Group::of(ask) } else { Group::unread(ask) });
+    opening
+        .note(opened, || if is_known { Group::of(&ask.tiers) } else { Group::unread(&ask.tiers) });
 }
 
 fn opened([word]: [i64; 1]) -> Result<Opened, StoreError> {

@@ -7,10 +7,11 @@ use tokio::task::JoinHandle;
 
 use super::super::Redis;
 use super::super::topology::Place;
-use super::{Cause, Heard, Heards, Moved, Part, StandIn};
+use super::{Heard, Heards, Moved, Part, StandIn};
 use crate::algorithm::Charge;
 use crate::engine::{AskTier, AtRecord, ToldTier};
 use crate::limit::NamedLimit;
+use crate::plan::Cause;
 use crate::reservation::kept::KeptTier;
 use crate::subject::SubjectKey;
 use crate::time::Deadline;

@@ -1,0 +1,65 @@
+//! What a store is asked to decide, and what it answers: all counters of one decision together.
+
+use smallvec::SmallVec;
+
+use crate::algorithm::Intent;
+use crate::counter::{AskTier, TIERS_INLINE, ToldTier};
+#[cfg(feature = "redis")]
+use crate::reservation::Closing;
+use crate::reservation::Opening;
+
+/// One decision to make: tiers grouped by rule, the enforced ones (group 0) first.
+#[derive(Clone, Debug)]
+pub struct Ask<'a> {
+    /// What to do where there is room.
+    pub intent: Intent,
+    /// What is done with a reservation's record in the same call.
+    pub record: AtRecord<'a>,
+    /// No two with the same key and limit.
+    pub tiers: SmallVec<[AskTier<'a>; TIERS_INLINE]>,
+}
+
+/// What a call does with the record of a reservation, which lies beside the first of its tiers.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum AtRecord<'a> {
+    /// There is none.
+    #[default]
+    None,
+    /// Opens it, if the decision allows; where one is open already, nothing is charged.
+    Open(&'a Opening),
+    /// Ends or renews it: no decision is made, and each tier is corrected to the cost that is asked
+    /// for, or left as it is ([`AS_CHARGED`]).
+    #[cfg(feature = "redis")]
+    Close(&'a Closing),
+}
+
+#[cfg(feature = "redis")]
+impl AtRecord<'_> {
+    /// Notes that the call is sent a second time, so that a record which is there may be its own.
+    pub(crate) fn note_resent(&self) {
+        if let AtRecord::Open(opening) = self {
+            opening.note_resent();
+        }
+    }
+}
+
+/// What became of a decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Whether every enforced tier had room.
+    pub allowed: bool,
+    /// As asked, in order.
+    pub tiers: SmallVec<[ToldTier; TIERS_INLINE]>,
+}
+
+impl Told {
+    /// It was admitted before, however things stand now.
+    #[cfg(feature = "redis")]
+    pub(crate) fn admit(&mut self) {
+        self.allowed = true;
+        for tier in &mut self.tiers {
+            tier.fits = true;
+            tier.reading.retry_after_us = Some(0);
+        }
+    }
+}
