@@ -135,6 +135,15 @@ pub(crate) fn check(file: &str, text: &str) -> Result<Policy, Vec<Problem>> {
     look(file, text).map(|looked| looked.policy)
 }
 
+/// Reads the policy of a file.
+///
+/// # Errors
+///
+/// If the file cannot be read or does not load; the error holds every problem.
+pub(crate) fn policy_of(file: &Path) -> Result<Policy, ConfigError> {
+    check(&file.display().to_string(), &read(file)?).map_err(ConfigError)
+}
+
 /// What a file says by itself, without environment and flags.
 pub(crate) struct Looked {
     pub(crate) policy: Policy,

@@ -1,8 +1,9 @@
 //! The tools of Spillgate: [`simulate`] replays logs against rules, [`bench`] measures a limiter or a service,
-//! [`import`] converts the rules of another limiter. Each is a command of the program `spillgate`.
+//! [`import`] converts the rules of another limiter, [`validate`] reports on a file of rules. Each is a command of the
+//! program `spillgate`.
 //!
 //! The crate knows the limiter and nothing of the service. Where a command needs the service's settings, the
-//! program passes a function that loads them.
+//! program passes a function that loads them, or what was loaded.
 
 pub mod bench;
 mod flag;
@@ -13,6 +14,7 @@ mod output;
 mod plot;
 pub mod simulate;
 mod token;
+pub mod validate;
 
 pub use bench::BenchArgs;
 pub use flag::attribute;

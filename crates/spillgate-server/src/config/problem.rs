@@ -9,12 +9,6 @@ use spillgate::PolicyError;
 #[derive(Debug)]
 pub(crate) struct ConfigError(pub(super) Vec<Problem>);
 
-impl ConfigError {
-    pub(crate) fn of(problems: Vec<Problem>) -> ConfigError {
-        ConfigError(problems)
-    }
-}
-
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines: Vec<String> = self.0.iter().map(Problem::to_string).collect();

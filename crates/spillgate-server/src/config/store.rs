@@ -148,6 +148,11 @@ impl Store {
         !matches!(self.topology, Topology::Memory)
     }
 
+    /// Returns whether the store keeps subjects on several shards.
+    pub(crate) fn has_several_shards(&self) -> bool {
+        matches!(self.topology, Topology::Cluster(_) | Topology::Ring(_))
+    }
+
     /// What a limiter is to know of it, but for what stands in files.
     pub(crate) fn told_to(&self, mut builder: LimiterBuilder) -> LimiterBuilder {
         builder = match &self.topology {

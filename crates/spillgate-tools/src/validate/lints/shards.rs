@@ -4,10 +4,9 @@ use spillgate::Mode;
 
 use super::super::rules::{can_meet, each_of, tag};
 use super::{Found, Looked};
-use crate::config::Topology;
 
 pub(super) fn spans_shards(looked: &Looked<'_>) -> Vec<Found> {
-    if !matches!(looked.settings.store.topology, Topology::Cluster(_) | Topology::Ring(_)) {
+    if !looked.service.has_several_shards {
         return Vec::new();
     }
     let rules = looked.compared();

@@ -7,17 +7,17 @@ use spillgate::{ByIp, Pattern, normalised_path};
 use super::super::finding::Level;
 use super::super::rules::{decides, holds};
 use super::{COMPARED_MAX, Found, Looked};
-use crate::bounds::ATTRIBUTES_MAX;
 
 pub(super) fn never_matches(looked: &Looked<'_>) -> Vec<Found> {
+    let attributes_max = looked.service.attributes_max;
     let mut found = Vec::new();
     for written in looked.rules() {
         let mut needs: Vec<&str> = written.rule.needs().collect();
         needs.sort_unstable();
         needs.dedup();
-        if needs.len() > ATTRIBUTES_MAX {
+        if needs.len() > attributes_max {
             let what = format!(
-                "no request meets it: it needs {} attributes, and a request has {ATTRIBUTES_MAX} at most",
+                "no request meets it: it needs {} attributes, and a request has {attributes_max} at most",
                 needs.len()
             );
             found.push(written.warning(written.entry.line, what, "ask for fewer"));

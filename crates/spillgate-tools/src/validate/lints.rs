@@ -2,9 +2,9 @@
 
 use spillgate::{Policy, Rule};
 
+use super::Service;
 use super::finding::{Finding, Level};
 use super::source::{Entry, Source};
-use crate::config::Settings;
 
 mod binding;
 mod doors;
@@ -73,7 +73,7 @@ impl Found {
 /// A file that loads, as the lints look at it.
 pub(super) struct Looked<'a> {
     pub(super) policy: &'a Policy,
-    pub(super) settings: &'a Settings,
+    pub(super) service: Service,
     /// The settings that the file gives, with their lines.
     pub(super) set: &'a [(String, usize)],
     pub(super) source: &'a Source,

@@ -27,7 +27,7 @@ pub(super) fn fails_open(looked: &Looked<'_>) -> Vec<Found> {
 
 /// Each process enforces its share alone, so the shares of all should not be more than the limit.
 pub(super) fn shares_above_limit(looked: &Looked<'_>) -> Vec<Found> {
-    let Some(nodes) = looked.settings.store.expected_nodes else { return Vec::new() };
+    let Some(nodes) = looked.service.expected_instances else { return Vec::new() };
     let mut found = Vec::new();
     for written in looked.rules() {
         let share = written.entry.fallback_share.as_deref();

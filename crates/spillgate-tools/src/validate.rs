@@ -1,0 +1,178 @@
+//! What `spillgate validate` reports on a file that loads: lints, the order of its rules, and what becomes of state.
+
+use std::io;
+
+use serde::Serialize;
+use spillgate::{Mode, OnOutage, Policy, Rule};
+
+use crate::{counted, say};
+
+mod against;
+mod bytes;
+mod finding;
+mod lints;
+mod order;
+mod rules;
+mod source;
+
+use against::{Fate, fates};
+use bytes::Bytes;
+use finding::{Finding, Level};
+use order::{Placed, order};
+use source::Source;
+
+/// A file of rules and settings that loads.
+#[derive(Clone, Copy)]
+pub struct Loaded<'a> {
+    /// The name of the file, as messages show it.
+    pub name: &'a str,
+    /// The text of the file.
+    pub text: &'a str,
+    /// The rules of the file.
+    pub policy: &'a Policy,
+    /// The settings that the file sets, each with its line.
+    pub settings: &'a [(String, usize)],
+    /// The parts of the service that lints depend on.
+    pub service: Service,
+}
+
+/// The parts of the service that lints depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct Service {
+    /// How many attributes a request may have.
+    pub attributes_max: usize,
+    /// Whether the store keeps subjects on several shards: a Cluster or a ring.
+    pub has_several_shards: bool,
+    /// How many instances the settings expect, if they do.
+    pub expected_instances: Option<u32>,
+}
+
+/// The report on a file that loads; it serializes to the JSON of `spillgate validate --json`.
+#[derive(Serialize)]
+pub struct Report<'a> {
+    ok: bool,
+    #[serde(skip)]
+    file: &'a str,
+    rules: usize,
+    overrides: usize,
+    findings: Vec<Finding>,
+    order: Vec<Placed<'a>>,
+    on_outage: AtOutage<'a>,
+    not_enforced: NotEnforced<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<Vec<Bytes<'a>>>,
+    #[serde(skip)]
+    subjects: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    against: Option<Vec<Fate>>,
+}
+
+/// What each rule comes to while the store is out of reach, by its name.
+#[derive(Serialize)]
+struct AtOutage<'a> {
+    allow: Vec<&'a str>,
+    deny: Vec<&'a str>,
+    local: Vec<&'a str>,
+}
+
+/// Rules that refuse nobody.
+#[derive(Serialize)]
+struct NotEnforced<'a> {
+    shadow: Vec<&'a str>,
+    off: Vec<&'a str>,
+}
+
+impl<'a> Report<'a> {
+    /// Reports on a file. `old` is the policy in force now: with it, the report says what becomes of its state. With
+    /// `subjects`, it estimates how many bytes the state of that many subjects takes, rule by rule.
+    pub fn new(file: Loaded<'a>, old: Option<&Policy>, subjects: Option<u64>) -> Report<'a> {
+        let Loaded { name, text, policy, settings, service } = file;
+        let source = Source::of(text);
+        let looked = lints::Looked { policy, service, set: settings, source: &source };
+        let findings = lints::findings(&looked);
+        let names = |is_one: &dyn Fn(&Rule) -> bool| -> Vec<&'a str> {
+            policy.rules().filter(|rule| is_one(rule)).map(Rule::name).collect()
+        };
+        let at_outage =
+            |said| names(&|rule: &Rule| rule.mode() == Mode::Enforce && rule.on_outage() == said);
+        Report {
+            ok: true,
+            file: name,
+            rules: policy.rules().len(),
+            overrides: policy.override_count(),
+            findings,
+            order: order(policy),
+            on_outage: AtOutage {
+                allow: at_outage(OnOutage::Allow),
+                deny: at_outage(OnOutage::Deny),
+                local: at_outage(OnOutage::Local),
+            },
+            not_enforced: NotEnforced {
+                shadow: names(&|rule: &Rule| rule.mode() == Mode::Shadow),
+                off: names(&|rule: &Rule| rule.mode() == Mode::Off),
+            },
+            bytes: subjects
+                .map(|subjects| policy.rules().map(|rule| Bytes::of(rule, subjects)).collect()),
+            subjects: subjects.unwrap_or_default(),
+            against: old.map(|old| fates(old, policy)),
+        }
+    }
+
+    /// Returns whether the report holds a warning.
+    pub fn has_warnings(&self) -> bool {
+        self.findings.iter().any(is_warning)
+    }
+
+    /// Prints the report on the standard output, for people.
+    ///
+    /// # Errors
+    ///
+    /// If the output is closed or full.
+    pub fn print(&self) -> io::Result<()> {
+        let (rules, overrides) = (counted(self.rules, "rule"), counted(self.overrides, "override"));
+        say(&format!("{}: ok, {rules}, {overrides}", self.file))?;
+        if !self.order.is_empty() {
+            say(&"Judged in this order, the widest subject last:")?;
+        }
+        for (place, rule) in self.order.iter().enumerate() {
+            say(&format!("{:>3}. {}", place + 1, rule.for_people()))?;
+        }
+        print_names("Open while the store is out of reach (allow)", &self.on_outage.allow)?;
+        print_names("Closed while the store is out of reach (deny)", &self.on_outage.deny)?;
+        print_names("Only watching (shadow)", &self.not_enforced.shadow)?;
+        print_names("Off", &self.not_enforced.off)?;
+        if let Some(bytes) = &self.bytes {
+            let subjects = self.subjects;
+            say(&format!("State of {subjects} subjects of each rule, all of its limits in use:"))?;
+            bytes.iter().try_for_each(|bytes| say(&format!("  {}", bytes.for_people())))?;
+        }
+        match self.against.as_deref() {
+            None => {}
+            Some([]) => say(&"All state goes on as it is.")?,
+            Some(fates) => {
+                say(&"What becomes of the state:")?;
+                fates.iter().try_for_each(|fate| say(&format!("  {}", fate.for_people())))?;
+            }
+        }
+        for finding in &self.findings {
+            say(&finding.for_people(self.file))?;
+        }
+        let warnings = self.findings.iter().filter(|finding| is_warning(finding)).count();
+        if !self.findings.is_empty() {
+            let notes = self.findings.len() - warnings;
+            say(&format!("{}, {}", counted(warnings, "warning"), counted(notes, "note")))?;
+        }
+        Ok(())
+    }
+}
+
+fn is_warning(finding: &Finding) -> bool {
+    finding.level == Level::Warning
+}
+
+fn print_names(what: &str, names: &[&str]) -> io::Result<()> {
+    if !names.is_empty() {
+        say(&format!("{what}: {}", names.join(", ")))?;
+    }
+    Ok(())
+}
