@@ -2,6 +2,63 @@
 
 use std::process::ExitCode;
 
+use clap::Parser;
+use clap::error::ErrorKind;
+use spillgate_server::{FlushAtEnd, complain};
+use spillgate_tools::import;
+
+use cli::{Cli, Command};
+
+mod bench;
+mod check;
+mod cli;
+mod client;
+mod doctor;
+mod explain;
+mod scripts;
+mod serve;
+mod simulate;
+mod store_settings;
+mod top;
+mod validate;
+
 fn main() -> ExitCode {
-    spillgate_server::run()
+    match Cli::try_parse() {
+        Ok(cli) => run(cli.command),
+        Err(usage) => explain_usage(&usage),
+    }
 }
+
+/// Runs one command to its end.
+fn run(command: Command) -> ExitCode {
+    let _flush = FlushAtEnd;
+    let end = match command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Validate(args) => validate::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Import(args) => import::run(&args, |remark| complain(&remark)),
+        Command::Scripts(args) => scripts::run(&args),
+    };
+    end.unwrap_or_else(|failure| {
+        complain(&failure);
+        ExitCode::from(ERROR)
+    })
+}
+
+/// Prints help and version on the output, wrong usage on the error output.
+fn explain_usage(usage: &clap::Error) -> ExitCode {
+    // There is no place to report that this cannot be written.
+    let _ = usage.print();
+    match usage.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+        _ => ExitCode::from(ERROR),
+    }
+}
+
+/// The exit code of every error, wrong usage included: 1 and 2 are results of commands.
+const ERROR: u8 = 3;

@@ -14,9 +14,9 @@ use crate::domains::Domains;
 use crate::metrics::{Reloads, UnsafeStore};
 use crate::telemetry::{Traces, sink};
 
-/// The limiter behind every door. Clones share it.
+/// The limiter behind every listener. Clones share it.
 #[derive(Clone)]
-pub(crate) struct App {
+pub struct App {
     limiter: Limiter,
     pub(crate) reloads: Arc<Reloads>,
     pub(crate) unsafe_store: Arc<UnsafeStore>,
@@ -30,12 +30,20 @@ pub(crate) struct App {
 
 impl App {
     /// Opens the store. One that is out of reach is no error: it is an outage, and decided as one.
-    pub(crate) async fn open(store: &Store, policy: Policy) -> Result<App, ConfigError> {
+    ///
+    /// # Errors
+    ///
+    /// If the settings name a file that cannot be read, or the library refuses a setting.
+    pub async fn open(store: &Store, policy: Policy) -> Result<App, ConfigError> {
         App::open_with(store, Limiter::builder().policy(policy).top(false)).await
     }
 
-    /// The same for a command that asks the store once and leaves: other instances do not count it.
-    pub(crate) async fn open_to_look(store: &Store, policy: Policy) -> Result<App, ConfigError> {
+    /// Opens the store for a command that asks it once and leaves: other instances do not count this one.
+    ///
+    /// # Errors
+    ///
+    /// As [`App::open`].
+    pub async fn open_to_look(store: &Store, policy: Policy) -> Result<App, ConfigError> {
         App::open_with(store, Limiter::builder().policy(policy).top(false).onlooker()).await
     }
 
@@ -141,8 +149,13 @@ impl App {
         decision
     }
 
-    /// What operators look at and set. Doors that decide ask the app.
-    pub(crate) fn limiter(&self) -> &Limiter {
+    /// Returns the name of the store, as people know it.
+    pub fn store_name(&self) -> &str {
+        &self.store
+    }
+
+    /// Returns the limiter, for what operators look at and set. Listeners that decide ask the app.
+    pub fn limiter(&self) -> &Limiter {
         &self.limiter
     }
 
@@ -169,7 +182,7 @@ impl App {
     }
 
     /// Looks at the store; `samples` calls are measured.
-    pub(crate) async fn probe(&self, samples: usize) -> StoreProbe {
+    pub async fn probe(&self, samples: usize) -> StoreProbe {
         self.limiter.probe(samples).await
     }
 

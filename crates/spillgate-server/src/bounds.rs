@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Attributes, or units, of one question.
-pub(crate) const ATTRIBUTES_MAX: usize = 32;
+/// How many attributes, or units, a request may have.
+pub const ATTRIBUTES_MAX: usize = 32;
 
 /// Bytes of the name of an attribute, a unit or a domain.
 pub(crate) const NAME_MAX: usize = 64;

@@ -22,17 +22,20 @@ mod value;
 
 pub(crate) use auth::{Auth, Original, deny_status};
 use problem::Place;
-pub(crate) use problem::{ConfigError, Problem};
-pub(crate) use store::{Store, StoreTls, Topology};
+pub use problem::{ConfigError, Problem};
+pub use store::Store;
+pub(crate) use store::StoreTls;
 
 /// All that a command runs on.
-pub(crate) struct Config {
-    pub(crate) settings: Settings,
-    pub(crate) policy: Policy,
+pub struct Config {
+    /// Where the service listens, where it keeps state, and the rest that is not rules.
+    pub settings: Settings,
+    /// The rules.
+    pub policy: Policy,
 }
 
-/// What was set, with the defaults of what was not.
-pub(crate) struct Settings {
+/// Every setting, with its default where nothing else is set.
+pub struct Settings {
     pub(crate) http: Listen,
     pub(crate) grpc: Listen,
     pub(crate) domains: Domains,
@@ -52,7 +55,8 @@ pub(crate) struct Settings {
     pub(crate) trusted_proxies: ByIp,
     pub(crate) auth: Auth,
     pub(crate) tls: Tls,
-    pub(crate) store: Store,
+    /// Where state lives.
+    pub store: Store,
     pub(crate) log: Log,
     pub(crate) otlp: Otlp,
     /// Whether it is watched who uses most.
@@ -73,19 +77,28 @@ pub(crate) struct Tls {
     pub(crate) client_ca: Option<PathBuf>,
 }
 
-/// The flags that are settings too.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Flags<'a> {
-    pub(crate) http: Option<&'a str>,
-    pub(crate) grpc: Option<&'a str>,
-    pub(crate) resp: Option<&'a str>,
-    pub(crate) admin: Option<&'a str>,
-    pub(crate) redis: Option<&'a str>,
+/// The flags that are settings too, as the operator wrote them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flags<'a> {
+    /// `--http`: where the HTTP API listens.
+    pub http: Option<&'a str>,
+    /// `--grpc`: where Envoy's gRPC API listens.
+    pub grpc: Option<&'a str>,
+    /// `--resp`: where the RESP API listens.
+    pub resp: Option<&'a str>,
+    /// `--admin`: where the admin API listens.
+    pub admin: Option<&'a str>,
+    /// `--redis`: the URL of the store.
+    pub redis: Option<&'a str>,
 }
 
 impl Config {
     /// Reads the file, the process's environment, and the flags.
-    pub(crate) fn load(file: Option<&Path>, flags: Flags<'_>) -> Result<Config, ConfigError> {
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, or a setting or a rule is wrong; the error holds every problem.
+    pub fn load(file: Option<&Path>, flags: Flags<'_>) -> Result<Config, ConfigError> {
         let contents = match file {
             Some(file) => Contents::of(&file.display().to_string(), &read(file)?),
             None => Contents::default(),
@@ -125,7 +138,11 @@ pub(crate) fn store_now(file: Option<&Path>, flags: Flags<'_>) -> Result<Store, 
 }
 
 /// Reads a file of settings and policy.
-pub(crate) fn read(file: &Path) -> Result<String, Problem> {
+///
+/// # Errors
+///
+/// If the file cannot be read.
+pub fn read(file: &Path) -> Result<String, Problem> {
     let unreadable = |error| Problem::File(format!("cannot read {}: {error}", file.display()));
     std::fs::read_to_string(file).map_err(unreadable)
 }
@@ -140,21 +157,26 @@ pub(crate) fn check(file: &str, text: &str) -> Result<Policy, Vec<Problem>> {
 /// # Errors
 ///
 /// If the file cannot be read or does not load; the error holds every problem.
-pub(crate) fn policy_of(file: &Path) -> Result<Policy, ConfigError> {
+pub fn policy_of(file: &Path) -> Result<Policy, ConfigError> {
     check(&file.display().to_string(), &read(file)?).map_err(ConfigError)
 }
 
 /// What a file says by itself, without environment and flags.
-pub(crate) struct Looked {
-    pub(crate) policy: Policy,
-    /// With the defaults of those that it leaves out.
-    pub(crate) settings: Settings,
-    /// Those that it sets, with their lines.
-    pub(crate) set: Vec<(String, usize)>,
+pub struct Looked {
+    /// Its rules.
+    pub policy: Policy,
+    /// Its settings, with the defaults of those that it leaves out.
+    pub settings: Settings,
+    /// The names of the settings that it sets, with their lines.
+    pub set: Vec<(String, usize)>,
 }
 
-/// The same as [`check`], with the settings.
-pub(crate) fn look(file: &str, text: &str) -> Result<Looked, Vec<Problem>> {
+/// Reads the policy and the settings of a file's text.
+///
+/// # Errors
+///
+/// Everything that keeps the file from loading, in the order of its lines.
+pub fn look(file: &str, text: &str) -> Result<Looked, Vec<Problem>> {
     let Contents { given, policy, mut problems } = Contents::of(file, text);
     let mut settings = Settings::default();
     problems.extend(settings.apply(&given));

@@ -1,30 +1,27 @@
-//! The program `spillgate`: the limiter as a service, and the commands around it.
+//! The service of Spillgate: listeners, settings, reload and the dashboard. [`serve`] runs it.
 //!
-//! A library only so that the fuzz targets reach its parsers: what it offers is [`run`].
-
-use std::process::ExitCode;
-
-use clap::Parser;
+//! The program `spillgate` uses the rest for its other commands: the settings, the findings on a store, and the routes
+//! of the listeners without a listener.
 
 mod app;
 mod bounds;
-mod cli;
-mod commands;
-mod config;
+pub mod config;
+mod counted;
 mod credentials;
+pub mod doctor;
 mod domains;
 mod door;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
 mod metrics;
 mod reload;
+mod serve;
 mod systemd;
 mod telemetry;
 
-/// Does what the command line says, and tells how that ended.
-pub fn run() -> ExitCode {
-    match cli::Cli::try_parse() {
-        Ok(cli) => commands::run(cli.command),
-        Err(usage) => commands::explain_usage(&usage),
-    }
-}
+pub use app::App;
+pub use bounds::ATTRIBUTES_MAX;
+pub use door::admin::{EXPLAIN, explain_routes};
+pub use door::http::routes as http_routes;
+pub use serve::{serve, stop_on_signals};
+pub use telemetry::sink::{FlushAtEnd, complain};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use spillgate::InstanceMismatch;
 
-use crate::commands::doctor::{self, Finding, Level};
+use crate::doctor::{self, Finding, Level};
 
 /// Policy files that were read again.
 #[derive(Default)]

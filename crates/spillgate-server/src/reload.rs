@@ -15,8 +15,8 @@ use tokio::signal::unix::Signal;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::app::App;
-use crate::commands::counted;
 use crate::config::{self, Change, ConfigError, Problem, Version};
+use crate::counted::counted;
 use crate::systemd::Manager;
 
 mod gone;

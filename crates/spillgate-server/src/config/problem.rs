@@ -7,7 +7,7 @@ use spillgate::PolicyError;
 
 /// What keeps a command from starting: one line for each problem.
 #[derive(Debug)]
-pub(crate) struct ConfigError(pub(super) Vec<Problem>);
+pub struct ConfigError(pub(super) Vec<Problem>);
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,17 +24,27 @@ impl From<Problem> for ConfigError {
     }
 }
 
-/// One thing that is wrong: where, which field, and the way out.
+/// One thing that is wrong: where, which field, and how to fix it.
 #[derive(Clone, Debug)]
-pub(crate) enum Problem {
-    Setting { place: Place, name: String, message: String },
+pub enum Problem {
+    /// A setting that is wrong.
+    Setting {
+        /// Where it was given.
+        place: Place,
+        /// Its name, such as `server.http`.
+        name: String,
+        /// What is wrong, and how to fix it.
+        message: String,
+    },
+    /// A rule or an override that is wrong.
     Policy(PolicyError),
+    /// A file that cannot be read, or is no TOML.
     File(String),
 }
 
 /// Where a setting was given.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub enum Place {
     Line {
         file: String,
         line: usize,
@@ -50,7 +60,8 @@ impl Problem {
         Problem::Setting { place: Place::Anywhere, name: name.to_owned(), message }
     }
 
-    pub(crate) fn line(&self) -> Option<usize> {
+    /// Returns the line of the file that it is about.
+    pub fn line(&self) -> Option<usize> {
         match self {
             Problem::Setting { place, .. } => place.line(),
             Problem::Policy(error) => Some(error.line()),
@@ -58,8 +69,8 @@ impl Problem {
         }
     }
 
-    /// Empty if it is about no field.
-    pub(crate) fn field(&self) -> &str {
+    /// Returns the field that it is about; empty if it is about none.
+    pub fn field(&self) -> &str {
         match self {
             Problem::Setting { name, .. } => name,
             Problem::Policy(error) => error.field(),

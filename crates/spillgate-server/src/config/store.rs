@@ -15,17 +15,19 @@ use ring::NumberedNodes;
 
 /// Where state lives. No `Debug`: addresses may hold credentials.
 #[derive(Default)]
-pub(crate) struct Store {
+pub struct Store {
     pub(crate) topology: Topology,
     pub(crate) timeout: Option<Duration>,
     pub(crate) overload_wait: Option<Duration>,
-    pub(crate) connections: Option<usize>,
+    /// How many connections to keep to each server; the library's own number if it is absent.
+    pub connections: Option<usize>,
     /// Decide by our own clock, set by the store's.
     pub(crate) client_clock: bool,
     on_state_loss: Option<OnStateLoss>,
     pub(crate) key_secret_file: Option<PathBuf>,
     pub(crate) secret_previous_file: Option<PathBuf>,
-    pub(crate) expected_nodes: Option<u32>,
+    /// How many instances share the store, for the local share of each during an outage.
+    pub expected_nodes: Option<u32>,
     pub(crate) keys_max: Option<usize>,
     pub(crate) tls: StoreTls,
     /// Where the topology was named.
@@ -143,14 +145,22 @@ impl Store {
         Ok(&mut self.topology)
     }
 
-    /// Whether other processes may share it.
-    pub(crate) fn is_shared(&self) -> bool {
+    /// Returns whether other processes may share it: it is no memory of this process.
+    pub fn is_shared(&self) -> bool {
         !matches!(self.topology, Topology::Memory)
     }
 
     /// Returns whether the store keeps subjects on several shards.
-    pub(crate) fn has_several_shards(&self) -> bool {
+    pub fn has_several_shards(&self) -> bool {
         matches!(self.topology, Topology::Cluster(_) | Topology::Ring(_))
+    }
+
+    /// Returns the URL of its server, if it is one server that is named by its URL.
+    pub fn url(&self) -> Option<&str> {
+        match &self.topology {
+            Topology::Url(url) => Some(url),
+            _ => None,
+        }
     }
 
     /// What a limiter is to know of it, but for what stands in files.
@@ -285,6 +295,13 @@ impl Topology {
 }
 
 /// As it is announced: no user, no password, no parameters.
+/// Writes the servers as people know them, without credentials.
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.topology.fmt(f)
+    }
+}
+
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = |urls: &[String]| {

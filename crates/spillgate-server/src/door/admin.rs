@@ -61,7 +61,7 @@ pub(crate) fn routes(app: App, guard: Guard, health: Health) -> Router {
 }
 
 /// Just what explains, for whoever asks in this process.
-pub(crate) fn explaining(app: App) -> Router {
+pub fn explain_routes(app: App) -> Router {
     Router::new().route(EXPLAIN, get(explain::show)).with_state(app)
 }
 
@@ -79,4 +79,4 @@ const PATHS: &str = "GET /livez, /readyz and /metrics, the dashboard at /, GET /
     /admin/v1/overrides, and GET /admin/v1/explain, /admin/v1/top and /admin/v1/events";
 
 /// Where requests are explained.
-pub(crate) const EXPLAIN: &str = "/admin/v1/explain";
+pub const EXPLAIN: &str = "/admin/v1/explain";

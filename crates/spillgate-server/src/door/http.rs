@@ -34,7 +34,7 @@ use problem::Problem;
 use question::{Batch, Check};
 
 /// The door's paths.
-pub(crate) fn routes(app: App) -> Router {
+pub fn routes(app: App) -> Router {
     Router::new()
         .route(CHECK, post(check))
         .route("/v1/check/batch", post(check_batch))

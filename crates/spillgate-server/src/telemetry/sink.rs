@@ -2,6 +2,7 @@
 //! output takes no bytes, lines are dropped and counted, and no thread that answers requests waits.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::fmt;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
@@ -64,6 +65,11 @@ pub(super) fn set_format(format: Format) {
     }
 }
 
+/// Writes a line about the program itself to the error output.
+pub fn complain(line: &impl fmt::Display) {
+    self::line(&format!("spillgate: {line}\n"));
+}
+
 /// Writes a line, which ends in a line feed. Without a writer it is written here and now.
 pub(crate) fn line(text: &str) {
     match SINK.get() {
@@ -92,7 +98,8 @@ pub(crate) fn metrics_text() -> String {
 }
 
 /// Flushes the log when it is dropped: at the end of a command, and when its thread panics.
-pub(crate) struct FlushAtEnd;
+#[derive(Debug)]
+pub struct FlushAtEnd;
 
 impl Drop for FlushAtEnd {
     fn drop(&mut self) {

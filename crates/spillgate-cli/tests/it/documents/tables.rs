@@ -156,13 +156,13 @@ fn the_page_about_redis_tells_every_check_of_the_doctor() {
     let page = Page::of("redis").section("What the doctor says");
     let told: BTreeSet<String> =
         page.rows().into_iter().map(|row| row[0].trim_matches('`').to_owned()).collect();
-    let server = read("crates/spillgate-server/src/commands/doctor/checks.rs");
-    let store = read("crates/spillgate-server/src/commands/doctor/store.rs");
+    let server = read("crates/spillgate-server/src/doctor/checks.rs");
+    let store = read("crates/spillgate-server/src/doctor/store.rs");
     let on_each =
         server.lines().filter_map(|line| line.trim().strip_prefix("(\"")?.split('"').next());
     let of_all =
         store.lines().filter_map(|line| line.trim().strip_prefix("check: \"")?.split('"').next());
-    let instances = read("crates/spillgate-server/src/commands/doctor/instances.rs");
+    let instances = read("crates/spillgate-server/src/doctor/instances.rs");
     let of_instances = instances.lines().filter_map(|line| {
         line.strip_prefix("const ")?.split_once(": &str = \"")?.1.strip_suffix("\";")
     });

@@ -14,7 +14,8 @@ use tokio::sync::watch;
 use super::guard::Guard;
 use super::scrapes::Scrapes;
 use crate::app::App;
-use crate::commands::{counted, doctor};
+use crate::counted::counted;
+use crate::doctor;
 use crate::door::Tries;
 
 /// What health is about.

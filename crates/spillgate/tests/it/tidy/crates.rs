@@ -20,10 +20,6 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 8] = [
     ("spillgate-fuzz", &["spillgate", "spillgate-server", "spillgate-tools"]),
 ];
 
-/// Dependencies that the table does not allow, each with the reason why it exists today.
-const EXCEPTIONS: [(&str, &str, &str); 1] =
-    [("spillgate-server", "spillgate-tools", "holds the commands until they are in spillgate-cli")];
-
 /// Files of the tools that use more than the public API of `spillgate`, each with the reason.
 const USES_INTERNALS: [(&str, &str); 2] = [
     (
@@ -52,10 +48,7 @@ fn the_check_on_crates_sees_what_it_is_for() {
             "spillgate",
             "[dependencies]\nredis = \"1\"\n[dev-dependencies]\nspillgate-testkit = { path = \".\" }",
         ),
-        of(
-            "spillgate-server",
-            "[dependencies]\nspillgate-tools = { path = \".\" }\nspillgate.workspace = true",
-        ),
+        of("spillgate-server", "[dependencies]\nspillgate.workspace = true"),
         of("spillgate-tools", "[dependencies.spillgate]\npath = \".\""),
         of("spillgate-testkit", ""),
     ];
@@ -77,8 +70,6 @@ fn the_check_on_crates_sees_what_it_is_for() {
     for (finding, named) in found.iter().zip(["spillgate-server", "`spillgate-fuzz`", "no row"]) {
         assert!(finding.contains(named), "{finding}");
     }
-    let unused = findings(&[of("spillgate-server", "")]);
-    assert!(unused[0].contains("take the exception out"), "{unused:?}");
 }
 
 #[test]
@@ -155,15 +146,13 @@ fn table<'t, 'i>(tree: &'t DeTable<'i>, name: &str) -> Option<&'t DeTable<'i>> {
 
 fn findings(manifests: &[Manifest]) -> Vec<String> {
     let allowed = BTreeMap::from(MAY_DEPEND_ON);
-    let is_exception =
-        |from: &str, to: &str| EXCEPTIONS.iter().any(|(of, on, _)| (*of, *on) == (from, to));
     let mut findings = Vec::new();
     for Manifest { path, name, dependencies, for_tests } in manifests {
         let Some(below) = allowed.get(name.as_str()) else {
             findings.push(format!("{path}: {name} has no row in MAY_DEPEND_ON: add one"));
             continue;
         };
-        let may = |on: &str| below.contains(&on) || is_exception(name, on);
+        let may = |on: &str| below.contains(&on);
         // Tests may use the test helpers, and the crate itself with other features.
         let may_for_tests = |on: &str| may(on) || on == "spillgate-testkit" || on == name;
         let ours = |on: &&String| on.starts_with("spillgate");
@@ -172,13 +161,6 @@ fn findings(manifests: &[Manifest]) -> Vec<String> {
         for on in wrong.chain(wrong_for_tests) {
             findings.push(format!(
                 "{path}: {name} must not depend on `{on}`: move what it needs below both, or let the caller pass it in"
-            ));
-        }
-        let unused =
-            EXCEPTIONS.iter().filter(|(of, on, _)| of == name && !dependencies.contains(*on));
-        for (_, on, reason) in unused {
-            findings.push(format!(
-                "{path}: {name} does not depend on {on} any more ({reason}): take the exception out"
             ));
         }
     }

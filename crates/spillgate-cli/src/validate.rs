@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 
 use serde::Serialize;
+use spillgate_server::ATTRIBUTES_MAX;
+use spillgate_server::config::{self, ConfigError, Looked, Problem};
 use spillgate_tools::validate::{Loaded, Report, Service};
+use spillgate_tools::{Failure, say};
 
-use super::{Failure, say};
-use crate::bounds::ATTRIBUTES_MAX;
 use crate::cli::ValidateArgs;
-use crate::config::{self, ConfigError, Looked, Problem};
 
-pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     let Some(file) = args.file.as_deref() else {
         // Without a file the schema is asked for: the command line sees to it.
         say(&SCHEMA.trim_end())?;

@@ -2,18 +2,16 @@
 
 use std::process::ExitCode;
 
-use spillgate_tools::BenchArgs;
+use spillgate_server::config::{Config, Flags};
+use spillgate_server::{App, stop_on_signals};
 use spillgate_tools::bench::{self, OpenLimiter, StoreFlags};
+use spillgate_tools::{BenchArgs, Failure};
 use tokio::runtime::Runtime;
 
-use super::{Failure, serve};
-use crate::app::App;
-use crate::config::{Config, Flags, Topology};
-
-pub(super) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     // Each connection is a file; where this fails, the system's own bound stands.
     let _ = rlimit::increase_nofile_limit(u64::MAX);
-    Runtime::new()?.block_on(async { bench::run(args, serve::on_signals()?, open).await })
+    Runtime::new()?.block_on(async { bench::run(args, stop_on_signals()?, open).await })
 }
 
 async fn open(flags: StoreFlags<'_>) -> Result<OpenLimiter, Failure> {
@@ -40,11 +38,8 @@ async fn open(flags: StoreFlags<'_>) -> Result<OpenLimiter, Failure> {
         store.expected_nodes = Some(nodes);
     }
     let app = App::open(&store, config.policy).await?;
-    let url = match store.topology {
-        Topology::Url(url) => Some(url),
-        _ => None,
-    };
-    Ok(OpenLimiter { limiter: app.limiter().clone(), store: app.store.to_string(), url })
+    let url = store.url().map(str::to_owned);
+    Ok(OpenLimiter { limiter: app.limiter().clone(), store: app.store_name().to_owned(), url })
 }
 
 /// As many as its builder takes.

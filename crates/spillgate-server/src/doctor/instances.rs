@@ -3,10 +3,10 @@
 use spillgate::{InstanceMismatch, StoreProbe};
 
 use super::finding::{Finding, Level};
-use crate::commands::counted;
+use crate::counted::counted;
 
-/// The findings on instances that differ from the configuration that the doctor was given.
-pub(super) fn findings(probe: &StoreProbe) -> impl Iterator<Item = Finding> {
+/// Returns the findings on live instances that differ from the configuration of this process.
+pub fn instance_findings(probe: &StoreProbe) -> impl Iterator<Item = Finding> {
     let live = probe.live_instances;
     mismatches(probe.mismatch).map(move |(check, what)| Finding {
         level: Level::Unsafe,

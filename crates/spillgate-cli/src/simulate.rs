@@ -2,11 +2,9 @@
 
 use std::process::ExitCode;
 
-use spillgate_tools::{SimulateArgs, simulate};
+use spillgate_server::config;
+use spillgate_tools::{Failure, SimulateArgs, simulate};
 
-use super::Failure;
-use crate::config;
-
-pub(super) fn run(args: &SimulateArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &SimulateArgs) -> Result<ExitCode, Failure> {
     simulate::run(args, |file| Ok(config::policy_of(file)?))
 }

@@ -8,8 +8,8 @@ use super::checks;
 use super::finding::{Finding, Level};
 use crate::config::Settings;
 
-/// Everything that is wrong, worst first.
-pub(crate) fn findings(probe: &StoreProbe, settings: &Settings) -> Vec<Finding> {
+/// Returns everything that is wrong with a store and the settings for it, worst first.
+pub fn findings(probe: &StoreProbe, settings: &Settings) -> Vec<Finding> {
     if probe.servers.is_empty() {
         return Vec::new();
     }
@@ -120,14 +120,15 @@ fn shares(probe: &StoreProbe) -> Option<Finding> {
     })
 }
 
-/// So many thousandths are no more; absent if nothing was measured. The list is in order.
-pub(super) fn percentile(sorted: &[u64], thousandths: usize) -> Option<u64> {
+/// Returns the least value that so many thousandths of the values do not exceed. The list is in order; an empty one
+/// has none.
+pub fn percentile(sorted: &[u64], thousandths: usize) -> Option<u64> {
     let last = sorted.len().checked_sub(1)?;
     sorted.get((sorted.len() * thousandths).div_ceil(1_000).saturating_sub(1).min(last)).copied()
 }
 
-/// Milliseconds with a thousandth of theirs.
-pub(super) fn ms(us: u64) -> String {
+/// Writes microseconds as milliseconds: `1.234 ms`.
+pub fn ms(us: u64) -> String {
     format!("{}.{:03} ms", us / 1_000, us % 1_000)
 }
 

@@ -9,19 +9,19 @@ use axum::body::Body;
 use hyper::Request;
 use hyper::body::Bytes;
 use serde::{Serialize, Serializer};
+use spillgate_server::config::{Config, Flags};
+use spillgate_server::{App, http_routes};
+use spillgate_tools::{Failure, say};
 use tokio::runtime::Runtime;
 
-use super::{Failure, client, say};
-use crate::app::App;
 use crate::cli::{CheckArgs, Cost};
-use crate::config::{Config, Flags};
-use crate::door::http;
+use crate::client;
 
 mod answer;
 
 use answer::Answer;
 
-pub(super) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
     let body = serde_json::to_vec(&Question::of(args))?;
     let reply = Runtime::new()?.block_on(async {
         match &args.redis {
@@ -97,7 +97,7 @@ async fn ask_store(args: &CheckArgs, store: &str, body: Vec<u8>) -> Result<Bytes
     let config = Config::load(args.config.as_deref(), flags)?;
     let app = App::open_to_look(&config.settings.store, config.policy).await?;
     let request = Request::post(PATH).body(Body::from(body))?;
-    client::ask_in_process(http::routes(app), request).await
+    client::ask_in_process(http_routes(app), request).await
 }
 
 const PATH: &str = "/v1/check";

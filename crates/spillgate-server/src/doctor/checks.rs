@@ -21,8 +21,8 @@ pub(super) fn server(address: &str, facts: &ServerFacts) -> Vec<Finding> {
         .collect()
 }
 
-/// How many things are looked at on each server.
-pub(super) const COUNT: usize = CHECKS.len();
+/// How many checks the doctor makes on each server.
+pub const CHECKS_OF_SERVER: usize = CHECKS.len();
 
 type Check = fn(&Told<'_>) -> Option<Complaint>;
 

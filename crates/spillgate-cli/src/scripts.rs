@@ -7,14 +7,15 @@ use std::process::ExitCode;
 
 use spillgate::Policy;
 use spillgate::internals::engine::{Engine, redis};
+use spillgate_server::config::{Config, Flags, Store};
+use spillgate_server::{App, complain};
+use spillgate_tools::{Failure, say};
 use tokio::runtime::Runtime;
 
-use super::{Failure, complain, say};
-use crate::app::App;
 use crate::cli::{Scripts, ScriptsArgs};
-use crate::config::{Config, Flags, Store};
+use crate::store_settings;
 
-pub(super) fn run(args: &ScriptsArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &ScriptsArgs) -> Result<ExitCode, Failure> {
     match &args.what {
         Scripts::Print { plain, leases } => {
             let [decides, of_leases] = redis::script_of_server(!plain);
@@ -33,8 +34,7 @@ pub(super) fn run(args: &ScriptsArgs) -> Result<ExitCode, Failure> {
 /// The servers that were named, or the store of the settings.
 fn stores(urls: &[String], config: Option<&Path>) -> Result<Vec<Store>, Failure> {
     if urls.is_empty() {
-        let store = Config::load(config, Flags::default())?.settings.store;
-        return if store.is_shared() { Ok(vec![store]) } else { Err(super::NO_STORE.into()) };
+        return Ok(vec![store_settings::load(config, Flags::default())?.settings.store]);
     }
     let of_url = |url: &String| {
         let flags = Flags { redis: Some(url), ..Flags::default() };
@@ -63,7 +63,7 @@ async fn load(stores: &[Store]) -> Result<(), Failure> {
         }
     }
     match (servers, failed) {
-        (0, _) => Err(format!("{} names no server that is there", stores[0].topology).into()),
+        (0, _) => Err(format!("{} names no server that is there", stores[0]).into()),
         (_, 0) => Ok(()),
         _ => Err(format!("{failed} of {servers} servers do not have the scripts").into()),
     }

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use spillgate::internals::explain::Wait;
-
-use super::Failure;
+use spillgate_tools::Failure;
 
 /// As much of an answer as people are told; fields of later versions do no harm.
 #[derive(Deserialize)]

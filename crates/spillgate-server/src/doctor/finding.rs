@@ -2,24 +2,27 @@
 
 use serde::Serialize;
 
-/// One thing that somebody should know, or mend.
+/// One problem of the store, or of the settings for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Finding {
-    pub(crate) level: Level,
+pub struct Finding {
+    /// How bad it is.
+    pub level: Level,
     /// The name of the check; it stays the same.
-    pub(crate) check: &'static str,
-    /// Whom it is about; absent if it is the store as a whole, or us.
-    pub(crate) server: Option<String>,
-    pub(crate) what: String,
-    pub(crate) why: &'static str,
-    /// A command, or what to do.
-    pub(crate) mend: String,
+    pub check: &'static str,
+    /// The server that it is about; absent if it is the store as a whole, or the settings.
+    pub server: Option<String>,
+    /// The problem.
+    pub what: String,
+    /// Why it matters.
+    pub why: &'static str,
+    /// How to fix it: a command, or a task.
+    pub mend: String,
 }
 
-/// How bad it is.
+/// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Level {
+pub enum Level {
     /// Limits do not hold, or are not decided by the store, or either can happen unseen.
     Unsafe,
     /// One foreseeable event away from that.
@@ -29,8 +32,8 @@ pub(crate) enum Level {
 }
 
 impl Finding {
-    /// For people: a line of what, and one each of why and what mends it.
-    pub(crate) fn for_people(&self) -> String {
+    /// Returns three lines for people: the problem, why it matters, how to fix it.
+    pub fn for_people(&self) -> String {
         let level = match self.level {
             Level::Unsafe => "UNSAFE",
             Level::Warning => "warning",

@@ -1,4 +1,4 @@
-//! One question to a server, or to a door's routes in this process, and its answer.
+//! One request to a server, or to the routes of a listener in this process, and its answer.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,14 +14,12 @@ use hyper::service::Service;
 use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use spillgate_tools::token;
+use spillgate_tools::{Failure, token};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::Failure;
-
 /// Asks the server at `url`; the request's path is below the URL's.
-pub(super) async fn ask(url: &str, request: Builder, body: Vec<u8>) -> Result<Bytes, Failure> {
+pub(crate) async fn ask(url: &str, request: Builder, body: Vec<u8>) -> Result<Bytes, Failure> {
     let asked = timeout(TIMEOUT, send(url, request, body)).await;
     let (status, reply) = asked
         .map_err(|_| format!("{url} did not answer within {} s", TIMEOUT.as_secs()))?
@@ -30,7 +28,7 @@ pub(super) async fn ask(url: &str, request: Builder, body: Vec<u8>) -> Result<By
 }
 
 /// Asks routes of this process.
-pub(super) async fn ask_in_process(
+pub(crate) async fn ask_in_process(
     routes: Router,
     request: Request<Body>,
 ) -> Result<Bytes, Failure> {
@@ -40,7 +38,7 @@ pub(super) async fn ask_in_process(
 }
 
 /// A request that shows the token of a file, if one is named.
-pub(super) fn with_token(request: Builder, file: Option<&Path>) -> Result<Builder, Failure> {
+pub(crate) fn with_token(request: Builder, file: Option<&Path>) -> Result<Builder, Failure> {
     Ok(match token(file)? {
         Some(token) => request.header(AUTHORIZATION, token),
         None => request,

@@ -1,20 +1,20 @@
-//! `spillgate serve`: opens the store and the doors, and keeps both until told to stop.
+//! `spillgate serve`: opens the store and the listeners, and keeps both until a signal ends the process.
 
+use std::error::Error;
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
-use std::process::ExitCode;
 
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::{Failure, complain, doctor};
 use crate::app::{App, NO_RESERVATIONS};
-use crate::cli::ServeArgs;
 use crate::config::{self, Config, Flags, Problem, Settings};
 use crate::credentials::Credentials;
+use crate::doctor;
 use crate::door::admin::{self, Guard};
 use crate::door::auth;
 use crate::door::envoy::{self, Grpc};
@@ -23,31 +23,33 @@ use crate::door::resp::Resp;
 use crate::door::{self, Capacity, Cores, Protocol, Shares, Strangers, Tls, Token};
 use crate::reload::Followed;
 use crate::systemd::Manager;
-use crate::telemetry::{Format, Telemetry, sink};
+use crate::telemetry::sink::{self, complain};
+use crate::telemetry::{Format, Telemetry};
 
 mod store_access;
 
 use store_access::StoreSettings;
 
-pub(super) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
+type Failure = Box<dyn Error>;
+
+/// Serves by the settings of this file, of the environment and of these flags, until SIGTERM or Ctrl-C, and then until
+/// every request is answered.
+///
+/// # Errors
+///
+/// If the settings are wrong, or a listener or the log cannot be opened. A store that is out of reach is no error.
+pub fn serve(file: Option<&Path>, flags: Flags<'_>) -> Result<(), Box<dyn Error>> {
     sink::start()?;
-    let flags = Flags {
-        http: args.http.as_deref(),
-        grpc: args.grpc.as_deref(),
-        resp: args.resp.as_deref(),
-        admin: args.admin.as_deref(),
-        redis: args.redis.as_deref(),
-    };
-    let followed = args.config.as_deref().map(Followed::now);
-    let config = Config::load(args.config.as_deref(), flags)?;
+    let followed = file.map(Followed::now);
+    let config = Config::load(file, flags)?;
     // Each connection is a file; where this fails, what POSIX promises at least is counted on.
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(FILES_AT_LEAST);
-    let store = StoreSettings { file: args.config.clone(), redis: args.redis.clone() };
-    Runtime::new()?.block_on(serve(config, followed, store, files))?;
-    Ok(ExitCode::SUCCESS)
+    let store =
+        StoreSettings { file: file.map(Path::to_owned), redis: flags.redis.map(str::to_owned) };
+    Runtime::new()?.block_on(keep(config, followed, store, files))
 }
 
-async fn serve(
+async fn keep(
     config: Config,
     followed: Option<Followed>,
     store: StoreSettings,
@@ -56,7 +58,7 @@ async fn serve(
     let Config { settings, policy } = config;
     let telemetry = Telemetry::begin(settings.log, &settings.otlp)?;
     // From here on signals mean what they should; before, they just end the process.
-    let stop = on_signals()?;
+    let stop = stop_on_signals()?;
     let hangup = signal(SignalKind::hangup())?;
     let manager = Manager::of_environment();
     let app = App::open_to_serve(&settings, policy).await?;
@@ -269,8 +271,16 @@ async fn warn_of_store(app: App, settings: Settings) {
     }
 }
 
-/// Becomes true at the first signal to end.
-pub(super) fn on_signals() -> Result<watch::Receiver<bool>, Failure> {
+/// Returns a value that becomes true at SIGTERM or Ctrl-C; from here on neither ends the process by itself.
+///
+/// # Errors
+///
+/// If the system refuses a signal handler.
+///
+/// # Panics
+///
+/// Outside of a tokio runtime.
+pub fn stop_on_signals() -> io::Result<watch::Receiver<bool>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let (stop, stopped) = watch::channel(false);

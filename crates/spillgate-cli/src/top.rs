@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use hyper::Request;
 use serde::Deserialize;
+use spillgate_tools::{Failure, say};
 use tokio::runtime::Runtime;
 
-use super::{Failure, client, say};
 use crate::cli::TopArgs;
+use crate::client;
 
-pub(super) fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
     let again = !args.json && !args.once && io::stdout().is_terminal();
     Runtime::new()?.block_on(async {
         loop {

@@ -4,47 +4,37 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use spillgate::{ServerFacts, StoreProbe};
+use spillgate_server::App;
+use spillgate_server::config::{Config, Flags};
+use spillgate_server::doctor::{
+    CHECKS_OF_SERVER, Finding, Level, findings, instance_findings, ms, percentile,
+};
+use spillgate_tools::{Failure, say};
 use tokio::runtime::Runtime;
 
-use super::{Failure, say};
-use crate::app::App;
 use crate::cli::DoctorArgs;
-use crate::config::{Config, Flags};
+use crate::store_settings;
 
-mod checks;
-mod finding;
-mod instances;
-mod store;
-
-pub(crate) use finding::{Finding, Level};
-pub(crate) use instances::mismatches;
-pub(crate) use store::findings;
-use store::{ms, percentile};
-
-pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     if args.acl {
         say(&acl())?;
         return Ok(ExitCode::SUCCESS);
     }
     let flags = Flags { redis: args.redis.as_deref(), ..Flags::default() };
-    let config = Config::load(args.config.as_deref(), flags)?;
-    if !config.settings.store.is_shared() {
-        return Err(super::NO_STORE.into());
-    }
-    let Config { settings, policy } = config;
+    let Config { settings, policy } = store_settings::load(args.config.as_deref(), flags)?;
     let probe = Runtime::new()?.block_on(async {
         let app = App::open_to_look(&settings.store, policy).await?;
         Ok::<_, Failure>(app.probe(SAMPLES).await)
     })?;
     if probe.reached().next().is_none() {
         let Some((server, why)) = probe.unreachable().next() else {
-            return Err(format!("{} names no server that is there", settings.store.topology).into());
+            return Err(format!("{} names no server that is there", settings.store).into());
         };
         return Err(format!("{server} does not answer: {why}").into());
     }
     // Worst first.
     let mut findings: Vec<Finding> =
-        instances::findings(&probe).chain(findings(&probe, &settings)).collect();
+        instance_findings(&probe).chain(findings(&probe, &settings)).collect();
     findings.sort_by_key(|finding| finding.level);
     match args.json {
         true => say(&serde_json::to_string(&Report::of(&probe, &findings))?)?,
@@ -78,7 +68,7 @@ fn tell(probe: &StoreProbe, findings: &[Finding]) -> Result<(), Failure> {
         count(Level::Unsafe),
         count(Level::Warning),
         count(Level::Note),
-        checks::COUNT,
+        CHECKS_OF_SERVER,
         probe.servers.len()
     ))?;
     Ok(())

@@ -6,16 +6,16 @@ use axum::body::Body;
 use hyper::Request;
 use hyper::body::Bytes;
 use serde::Deserialize;
+use spillgate_server::config::{Config, Flags};
+use spillgate_server::{App, EXPLAIN, explain_routes};
+use spillgate_tools::{Failure, say};
 use tokio::runtime::Runtime;
 
-use super::{Failure, client, say};
-use crate::app::App;
 use crate::cli::{Cost, ExplainArgs};
-use crate::config::{Config, Flags};
-use crate::door::admin;
+use crate::client;
 
-pub(super) fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
-    let path = format!("{}?{}", admin::EXPLAIN, query(args));
+pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
+    let path = format!("{}?{}", EXPLAIN, query(args));
     let reply = Runtime::new()?.block_on(async {
         match &args.redis {
             None => {
@@ -59,7 +59,7 @@ async fn ask_store(args: &ExplainArgs, store: &str, path: &str) -> Result<Bytes,
     let config = Config::load(args.config.as_deref(), flags)?;
     let app = App::open_to_look(&config.settings.store, config.policy).await?;
     let request = Request::get(path).body(Body::empty())?;
-    client::ask_in_process(admin::explaining(app), request).await
+    client::ask_in_process(explain_routes(app), request).await
 }
 
 /// As much of the answer as people are told.

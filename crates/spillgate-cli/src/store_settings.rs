@@ -1,0 +1,15 @@
+//! Settings of commands that look at a store.
+
+use std::path::Path;
+
+use spillgate_server::config::{Config, Flags};
+use spillgate_tools::Failure;
+
+/// Loads settings, and refuses those that name no store.
+pub(crate) fn load(file: Option<&Path>, flags: Flags<'_>) -> Result<Config, Failure> {
+    let config = Config::load(file, flags)?;
+    if config.settings.store.is_shared() { Ok(config) } else { Err(NO_STORE.into()) }
+}
+
+const NO_STORE: &str = "no store is named, so state is in memory and there is nothing to look at; \
+    name one: --redis redis://127.0.0.1:6379, or --config FILE with a [store]";

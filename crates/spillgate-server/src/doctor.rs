@@ -1,0 +1,13 @@
+//! Judges what a probe of the store found: the service at its start and in `/readyz`, the command `spillgate doctor`
+//! whenever an operator asks.
+
+mod checks;
+mod finding;
+mod instances;
+mod store;
+
+pub use checks::CHECKS_OF_SERVER;
+pub use finding::{Finding, Level};
+pub use instances::instance_findings;
+pub(crate) use instances::mismatches;
+pub use store::{findings, ms, percentile};
