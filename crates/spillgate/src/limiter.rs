@@ -40,6 +40,8 @@ mod builder;
 mod counters;
 #[cfg(feature = "redis")]
 mod leasing;
+#[cfg(feature = "metrics")]
+mod metrics_text;
 #[cfg(feature = "redis")]
 mod on_store;
 #[cfg(feature = "redis")]

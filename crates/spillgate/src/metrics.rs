@@ -23,10 +23,13 @@ mod wanted;
 
 use histogram::Histogram;
 pub(crate) use meter::Meters;
+#[cfg(feature = "redis")]
+pub(crate) use meter::RULES_MAX;
 use meter::{Meter, OTHER};
 use rates::Rates;
 #[cfg(feature = "redis")]
 pub(crate) use shard_meter::{ErrorClass, ShardMeter};
+pub(crate) use text::{Kind, Text};
 use top::Tops;
 pub use top::{Top, TopOfRule, TopSubject};
 pub(crate) use wanted::Wanted;
@@ -184,12 +187,17 @@ impl Metrics {
     }
 
     /// How many of those the engine has counted by now.
-    fn take_over_steady(&self, counted: u64) {
+    pub(crate) fn take_over_steady(&self, counted: u64) {
         if self.wanted != Wanted::Nothing {
             // Those that come before the last are not told twice, nor is any lost.
             let before = self.steady_told.fetch_max(counted, Ordering::Relaxed);
             self.ad_hoc.count_allowed(counted.saturating_sub(before));
         }
+    }
+
+    /// The subjects that used most and those that were denied most, `n` of each for each rule.
+    pub(crate) fn top(&self, rule: Option<&str>, n: usize) -> Top {
+        self.tops.read(rule, n, counter_ns())
     }
 
     /// Each rule counts once, as the worst of its tiers; a shadow rule as it would have decided.

@@ -128,4 +128,4 @@ const SOURCES: [Source; 5] =
 pub(super) const OTHER: &str = "other";
 
 /// More series than this are a burden to whoever stores them: the rest share one meter.
-pub(super) const RULES_MAX: usize = 1_000;
+pub(crate) const RULES_MAX: usize = 1_000;

@@ -15,7 +15,6 @@ use parking_lot::Mutex;
 
 use super::sketch::{Name, Sketch};
 use crate::decision::{Judged, Verdict};
-use crate::limiter::Limiter;
 use crate::policy::{LimitPlace, Policy};
 use crate::request::Request;
 use crate::subject::Secret;
@@ -91,29 +90,6 @@ struct Seen<'s> {
     consumed: u64,
     denied: u64,
     unit: &'s str,
-}
-
-impl Limiter {
-    /// The subjects that used most and those that were refused most, `n` of each for each rule, or for
-    /// one rule; as this process has seen it within the last minute or two. Counts are estimates, and
-    /// no subject with more than a thousandth of a rule's is missed. A reservation counts once, with its estimate.
-    ///
-    /// ```
-    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use spillgate::{Limiter, Policy, Request};
-    /// let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"100/minute\"]";
-    /// let limiter = Limiter::builder().policy(Policy::from_toml(policy)?).build().await?;
-    /// for user in ["ann", "bob", "ann"] {
-    ///     limiter.check(&Request::new().with("user", user)).await;
-    /// }
-    /// let top = limiter.top(Some("api"), 10);
-    /// let first = &top.rules()[0].consumers()[0];
-    /// assert_eq!(first.attributes().collect::<Vec<_>>(), [("user", b"ann".as_slice())]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
-    /// ```
-    pub fn top(&self, rule: Option<&str>, n: usize) -> Top {
-        self.inner.metrics.tops.read(rule, n, counter_ns())
-    }
 }
 
 impl Top {
@@ -274,7 +250,7 @@ impl Tops {
     }
 
     /// Rule by rule, so that no decision waits for longer than one takes.
-    fn read(&self, rule: Option<&str>, n: usize, now_ns: u64) -> Top {
+    pub(super) fn read(&self, rule: Option<&str>, n: usize, now_ns: u64) -> Top {
         let (window_ns, left_out, count) = {
             let mut windows = self.windows.lock();
             windows.turn(now_ns);
