@@ -8,7 +8,6 @@ use arc_swap::ArcSwap;
 #[cfg(feature = "redis")]
 use parking_lot::Mutex;
 
-use crate::control::Control;
 use crate::decision::{Decision, Judged, Names, Tiers, Verdict};
 #[cfg(feature = "redis")]
 use crate::denial_cache::DenialCache;
@@ -37,6 +36,7 @@ mod access;
 mod acquiring;
 mod at_once;
 mod builder;
+mod control;
 mod counters;
 #[cfg(feature = "redis")]
 mod leasing;
@@ -53,6 +53,7 @@ mod upkeep;
 
 use at_once::in_memory;
 pub use builder::LimiterBuilder;
+use control::Control;
 use counters::Counters;
 pub use counters::Stats;
 #[cfg(feature = "redis")]

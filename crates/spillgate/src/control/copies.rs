@@ -4,15 +4,15 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
+use super::random;
 use super::sealed::Seal;
 use super::table::{ENTRIES_MAX, Entry, EntryId, Stamp, Table, id_of};
-use super::writing::random;
 use crate::engine::redis::control::{Exchange, Exchanged, StoredEntry};
 use crate::subject::Secret;
 
 /// The copies by their shards' names.
 #[derive(Debug)]
-pub(super) struct Copies {
+pub(crate) struct Copies {
     /// Locked for a look or a note, and never across an await.
     by_shard: Mutex<HashMap<String, Copy>>,
     seal: Seal,
@@ -45,7 +45,7 @@ struct Held {
 }
 
 impl Copies {
-    pub(super) fn new(secret: &Secret) -> Copies {
+    pub(crate) fn new(secret: &Secret) -> Copies {
         let previous = secret.previous().map(|previous| Previous {
             seal: Seal::new(previous),
             secret: secret.clone(),
@@ -55,7 +55,7 @@ impl Copies {
     }
 
     /// What to say to a shard's copy: the writing, if there is one, else some of what it lacks.
-    pub(super) fn exchange_with(
+    pub(crate) fn exchange_with(
         &self,
         shard: &str,
         writing: Option<(EntryId, &Entry)>,
@@ -75,7 +75,7 @@ impl Copies {
     }
 
     /// Takes note of what a copy answered; tells the entries that were not seen before.
-    pub(super) fn note(
+    pub(crate) fn note(
         &self,
         shard: &str,
         answer: &Exchanged,
@@ -100,7 +100,7 @@ impl Copies {
     }
 
     /// Whether a copy has changed since it was seen, or is not as it should be.
-    pub(super) fn wants_exchange(
+    pub(crate) fn wants_exchange(
         &self,
         shard: &str,
         version: &[u8],
@@ -115,19 +115,19 @@ impl Copies {
     }
 
     /// How many entries a copy lacks.
-    pub(super) fn lacked(&self, shard: &str, table: &Table) -> usize {
+    pub(crate) fn lacked(&self, shard: &str, table: &Table) -> usize {
         let copies = self.by_shard.lock();
         let Some(copy) = copies.get(shard) else { return 0 };
         table.entries().filter(|(id, entry)| copy.lacks(*id, entry)).count()
     }
 
     /// Whether a copy has this writing, or a newer one.
-    pub(super) fn has(&self, shard: &str, id: EntryId, entry: &Entry) -> bool {
+    pub(crate) fn has(&self, shard: &str, id: EntryId, entry: &Entry) -> bool {
         self.by_shard.lock().get(shard).is_some_and(|copy| !copy.lacks(id, entry))
     }
 
     /// The shards that lack this writing.
-    pub(super) fn lacking(&self, id: EntryId, entry: &Entry) -> Vec<String> {
+    pub(crate) fn lacking(&self, id: EntryId, entry: &Entry) -> Vec<String> {
         let copies = self.by_shard.lock();
         let lacking = copies.iter().filter(|(_, copy)| copy.lacks(id, entry));
         let mut names: Vec<String> = lacking.map(|(shard, _)| shard.clone()).collect();

@@ -9,23 +9,23 @@ use crate::policy::{Mode, Subject, WhyNot};
 /// Limits that were set for a subject while running.
 #[derive(Clone, Debug)]
 pub struct Override {
-    pub(super) rule: Box<str>,
-    pub(super) subject: Subject,
-    pub(super) limits: Vec<LimitSpec>,
-    pub(super) written_at: SystemTime,
-    pub(super) expires_at: Option<SystemTime>,
-    pub(super) not_in_force: Option<WhyNot>,
-    pub(super) lacking: Vec<String>,
+    pub(crate) rule: Box<str>,
+    pub(crate) subject: Subject,
+    pub(crate) limits: Vec<LimitSpec>,
+    pub(crate) written_at: SystemTime,
+    pub(crate) expires_at: Option<SystemTime>,
+    pub(crate) not_in_force: Option<WhyNot>,
+    pub(crate) lacking: Vec<String>,
 }
 
 /// The mode of a rule, and who says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleMode {
-    pub(super) rule: Box<str>,
-    pub(super) in_force: Mode,
-    pub(super) written: Option<Mode>,
-    pub(super) runtime: Option<Mode>,
-    pub(super) expires_at: Option<SystemTime>,
+    pub(crate) rule: Box<str>,
+    pub(crate) in_force: Mode,
+    pub(crate) written: Option<Mode>,
+    pub(crate) runtime: Option<Mode>,
+    pub(crate) expires_at: Option<SystemTime>,
 }
 
 /// Where something that was set has arrived. A shard that missed it learns of it from this process, as
@@ -33,15 +33,15 @@ pub struct RuleMode {
 #[derive(Clone, Debug, Default)]
 pub struct Written {
     /// How many there are; none where the store is this process.
-    pub(super) shards: usize,
-    pub(super) missed: Vec<Missed>,
+    pub(crate) shards: usize,
+    pub(crate) missed: Vec<Missed>,
 }
 
 /// A shard that something did not reach.
 #[derive(Clone, Debug)]
 pub struct Missed {
-    pub(super) shard: String,
-    pub(super) why: String,
+    pub(crate) shard: String,
+    pub(crate) why: String,
 }
 
 impl Override {
@@ -120,7 +120,7 @@ impl Written {
     }
 
     /// The shards, if there are any and it reached none.
-    pub(super) fn missed_by_all(&self) -> Option<Vec<Missed>> {
+    pub(crate) fn missed_by_all(&self) -> Option<Vec<Missed>> {
         (self.shards > 0 && self.missed.len() == self.shards).then(|| self.missed.clone())
     }
 }

@@ -14,14 +14,14 @@ use crate::subject::{Encoding, Secret};
 pub(crate) mod fuzzed;
 
 /// Seals and opens.
-pub(super) struct Seal(XChaCha20Poly1305);
+pub(crate) struct Seal(XChaCha20Poly1305);
 
 impl Seal {
-    pub(super) fn new(secret: &Secret) -> Seal {
+    pub(crate) fn new(secret: &Secret) -> Seal {
         Seal(XChaCha20Poly1305::new(&secret.derived(b"entries set while running").into()))
     }
 
-    pub(super) fn sealed(&self, id: EntryId, entry: &Entry) -> StoredEntry {
+    pub(crate) fn sealed(&self, id: EntryId, entry: &Entry) -> StoredEntry {
         let Stamp { time_us, random } = entry.stamp;
         let forget_at_us = entry.forget_at_us().unwrap_or(0);
         let mut stored = StoredEntry { id, time_us, random, forget_at_us, sealed: Vec::new() };
@@ -33,7 +33,7 @@ impl Seal {
     }
 
     /// Nothing if it was sealed with another secret, by a later version, or by somebody else.
-    pub(super) fn open(&self, stored: &StoredEntry) -> Option<Entry> {
+    pub(crate) fn open(&self, stored: &StoredEntry) -> Option<Entry> {
         let payload = Payload { msg: &stored.sealed, aad: &bound_to(stored) };
         let opened = self.0.decrypt(&nonce(stored), payload).ok()?;
         let stamp = Stamp { time_us: stored.time_us, random: stored.random };

@@ -7,10 +7,9 @@ use arc_swap::ArcSwap;
 #[cfg(feature = "redis")]
 use parking_lot::Mutex;
 
-use super::{Counters, Inner, Limiter};
+use super::{Control, Counters, Inner, Limiter};
 #[cfg(feature = "redis")]
 use super::{leasing, upkeep};
-use crate::control::Control;
 #[cfg(feature = "redis")]
 use crate::denial_cache::DenialCache;
 #[cfg(feature = "redis")]

@@ -1,6 +1,5 @@
 //! How an entry is written: stamped, taken in, and put in force together with the policy file.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,12 +7,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-#[cfg(feature = "redis")]
-use super::copies::Copies;
-use super::table::{Entry, EntryId, Table, id_of};
+use super::super::Inner;
 use super::watch::Watch;
-use super::{ControlError, Written};
-use crate::limiter::Inner;
+#[cfg(feature = "redis")]
+use crate::control::Copies;
+use crate::control::{ControlError, Entry, EntryId, Table, Written, id_of, random};
 use crate::policy::{Policy, RuntimeEntry};
 use crate::subject::Secret;
 use crate::time::Clock;
@@ -192,14 +190,4 @@ const TOLD_MAX: usize = 16;
 fn us_since_epoch(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Not to be guessed from the last one, nor drawn twice: the standard library's hash keys are
-/// random.
-pub(super) fn random() -> u64 {
-    #[cfg(feature = "simulation")]
-    if let Some(number) = crate::simulation::random() {
-        return number >> 16;
-    }
-    RandomState::new().hash_one(0) >> 16
 }

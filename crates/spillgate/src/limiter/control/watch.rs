@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
+use super::super::Inner;
 use super::exchange::Look;
-use super::writing::random;
+use crate::control::random;
 use crate::engine::Engine;
-use crate::limiter::Inner;
 
 /// The task, if there is one.
 #[derive(Debug, Default)]

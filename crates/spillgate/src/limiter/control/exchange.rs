@@ -1,16 +1,15 @@
 //! The exchange: what a copy lacks goes there, what was not seen comes here, and in the end all copies
 //! and this process know the same.
 
-use super::Written;
-#[cfg(feature = "redis")]
-use super::listing::Missed;
-use super::table::{Entry, EntryId};
+use super::super::Inner;
 use super::writing::Control;
+#[cfg(feature = "redis")]
+use crate::control::Missed;
+use crate::control::{Entry, EntryId, Written};
 #[cfg(feature = "redis")]
 use crate::engine::{Engine, Redis};
 #[cfg(feature = "redis")]
 use crate::error::StoreError;
-use crate::limiter::Inner;
 
 /// How closely to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 
 use spillgate_testkit::RedisServer;
 
-use crate::control::copies::Copies;
-use crate::control::sealed::Seal;
-use crate::control::table::{Entry, EntryId, Stamp, Table};
-use crate::control::writing::random as drawn;
+use crate::control::{Copies, Entry, EntryId, Seal, Stamp, Table, random as drawn};
 use crate::engine::redis::ShardTag;
 use crate::engine::redis::control::{Exchange, Exchanged, StoredEntry};
 use crate::policy::{Mode, RuntimeEntry};

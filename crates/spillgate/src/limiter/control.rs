@@ -1,0 +1,288 @@
+//! What an operator does while the limiter runs: overrides, blocks, modes, resets, and a look at one
+//! subject's state.
+//!
+//! Everything set here is an entry of a [`Table`](crate::control::Table). [`writing`] stamps it and puts
+//! it in force, and [`exchange`] keeps the copies on all shards and this table alike; [`watch`] does so
+//! again and again, and takes out what expires.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::{Inner, Limiter};
+use crate::algorithm::GiveBack;
+use crate::control::{ControlError, Override, RuleMode, SUBJECT_BYTES_MAX, Written};
+use crate::counter::Change;
+use crate::decision::{Decision, Names, Source};
+use crate::limit::LimitSpec;
+use crate::plan::{Plan, keys_of};
+use crate::policy::{Mode, Policy, Rule, RuntimeEntry, Subject};
+use crate::request::{Cost, Request};
+
+mod exchange;
+mod watch;
+mod writing;
+
+pub(super) use writing::Control;
+
+/// Setting things while running. A new policy leaves them be. On the memory store they live as long
+/// as the process. In Redis they survive it: each shard has a copy of all, every process of the fleet
+/// follows within a second, and whoever knows repairs what a shard lost.
+impl Limiter {
+    /// Gives a subject of a rule other limits, until taken back or expired. `"none"` is a block.
+    ///
+    /// The subject is one or more of the rule's key attributes, and covers everybody who has them.
+    /// An override of more attributes wins; of as many, one set while running wins over the file's,
+    /// and the one set last over the others. A limit stands for the rule's of the same name, else
+    /// of the same position; what it leaves unsaid is as the rule has it. Used stays used: only the
+    /// numbers change.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limiter, Policy, Request, Verdict};
+    /// let policy = "[[rule]]\nname = \"api\"\nkey = [\"tenant\", \"user\"]\nlimits = [\"10/second\"]";
+    /// let limiter = Limiter::builder().policy(Policy::from_toml(policy)?).build().await?;
+    /// let acme = Request::new().with("tenant", "acme");
+    /// limiter.set_override("api", &acme, ["none"], None).await?;
+    /// let ann = acme.clone().with("user", "ann");
+    /// assert_eq!(limiter.check(&ann).await.verdict(), Verdict::Never);
+    /// limiter.remove_override("api", &acme).await?;
+    /// assert!(limiter.check(&ann).await.allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    pub async fn set_override(
+        &self,
+        rule: &str,
+        subject: &Request<'_>,
+        limits: impl IntoIterator<Item: Into<LimitSpec>>,
+        expires_at: Option<SystemTime>,
+    ) -> Result<Written, ControlError> {
+        let subject = named_by(subject);
+        let limits: Vec<LimitSpec> = limits.into_iter().map(Into::into).collect();
+        self.policy().pairs(rule, &subject, &limits)?;
+        if length(&subject, &limits) > SUBJECT_BYTES_MAX {
+            return Err(ControlError::TooLong);
+        }
+        let set = |_| RuntimeEntry::Override { rule: rule.into(), subject, limits };
+        self.inner.set(set, expires_at).await
+    }
+
+    /// Takes an override back that was set while running, also one of a rule that is gone.
+    pub async fn remove_override(
+        &self,
+        rule: &str,
+        subject: &Request<'_>,
+    ) -> Result<Written, ControlError> {
+        let subject = named_by(subject);
+        let about = RuntimeEntry::Override { rule: rule.into(), subject, limits: Vec::new() };
+        self.inner.take_back(&about).await
+    }
+
+    /// The overrides set while running, in the order in which they were set. Those of the policy
+    /// file are not among them.
+    pub fn overrides(&self) -> Vec<Override> {
+        let control = &self.inner.control;
+        let table = control.table.lock();
+        let live = table.live(control.now_us()).into_iter();
+        let listed = live.filter_map(|(id, entry)| {
+            let Some(RuntimeEntry::Override { rule, subject, limits }) = &entry.what else {
+                return None;
+            };
+            Some(Override {
+                rule: rule.clone(),
+                subject: subject.clone(),
+                limits: limits.clone(),
+                written_at: system_time(entry.stamp.time_us),
+                expires_at: entry.expires_at_us.map(system_time),
+                not_in_force: table.why_not(id).cloned(),
+                lacking: control.lacking(id, entry),
+            })
+        });
+        listed.collect()
+    }
+
+    /// Sets the mode of a rule, until taken back or expired: a kill switch.
+    pub async fn set_mode(
+        &self,
+        rule: &str,
+        mode: Mode,
+        expires_at: Option<SystemTime>,
+    ) -> Result<Written, ControlError> {
+        let policy = self.policy();
+        policy.rule(rule).ok_or_else(|| policy.unknown_rule(rule))?;
+        let set = |_| RuntimeEntry::Mode { rule: rule.into(), mode };
+        self.inner.set(set, expires_at).await
+    }
+
+    /// Takes a mode back that was set while running: the policy file's holds again.
+    pub async fn clear_mode(&self, rule: &str) -> Result<Written, ControlError> {
+        let about = RuntimeEntry::Mode { rule: rule.into(), mode: Mode::Off };
+        self.inner.take_back(&about).await
+    }
+
+    /// The mode of each rule in the order of the file, and then what was set for rules that are
+    /// gone.
+    pub fn modes(&self) -> Vec<RuleMode> {
+        let control = &self.inner.control;
+        let table = control.table.lock();
+        let policy = self.policy();
+        let mut modes: Vec<RuleMode> = policy.rules().map(|rule| mode_of(&policy, rule)).collect();
+        for (_, entry) in table.live(control.now_us()) {
+            let Some(RuntimeEntry::Mode { rule, mode }) = &entry.what else { continue };
+            let runtime = Some(*mode);
+            let expires_at = entry.expires_at_us.map(system_time);
+            match modes.iter_mut().find(|known| known.rule == *rule) {
+                Some(known) => *known = RuleMode { runtime, expires_at, ..known.clone() },
+                None => modes.push(RuleMode {
+                    rule: rule.clone(),
+                    in_force: Mode::Off,
+                    written: None,
+                    runtime,
+                    expires_at,
+                }),
+            }
+        }
+        modes
+    }
+
+    /// Forgets what a rule holds of all subjects, at once: the rule's state begins afresh under
+    /// other names, and what there was ends with its time. Overrides and modes stay.
+    pub async fn reset_rule(&self, rule: &str) -> Result<Written, ControlError> {
+        let policy = self.policy();
+        policy.rule(rule).ok_or_else(|| policy.unknown_rule(rule))?;
+        let set = |number| RuntimeEntry::Generation { rule: rule.into(), number };
+        self.inner.set(set, None).await
+    }
+
+    /// Forgets what a rule holds of one subject: the request's key attributes say of whom.
+    pub async fn reset(&self, rule: &str, subject: &Request<'_>) -> Result<(), ControlError> {
+        let policy = self.policy();
+        let found = rule_of(&policy, rule, subject)?;
+        let limits = policy.limits_ever_in_force(found, subject);
+        #[cfg(feature = "redis")]
+        keys_of(found, subject, &self.inner.secret).for_each(|key| self.inner.leases.end_of(key));
+        for key in keys_of(found, subject, &self.inner.secret) {
+            let reset = self.inner.engine.reset(key, &limits).await;
+            self.inner.note_room();
+            reset.map_err(ControlError::Store)?;
+        }
+        Ok(())
+    }
+
+    /// How one rule stands for one subject, whether or not the rule is on: the request's key
+    /// attributes say for whom. Nothing is written.
+    pub async fn state(&self, rule: &str, subject: &Request<'_>) -> Result<Decision, ControlError> {
+        let policy = self.policy();
+        let plan = self.inner.plan_of(&policy, rule, subject)?;
+        let asked =
+            if plan.asks() { Some(self.inner.engine.decide_one(&plan.ask).await) } else { None };
+        let judged = match asked {
+            None => plan.judged,
+            Some(told) => plan.judged_by(&told.map_err(ControlError::Store)?, Source::Store),
+        };
+        Ok(Decision::new(judged, Names::Policy(Arc::clone(&policy))))
+    }
+
+    /// Charges one subject of a rule, room or not, up to twice each tier's capacity; answers how
+    /// the rule stands then. Tier by tier: an error may leave some charged.
+    pub async fn charge<'a>(
+        &self,
+        rule: &str,
+        subject: &Request<'_>,
+        cost: impl Into<Cost<'a>>,
+    ) -> Result<Decision, ControlError> {
+        self.change(rule, subject, &cost.into(), Change::Force).await
+    }
+
+    /// Gives back to one subject of a rule, whoever charged it, down to untouched; answers how the
+    /// rule stands then. It may let more pass than the limit says. Tier by tier: an error may leave
+    /// some given back.
+    pub async fn give_back<'a>(
+        &self,
+        rule: &str,
+        subject: &Request<'_>,
+        cost: impl Into<Cost<'a>>,
+    ) -> Result<Decision, ControlError> {
+        let give_back = |amount| Change::GiveBack(GiveBack::Amount(amount));
+        self.change(rule, subject, &cost.into(), give_back).await
+    }
+
+    async fn change(
+        &self,
+        rule: &str,
+        subject: &Request<'_>,
+        cost: &Cost<'_>,
+        change: impl Fn(u64) -> Change,
+    ) -> Result<Decision, ControlError> {
+        let policy = self.policy();
+        let plan = self.inner.plan_of(&policy, rule, subject)?;
+        for tier in &plan.ask.tiers {
+            let amount = cost.of(tier.limit.limit().unit());
+            if amount > 0 {
+                let changed = self.inner.engine.change(tier, change(amount)).await;
+                self.inner.note_room();
+                let (given_back, _) = changed.map_err(ControlError::Store)?;
+                self.inner.note_given_back(given_back);
+            }
+        }
+        self.state(rule, subject).await
+    }
+}
+
+impl Inner {
+    fn plan_of<'p>(
+        &self,
+        policy: &'p Policy,
+        rule: &str,
+        subject: &Request<'_>,
+    ) -> Result<Plan<'p>, ControlError> {
+        let rule = rule_of(policy, rule, subject)?;
+        let met = policy.met_by_subject(rule, subject);
+        let met = met.expect("the rule is the policy's");
+        Ok(Plan::of_subject(&met, subject, &self.secret))
+    }
+}
+
+/// A rule of which the subject has the whole key.
+fn rule_of<'p>(
+    policy: &'p Policy,
+    rule: &str,
+    subject: &Request<'_>,
+) -> Result<&'p Rule, ControlError> {
+    let found = policy.rule(rule).ok_or_else(|| policy.unknown_rule(rule))?;
+    match found.missing_from(subject) {
+        None => Ok(found),
+        Some(missing) => Err(ControlError::MissingAttribute(missing.to_owned())),
+    }
+}
+
+fn named_by(subject: &Request<'_>) -> Subject {
+    let mut named: Vec<_> =
+        subject.attributes().map(|(name, value)| (name.into(), value.into())).collect();
+    named.sort_unstable();
+    named.into()
+}
+
+/// The bytes that somebody wrote.
+fn length(subject: &Subject, limits: &[LimitSpec]) -> usize {
+    let subject = subject.iter().map(|(name, value)| name.len() + value.len());
+    let limits = limits.iter().map(|limit| {
+        let LimitSpec { quota, algorithm, burst: _, name, unit, time_zone, hold } = limit;
+        let texts = [algorithm, name, unit, time_zone, hold].into_iter().flatten();
+        quota.len() + texts.map(String::len).sum::<usize>()
+    });
+    subject.chain(limits).sum()
+}
+
+fn mode_of(policy: &Policy, rule: &Rule) -> RuleMode {
+    RuleMode {
+        rule: rule.name().into(),
+        in_force: rule.mode(),
+        written: policy.written_mode(rule.name()),
+        runtime: None,
+        expires_at: None,
+    }
+}
+
+fn system_time(us: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_micros(us)
+}
