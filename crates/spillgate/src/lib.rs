@@ -19,7 +19,6 @@ mod decision;
 mod denial_cache;
 mod engine;
 mod error;
-mod explain;
 #[cfg(feature = "redis")]
 mod fallback;
 #[cfg(all(any(test, fuzzing), feature = "http", feature = "redis"))]
@@ -62,13 +61,15 @@ mod waiting;
 pub use control::{ControlError, Missed, Override, RuleMode, Written};
 pub use decision::{Decision, Reason, Source, TierDecision, Verdict};
 pub use error::{BuildError, StoreError};
-pub use explain::{ExplainedRule, ExplainedTier, Explanation, OverriddenBy, Raise};
 #[cfg(feature = "http")]
 pub use headers::HeaderStyle;
 #[cfg(feature = "http")]
 pub use identity::{ByIp, CidrError};
 pub use limit::{Algorithm, Limit, LimitError, LimitSpec};
-pub use limiter::{Limiter, LimiterBuilder, Question, Stats};
+pub use limiter::{
+    ExplainedRule, ExplainedTier, Explanation, Limiter, LimiterBuilder, OverriddenBy, Question,
+    Raise, Stats,
+};
 #[cfg(feature = "metrics")]
 pub use metrics::{Top, TopOfRule, TopSubject};
 #[cfg(feature = "http")]
@@ -100,7 +101,7 @@ pub mod internals {
         pub use crate::engine::*;
     }
     pub mod explain {
-        pub use crate::explain::wait::Wait;
+        pub use crate::limiter::explain::wait::Wait;
     }
     #[cfg(feature = "redis")]
     pub mod lease {

@@ -38,6 +38,7 @@ mod at_once;
 mod builder;
 mod control;
 mod counters;
+pub(crate) mod explain;
 #[cfg(feature = "redis")]
 mod leasing;
 #[cfg(feature = "metrics")]
@@ -56,6 +57,7 @@ pub use builder::LimiterBuilder;
 use control::Control;
 use counters::Counters;
 pub use counters::Stats;
+pub use explain::{ExplainedRule, ExplainedTier, Explanation, OverriddenBy, Raise};
 #[cfg(feature = "redis")]
 use refusing::Way;
 

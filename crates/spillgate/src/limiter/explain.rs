@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::{Inner, Limiter};
 use crate::algorithm::Intent;
 use crate::counter::AskTier;
 use crate::decision::{Decision, Names, TierDecision, Tiers};
@@ -10,7 +11,6 @@ use crate::engine::Engine;
 #[cfg(feature = "redis")]
 use crate::engine::Redis;
 use crate::limit::NamedLimit;
-use crate::limiter::{Inner, Limiter};
 use crate::plan::{Ask, Asking, AtRecord, Plan};
 use crate::policy::{Mode, Policy, Rule, Unmet};
 use crate::request::Request;
