@@ -9,10 +9,13 @@ use spillgate::{
     ReservationError, Reserve, SHARED_SECRET, StoreProbe, Tls, Usage,
 };
 
-use crate::config::{ConfigError, Problem, Settings, Store, StoreTls};
-use crate::domains::Domains;
+use crate::config::{ConfigError, Domains, Problem, Settings, Store, StoreTls};
 use crate::metrics::{Reloads, UnsafeStore};
 use crate::telemetry::{Traces, sink};
+
+mod domains;
+
+pub(crate) use domains::UnknownDomain;
 
 /// The limiter behind every listener. Clones share it.
 #[derive(Clone)]

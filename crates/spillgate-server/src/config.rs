@@ -6,25 +6,26 @@ use std::path::{Path, PathBuf};
 
 use spillgate::{ByIp, HeaderStyle, Policy};
 
-use crate::domains::Domains;
-use crate::door::envoy::{Choices, OnOutageDeny};
-use crate::telemetry::{FORMATS, LEVELS, Log, Otlp};
-
 mod auth;
 mod contradictions;
 mod environment;
+mod envoy;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
 mod problem;
 mod store;
+mod telemetry;
 mod value;
 
 pub(crate) use auth::{Auth, Original, deny_status};
+pub(crate) use envoy::{Envoy, OnOutageDeny};
 use problem::Place;
 pub use problem::{ConfigError, Problem};
 pub use store::Store;
 pub(crate) use store::StoreTls;
+use telemetry::{FORMATS, LEVELS};
+pub(crate) use telemetry::{Format, Log, Otlp, Sample};
 
 /// All that a command runs on.
 pub struct Config {
@@ -39,8 +40,7 @@ pub struct Settings {
     pub(crate) http: Listen,
     pub(crate) grpc: Listen,
     pub(crate) domains: Domains,
-    /// What the gRPC door does its own way.
-    pub(crate) envoy: Choices,
+    pub(crate) envoy: Envoy,
     pub(crate) resp: Listen,
     /// What callers of the RESP door must show; else the token of all data doors.
     pub(crate) resp_password_file: Option<PathBuf>,
@@ -67,6 +67,16 @@ pub struct Settings {
 
 /// Where a door listens; nowhere if it is off.
 pub(crate) type Listen = Option<SocketAddr>;
+
+/// `server.domains`: the domains that are answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Domains {
+    /// Every domain; a request that matches no rule is allowed.
+    #[default]
+    Open,
+    /// Domains that have a rule; another domain is a mistake of the client.
+    Known,
+}
 
 /// The files of `[server.tls]`.
 #[derive(Clone, Default)]
@@ -279,7 +289,7 @@ impl Default for Settings {
             http: Some(local(8080)),
             grpc: Some(local(8081)),
             domains: Domains::default(),
-            envoy: Choices::default(),
+            envoy: Envoy::default(),
             resp: Some(local(6380)),
             resp_password_file: None,
             admin: Some(local(8082)),

@@ -9,7 +9,6 @@ pub mod config;
 mod counted;
 mod credentials;
 pub mod doctor;
-mod domains;
 mod door;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;

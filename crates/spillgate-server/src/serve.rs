@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::app::{App, NO_RESERVATIONS};
-use crate::config::{self, Config, Flags, Problem, Settings};
+use crate::config::{self, Config, Flags, Format, Problem, Settings};
 use crate::credentials::Credentials;
 use crate::doctor;
 use crate::door::admin::{self, Guard};
@@ -20,11 +20,11 @@ use crate::door::auth;
 use crate::door::envoy::{self, Grpc};
 use crate::door::http::{self, Http};
 use crate::door::resp::Resp;
-use crate::door::{self, Capacity, Cores, Protocol, Shares, Strangers, Tls, Token};
+use crate::door::{self, Browsers, Capacity, Cores, Protocol, Shares, Strangers, Tls, Token};
 use crate::reload::Followed;
 use crate::systemd::Manager;
+use crate::telemetry::Telemetry;
 use crate::telemetry::sink::{self, complain};
-use crate::telemetry::{Format, Telemetry};
 
 mod store_access;
 
@@ -134,7 +134,7 @@ impl Doors {
             let (auth, by_ip) = (settings.auth.clone(), settings.trusted_proxies.clone());
             let routes = http::routes(app.clone()).merge(auth::routes(app.clone(), auth, by_ip));
             let http = Http::new(app.traces.over(routes), token.clone(), Strangers::at("HTTP"))
-                .with_browsers(settings.browsers_at(address));
+                .with_browsers(browsers_at(address, settings));
             // A trace is made where routes are taken.
             let http = if app.traces.are_made() { http } else { http.with_checks_by(app.clone()) };
             doors.add(name, address, "--http", http, tls, capacity.clone()).await?;
@@ -144,7 +144,7 @@ impl Doors {
             greetings.extend(tls.clone());
             let health = envoy::Health::serving().await;
             let routes = app.traces.over(envoy::routes(app.clone(), settings.envoy, &health));
-            let (browsers, strangers) = (settings.browsers_at(address), Strangers::at("gRPC"));
+            let (browsers, strangers) = (browsers_at(address, settings), Strangers::at("gRPC"));
             let grpc = Grpc::new(routes, token.clone(), browsers, strangers);
             doors.add("gRPC on ", address, "--grpc", grpc, tls, capacity.clone()).await?;
             tokio::spawn(health.follow(doors.stop.clone(), door::LINGER));
@@ -235,6 +235,10 @@ impl Doors {
         let doors: JoinSet<()> = self.open.into_iter().collect();
         doors.join_all().await;
     }
+}
+
+fn browsers_at(address: SocketAddr, settings: &Settings) -> Browsers {
+    if settings.is_open_to_pages(address) { Browsers::OwnOnly } else { Browsers::Admitted }
 }
 
 fn few_files(files: u64, shares: Shares) -> String {

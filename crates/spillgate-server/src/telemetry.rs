@@ -9,9 +9,9 @@ use std::sync::Arc;
 use tracing::Metadata;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Registry;
+use tracing_subscriber::filter::Targets;
 #[cfg(feature = "otlp")]
 use tracing_subscriber::filter::dynamic_filter_fn;
-use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, layer};
 #[cfg(feature = "otlp")]
@@ -20,36 +20,14 @@ use tracing_subscriber::layer::{Identity, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::config::Problem;
+use crate::config::{Format, Log, Otlp, Problem};
 
 #[cfg(feature = "otlp")]
 mod otlp;
 pub(crate) mod sink;
 mod traces;
 
-pub(crate) use traces::{Otlp, Sample, Traces};
-
-/// What of it is written, and how.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Log {
-    pub(crate) level: LevelFilter,
-    pub(crate) format: Format,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Format {
-    /// A line each, for people.
-    #[default]
-    Text,
-    /// An object each, for programs.
-    Json,
-}
-
-impl Default for Log {
-    fn default() -> Log {
-        Log { level: LevelFilter::INFO, format: Format::Text }
-    }
-}
+pub(crate) use traces::Traces;
 
 /// What is told, until it is closed.
 pub(crate) struct Telemetry {
@@ -64,7 +42,7 @@ impl Telemetry {
     #[cfg(feature = "otlp")]
     pub(crate) fn begin(log: Log, otlp: &Otlp) -> Result<Telemetry, Problem> {
         let Some(collector) = &otlp.collector else {
-            log.begin(None::<Identity>);
+            begin_log(log, None::<Identity>);
             return Ok(Telemetry { traces: Traces::default(), exporting: None });
         };
         let counts = Arc::default();
@@ -72,7 +50,7 @@ impl Telemetry {
             .map_err(|error| Problem::of_setting("telemetry.otlp", error))?;
         let spans = tracing_opentelemetry::layer().with_tracer(exporting.tracer());
         let spans = spans.with_location(false).with_threads(false).with_target(false);
-        log.begin(Some(spans.with_filter(dynamic_filter_fn(is_traced))));
+        begin_log(log, Some(spans.with_filter(dynamic_filter_fn(is_traced))));
         Ok(Telemetry { traces: Traces::of(otlp.sample, counts), exporting: Some(exporting) })
     }
 
@@ -82,7 +60,7 @@ impl Telemetry {
             let message = "this program was built without traces; build it with --features otlp";
             return Err(Problem::of_setting("telemetry.otlp", message.to_owned()));
         }
-        log.begin(None::<Identity>);
+        begin_log(log, None::<Identity>);
         Ok(Telemetry { traces: Traces::default() })
     }
 
@@ -107,24 +85,22 @@ fn is_traced<S: Subscriber + for<'a> LookupSpan<'a>>(
     metadata.is_span() && (begins || within)
 }
 
-impl Log {
-    fn begin(self, spans: Option<impl Layer<Registry> + Send + Sync>) {
-        let ours = Targets::new().with_target("spillgate", self.level);
-        sink::set_format(self.format);
-        let lines = || sink::Lines;
-        let text = || layer().with_writer(lines).event_format(Line).with_filter(ours.clone());
-        let json = || {
-            let json = layer().json().flatten_event(true).with_target(false);
-            let json = json.with_current_span(false).with_span_list(false);
-            json.with_writer(lines).with_filter(ours.clone())
-        };
-        let registry = tracing_subscriber::registry().with(spans);
-        // Whoever was there first stays: in tests many begin.
-        let _ = match self.format {
-            Format::Text => registry.with(text()).try_init(),
-            Format::Json => registry.with(json()).try_init(),
-        };
-    }
+fn begin_log(log: Log, spans: Option<impl Layer<Registry> + Send + Sync>) {
+    let ours = Targets::new().with_target("spillgate", log.level);
+    sink::set_format(log.format);
+    let lines = || sink::Lines;
+    let text = || layer().with_writer(lines).event_format(Line).with_filter(ours.clone());
+    let json = || {
+        let json = layer().json().flatten_event(true).with_target(false);
+        let json = json.with_current_span(false).with_span_list(false);
+        json.with_writer(lines).with_filter(ours.clone())
+    };
+    let registry = tracing_subscriber::registry().with(spans);
+    // Whoever was there first stays: in tests many begin.
+    let _ = match log.format {
+        Format::Text => registry.with(text()).try_init(),
+        Format::Json => registry.with(json()).try_init(),
+    };
 }
 
 /// As the commands complain: `spillgate: warning: breaker opened server=…`.
@@ -151,12 +127,3 @@ where
         writeln!(writer)
     }
 }
-
-pub(crate) const LEVELS: [(&str, LevelFilter); 5] = [
-    ("off", LevelFilter::OFF),
-    ("error", LevelFilter::ERROR),
-    ("warn", LevelFilter::WARN),
-    ("info", LevelFilter::INFO),
-    ("debug", LevelFilter::DEBUG),
-];
-pub(crate) const FORMATS: [(&str, Format); 2] = [("text", Format::Text), ("json", Format::Json)];

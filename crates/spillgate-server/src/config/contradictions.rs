@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::{Given, Listen, Problem, Settings, Tls};
-use crate::door::Browsers;
 
 impl Settings {
     /// What is wrong only with all of them together.
@@ -43,11 +42,11 @@ impl Settings {
         exposed && self.store.key_secret_file.is_none()
     }
 
-    /// What a door at this address does with browsers: on loopback, without anything that a caller must show,
-    /// every page of a stranger could ask.
-    pub(crate) fn browsers_at(&self, address: SocketAddr) -> Browsers {
+    /// Returns whether every web page that a browser of this machine shows could send requests to this address:
+    /// it is on loopback, and callers need no token and no certificate.
+    pub(crate) fn is_open_to_pages(&self, address: SocketAddr) -> bool {
         let guarded = self.data_token_file.is_some() || self.tls.client_ca.is_some();
-        if guarded || is_exposed(address) { Browsers::Admitted } else { Browsers::OwnOnly }
+        !guarded && !is_exposed(address)
     }
 
     /// How many doors are open that decide.

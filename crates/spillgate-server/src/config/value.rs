@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use spillgate::ByIp;
 
-use super::Listen;
-use crate::telemetry::Sample;
+use super::{Listen, Sample};
 
 /// Where a door listens, or nowhere.
 pub(super) fn address(text: &str) -> Result<Listen, String> {

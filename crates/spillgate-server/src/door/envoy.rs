@@ -5,14 +5,13 @@
 //! one here: only what its operator got wrong is, and an outage where the operator wants to leave
 //! it to Envoy.
 
-use std::time::Duration;
-
 use axum::Router;
-use spillgate::{HeaderStyle, Part, Reason, Refusal, RefusalKind};
+use spillgate::{Part, Reason, Refusal, RefusalKind};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
 use crate::app::App;
+use crate::config::{self, OnOutageDeny};
 
 mod answer;
 mod connection;
@@ -31,37 +30,8 @@ pub(crate) use health::Health;
 use proto::envoy::service::ratelimit::v3 as rls;
 use rls::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
 
-/// What the operator chose.
-#[derive(Clone, Copy)]
-pub(crate) struct Choices {
-    /// How long the store may take at most.
-    pub(crate) timeout: Duration,
-    pub(crate) on_outage_deny: OnOutageDeny,
-    pub(crate) headers: HeaderStyle,
-}
-
-impl Default for Choices {
-    fn default() -> Self {
-        Choices {
-            timeout: TIMEOUT,
-            on_outage_deny: OnOutageDeny::default(),
-            headers: HeaderStyle::default(),
-        }
-    }
-}
-
-/// How Envoy is told that a rule refuses because the store is out of reach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum OnOutageDeny {
-    /// As a refusal: nothing passes.
-    #[default]
-    OverLimit,
-    /// As an error: Envoy's `failure_mode_deny` decides.
-    Unavailable,
-}
-
 /// The door's services.
-pub(crate) fn routes(app: App, choices: Choices, health: &Health) -> Router {
+pub(crate) fn routes(app: App, choices: config::Envoy, health: &Health) -> Router {
     let envoy = RateLimitServiceServer::new(Envoy { app, choices })
         .max_decoding_message_size(MESSAGE_MAX)
         .max_encoding_message_size(MESSAGE_MAX);
@@ -81,7 +51,7 @@ pub(crate) fn routes(app: App, choices: Choices, health: &Health) -> Router {
 /// The service of that name.
 struct Envoy {
     app: App,
-    choices: Choices,
+    choices: config::Envoy,
 }
 
 #[tonic::async_trait]
@@ -108,9 +78,6 @@ impl RateLimitService for Envoy {
         Ok(Response::new(answer::to(&combined, self.choices.headers)))
     }
 }
-
-/// Envoy waits 20 ms for us unless told otherwise, and the ways there and back take some of it.
-const TIMEOUT: Duration = Duration::from_millis(15);
 
 /// What a message may have. The values in it are headers of Envoy's clients, of which Envoy takes
 /// 60 KiB unless told otherwise, each perhaps in several descriptors; a longer message is an error.

@@ -12,7 +12,7 @@ use std::{mem, panic, thread};
 use tracing_subscriber::fmt::format;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
-use super::Format;
+use crate::config::Format;
 
 /// The queue of this process, once [`start`] has run.
 static SINK: OnceLock<Sink> = OnceLock::new();

@@ -17,17 +17,7 @@ use spillgate::Decision;
 use tracing::field::Empty;
 use tracing::{Instrument, Span, info_span};
 
-/// Where traces go, and which requests are traced of those that nobody has drawn for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Otlp {
-    /// A collector that takes OTLP over gRPC; none, and nothing is traced.
-    pub(crate) collector: Option<String>,
-    pub(crate) sample: Sample,
-}
-
-/// How many of a million requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sample(pub(crate) u32);
+use crate::config::Sample;
 
 /// Draws requests, and opens their spans. Clones draw together.
 #[derive(Clone, Debug, Default)]
@@ -55,12 +45,6 @@ pub(super) struct SpanCounts {
     /// Wait, or are on their way.
     #[cfg(feature = "otlp")]
     pub(super) waiting: AtomicU64,
-}
-
-impl Default for Otlp {
-    fn default() -> Otlp {
-        Otlp { collector: None, sample: Sample(10_000) }
-    }
 }
 
 impl Traces {

@@ -9,7 +9,7 @@ use hyper::{Method, StatusCode};
 use serde::Serialize;
 use spillgate::Reason;
 
-use crate::domains::UnknownDomain;
+use crate::app::UnknownDomain;
 
 /// Why a request got no verdict; nothing was charged.
 #[derive(Debug)]

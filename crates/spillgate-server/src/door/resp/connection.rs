@@ -19,7 +19,7 @@ use super::reply::Replies;
 use super::session::{NOT_SHOWN, Next, Session};
 use crate::app::App;
 use crate::bounds::BATCH_MAX;
-use crate::domains::Domains;
+use crate::config::Domains;
 use crate::door::{Call, Connection, Protocol, Seat, Stage, Strangers, Token, Tries};
 
 /// The protocol of Redis, for callers who show the password if there is one.

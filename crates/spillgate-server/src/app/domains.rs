@@ -1,20 +1,11 @@
-//! Which domains are answered: one rule for every door.
+//! Which domains are answered: one rule for every listener.
 
 use std::fmt;
 
 use spillgate::Question;
 
-use crate::app::App;
-
-/// What `server.domains` says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Domains {
-    /// Any; what no rule is for is allowed.
-    #[default]
-    Open,
-    /// Those that some rule is for: another one is a slip of whoever asks.
-    Known,
-}
+use super::App;
+use crate::config::Domains;
 
 /// A domain that is not answered.
 #[derive(Debug)]
