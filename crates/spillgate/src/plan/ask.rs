@@ -54,7 +54,6 @@ pub struct Told {
 
 impl Told {
     /// It was admitted before, however things stand now.
-    #[cfg(feature = "redis")]
     pub(crate) fn admit(&mut self) {
         self.allowed = true;
         for tier in &mut self.tiers {
