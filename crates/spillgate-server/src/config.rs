@@ -13,6 +13,7 @@ mod envoy;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
+mod nesting;
 mod problem;
 mod store;
 mod telemetry;

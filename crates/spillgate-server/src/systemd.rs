@@ -8,8 +8,9 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
+use std::time::Duration;
 
-use spillgate::internals::time::machine_us;
+use nix::time::ClockId;
 
 /// Whoever started us and wants to know. Clones tell the same one.
 #[derive(Clone, Default)]
@@ -36,7 +37,7 @@ impl Manager {
 
     /// A reload that was asked for has begun: the instant tells it from those before.
     pub(crate) fn reloading(&self) {
-        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={}", machine_us()));
+        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_us()));
     }
 
     /// No new callers.
@@ -51,6 +52,11 @@ impl Manager {
             tracing::warn!(target: "spillgate", "NOTIFY_SOCKET: not told {state:?}: {error}");
         }
     }
+}
+
+/// Returns the time by the clock that the protocol names; 0 if the system has none.
+fn monotonic_us() -> u128 {
+    ClockId::CLOCK_MONOTONIC.now().map_or(0, |now| Duration::from(now).as_micros())
 }
 
 /// A path, or with an `@` in front a name that is in no file system.

@@ -2,10 +2,8 @@
 
 use std::fmt;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use serde::Deserialize;
-use spillgate::internals::explain::Wait;
 use spillgate_tools::Failure;
 
 /// As much of an answer as people are told; fields of later versions do no harm.
@@ -123,9 +121,25 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// As people are told it.
-fn wait(ms: u64) -> Wait {
-    Wait(Duration::from_millis(ms))
+/// Writes a wait in the unit that fits, rounded up, as the sentences of `explain` do.
+fn wait(ms: u64) -> String {
+    let seconds = ms.div_ceil(1_000);
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..120_000 => {
+            let tenths = ms.div_ceil(100);
+            format!("{}.{} s", tenths / 10, tenths % 10)
+        }
+        120_000..7_200_000 => format!("{} min {} s", seconds / 60, seconds % 60),
+        7_200_000..172_800_000 => {
+            let minutes = seconds.div_ceil(60);
+            format!("{} h {} min", minutes / 60, minutes % 60)
+        }
+        _ => {
+            let hours = seconds.div_ceil(3_600);
+            format!("{} d {} h", hours / 24, hours % 24)
+        }
+    }
 }
 
 #[cfg(test)]
@@ -156,6 +170,21 @@ mod tests {
             lines[1..],
             [login, "  all/slow: allowed, 5 of 5 tokens left (shadow: only watched)"]
         );
+    }
+
+    #[test]
+    fn a_wait_is_in_the_unit_that_fits_and_never_too_short() {
+        for (ms, written) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1_001, "1.1 s"),
+            (120_000, "2 min 0 s"),
+            (120_001, "2 min 1 s"),
+            (7_200_001, "2 h 1 min"),
+            (172_800_001, "2 d 1 h"),
+        ] {
+            assert_eq!(wait(ms), written, "{ms} ms");
+        }
     }
 
     #[test]

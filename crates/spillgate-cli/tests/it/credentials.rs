@@ -5,12 +5,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use spillgate::internals::time::machine_us;
 use spillgate_testkit::{
     Certificates, ClientCertificate, Connection, RedisServer, Reply, TlsServer, eventually,
 };
 
 use crate::client::Client;
+use crate::clock::monotonic_us;
 use crate::envoy::client::{Caller, descriptor};
 use crate::server::{Server, TempFile, spillgate};
 
@@ -203,10 +203,10 @@ fn guesses_over_resp_are_few_a_connection_and_delay_no_right_password() {
     const LASTING_S: u64 = 5;
     let (server, _token) = guarded();
     let port = server.resp_port.unwrap();
-    let began_us = machine_us();
+    let began_us = monotonic_us();
     let guess = || {
         let mut judged = 0;
-        while machine_us() < began_us + LASTING_S * 1_000_000 {
+        while monotonic_us() < began_us + LASTING_S * 1_000_000 {
             let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
             // As many as fit into a write; the door may have closed before it has taken all.
             let _ = stream.write_all("AUTH wrong\r\n".repeat(1_000).as_bytes());
@@ -225,7 +225,7 @@ fn guesses_over_resp_are_few_a_connection_and_delay_no_right_password() {
         }
         attackers.into_iter().map(|attacker| attacker.join().unwrap()).sum()
     });
-    let seconds = (machine_us() - began_us).div_ceil(1_000_000);
+    let seconds = (monotonic_us() - began_us).div_ceil(1_000_000);
     println!(
         "{judged} guesses judged in {seconds} s of {ATTACKERS} connections that send without a pause"
     );

@@ -10,6 +10,7 @@ mod bad_input;
 mod bench;
 mod check;
 mod client;
+mod clock;
 mod credentials;
 mod deploy;
 mod doctor;

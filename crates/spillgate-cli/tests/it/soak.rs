@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
 
-use spillgate::internals::time::monotonic_us;
 use spillgate_testkit::{Connection, RedisServer};
 
 use crate::client::Client;
+use crate::clock::monotonic_us;
 use crate::server::{Server, TempFile};
 
 mod drift;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::clock::monotonic_us;
 use crate::server::{LISTENING, Server, TempFile, spillgate};
 
 const GOOD: &str = "[[rule]]\nname = \"a\"\nkey = []\nlimits = [\"5/minute\"]\n";
@@ -94,11 +95,6 @@ fn a_manager_that_is_not_there_keeps_nobody_from_starting() {
     let server = start("/nowhere/notify", &[]);
     assert_eq!(server.check("{}")["verdict"], "allowed");
     assert_eq!(server.stop().code(), Some(0));
-}
-
-/// As the program reads it: what /proc tells is another clock.
-fn monotonic_us() -> u64 {
-    spillgate::internals::time::machine_us()
 }
 
 #[test]

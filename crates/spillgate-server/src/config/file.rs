@@ -5,8 +5,7 @@ use std::borrow::Cow;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Error};
 
-use spillgate::internals::policy::first_dot_too_many;
-
+use super::nesting::first_dot_too_many;
 use super::{Given, Place, Problem, SECTIONS};
 
 /// Every field under our tables, inner tables as `server.tls.cert`.

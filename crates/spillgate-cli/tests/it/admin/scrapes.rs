@@ -5,10 +5,10 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use spillgate::internals::time::machine_us;
 use spillgate_testkit::RedisServer;
 
 use crate::client::Client;
+use crate::clock::monotonic_us;
 use crate::server::{Server, TempFile, spillgate};
 
 const RULES: usize = 2_000;
@@ -24,20 +24,20 @@ struct Asked {
 impl Asked {
     /// Two callers that ask one after another, for a while.
     fn of(port: u16, lasting: Duration) -> Asked {
-        let began_us = machine_us();
+        let began_us = monotonic_us();
         let until_us = began_us + lasting.as_micros() as u64;
         let ask = |caller: usize| {
             let mut client = Client::connect(port).unwrap();
             let mut latencies_us = Vec::new();
             let mut rule = caller;
-            while machine_us() < until_us {
+            while monotonic_us() < until_us {
                 rule = (rule + 7) % RULES;
-                let sent_us = machine_us();
+                let sent_us = monotonic_us();
                 assert_eq!(
                     client.post("/v1/check", question(rule).as_bytes()).unwrap().status,
                     200
                 );
-                latencies_us.push(machine_us() - sent_us);
+                latencies_us.push(monotonic_us() - sent_us);
             }
             latencies_us
         };
@@ -47,7 +47,7 @@ impl Asked {
             callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect()
         });
         latencies_us.sort_unstable();
-        Asked { latencies_us, took_us: machine_us() - began_us }
+        Asked { latencies_us, took_us: monotonic_us() - began_us }
     }
 
     fn p50_us(&self) -> u64 {
@@ -95,7 +95,7 @@ fn scrapers_share_a_rendering_a_second_and_leave_decisions_their_time() {
         }
         (scrapes, bodies)
     };
-    let began_us = machine_us();
+    let began_us = monotonic_us();
     let (beside, scrapes, bodies) = std::thread::scope(|scope| {
         let scrapers: Vec<_> = (0..SCRAPERS).map(|_| scope.spawn(scrape)).collect();
         let beside = Asked::of(server.port, Duration::from_secs(5));
@@ -108,7 +108,7 @@ fn scrapers_share_a_rendering_a_second_and_leave_decisions_their_time() {
         }
         (beside, scrapes, bodies)
     });
-    let seconds = (machine_us() - began_us).div_ceil(1_000_000);
+    let seconds = (monotonic_us() - began_us).div_ceil(1_000_000);
     println!(
         "alone: p50 {} us, {} a second; beside {SCRAPERS} scrapers: p50 {} us, {} a second; \
          {scrapes} scrapes of {} renderings in {seconds} s, {} bytes each",
