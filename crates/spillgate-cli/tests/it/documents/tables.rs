@@ -105,7 +105,9 @@ fn constant(source: &str, name: &str) -> Option<u64> {
     let expression = line.split_once(" = ")?.1.strip_suffix(';')?;
     let call = expression.strip_suffix(')').and_then(|call| call.split_once('('));
     let unit = |name: &str, us: u64| call.filter(|(of, _)| *of == name).map(|call| (call.1, us));
-    let time = unit("Duration::from_secs", 1_000_000).or(unit("Duration::from_millis", 1_000));
+    let time = unit("Duration::from_secs", 1_000_000)
+        .or(unit("Duration::from_millis", 1_000))
+        .or(unit("Duration::from_micros", 1));
     let (expression, factor) = time.unwrap_or((expression, 1));
     let shifted = expression.split(" << ").map(|product| {
         product
@@ -129,6 +131,7 @@ fn of_people(told: &str, constant: &str) -> u64 {
         "" => return number,
         "KiB" => return number << 10,
         "MiB" => return number << 20,
+        "µs" => number,
         "ms" => number * 1_000,
         "s" => number * 1_000_000,
         "min" => number * 60_000_000,
@@ -145,9 +148,11 @@ fn a_constant_is_worth_what_it_says() {
     assert_eq!(worth("64 * 1024"), Some(65_536));
     assert_eq!(worth("1 << 14"), Some(16_384));
     assert_eq!(worth("Duration::from_secs(30 * 60)"), Some(1_800_000_000));
+    assert_eq!(worth("Duration::from_micros(250)"), Some(250));
     assert_eq!(worth("4 * OTHER"), None);
     assert_eq!(of_people("30 min", "AGE"), 1_800_000_000);
     assert_eq!(of_people("5 s", "GONE_MS"), 5_000);
+    assert_eq!(of_people("250 µs", "SPACING"), 250);
     assert_eq!(of_people("64 KiB", "A"), 65_536);
 }
 
