@@ -13,8 +13,7 @@ use crate::counter::{AskTier, Change, ToldTier};
 use crate::engine::{Memory, Question, Redis, StandIn};
 use crate::error::StoreError;
 #[cfg(feature = "metrics")]
-use crate::limit::Algorithm;
-use crate::limit::NamedLimit;
+use crate::limit::{Algorithm, NamedLimit};
 use crate::plan::{Ask, AtRecord, Cause, Heard, Heards, Plan};
 use crate::policy::{OnOutage, Rule, Share};
 use crate::time::{Clock, monotonic_us};

@@ -36,6 +36,7 @@ struct Tier {
     name: u128,
     key: SubjectKey,
     limit: NamedLimit,
+    #[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "metrics count by rule"))]
     rule: Arc<str>,
     terms: LeaseTerms,
     share: u64,
