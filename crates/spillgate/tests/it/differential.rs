@@ -7,7 +7,7 @@ use spillgate::internals::limit::NamedLimit;
 use spillgate::{Algorithm, Limit, LimitSpec};
 use spillgate_testkit::RedisServer;
 
-use crate::oracle;
+use crate::oracle::oracle;
 use crate::support::random::Random;
 use crate::support::target::{Act, InLua, OnEngine, Pure, Target, numbers, subject};
 
@@ -177,7 +177,7 @@ fn slots() -> Vec<NamedLimit> {
 
 /// One suite: an algorithm's oracle against everything that implements it.
 macro_rules! suite {
-    ($name:ident, $limits:expr, $oracle:ty) => {
+    ($name:ident, $limits:expr, $algorithm:expr) => {
         mod $name {
             use super::*;
 
@@ -185,10 +185,10 @@ macro_rules! suite {
             fn in_this_process_answers_as_the_oracle_does() {
                 let acts = acts(10_000);
                 for seed in 0..acts / ACTS {
-                    let mut oracle = <$oracle>::default();
+                    let mut oracle = oracle($algorithm);
                     let (mut pure, mut memory) = (Pure::default(), OnEngine::memory(subject(1)));
                     let targets: &mut [&mut dyn Target] =
-                        &mut [&mut oracle, &mut pure, &mut memory];
+                        &mut [&mut *oracle, &mut pure, &mut memory];
                     same_answers(targets, &$limits, seed, ACTS);
                 }
                 report(stringify!($name), acts, "oracle = pure = memory engine");
@@ -199,10 +199,10 @@ macro_rules! suite {
                 let server = RedisServer::start();
                 let acts = acts(1_000);
                 for seed in 0..acts / ACTS {
-                    let mut oracle = <$oracle>::default();
+                    let mut oracle = oracle($algorithm);
                     let mut lua = InLua::new(&server, u128::from(seed));
                     let mut redis = OnEngine::redis(&server, subject(u128::from(seed)));
-                    let targets: &mut [&mut dyn Target] = &mut [&mut oracle, &mut lua, &mut redis];
+                    let targets: &mut [&mut dyn Target] = &mut [&mut *oracle, &mut lua, &mut redis];
                     same_answers(targets, &$limits, seed, ACTS);
                 }
                 report(stringify!($name), acts, "oracle = lua in redis = redis engine");
@@ -211,11 +211,11 @@ macro_rules! suite {
     };
 }
 
-suite!(token_bucket, buckets(), oracle::token_bucket::Oracle);
-suite!(fixed_window, fixed_windows(), oracle::fixed_window::Oracle);
-suite!(sliding_log, logs(), oracle::sliding_log::Oracle);
-suite!(sliding_window, sliding_windows(), oracle::sliding_window::Oracle);
-suite!(concurrency, slots(), oracle::concurrency::Oracle);
+suite!(token_bucket, buckets(), Algorithm::TokenBucket);
+suite!(fixed_window, fixed_windows(), Algorithm::FixedWindow);
+suite!(sliding_log, logs(), Algorithm::SlidingLog);
+suite!(sliding_window, sliding_windows(), Algorithm::SlidingWindow);
+suite!(concurrency, slots(), Algorithm::Concurrency);
 
 /// So many acts in the gate; a hundred times as many where SPILLGATE_EVIDENCE asks for proof.
 fn acts(gate: u64) -> u64 {

@@ -1,11 +1,12 @@
 //! The vectors of `tests/vectors`, written by a program that shares no line with ours, through the
-//! pure algorithm, the memory engine, the Lua in a real Redis and the Redis engine.
+//! oracle, the pure algorithm, the memory engine, the Lua in a real Redis and the Redis engine.
 
-use spillgate::LimitSpec;
 use spillgate::internals::algorithm::Reading;
 use spillgate::internals::limit::NamedLimit;
+use spillgate::{Algorithm, LimitSpec};
 use spillgate_testkit::RedisServer;
 
+use crate::oracle::oracle;
 use crate::support::target::{Act, Answer, InLua, OnEngine, Pure, Target, subject};
 
 /// The lines of one story: a limit, and what is asked of it.
@@ -14,13 +15,13 @@ struct Story {
     checks: Vec<(u64, u64, Answer)>,
 }
 
-fn stories(algorithm: &str, text: &str) -> Vec<Story> {
+fn stories(algorithm: Algorithm, text: &str) -> Vec<Story> {
     let mut stories: Vec<Story> = Vec::new();
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
             ["limit", quota, options @ ..] => {
-                let mut spec = LimitSpec::new(*quota).algorithm(algorithm);
+                let mut spec = LimitSpec::new(*quota).algorithm(algorithm.name());
                 for option in options.chunks(2) {
                     spec = match option {
                         ["burst", burst] => spec.burst(burst.parse().unwrap()),
@@ -63,15 +64,16 @@ fn told(stories: &[Story], mut target: impl FnMut(u128) -> Box<dyn Target>) {
 }
 
 macro_rules! vectors {
-    ($name:ident, $algorithm:literal) => {
+    ($name:ident, $algorithm:expr, $file:literal) => {
         mod $name {
             use super::*;
 
-            const TEXT: &str = include_str!(concat!("../vectors/", $algorithm, ".txt"));
+            const TEXT: &str = include_str!(concat!("../vectors/", $file));
 
             #[test]
             fn hold_in_this_process() {
                 let stories = stories($algorithm, TEXT);
+                told(&stories, |_| oracle($algorithm));
                 told(&stories, |_| Box::new(Pure::default()));
                 told(&stories, |number| Box::new(OnEngine::memory(subject(number))));
             }
@@ -87,7 +89,7 @@ macro_rules! vectors {
     };
 }
 
-vectors!(token_bucket, "token-bucket");
-vectors!(fixed_window, "fixed-window");
-vectors!(sliding_log, "sliding-log");
-vectors!(sliding_window, "sliding-window");
+vectors!(token_bucket, Algorithm::TokenBucket, "token-bucket.txt");
+vectors!(fixed_window, Algorithm::FixedWindow, "fixed-window.txt");
+vectors!(sliding_log, Algorithm::SlidingLog, "sliding-log.txt");
+vectors!(sliding_window, Algorithm::SlidingWindow, "sliding-window.txt");

@@ -1,133 +1,147 @@
-//! Holds in a list.
+//! Permits in a list.
 
-use spillgate::internals::algorithm::{Numbers, Reading};
-use spillgate::internals::limit::NamedLimit;
+use spillgate::internals::algorithm::{Numbers, concurrency};
 
-use crate::support::target::{Act, Answer, Target, cost_of, numbers};
+use super::{Counter, number};
 
 #[derive(Clone)]
-struct Hold {
+struct Permit {
     /// When it ends, by a clock that never goes back.
     end: i128,
     weight: i128,
     number: usize,
 }
 
-#[derive(Default)]
-pub struct Oracle {
-    holds: Vec<Hold>,
-    /// How far that clock is ahead of the store's, and when it last saw a slot taken.
+#[derive(Clone, Default)]
+pub(super) struct Stored {
+    permits: Vec<Permit>,
+    /// How far that clock is ahead of the store's, and when it last saw a permit taken.
     shift: i128,
     last: i128,
     taken: usize,
-    receipts: Vec<Option<usize>>,
 }
 
-impl Target for Oracle {
-    fn name(&self) -> &'static str {
-        "oracle"
+pub(super) struct Permits {
+    limit: concurrency::Numbers,
+    /// Permits that have ended, and are stored until a permit is taken or returned.
+    ended: Vec<Permit>,
+    held: Vec<Permit>,
+    shift: i128,
+    last: i128,
+    taken: usize,
+    clock: i128,
+    ahead: i128,
+    is_rebased: bool,
+}
+
+impl Permits {
+    fn weight(&self) -> i128 {
+        self.held.iter().map(|permit| permit.weight).sum()
     }
 
-    fn act(&mut self, act: Act, limit: &NamedLimit, now_us: u64) -> Answer {
-        let Numbers::Concurrency(limit) = numbers(limit) else { panic!("no slots") };
-        let (count, hold) = (i128::from(limit.count), i128::from(limit.hold_us));
+    /// Returns the wait until no more than `room` is held.
+    fn until_below(&self, room: i128) -> u64 {
+        let mut held = self.held.clone();
+        held.sort_by_key(|permit| permit.end);
+        let mut left = self.weight();
+        let ends = held.iter().find(|permit| {
+            left -= permit.weight;
+            left <= room
+        });
+        number(ends.map_or(0, |permit| permit.end - self.clock + self.ahead))
+    }
+
+    /// Drops permits without weight. Returns what came back of `before`.
+    fn returned(&mut self, before: i128) -> Option<u64> {
+        self.held.retain(|permit| permit.weight > 0);
+        let returned = before - self.weight();
+        (returned > 0).then(|| number(returned))
+    }
+}
+
+impl Counter for Permits {
+    type Stored = Stored;
+    type Receipt = usize;
+
+    fn at(stored: &Stored, numbers: &Numbers, now_us: u64) -> Permits {
+        let Numbers::Concurrency(limit) = numbers else { panic!("no permits") };
         let now = i128::from(now_us);
-        let (mut shift, mut last) = (self.shift, self.last);
+        let (mut shift, mut last) = (stored.shift, stored.last);
         let mut ahead = (last - (now + shift)).max(0);
-        let mut rebased = false;
-        if ahead > hold.min(1_000_000) {
+        let mut is_rebased = false;
+        if ahead > i128::from(limit.hold_us).min(1_000_000) {
             shift += ahead;
             ahead = 0;
-            rebased = true;
+            is_rebased = true;
         }
         let mut clock = now + shift + ahead;
-        let mut held: Vec<Hold> = self.holds.iter().filter(|h| h.end > clock).cloned().collect();
+        let held: Vec<_> = stored.permits.iter().filter(|it| it.end > clock).cloned().collect();
         if held.is_empty() {
-            (shift, last, ahead, rebased, clock) = (0, 0, 0, false, now);
+            (shift, last, ahead, is_rebased, clock) = (0, 0, 0, false, now);
         }
-        let weight = |held: &[Hold]| held.iter().map(|hold| hold.weight).sum::<i128>();
-        let before = weight(&held);
-        let cost = i128::from(cost_of(act).max(1));
-        let fits = before + cost <= count;
-        let mut write = false;
-        let mut take = |weight: i128, held: &mut Vec<Hold>| {
-            self.taken += 1;
-            held.push(Hold { end: clock + hold, weight, number: self.taken });
-            last = clock;
-            self.taken
-        };
-        match act {
-            Act::Check(cost) | Act::Reserve(cost) if cost > 0 && fits => {
-                let number = take(i128::from(cost), &mut held);
-                write = true;
-                if let Act::Reserve(_) = act {
-                    self.receipts.push(Some(number));
-                }
-            }
-            Act::Check(cost) | Act::Reserve(cost) => {
-                write = cost > 0 && rebased;
-                if let Act::Reserve(_) = act {
-                    self.receipts.push(None);
-                }
-            }
-            Act::Look(_) => {}
-            Act::Force(cost) => {
-                let more = i128::from(cost).min(2 * count - before);
-                if more > 0 {
-                    take(more, &mut held);
-                }
-                write = true;
-            }
-            Act::Return { receipt, unused } => {
-                let place = receipt as usize % self.receipts.len().max(1);
-                let number = self.receipts.get(place).copied().flatten();
-                if let Some(hold) = held.iter_mut().find(|hold| Some(hold.number) == number) {
-                    hold.weight -= i128::from(unused).min(hold.weight);
-                }
-            }
-            Act::Lower(amount) => {
-                let mut left = i128::from(amount);
-                held.sort_by_key(|hold| (hold.end, hold.number));
-                for hold in &mut held {
-                    let by = left.min(hold.weight);
-                    hold.weight -= by;
-                    left -= by;
-                }
-            }
-        }
-        held.retain(|hold| hold.weight > 0);
-        let returned = (before - weight(&held)).max(0);
-        if write || returned > 0 {
-            // Only taking a slot moves the clock past what has ended for good.
-            let ended = self.holds.iter().filter(|hold| hold.end <= clock && !held.is_empty());
-            self.holds = ended.chain(&held).cloned().collect();
-            (self.shift, self.last) = if held.is_empty() { (0, 0) } else { (shift, last) };
-        }
-        let used = weight(&held);
-        let judges = matches!(act, Act::Check(_) | Act::Reserve(_) | Act::Look(_));
-        let judged = if judges { cost } else { 1 };
-        let waits = if judges { !fits } else { used + 1 > count };
-        held.sort_by_key(|hold| hold.end);
-        let until_below = |room: i128| {
-            let mut left = used;
-            let ends = held.iter().find(|hold| {
-                left -= hold.weight;
-                left <= room
-            });
-            ends.map_or(0, |hold| hold.end - clock + ahead)
-        };
-        Answer {
-            fits: fits || !judges,
-            reading: Reading {
-                remaining: number((count - used).max(0)),
-                retry_after_us: Some(if waits { number(until_below(count - judged)) } else { 0 }),
-                reset_after_us: number(if used == 0 { 0 } else { until_below(0) }),
-            },
-            returned: number(returned),
-        }
+        let ended = stored.permits.iter().filter(|it| it.end <= clock).cloned().collect();
+        let taken = stored.taken;
+        Permits { limit: *limit, ended, held, shift, last, taken, clock, ahead, is_rebased }
     }
-}
 
-fn number(number: i128) -> u64 {
-    number.try_into().expect("fits 64 bits")
+    fn stored(&self) -> Stored {
+        let Permits { held, taken, .. } = self;
+        if held.is_empty() {
+            return Stored { taken: *taken, ..Stored::default() };
+        }
+        // Only taking a permit moves the clock past those that have ended for good.
+        let permits = self.ended.iter().chain(held).cloned().collect();
+        Stored { permits, shift: self.shift, last: self.last, taken: *taken }
+    }
+
+    fn used(&self) -> u64 {
+        number(self.weight())
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit.count.into()
+    }
+
+    fn is_rebased(&self) -> bool {
+        self.is_rebased
+    }
+
+    fn charge(&mut self, units: u64) {
+        self.taken += 1;
+        let end = self.clock + i128::from(self.limit.hold_us);
+        self.held.push(Permit { end, weight: units.into(), number: self.taken });
+        self.last = self.clock;
+    }
+
+    fn receipt(&mut self, _units: u64, _number: usize) -> usize {
+        self.taken
+    }
+
+    fn refund(&mut self, receipt: &usize, unused: u64) -> Option<u64> {
+        let before = self.weight();
+        if let Some(permit) = self.held.iter_mut().find(|permit| permit.number == *receipt) {
+            permit.weight -= i128::from(unused).min(permit.weight);
+        }
+        self.returned(before)
+    }
+
+    fn lower(&mut self, units: u64) -> Option<u64> {
+        let before = self.weight();
+        let mut left = i128::from(units);
+        self.held.sort_by_key(|permit| (permit.end, permit.number));
+        for permit in &mut self.held {
+            let by = left.min(permit.weight);
+            permit.weight -= by;
+            left -= by;
+        }
+        self.returned(before)
+    }
+
+    fn retry_after_us(&self, units: u64) -> u64 {
+        self.until_below(i128::from(self.limit.count) - i128::from(units))
+    }
+
+    fn reset_after_us(&self) -> u64 {
+        if self.weight() == 0 { 0 } else { self.until_below(0) }
+    }
 }

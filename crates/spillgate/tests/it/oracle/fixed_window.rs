@@ -1,125 +1,108 @@
-//! Windows and a count, in big integers.
+//! A window and a count, in big integers.
 
 use num_bigint::BigInt;
-use spillgate::internals::algorithm::{Numbers, Reading, fixed_window};
-use spillgate::internals::limit::NamedLimit;
+use spillgate::internals::algorithm::{Numbers, fixed_window};
 
-use crate::support::target::{Act, Answer, Target, cost_of, numbers};
+use super::{Counter, number};
 
 #[derive(Clone)]
-struct Used {
+pub(super) struct Stored {
     start: BigInt,
     end: BigInt,
     used: BigInt,
     life: Option<usize>,
 }
 
-#[derive(Default)]
-pub struct Oracle {
-    stored: Option<Used>,
-    receipts: Vec<Option<(usize, u64, u64)>>,
-    lives: usize,
+pub(super) struct Window {
+    limit: fixed_window::Numbers,
+    now: BigInt,
+    /// Absent if nothing is in use.
+    current: Option<Stored>,
+    is_rebased: bool,
 }
 
-impl Target for Oracle {
-    fn name(&self) -> &'static str {
-        "oracle"
+impl Window {
+    fn usage(&self) -> BigInt {
+        self.current.as_ref().map_or(BigInt::ZERO, |current| current.used.clone())
     }
 
-    fn act(&mut self, act: Act, limit: &NamedLimit, now_us: u64) -> Answer {
-        let Numbers::FixedWindow(limit) = numbers(limit) else { panic!("no fixed window") };
+    fn left(&self) -> u64 {
+        number(self.current.as_ref().map_or(BigInt::ZERO, |current| &current.end - &self.now))
+    }
+}
+
+impl Counter for Window {
+    type Stored = Option<Stored>;
+    /// Life, instant and units.
+    type Receipt = (usize, BigInt, u64);
+
+    fn at(stored: &Option<Stored>, numbers: &Numbers, now_us: u64) -> Window {
+        let Numbers::FixedWindow(limit) = numbers else { panic!("no fixed window") };
         let now = BigInt::from(now_us);
-        let count = BigInt::from(limit.count);
-        let window = |at: &BigInt| window_of(limit, at);
         let tolerated = limit.longest_wait_us().min(1_000_000);
-        let mut rebased = false;
-        let mut standing = self.stored.clone().filter(|stored| now < stored.end);
-        if let Some(stored) = &mut standing
+        let mut is_rebased = false;
+        let mut current = stored.clone().filter(|stored| now < stored.end);
+        if let Some(stored) = &mut current
             && &stored.start - &now > BigInt::from(tolerated)
         {
-            let (start, end) = window(&now);
-            *stored = Used { start, end, used: stored.used.clone(), life: None };
-            rebased = true;
+            let (start, end) = window_of(limit, &now);
+            *stored = Stored { start, end, used: stored.used.clone(), life: None };
+            is_rebased = true;
         }
-        let used = standing.as_ref().map_or(BigInt::ZERO, |stored| stored.used.clone());
-        let cost = cost_of(act).max(1);
-        let fits = &used + cost <= count;
-        let charge = |more: BigInt, standing: &mut Option<Used>| {
-            let at =
-                standing.as_ref().map_or(now.clone(), |s: &Used| s.start.clone().max(now.clone()));
-            let (start, end) = window(&at);
-            let same = standing.as_ref().filter(|s| (&s.start, &s.end) == (&start, &end));
-            let life = same.and_then(|s| s.life);
-            *standing = Some(Used { start, end, used: &used + more, life });
-        };
-        let mut returned = BigInt::ZERO;
-        let mut write = false;
-        match act {
-            Act::Check(cost) | Act::Reserve(cost) if cost > 0 && fits => {
-                charge(BigInt::from(cost), &mut standing);
-                write = true;
-                if let (Act::Reserve(_), Some(stored)) = (act, &mut standing) {
-                    self.lives += 1;
-                    let life = *stored.life.get_or_insert(self.lives);
-                    self.receipts.push(Some((life, now_us, cost)));
-                }
-            }
-            Act::Check(cost) | Act::Reserve(cost) => {
-                write = cost > 0 && rebased;
-                if let Act::Reserve(_) = act {
-                    self.receipts.push(None);
-                }
-            }
-            Act::Look(_) => {}
-            Act::Force(cost) => {
-                let room: BigInt = &count * 2 - &used;
-                let more = room.min(BigInt::from(cost)).max(BigInt::ZERO);
-                if more > BigInt::ZERO {
-                    charge(more, &mut standing);
-                }
-                write = true;
-            }
-            Act::Return { .. } | Act::Lower(_) => {
-                let wanted = match act {
-                    Act::Return { receipt, unused } => {
-                        let place = receipt as usize % self.receipts.len().max(1);
-                        let receipt = self.receipts.get(place).copied().flatten();
-                        let life = standing.as_ref().and_then(|stored| stored.life);
-                        receipt
-                            .filter(|(named, at, _)| Some(*named) == life && *at <= now_us)
-                            .map_or(0, |(_, _, amount)| unused.min(amount))
-                    }
-                    _ => match act {
-                        Act::Lower(amount) => amount,
-                        _ => 0,
-                    },
-                };
-                returned = used.clone().min(BigInt::from(wanted));
-                if returned > BigInt::ZERO {
-                    write = true;
-                    if let Some(stored) = &mut standing {
-                        stored.used -= &returned;
-                    }
-                }
-            }
-        }
-        standing = standing.filter(|stored| stored.used > BigInt::ZERO);
-        if write {
-            self.stored = standing.clone();
-        }
-        let used = standing.as_ref().map_or(BigInt::ZERO, |stored| stored.used.clone());
-        let left = standing.as_ref().map_or(BigInt::ZERO, |stored| &stored.end - &now);
-        let judges = matches!(act, Act::Check(_) | Act::Reserve(_) | Act::Look(_));
-        let waits = if judges { !fits } else { &used + 1 > count };
-        Answer {
-            fits: fits || !judges,
-            reading: Reading {
-                remaining: number(BigInt::max(&count - &used, BigInt::ZERO)),
-                retry_after_us: Some(if waits { number(left.clone()) } else { 0 }),
-                reset_after_us: number(left),
-            },
-            returned: number(returned),
-        }
+        Window { limit: limit.clone(), now, current, is_rebased }
+    }
+
+    fn stored(&self) -> Option<Stored> {
+        self.current.clone()
+    }
+
+    fn used(&self) -> u64 {
+        number(self.usage())
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit.count.into()
+    }
+
+    fn is_rebased(&self) -> bool {
+        self.is_rebased
+    }
+
+    fn charge(&mut self, units: u64) {
+        let now = self.now.clone();
+        let at =
+            self.current.as_ref().map_or(now.clone(), |current| current.start.clone().max(now));
+        let (start, end) = window_of(&self.limit, &at);
+        let same = self.current.as_ref().filter(|it| (&it.start, &it.end) == (&start, &end));
+        let life = same.and_then(|current| current.life);
+        self.current = Some(Stored { start, end, used: self.usage() + units, life });
+    }
+
+    fn receipt(&mut self, units: u64, number: usize) -> Self::Receipt {
+        let current = self.current.as_mut().expect("it was just charged");
+        (*current.life.get_or_insert(number), self.now.clone(), units)
+    }
+
+    fn refund(&mut self, (life, at, units): &Self::Receipt, unused: u64) -> Option<u64> {
+        let current = self.current.as_ref()?;
+        let is_of_this_life = current.life == Some(*life) && *at <= self.now;
+        if is_of_this_life { self.lower(unused.min(*units)) } else { None }
+    }
+
+    fn lower(&mut self, units: u64) -> Option<u64> {
+        let returned = self.usage().min(BigInt::from(units));
+        let current = self.current.as_mut().filter(|_| returned > BigInt::ZERO)?;
+        current.used -= &returned;
+        self.current.take_if(|current| current.used == BigInt::ZERO);
+        Some(number(returned))
+    }
+
+    fn retry_after_us(&self, _units: u64) -> u64 {
+        self.left()
+    }
+
+    fn reset_after_us(&self) -> u64 {
+        self.left()
     }
 }
 
@@ -135,8 +118,4 @@ fn window_of(limit: &fixed_window::Numbers, at: &BigInt) -> (BigInt, BigInt) {
             (start.into(), end.into())
         }
     }
-}
-
-fn number(number: BigInt) -> u64 {
-    number.try_into().expect("fits 64 bits")
 }

@@ -1,12 +1,11 @@
-//! Every call that was admitted, in a list.
+//! Every admitted call, in a list.
 
-use spillgate::internals::algorithm::{Numbers, Reading};
-use spillgate::internals::limit::NamedLimit;
+use spillgate::internals::algorithm::{Numbers, sliding_log};
 
-use crate::support::target::{Act, Answer, Target, cost_of, numbers};
+use super::{Counter, number};
 
 #[derive(Clone, Default)]
-struct Log {
+pub(super) struct Stored {
     /// Instants by a clock that never goes back, and units.
     entries: Vec<(i128, i128)>,
     /// How far that clock is ahead of the store's.
@@ -16,7 +15,17 @@ struct Log {
     life: Option<usize>,
 }
 
-impl Log {
+pub(super) struct Log {
+    limit: sliding_log::Numbers,
+    now: i128,
+    log: Stored,
+    ahead: i128,
+    is_rebased: bool,
+    /// The wait until all entries are dropped, if they were made under another period.
+    gone: Option<i128>,
+}
+
+impl Stored {
     fn used(&self) -> i128 {
         self.entries.iter().map(|(_, units)| units).sum()
     }
@@ -26,134 +35,128 @@ impl Log {
     }
 }
 
-#[derive(Default)]
-pub struct Oracle {
-    log: Log,
-    receipts: Vec<Option<(usize, u64, i128, i128)>>,
-    lives: usize,
-}
-
-impl Target for Oracle {
-    fn name(&self) -> &'static str {
-        "oracle"
+impl Log {
+    fn clock(&self) -> i128 {
+        self.now + self.log.shift + self.ahead
     }
 
-    fn act(&mut self, act: Act, limit: &NamedLimit, now_us: u64) -> Answer {
-        let Numbers::SlidingLog(limit) = numbers(limit) else { panic!("no log") };
-        let (count, period) = (i128::from(limit.count), i128::from(limit.period_us));
-        let now = i128::from(now_us);
-        let untouched = Log { count: limit.count, period, ..Log::default() };
-        let (mut log, mut ahead, mut rebased, mut gone) = (untouched.clone(), 0, false, None);
-        if let Some(last) = self.log.last()
-            && last + self.log.period.min(period) > now + self.log.shift
-        {
-            log = self.log.clone();
-            ahead = (last - (now + log.shift)).max(0);
-            if ahead > period.min(1_000_000) {
-                log.shift += ahead;
-                (ahead, rebased) = (0, true);
-            }
-            if rebased || (log.count, log.period) != (limit.count, period) {
-                log.life = None;
-            }
-            let clock = now + log.shift + ahead;
-            if !rebased && log.period != period {
-                gone = Some(last + log.period - clock + ahead);
-            }
-            (log.count, log.period) = (limit.count, period);
-            log.entries.retain(|(at, _)| at + period > clock);
-        }
-        let clock = now + log.shift + ahead;
-        let used = log.used();
-        let cost = i128::from(cost_of(act).max(1));
-        let fits = used + cost <= count;
-        let admit = |units: i128, log: &mut Log| match log.entries.last_mut() {
-            Some((at, known)) if *at == clock => *known += units,
-            _ => log.entries.push((clock, units)),
-        };
-        let mut write = false;
-        match act {
-            Act::Check(cost) | Act::Reserve(cost) if cost > 0 && fits => {
-                admit(i128::from(cost), &mut log);
-                (write, gone) = (true, None);
-                if let Act::Reserve(_) = act {
-                    self.lives += 1;
-                    let life = *log.life.get_or_insert(self.lives);
-                    self.receipts.push(Some((life, now_us, clock, i128::from(cost))));
-                }
-            }
-            Act::Check(cost) | Act::Reserve(cost) => {
-                write = cost > 0 && rebased;
-                if let Act::Reserve(_) = act {
-                    self.receipts.push(None);
-                }
-            }
-            Act::Look(_) => {}
-            Act::Force(cost) => {
-                let more = i128::from(cost).min(2 * count - used);
-                if more > 0 {
-                    admit(more, &mut log);
-                }
-                (write, gone) = (true, None);
-            }
-            Act::Return { receipt, unused } => {
-                let place = receipt as usize % self.receipts.len().max(1);
-                let receipt = self.receipts.get(place).copied().flatten();
-                if let Some((life, charged, at, amount)) = receipt
-                    && log.life == Some(life)
-                    && now_us >= charged
-                    && let Some((_, units)) = log.entries.iter_mut().find(|(known, _)| *known == at)
-                {
-                    *units -= i128::from(unused).min(amount).min(*units);
-                }
-            }
-            Act::Lower(amount) => {
-                let mut left = i128::from(amount);
-                for (_, units) in &mut log.entries {
-                    let by = left.min(*units);
-                    *units -= by;
-                    left -= by;
-                }
-            }
-        }
-        log.entries.retain(|(_, units)| *units > 0);
-        let returned = (used - log.used()).max(0);
+    /// Returns the wait until an entry has expired.
+    fn expiry(&self, at: i128) -> i128 {
+        let wait = at + i128::from(self.limit.period_us) - self.clock() + self.ahead;
+        self.gone.map_or(wait, |gone| wait.min(gone))
+    }
+
+    /// Drops entries without units. Returns what came back of `before`.
+    fn returned(&mut self, before: i128) -> Option<u64> {
+        self.log.entries.retain(|(_, units)| *units > 0);
+        let returned = before - self.log.used();
         if returned > 0 {
-            (write, gone) = (true, None);
+            self.gone = None;
         }
-        if log.used() == 0 {
-            (log, ahead) = (untouched, 0);
+        (returned > 0).then(|| number(returned))
+    }
+}
+
+impl Counter for Log {
+    type Stored = Stored;
+    /// Life, instant, instant by the log's clock, and units.
+    type Receipt = (usize, i128, i128, i128);
+
+    fn at(stored: &Stored, numbers: &Numbers, now_us: u64) -> Log {
+        let Numbers::SlidingLog(limit) = numbers else { panic!("no log") };
+        let (now, period) = (i128::from(now_us), i128::from(limit.period_us));
+        let log = Stored { count: limit.count, period, ..Stored::default() };
+        let untouched = Log { limit: *limit, now, log, ahead: 0, is_rebased: false, gone: None };
+        let last = stored.last().filter(|at| at + stored.period.min(period) > now + stored.shift);
+        let Some(last) = last else { return untouched };
+        let mut log = Log { log: stored.clone(), ..untouched };
+        log.ahead = (last - (now + stored.shift)).max(0);
+        if log.ahead > period.min(1_000_000) {
+            log.log.shift += log.ahead;
+            (log.ahead, log.is_rebased) = (0, true);
         }
-        if write {
-            self.log = log.clone();
+        if log.is_rebased || (stored.count, stored.period) != (limit.count, period) {
+            log.log.life = None;
         }
-        let clock = now + log.shift + ahead;
-        let used = log.used();
-        let judges = matches!(act, Act::Check(_) | Act::Reserve(_) | Act::Look(_));
-        let judged = if judges { cost } else { 1 };
-        let waits = if judges { !fits } else { used + 1 > count };
-        let expiry = |at: i128| {
-            let wait = at + period - clock + ahead;
-            gone.map_or(wait, |gone| wait.min(gone))
-        };
-        let mut over = used + judged - count;
-        let freed = log.entries.iter().find(|(_, units)| {
+        let clock = log.clock();
+        if !log.is_rebased && stored.period != period {
+            log.gone = Some(last + stored.period - clock + log.ahead);
+        }
+        (log.log.count, log.log.period) = (limit.count, period);
+        log.log.entries.retain(|(at, _)| at + period > clock);
+        log
+    }
+
+    fn stored(&self) -> Stored {
+        if self.log.used() == 0 { Stored::default() } else { self.log.clone() }
+    }
+
+    fn used(&self) -> u64 {
+        number(self.log.used())
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit.count.into()
+    }
+
+    fn is_rebased(&self) -> bool {
+        self.is_rebased
+    }
+
+    fn charge(&mut self, units: u64) {
+        let (clock, units) = (self.clock(), i128::from(units));
+        match self.log.entries.last_mut() {
+            Some((at, known)) if *at == clock => *known += units,
+            _ => self.log.entries.push((clock, units)),
+        }
+        self.gone = None;
+    }
+
+    fn force(&mut self, units: u64) {
+        if units > 0 {
+            self.charge(units);
+        }
+        self.gone = None;
+    }
+
+    fn receipt(&mut self, units: u64, number: usize) -> Self::Receipt {
+        let life = *self.log.life.get_or_insert(number);
+        (life, self.now, self.clock(), units.into())
+    }
+
+    fn refund(&mut self, receipt: &Self::Receipt, unused: u64) -> Option<u64> {
+        let (life, charged, at, amount) = *receipt;
+        let before = self.log.used();
+        if self.log.life == Some(life)
+            && self.now >= charged
+            && let Some((_, units)) = self.log.entries.iter_mut().find(|(known, _)| *known == at)
+        {
+            *units -= i128::from(unused).min(amount).min(*units);
+        }
+        self.returned(before)
+    }
+
+    fn lower(&mut self, units: u64) -> Option<u64> {
+        let before = self.log.used();
+        let mut left = i128::from(units);
+        for (_, units) in &mut self.log.entries {
+            let by = left.min(*units);
+            *units -= by;
+            left -= by;
+        }
+        self.returned(before)
+    }
+
+    fn retry_after_us(&self, units: u64) -> u64 {
+        let mut over = self.log.used() + i128::from(units) - i128::from(self.limit.count);
+        let freed = self.log.entries.iter().find(|(_, units)| {
             over -= units;
             over <= 0
         });
-        let retry = if waits { freed.map_or(0, |(at, _)| expiry(*at)) } else { 0 };
-        Answer {
-            fits: fits || !judges,
-            reading: Reading {
-                remaining: number((count - used).max(0)),
-                retry_after_us: Some(number(retry)),
-                reset_after_us: number(log.last().map_or(0, expiry)),
-            },
-            returned: number(returned),
-        }
+        number(freed.map_or(0, |(at, _)| self.expiry(*at)))
     }
-}
 
-fn number(number: i128) -> u64 {
-    number.try_into().expect("fits 64 bits")
+    fn reset_after_us(&self) -> u64 {
+        number(self.log.last().map_or(0, |last| self.expiry(last)))
+    }
 }
