@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use spillgate::{Limiter, Policy, Request, Source, Verdict};
-use spillgate_testkit::{RedisServer, eventually, poll};
+use spillgate::{Limiter, LimiterBuilder, Policy, Request, Source, Verdict};
+use spillgate_testkit::{Cluster, Node, RedisServer, eventually, poll};
 use tokio::runtime::Runtime;
 
 use crate::support::storm;
@@ -102,7 +102,7 @@ fn a_dead_server_degrades_its_own_subjects_and_no_others() {
         let decision = fleet.runtime.block_on(fleet.limiter.check(&request));
         (decision.verdict(), decision.source())
     };
-    fleet.servers[0].kill();
+    fleet.kill(0);
     eventually(|| {
         users.iter().take(20).for_each(|user| {
             own(&fleet, user);
@@ -126,8 +126,7 @@ fn a_charge_comes_back_when_the_rule_of_a_dead_server_refuses() {
     let mut fleet = Fleet::with(&policy(r#"on_outage = "deny""#));
     let user = fleet.user_apart_from_all();
     assert_eq!(fleet.check(&user), (Verdict::Allowed, Source::Store));
-    let home = fleet.home_of_all;
-    fleet.servers[home].kill();
+    fleet.kill(fleet.home_of_all);
     eventually(|| fleet.check(&user) == (Verdict::Denied, Source::OutagePolicy));
     assert_eq!(fleet.own_left(&user), 2);
 }
@@ -142,32 +141,41 @@ fn what_comes_to_nothing_is_nobodys_debt_meanwhile() {
     let user = fleet.user_apart_from_all();
     assert_eq!((fleet.shared_left(&user), fleet.own_left(&user)), (0, 3));
     let home = fleet.home_of(&Request::new().with("user", &user).costing(0));
-    fleet.servers[home].command(&["CONFIG", "SET", "maxmemory", "1"]);
-    fleet.servers[fleet.home_of_all].pause();
+    fleet.server(home).command(&["CONFIG", "SET", "maxmemory", "1"]);
+    fleet.server(fleet.home_of_all).pause();
     let (limiter, name) = (fleet.limiter.clone(), user.clone());
     let errors = fleet.limiter.stats().store_errors;
     let refused = fleet.runtime.spawn(async move { limiter.check(&of(&name)).await.verdict() });
     eventually(|| fleet.limiter.stats().store_errors > errors);
-    fleet.servers[home].command(&["CONFIG", "SET", "maxmemory", "0"]);
+    fleet.server(home).command(&["CONFIG", "SET", "maxmemory", "0"]);
     let own = Request::new().with("user", &user);
     let told = fleet.runtime.block_on(fleet.limiter.check(&own));
     assert_eq!((told.source(), told.remaining()), (Source::Store, Some(2)));
-    fleet.servers[fleet.home_of_all].resume();
+    fleet.server(fleet.home_of_all).resume();
     assert_eq!(fleet.runtime.block_on(refused).unwrap(), Verdict::Denied);
     assert_eq!(fleet.own_left(&user), 2);
 }
 
-/// The first part of a decision was charged after its caller had left, and nothing gave that back.
+/// The first part of a decision was charged after its caller had left, and nothing refunded that.
 #[test]
 fn a_caller_that_leaves_while_a_part_is_in_flight_leaves_no_charge() {
+    leaving_leaves_no_charge(Fleet::with);
+}
+
+#[test]
+fn a_caller_that_leaves_while_a_part_is_in_flight_leaves_no_charge_on_a_cluster() {
+    leaving_leaves_no_charge(Fleet::on_cluster);
+}
+
+fn leaving_leaves_no_charge(fleet: impl Fn(&str) -> Fleet) {
     for field in ["", "parallel = true"] {
-        let fleet = Fleet::with(&policy(field).replace("3/day", "1000/day"));
+        let fleet = fleet(&policy(field).replace("3/day", "1000/day"));
         let user = fleet.user_apart_from_all();
         assert_eq!(fleet.check(&user), (Verdict::Allowed, Source::Store));
         let (own, shared) = (fleet.own_left(&user), fleet.shared_left(&user));
         let home = fleet.home_of(&Request::new().with("user", &user).costing(0));
-        fleet.servers[home].pause();
-        fleet.servers[fleet.home_of_all].pause();
+        fleet.server(home).pause();
+        fleet.server(fleet.home_of_all).pause();
         let mut callers = tokio::task::JoinSet::new();
         for _ in 0..200 {
             let (limiter, user) = (fleet.limiter.clone(), user.clone());
@@ -180,8 +188,8 @@ fn a_caller_that_leaves_while_a_part_is_in_flight_leaves_no_charge() {
         }
         let left = fleet.runtime.block_on(callers.join_all()).into_iter().filter(|left| *left);
         assert_eq!(left.count(), 200, "all left before any answer");
-        fleet.servers[home].resume();
-        fleet.servers[fleet.home_of_all].resume();
+        fleet.server(home).resume();
+        fleet.server(fleet.home_of_all).resume();
         let mut seen = (0, 0);
         let came_back = poll(Duration::from_secs(15), || {
             seen = (fleet.own_left(&user), fleet.shared_left(&user));
@@ -191,22 +199,37 @@ fn a_caller_that_leaves_while_a_part_is_in_flight_leaves_no_charge() {
     }
 }
 
-/// A limiter on a ring of three.
+/// A limiter on three servers.
 struct Fleet {
     limiter: Limiter,
-    servers: Vec<RedisServer>,
+    servers: Servers,
     runtime: Runtime,
     /// The server that holds the tier that all share.
     home_of_all: usize,
     users: std::cell::Cell<u64>,
 }
 
+enum Servers {
+    Ring(Vec<RedisServer>),
+    Cluster(Cluster),
+}
+
 impl Fleet {
     fn with(policy: &str) -> Fleet {
         let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+        let builder = Limiter::builder().ring(ring_of(&servers));
+        Fleet::new(policy, builder, Servers::Ring(servers))
+    }
+
+    fn on_cluster(policy: &str) -> Fleet {
+        let cluster = Cluster::start(3, 0);
+        let builder = Limiter::builder().cluster(cluster.urls());
+        Fleet::new(policy, builder, Servers::Cluster(cluster))
+    }
+
+    fn new(policy: &str, builder: LimiterBuilder, servers: Servers) -> Fleet {
         let runtime = storm::threads();
-        let builder = Limiter::builder().ring(ring_of(&servers)).timeout(WAIT);
-        let builder = builder.policy(Policy::from_toml(policy).unwrap());
+        let builder = builder.timeout(WAIT).policy(Policy::from_toml(policy).unwrap());
         let limiter = runtime.block_on(builder.build()).unwrap();
         let mut fleet =
             Fleet { limiter, servers, runtime, home_of_all: 0, users: std::cell::Cell::new(0) };
@@ -215,9 +238,27 @@ impl Fleet {
         fleet
     }
 
+    fn servers(&self) -> &[RedisServer] {
+        match &self.servers {
+            Servers::Ring(servers) => servers,
+            Servers::Cluster(cluster) => cluster.nodes(),
+        }
+    }
+
+    fn server(&self, number: usize) -> &RedisServer {
+        &self.servers()[number]
+    }
+
+    fn kill(&mut self, number: usize) {
+        match &mut self.servers {
+            Servers::Ring(servers) => servers[number].kill(),
+            Servers::Cluster(cluster) => cluster.node_mut(Node(number)).kill(),
+        }
+    }
+
     /// Which server is asked.
     fn home_of(&self, request: &Request<'_>) -> usize {
-        let calls = || self.servers.iter().map(|server| statistics(server, "cmdstat_evalsha:"));
+        let calls = || self.servers().iter().map(|server| statistics(server, "cmdstat_evalsha:"));
         let before: Vec<_> = calls().collect();
         self.runtime.block_on(self.limiter.check(request));
         calls().zip(before).position(|(after, before)| after != before).unwrap()
@@ -255,7 +296,7 @@ impl Fleet {
 
     /// How often any key was written.
     fn writes(&self) -> Vec<Option<String>> {
-        self.servers.iter().map(|server| statistics(server, "cmdstat_set:")).collect()
+        self.servers().iter().map(|server| statistics(server, "cmdstat_set:")).collect()
     }
 }
 
