@@ -4,6 +4,8 @@ use spillgate::internals::engine::Engine;
 use spillgate::{Algorithm, Limiter, Policy, Request};
 use spillgate_testkit::RedisServer;
 
+use crate::support::limits;
+
 /// Bytes of one subject after one admitted call, in memory and on Redis, as documented; on Redis and a tenth more,
 /// for tables that have just grown.
 const DOCUMENTED: [(Algorithm, u64, u64); 5] = [
@@ -16,10 +18,7 @@ const DOCUMENTED: [(Algorithm, u64, u64); 5] = [
 const SUBJECTS: u64 = 10_000;
 
 fn policy(algorithm: Algorithm) -> Policy {
-    let limit = match algorithm {
-        Algorithm::Concurrency => "{ quota = \"20\", algorithm = \"concurrency\", hold = \"1h\" }",
-        other => &format!("{{ quota = \"20/hour\", algorithm = \"{other}\" }}"),
-    };
+    let limit = limits::written(algorithm, 20, "hour");
     Policy::from_toml(&format!("[[rule]]\nname = \"r\"\nkey = [\"user\"]\nlimits = [{limit}]"))
         .unwrap()
 }

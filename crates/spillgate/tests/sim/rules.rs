@@ -5,6 +5,7 @@ use std::fmt;
 
 use spillgate::{Algorithm, Policy, Request};
 
+use super::support::limits;
 use super::support::random::Random;
 
 /// A rule, as the policy and the ledger know it.
@@ -102,14 +103,10 @@ impl Rule {
             Period::Ages => "366d".to_owned(),
             Period::Short(us) => format!("{}ms", us / 1_000),
         };
-        let quota = match algorithm {
-            Algorithm::Concurrency => format!("quota = \"{count}\", hold = \"{length}\""),
-            _ => format!("quota = \"{count}/{length}\""),
-        };
+        let limit = limits::written(*algorithm, *count, &length);
         format!(
             "[[rule]]\nname = \"{name}\"\nmatch = {{ route = [\"{name}\"{pair}] }}\nkey = [{keys}]\n\
-             limits = [{{ {quota}, algorithm = \"{}\" }}]\non_outage = \"{on_outage}\"\n{more}",
-            algorithm.name()
+             limits = [{limit}]\non_outage = \"{on_outage}\"\n{more}"
         )
     }
 }

@@ -1,5 +1,8 @@
 //! What both test binaries use.
 
 #[allow(dead_code, reason = "not all of it is used by both")]
+#[path = "../it/support/limits.rs"]
+pub(crate) mod limits;
+#[allow(dead_code, reason = "not all of it is used by both")]
 #[path = "../it/support/random.rs"]
 pub(crate) mod random;

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use spillgate::{Algorithm, Limit, LimitSpec};
+use spillgate::{Algorithm, Limit};
+
+use crate::support::limits;
 
 /// One limit of the campaign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,11 +64,7 @@ impl Limits {
             Lasts::Ages => (AGES_COUNT, format!("{}ms", AGES_US / 1_000)),
             Lasts::Moment => (MOMENT_COUNT, format!("{}ms", MOMENT_US / 1_000)),
         };
-        let spec = match self.algorithm {
-            Algorithm::Concurrency => LimitSpec::new(count.to_string()).hold(period),
-            _ => LimitSpec::new(format!("{count}/{period}")),
-        };
-        spec.algorithm(self.algorithm.name()).build().expect("a limit of ours")
+        limits::spec(self.algorithm, count, &period).build().expect("a limit of ours")
     }
 
     fn period_us(&self) -> u64 {

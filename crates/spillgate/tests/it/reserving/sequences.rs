@@ -9,12 +9,12 @@ use spillgate::internals::algorithm::{self, Charge, GiveBack, Intent, State, Tie
 use spillgate::internals::limit::NamedLimit;
 use spillgate::internals::time::Clock;
 use spillgate::{
-    Algorithm, Ended, LimitSpec, Limiter, Outcome, Policy, Receipt, Request, ReservationError,
-    Reserve, Usage,
+    Algorithm, Ended, Limiter, Outcome, Policy, Receipt, Request, ReservationError, Reserve, Usage,
 };
 use spillgate_testkit::{Cluster, RedisServer, Sentinels};
 
 use crate::failure::evidence;
+use crate::support::limits;
 use crate::support::random::Random;
 use crate::support::target::numbers;
 use crate::support::world::{TODAY_US, ring_of};
@@ -23,18 +23,13 @@ const SECOND_US: u64 = 1_000_000;
 /// Nothing expires in Redis while a test runs, whatever the test's own clock says.
 const PERIOD_US: u64 = 1_000 * SECOND_US;
 const COUNT: u64 = 40;
-const HOLD_S: u64 = 500;
+const PERIOD: &str = "1000s";
+const HOLD: &str = "500s";
 const DOMAINS: u64 = 6;
 
 /// One rule for each algorithm, and one with all of them.
 fn policy() -> Policy {
-    let quota = |algorithm: &str| match algorithm {
-        "concurrency" => {
-            format!("{{ quota = \"{COUNT}\", algorithm = \"concurrency\", hold = \"{HOLD_S}s\" }}")
-        }
-        _ => format!("{{ quota = \"{COUNT}/1000s\", algorithm = \"{algorithm}\" }}"),
-    };
-    let each = Algorithm::ALL.map(|algorithm| quota(algorithm.name()));
+    let each = Algorithm::ALL.map(|algorithm| limits::written(algorithm, COUNT, period(algorithm)));
     let rule = |domain: usize, limits: &str| {
         format!(
             "[[rule]]\nname = \"r{domain}\"\ndomain = \"d{domain}\"\nkey = [\"user\"]\nlimits = [{limits}]\n"
@@ -46,14 +41,12 @@ fn policy() -> Policy {
     Policy::from_toml(&text).unwrap()
 }
 
-fn limits(domain: u64) -> Vec<NamedLimit> {
-    let limit = |algorithm: Algorithm| {
-        let spec = match algorithm {
-            Algorithm::Concurrency => LimitSpec::new(COUNT.to_string()).hold(format!("{HOLD_S}s")),
-            _ => LimitSpec::new(format!("{COUNT}/1000s")),
-        };
-        spec.algorithm(algorithm.name()).build().unwrap()
-    };
+fn period(algorithm: Algorithm) -> &'static str {
+    if algorithm == Algorithm::Concurrency { HOLD } else { PERIOD }
+}
+
+fn limits_of(domain: u64) -> Vec<NamedLimit> {
+    let limit = |algorithm| limits::spec(algorithm, COUNT, period(algorithm)).build().unwrap();
     let all = Algorithm::ALL.map(limit);
     let mine = all.iter().enumerate().filter(|(place, _)| domain == 5 || *place as u64 == domain);
     mine.map(|(_, limit)| limit.clone())
@@ -91,7 +84,7 @@ enum Act {
 
 impl Model {
     fn new(domain: u64) -> Model {
-        let limits = limits(domain);
+        let limits = limits_of(domain);
         let states = limits.iter().map(|_| None).collect();
         Model { limits, states, records: HashMap::new(), nonce: 0, used: Vec::new() }
     }

@@ -14,14 +14,14 @@ use spillgate::internals::limit::NamedLimit;
 use spillgate::internals::store::{Store, StoreOptions};
 use spillgate::internals::subject::SubjectKey;
 use spillgate::internals::time::Clock;
-use spillgate::{Algorithm, Limit, LimitSpec, Ring};
+use spillgate::{Algorithm, Limit, Ring};
 use spillgate_testkit::{Cluster, RedisServer, Reply};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use super::given::Given;
-use super::storm;
 use super::target::numbers;
+use super::{limits, storm};
 
 pub(crate) struct World {
     pub(crate) engine: Arc<Engine>,
@@ -332,15 +332,7 @@ pub(crate) fn each_algorithm(count: u64, period: &str) -> Vec<NamedLimit> {
 }
 
 pub(crate) fn limit(algorithm: Algorithm, count: u64, period: &str) -> NamedLimit {
-    named(
-        match algorithm {
-            Algorithm::Concurrency => LimitSpec::new(count.to_string()).hold(period),
-            _ => LimitSpec::new(format!("{count}/{period}")),
-        }
-        .algorithm(algorithm.name())
-        .build()
-        .unwrap(),
-    )
+    named(limits::spec(algorithm, count, period).build().unwrap())
 }
 
 pub(crate) fn named(limit: Limit) -> NamedLimit {

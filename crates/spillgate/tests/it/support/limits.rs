@@ -1,0 +1,19 @@
+//! One limit of any algorithm, as a specification and as a policy file has it.
+
+use spillgate::{Algorithm, LimitSpec};
+
+/// Returns `count` in each `period`. A permit is held for one `period` at most.
+pub(crate) fn spec(algorithm: Algorithm, count: u64, period: &str) -> LimitSpec {
+    let spec = match algorithm {
+        Algorithm::Concurrency => LimitSpec::new(count.to_string()).hold(period),
+        _ => LimitSpec::new(format!("{count}/{period}")),
+    };
+    spec.algorithm(algorithm.name())
+}
+
+/// Returns the same limit as a table of a policy file.
+pub(crate) fn written(algorithm: Algorithm, count: u64, period: &str) -> String {
+    let LimitSpec { quota, hold, .. } = spec(algorithm, count, period);
+    let hold = hold.map_or(String::new(), |hold| format!(", hold = \"{hold}\""));
+    format!("{{ quota = \"{quota}\"{hold}, algorithm = \"{algorithm}\" }}")
+}
