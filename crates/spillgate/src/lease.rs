@@ -2,7 +2,7 @@
 //! or too old.
 //!
 //! What a process holds is a [`Holder`]; what the store knows of all of them is a [`Ledger`], of which
-//! `lease.lua` is the same in Redis. Both are pure, and every short history of them is tried in `model`.
+//! `lease.lua` is the same in Redis. Both are pure, and every short history of them is tried in `tests/it/leases/model.rs`.
 //! [`Leases`] holds what this process has of all tiers, and how much of each is worth taking; it sends
 //! nothing: `limiter/leasing.rs` does.
 //!
@@ -16,8 +16,6 @@ use crate::counter::AskTier;
 mod demand;
 mod holder;
 mod ledger;
-#[cfg(test)]
-mod model;
 mod table;
 
 pub use holder::Holder;

@@ -8,8 +8,8 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::{Asked, Close, Holder, Ledger};
-use crate::algorithm::{Numbers, State, token_bucket};
+use spillgate::internals::algorithm::{Numbers, State, token_bucket};
+use spillgate::internals::lease::{Asked, Close, Holder, Ledger};
 
 /// All that is, at one moment.
 #[derive(Clone)]
