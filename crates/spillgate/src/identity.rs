@@ -220,5 +220,3 @@ pub(crate) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwar
 /// `::ffff:0:0/96` holds the IPv4-mapped addresses.
 const MAPPED_PREFIX: u8 = 96;
 
-#[cfg(test)]
-mod tests;

@@ -1,14 +1,17 @@
 //! The table of forged, broken and honest hops.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use http::header::FORWARDED;
+use http::{HeaderMap, HeaderName};
 use proptest::prelude::*;
+use spillgate::ByIp;
 
-use super::*;
-
-/// Who the client is, given the lines of the field as they arrive from 10.0.0.1.
-fn client(by_ip: &ByIp, lines: &[&str]) -> String {
+/// Returns the client, given the lines of the field as they arrive from 10.0.0.1.
+fn client(by_ip: &ByIp, field: HeaderName, lines: &[&str]) -> String {
     let mut headers = HeaderMap::new();
     for line in lines {
-        headers.append(by_ip.field.clone(), line.parse().unwrap());
+        headers.append(&field, line.parse().unwrap());
     }
     by_ip.client("10.0.0.1".parse().unwrap(), &headers).to_string()
 }
@@ -55,7 +58,7 @@ fn the_rightmost_untrusted_hop_is_the_client() {
         (&["203.0.113.7, 10.0.0.2%eth0"], proxy),
         (&["203.0.113.7, 10.0.0.2 10.0.0.3"], proxy),
     ] {
-        assert_eq!(client(&trusting_ten(), lines), who, "{lines:?}");
+        assert_eq!(client(&trusting_ten(), X_FORWARDED_FOR, lines), who, "{lines:?}");
     }
 }
 
@@ -75,10 +78,13 @@ fn an_untrusted_peer_speaks_for_itself_alone() {
 #[test]
 fn ten_thousand_forged_hops_change_nothing() {
     let forged = "10.0.0.9, ".repeat(10_000);
-    assert_eq!(client(&trusting_ten(), &[&forged, "203.0.113.7, 10.0.0.2"]), "203.0.113.7");
+    assert_eq!(
+        client(&trusting_ten(), X_FORWARDED_FOR, &[&forged, "203.0.113.7, 10.0.0.2"]),
+        "203.0.113.7"
+    );
     let forged = "for=10.0.0.9, ".repeat(10_000);
     let line = format!("{forged}for=203.0.113.7");
-    assert_eq!(client(&trusting_ten().by_forwarded(), &[&line]), "203.0.113.7");
+    assert_eq!(client(&trusting_ten().by_forwarded(), FORWARDED, &[&line]), "203.0.113.7");
 }
 
 #[test]
@@ -110,7 +116,7 @@ fn forwarded_is_read_as_rfc_7239_says() {
         (&["for=203.0.113.7, for"], proxy),
         (&["for=203.0.113.7, for=\"10.0.0\\.2\""], proxy),
     ] {
-        assert_eq!(client(&trusting_ten().by_forwarded(), lines), who, "{lines:?}");
+        assert_eq!(client(&trusting_ten().by_forwarded(), FORWARDED, lines), who, "{lines:?}");
     }
 }
 
@@ -180,6 +186,8 @@ proptest! {
         let address = Ipv4Addr::from_bits(client_bits);
         prop_assume!(!trusting_ten().trusts(IpAddr::V4(address)));
         let line = format!("{forged}, {address}, 10.0.0.2");
-        prop_assert_eq!(client(&trusting_ten(), &[&line]), address.to_string());
+        prop_assert_eq!(client(&trusting_ten(), X_FORWARDED_FOR, &[&line]), address.to_string());
     }
 }
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
