@@ -13,6 +13,7 @@ mod allocations;
 mod at_once;
 mod batches;
 mod binding;
+mod calendar;
 mod campaign;
 mod coarse_clock;
 mod conformance;
