@@ -3,6 +3,8 @@
 
 use std::sync::LazyLock;
 
+#[path = "../public.rs"]
+mod public;
 #[path = "../replay.rs"]
 mod replay;
 
@@ -16,8 +18,9 @@ type Target = (&'static str, fn(&[u8]));
 static TARGET: LazyLock<Target> = LazyLock::new(|| {
     let wanted = std::env::var("SPILLGATE_FUZZ_TARGET").unwrap_or_default();
     let targets = || {
-        spillgate::fuzzed::TARGETS
+        public::TARGETS
             .into_iter()
+            .chain(spillgate::fuzzed::TARGETS)
             .chain(spillgate_server::fuzzed::TARGETS)
             .chain(spillgate_tools::fuzzed::TARGETS)
     };

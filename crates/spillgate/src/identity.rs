@@ -9,8 +9,6 @@ use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName};
 use ipnet::{IpNet, Ipv4Net};
 
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzed;
 mod hops;
 mod text;
 
@@ -219,4 +217,3 @@ fn network(text: &str) -> Result<IpNet, CidrError> {
 pub(crate) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// `::ffff:0:0/96` holds the IPv4-mapped addresses.
 const MAPPED_PREFIX: u8 = 96;
-

@@ -12,8 +12,6 @@ pub(crate) use crate::algorithm::{COUNT_MAX, EXACT_MAX};
 use crate::algorithm::{Numbers, token_bucket};
 
 mod binding;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzed;
 mod named;
 mod narrowed;
 mod plain;

@@ -3,9 +3,6 @@
 
 use std::borrow::Cow;
 
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzed;
-
 /// A path in its one spelling: query and fragment cut, unreserved bytes decoded, all others that a
 /// path may not hold encoded, hexadecimal digits upper-case, `//` and dot segments resolved.
 ///

@@ -25,6 +25,7 @@ mod exactness;
 mod explain;
 mod failure;
 mod fleet;
+mod fuzzed;
 mod group_commit;
 mod http;
 mod leases;

@@ -1,6 +1,6 @@
 //! What holds of any path.
 
-use super::normalised_path;
+use spillgate::normalised_path;
 
 /// Panics if a path has two spellings, or one that a rule could not match.
 pub fn holds(input: &[u8]) {

@@ -5,8 +5,8 @@
 
 use std::net::IpAddr;
 
-use super::ByIp;
 use http::{HeaderMap, HeaderValue};
+use spillgate::ByIp;
 
 /// Panics if the client of these lines is anybody whom they must not name.
 pub fn holds(input: &[u8]) {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{Limit, LimitSpec};
+use spillgate::{Limit, LimitSpec};
 
 /// Panics if a limit that is built breaks a bound, or a quota does not read back.
 pub fn holds(input: &[u8]) {

@@ -1,0 +1,13 @@
+//! Every input that was worth keeping of the parsers in the library's interface.
+
+#[path = "../../../../fuzz/public.rs"]
+mod public;
+#[path = "../../../../fuzz/replay.rs"]
+mod replay;
+
+use public::Target;
+
+#[test]
+fn inputs_that_fuzzing_found_hold_within_bounds() {
+    replay::all(&public::TARGETS);
+}
