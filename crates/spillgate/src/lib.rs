@@ -10,8 +10,9 @@
     )
 )]
 
+use spillgate_core::{calendar, subject};
+
 mod algorithm;
-mod calendar;
 mod control;
 mod counter;
 mod decision;
@@ -51,7 +52,6 @@ mod reservation;
 pub mod simulation;
 #[cfg(feature = "redis")]
 mod store;
-mod subject;
 mod time;
 mod together;
 #[cfg(feature = "tower")]

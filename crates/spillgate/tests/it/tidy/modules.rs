@@ -8,7 +8,8 @@ use super::source::{code_only, without_trailing_tests};
 use super::{assert_clean, files};
 
 /// A crate's source folder, and the groups of its top-level modules that import each other in a circle.
-const CYCLES: [(&str, &[&[&str]]); 4] = [
+const CYCLES: [(&str, &[&[&str]]); 5] = [
+    ("crates/spillgate-core/src", &[]),
     ("crates/spillgate/src", &[&["decision", "metrics", "policy"]]),
     ("crates/spillgate-cli/src", &[]),
     ("crates/spillgate-server/src", &[]),
@@ -136,7 +137,9 @@ fn reached_from<'i>(start: &String, imports: &'i Imports) -> BTreeSet<&'i String
 #[test]
 fn the_folders_hold_modules() {
     for (folder, _) in CYCLES {
-        assert!(imports_of(folder).len() > 5, "{folder}");
+        // The core begins with its leaves.
+        let least = if folder == "crates/spillgate-core/src" { 2 } else { 6 };
+        assert!(imports_of(folder).len() >= least, "{folder}");
     }
 }
 

@@ -7,7 +7,7 @@ use siphasher::sip128::SipHasher13;
 use smallvec::SmallVec;
 
 /// The domain of requests and rules that name none.
-pub(crate) const DEFAULT_DOMAIN: &str = "default";
+pub const DEFAULT_DOMAIN: &str = "default";
 
 /// The name of one rule's state for one subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,6 +54,7 @@ impl Secret {
     }
 
     /// The hash of an encoding.
+    #[inline]
     pub fn hash(&self, encoding: &Encoding) -> u128 {
         self.hash_bytes(&encoding.0)
     }
@@ -74,6 +75,7 @@ impl Secret {
     }
 
     /// The hash of bytes that are an injective encoding already.
+    #[inline]
     pub fn hash_bytes(&self, bytes: &[u8]) -> u128 {
         self.hasher.hash(bytes).as_u128()
     }
@@ -130,11 +132,13 @@ pub struct Encoding(SmallVec<[u8; 128]>);
 
 impl Encoding {
     /// Nothing yet.
+    #[inline]
     pub fn new() -> Encoding {
         Encoding::default()
     }
 
     /// One part more.
+    #[inline]
     pub fn part(&mut self, part: &[u8]) {
         self.0.extend_from_slice(&Encoding::length(part));
         self.0.extend_from_slice(part);

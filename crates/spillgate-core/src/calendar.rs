@@ -27,8 +27,7 @@ pub enum CalendarUnit {
 
 impl CalendarUnit {
     /// All of them, by number.
-    #[cfg(feature = "redis")]
-    pub(crate) const ALL: [CalendarUnit; 4] =
+    pub const ALL: [CalendarUnit; 4] =
         [CalendarUnit::Day, CalendarUnit::Week, CalendarUnit::Month, CalendarUnit::Year];
 }
 
@@ -65,9 +64,8 @@ impl Calendar {
         around
     }
 
-    /// What it was made of.
-    #[cfg(feature = "redis")]
-    pub(crate) fn parts(&self) -> (CalendarUnit, &str) {
+    /// Returns the unit and the name of the time zone.
+    pub fn parts(&self) -> (CalendarUnit, &str) {
         (self.unit, self.zone.iana_name().unwrap_or("UTC"))
     }
 

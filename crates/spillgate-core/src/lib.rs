@@ -1,0 +1,7 @@
+//! The pure core of Spillgate: what needs no store, no socket and no async runtime.
+//!
+//! Applications use the crate `spillgate`, which depends on this one. The interface here serves the crates
+//! of Spillgate and may change with every version.
+
+pub mod calendar;
+pub mod subject;
