@@ -12,8 +12,10 @@ use super::rules::{Period, RULES, Subject, rule_number};
 
 mod account;
 mod executed;
+mod silence;
 
 use account::Account;
+use silence::Silences;
 
 /// The history of one run.
 pub(crate) struct Ledger {
@@ -32,6 +34,7 @@ pub(crate) struct Ledger {
     admitted: RefCell<BTreeMap<Subject, u64>>,
     places: RefCell<BTreeMap<Subject, BTreeSet<String>>>,
     losses: RefCell<BTreeMap<String, u64>>,
+    pub(crate) silences: Silences,
     /// Servers whose clock stepped: their denials may write.
     stepped: RefCell<BTreeSet<String>>,
     /// Until when faults may still be felt.
@@ -73,6 +76,7 @@ impl Ledger {
             admitted: RefCell::default(),
             places: RefCell::default(),
             losses: RefCell::default(),
+            silences: Silences::default(),
             stepped: RefCell::default(),
             trouble_until_ms: Cell::new(0),
             in_trouble: Cell::new(false),
@@ -196,6 +200,7 @@ impl Ledger {
         self.asking.set(self.asking.get() - 1);
         self.note(|| format!("p{} left {:?}", asking.process, asking.costs));
         self.sometimes("a caller who left");
+        self.left_to_silence(asking.process, &asking.costs, asking.began_ms);
         let mut accounts = self.accounts.borrow_mut();
         for (subject, cost) in &asking.costs {
             accounts.entry((asking.process, *subject)).or_default().doubtful += cost;
@@ -213,6 +218,7 @@ impl Ledger {
         });
         let took_ms = self.now_ms() - began_ms;
         self.always(took_ms <= CEILING_MS, || format!("a decision took {took_ms} ms"));
+        self.releases_when_all_are_silent(process, &costs, began_ms);
         let felt = self.in_trouble.get() || began_ms <= self.trouble_until_ms.get();
         self.note_places(&costs);
         let refused_by_one_of_several = !decision.allowed() && costs.len() > 1;
@@ -327,7 +333,7 @@ impl Ledger {
 pub(crate) const START_US: u64 = 1_795_000_000_000_000;
 /// The node that joins a ring.
 const NEWCOMER: &str = "d";
-/// A silent store is given up after the time-out of 25 ms; one that works is waited for ten times as long, on slow lines.
+/// How long a decision waits for a server that works, on slow lines. Of silent servers see `silence.rs`.
 const CEILING_MS: u64 = 251;
 /// What a fault leaves behind: connections that are being made, calls that are late.
 const FELT_MS: u64 = 100;

@@ -159,12 +159,13 @@ const LEASES_MET: [&str; 5] = [
     "a store lost all",
 ];
 /// What a run of many seeds has to have met, else it proves less than it says.
-const SOMETIMES: [&str; 29] = [
+const SOMETIMES: [&str; 30] = [
     "the store decided",
     "the share decided",
     "the rule's word for outages",
     "a remembered refusal",
     "a server left alone",
+    "a silent server given up",
     "a debt paid",
     "a give-back",
     "two places in order",

@@ -125,6 +125,7 @@ impl Network {
         let forgotten_before = lines.get(&key).map_or(0, |known| known.forgotten_before);
         lines.insert(key, Line { forgotten_before, ..line });
         drop(lines);
+        self.note_silence(Some(process), machine, line.is_held);
         self.changed.notify_waiters();
     }
 
@@ -137,7 +138,8 @@ impl Network {
 
     /// All lines are as good as new; what was forgotten stays so.
     pub(crate) fn mend_lines(&self) {
-        for line in self.lines.borrow_mut().values_mut() {
+        for ((process, machine), line) in self.lines.borrow_mut().iter_mut() {
+            self.note_silence(Some(*process), machine, false);
             *line = Line { forgotten_before: line.forgotten_before, ..Line::default() };
         }
         self.changed.notify_waiters();
@@ -145,11 +147,22 @@ impl Network {
 
     pub(crate) fn pause(&self, machine: &str, is_paused: bool) {
         self.machine(machine).is_paused.set(is_paused);
+        self.note_silence(None, machine, is_paused);
         self.changed.notify_waiters();
+    }
+
+    fn note_silence(&self, process: Option<u32>, machine: &str, is_silent: bool) {
+        let silences = &self.ledger.silences;
+        if is_silent {
+            silences.begin(process, machine, self.ledger.now_ms());
+        } else {
+            silences.end(process, machine);
+        }
     }
 
     /// The server is gone, and its connections with it.
     pub(crate) fn kill(&self, machine: &str) {
+        self.note_silence(None, machine, false);
         let machine = self.machine(machine);
         machine.is_up.set(false);
         machine.is_paused.set(false);
@@ -255,6 +268,7 @@ async fn serve(network: Rc<Network>, ends: Ends, mut stream: DuplexStream) {
             }
             () = until(next_out) => {
                 let (_, bytes, _) = leaving.pop_front().expect("it was due");
+                network.ledger.silences.heard(ends.process, &ends.machine, network.ledger.now_ms());
                 if !is_forgotten && stream.write_all(&bytes).await.is_err() {
                     is_closed = true;
                 }

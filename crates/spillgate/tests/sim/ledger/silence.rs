@@ -1,0 +1,113 @@
+//! Servers that send no byte to a process, and how long its decisions may wait for them.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use spillgate::Algorithm;
+
+use super::super::rules::{RULES, Subject};
+use super::Ledger;
+
+/// Which servers are silent, and when each last sent a byte.
+#[derive(Debug, Default)]
+pub(crate) struct Silences {
+    /// Since when, by process and server. Without a process, a server is silent to all.
+    since_ms: RefCell<BTreeMap<(Option<u32>, String), u64>>,
+    heard_ms: RefCell<BTreeMap<(u32, String), u64>>,
+    /// When the process last gave up a call to the server. A decision that waited for its turn meanwhile is sent then.
+    given_up_ms: RefCell<BTreeMap<(u32, String), u64>>,
+}
+
+impl Silences {
+    pub(crate) fn begin(&self, process: Option<u32>, server: &str, now_ms: u64) {
+        self.since_ms.borrow_mut().entry((process, server.to_owned())).or_insert(now_ms);
+    }
+
+    pub(crate) fn end(&self, process: Option<u32>, server: &str) {
+        self.since_ms.borrow_mut().remove(&(process, server.to_owned()));
+    }
+
+    /// Bytes of a server arrived at a process. Some were under way when the silence began.
+    pub(crate) fn heard(&self, process: u32, server: &str, now_ms: u64) {
+        self.heard_ms.borrow_mut().insert((process, server.to_owned()), now_ms);
+    }
+
+    fn give_up(&self, process: u32, server: &str, at_ms: u64) {
+        let mut given_up_ms = self.given_up_ms.borrow_mut();
+        let last = given_up_ms.entry((process, server.to_owned())).or_default();
+        *last = at_ms.max(*last);
+    }
+
+    fn given_up_ms(&self, process: u32, server: &str) -> u64 {
+        self.given_up_ms.borrow().get(&(process, server.to_owned())).copied().unwrap_or(0)
+    }
+
+    /// Returns when a server that is silent now became so.
+    fn since_ms(&self, process: u32, server: &str) -> Option<u64> {
+        let since = self.since_ms.borrow();
+        let of = |process| since.get(&(process, server.to_owned())).copied();
+        let began_ms = of(None).max(of(Some(process)))?;
+        let heard_ms = self.heard_ms.borrow().get(&(process, server.to_owned())).copied();
+        Some(began_ms.max(heard_ms.unwrap_or(0)))
+    }
+}
+
+impl Ledger {
+    /// A decision that only silent servers could make is released by the time-out, once for each of its legs. A permit is
+    /// asked for once more, by its id.
+    pub(super) fn releases_when_all_are_silent(
+        &self,
+        process: u32,
+        costs: &[(Subject, u64)],
+        began_ms: u64,
+    ) {
+        let servers = self.servers_of(costs);
+        let Some(since_ms) = self.all_silent_since_ms(process, &servers) else { return };
+        let at_once = costs.iter().all(|(subject, _)| RULES[subject.rule].is_asked_at_once());
+        let legs = if at_once { 1 } else { servers.len().min(costs.len()) as u64 };
+        let is_permit =
+            |(subject, _): &(Subject, u64)| RULES[subject.rule].algorithm == Algorithm::Concurrency;
+        let attempts = if costs.iter().any(is_permit) { 2 } else { 1 };
+
+        let given_up_ms = servers.iter().map(|server| self.silences.given_up_ms(process, server));
+        let given_up_ms = given_up_ms.max().unwrap_or(0);
+        let all_ms = self.now_ms() - began_ms.max(since_ms);
+        let waited_ms = self.now_ms().saturating_sub(began_ms.max(since_ms).max(given_up_ms));
+        self.always(waited_ms <= SILENT_MS * legs * attempts && all_ms <= RELEASED_MS, || {
+            format!(
+                "{costs:?}: a decision waited {all_ms} ms for {servers:?}, which are silent, \
+                 {waited_ms} of them since others were given up"
+            )
+        });
+        if waited_ms >= TIMEOUT_MS {
+            self.sometimes("a silent server given up");
+            servers.iter().for_each(|it| self.silences.give_up(process, it, self.now_ms()));
+        }
+    }
+
+    /// The call of a caller that left is given up in its time.
+    pub(super) fn left_to_silence(&self, process: u32, costs: &[(Subject, u64)], began_ms: u64) {
+        let servers = self.servers_of(costs);
+        if let Some(since_ms) = self.all_silent_since_ms(process, &servers) {
+            let at_ms = began_ms.max(since_ms) + SILENT_MS;
+            servers.iter().for_each(|it| self.silences.give_up(process, it, at_ms));
+        }
+    }
+
+    fn servers_of(&self, costs: &[(Subject, u64)]) -> BTreeSet<String> {
+        let places = self.places.borrow();
+        costs.iter().filter_map(|(subject, _)| places.get(subject)).flatten().cloned().collect()
+    }
+
+    fn all_silent_since_ms(&self, process: u32, servers: &BTreeSet<String>) -> Option<u64> {
+        let since_ms: Option<Vec<u64>> =
+            servers.iter().map(|server| self.silences.since_ms(process, server)).collect();
+        since_ms?.into_iter().max()
+    }
+}
+
+const TIMEOUT_MS: u64 = 25;
+/// The time-out, the second look after 2 ms, and a tick of the simulated clock.
+const SILENT_MS: u64 = TIMEOUT_MS + 3;
+/// A server that has stopped releases all callers in this time, however many of them waited for their turn.
+const RELEASED_MS: u64 = 100;
