@@ -225,6 +225,26 @@ fn costs_are_read_in_their_unit() {
 }
 
 #[test]
+fn a_value_of_csv_may_hold_line_breaks_and_a_quote_that_is_not_closed_spoils_no_other_line() {
+    let log = "time,user,agent\n\
+        1,ann,\"a\nb \"\"c\"\"\r\nd\"\n\
+        2,ann,\"open\n\
+        3,ann,x\n\
+        soon,bob,\"e\nf\"\n\
+        4,ann,y\n\
+        5,ann,\"z";
+    let rules = "[[rule]]\nname = \"users\"\nkey = [\"user\"]\nlimits = [\"3/hour\"]\n";
+    let (rules, log) = (TempFile::new("limits.toml", rules), TempFile::new("usage.csv", log));
+    let report = simulate_json(&["--config", rules.path(), log.path()]).1;
+    let (input, policy) = (&report["input"], &report["policies"][0]);
+    assert_eq!((&input["lines"], &input["malformed"]), (&6.into(), &1.into()), "{report}");
+    // The record begins there, and ends one line later.
+    let place = format!("{}:7: \"soon\" is no time", log.path());
+    assert!(input["malformed_examples"][0].as_str().unwrap().starts_with(&place), "{report}");
+    assert_eq!((&policy["requests"], &policy["denied"]), (&5.into(), &2.into()), "{policy}");
+}
+
+#[test]
 fn seconds_are_spread_where_that_is_asked_for() {
     let line = COMBINED.lines().next().unwrap().replace(":36 -", ":00 -");
     let text: String = (0..60)

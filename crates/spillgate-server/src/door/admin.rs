@@ -54,9 +54,7 @@ pub(crate) fn routes(app: App, guard: Guard, health: Health) -> Router {
         .route("/metrics", get(health::metrics))
         .method_not_allowed_fallback(wrong_method)
         .with_state(health);
-    let files = dashboard::paths()
-        .fold(Router::new(), |files, path| files.route(path, get(dashboard::file)))
-        .method_not_allowed_fallback(wrong_method);
+    let files = dashboard::routes().method_not_allowed_fallback(wrong_method);
     open.merge(guarded).merge(files).fallback(no_such_path)
 }
 

@@ -19,7 +19,7 @@ mod json;
 mod lines;
 mod value;
 
-use self::csv::Csv;
+use self::csv::{Csv, Quotes};
 pub(crate) use fields::{Mapping, TIME};
 use fields::{QUERY, Wanted, shown};
 use json::Json;
@@ -143,23 +143,32 @@ impl Logs {
         }
         let mut event = Event::default();
         loop {
-            let line = match lines.next().map_err(unreadable)? {
+            event.clear();
+            let (read, text) = match lines.next().map_err(unreadable)? {
                 None => break,
                 Some(Line::Whole(line)) if line.trim_ascii().is_empty() => continue,
-                Some(line) => line,
+                Some(Line::Whole(line)) => {
+                    let first;
+                    let record = if reader.is_open(line) {
+                        first = line.to_vec();
+                        let joined = lines.join(|record| reader.is_whole(record));
+                        joined.map_err(unreadable)?.unwrap_or(&first)
+                    } else {
+                        line
+                    };
+                    let read = reader.read(record, wanted, &mut event);
+                    let text = if read.is_err() { shown(record) } else { String::new() };
+                    (read, text)
+                }
+                Some(Line::TooLong) => {
+                    (Err(format!("longer than {LINE_MAX} bytes").into()), String::new())
+                }
             };
             found.lines += 1;
-            event.clear();
-            let (what, text) = match line {
-                Line::TooLong => (format!("longer than {LINE_MAX} bytes").into(), String::new()),
-                Line::Whole(line) => match reader.read(line, wanted, &mut event) {
-                    Ok(()) => {
-                        found.whole_seconds &= event.at_us.is_multiple_of(1_000_000);
-                        order.take(&mut event, &mut *give);
-                        continue;
-                    }
-                    Err(what) => (what, shown(line)),
-                },
+            let Err(what) = read else {
+                found.whole_seconds &= event.at_us.is_multiple_of(1_000_000);
+                order.take(&mut event, &mut *give);
+                continue;
             };
             let malformed = Malformed { file: file.to_owned(), line: lines.number, what, text };
             if self.unreadable == Unreadable::Refuse {
@@ -221,6 +230,26 @@ impl Reader {
                 let csv = Csv::of_header(&header, wanted);
                 csv.map(Reader::Csv).map_err(|what| format!("{file}:{}: {what}", lines.number))
             }
+        }
+    }
+
+    /// Returns whether a record goes on in the next line.
+    #[inline]
+    fn is_open(&self, line: &[u8]) -> bool {
+        // Quotes come in pairs in nearly every line: counting them is much faster than cutting the line twice.
+        let is_odd = || memchr::memchr_iter(b'"', line).count() % 2 == 1;
+        matches!(self, Reader::Csv(csv) if is_odd() && csv.quotes(line) == Quotes::Open)
+    }
+
+    /// Returns whether lines that were joined are a whole record; `None` if no line can make them one.
+    fn is_whole(&self, record: &[u8]) -> Option<bool> {
+        match self {
+            Reader::Clf | Reader::Json(_) => None,
+            Reader::Csv(csv) => match csv.quotes(record) {
+                Quotes::Closed => Some(true),
+                Quotes::Open => Some(false),
+                Quotes::Broken => None,
+            },
         }
     }
 

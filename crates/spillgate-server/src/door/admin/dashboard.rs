@@ -1,15 +1,14 @@
 //! The dashboard: plain files that ask the network for nothing but this door. They hold nothing worth a
 //! token; what they show is asked for with one.
 
+use axum::Router;
 use axum::body::Body;
 use axum::response::Response;
-use hyper::Uri;
+use axum::routing::get;
 use hyper::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS,
 };
-
-use super::no_such_path;
 
 /// Path, kind and contents of each file.
 const FILES: [(&str, &str, &str); 8] = [
@@ -23,16 +22,15 @@ const FILES: [(&str, &str, &str); 8] = [
     ("/words.js", JAVASCRIPT, include_str!("../../../dashboard/words.js")),
 ];
 
-/// Where they are.
-pub(super) fn paths() -> impl Iterator<Item = &'static str> {
-    FILES.iter().map(|(path, ..)| *path)
+/// The routes of the files.
+pub(super) fn routes() -> Router {
+    FILES.into_iter().fold(Router::new(), |routes, (path, kind, contents)| {
+        routes.route(path, get(async move || file(kind, contents)))
+    })
 }
 
-pub(super) async fn file(uri: Uri) -> Response {
-    let Some((_, kind, contents)) = FILES.iter().find(|(path, ..)| *path == uri.path()) else {
-        return axum::response::IntoResponse::into_response(no_such_path(uri).await);
-    };
-    let mut response = Response::new(Body::from(*contents));
+fn file(kind: &'static str, contents: &'static str) -> Response {
+    let mut response = Response::new(Body::from(contents));
     let headers: [(HeaderName, &'static str); 5] = [
         (CONTENT_TYPE, kind),
         (CONTENT_SECURITY_POLICY, POLICY),

@@ -1,6 +1,7 @@
 //! Values with commas between, or tabs, semicolons or bars, and a first line that names them.
 //!
-//! A record is one line: a quote that nobody closed spoils its own line and not the rest of the file.
+//! A record is one line, or several where a quoted value holds line breaks. A quote that is not closed spoils its own
+//! line and not the rest of the file.
 
 use std::borrow::Cow;
 
@@ -28,6 +29,7 @@ impl Csv {
     pub(super) fn of_header(header: &[u8], wanted: &Wanted) -> Result<Csv, String> {
         let delimiter = delimiter(header);
         let names: Vec<String> = split(header, delimiter)
+            .0
             .iter()
             .map(|name| String::from_utf8_lossy(name.trim_ascii()).into_owned())
             .collect();
@@ -66,14 +68,19 @@ impl Csv {
         })
     }
 
-    /// Reads a line into an event, or says what is wrong with it.
+    /// Returns whether the last value of a record is in quotes, and where those end.
+    pub(super) fn quotes(&self, record: &[u8]) -> Quotes {
+        split(record, self.delimiter).1
+    }
+
+    /// Reads a record into an event, or says what is wrong with it.
     pub(super) fn read(
         &self,
         line: &[u8],
         wanted: &Wanted,
         event: &mut Event,
     ) -> Result<(), Cow<'static, str>> {
-        let values = split(line, self.delimiter);
+        let (values, _) = split(line, self.delimiter);
         let value = |column: Option<usize>| {
             column.and_then(|column| values.get(column)).map(|value| &**value)
         };
@@ -109,7 +116,7 @@ impl Csv {
 
 /// Whether a line may be one that names columns, the time's among them.
 pub(super) fn is_header(line: &[u8], wanted: &Wanted) -> bool {
-    let names = split(line, delimiter(line));
+    let (names, _) = split(line, delimiter(line));
     let tells_time = |name: &Cow<'_, [u8]>| {
         let name = String::from_utf8_lossy(name.trim_ascii()).into_owned();
         wanted.times.iter().any(|time| time.eq_ignore_ascii_case(&name))
@@ -126,13 +133,36 @@ fn delimiter(header: &[u8]) -> u8 {
 
 type Values<'l> = SmallVec<[Cow<'l, [u8]>; 16]>;
 
-fn split(line: &[u8], delimiter: u8) -> Values<'_> {
+/// How the quotes of a record end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Quotes {
+    /// Each is closed, and a delimiter or the end of the record follows.
+    Closed,
+    /// The last one is open: the value may go on in the next line.
+    Open,
+    /// Text follows one that is closed.
+    Broken,
+}
+
+/// Cuts a record into its values. Text behind a closed quote is left out.
+fn split(record: &[u8], delimiter: u8) -> (Values<'_>, Quotes) {
     let mut values = Values::new();
-    let mut rest = Some(line);
+    let mut quotes = Quotes::Closed;
+    let mut rest = Some(record);
     while let Some(text) = rest {
         let value;
         (value, rest) = match text {
-            [b'"', inside @ ..] => quoted(inside, delimiter),
+            [b'"', inside @ ..] => {
+                let (value, behind) = quoted(inside);
+                let next = behind.and_then(|behind| memchr::memchr(delimiter, behind));
+                quotes = match (behind, next) {
+                    _ if quotes == Quotes::Broken => Quotes::Broken,
+                    (None, _) => Quotes::Open,
+                    (Some([]), _) | (_, Some(0)) => Quotes::Closed,
+                    _ => Quotes::Broken,
+                };
+                (value, behind.zip(next).map(|(behind, next)| &behind[next + 1..]))
+            }
             _ => match memchr::memchr(delimiter, text) {
                 Some(end) => (Cow::Borrowed(&text[..end]), Some(&text[end + 1..])),
                 None => (Cow::Borrowed(text), None),
@@ -143,11 +173,11 @@ fn split(line: &[u8], delimiter: u8) -> Values<'_> {
             break;
         }
     }
-    values
+    (values, quotes)
 }
 
-/// Up to the quote that is not doubled, and what is behind the delimiter after it.
-fn quoted(inside: &[u8], delimiter: u8) -> (Cow<'_, [u8]>, Option<&[u8]>) {
+/// Returns a value up to the quote that is not doubled, and the text behind that quote if there is one.
+fn quoted(inside: &[u8]) -> (Cow<'_, [u8]>, Option<&[u8]>) {
     let mut value: Cow<'_, [u8]> = Cow::Borrowed(b"");
     let mut rest = inside;
     loop {
@@ -160,12 +190,10 @@ fn quoted(inside: &[u8], delimiter: u8) -> (Cow<'_, [u8]>, Option<&[u8]>) {
             false => value.to_mut().extend_from_slice(&rest[..end]),
         }
         rest = &rest[end + 1..];
-        let [b'"', after @ ..] = rest else { break };
+        let [b'"', after @ ..] = rest else { return (value, Some(rest)) };
         value.to_mut().push(b'"');
         rest = after;
     }
-    let next = memchr::memchr(delimiter, rest).map(|end| &rest[end + 1..]);
-    (value, next)
 }
 
 /// Wider tables are no logs.
@@ -179,7 +207,7 @@ mod tests {
     #[test]
     fn a_line_is_cut_at_delimiters_outside_quotes() {
         let cut = |line: &str| -> Vec<String> {
-            let values = split(line.as_bytes(), b',');
+            let (values, _) = split(line.as_bytes(), b',');
             values.iter().map(|value| String::from_utf8_lossy(value).into_owned()).collect()
         };
         assert_eq!(cut("a,b,,c"), ["a", "b", "", "c"]);
@@ -189,6 +217,22 @@ mod tests {
         assert_eq!(cut(r#""open,b"#), ["open,b"]);
         assert_eq!(cut(""), [""]);
         assert_eq!(cut(","), ["", ""]);
+    }
+
+    #[test]
+    fn quotes_are_closed_open_or_broken() {
+        for (record, quotes) in [
+            ("a,b", Quotes::Closed),
+            (r#"a,"b ""c""",d"#, Quotes::Closed),
+            (r#"a,b"c"#, Quotes::Closed),
+            ("a,\"b\nc\"", Quotes::Closed),
+            (r#"a,"b"#, Quotes::Open),
+            (r#"a,"b"""#, Quotes::Open),
+            (r#""a"b,c"#, Quotes::Broken),
+            (r#""a"b,"c"#, Quotes::Broken),
+        ] {
+            assert_eq!(split(record.as_bytes(), b',').1, quotes, "{record:?}");
+        }
     }
 
     fn some(maps: &[(&str, &str)]) -> Wanted {

@@ -14,8 +14,12 @@ pub(super) struct Lines {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// How many lines were read.
+    /// Where the line begins that was read last.
+    last: usize,
+    /// The number of that line.
     pub(super) number: u64,
+    /// How many lines were joined to it.
+    joined: u64,
     is_over: bool,
 }
 
@@ -58,7 +62,7 @@ impl Lines {
             _ => Box::new(whole),
         };
         let (buffer, number) = (vec![0; BUFFER], 0);
-        Ok(Lines { input, buffer, start: 0, end: 0, number, is_over: false })
+        Ok(Lines { input, buffer, start: 0, end: 0, last: 0, number, joined: 0, is_over: false })
     }
 
     /// The next line; nothing after the last.
@@ -89,6 +93,42 @@ impl Lines {
         }
     }
 
+    /// Joins lines to the one that was read last: as few as make `is_whole` true, with their breaks. Returns `None` if
+    /// `is_whole` returns `None`, or if they are too many or too long; then the next line is read as if none had been
+    /// joined.
+    pub(super) fn join(
+        &mut self,
+        mut is_whole: impl FnMut(&[u8]) -> Option<bool>,
+    ) -> io::Result<Option<&[u8]>> {
+        // At the end of the source there is no next line.
+        let Some(length) = self.start.checked_sub(self.last) else { return Ok(None) };
+        self.start = self.last;
+        while self.end - self.start <= LINE_MAX && !self.is_over {
+            self.fill()?;
+        }
+        let start = self.start;
+        self.start += length;
+        let ahead = &self.buffer[start..self.end.min(start + LINE_MAX)];
+        let is_last = start + ahead.len() == self.end && self.is_over;
+        let mut at = length;
+        for joined in 1..=JOINED_MAX {
+            let (end, next) = match memchr(b'\n', &ahead[at..]) {
+                Some(length) => (at + length, at + length + 1),
+                None if is_last && at < ahead.len() => (ahead.len(), ahead.len()),
+                None => return Ok(None),
+            };
+            match is_whole(without_return(&ahead[..end])) {
+                None => return Ok(None),
+                Some(true) => {
+                    (self.start, self.joined) = (start + next, joined);
+                    return Ok(Some(without_return(&self.buffer[start..start + end])));
+                }
+                Some(false) => at = next,
+            }
+        }
+        Ok(None)
+    }
+
     /// The first lines as they will be read, for a look at what they are.
     pub(super) fn peek(&mut self) -> io::Result<Vec<Vec<u8>>> {
         while self.end < PEEKED && !self.is_over {
@@ -112,7 +152,8 @@ impl Lines {
     }
 
     fn line(&mut self, start: usize, end: usize, too_long: bool) -> Option<Line<'_>> {
-        self.number += 1;
+        self.number += 1 + std::mem::take(&mut self.joined);
+        self.last = start;
         let line = without_return(&self.buffer[start..end]);
         let line = match self.number {
             1 => line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line),
@@ -142,6 +183,8 @@ impl Read for Counted {
 
 /// Longer than any server lets a request's head be.
 pub(super) const LINE_MAX: usize = 64 * 1024;
+/// More lines than a value in quotes holds.
+const JOINED_MAX: u64 = 100;
 const BUFFER: usize = 4 * LINE_MAX;
 const PEEKED: usize = LINE_MAX;
 const PEEKED_LINES: usize = 20;
@@ -207,6 +250,44 @@ mod tests {
             assert_eq!(lines(text), [before, None, after, None], "{excess}");
         }
         assert_eq!(lines(vec![b'x'; LINE_MAX]), [Some(vec![b'x'; LINE_MAX])]);
+    }
+
+    #[test]
+    fn lines_are_joined_until_they_are_whole_and_read_again_if_they_never_are() {
+        let text = |end: &str| [b"a(\n\nb\r\n".repeat(2), end.as_bytes().to_vec()].concat();
+        let joined_to = |lines: &mut Lines, end: u8| {
+            let is_whole = |record: &[u8]| match record.last() {
+                Some(b'!') => None,
+                last => Some(last == Some(&end)),
+            };
+            lines.join(is_whole).unwrap().map(<[u8]>::to_vec)
+        };
+        let next = |lines: &mut Lines| {
+            let line = match lines.next().unwrap() {
+                Some(Line::Whole(line)) => line.to_vec(),
+                other => panic!("{other:?}"),
+            };
+            (lines.number, line)
+        };
+        let of = |text: Vec<u8>| Lines::of(Box::new(io::Cursor::new(text))).unwrap();
+        for (end, whole) in [(")\nlast", true), (")", true), ("!\nlast", false), ("", false)] {
+            let mut lines = of(text(end));
+            assert_eq!(next(&mut lines), (1, b"a(".to_vec()));
+            let all = [b"a(\n\nb\r\n".repeat(2), b")".to_vec()].concat();
+            assert_eq!(joined_to(&mut lines, b')'), whole.then_some(all), "{end:?}");
+            match (whole, end) {
+                (true, ")") => assert_eq!(lines.next().unwrap(), None),
+                (true, _) => assert_eq!(next(&mut lines), (8, b"last".to_vec())),
+                (false, _) => assert_eq!(next(&mut lines), (2, Vec::new()), "{end:?}"),
+            }
+        }
+        for long in [b"x\n".repeat(JOINED_MAX as usize + 1), vec![b'x'; 2 * LINE_MAX]] {
+            let mut lines = of([b"a(\n", &long[..], b")\n"].concat());
+            next(&mut lines);
+            assert_eq!(joined_to(&mut lines, b')'), None);
+            lines.next().unwrap();
+            assert_eq!(lines.number, 2);
+        }
     }
 
     #[test]
