@@ -24,7 +24,7 @@ mod view;
 
 pub use error::LimitError;
 pub use kind::Algorithm;
-pub use step::{GiveBack, Intent, Tier, force, give_back, holds, renew, step, step_one};
+pub use step::{GiveBack, Intent, Tier, force, give_back, holds, renew, step};
 pub use view::View;
 
 /// A limit's numbers, valid and ready to compute with.

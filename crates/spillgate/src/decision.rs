@@ -6,16 +6,17 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::algorithm::Charge;
-use crate::algorithm::token_bucket::Charged;
 use crate::limit::{Algorithm, Limit};
-use crate::policy::{LimitPlace, Met, Mode, Policy};
+use crate::policy::{LimitPlace, Policy};
 use crate::reservation::Receipt;
 
 mod debug;
+mod judged;
 mod kept;
 mod words;
 
-use kept::{Kept, KeptTier};
+pub(crate) use judged::Judged;
+use kept::Kept;
 pub use words::{Reason, Source, Verdict};
 
 /// One verdict over every tier that a request met.
@@ -41,32 +42,10 @@ pub(crate) enum Names {
     AdHoc(Limit),
 }
 
-/// One tier as judged, its names still in the policy.
-#[derive(Clone, Debug)]
-pub(crate) struct Judged {
-    pub(crate) rule: u32,
-    pub(crate) overridden: Option<u32>,
-    pub(crate) limit: u32,
-    pub(crate) shadow: bool,
-    /// Post-paid, or given back to: no part in the verdict.
-    pub(crate) advisory: bool,
-    /// The limit in force where the caller asked for one below the rule's.
-    pub(crate) narrowed: Option<Arc<Limit>>,
-    pub(crate) verdict: Verdict,
-    pub(crate) source: Source,
-    /// Whether the store works and could not answer in time, where the source is the outage policy.
-    pub(crate) overloaded: bool,
-    pub(crate) capacity: Option<u64>,
-    pub(crate) remaining: Option<u64>,
-    pub(crate) retry_after_us: Option<u64>,
-    pub(crate) reset_after_us: Option<u64>,
-    pub(crate) charge: Option<Charge>,
-}
-
 /// One tier of a decision.
 #[derive(Clone, Copy)]
 pub struct TierDecision<'d> {
-    tier: &'d KeptTier,
+    tier: &'d Judged,
     names: &'d Names,
 }
 
@@ -85,33 +64,7 @@ impl Decision {
     #[inline]
     pub(crate) fn alone(tier: Judged, names: Names) -> Decision {
         let (verdict, source) = (tier.verdict, tier.source);
-        Decision { verdict, source, top: Some(0), tiers: Kept::One(tier.into()), names }
-    }
-
-    /// The same over a bucket that was charged.
-    #[inline]
-    pub(crate) fn charged(place: LimitPlace, bucket: &Charged, names: Names) -> Decision {
-        let tiers = Kept::One(KeptTier::charged(place, bucket));
-        Decision { verdict: Verdict::Allowed, source: Source::Store, top: Some(0), tiers, names }
-    }
-
-    /// The same over several limits of one rule, from the first on.
-    pub(crate) fn charged_several(
-        first: LimitPlace,
-        buckets: &[Charged],
-        names: Names,
-    ) -> Decision {
-        let left = |a: &Charged, b: &Charged| u128::from(a.reading.remaining) * u128::from(b.burst);
-        let less = |a: &usize, b: &usize| {
-            let (a, b) = (&buckets[*a], &buckets[*b]);
-            left(a, b).cmp(&left(b, a))
-        };
-        let tightest = (0..buckets.len()).min_by(less);
-        let places = (first.limit..).map(|limit| LimitPlace { limit, ..first });
-        let tiers = places.zip(buckets).map(|(place, bucket)| KeptTier::charged(place, bucket));
-        let (verdict, source, top) =
-            (Verdict::Allowed, Source::Store, tightest.map(|top| top as u16));
-        Decision { verdict, source, top, tiers: Kept::Several(tiers.collect()), names }
+        Decision { verdict, source, top: Some(0), tiers: Kept::One(tier), names }
     }
 
     pub(crate) fn with_receipt(mut self, receipt: Receipt) -> Decision {
@@ -332,69 +285,8 @@ impl<'d> TierDecision<'d> {
     }
 
     fn place(&self) -> LimitPlace {
-        let KeptTier { rule, overridden, limit, .. } = *self.tier;
+        let Judged { rule, overridden, limit, .. } = *self.tier;
         LimitPlace { rule, overridden: overridden.number(), limit: u32::from(limit) }
-    }
-}
-
-impl Judged {
-    /// A tier of a rule that was met, before anybody judged it.
-    pub(crate) fn unknown(met: &Met<'_>, position: usize) -> Judged {
-        Judged {
-            rule: met.rule_index,
-            overridden: met.overridden,
-            limit: position as u32,
-            shadow: met.rule.mode() == Mode::Shadow,
-            ..Judged::ad_hoc()
-        }
-    }
-
-    /// Whether it has a part in the verdict.
-    pub(crate) fn decides(&self) -> bool {
-        !self.shadow && !self.advisory
-    }
-
-    /// Whether no limit denies it: it is allowed, or an outage policy denies it.
-    pub(crate) fn waits_for_no_limit(&self) -> bool {
-        let by_policy = self.verdict == Verdict::Denied && self.source == Source::OutagePolicy;
-        self.verdict == Verdict::Allowed || by_policy
-    }
-
-    /// Denies it because there is no room for a record of it.
-    pub(crate) fn refuse_overloaded(&mut self) {
-        self.verdict = Verdict::Denied;
-        self.source = Source::OutagePolicy;
-        self.overloaded = true;
-        self.retry_after_us = None;
-    }
-
-    /// The one tier of a limit that came with the request.
-    pub(crate) fn ad_hoc() -> Judged {
-        Judged {
-            rule: 0,
-            overridden: None,
-            limit: 0,
-            shadow: false,
-            advisory: false,
-            narrowed: None,
-            verdict: Verdict::Allowed,
-            source: Source::Store,
-            overloaded: false,
-            capacity: None,
-            remaining: None,
-            retry_after_us: None,
-            reset_after_us: None,
-            charge: None,
-        }
-    }
-}
-
-#[cfg(feature = "redis")]
-impl Judged {
-    /// It was admitted before, however it stands now.
-    pub(crate) fn admit(&mut self) {
-        self.verdict = Verdict::Allowed;
-        self.retry_after_us = Some(0);
     }
 }
 
@@ -403,16 +295,21 @@ impl Judged {
 fn top(tiers: &[Judged], verdict: Verdict) -> Option<usize> {
     let enforced = tiers.iter().enumerate().filter(|(_, tier)| !tier.shadow);
     if verdict == Verdict::Allowed {
-        let bounded = enforced.filter_map(|(i, tier)| Some((i, tier.remaining?, tier.capacity?)));
-        let least = |a: &(usize, u64, u64), b: &(usize, u64, u64)| {
-            (u128::from(a.1) * u128::from(b.2)).cmp(&(u128::from(b.1) * u128::from(a.2)))
-        };
-        return bounded
-            .min_by(least)
-            .map(|(i, _, _)| i)
-            .or_else(|| tiers.iter().position(|tier| !tier.shadow));
+        let mut least: Option<(usize, u64, u64)> = None;
+        for (i, tier) in enforced {
+            let numbers = tier.remaining.number().zip(tier.capacity.number());
+            let Some((remaining, capacity)) = numbers else { continue };
+            let is_less = |(_, other, of): (usize, u64, u64)| {
+                u128::from(remaining) * u128::from(of) < u128::from(other) * u128::from(capacity)
+            };
+            if least.is_none_or(is_less) {
+                least = Some((i, remaining, capacity));
+            }
+        }
+        let first = || tiers.iter().position(|tier| !tier.shadow);
+        return least.map(|(i, ..)| i).or_else(first);
     }
-    let wait = |tier: &Judged| tier.retry_after_us.map_or((1, 0), |us| (0, us));
+    let wait = |tier: &Judged| tier.retry_after_us.number().map_or((1, 0), |us| (0, us));
     let mut longest: Option<(usize, (u8, u64))> = None;
     for (i, tier) in enforced.filter(|(_, tier)| !tier.advisory && tier.verdict == verdict) {
         if longest.is_none_or(|(_, known)| wait(tier) > known) {

@@ -14,7 +14,7 @@ use crate::algorithm::{Intent, Numbers};
 use crate::counter::{AskTier, ToldTier};
 use crate::engine::Redis;
 use crate::limit::Algorithm;
-use crate::plan::{Alone, Ask, Heard, Heards};
+use crate::plan::{Ask, Heard, Heards};
 use crate::time::monotonic_us;
 
 #[cfg(test)]
@@ -86,11 +86,11 @@ impl DenialCache {
 
     /// The same for a decision over one enforced tier, of time alone, at a cost; whoever is not refused
     /// here goes on to ask with others.
-    pub(crate) fn refuses_alone(&self, tier: &Alone<'_>, sent: Sent) -> Option<Heard> {
-        if tier.cost == 0 || sent.at_us >= self.latest_us.load(Ordering::Relaxed) {
+    pub(crate) fn refuses_alone(&self, tier: &AskTier<'_>, sent: Sent) -> Option<Heard> {
+        if sent.at_us >= self.latest_us.load(Ordering::Relaxed) {
             return None;
         }
-        let name = tier.name();
+        let name = name(tier);
         let place = self.place(name).lock();
         let refusal = place.as_ref()?;
         let holds = refusal.holds(name, tier.numbers, tier.cost, sent);
@@ -125,10 +125,16 @@ impl DenialCache {
     }
 
     /// The same of a decision over one enforced tier, of time alone, that lives at one place.
-    pub(crate) fn note_alone(&self, tier: &Alone<'_>, told: &ToldTier, sent: Sent) {
+    pub(crate) fn note_alone(
+        &self,
+        name: u128,
+        numbers: &Numbers,
+        cost: u64,
+        told: &ToldTier,
+        sent: Sent,
+    ) {
         if !told.fits && !self.places.is_empty() {
-            let Alone { numbers, cost, .. } = tier;
-            let refusal = Refusal::of(tier.name(), numbers, *cost, told, sent, monotonic_us());
+            let refusal = Refusal::of(name, numbers, cost, told, sent, monotonic_us());
             refusal.into_iter().for_each(|refusal| self.remember(refusal));
         }
     }

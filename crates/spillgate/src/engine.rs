@@ -1,6 +1,7 @@
 //! Where tier state lives: memory or Redis. An engine decides; it knows nothing of rules, requests
 //! or doors.
 
+use crate::counter::Tallied;
 use crate::error::StoreError;
 use crate::limit::NamedLimit;
 use crate::probe::StoreProbe;
@@ -69,12 +70,12 @@ impl Engine {
         }
     }
 
-    /// How often a bucket in memory was charged in steady use.
-    pub(crate) fn steady(&self, whose: memory::SteadyOf) -> u64 {
+    /// How many decisions over one limit each the memory store has counted by now; none on a store.
+    pub(crate) fn tallied(&self, tally: memory::Tally) -> Tallied {
         match self {
-            Engine::Memory(memory) => memory.steady(whose),
+            Engine::Memory(memory) => memory.tallied(tally),
             #[cfg(feature = "redis")]
-            Engine::Redis(_) => 0,
+            Engine::Redis(_) => Tallied::default(),
         }
     }
 

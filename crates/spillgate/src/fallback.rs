@@ -111,7 +111,7 @@ impl Fallback {
 
     /// Takes note of what the store said of one tier that owed nothing.
     pub(crate) fn note_said(&self, tier: u128, reading: &Reading) {
-        self.known.note(tier, reading, self.clock.lately().at_us);
+        self.known.note(tier, reading, self.clock.coarse().at_us);
     }
 
     /// Whether no tier owes anything.
@@ -288,7 +288,7 @@ impl Fallback {
     }
 
     fn look(&self, tier: &AskTier<'_>) -> ToldTier {
-        self.memory.decide_one(tier, Intent::Peek)
+        self.memory.decide_one(tier, Intent::Peek, None)
     }
 }
 

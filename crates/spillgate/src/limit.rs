@@ -14,12 +14,10 @@ use crate::algorithm::{Numbers, token_bucket};
 mod binding;
 mod named;
 mod narrowed;
-mod plain;
 mod quota;
 mod raised;
 mod spec;
 
-pub(crate) use named::mix_of_position;
 pub use named::{NamedLimit, RecordName};
 use quota::{Length, Quota};
 pub use spec::LimitSpec;
@@ -31,7 +29,7 @@ pub use spec::LimitSpec;
 /// let limit = Limit::per_second(10).burst(20);
 /// assert_eq!((limit.algorithm(), limit.capacity()), (Algorithm::TokenBucket, Some(20)));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Limit {
     kind: Kind,
     algorithm: Algorithm,
@@ -359,6 +357,20 @@ impl Limit {
             Ok(limit) => limit,
             Err(error) => panic!("{error}"),
         }
+    }
+}
+
+impl Clone for Limit {
+    /// Most limits are buckets without words, which are copied in a few instructions: a decision keeps its limit.
+    #[inline]
+    fn clone(&self) -> Limit {
+        let kind = match &self.kind {
+            Kind::Counted(Numbers::TokenBucket(numbers)) => {
+                Kind::Counted(Numbers::TokenBucket(*numbers))
+            }
+            kind => kind.clone(),
+        };
+        Limit { kind, algorithm: self.algorithm, words: self.words.clone() }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::decision::{Decision, Judged, Names, Tiers, Verdict};
 #[cfg(feature = "redis")]
 use crate::denial_cache::DenialCache;
 use crate::engine::Engine;
-use crate::engine::memory::SteadyOf;
+use crate::engine::memory::Tally;
 #[cfg(feature = "redis")]
 use crate::fallback::{Fallback, NODES_UNTOLD};
 #[cfg(feature = "redis")]
@@ -303,9 +303,9 @@ impl Limiter {
 
 impl Inner {
     /// Decides a plan, and waits no longer for the store than `within`.
-    pub(crate) async fn decide_within(&self, plan: Plan<'_>, within: Duration) -> Tiers {
+    pub(crate) async fn decide_within(&self, mut plan: Plan<'_>, within: Duration) -> Tiers {
         match &self.engine {
-            Engine::Memory(memory) => in_memory(memory, plan),
+            Engine::Memory(memory) => in_memory(memory, &mut plan),
             #[cfg(feature = "redis")]
             Engine::Redis(redis) => Box::pin(self.paid_or_in(&redis.within(within), plan)).await,
         }
@@ -313,9 +313,12 @@ impl Inner {
 
     fn stats(&self) -> Stats {
         let counted = self.counters.read();
-        let steady = self.engine.steady(SteadyOf::AdHoc) + self.engine.steady(SteadyOf::Rule);
-        let waiting = self.waiting.count();
-        let stats = Stats { waiting, allowed: counted.allowed + steady, ..counted };
+        let mut stats = Stats { waiting: self.waiting.count(), ..counted };
+        for tally in [Tally::AdHoc, Tally::Rule] {
+            let tallied = self.engine.tallied(tally);
+            stats.allowed += tallied.allowed;
+            stats.denied += tallied.denied;
+        }
         #[cfg(feature = "redis")]
         let stats = Stats {
             store_errors: self.fallback.store_errors(),
@@ -388,7 +391,7 @@ impl Inner {
     fn watch_request(&self, request: &Request<'_>, judged: &[Judged], policy: &Policy) {
         if !judged.is_empty() {
             let refuses = |tier: &Judged| tier.decides() && tier.verdict != Verdict::Allowed;
-            let allowed = !judged.iter().any(refuses);
+            let allowed = || !judged.iter().any(refuses);
             self.metrics.watch(policy, request, &self.secret, judged, allowed);
         }
     }

@@ -4,9 +4,9 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::algorithm::token_bucket::NEAR;
+use crate::counter::Tallied;
 use crate::decision::{Judged, Names, Verdict};
-use crate::policy::{LimitPlace, Policy};
+use crate::policy::Policy;
 use crate::request::Request;
 use crate::subject::{Secret, SubjectKey};
 use crate::time::counter_ns;
@@ -39,8 +39,8 @@ pub(crate) use wanted::Wanted;
 pub(crate) struct Metrics {
     /// Limits that come with the question: they have no rule, and any domain.
     ad_hoc: Meter,
-    /// Of the former, so many were counted by the memory engine, and are told.
-    steady_told: AtomicU64,
+    /// Of the former, how many that were allowed and denied are taken over from the memory store.
+    taken_over: [AtomicU64; 2],
     unmatched: AtomicU64,
     decision: Histogram,
     /// Whether all decisions are timed, or one in [`TIMED_IN_MEMORY`].
@@ -62,7 +62,7 @@ impl Metrics {
     pub(crate) fn new(on_store: bool, wanted: Wanted) -> Metrics {
         Metrics {
             ad_hoc: Meter::new(OTHER, ""),
-            steady_told: AtomicU64::new(0),
+            taken_over: Default::default(),
             unmatched: AtomicU64::new(0),
             decision: Histogram::default(),
             on_store,
@@ -117,24 +117,10 @@ impl Metrics {
         request: &Request<'_>,
         secret: &Secret,
         tiers: &[Judged],
-        allowed: bool,
+        allowed: impl FnOnce() -> bool,
     ) {
         if let Some(weight) = self.tops.draw() {
-            self.tops.note(weight, policy, request, secret, tiers, allowed);
-        }
-    }
-
-    /// The same over one bucket that was charged.
-    #[inline]
-    pub(crate) fn watch_steady(
-        &self,
-        policy: &Policy,
-        request: &Request<'_>,
-        secret: &Secret,
-        place: LimitPlace,
-    ) {
-        if let Some(weight) = self.tops.draw() {
-            self.tops.note_charged(weight, policy, request, secret, place);
+            self.tops.note(weight, policy, request, secret, tiers, allowed());
         }
     }
 
@@ -157,47 +143,31 @@ impl Metrics {
         meter.count(std::slice::from_ref(judged));
     }
 
-    /// The end of a decision over a bucket in steady use that came with its key; the engine counts it.
+    /// The subjects that used most and those that were denied most, `n` of each for each rule.
+    pub(crate) fn top(&self, rule: Option<&str>, n: usize) -> Top {
+        self.tops.read(rule, n, counter_ns())
+    }
+
+    /// The end of a decision over a limit that came with its key, which the memory store counts.
     #[inline]
-    pub(crate) fn end_steady(&self, began: Began, is_near: bool) {
+    pub(crate) fn end_tallied(&self, began: Began, judged: &Judged) {
         self.end(began);
-        if is_near && self.wanted != Wanted::Nothing {
+        if self.wanted != Wanted::Nothing && is_near_limit(judged) {
             self.ad_hoc.count_near_limit();
         }
     }
 
-    /// The same of a rule, which is counted here.
-    #[inline]
-    pub(crate) fn end_steady_of(
-        &self,
-        began: Began,
-        policy: &Policy,
-        rule_index: u32,
-        is_near: bool,
-    ) {
+    /// Takes over what the memory store has counted by now of limits that came with their keys.
+    pub(crate) fn take_over(&self, tallied: Tallied) {
         if self.wanted == Wanted::Nothing {
             return;
         }
-        self.end(began);
-        let meter = policy.meters.of_rule(rule_index);
-        meter.count_allowed(1);
-        if is_near {
-            meter.count_near_limit();
+        let counts = [(Verdict::Allowed, tallied.allowed), (Verdict::Denied, tallied.denied)];
+        for ((verdict, count), taken) in counts.into_iter().zip(&self.taken_over) {
+            // What two readers take over at once counts once.
+            let before = taken.fetch_max(count, Ordering::Relaxed);
+            self.ad_hoc.count_times(verdict, count.saturating_sub(before));
         }
-    }
-
-    /// How many of those the engine has counted by now.
-    pub(crate) fn take_over_steady(&self, counted: u64) {
-        if self.wanted != Wanted::Nothing {
-            // Those that come before the last are not told twice, nor is any lost.
-            let before = self.steady_told.fetch_max(counted, Ordering::Relaxed);
-            self.ad_hoc.count_allowed(counted.saturating_sub(before));
-        }
-    }
-
-    /// The subjects that used most and those that were denied most, `n` of each for each rule.
-    pub(crate) fn top(&self, rule: Option<&str>, n: usize) -> Top {
-        self.tops.read(rule, n, counter_ns())
     }
 
     /// Each rule counts once, as the worst of its tiers; a shadow rule as it would have decided.
@@ -234,9 +204,12 @@ fn is_drawn() -> bool {
 
 /// Whether an admission has used up four fifths of what there is.
 fn is_near_limit(tier: &Judged) -> bool {
-    let (Some(remaining), Some(capacity)) = (tier.remaining, tier.capacity) else { return false };
+    let (remaining, capacity) = (tier.remaining.number(), tier.capacity.number());
+    let (Some(remaining), Some(capacity)) = (remaining, capacity) else { return false };
     tier.verdict == Verdict::Allowed && remaining <= capacity / NEAR
 }
 
 /// Enough for percentiles within minutes, too few to be felt.
 const TIMED_IN_MEMORY: u8 = 64;
+/// A limit is near where no more than this part of it remains: a fifth.
+const NEAR: u64 = 5;

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::algorithm::{Intent, Numbers};
 use crate::counter::{AskTier, Change, ToldTier};
 use crate::decision::{Judged, Source, Tiers, Verdict};
-use crate::limit::{Kind, Limit, NamedLimit, mix_of_position};
+use crate::limit::{Kind, NamedLimit};
 use crate::policy::{Met, Mode, Policy, Rule};
 use crate::request::{Cost, Request};
 use crate::subject::{Secret, SubjectKey};
@@ -49,17 +49,6 @@ struct Tier<'p> {
     group: u16,
     attributes: u8,
     rule: Option<&'p Rule>,
-}
-
-/// The one tier of a decision, where it takes no plan to say what to ask: it is enforced, keeps state,
-/// and its cost is within the capacity.
-#[derive(Debug)]
-pub(crate) struct Alone<'l> {
-    pub(crate) key: SubjectKey,
-    /// As [`NamedLimit::mix`].
-    pub(crate) mix: u128,
-    pub(crate) numbers: &'l Numbers,
-    pub(crate) cost: u64,
 }
 
 /// Whether room is to be used, or only looked at.
@@ -197,13 +186,13 @@ impl<'p> Plan<'p> {
     }
 
     /// The tiers with their numbers, as an engine told them.
-    pub(crate) fn judged_by(mut self, told: &Told, source: Source) -> Tiers {
+    pub(crate) fn judged_by(&mut self, told: &Told, source: Source) -> Tiers {
         for (number, (tier, (place, _))) in told.tiers.iter().zip(&self.asked).enumerate() {
             let twin = self.twin(number).map(|twin| &told.tiers[twin]);
             let tightest = twin.filter(|twin| twin.tightness() > tier.tightness()).unwrap_or(tier);
             hear(&mut self.judged[*place], tightest, source);
         }
-        self.judged
+        std::mem::take(&mut self.judged)
     }
 
     /// The tiers with what is known of each, and from whom.
@@ -225,9 +214,9 @@ impl<'p> Plan<'p> {
                 Heard::Refused { retry_after_us, remaining, reset_after_us } => {
                     judged.source = Source::DenialCache;
                     judged.verdict = Verdict::Denied;
-                    judged.retry_after_us = *retry_after_us;
-                    judged.remaining = *remaining;
-                    judged.reset_after_us = *reset_after_us;
+                    judged.retry_after_us = (*retry_after_us).into();
+                    judged.remaining = (*remaining).into();
+                    judged.reset_after_us = (*reset_after_us).into();
                 }
                 Heard::GivenBack | Heard::Nobody => {}
             }
@@ -236,7 +225,9 @@ impl<'p> Plan<'p> {
     }
 
     fn under(secret: &Secret) -> Plan<'p> {
-        Plan { twofold: secret.previous().is_some(), ..Plan::empty() }
+        let mut plan = Plan::empty();
+        plan.twofold = secret.previous().is_some();
+        plan
     }
 
     fn empty() -> Plan<'p> {
@@ -317,17 +308,18 @@ impl<'p> Plan<'p> {
     fn add_tier(&mut self, place: usize, tier: Tier<'p>) -> bool {
         let Tier { key, limit, cost, group, attributes, rule } = tier;
         let judged = &mut self.judged[place];
-        judged.capacity = limit.limit().capacity();
-        let hopeless = judged.capacity.is_some_and(|capacity| cost.max(1) > capacity);
+        let capacity = limit.limit().capacity();
+        judged.capacity = capacity.into();
+        let hopeless = capacity.is_some_and(|capacity| cost.max(1) > capacity);
         if hopeless {
             judged.verdict = Verdict::Never;
-            judged.remaining = Some(0).filter(|_| judged.capacity == Some(0));
+            judged.remaining = Some(0).filter(|_| capacity == Some(0)).into();
             if group == 0 {
                 self.ask.intent = Intent::Peek;
             }
         }
         match limit.limit().kind() {
-            Kind::Unlimited => judged.retry_after_us = Some(0),
+            Kind::Unlimited => judged.retry_after_us = Some(0).into(),
             Kind::Nothing => {}
             Kind::Counted(numbers) => {
                 let cost = if hopeless { 0 } else { cost };
@@ -357,15 +349,15 @@ pub(crate) fn keys_of(
 }
 
 /// Takes over what was told of a tier.
-fn hear(judged: &mut Judged, told: &ToldTier, source: Source) {
+pub(crate) fn hear(judged: &mut Judged, told: &ToldTier, source: Source) {
     judged.source = source;
-    judged.remaining = Some(told.reading.remaining);
-    judged.reset_after_us = Some(told.reading.reset_after_us);
-    judged.charge = told.charge;
+    judged.remaining = Some(told.reading.remaining).into();
+    judged.reset_after_us = Some(told.reading.reset_after_us).into();
+    judged.set_charge(told.charge);
     // What refuses was known to before anybody was asked.
     if judged.verdict == Verdict::Allowed {
         judged.verdict = if told.fits { Verdict::Allowed } else { Verdict::Denied };
-        judged.retry_after_us = told.reading.retry_after_us;
+        judged.retry_after_us = told.reading.retry_after_us.into();
     }
 }
 
@@ -375,71 +367,6 @@ fn hear_policy(judged: &mut Judged, passes: bool) {
     judged.source = Source::OutagePolicy;
     if judged.verdict == Verdict::Allowed {
         judged.verdict = if passes { Verdict::Allowed } else { Verdict::Denied };
-        judged.retry_after_us = Some(0).filter(|_| passes);
-    }
-}
-
-impl<'l> Alone<'l> {
-    /// The tier of a limit that comes with the request; nothing for a name that would be hashed.
-    #[inline]
-    pub(crate) fn ad_hoc(key: SubjectKey, limit: &'l Limit, cost: &Cost<'_>) -> Option<Alone<'l>> {
-        if limit.name().is_some() {
-            return None;
-        }
-        Alone::of(key, limit, mix_of_position(0, limit.algorithm()), cost.of_limit(limit))
-    }
-
-    /// The tier of a request that meets one rule with one limit.
-    pub(crate) fn of_rules(
-        rules: &[Met<'l>],
-        request: &Request<'_>,
-        secret: &Secret,
-        asking: Asking,
-    ) -> Option<Alone<'l>> {
-        let [met] = rules else { return None };
-        let [limit] = met.limits else { return None };
-        if met.rule.mode() != Mode::Enforce || met.rule.postpaid() {
-            return None;
-        }
-        let cost = match asking {
-            Asking::ToCharge => request.cost().of_limit(limit.limit()),
-            Asking::ToPeek => 0,
-        };
-        Alone::of(met.rule.subject_key(request, secret), limit.limit(), limit.mix(), cost)
-    }
-
-    #[inline]
-    fn of(key: SubjectKey, limit: &'l Limit, mix: u128, cost: u64) -> Option<Alone<'l>> {
-        let Kind::Counted(numbers) = limit.kind() else { return None };
-        // A slot has a receipt.
-        let fits = cost <= numbers.capacity()
-            && (cost == 0 || !matches!(numbers, Numbers::Concurrency(_)));
-        fits.then(|| Alone::named(key, mix, numbers, cost))
-    }
-
-    /// The tier of a name, with numbers that its cost is known to be within.
-    #[inline]
-    pub(crate) fn named(key: SubjectKey, mix: u128, numbers: &'l Numbers, cost: u64) -> Alone<'l> {
-        Alone { key, mix, numbers, cost }
-    }
-
-    /// What tells its state from all other.
-    #[cfg(feature = "redis")]
-    pub(crate) fn name(&self) -> u128 {
-        self.key.id ^ self.mix
-    }
-
-    /// The tier that was `unknown` with its numbers, as the memory engine told them.
-    #[inline]
-    pub(crate) fn judged_by(&self, told: &ToldTier, unknown: Judged) -> Judged {
-        Judged {
-            verdict: if told.fits { Verdict::Allowed } else { Verdict::Denied },
-            capacity: Some(self.numbers.capacity()),
-            remaining: Some(told.reading.remaining),
-            retry_after_us: told.reading.retry_after_us,
-            reset_after_us: Some(told.reading.reset_after_us),
-            charge: told.charge,
-            ..unknown
-        }
+        judged.retry_after_us = Some(0).filter(|_| passes).into();
     }
 }

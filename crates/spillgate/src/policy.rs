@@ -161,27 +161,19 @@ impl Policy {
 
     /// The rules that a request meets, in the order of the file, those that are off left out.
     pub(crate) fn met<'p>(&'p self, request: &Request<'_>) -> SmallVec<[Met<'p>; 4]> {
-        let candidates = self.index.candidates(request).into_iter();
-        let candidates =
-            candidates.map(|rule_index| (rule_index, &self.rules[rule_index as usize]));
-        let met = candidates.filter(|(_, rule)| rule.is_met_by(request));
-        met.map(|(rule_index, rule)| self.met_as(rule_index, rule, request)).collect()
-    }
-
-    /// The one rule that a request meets, if that is told without a list of rules: no condition decides
-    /// whether another of its domain is met. And it is enforced, and charged as it decides.
-    #[inline]
-    pub(crate) fn sole<'p>(&'p self, request: &Request<'_>) -> Option<Met<'p>> {
-        let mut sole = None;
-        for rule_index in self.index.unconditional(request.domain())? {
-            let rule = &self.rules[*rule_index as usize];
-            if rule.is_met_by(request) && sole.replace((*rule_index, rule)).is_some() {
-                return None;
+        let mut met = SmallVec::new();
+        let mut note = |rule_index: u32| {
+            let rule = &self.rules[rule_index as usize];
+            if rule.is_met_by(request) {
+                met.push(self.met_as(rule_index, rule, request));
             }
+        };
+        // Without conditions the index has nothing to say.
+        match self.index.unconditional(request.domain()) {
+            Some(rules) => rules.iter().for_each(|rule_index| note(*rule_index)),
+            None => self.index.candidates(request).into_iter().for_each(note),
         }
-        let (rule_index, rule) = sole?;
-        let is_plain = rule.mode() == Mode::Enforce && !rule.postpaid();
-        is_plain.then(|| self.met_as(rule_index, rule, request))
+        met
     }
 
     /// One rule as a subject meets it, which has all key attributes, be the rule off or not.

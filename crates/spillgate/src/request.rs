@@ -40,6 +40,7 @@ impl<'a> Request<'a> {
     }
 
     /// With one attribute more; one of the same name is replaced.
+    #[inline]
     pub fn with(
         mut self,
         name: impl Into<Cow<'a, str>>,
@@ -70,6 +71,7 @@ impl<'a> Request<'a> {
     }
 
     /// The value of an attribute, if the request has it.
+    #[inline]
     pub fn attribute(&self, name: &str) -> Option<&[u8]> {
         self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_bytes())
     }
@@ -180,12 +182,6 @@ impl<'a> Cost<'a> {
         let others = self.others.iter().map(|(unit, amount)| (unit.as_ref(), *amount));
         let requests = Some((REQUESTS, self.requests)).filter(|(_, amount)| *amount > 0);
         others.chain(requests)
-    }
-
-    /// How many requests.
-    #[inline]
-    pub(crate) fn requests_alone(&self) -> u64 {
-        self.requests
     }
 
     /// How much of a unit.

@@ -5,16 +5,14 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[cfg(target_os = "linux")]
-use nix::{sys::time::TimeSpec, time::ClockId};
+use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};
 
 /// The system's monotonic clock, as it is told to other programs of the machine; elsewhere than on
 /// Linux nothing of it is known.
 pub fn machine_us() -> u64 {
     #[cfg(target_os = "linux")]
-    if let Ok(now) = ClockId::CLOCK_MONOTONIC.now() {
-        let us = Duration::from(now).as_micros();
-        return u64::try_from(us).unwrap_or(u64::MAX);
-    }
+    return us_of(clock_gettime(ClockId::Monotonic));
+    #[cfg(not(target_os = "linux"))]
     0
 }
 
@@ -26,16 +24,16 @@ pub enum Clock {
     System,
     /// Microseconds since the epoch, set by whoever holds the other end.
     Given(Arc<AtomicU64>),
-    /// The same, told lately as a kernel would that ticks so often.
+    /// The same, with a coarse reading as of a kernel that ticks every so many microseconds.
     Ticking(Arc<AtomicU64>, u64),
 }
 
-/// The present, told cheaply: `at_us` or somewhat later.
+/// A reading of the coarse clock: now is `at_us` or somewhat later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lately {
+pub struct CoarseTime {
     /// Not after now.
     pub at_us: u64,
-    /// Now is no later than this after it, unless the machine is very busy.
+    /// Now is no later than this after `at_us`, unless the machine is very busy.
     pub tick_us: u64,
     /// Nor later than this, unless the whole machine stood still in between.
     pub late_us: u64,
@@ -67,31 +65,32 @@ impl Clock {
         }
     }
 
-    /// The present for who can do with a little less than [`Clock::now_us`]. Reading the processor's
-    /// counter waits for whatever it is fetching from memory; this does not.
-    pub fn lately(&self) -> Lately {
+    /// Returns the coarse time. Reading the processor's counter waits for everything that is being fetched
+    /// from memory; this does not.
+    #[inline]
+    pub fn coarse(&self) -> CoarseTime {
         #[cfg(feature = "simulation")]
         if let (Clock::System, Some(now_us)) = (self, crate::simulation::now_us()) {
-            return Lately::exactly(now_us);
+            return CoarseTime::exactly(now_us);
         }
         match self {
             #[cfg(target_os = "linux")]
-            Clock::System => Lately { at_us: coarse_us(), tick_us: *TICK_US, late_us: LATE_US },
+            Clock::System => CoarseTime { at_us: coarse_us(), tick_us: *TICK_US, late_us: LATE_US },
             #[cfg(not(target_os = "linux"))]
-            Clock::System => Lately::exactly(self.now_us()),
-            Clock::Given(_) => Lately::exactly(self.now_us()),
+            Clock::System => CoarseTime::exactly(self.now_us()),
+            Clock::Given(_) => CoarseTime::exactly(self.now_us()),
             Clock::Ticking(_, tick_us) => {
                 let at_us = self.now_us() / tick_us * tick_us;
-                Lately { at_us, tick_us: *tick_us, late_us: *tick_us }
+                CoarseTime { at_us, tick_us: *tick_us, late_us: *tick_us }
             }
         }
     }
 }
 
-impl Lately {
-    /// No later than `now_us`.
-    pub fn exactly(now_us: u64) -> Lately {
-        Lately { at_us: now_us, tick_us: 0, late_us: 0 }
+impl CoarseTime {
+    /// Returns a reading that is exact.
+    pub fn exactly(now_us: u64) -> CoarseTime {
+        CoarseTime { at_us: now_us, tick_us: 0, late_us: 0 }
     }
 }
 
@@ -120,10 +119,8 @@ pub fn awake_or_not_us() -> u64 {
         return now_us;
     }
     #[cfg(target_os = "linux")]
-    if let Ok(time) = ClockId::CLOCK_BOOTTIME.now() {
-        return u64::try_from(time.tv_sec()).unwrap_or(0) * 1_000_000
-            + time.tv_nsec() as u64 / 1_000;
-    }
+    return us_of(clock_gettime(ClockId::Boottime));
+    #[cfg(not(target_os = "linux"))]
     FAST.counter_us()
 }
 
@@ -228,8 +225,14 @@ fn was_not_set(_now_us: u64) -> bool {
 /// The wall clock as the kernel last set it: at every tick.
 #[cfg(target_os = "linux")]
 fn coarse_us() -> u64 {
-    let time = ClockId::CLOCK_REALTIME_COARSE.now().unwrap_or(TimeSpec::new(0, 0));
-    u64::try_from(time.tv_sec()).unwrap_or(0) * 1_000_000 + time.tv_nsec() as u64 / 1_000
+    us_of(clock_gettime(ClockId::RealtimeCoarse))
+}
+
+/// Whole microseconds; 0 for an instant before the clock's first.
+#[cfg(target_os = "linux")]
+#[inline]
+fn us_of(time: Timespec) -> u64 {
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + time.tv_nsec as u64 / 1_000
 }
 
 /// How far off the counter may be, generously.
@@ -237,14 +240,9 @@ fn coarse_us() -> u64 {
 const ERROR_US: u64 = 100;
 /// How often the kernel ticks, and a millisecond for it to be heard.
 #[cfg(target_os = "linux")]
-static TICK_US: LazyLock<u64> = LazyLock::new(|| {
-    let tick = ClockId::CLOCK_REALTIME_COARSE.res().unwrap_or(TimeSpec::new(0, LONGEST_TICK_NS));
-    tick.tv_nsec() as u64 / 1_000 + 1_000
-});
+static TICK_US: LazyLock<u64> =
+    LazyLock::new(|| us_of(clock_getres(ClockId::RealtimeCoarse)) + 1_000);
 
-/// No kernel is built with a longer one.
-#[cfg(target_os = "linux")]
-const LONGEST_TICK_NS: i64 = 10_000_000;
 /// Ticks that come this late were held up with everything else: a virtual machine that stood still.
 #[cfg(target_os = "linux")]
 const LATE_US: u64 = 100_000;

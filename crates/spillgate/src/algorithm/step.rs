@@ -1,5 +1,7 @@
 //! One decision over loaded tiers: all or none. `check.lua` is the same in Redis.
 
+use smallvec::SmallVec;
+
 use super::{Charge, Numbers, Reading, State, View};
 
 /// One tier of a decision: what it is charged, and after [`step`] what became of it.
@@ -89,13 +91,6 @@ impl<'a> Tier<'a> {
     }
 }
 
-/// [`step`] over the one tier that most decisions have; answers whether it is allowed.
-pub fn step_one(tier: &mut Tier<'_>, intent: Intent, now_us: u64) -> bool {
-    let mut view = tier.view(now_us);
-    tier.settle(&mut view, tier.fits, intent, now_us);
-    tier.fits || tier.group > 0
-}
-
 /// Decides over `tiers`, enforced ones first, at `now_us`; answers whether it is allowed.
 ///
 /// Every enforced tier has room and all are charged, or none is. Shadow rules are judged only
@@ -117,7 +112,7 @@ pub fn step(tiers: &mut [Tier<'_>], intent: Intent, now_us: u64) -> bool {
 }
 
 fn step_group(tiers: &mut [Tier<'_>], intent: Intent, now_us: u64) -> bool {
-    let mut views: smallvec::SmallVec<[View<'_>; 4]> = smallvec::SmallVec::new();
+    let mut views: Views<'_> = SmallVec::new();
     for tier in tiers.iter_mut() {
         views.push(tier.view(now_us));
     }
@@ -160,3 +155,6 @@ pub fn renew(tier: &mut Tier<'_>, charge: &Charge, for_us: u64, now_us: u64) {
     tier.changed = view.renew(&mut tier.state, charge, for_us);
     tier.reading = view.reading(tier.state.as_ref(), 1);
 }
+
+/// Each tier at the instant of the decision.
+type Views<'n> = SmallVec<[View<'n>; 4]>;

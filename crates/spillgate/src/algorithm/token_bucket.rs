@@ -14,10 +14,9 @@ use super::{
     COUNT_MAX, Charge, EXACT_MAX, FORCED_TIMES, GiveBack, LimitError, Reading, tolerated_us,
 };
 
-mod steady;
+mod coarse;
 mod tracked;
 
-pub use steady::{Charged, NEAR, Steady};
 pub use tracked::Tracked;
 
 /// `count` tokens every `period`, at most `burst` at once.
@@ -125,7 +124,36 @@ impl Numbers {
 
     /// How long a full bucket takes to drain.
     pub fn refill_us(&self) -> u64 {
-        ceil_us(u128::from(self.burst) * u128::from(self.n), self.d)
+        self.drain_us(u64::from(self.burst), 0)
+    }
+
+    /// Returns how many whole tokens drain in `elapsed_us` less `part` of 1/d µs, and the parts that the next
+    /// one has drained by then. `elapsed_us` is more than `part`.
+    #[inline]
+    fn drained_in(&self, elapsed_us: u64, part: u32) -> (u64, u64) {
+        let (n, d, part) = (self.n, u64::from(self.d), u64::from(part));
+        // A division of one word is several times as fast as one of two, and nearly all numbers fit one.
+        if let Some(parts) = elapsed_us.checked_mul(d) {
+            return ((parts - part) / n, (parts - part) % n);
+        }
+        let parts = u128::from(elapsed_us) * u128::from(d) - u128::from(part);
+        let n = u128::from(n);
+        (u64::try_from(parts / n).unwrap_or(u64::MAX), (parts % n) as u64)
+    }
+
+    /// Returns how long `tokens` take to drain, of which the first has drained by `drained` parts, rounded up.
+    #[inline]
+    fn drain_us(&self, tokens: u64, drained: i64) -> u64 {
+        let parts = tokens.checked_mul(self.n).and_then(|all| all.checked_add_signed(-drained));
+        match (parts, u64::from(self.d)) {
+            // Most rates take whole µs for a token, and a division by 1 takes as long as any.
+            (Some(parts), 1) => parts,
+            (Some(parts), d) => parts.div_ceil(d),
+            (None, _) => {
+                let parts = i128::from(tokens) * i128::from(self.n) - i128::from(drained);
+                ceil_us(u128::try_from(parts).unwrap_or(0), self.d)
+            }
+        }
     }
 }
 
@@ -142,11 +170,17 @@ impl fmt::Display for Numbers {
 
 impl<'n> View<'n> {
     /// The stored bucket as it stands at `now_us` under `numbers`.
+    #[inline(always)]
     pub fn of(state: Option<&State>, numbers: &'n Numbers, now_us: u64) -> View<'n> {
         let Some(state) = state else { return View::untouched(numbers, now_us) };
         if (state.count, state.period_us) == (numbers.count, numbers.period_us) {
             return View::drained_by(state, numbers, now_us);
         }
+        View::under_other_numbers(state, numbers, now_us)
+    }
+
+    #[cold]
+    fn under_other_numbers(state: &State, numbers: &'n Numbers, now_us: u64) -> View<'n> {
         let gone_us = state.gone_us();
         let converted = State {
             boundary_us: state.boundary_us + u64::from(state.boundary_part > 0),
@@ -165,11 +199,13 @@ impl<'n> View<'n> {
     }
 
     /// Whether `cost` more tokens fit now.
+    #[inline]
     pub fn has_room(&self, cost: u64) -> bool {
         self.level.tokens + cost <= u64::from(self.numbers.burst)
     }
 
     /// The numbers for people, for `cost`.
+    #[inline]
     pub fn reading(&self, cost: u64) -> Reading {
         self.level.reading(self.numbers, cost, self.gone_after_us)
     }
@@ -180,6 +216,7 @@ impl<'n> View<'n> {
     }
 
     /// Uses `cost` tokens.
+    #[inline]
     pub fn charge(&mut self, cost: u64, now_us: u64) {
         self.note_low(now_us);
         self.gone_after_us = None;
@@ -231,6 +268,7 @@ impl<'n> View<'n> {
     }
 
     /// What to store; nothing once untouched.
+    #[inline]
     pub fn state(&self) -> Option<State> {
         (self.level.tokens > 0).then(|| State {
             // Forced charges end at twice the largest burst, which fits.
@@ -243,6 +281,7 @@ impl<'n> View<'n> {
         })
     }
 
+    #[inline]
     fn untouched(numbers: &'n Numbers, now_us: u64) -> View<'n> {
         View {
             numbers,
@@ -254,13 +293,13 @@ impl<'n> View<'n> {
         }
     }
 
+    #[inline(always)]
     fn drained_by(state: &State, numbers: &'n Numbers, now_us: u64) -> View<'n> {
         // A smaller burst binds at once, but locks nobody out for what a larger one let pass.
         let used = u64::from(state.used).min(numbers.forced_max);
         let tracked = state.tracked.as_ref().filter(|tracked| tracked.burst == numbers.burst);
         let tracked = tracked.cloned();
         let boundary = (state.boundary_us, state.boundary_part);
-        let n = u128::from(numbers.n);
         if now_us <= state.boundary_us {
             let ahead_us = state.boundary_us - now_us;
             if ahead_us > tolerated_us(numbers.refill_us()) {
@@ -271,14 +310,12 @@ impl<'n> View<'n> {
             let level = Level { tokens: used, drained: -(ahead as i64) };
             return View { level, boundary, tracked, ..View::untouched(numbers, now_us) };
         }
-        let parts =
-            u128::from(now_us - boundary.0) * u128::from(numbers.d) - u128::from(boundary.1);
-        let (drained, part) = divided(parts, n);
-        if drained >= u128::from(used) {
+        let (drained, part) = numbers.drained_in(now_us - boundary.0, boundary.1);
+        if drained >= used {
             return View::untouched(numbers, now_us);
         }
-        let level = Level { tokens: used - drained as u64, drained: part as i64 };
-        let boundary = before(now_us, level.drained as u64, numbers.d);
+        let level = Level { tokens: used - drained, drained: part as i64 };
+        let boundary = before(now_us, part, numbers.d);
         View { level, boundary, tracked, ..View::untouched(numbers, now_us) }
     }
 
@@ -298,11 +335,11 @@ impl<'n> View<'n> {
     }
 
     /// The level only falls between two writes, so its low is the level just before a write.
+    #[inline]
     fn note_low(&mut self, now_us: u64) {
-        let span = self.numbers.refill_us();
         let level = self.level.begun();
         if let Some(tracked) = &mut self.tracked {
-            tracked.note(level, span, now_us);
+            tracked.note(level, self.numbers.refill_us(), now_us);
         }
     }
 }
@@ -322,12 +359,11 @@ impl State {
 
 impl Level {
     /// The numbers for people, for `cost`.
+    #[inline(always)]
     pub fn reading(self, numbers: &Numbers, cost: u64, gone_after_us: Option<u64>) -> Reading {
         let burst = u64::from(numbers.burst);
         let wait = |tokens: u64| {
-            let parts = i128::from(tokens) * i128::from(numbers.n) - i128::from(self.drained);
-            let wait_us = ceil_us(u128::try_from(parts).unwrap_or(0), numbers.d);
-            wait_us.min(gone_after_us.unwrap_or(u64::MAX))
+            numbers.drain_us(tokens, self.drained).min(gone_after_us.unwrap_or(u64::MAX))
         };
         let over = (self.tokens + cost).saturating_sub(burst);
         Reading {
@@ -377,21 +413,19 @@ impl Level {
 }
 
 /// The instant `parts` of 1/d µs before `now_us`.
+#[inline]
 fn before(now_us: u64, parts: u64, d: u32) -> (u64, u32) {
+    if d == 1 {
+        return (now_us - parts, 0);
+    }
     let whole = parts.div_ceil(u64::from(d));
     (now_us - whole, (whole * u64::from(d) - parts) as u32)
 }
 
 fn ceil_us(parts: u128, d: u32) -> u64 {
-    let (whole, rest) = divided(parts, u128::from(d));
-    whole as u64 + u64::from(rest > 0)
-}
-
-/// Quotient and rest. Most numbers fit one word, and dividing those is several times as fast.
-fn divided(parts: u128, by: u128) -> (u128, u128) {
-    match (u64::try_from(parts), u64::try_from(by)) {
-        (Ok(parts), Ok(by)) => (u128::from(parts / by), u128::from(parts % by)),
-        _ => (parts / by, parts % by),
+    match u64::try_from(parts) {
+        Ok(parts) => parts.div_ceil(u64::from(d)),
+        Err(_) => parts.div_ceil(u128::from(d)) as u64,
     }
 }
 

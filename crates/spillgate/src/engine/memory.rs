@@ -1,16 +1,17 @@
 //! Tier state in this process: shards of packed slots, bounded, swept as they are used.
 
+use std::slice::from_ref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::{Ask, AskTier, AtRecord, Change, TIERS_INLINE, Told, ToldTier};
-use crate::algorithm::token_bucket::{self, Charged};
-use crate::algorithm::{self, Intent, Numbers, Reading, Tier};
+use crate::algorithm::{self, Intent, Reading, Tier};
+use crate::counter::Tallied;
 use crate::limit::NamedLimit;
 use crate::subject::SubjectKey;
-use crate::time::Clock;
+use crate::time::{Clock, CoarseTime};
 
 mod records;
 mod shard;
@@ -20,7 +21,7 @@ use records::Records;
 pub use records::RecordsHeld;
 #[cfg(feature = "redis")]
 pub(crate) use records::{Corrected, Kept, subject_of, takes_permits};
-use shard::{Place, Shard};
+use shard::{Place, Shard, Written};
 
 /// The memory engine. All tiers of one rule and subject live in one shard, so most decisions take
 /// one lock.
@@ -43,23 +44,14 @@ pub struct Evictions {
     pub overflowed: u64,
 }
 
-/// Charges of buckets in steady use, which are counted where they are made: under the lock that is held
-/// anyway, and not by a locked instruction of their own.
+/// Whose decisions over one limit are counted under the lock of its shard, which is held anyway: an atomic
+/// addition beside it would take longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SteadyOf {
-    /// Of limits that came with the question.
+pub(crate) enum Tally {
+    /// Those of limits that came with their keys.
     AdHoc,
-    /// Of rules.
+    /// Those of rules.
     Rule,
-}
-
-/// Where a tier's state goes, and under which key.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TierName {
-    shard: usize,
-    key: u128,
-    /// The key of those that find no room.
-    overflow: u128,
 }
 
 impl Memory {
@@ -76,122 +68,75 @@ impl Memory {
         }
     }
 
-    /// Decides, all or none.
+    /// Decides, all or none, over any number of limits. Takes the locks of all shards first and reads the
+    /// clock then: a coarse one, which is exact enough for buckets in use, and else the exact one.
     pub fn decide(&self, ask: &Ask<'_>) -> Told {
         if let AtRecord::Open(opening) = ask.record {
             return self.open(ask, opening);
         }
-        if let [tier] = ask.tiers.as_slice() {
-            let told = self.decide_one(tier, ask.intent);
-            return Told {
-                allowed: told.fits || tier.group > 0,
-                tiers: SmallVec::from_iter([told]),
-            };
+        let mut tiers = SmallVec::new();
+        let allowed = self.decide_tiers(&ask.tiers, ask.intent, None, |told| tiers.push(told));
+        Told { allowed, tiers }
+    }
+
+    /// Decides over one tier, without lists, and counts it.
+    pub(crate) fn decide_one(
+        &self,
+        asked: &AskTier<'_>,
+        intent: Intent,
+        tally: Option<Tally>,
+    ) -> ToldTier {
+        let mut told = None;
+        self.decide_tiers(from_ref(asked), intent, tally, |one| told = Some(one));
+        told.expect("each tier that is asked for is answered")
+    }
+
+    /// Takes the locks of all shards, then reads the clock: a coarse one, which is certain for buckets in use,
+    /// and else the exact one. Hands over what became of each tier, in order, and returns whether every enforced
+    /// tier had room.
+    #[inline]
+    fn decide_tiers(
+        &self,
+        asked: &[AskTier<'_>],
+        intent: Intent,
+        tally: Option<Tally>,
+        mut answer: impl FnMut(ToldTier),
+    ) -> bool {
+        let mut locked = self.lock(asked);
+        let by_coarse = intent == Intent::Charge
+            && locked.charge_in_place(asked, self.clock.coarse(), &mut answer);
+        let allowed =
+            by_coarse || self.decide_by_exact_clock(asked, intent, &mut locked, &mut answer);
+        if let (Some(tally), [one]) = (tally, asked) {
+            locked.of(one.key).count(tally, allowed);
         }
-        if ask.intent == Intent::Charge
-            && let Some(tiers) = self.charge_all_asked(&ask.tiers)
-        {
-            return Told { allowed: true, tiers };
-        }
+        allowed
+    }
+
+    /// Loads the state of each tier, decides at the exact instant, and stores it.
+    #[inline(never)]
+    fn decide_by_exact_clock(
+        &self,
+        asked: &[AskTier<'_>],
+        intent: Intent,
+        locked: &mut Locked<'_>,
+        answer: &mut impl FnMut(ToldTier),
+    ) -> bool {
         let now_us = self.clock.now_us();
-        let mut locked = self.lock(&ask.tiers);
         let mut places: SmallVec<[Place; TIERS_INLINE]> = SmallVec::new();
         let mut tiers: SmallVec<[Tier<'_>; TIERS_INLINE]> = SmallVec::new();
-        for tier in &ask.tiers {
-            let shard = locked.of(tier.key);
-            let name = TierName::of(tier.key, tier.limit.mix());
-            let place = self.place(shard, name, tier.cost, now_us);
-            tiers.push(Tier::new(tier.numbers, tier.cost, tier.group, shard.take(&place)));
+        for asked in asked {
+            let shard = locked.of(asked.key);
+            let place = self.place(shard, asked, now_us);
+            tiers.push(Tier::new(asked.numbers, asked.cost, asked.group, shard.take(&place)));
             places.push(place);
         }
-        let allowed = algorithm::step(&mut tiers, ask.intent, now_us);
-        let mut told = Told { allowed, tiers: SmallVec::new() };
-        for ((asked, tier), place) in ask.tiers.iter().zip(tiers).zip(places) {
-            told.tiers.push(ToldTier::of(&tier));
-            locked.of(asked.key).put(place, tier.state, tier.changed, tier.reading.remaining == 0);
+        let allowed = algorithm::step(&mut tiers, intent, now_us);
+        for ((asked, tier), place) in asked.iter().zip(&mut tiers).zip(places) {
+            answer(ToldTier::of(tier));
+            locked.of(asked.key).put(place, tier);
         }
-        told
-    }
-
-    /// Charges a bucket in steady use; nothing where it takes a closer look, and nothing is changed then.
-    #[inline]
-    pub(crate) fn charge_steady(
-        &self,
-        name: TierName,
-        numbers: &token_bucket::Numbers,
-        cost: u64,
-        whose: SteadyOf,
-    ) -> Option<Reading> {
-        let lately = self.clock.lately();
-        let mut shard = self.shards[name.shard].lock();
-        let reading = shard.charge_steady(name.key, numbers, cost, lately)?;
-        shard.steady[whose as usize] += 1;
-        Some(reading)
-    }
-
-    /// The same of several buckets of one rule and subject, all or none.
-    #[inline]
-    pub(crate) fn charge_all_steady<'n>(
-        &self,
-        key: SubjectKey,
-        tiers: impl Iterator<Item = Option<(TierName, &'n token_bucket::Numbers, u64)>>,
-    ) -> Option<SmallVec<[Charged; TIERS_INLINE]>> {
-        let lately = self.clock.lately();
-        let mut shard = self.shards[shard_of(key)].lock();
-        let charged = shard.charge_all_steady(tiers, lately)?;
-        shard.steady[SteadyOf::Rule as usize] += 1;
-        Some(charged)
-    }
-
-    /// Decides over one tier.
-    pub fn decide_one(&self, asked: &AskTier<'_>, intent: Intent) -> ToldTier {
-        let name = TierName::of(asked.key, asked.limit.mix());
-        if let (Intent::Charge, Numbers::TokenBucket(numbers)) = (intent, asked.numbers) {
-            let lately = self.clock.lately();
-            let mut shard = self.shards[name.shard].lock();
-            if let Some(reading) = shard.charge_steady(name.key, numbers, asked.cost, lately) {
-                return ToldTier { fits: true, reading, charge: None };
-            }
-        }
-        self.decide_tier(name, asked.numbers, asked.cost, intent)
-    }
-
-    /// The same by the tier's name, looking closely.
-    pub(crate) fn decide_tier(
-        &self,
-        name: TierName,
-        numbers: &Numbers,
-        cost: u64,
-        intent: Intent,
-    ) -> ToldTier {
-        let shard = &mut *self.shards[name.shard].lock();
-        let now_us = self.clock.now_us();
-        let place = self.place(shard, name, cost, now_us);
-        let mut tier = Tier::new(numbers, cost, 0, shard.take(&place));
-        algorithm::step_one(&mut tier, intent, now_us);
-        let told = ToldTier::of(&tier);
-        shard.put(place, tier.state, tier.changed, tier.reading.remaining == 0);
-        told
-    }
-
-    /// Charges buckets in steady use, all of them enforced and in one shard, or changes nothing.
-    fn charge_all_asked(
-        &self,
-        tiers: &[AskTier<'_>],
-    ) -> Option<SmallVec<[ToldTier; TIERS_INLINE]>> {
-        let shard = shard_of(tiers.first()?.key);
-        if tiers.iter().any(|tier| tier.group > 0 || shard_of(tier.key) != shard) {
-            return None;
-        }
-        let named = tiers.iter().map(|tier| {
-            let Numbers::TokenBucket(numbers) = tier.numbers else { return None };
-            Some((TierName::of(tier.key, tier.limit.mix()), numbers, tier.cost))
-        });
-        let lately = self.clock.lately();
-        let charged = self.shards[shard].lock().charge_all_steady(named, lately)?;
-        let told =
-            |charged: Charged| ToldTier { fits: true, reading: charged.reading, charge: None };
-        Some(charged.into_iter().map(told).collect())
+        allowed
     }
 
     /// Changes one tier without a decision; answers the whole units that came back.
@@ -212,22 +157,20 @@ impl Memory {
         asked: &AskTier<'_>,
         act: impl FnOnce(&mut Tier<'_>, u64) -> T,
     ) -> (T, ToldTier) {
+        let mut shard = self.shards[shard_of(asked.key)].lock();
         let now_us = self.clock.now_us();
-        let name = TierName::of(asked.key, asked.limit.mix());
-        let mut shard = self.shards[name.shard].lock();
-        let place = self.place(&mut shard, name, asked.cost, now_us);
+        let place = self.place(&mut shard, asked, now_us);
         let mut tier = Tier::new(asked.numbers, asked.cost, 0, shard.take(&place));
         let done = act(&mut tier, now_us);
-        let told = ToldTier::of(&tier);
-        shard.put(place, tier.state, tier.changed, tier.reading.remaining == 0);
-        (done, told)
+        shard.put(place, &mut tier);
+        (done, ToldTier::of(&tier))
     }
 
     /// Forgets what these limits hold for a subject.
     pub fn reset(&self, key: SubjectKey, limits: &[NamedLimit]) {
         let mut shard = self.shards[shard_of(key)].lock();
         for limit in limits {
-            shard.forget(TierName::of(key, limit.mix()).key);
+            shard.forget(key.id ^ limit.mix());
         }
     }
 
@@ -254,53 +197,104 @@ impl Memory {
         }
     }
 
-    /// How often a bucket was charged in steady use.
-    pub(crate) fn steady(&self, whose: SteadyOf) -> u64 {
-        self.shards.iter().map(|shard| shard.lock().steady[whose as usize]).sum()
+    /// How many decisions were counted by now.
+    pub(crate) fn tallied(&self, tally: Tally) -> Tallied {
+        let mut all = Tallied::default();
+        for shard in &self.shards {
+            let Tallied { allowed, denied } = shard.lock().tallied(tally);
+            all = Tallied { allowed: all.allowed + allowed, denied: all.denied + denied };
+        }
+        all
     }
 
     /// Where a tier's state is or will be. A new subject finds room, or shares the limit's
     /// overflow tier with all others that found none.
-    fn place(&self, shard: &mut Shard, name: TierName, cost: u64, now_us: u64) -> Place {
-        let place = shard.find(name.key);
-        if place.is_known() || cost == 0 || shard.make_room(now_us, &self.evicted) {
+    fn place(&self, shard: &mut Shard, asked: &AskTier<'_>, now_us: u64) -> Place {
+        let mix = asked.limit.mix();
+        let place = shard.find(asked.key.id ^ mix);
+        if place.is_known() || asked.cost == 0 || shard.make_room(now_us, &self.evicted) {
             return place;
         }
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        shard.find(name.overflow)
+        shard.find(asked.key.rule ^ mix)
     }
 
     /// Locks every shard that the tiers live in, in one order for all callers.
+    #[inline]
     fn lock(&self, tiers: &[AskTier<'_>]) -> Locked<'_> {
-        let mut numbers: SmallVec<[usize; 4]> =
+        let first = tiers.first().map_or(0, |tier| shard_of(tier.key));
+        if tiers.iter().all(|tier| shard_of(tier.key) == first) {
+            return Locked::One(self.shards[first].lock());
+        }
+        self.lock_several(tiers)
+    }
+
+    #[cold]
+    fn lock_several(&self, tiers: &[AskTier<'_>]) -> Locked<'_> {
+        let mut numbers: SmallVec<[usize; TIERS_INLINE]> =
             tiers.iter().map(|tier| shard_of(tier.key)).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        Locked(numbers.into_iter().map(|number| (number, self.shards[number].lock())).collect())
+        let lock = |number: usize| (number, self.shards[number].lock());
+        Locked::Several(numbers.into_iter().map(lock).collect())
     }
 }
 
 /// The shards of one decision.
-struct Locked<'m>(SmallVec<[(usize, MutexGuard<'m, Shard>); 4]>);
+enum Locked<'m> {
+    One(MutexGuard<'m, Shard>),
+    Several(Vec<(usize, MutexGuard<'m, Shard>)>),
+}
 
 impl Locked<'_> {
+    #[inline]
     fn of(&mut self, key: SubjectKey) -> &mut Shard {
-        let number = shard_of(key);
-        let place = self.0.iter().position(|(locked, _)| *locked == number);
-        &mut self.0[place.expect("every tier's shard was locked before")].1
+        match self {
+            Locked::One(shard) => shard,
+            Locked::Several(shards) => {
+                let number = shard_of(key);
+                let place = shards.iter().position(|(locked, _)| *locked == number);
+                &mut shards[place.expect("every tier's shard was locked before")].1
+            }
+        }
+    }
+
+    /// Charges every tier where it lies, if all are enforced buckets and the coarse clock is certain. Returns
+    /// whether it did; else nothing is changed or answered.
+    #[inline]
+    fn charge_in_place(
+        &mut self,
+        asked: &[AskTier<'_>],
+        now: CoarseTime,
+        answer: &mut impl FnMut(ToldTier),
+    ) -> bool {
+        let told = |reading| ToldTier { fits: true, reading, charge: None };
+        // One needs no list of what to undo.
+        if let [asked] = asked {
+            let charged = self.of(asked.key).charge(asked, now);
+            charged.map(|(reading, _)| answer(told(reading))).is_some()
+        } else {
+            let mut readings: SmallVec<[Reading; TIERS_INLINE]> = SmallVec::new();
+            let mut before: SmallVec<[Written; TIERS_INLINE]> = SmallVec::new();
+            for one in asked {
+                let Some((reading, written)) = self.of(one.key).charge(one, now) else { break };
+                readings.push(reading);
+                before.push(written);
+            }
+            if before.len() < asked.len() {
+                let written = asked.iter().zip(before);
+                written.for_each(|(one, written)| self.of(one.key).undo(written));
+                return false;
+            }
+            readings.into_iter().for_each(|reading| answer(told(reading)));
+            true
+        }
     }
 }
 
 impl ToldTier {
     fn of(tier: &Tier<'_>) -> ToldTier {
         ToldTier { fits: tier.fits, reading: tier.reading, charge: tier.charge }
-    }
-}
-
-impl TierName {
-    #[inline]
-    pub(crate) fn of(key: SubjectKey, mix: u128) -> TierName {
-        TierName { shard: shard_of(key), key: key.id ^ mix, overflow: key.rule ^ mix }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use siphasher::sip128::SipHasher13;
 
 use super::{Algorithm, Kind, Limit, Words};
-use crate::algorithm::{Numbers, token_bucket};
+use crate::algorithm::Numbers;
 
 /// A limit with the name that its state goes by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,7 @@ pub enum RecordName {
 
 impl NamedLimit {
     /// A limit by its given name, or else by its position in the rule.
+    #[inline]
     pub fn new(limit: Limit, position: usize) -> NamedLimit {
         // A decision holds 64 tiers at most, so a rule has no more limits than that.
         let position = position.min(POSITION_NAMES.len() - 1);
@@ -128,15 +129,6 @@ impl NamedLimit {
         }
     }
 
-    /// The same of a token bucket.
-    #[inline]
-    pub(crate) fn bucket(&self) -> Option<&token_bucket::Numbers> {
-        match self.limit.kind() {
-            Kind::Counted(Numbers::TokenBucket(numbers)) => Some(numbers),
-            _ => None,
-        }
-    }
-
     /// The bytes that its texts hold, as if nothing shared them.
     pub(crate) fn heap_bytes(&self) -> usize {
         let Some(words) = &self.limit.words else { return 0 };
@@ -168,7 +160,7 @@ impl RecordName {
 
 /// Another for each position and algorithm, and without hashing: a limit that comes with a request is
 /// named on the path. Each step can be undone, so no two are equal, and the bits differ as a hash's do.
-pub(crate) const fn mix_of_position(position: u8, algorithm: Algorithm) -> u128 {
+const fn mix_of_position(position: u8, algorithm: Algorithm) -> u128 {
     let number = ((position as u128) << 4 | algorithm as u128) + 1;
     let spread = number.wrapping_mul(SPREAD);
     (spread ^ spread >> 64).wrapping_mul(SPREAD)

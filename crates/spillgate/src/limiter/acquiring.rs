@@ -193,9 +193,9 @@ impl Inner {
         }
     }
 
-    pub(crate) async fn judged(&self, plan: Plan<'_>) -> Tiers {
+    pub(crate) async fn judged(&self, mut plan: Plan<'_>) -> Tiers {
         match &self.engine {
-            Engine::Memory(memory) => in_memory(memory, plan),
+            Engine::Memory(memory) => in_memory(memory, &mut plan),
             #[cfg(feature = "redis")]
             Engine::Redis(redis) => Box::pin(self.in_store(redis, plan)).await,
         }
@@ -227,8 +227,9 @@ impl Inner {
         let place = place.min(judged.len().saturating_sub(1));
         if let Some(refusing) = judged.get_mut(place) {
             refusing.verdict = refusing.verdict.max(Verdict::Denied);
-            refusing.retry_after_us =
+            let wait_us =
                 earliest.and_then(|earliest| u64::try_from(earliest.left().as_micros()).ok());
+            refusing.retry_after_us = wait_us.into();
         }
         self.decision_of(question, judged, names(named, &policy))
     }

@@ -172,7 +172,7 @@ impl Limiter {
     /// attributes say for whom. Nothing is written.
     pub async fn state(&self, rule: &str, subject: &Request<'_>) -> Result<Decision, ControlError> {
         let policy = self.policy();
-        let plan = self.inner.plan_of(&policy, rule, subject)?;
+        let mut plan = self.inner.plan_of(&policy, rule, subject)?;
         let asked =
             if plan.asks() { Some(self.inner.engine.decide_one(&plan.ask).await) } else { None };
         let judged = match asked {

@@ -58,12 +58,13 @@ impl Inner {
             let of = Candidate { name: key.id ^ limit.mix(), numbers, terms, cost };
             let spent = self.leases.take(of, awake_or_not_us())?;
             let mut judged = Judged::unknown(met, 0);
-            judged.capacity = Some(numbers.capacity());
+            judged.capacity = Some(numbers.capacity()).into();
             judged.pay(spent.remaining);
             judged
         };
         self.counters.count_alone(true);
-        self.metrics.watch(&policy, request, &self.secret, from_ref(&judged), true);
+        let allowed = || judged.verdict == Verdict::Allowed;
+        self.metrics.watch(&policy, request, &self.secret, from_ref(&judged), allowed);
         self.metrics.count_alone(began, Some(&policy), &judged);
         Some(Decision::alone(judged, Names::Policy(policy)))
     }

@@ -2,7 +2,7 @@
 
 use super::Limiter;
 use crate::engine::Engine;
-use crate::engine::memory::{RecordsHeld, SteadyOf};
+use crate::engine::memory::{RecordsHeld, Tally};
 #[cfg(feature = "redis")]
 use crate::metrics::RULES_MAX;
 use crate::metrics::{Kind, Text, Top};
@@ -48,7 +48,7 @@ impl Limiter {
     pub fn metrics_text(&self) -> String {
         let policy = self.policy();
         let metrics = &self.inner.metrics;
-        metrics.take_over_steady(self.inner.engine.steady(SteadyOf::AdHoc));
+        metrics.take_over(self.inner.engine.tallied(Tally::AdHoc));
         let mut text = Text::default();
         metrics.write(&policy.meters, &mut text);
         text.engine(&self.inner.engine);

@@ -5,6 +5,7 @@
 use std::slice::from_ref;
 use std::sync::Arc;
 
+use super::at_once::{charge_of, sole_charge};
 use super::{AdHoc, Inner};
 use crate::algorithm::Numbers;
 use crate::counter::{AskTier, ToldTier};
@@ -13,7 +14,7 @@ use crate::denial_cache::Sent;
 use crate::engine::{Joined, Redis, Untold};
 use crate::limit::NamedLimit;
 use crate::metrics::Began;
-use crate::plan::{Alone, Asking, Heard, Plan};
+use crate::plan::{Asking, Heard, Plan, hear};
 use crate::policy::Policy;
 use crate::request::Request;
 use crate::subject::SubjectKey;
@@ -48,21 +49,19 @@ impl Inner {
         let Some((began, sent)) = self.begin_without_plan(redis) else { return Way::Planned };
         let policy = self.policy.load_full();
         let rules = policy.met(request);
-        let tier = Alone::of_rules(&rules, request, &self.secret, Asking::ToCharge);
-        let Some(tier) = tier else { return Way::Planned };
+        let Some(tier) = sole_charge(&rules, request, &self.secret) else { return Way::Planned };
         let unknown = Judged::unknown(&rules[0], 0);
         if let Some(judged) = self.refused_alone(&tier, &unknown, sent) {
             drop(rules);
-            self.metrics.watch(&policy, request, &self.secret, from_ref(&judged), false);
+            let allowed = || judged.verdict == Verdict::Allowed;
+            self.metrics.watch(&policy, request, &self.secret, from_ref(&judged), allowed);
             self.metrics.count_drawn(began, Some(&policy), &judged);
             return Way::Told(Decision::alone(judged, Names::Policy(policy)));
         }
-        let met = &rules[0];
-        if met.rule.lease().is_some() {
+        if rules[0].rule.lease().is_some() {
             return Way::Planned;
         }
-        let attributes = met.rule.key().len() as u8;
-        let alike = self.join(redis, &tier, &met.limits[0], attributes, sent);
+        let alike = self.join(redis, &tier, sent);
         drop(rules);
         alike.map_or(Way::Planned, |alike| Way::Joined(alike, (policy, unknown)))
     }
@@ -80,15 +79,14 @@ impl Inner {
         let Some((began, sent)) = self.begin_without_plan(redis) else { return Way::Planned };
         let AdHoc { domain, key: name, limit, cost } = *asked;
         let key = self.secret.ad_hoc_key_in(domain, name);
-        let Some(tier) = Alone::ad_hoc(key, limit, cost) else { return Way::Planned };
+        let named = NamedLimit::new(limit.clone(), 0);
+        let Some(tier) = charge_of(key, &named, cost, 1) else { return Way::Planned };
         if let Some(judged) = self.refused_alone(&tier, &Judged::ad_hoc(), sent) {
             self.metrics.watch_ad_hoc(name, key, tier.cost, judged.verdict);
             self.metrics.count_drawn(began, None, &judged);
             return Way::Told(Decision::alone(judged, Names::AdHoc(limit.clone())));
         }
-        let named = NamedLimit::new(limit.clone(), 0);
-        self.join(redis, &tier, &named, 1, sent)
-            .map_or(Way::Planned, |alike| Way::Joined(alike, ()))
+        self.join(redis, &tier, sent).map_or(Way::Planned, |alike| Way::Joined(alike, ()))
     }
 
     /// What became of a request that went with others.
@@ -116,7 +114,8 @@ impl Inner {
                     return self.decision_on(request, judged, policy, Asking::ToCharge);
                 }
             };
-            let (policy, allowed) = (of.0, judged.verdict == Verdict::Allowed);
+            let policy = of.0;
+            let allowed = || judged.verdict == Verdict::Allowed;
             self.metrics.watch(&policy, request, &self.secret, from_ref(&judged), allowed);
             self.metrics.count_alone(alike.began, Some(&policy), &judged);
             Decision::alone(judged, Names::Policy(policy))
@@ -163,7 +162,7 @@ impl Inner {
         Some((began, self.denials.begin(redis)))
     }
 
-    fn refused_alone(&self, tier: &Alone<'_>, unknown: &Judged, sent: Sent) -> Option<Judged> {
+    fn refused_alone(&self, tier: &AskTier<'_>, unknown: &Judged, sent: Sent) -> Option<Judged> {
         let heard = self.denials.refuses_alone(tier, sent)?;
         let Heard::Refused { retry_after_us, remaining, reset_after_us } = heard else {
             return None;
@@ -172,39 +171,33 @@ impl Inner {
         Some(Judged {
             source: Source::DenialCache,
             verdict: Verdict::Denied,
-            capacity: Some(tier.numbers.capacity()),
-            remaining,
-            retry_after_us,
-            reset_after_us,
+            capacity: Some(tier.numbers.capacity()).into(),
+            remaining: remaining.into(),
+            retry_after_us: retry_after_us.into(),
+            reset_after_us: reset_after_us.into(),
             ..unknown.clone()
         })
     }
 
     /// Joins others, unless there is more to do than to charge a tier.
-    fn join(
-        &self,
-        redis: &Redis,
-        tier: &Alone<'_>,
-        limit: &NamedLimit,
-        attributes: u8,
-        sent: Sent,
-    ) -> Option<Alike> {
-        let Alone { key, numbers, cost, .. } = *tier;
-        if cost == 0 || !self.fallback.is_owed_nothing() {
+    fn join(&self, redis: &Redis, tier: &AskTier<'_>, sent: Sent) -> Option<Alike> {
+        if !self.fallback.is_owed_nothing() {
             return None;
         }
         let began = self.metrics.begin();
-        let asked = AskTier { key, limit, numbers, cost, group: 0, attributes, owed: 0 };
-        let (joined, mix, numbers) = (redis.join(&asked)?, limit.mix(), numbers.clone());
+        let AskTier { key, limit, numbers, cost, .. } = *tier;
+        let (joined, mix, numbers) = (redis.join(tier)?, limit.mix(), numbers.clone());
         Some(Alike { joined, key, mix, numbers, cost, sent, began })
     }
 
-    fn heard_alone(&self, alike: &Alike, told: &ToldTier, unknown: Judged) -> Judged {
+    fn heard_alone(&self, alike: &Alike, told: &ToldTier, mut judged: Judged) -> Judged {
         let Alike { key, mix, numbers, cost, sent, .. } = alike;
-        let tier = Alone::named(*key, *mix, numbers, *cost);
-        self.fallback.note_said(tier.name(), &told.reading);
-        self.denials.note_alone(&tier, told, *sent);
+        let name = key.id ^ mix;
+        self.fallback.note_said(name, &told.reading);
+        self.denials.note_alone(name, numbers, *cost, told, *sent);
         self.counters.count_alone(told.fits);
-        tier.judged_by(told, unknown)
+        hear(&mut judged, told, Source::Store);
+        judged.capacity = Some(numbers.capacity()).into();
+        judged
     }
 }

@@ -183,7 +183,7 @@ impl Inner {
         match &self.engine {
             Engine::Memory(memory) => {
                 let began = self.metrics.begin();
-                let mut judged = in_memory(memory, plan);
+                let mut judged = in_memory(memory, &mut plan);
                 self.metrics.end(began);
                 let noted = sound(opening.noted())?;
                 refuse_if_full(&mut judged, &noted);
@@ -206,7 +206,7 @@ impl Inner {
         watch: impl Watch,
     ) -> Decision {
         plan.open(opening);
-        let mut judged = in_memory(memory, plan);
+        let mut judged = in_memory(memory, &mut plan);
         self.metrics.end(began);
         let noted = opening.noted();
         refuse_if_full(&mut judged, &noted);

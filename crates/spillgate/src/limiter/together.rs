@@ -51,7 +51,7 @@ impl Limiter {
             let tiers = Meeting::tiers_of(number, &meetings, &judged);
             if !part.gives_back() {
                 let (metrics, secret) = (&self.inner.metrics, &self.inner.secret);
-                metrics.watch(&policy, part.request(), secret, &tiers, whole.allowed());
+                metrics.watch(&policy, part.request(), secret, &tiers, || whole.allowed());
             }
             Decision::new(tiers, names())
         });

@@ -43,10 +43,9 @@ impl Meter {
         }
     }
 
-    /// Counts admissions over one tier that the engine has counted.
-    pub(super) fn count_allowed(&self, times: u64) {
-        self.verdicts[Verdict::Allowed as usize][Source::Store as usize]
-            .fetch_add(times, Ordering::Relaxed);
+    /// Counts decisions over one counter that the memory store has counted.
+    pub(super) fn count_times(&self, verdict: Verdict, times: u64) {
+        self.verdicts[verdict as usize][Source::Store as usize].fetch_add(times, Ordering::Relaxed);
     }
 
     pub(super) fn count_near_limit(&self) {

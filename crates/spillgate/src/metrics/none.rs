@@ -1,7 +1,7 @@
 //! Nothing is counted: what stands in for the metrics where the feature is off.
 
 use crate::decision::{Judged, Names, Verdict};
-use crate::policy::{LimitPlace, Policy, Rule};
+use crate::policy::{Policy, Rule};
 use crate::request::Request;
 use crate::subject::{Secret, SubjectKey};
 
@@ -66,31 +66,13 @@ impl Metrics {
         _request: &Request<'_>,
         _secret: &Secret,
         _tiers: &[Judged],
-        _allowed: bool,
+        _allowed: impl FnOnce() -> bool,
     ) {
     }
 
     pub(crate) fn watch_ad_hoc(&self, _key: &str, _of: SubjectKey, _cost: u64, _: Verdict) {}
 
-    pub(crate) fn watch_steady(
-        &self,
-        _policy: &Policy,
-        _request: &Request<'_>,
-        _secret: &Secret,
-        _place: LimitPlace,
-    ) {
-    }
-
-    pub(crate) fn end_steady_of(
-        &self,
-        _began: Began,
-        _policy: &Policy,
-        _rule_index: u32,
-        _is_near: bool,
-    ) {
-    }
-
-    pub(crate) fn end_steady(&self, _began: Began, _is_near: bool) {}
+    pub(crate) fn end_tallied(&self, _began: Began, _judged: &Judged) {}
 
     pub(crate) fn count_alone(&self, _began: Began, _policy: Option<&Policy>, _judged: &Judged) {}
 

@@ -199,6 +199,7 @@ impl Tops {
         windows.turn(counter_ns());
         for of_rule in tiers.chunk_by(|one, next| one.rule == next.rule) {
             let Judged { rule, overridden, limit, shadow, advisory, .. } = of_rule[0];
+            let (overridden, limit) = (overridden.number(), u32::from(limit));
             let limit = policy.limit(LimitPlace { rule, overridden, limit });
             let rule = policy.rule_at(rule);
             let refused = of_rule.iter().any(|tier| tier.verdict != Verdict::Allowed);
@@ -214,22 +215,6 @@ impl Tops {
             windows.count(weight, Some(&rule.shared_name()), &seen, key, || Name::of(values()));
         }
         self.period.store(windows.next_period(), Ordering::Relaxed);
-    }
-
-    /// Counts a decision over one bucket that was charged.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn note_charged(
-        &self,
-        weight: u64,
-        policy: &Policy,
-        request: &Request<'_>,
-        secret: &Secret,
-        place: LimitPlace,
-    ) {
-        let LimitPlace { rule, overridden, limit } = place;
-        let judged = Judged { rule, overridden, limit, ..Judged::ad_hoc() };
-        self.note(weight, policy, request, secret, &[judged], true);
     }
 
     /// Counts a decision over a limit that came with its key.

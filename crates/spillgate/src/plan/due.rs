@@ -28,12 +28,13 @@ impl Due<'_> {
     /// Notes how the tier stands now that it was done.
     pub(crate) fn done(&self, told: &ToldTier, tiers: &mut Tiers) {
         let tier = &mut tiers[self.place];
-        tier.remaining = Some(told.reading.remaining);
-        tier.reset_after_us = Some(told.reading.reset_after_us);
+        tier.remaining = Some(told.reading.remaining).into();
+        tier.reset_after_us = Some(told.reading.reset_after_us).into();
         if let Change::GiveBack(_) = self.change {
             let has_room = told.reading.remaining > 0;
             tier.verdict = if has_room { Verdict::Allowed } else { Verdict::Denied };
-            tier.retry_after_us = if has_room { Some(0) } else { told.reading.retry_after_us };
+            let wait_us = if has_room { Some(0) } else { told.reading.retry_after_us };
+            tier.retry_after_us = wait_us.into();
         }
     }
 }

@@ -16,7 +16,7 @@ impl<'p> Plan<'p> {
             && self.dues.is_empty()
             && !self.twofold
             && self.ask.tiers.iter().all(|tier| tier.group == 0)
-            && self.judged.iter().all(|tier| tier.narrowed.is_none())
+            && self.judged.iter().all(|tier| tier.narrowed().is_none())
     }
 
     /// The tier that is asked at a place among those asked, and its rule.
@@ -37,7 +37,7 @@ impl Judged {
     pub(crate) fn pay(&mut self, remaining: u64) {
         self.verdict = Verdict::Allowed;
         self.source = Source::Lease;
-        self.remaining = Some(remaining);
-        self.retry_after_us = Some(0);
+        self.remaining = Some(remaining).into();
+        self.retry_after_us = Some(0).into();
     }
 }

@@ -116,7 +116,11 @@ impl<'p> Meeting<'p> {
             Some((*position, narrowed.limits[place].limit().clone().into()))
         });
         let (position, narrowed) = added.map_or((place, None), |(at, limit)| (at, Some(limit)));
-        Judged { advisory: !self.asks, narrowed, ..Judged::unknown(&self.met, position) }
+        let mut judged = Judged { advisory: !self.asks, ..Judged::unknown(&self.met, position) };
+        if let Some(limit) = narrowed {
+            judged.set_narrowed(limit);
+        }
+        judged
     }
 
     fn in_force(&self) -> Met<'_> {

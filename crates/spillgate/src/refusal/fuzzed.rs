@@ -57,10 +57,10 @@ fn judged(bytes: &[u8; TIER_BYTES]) -> Judged {
         limit,
         shadow: knows(0x10),
         advisory: knows(0x20),
-        capacity: knows(1).then_some(capacity),
-        remaining: knows(2).then_some(u64::from(*more) * capacity / 255),
-        retry_after_us: knows(4).then_some(us(6)),
-        reset_after_us: knows(8).then_some(us(14)),
+        capacity: knows(1).then_some(capacity).into(),
+        remaining: knows(2).then_some(u64::from(*more) * capacity / 255).into(),
+        retry_after_us: knows(4).then_some(us(6)).into(),
+        reset_after_us: knows(8).then_some(us(14)).into(),
         verdict: [Verdict::Allowed, Verdict::Denied, Verdict::Never][usize::from(judged % 3)],
         source: SOURCES[usize::from(judged >> 4) % SOURCES.len()],
         ..Judged::ad_hoc()
@@ -68,7 +68,7 @@ fn judged(bytes: &[u8; TIER_BYTES]) -> Judged {
 }
 
 /// By rule and limit.
-const PLACES: [(u32, u32); 10] =
+const PLACES: [(u32, u16); 10] =
     [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6), (2, 0), (3, 0)];
 const SOURCES: [Source; 5] =
     [Source::Store, Source::Lease, Source::DenialCache, Source::Fallback, Source::OutagePolicy];

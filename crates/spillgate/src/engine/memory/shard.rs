@@ -3,14 +3,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashTable;
-use smallvec::SmallVec;
 
-use super::TierName;
+use super::Tally;
 use super::slot::{Slot, Unpacked};
-use crate::algorithm::token_bucket::{self, Charged};
-use crate::algorithm::{Reading, State};
-use crate::engine::TIERS_INLINE;
-use crate::time::Lately;
+use crate::algorithm::{Numbers, Reading, State, Tier};
+use crate::counter::{AskTier, Tallied};
+use crate::time::CoarseTime;
 
 #[derive(Debug)]
 pub(super) struct Shard {
@@ -20,8 +18,8 @@ pub(super) struct Shard {
     keys_max: usize,
     /// Where the sweep goes on.
     cursor: usize,
-    /// By [`SteadyOf`](super::SteadyOf), so many.
-    pub(super) steady: [u64; 2],
+    /// By [`Tally`].
+    tallied: [Tallied; 2],
 }
 
 #[derive(Debug)]
@@ -38,6 +36,12 @@ pub(super) struct Place {
     bucket: Option<usize>,
 }
 
+/// A slot that was written, as it was before.
+pub(super) struct Written {
+    place: usize,
+    before: Slot,
+}
+
 impl Place {
     pub(super) fn is_known(&self) -> bool {
         self.bucket.is_some()
@@ -52,8 +56,18 @@ impl Shard {
             large_free: Vec::new(),
             keys_max,
             cursor: 0,
-            steady: [0; 2],
+            tallied: Default::default(),
         }
+    }
+
+    #[inline]
+    pub(super) fn count(&mut self, tally: Tally, allowed: bool) {
+        let Tallied { allowed: admissions, denied } = &mut self.tallied[tally as usize];
+        *(if allowed { admissions } else { denied }) += 1;
+    }
+
+    pub(super) fn tallied(&self, tally: Tally) -> Tallied {
+        self.tallied[tally as usize]
     }
 
     pub(super) fn len(&self) -> usize {
@@ -66,49 +80,14 @@ impl Shard {
             + self.large.iter().flatten().map(State::heap_bytes).sum::<usize>()
     }
 
+    #[inline]
     pub(super) fn find(&self, key: u128) -> Place {
         let key = halves(key);
         Place { key, bucket: self.table.find_bucket_index(key[0], |entry| entry.key == key) }
     }
 
-    /// Charges a bucket in steady use where it lies; changes nothing where there is none.
-    #[inline]
-    pub(super) fn charge_steady(
-        &mut self,
-        key: u128,
-        numbers: &token_bucket::Numbers,
-        cost: u64,
-        lately: Lately,
-    ) -> Option<Reading> {
-        let key = halves(key);
-        let entry = self.table.find_mut(key[0], |entry| entry.key == key)?;
-        entry.slot.charge_steady(numbers, cost, lately)
-    }
-
-    /// The same for several, all or none; none where one is no bucket.
-    #[inline]
-    pub(super) fn charge_all_steady<'n>(
-        &mut self,
-        tiers: impl Iterator<Item = Option<(TierName, &'n token_bucket::Numbers, u64)>>,
-        lately: Lately,
-    ) -> Option<SmallVec<[Charged; TIERS_INLINE]>> {
-        let mut slots: SmallVec<[(usize, Slot); TIERS_INLINE]> = SmallVec::new();
-        let mut all = SmallVec::new();
-        for tier in tiers {
-            let (name, numbers, cost) = tier?;
-            let bucket = self.find(name.key).bucket?;
-            let mut slot = self.table.get_bucket(bucket)?.slot;
-            let reading = slot.charge_steady(numbers, cost, lately)?;
-            all.push(Charged { burst: numbers.burst, reading });
-            slots.push((bucket, slot));
-        }
-        for (bucket, slot) in slots {
-            self.table.get_bucket_mut(bucket)?.slot = slot;
-        }
-        Some(all)
-    }
-
     /// The state of a place; a large one is lent out until it is put back.
+    #[inline]
     pub(super) fn take(&mut self, place: &Place) -> Option<State> {
         let entry = self.table.get_bucket(place.bucket?)?;
         match entry.slot.unpack() {
@@ -117,20 +96,39 @@ impl Shard {
         }
     }
 
-    /// Stores what became of a state that was taken. An unchanged small one is still there.
-    pub(super) fn put(
+    /// Charges an enforced bucket in its slot, and says how to undo that; `None` where `now` is not certain or it
+    /// is no bucket in use, and nothing is changed then.
+    #[inline]
+    pub(super) fn charge(
         &mut self,
-        place: Place,
-        state: Option<State>,
-        changed: bool,
-        exhausted: bool,
-    ) {
+        asked: &AskTier<'_>,
+        now: CoarseTime,
+    ) -> Option<(Reading, Written)> {
+        let Numbers::TokenBucket(numbers) = asked.numbers else { return None };
+        let place =
+            self.find(asked.key.id ^ asked.limit.mix()).bucket.filter(|_| asked.group == 0)?;
+        let slot = &mut self.table.get_bucket_mut(place)?.slot;
+        let before = *slot;
+        let reading = slot.charge(numbers, asked.cost, now)?;
+        Some((reading, Written { place, before }))
+    }
+
+    /// Writes the slot as it was, before any other change of the table.
+    pub(super) fn undo(&mut self, written: Written) {
+        if let Some(entry) = self.table.get_bucket_mut(written.place) {
+            entry.slot = written.before;
+        }
+    }
+
+    /// Stores what became of a state that was taken. An unchanged small one is still there.
+    pub(super) fn put(&mut self, place: Place, tier: &mut Tier<'_>) {
+        self.store(place, tier.state.take(), tier.changed, tier.reading.remaining == 0);
+    }
+
+    fn store(&mut self, place: Place, state: Option<State>, changed: bool, exhausted: bool) {
         let place = self.still_or_again(place);
         let before = place.bucket.and_then(|bucket| self.table.get_bucket(bucket)).map(|e| e.slot);
-        let large = before.and_then(|slot| match slot.unpack() {
-            Unpacked::Large(index) => Some(index),
-            Unpacked::State(_) => None,
-        });
+        let large = before.and_then(|slot| slot.large_index());
         if !changed && large.is_none() {
             return;
         }
@@ -149,7 +147,7 @@ impl Shard {
             }
             (None, None) => Slot::large(self.add_large(state)),
         };
-        self.write(place, slot, before, exhausted);
+        self.write(place, slot.after(before, exhausted));
     }
 
     /// A tier that was added since may have made the table grow, and moved all others.
@@ -164,7 +162,7 @@ impl Shard {
     pub(super) fn forget(&mut self, key: u128) {
         let place = self.find(key);
         let taken = self.take(&place);
-        self.put(place, None, taken.is_some(), false);
+        self.store(place, None, taken.is_some(), false);
     }
 
     /// Sweeps a little, and says whether one more tier may be added; if need be the least used of
@@ -219,8 +217,7 @@ impl Shard {
         (0..count).map(move |step| (from + step) % buckets)
     }
 
-    fn write(&mut self, place: Place, mut slot: Slot, before: Option<Slot>, exhausted: bool) {
-        slot.used(before, exhausted);
+    fn write(&mut self, place: Place, slot: Slot) {
         match place.bucket.and_then(|bucket| self.table.get_bucket_mut(bucket)) {
             Some(entry) => entry.slot = slot,
             None => {
@@ -244,10 +241,7 @@ impl Shard {
 
     fn remove_bucket(&mut self, bucket: usize) {
         let Some(entry) = self.table.get_bucket(bucket) else { return };
-        let large = match entry.slot.unpack() {
-            Unpacked::Large(index) => Some(index),
-            Unpacked::State(_) => None,
-        };
+        let large = entry.slot.large_index();
         self.remove(&Place { key: entry.key, bucket: Some(bucket) }, large);
     }
 

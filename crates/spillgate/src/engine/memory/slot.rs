@@ -1,7 +1,7 @@
 //! A tier's state in 24 bytes, where it fits; else the place of a larger one.
 
 use crate::algorithm::{Reading, State, fixed_window, sliding_window, token_bucket};
-use crate::time::Lately;
+use crate::time::CoarseTime;
 
 /// Packed state. `word` holds an instant (52 bits), the tag (3), the period's high bits (3), whether
 /// the tier was exhausted when last written (1), and how often it was used of late (5).
@@ -23,16 +23,10 @@ pub(super) enum Unpacked {
 
 impl Slot {
     /// The state in a slot, if it fits: nothing that receipts, logs or slots need does.
+    #[inline]
     pub(super) fn pack(state: &State) -> Option<Slot> {
         match state {
-            State::TokenBucket(token_bucket::State {
-                used,
-                boundary_us,
-                boundary_part,
-                count,
-                period_us,
-                tracked: None,
-            }) => Slot::new(BUCKET, *boundary_us, *period_us, [*used, *boundary_part, *count]),
+            State::TokenBucket(state) => Slot::of_bucket(state),
             State::FixedWindow(fixed_window::State { start_us, end_us, used, incarnation: 0 }) => {
                 Slot::new(FIXED, *start_us, end_us - start_us, [*used, 0, 0])
             }
@@ -52,44 +46,62 @@ impl Slot {
         Slot { word: LARGE << TAG_SHIFT, a: index, b: 0, c: 0, d: 0 }
     }
 
-    /// Charges a bucket in steady use where it lies; changes nothing where it is none.
+    /// Where among the shard's large states its state is, if that is a large one.
     #[inline]
-    pub(super) fn charge_steady(
-        &mut self,
-        numbers: &token_bucket::Numbers,
-        cost: u64,
-        lately: Lately,
-    ) -> Option<Reading> {
-        if self.tag() != BUCKET
-            || (self.c, self.length_us()) != (numbers.count, numbers.period_us)
-            || lately.at_us > INSTANT
-        {
-            return None;
-        }
-        let before = token_bucket::Steady {
+    pub(super) fn large_index(&self) -> Option<u32> {
+        (self.tag() == LARGE).then_some(self.a)
+    }
+
+    #[inline]
+    fn of_bucket(state: &token_bucket::State) -> Option<Slot> {
+        let token_bucket::State { used, boundary_us, boundary_part, count, period_us, .. } = *state;
+        let counts = [used, boundary_part, count];
+        let slot = Slot::new(BUCKET, boundary_us, period_us, counts);
+        slot.filter(|_| state.tracked.is_none())
+    }
+
+    /// The bucket in a slot with the tag of one.
+    #[inline]
+    fn bucket(&self) -> token_bucket::State {
+        token_bucket::State {
             used: self.a,
             boundary_us: self.word & INSTANT,
             boundary_part: self.b,
-        };
-        let (bucket, reading) = before.charged(numbers, cost, lately)?;
-        self.word = self.word & !INSTANT | bucket.boundary_us;
-        (self.a, self.b) = (bucket.used, bucket.boundary_part);
-        self.used(Some(*self), reading.remaining == 0);
+            count: self.c,
+            period_us: self.length_us(),
+            tracked: None,
+        }
+    }
+
+    /// Charges a bucket where it lies; `None` where `now` is not certain or it is no bucket, and nothing is
+    /// changed then.
+    #[inline(always)] // with the view's arithmetic: else each step moves what the last one made
+    pub(super) fn charge(
+        &mut self,
+        numbers: &token_bucket::Numbers,
+        cost: u64,
+        now: CoarseTime,
+    ) -> Option<Reading> {
+        let state = self.bucket();
+        if self.tag() != BUCKET || state.count != numbers.count {
+            return None;
+        }
+        let mut view = token_bucket::View::of(Some(&state), numbers, now.at_us);
+        if !view.is_certain(cost, now) {
+            return None;
+        }
+        view.charge(cost, now.at_us);
+        let reading = view.reading(0);
+        *self = Slot::of_bucket(&view.state()?)?.after(Some(*self), reading.remaining == 0);
         Some(reading)
     }
 
+    #[inline]
     pub(super) fn unpack(&self) -> Unpacked {
         let instant_us = self.word & INSTANT;
         let length_us = self.length_us();
         Unpacked::State(match self.tag() {
-            BUCKET => State::TokenBucket(token_bucket::State {
-                used: self.a,
-                boundary_us: instant_us,
-                boundary_part: self.b,
-                count: self.c,
-                period_us: length_us,
-                tracked: None,
-            }),
+            BUCKET => State::TokenBucket(self.bucket()),
             FIXED => State::FixedWindow(fixed_window::State {
                 start_us: instant_us,
                 end_us: instant_us + length_us,
@@ -107,12 +119,13 @@ impl Slot {
         })
     }
 
-    /// Notes one more use, and whether it left the tier exhausted.
+    /// The slot after one more use than `before` has, which left the tier exhausted or not.
     #[inline]
-    pub(super) fn used(&mut self, before: Option<Slot>, exhausted: bool) {
-        let uses = before.map_or(0, |slot| slot.uses()) + 1;
-        self.word &= !(EXHAUSTED | USES_MAX << USES_SHIFT);
-        self.word |= uses.min(USES_MAX) << USES_SHIFT | if exhausted { EXHAUSTED } else { 0 };
+    pub(super) fn after(self, before: Option<Slot>, exhausted: bool) -> Slot {
+        let uses = (before.map_or(0, |slot| slot.uses()) + 1).min(USES_MAX);
+        let kept = self.word & !(EXHAUSTED | USES_MAX << USES_SHIFT);
+        let word = kept | uses << USES_SHIFT | if exhausted { EXHAUSTED } else { 0 };
+        Slot { word, ..self }
     }
 
     /// How often it was used of late.
@@ -139,6 +152,7 @@ impl Slot {
         (u64::from(self.d) | ((self.word >> LENGTH_SHIFT) & 7) << 32) * 1_000
     }
 
+    #[inline]
     fn new(tag: u64, instant_us: u64, length_us: u64, [a, b, c]: [u32; 3]) -> Option<Slot> {
         let length_ms = length_us / 1_000;
         if instant_us > INSTANT || !length_us.is_multiple_of(1_000) || length_ms >> 35 != 0 {
@@ -183,8 +197,7 @@ mod tests {
                     start_us: instant_us, period_us, prev: used, curr: count, incarnation: 0,
                 }),
             ] {
-                let mut slot = Slot::pack(&state).unwrap();
-                slot.used(None, used % 2 == 0);
+                let mut slot = Slot::pack(&state).unwrap().after(None, used % 2 == 0);
                 slot.age();
                 prop_assert_eq!(slot.unpack(), Unpacked::State(state));
             }

@@ -174,7 +174,7 @@ fn charged(
     now_us: u64,
 ) -> (bool, algorithm::Reading) {
     let mut tier = Tier::new(numbers(limit), cost, 0, state.take());
-    let fits = algorithm::step_one(&mut tier, Intent::Charge, now_us);
+    let fits = algorithm::step(std::slice::from_mut(&mut tier), Intent::Charge, now_us);
     *state = tier.state;
     (fits, tier.reading)
 }
