@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 #[cfg(feature = "redis")]
 use parking_lot::Mutex;
 
-use crate::decision::{Decision, Judged, Names, Tiers, Verdict};
+use crate::decision::{Decision, Judged, Tiers, Verdict};
 #[cfg(feature = "redis")]
 use crate::denial_cache::DenialCache;
 use crate::engine::Engine;
@@ -18,7 +18,7 @@ use crate::fallback::{Fallback, NODES_UNTOLD};
 #[cfg(feature = "redis")]
 use crate::lease::Leases;
 use crate::limit::{Limit, NamedLimit};
-use crate::metrics::{Meters, Metrics};
+use crate::metrics::Metrics;
 use crate::plan::{Asking, Plan};
 use crate::policy::Policy;
 use crate::probe::StoreProbe;
@@ -39,6 +39,7 @@ mod builder;
 mod control;
 mod counters;
 pub(crate) mod explain;
+mod in_force;
 #[cfg(feature = "redis")]
 mod leasing;
 #[cfg(feature = "metrics")]
@@ -58,6 +59,7 @@ use control::Control;
 use counters::Counters;
 pub use counters::Stats;
 pub use explain::{ExplainedRule, ExplainedTier, Explanation, OverriddenBy, Raise};
+pub(crate) use in_force::{InForce, Under};
 #[cfg(feature = "redis")]
 use refusing::Way;
 
@@ -93,8 +95,8 @@ pub struct Limiter {
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) engine: Engine,
-    /// In force: the file's rules and what was set while running, as [`Control`] joins them.
-    pub(crate) policy: ArcSwap<Policy>,
+    /// As [`Control`] joins the file's rules and what operators set.
+    pub(crate) in_force: ArcSwap<InForce>,
     pub(crate) secret: Secret,
     receipts: Seal,
     pub(crate) control: Control,
@@ -241,14 +243,14 @@ impl Limiter {
 
     /// From the next request on, this policy; a request under way keeps the one it began with.
     /// What was set while running stays set.
-    pub fn set_policy(&self, mut policy: Policy) {
-        policy.meters = Meters::of(policy.rules(), &self.policy().meters);
-        self.inner.control.set_policy(&policy, &self.inner.policy);
+    pub fn set_policy(&self, policy: Policy) {
+        let in_force = InForce::new(policy, &self.inner.in_force.load().meters);
+        self.inner.control.set_policy(&in_force, &self.inner.in_force);
     }
 
     /// The policy in force, with what was set while running.
     pub fn policy(&self) -> Arc<Policy> {
-        self.inner.policy.load_full()
+        Arc::clone(&self.inner.in_force.load().policy)
     }
 
     /// Whether the store answers now, within the time that a decision has; memory always does.
@@ -355,13 +357,13 @@ impl Inner {
         &self,
         request: &Request<'_>,
         judged: Tiers,
-        policy: Arc<Policy>,
+        in_force: &InForce,
         asking: Asking,
     ) -> Decision {
         if asking == Asking::ToCharge {
-            self.watch_request(request, &judged, &policy);
+            self.watch_request(request, &judged, &in_force.policy);
         }
-        self.decision(judged, Names::Policy(policy))
+        self.decision(judged, Under::Policy(in_force))
     }
 
     /// The decision on a question, whose subjects are watched.
@@ -369,22 +371,22 @@ impl Inner {
         &self,
         question: &Question<'_>,
         judged: Tiers,
-        names: Names,
+        under: Under<'_>,
     ) -> Decision {
-        self.watch_question(question, &judged, &names);
-        self.decision(judged, names)
+        self.watch_question(question, &judged, &under);
+        self.decision(judged, under)
     }
 
-    fn watch_question(&self, question: &Question<'_>, judged: &[Judged], names: &Names) {
-        match (question, names) {
-            (Question::Request(request), Names::Policy(policy)) => {
-                self.watch_request(request, judged, policy);
+    fn watch_question(&self, question: &Question<'_>, judged: &[Judged], under: &Under<'_>) {
+        match (question, under) {
+            (Question::Request(request), Under::Policy(in_force)) => {
+                self.watch_request(request, judged, &in_force.policy);
             }
             (Question::AdHoc { domain, key, limit, cost }, _) => {
                 let subject = self.secret.ad_hoc_key_in(domain, key);
                 self.metrics.watch_ad_hoc(key, subject, cost.of_limit(limit), judged[0].verdict);
             }
-            (Question::Request(_), Names::AdHoc(_)) => {}
+            (Question::Request(_), Under::AdHoc(_)) => {}
         }
     }
 
@@ -396,9 +398,9 @@ impl Inner {
         }
     }
 
-    pub(crate) fn decision(&self, judged: Tiers, names: Names) -> Decision {
-        self.metrics.count(&judged, &names);
-        let decision = Decision::new(judged, names);
+    pub(crate) fn decision(&self, judged: Tiers, under: Under<'_>) -> Decision {
+        self.metrics.count(&judged, under.meters());
+        let decision = Decision::new(judged, under.into_names());
         self.counters.count(&decision);
         decision
     }

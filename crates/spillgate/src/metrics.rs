@@ -1,11 +1,11 @@
-//! What there is to count, and its text for Prometheus. Counting looks nothing up: a policy carries
-//! the meters of its rules. No subject is ever a label.
+//! What there is to count, and its text for Prometheus. Counting looks nothing up: the meters of the
+//! rules are in force together with the policy. No subject is ever a label.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::counter::Tallied;
-use crate::decision::{Judged, Names, Verdict};
+use crate::decision::{Judged, Verdict};
 use crate::policy::Policy;
 use crate::request::Request;
 use crate::subject::{Secret, SubjectKey};
@@ -101,12 +101,12 @@ impl Metrics {
 
     /// The decision over one enforced tier that began so; one that is timed stands for the others.
     #[cfg(feature = "redis")]
-    pub(crate) fn count_drawn(&self, began: Began, policy: Option<&Policy>, judged: &Judged) {
+    pub(crate) fn count_drawn(&self, began: Began, meters: Option<&Meters>, judged: &Judged) {
         if let Began(Some(began_ns)) = began {
             let ns = counter_ns().saturating_sub(began_ns);
             self.decision.add_ns(ns, u64::from(TIMED_IN_MEMORY));
         }
-        self.count_alone(Began(None), policy, judged);
+        self.count_alone(Began(None), meters, judged);
     }
 
     /// Has a look at whose decision this is, once in a while; `allowed` is the whole of it.
@@ -134,12 +134,12 @@ impl Metrics {
     }
 
     /// A decision over one enforced tier, of a rule or of a limit that came with the question.
-    pub(crate) fn count_alone(&self, began: Began, policy: Option<&Policy>, judged: &Judged) {
+    pub(crate) fn count_alone(&self, began: Began, meters: Option<&Meters>, judged: &Judged) {
         if self.wanted == Wanted::Nothing {
             return;
         }
         self.end(began);
-        let meter = policy.map_or(&self.ad_hoc, |policy| policy.meters.of_rule(judged.rule));
+        let meter = meters.map_or(&self.ad_hoc, |meters| meters.of_rule(judged.rule));
         meter.count(std::slice::from_ref(judged));
     }
 
@@ -170,23 +170,24 @@ impl Metrics {
         }
     }
 
-    /// Each rule counts once, as the worst of its tiers; a shadow rule as it would have decided.
-    pub(crate) fn count(&self, tiers: &[Judged], names: &Names) {
+    /// Each rule counts once, as the worst of its tiers; a shadow rule as it would have decided. Without
+    /// meters of rules it was a limit that came with the request.
+    pub(crate) fn count(&self, tiers: &[Judged], meters: Option<&Meters>) {
         if self.wanted == Wanted::Nothing {
             return;
         }
-        match (tiers, names) {
+        match (tiers, meters) {
             ([], _) => {
                 self.unmatched.fetch_add(1, Ordering::Relaxed);
             }
-            (tiers, Names::AdHoc(_)) => self.ad_hoc.count(tiers),
-            (tiers, Names::Policy(policy)) => {
+            (tiers, None) => self.ad_hoc.count(tiers),
+            (tiers, Some(meters)) => {
                 let allows = |tier: &Judged| tier.shadow || tier.verdict == Verdict::Allowed;
                 let allowed = tiers.iter().all(allows);
                 for rule in tiers.chunk_by(|one, next| one.rule == next.rule) {
                     // Shadow rules are judged only where the others allow.
                     if !rule[0].shadow || allowed {
-                        policy.meters.of_rule(rule[0].rule).count(rule);
+                        meters.of_rule(rule[0].rule).count(rule);
                     }
                 }
             }

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::limit::{Limit, NamedLimit};
-use crate::metrics::Meters;
 use crate::request::Request;
 
 mod file;
@@ -60,8 +59,6 @@ pub struct Policy {
     runtime: Overrides,
     /// Whether the file says `rules = []`.
     is_empty_on_purpose: bool,
-    /// Where the limiter that has this policy in force counts its rules' verdicts.
-    pub(crate) meters: Meters,
 }
 
 /// The rules of a file while it is read.
@@ -311,7 +308,6 @@ impl Policy {
             overrides,
             is_empty_on_purpose: rules.none_at.is_some(),
             runtime: Overrides::default(),
-            meters: Meters::default(),
         }
     }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::reserving::refuse_if_full;
-use super::{Inner, Limiter, Question, in_memory};
+use super::{InForce, Inner, Limiter, Question, Under, in_memory};
 use crate::algorithm::Numbers;
-use crate::decision::{Decision, Names, Tiers, Verdict};
+use crate::decision::{Decision, Tiers, Verdict};
 use crate::engine::Engine;
 #[cfg(feature = "redis")]
 use crate::fallback::ChargedHere;
@@ -140,8 +140,8 @@ impl Inner {
     async fn poll_turn(&self, question: &Question<'_>) {
         #[cfg(feature = "redis")]
         if let Engine::Redis(redis) = &self.engine {
-            let (policy, named) = (self.policy.load_full(), named(question));
-            let plan = self.plan(&policy, question, named.as_ref(), Asking::ToCharge);
+            let (in_force, named) = (self.in_force.load_full(), named(question));
+            let plan = self.plan(&in_force.policy, question, named.as_ref(), Asking::ToCharge);
             // The first of several shards stands for all: it is asked first.
             let Some(tag) = plan.ask.tiers.first().map(|tier| tier.key.tag) else { return };
             drop(plan);
@@ -154,9 +154,9 @@ impl Inner {
     /// Asks for room; what comes of it counts only once it is told.
     async fn claim(&self, question: &Question<'_>) -> Claim {
         let began = self.metrics.begin();
-        let (policy, named) = (self.policy.load_full(), named(question));
+        let (in_force, named) = (self.in_force.load_full(), named(question));
         let opening = OnceLock::new();
-        let mut plan = self.plan(&policy, question, named.as_ref(), Asking::ToCharge);
+        let mut plan = self.plan(&in_force.policy, question, named.as_ref(), Asking::ToCharge);
         if let Some(hold_us) = plan.holds_slots_us() {
             let opening = opening.get_or_init(|| Opening::new(random_id(), 0, hold_us));
             self.open_held(&mut plan, opening);
@@ -174,15 +174,17 @@ impl Inner {
             (_, None) => (self.decide_within(plan, Duration::MAX).await, ChargedHere::default()),
         };
         let took = Metrics::stop(began);
-        let names = names(named, &policy);
-        let decision = Decision::new(judged.clone(), names.clone());
-        Claim { decision, judged, names, opening: opening.into_inner(), charged_here, took }
+        let names = under(named.as_ref(), &in_force).into_names();
+        let decision = Decision::new(judged.clone(), names);
+        let opening = opening.into_inner();
+        Claim { decision, judged, in_force, named, opening, charged_here, took }
     }
 
     fn told(&self, question: &Question<'_>, claim: Claim) -> Decision {
-        let Claim { judged, names, opening, charged_here, took, .. } = claim;
+        let Claim { judged, in_force, named, opening, charged_here, took, .. } = claim;
         self.metrics.add(took);
-        let decision = self.decision_of(question, judged, names);
+        let under = under(named.as_ref(), &in_force);
+        let decision = self.decision_of(question, judged, under);
         match (&self.engine, opening) {
             #[cfg(feature = "redis")]
             (Engine::Redis(redis), Some(opening)) => {
@@ -203,8 +205,8 @@ impl Inner {
 
     /// The tiers that a question is to be let in by; none where it never can be.
     fn wanted(&self, question: &Question<'_>) -> Wants {
-        let (policy, named) = (self.policy.load(), named(question));
-        self.plan(&policy, question, named.as_ref(), Asking::ToCharge).wanted()
+        let (in_force, named) = (self.in_force.load(), named(question));
+        self.plan(&in_force.policy, question, named.as_ref(), Asking::ToCharge).wanted()
     }
 
     /// What is told whom others stand before, who cannot be let in in time: how its tiers stand, and that
@@ -217,8 +219,8 @@ impl Inner {
         earliest: Option<Deadline>,
     ) -> Decision {
         let began = self.metrics.begin();
-        let (policy, named) = (self.policy.load_full(), named(question));
-        let plan = self.plan(&policy, question, named.as_ref(), Asking::ToPeek);
+        let (in_force, named) = (self.in_force.load_full(), named(question));
+        let plan = self.plan(&in_force.policy, question, named.as_ref(), Asking::ToPeek);
         let mut judged = self.judged(plan).await;
         self.metrics.end(began);
         let with_line = wanted.iter().find(|(_, wanted)| wanted.tier == tier);
@@ -231,7 +233,7 @@ impl Inner {
                 earliest.and_then(|earliest| u64::try_from(earliest.left().as_micros()).ok());
             refusing.retry_after_us = wait_us.into();
         }
-        self.decision_of(question, judged, names(named, &policy))
+        self.decision_of(question, judged, under(named.as_ref(), &in_force))
     }
 }
 
@@ -239,7 +241,9 @@ impl Inner {
 struct Claim {
     decision: Decision,
     judged: Tiers,
-    names: Names,
+    in_force: Arc<InForce>,
+    /// Of a limit that came with the request.
+    named: Option<NamedLimit>,
     /// Of slots: under which name they are held, and where.
     opening: Option<Opening>,
     charged_here: ChargedHere,
@@ -269,10 +273,10 @@ fn named(question: &Question<'_>) -> Option<NamedLimit> {
     }
 }
 
-fn names(named: Option<NamedLimit>, policy: &Arc<Policy>) -> Names {
+fn under<'f>(named: Option<&NamedLimit>, in_force: &'f InForce) -> Under<'f> {
     match named {
-        Some(named) => Names::AdHoc(named.into_limit()),
-        None => Names::Policy(Arc::clone(policy)),
+        Some(named) => Under::AdHoc(named.limit().clone()),
+        None => Under::Policy(in_force),
     }
 }
 

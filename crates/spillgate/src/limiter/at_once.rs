@@ -1,10 +1,11 @@
 //! Decisions in memory: there is nothing to wait for, and a check is one plain call.
 
 use std::slice::from_ref;
+use std::sync::Arc;
 
 #[cfg(feature = "tower")]
 use super::Limiter;
-use super::{Inner, Question};
+use super::{Inner, Question, Under};
 use crate::algorithm::Intent;
 use crate::counter::AskTier;
 use crate::decision::{Decision, Judged, Names, Source, Tiers, Verdict};
@@ -40,30 +41,32 @@ impl Inner {
         asking: Asking,
     ) -> Decision {
         let began = self.metrics.begin();
-        let policy = self.policy.load_full();
+        let in_force = self.in_force.load();
+        let policy = &in_force.policy;
         let rules = policy.met(request);
         if asking == Asking::ToCharge
             && let Some(charge) = sole_charge(&rules, request, &self.secret)
         {
             let judged =
                 Inner::judge_sole(memory, &charge, Tally::Rule, Judged::unknown(&rules[0], 0));
-            drop(rules);
             let allowed = || judged.verdict == Verdict::Allowed;
-            self.metrics.watch(&policy, request, &self.secret, from_ref(&judged), allowed);
-            self.metrics.count_alone(began, Some(&policy), &judged);
-            return Decision::alone(judged, Names::Policy(policy));
+            self.metrics.watch(policy, request, &self.secret, from_ref(&judged), allowed);
+            self.metrics.count_alone(began, Some(&in_force.meters), &judged);
+            return Decision::alone(judged, Names::Policy(Arc::clone(policy)));
         }
         let mut plan = Plan::of_rules(&rules, request, &self.secret, asking);
         if let Some(hold_us) = plan.holds_slots_us() {
             let opening = Opening::new(random_id(), 0, hold_us);
-            let names = Names::Policy(policy.clone());
-            let watch = |judged: &[Judged], _: &Names| self.watch_request(request, judged, &policy);
-            return self.hold_now(memory, plan, names, &opening, began, watch);
+            let under = Under::Policy(&in_force);
+            let watch = |judged: &[Judged], _: &Under<'_>| {
+                self.watch_request(request, judged, policy);
+            };
+            return self.hold_now(memory, plan, under, &opening, began, watch);
         }
         let judged = in_memory(memory, &mut plan);
-        drop((plan, rules));
+        drop(plan);
         self.metrics.end(began);
-        self.decision_on(request, judged, policy, asking)
+        self.decision_on(request, judged, &in_force, asking)
     }
 
     /// A key against a limit that comes with it.
@@ -87,17 +90,17 @@ impl Inner {
         let cost = cost.of_limit(limit);
         if let Some(hold_us) = plan.holds_slots_us() {
             let opening = Opening::new(random_id(), 0, hold_us);
-            let names = Names::AdHoc(limit.clone());
-            let watch = |judged: &[Judged], _: &Names| {
+            let under = Under::AdHoc(limit.clone());
+            let watch = |judged: &[Judged], _: &Under<'_>| {
                 self.metrics.watch_ad_hoc(name, key, cost, judged[0].verdict);
             };
-            return self.hold_now(memory, plan, names, &opening, began, watch);
+            return self.hold_now(memory, plan, under, &opening, began, watch);
         }
         let judged = in_memory(memory, &mut plan);
         drop(plan);
         self.metrics.end(began);
         self.metrics.watch_ad_hoc(name, key, cost, judged[0].verdict);
-        self.decision(judged, Names::AdHoc(named.into_limit()))
+        self.decision(judged, Under::AdHoc(named.into_limit()))
     }
 
     /// Judges a decision over one limit, which takes no plan.

@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 #[cfg(feature = "redis")]
 use parking_lot::Mutex;
 
-use super::{Control, Counters, Inner, Limiter};
+use super::{Control, Counters, InForce, Inner, Limiter};
 #[cfg(feature = "redis")]
 use super::{leasing, upkeep};
 #[cfg(feature = "redis")]
@@ -224,12 +224,11 @@ impl LimiterBuilder {
         // Who goes by two secrets has two tiers for one.
         #[cfg(feature = "redis")]
         let leases = !matches!(engine, Engine::Memory(_)) && secret.previous().is_none();
-        let mut policy = self.policy.as_written();
-        policy.meters = Meters::of(policy.rules(), &Meters::default());
+        let in_force = InForce::new(self.policy.as_written(), &Meters::default());
         let inner = Inner {
             metrics: Metrics::new(!matches!(engine, Engine::Memory(_)), self.wanted),
             engine,
-            policy: ArcSwap::from_pointee(policy),
+            in_force: ArcSwap::from_pointee(in_force),
             receipts: Seal::new(&secret),
             control: Control::new(self.clock.clone(), &secret),
             secret,

@@ -43,7 +43,8 @@ impl Inner {
             return None;
         }
         let began = self.metrics.begin();
-        let policy = self.policy.load_full();
+        let in_force = self.in_force.load();
+        let policy = &in_force.policy;
         let judged = {
             let rules = policy.met(request);
             let [met] = &rules[..] else { return None };
@@ -64,9 +65,9 @@ impl Inner {
         };
         self.counters.count_alone(true);
         let allowed = || judged.verdict == Verdict::Allowed;
-        self.metrics.watch(&policy, request, &self.secret, from_ref(&judged), allowed);
-        self.metrics.count_alone(began, Some(&policy), &judged);
-        Some(Decision::alone(judged, Names::Policy(policy)))
+        self.metrics.watch(policy, request, &self.secret, from_ref(&judged), allowed);
+        self.metrics.count_alone(began, Some(&in_force.meters), &judged);
+        Some(Decision::alone(judged, Names::Policy(Arc::clone(policy))))
     }
 
     /// Has leases pay for what tiers of a plan they can; the rest is asked of the store.
@@ -119,7 +120,7 @@ impl Inner {
 /// of leases and the way to their shards. A store that does not answer holds up the start for a moment only,
 /// and what it grants later is kept.
 pub(super) async fn warm_up(inner: &Arc<Inner>) {
-    let policy = inner.policy.load_full();
+    let policy = Arc::clone(&inner.in_force.load().policy);
     let now_us = awake_or_not_us();
     let mut are_expected = false;
     for rule in policy.rules().filter(|rule| rule.mode() == Mode::Enforce) {

@@ -46,17 +46,17 @@ impl Limiter {
     /// # });
     /// ```
     pub fn metrics_text(&self) -> String {
-        let policy = self.policy();
+        let in_force = self.inner.in_force.load_full();
         let metrics = &self.inner.metrics;
         metrics.take_over(self.inner.engine.tallied(Tally::AdHoc));
         let mut text = Text::default();
-        metrics.write(&policy.meters, &mut text);
+        metrics.write(&in_force.meters, &mut text);
         text.engine(&self.inner.engine);
         #[cfg(feature = "redis")]
         if let Engine::Redis(_) = &self.inner.engine {
             text.records(self.inner.fallback.records());
             text.lookups("denial", self.inner.denials.lookups());
-            text.store(self, &policy);
+            text.store(self, &in_force.policy);
         }
         text.into_string()
     }

@@ -1,14 +1,14 @@
 //! Decisions where state is on a store: futures, which the limiter boxes.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use smallvec::SmallVec;
 
 use super::leasing::Paid;
 use super::reserving::refuse_if_full;
-use super::{AdHoc, Inner, Question};
+use super::{AdHoc, Inner, Question, Under};
 use crate::counter::Change;
-use crate::decision::{Decision, Judged, Names, Tiers};
+use crate::decision::{Decision, Judged, Tiers};
 use crate::denial_cache::Sent;
 use crate::engine::{self, Redis, StandIn};
 use crate::error::StoreError;
@@ -26,19 +26,21 @@ impl Inner {
         asking: Asking,
     ) -> Decision {
         let began = self.metrics.begin();
-        let policy = self.policy.load_full();
+        let in_force = self.in_force.load_full();
         let opening;
-        let mut plan = Plan::of_request(&policy, request, &self.secret, asking);
+        let mut plan = Plan::of_request(&in_force.policy, request, &self.secret, asking);
         if let Some(hold_us) = plan.holds_slots_us() {
             opening = Opening::new(random_id(), 0, hold_us);
             self.open_held(&mut plan, &opening);
-            let names = Names::Policy(Arc::clone(&policy));
-            let watch = |judged: &[Judged], _: &Names| self.watch_request(request, judged, &policy);
-            return self.open_in(redis, plan, names, &opening, began, watch).await;
+            let under = Under::Policy(&in_force);
+            let watch = |judged: &[Judged], _: &Under<'_>| {
+                self.watch_request(request, judged, &in_force.policy);
+            };
+            return self.open_in(redis, plan, under, &opening, began, watch).await;
         }
         let judged = self.paid_or_in(redis, plan).await;
         self.metrics.end(began);
-        self.decision_on(request, judged, policy, asking)
+        self.decision_on(request, judged, &in_force, asking)
     }
 
     pub(super) async fn check_limit_in(&self, redis: &Redis, asked: AdHoc<'_, '_>) -> Decision {
@@ -52,16 +54,16 @@ impl Inner {
         if let Some(hold_us) = plan.holds_slots_us() {
             opening = Opening::new(random_id(), 0, hold_us);
             self.open_held(&mut plan, &opening);
-            let names = Names::AdHoc(limit.clone());
-            let watch = |judged: &[Judged], _: &Names| {
+            let under = Under::AdHoc(limit.clone());
+            let watch = |judged: &[Judged], _: &Under<'_>| {
                 self.metrics.watch_ad_hoc(key, subject, cost.of_limit(limit), judged[0].verdict);
             };
-            return self.open_in(redis, plan, names, &opening, began, watch).await;
+            return self.open_in(redis, plan, under, &opening, began, watch).await;
         }
         let judged = self.in_store(redis, plan).await;
         self.metrics.end(began);
         self.metrics.watch_ad_hoc(key, subject, cost.of_limit(limit), judged[0].verdict);
-        self.decision(judged, Names::AdHoc(named.into_limit()))
+        self.decision(judged, Under::AdHoc(named.into_limit()))
     }
 
     pub(super) async fn decide_on(
@@ -69,7 +71,7 @@ impl Inner {
         redis: &Redis,
         questions: &[Question<'_>],
     ) -> Vec<Decision> {
-        let policy = self.policy.load_full();
+        let in_force = self.in_force.load_full();
         // For those that take slots; others leave theirs empty.
         let openings: Vec<OnceLock<Opening>> = questions.iter().map(|_| OnceLock::new()).collect();
         let named: Vec<Option<NamedLimit>> = questions
@@ -89,7 +91,7 @@ impl Inner {
                     Plan::ad_hoc(keys, named, cost)
                 }
                 (Question::Request(request), _) => {
-                    Plan::of_request(&policy, request, secret, Asking::ToCharge)
+                    Plan::of_request(&in_force.policy, request, secret, Asking::ToCharge)
                 }
                 (Question::AdHoc { .. }, None) => {
                     unreachable!("every ad hoc limit was named above")
@@ -147,11 +149,11 @@ impl Inner {
             if let Some(opening) = opening.get() {
                 refuse_if_full(&mut judged, &opening.noted());
             }
-            let names = match question {
-                Question::Request(_) => Names::Policy(Arc::clone(&policy)),
-                Question::AdHoc { limit, .. } => Names::AdHoc(limit.clone()),
+            let under = match question {
+                Question::Request(_) => Under::Policy(&in_force),
+                Question::AdHoc { limit, .. } => Under::AdHoc(limit.clone()),
             };
-            let decision = self.decision_of(question, judged, names);
+            let decision = self.decision_of(question, judged, under);
             decisions.push(match opening.get() {
                 Some(opening) => self.receipted(redis, decision, opening, charged_here),
                 None => decision,

@@ -6,7 +6,7 @@ use std::slice::from_ref;
 use std::sync::Arc;
 
 use super::at_once::{charge_of, sole_charge};
-use super::{AdHoc, Inner};
+use super::{AdHoc, InForce, Inner, Under};
 use crate::algorithm::Numbers;
 use crate::counter::{AskTier, ToldTier};
 use crate::decision::{Decision, Judged, Names, Source, Verdict};
@@ -15,7 +15,6 @@ use crate::engine::{Joined, Redis, Untold};
 use crate::limit::NamedLimit;
 use crate::metrics::Began;
 use crate::plan::{Asking, Heard, Plan, hear};
-use crate::policy::Policy;
 use crate::request::Request;
 use crate::subject::SubjectKey;
 
@@ -41,29 +40,30 @@ pub(super) struct Alike {
 }
 
 /// A tier of a rule, before anybody judged it.
-pub(super) type OfRule = (Arc<Policy>, Judged);
+pub(super) type OfRule = (Arc<InForce>, Judged);
 
 impl Inner {
     /// A request that meets one limit of one rule.
     pub(super) fn way_of(&self, redis: &Redis, request: &Request<'_>) -> Way<OfRule> {
         let Some((began, sent)) = self.begin_without_plan(redis) else { return Way::Planned };
-        let policy = self.policy.load_full();
+        let in_force = self.in_force.load_full();
+        let policy = &in_force.policy;
         let rules = policy.met(request);
         let Some(tier) = sole_charge(&rules, request, &self.secret) else { return Way::Planned };
         let unknown = Judged::unknown(&rules[0], 0);
         if let Some(judged) = self.refused_alone(&tier, &unknown, sent) {
             drop(rules);
             let allowed = || judged.verdict == Verdict::Allowed;
-            self.metrics.watch(&policy, request, &self.secret, from_ref(&judged), allowed);
-            self.metrics.count_drawn(began, Some(&policy), &judged);
-            return Way::Told(Decision::alone(judged, Names::Policy(policy)));
+            self.metrics.watch(policy, request, &self.secret, from_ref(&judged), allowed);
+            self.metrics.count_drawn(began, Some(&in_force.meters), &judged);
+            return Way::Told(Decision::alone(judged, Names::Policy(Arc::clone(policy))));
         }
         if rules[0].rule.lease().is_some() {
             return Way::Planned;
         }
         let alike = self.join(redis, &tier, sent);
         drop(rules);
-        alike.map_or(Way::Planned, |alike| Way::Joined(alike, (policy, unknown)))
+        alike.map_or(Way::Planned, |alike| Way::Joined(alike, (in_force, unknown)))
     }
 
     /// A limit that comes with its key.
@@ -107,18 +107,20 @@ impl Inner {
                     return Box::pin(again).await;
                 }
                 Err(Untold::Never(error)) => {
-                    let policy = of.0;
-                    let plan = Plan::of_request(&policy, request, &self.secret, Asking::ToCharge);
+                    let in_force = of.0;
+                    let policy = &in_force.policy;
+                    let plan = Plan::of_request(policy, request, &self.secret, Asking::ToCharge);
                     let judged = self.without_store(plan, error);
                     self.metrics.end(alike.began);
-                    return self.decision_on(request, judged, policy, Asking::ToCharge);
+                    return self.decision_on(request, judged, &in_force, Asking::ToCharge);
                 }
             };
-            let policy = of.0;
+            let in_force = of.0;
+            let policy = &in_force.policy;
             let allowed = || judged.verdict == Verdict::Allowed;
-            self.metrics.watch(&policy, request, &self.secret, from_ref(&judged), allowed);
-            self.metrics.count_alone(alike.began, Some(&policy), &judged);
-            Decision::alone(judged, Names::Policy(policy))
+            self.metrics.watch(policy, request, &self.secret, from_ref(&judged), allowed);
+            self.metrics.count_alone(alike.began, Some(&in_force.meters), &judged);
+            Decision::alone(judged, Names::Policy(Arc::clone(policy)))
         }
     }
 
@@ -144,7 +146,7 @@ impl Inner {
                     let judged = self.without_store(plan, error);
                     self.metrics.end(alike.began);
                     self.metrics.watch_ad_hoc(name, alike.key, alike.cost, judged[0].verdict);
-                    return self.decision(judged, Names::AdHoc(limit.clone()));
+                    return self.decision(judged, Under::AdHoc(limit.clone()));
                 }
             };
             self.metrics.watch_ad_hoc(name, alike.key, alike.cost, judged.verdict);

@@ -1,11 +1,10 @@
 //! Reservations through a limiter: what is asked of the engine, and what becomes of a receipt.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Inner, Limiter, Question, in_memory};
+use super::{Inner, Limiter, Question, Under, in_memory};
 use crate::algorithm::Intent;
-use crate::decision::{Decision, Judged, Names, Tiers};
+use crate::decision::{Decision, Judged, Tiers};
 use crate::engine::{Engine, Memory};
 use crate::limit::NamedLimit;
 use crate::metrics::Began;
@@ -62,12 +61,13 @@ impl Limiter {
         reserve: &Reserve<'_>,
     ) -> Result<Decision, ReservationError> {
         let opening = self.inner.opening_for_request(request, reserve)?;
-        let policy = self.inner.policy.load_full();
-        let plan = Plan::of_request(&policy, request, &self.inner.secret, Asking::ToCharge);
-        let names = Names::Policy(Arc::clone(&policy));
+        let in_force = self.inner.in_force.load_full();
+        let policy = &in_force.policy;
+        let plan = Plan::of_request(policy, request, &self.inner.secret, Asking::ToCharge);
+        let under = Under::Policy(&in_force);
         let watch =
-            |judged: &[Judged], _: &Names| self.inner.watch_request(request, judged, &policy);
-        Box::pin(self.inner.reserve(plan, names, &opening, watch)).await
+            |judged: &[Judged], _: &Under<'_>| self.inner.watch_request(request, judged, policy);
+        Box::pin(self.inner.reserve(plan, under, &opening, watch)).await
     }
 
     /// The same for a request, or for a key with a limit of its own.
@@ -90,11 +90,11 @@ impl Limiter {
         let named = NamedLimit::new(limit.clone(), 0);
         let keys = self.inner.secret.each().map(|secret| secret.ad_hoc_key_in(domain, key));
         let plan = Plan::ad_hoc(keys, &named, cost);
-        let names = Names::AdHoc(limit.clone());
-        let watch = |judged: &[Judged], names: &Names| {
-            self.inner.watch_question(question, judged, names);
+        let under = Under::AdHoc(limit.clone());
+        let watch = |judged: &[Judged], under: &Under<'_>| {
+            self.inner.watch_question(question, judged, under);
         };
-        Box::pin(self.inner.reserve(plan, names, &opening, watch)).await
+        Box::pin(self.inner.reserve(plan, under, &opening, watch)).await
     }
 
     /// Puts a reservation right: what was not used is given back as far as that mints nothing, what was
@@ -133,9 +133,9 @@ impl Limiter {
 }
 
 /// Counts for `top` whose decision it is.
-pub(super) trait Watch: FnOnce(&[Judged], &Names) {}
+pub(super) trait Watch: FnOnce(&[Judged], &Under<'_>) {}
 
-impl<F: FnOnce(&[Judged], &Names)> Watch for F {}
+impl<F: FnOnce(&[Judged], &Under<'_>)> Watch for F {}
 
 impl Inner {
     fn opening_for_request(
@@ -175,7 +175,7 @@ impl Inner {
     async fn reserve<'p>(
         &self,
         mut plan: Plan<'p>,
-        names: Names,
+        under: Under<'_>,
         opening: &'p Opening,
         watch: impl Watch,
     ) -> Result<Decision, ReservationError> {
@@ -187,11 +187,11 @@ impl Inner {
                 self.metrics.end(began);
                 let noted = sound(opening.noted())?;
                 refuse_if_full(&mut judged, &noted);
-                let decision = self.opened(judged, names, &noted, watch);
+                let decision = self.opened(judged, under, &noted, watch);
                 Ok(self.with_receipt(decision, opening.id, noted, None))
             }
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => self.reserve_in(redis, plan, names, opening, watch).await,
+            Engine::Redis(redis) => self.reserve_in(redis, plan, under, opening, watch).await,
         }
     }
 
@@ -200,7 +200,7 @@ impl Inner {
         &self,
         memory: &Memory,
         mut plan: Plan<'p>,
-        names: Names,
+        under: Under<'_>,
         opening: &'p Opening,
         began: Began,
         watch: impl Watch,
@@ -210,16 +210,22 @@ impl Inner {
         self.metrics.end(began);
         let noted = opening.noted();
         refuse_if_full(&mut judged, &noted);
-        let decision = self.opened(judged, names, &noted, watch);
+        let decision = self.opened(judged, under, &noted, watch);
         self.with_receipt(decision, opening.id, noted, None)
     }
 
     /// Makes the decision on what opened a record. `top` counts its subjects unless they were charged before.
-    fn opened(&self, judged: Tiers, names: Names, noted: &Noted, watch: impl Watch) -> Decision {
+    fn opened(
+        &self,
+        judged: Tiers,
+        under: Under<'_>,
+        noted: &Noted,
+        watch: impl Watch,
+    ) -> Decision {
         if noted.charges_anew() {
-            watch(&judged, &names);
+            watch(&judged, &under);
         }
-        self.decision(judged, names)
+        self.decision(judged, under)
     }
 
     /// Has a check of slots open a record. It only looks, and is refused, where no receipt can name all

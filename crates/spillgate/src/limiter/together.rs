@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Limiter;
+use super::{Limiter, Under};
 use crate::decision::{Decision, Names};
 use crate::plan::{Meeting, Plan};
 use crate::together::{Combined, Part};
@@ -40,20 +40,20 @@ impl Limiter {
     /// ```
     pub async fn check_all(&self, parts: &[Part<'_>], within: Duration) -> Combined {
         let began = self.inner.metrics.begin();
-        let policy = self.policy();
-        let meetings = Meeting::all(&policy, parts, &self.inner.secret);
+        let in_force = self.inner.in_force.load_full();
+        let policy = &in_force.policy;
+        let meetings = Meeting::all(policy, parts, &self.inner.secret);
         let plan = Plan::of_meetings(&meetings, &self.inner.secret);
         let judged = self.inner.decide_within(plan, within).await;
         self.inner.metrics.end(began);
-        let names = || Names::Policy(Arc::clone(&policy));
-        let whole = self.inner.decision(judged.clone(), names());
+        let whole = self.inner.decision(judged.clone(), Under::Policy(&in_force));
         let each = parts.iter().enumerate().map(|(number, part)| {
             let tiers = Meeting::tiers_of(number, &meetings, &judged);
             if !part.gives_back() {
                 let (metrics, secret) = (&self.inner.metrics, &self.inner.secret);
-                metrics.watch(&policy, part.request(), secret, &tiers, || whole.allowed());
+                metrics.watch(policy, part.request(), secret, &tiers, || whole.allowed());
             }
-            Decision::new(tiers, names())
+            Decision::new(tiers, Names::Policy(Arc::clone(policy)))
         });
         let parts = each.collect();
         Combined::new(whole, parts)

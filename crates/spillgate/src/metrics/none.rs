@@ -1,6 +1,6 @@
 //! Nothing is counted: what stands in for the metrics where the feature is off.
 
-use crate::decision::{Judged, Names, Verdict};
+use crate::decision::{Judged, Verdict};
 use crate::policy::{Policy, Rule};
 use crate::request::Request;
 use crate::subject::{Secret, SubjectKey};
@@ -58,7 +58,7 @@ impl Metrics {
     }
 
     #[cfg(feature = "redis")]
-    pub(crate) fn count_drawn(&self, _: Began, _policy: Option<&Policy>, _judged: &Judged) {}
+    pub(crate) fn count_drawn(&self, _: Began, _: Option<&Meters>, _judged: &Judged) {}
 
     pub(crate) fn watch(
         &self,
@@ -74,9 +74,9 @@ impl Metrics {
 
     pub(crate) fn end_tallied(&self, _began: Began, _judged: &Judged) {}
 
-    pub(crate) fn count_alone(&self, _began: Began, _policy: Option<&Policy>, _judged: &Judged) {}
+    pub(crate) fn count_alone(&self, _began: Began, _: Option<&Meters>, _judged: &Judged) {}
 
-    pub(crate) fn count(&self, _tiers: &[Judged], _names: &Names) {}
+    pub(crate) fn count(&self, _tiers: &[Judged], _: Option<&Meters>) {}
 }
 
 impl Meters {

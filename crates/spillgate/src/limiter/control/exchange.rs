@@ -101,7 +101,7 @@ impl Inner {
             });
             answered.push((shard, noted));
         }
-        control.learn(news, &self.policy);
+        control.learn(news, &self.in_force);
         answered
     }
 }

@@ -58,7 +58,7 @@ async fn watch(limiter: Weak<Inner>) {
         let Some(limiter) = limiter.upgrade() else { return };
         let whole = look.is_multiple_of(LOOKS_UNTIL_WHOLE);
         limiter.follow(if whole { Look::Whole } else { Look::Quick }).await;
-        limiter.control.learn([], &limiter.policy);
+        limiter.control.learn([], &limiter.in_force);
     }
 }
 

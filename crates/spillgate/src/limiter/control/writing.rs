@@ -7,12 +7,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use super::super::Inner;
+use super::super::{InForce, Inner};
 use super::watch::Watch;
 #[cfg(feature = "redis")]
 use crate::control::Copies;
 use crate::control::{ControlError, Entry, EntryId, Table, Written, id_of, random};
-use crate::policy::{Policy, RuntimeEntry};
+use crate::policy::RuntimeEntry;
 use crate::subject::Secret;
 use crate::time::Clock;
 
@@ -85,7 +85,7 @@ impl Inner {
         if let Some(missed) = written.missed_by_all() {
             return Err(ControlError::Unreachable(missed));
         }
-        self.control.learn([(id, entry)], &self.policy);
+        self.control.learn([(id, entry)], &self.in_force);
         self.watch();
         Ok(written)
     }
@@ -105,15 +105,15 @@ impl Control {
     }
 
     /// Puts a policy file in force, with all that is set.
-    pub(crate) fn set_policy(&self, policy: &Policy, in_force: &ArcSwap<Policy>) {
-        self.publish(&mut self.table.lock(), policy, in_force);
+    pub(crate) fn set_policy(&self, new: &InForce, in_force: &ArcSwap<InForce>) {
+        self.publish(&mut self.table.lock(), new, in_force);
     }
 
     /// Takes entries in, and puts them in force if any is news.
     pub(super) fn learn(
         &self,
         entries: impl IntoIterator<Item = (EntryId, Entry)>,
-        in_force: &ArcSwap<Policy>,
+        in_force: &ArcSwap<InForce>,
     ) {
         let mut table = self.table.lock();
         let mut news = 0;
@@ -146,14 +146,14 @@ impl Control {
     }
 
     /// The one place where file and entries become what requests see.
-    fn publish(&self, table: &mut Table, policy: &Policy, in_force: &ArcSwap<Policy>) {
+    fn publish(&self, table: &mut Table, new: &InForce, in_force: &ArcSwap<InForce>) {
         let now_us = self.now_us();
         let live = table.live(now_us);
         let entries = live.iter().filter_map(|(_, entry)| entry.what.as_ref());
-        let (policy, held) = policy.with_entries(entries);
+        let (policy, held) = new.policy.with_entries(entries);
         let ids: Vec<EntryId> = live.iter().map(|(id, _)| *id).collect();
         table.published(ids.into_iter().zip(held), now_us);
-        in_force.store(Arc::new(policy));
+        in_force.store(Arc::new(InForce { policy: Arc::new(policy), meters: new.meters.clone() }));
     }
 }
 

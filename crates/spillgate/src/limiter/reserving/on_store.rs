@@ -1,8 +1,8 @@
 //! Reservations where state is on a store, or in part in this process while the store is out of reach.
 
-use super::super::Inner;
+use super::super::{Inner, Under};
 use super::{Watch, refuse_if_full, sound};
-use crate::decision::{Decision, Names, Tiers};
+use crate::decision::{Decision, Tiers};
 use crate::engine::{Redis, decide, takes_permits};
 use crate::fallback::{Alone, ChargedHere};
 use crate::metrics::Began;
@@ -16,20 +16,20 @@ impl Inner {
         &self,
         redis: &Redis,
         plan: Plan<'_>,
-        names: Names,
+        under: Under<'_>,
         opening: &Opening,
         watch: impl Watch,
     ) -> Result<Decision, ReservationError> {
         let began = self.metrics.begin();
         if let Some(alone) = self.fallback.alone(&plan.ask, opening) {
-            return self.reserved_alone(redis, plan, names, alone, opening, began).await;
+            return self.reserved_alone(redis, plan, under, alone, opening, began).await;
         }
         let places = redis.places(&plan.ask);
         if places > crate::reservation::GROUPS_MAX {
             return Err(ReservationError::TooManyPlaces { places });
         }
         let (asks, has_permits) = (plan.asks(), takes_permits(&plan.ask.tiers));
-        let decision = self.open_in(redis, plan, names, opening, began, watch).await;
+        let decision = self.open_in(redis, plan, under, opening, began, watch).await;
         let noted = sound(opening.noted())?;
         if has_permits {
             self.still_held(redis, opening, &noted).await?;
@@ -45,7 +45,7 @@ impl Inner {
         &self,
         redis: &Redis,
         plan: Plan<'_>,
-        names: Names,
+        under: Under<'_>,
         opening: &Opening,
         began: Began,
         watch: impl Watch,
@@ -53,12 +53,12 @@ impl Inner {
         if !plan.asks() {
             self.metrics.end(began);
             let noted = Noted::default();
-            let decision = self.opened(plan.judged, names, &noted, watch);
+            let decision = self.opened(plan.judged, under, &noted, watch);
             return self.with_receipt(decision, opening.id, noted, None);
         }
         let (judged, charged_here) = self.opened_in(redis, plan, opening).await;
         self.metrics.end(began);
-        let decision = self.opened(judged, names, &opening.noted(), watch);
+        let decision = self.opened(judged, under, &opening.noted(), watch);
         self.receipted(redis, decision, opening, charged_here)
     }
 
@@ -157,7 +157,7 @@ impl Inner {
         &self,
         redis: &Redis,
         mut plan: Plan<'_>,
-        names: Names,
+        under: Under<'_>,
         alone: Alone,
         opening: &Opening,
         began: Began,
@@ -175,7 +175,7 @@ impl Inner {
         self.metrics.end(began);
         judged.iter_mut().for_each(crate::decision::Judged::admit);
         let noted = Noted { groups: alone.elsewhere, ..Noted::default() };
-        let decision = self.decision(judged, names);
+        let decision = self.decision(judged, under);
         Ok(self.with_receipt(decision, opening.id, noted, Some(redis.node())))
     }
 
