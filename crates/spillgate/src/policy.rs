@@ -203,7 +203,6 @@ impl Policy {
         overridden >= self.overrides.places()
     }
 
-    #[cfg(feature = "metrics")]
     pub(crate) fn rule_at(&self, place: u32) -> &Rule {
         &self.rules[place as usize]
     }

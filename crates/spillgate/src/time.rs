@@ -95,7 +95,6 @@ impl CoarseTime {
 }
 
 /// Nanoseconds of the processor's counter, for the time between two looks.
-#[cfg(feature = "metrics")]
 pub(crate) fn counter_ns() -> u64 {
     FAST.counter.delta_as_nanos(0, FAST.counter.raw())
 }
