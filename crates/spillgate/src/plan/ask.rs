@@ -28,7 +28,7 @@ pub enum AtRecord<'a> {
     /// Opens it, if the decision allows; where one is open already, nothing is charged.
     Open(&'a Opening),
     /// Ends or renews it: no decision is made, and each tier is corrected to the cost that is asked
-    /// for, or left as it is ([`AS_CHARGED`]).
+    /// for, or left as it is (`AS_CHARGED`).
     #[cfg(feature = "redis")]
     Close(&'a Closing),
 }
