@@ -153,7 +153,7 @@ while at < size do
         local after
         if is_of_reservation then
             reserved = reserved or (function()
-                -- @reserved@
+                -- @include reserved
             end)()
             after = reserved(at)
         elseif is_of_several then
@@ -244,7 +244,7 @@ while at < size do
         end
         if not after and not is_of_reservation then
             steady = steady or (function()
-                -- @steady@
+                -- @include token_bucket/steady
             end)()
             after = steady(at)
         end

@@ -38,7 +38,7 @@
 --   is another, nothing executed.
 
 local program
--- @sole@
+-- @include sole
 
 local CHARGE, RESERVE, PEEK, FORCE, GIVE_BACK, LOWER, OPEN, CROWD = 0, 1, 2, 3, 4, 5, 6, 8
 -- The sizes of record bodies, and whose they are, by kind.
@@ -107,10 +107,10 @@ local function keep(key, longest_us)
     redis.call('SET', KEYS[key], values[key], 'PX', text)
 end
 
--- @lone_buckets@
+-- @include token_bucket/lone
 
 if at + 6 == size and program[program[at + 4]] == LOG then
-    -- @lone@
+    -- @include sliding_log/lone
     at = lone(at) and size + 1 or at
 end
 if at > size then
@@ -144,7 +144,17 @@ local function mul_div(a, b, c)
     return quotient, rest
 end
 
--- @algorithms@
+local algorithms = { function()
+    -- @include token_bucket
+end, function()
+    -- @include fixed_window
+end, function()
+    -- @include sliding_log
+end, function()
+    -- @include sliding_window
+end, function()
+    -- @include concurrency
+end }
 
 local modules = {}
 local function module(algorithm)
@@ -331,11 +341,11 @@ local function change(operation, p)
 end
 
 local function new_records()
-    -- @records@
+    -- @include records
 end
 
 local function new_crowd()
-    -- @crowd@
+    -- @include crowd
 end
 
 local records, crowd

@@ -4,6 +4,7 @@
 use ::redis::{ErrorKind, RedisError};
 
 use super::address::Host;
+use super::script;
 use super::server::Server;
 use crate::engine::StoreError;
 use crate::metrics::ErrorClass;
@@ -89,7 +90,7 @@ impl Failure {
                 Failure::Unfit(text)
             }
             "ERR" if UNFIT.iter().any(|unfit| details.contains(unfit)) => Failure::Unfit(text),
-            _ => Failure::Bug(text),
+            _ => Failure::Bug(script::located(text)),
         }
     }
 

@@ -1,6 +1,9 @@
-//! The one script: the driver with the pure algorithm files joined to it.
+//! The two scripts: the one that decides and the one of leases, assembled from the driver, the algorithms and what is
+//! joined to them.
 
 use std::sync::LazyLock;
+
+use assembly::{Line, Source, assemble};
 
 use super::program::{Call, Header};
 use crate::algorithm::Intent;
@@ -8,24 +11,29 @@ use crate::engine::{Ask, AskTier, AtRecord};
 use crate::limit::{Algorithm, Limit, NamedLimit};
 use crate::subject::SubjectKey;
 
-/// A script and its SHA1, as EVALSHA wants it.
+mod assembly;
+
+/// A script, its SHA1 as EVALSHA wants it, and where its lines stand in the source.
 #[derive(Debug)]
 pub(super) struct Script {
     pub(super) text: String,
     pub(super) sha: String,
+    /// Where each line of the text stands.
+    origins: Vec<(&'static str, usize)>,
 }
 
 /// With `#!lua`: a server that knows it refuses undeclared keys, and refuses on a replica at once.
-pub(super) static MARKED: LazyLock<Script> =
-    LazyLock::new(|| Script::new(format!("#!lua\n{}", text())));
+pub(super) static MARKED: LazyLock<Script> = LazyLock::new(|| Script::new(MARK, &DECIDES));
 /// For servers before 7.0, where `#` is a syntax error.
-pub(super) static PLAIN: LazyLock<Script> = LazyLock::new(|| Script::new(text()));
+pub(super) static PLAIN: LazyLock<Script> = LazyLock::new(|| Script::new("", &DECIDES));
 
-/// The same for leases, whose ledger takes the place of the records: a script of its own, so that the one that
-/// decides is not longer for it.
-static MARKED_OF_LEASES: LazyLock<Script> =
-    LazyLock::new(|| Script::new(format!("#!lua\n{}", text_with(LEDGER))));
-static PLAIN_OF_LEASES: LazyLock<Script> = LazyLock::new(|| Script::new(text_with(LEDGER)));
+/// The same for leases: the driver with the ledger in the place of reservations. A script of its own, so that the one
+/// that decides is not longer for it.
+static MARKED_OF_LEASES: LazyLock<Script> = LazyLock::new(|| Script::new(MARK, &LEASES));
+static PLAIN_OF_LEASES: LazyLock<Script> = LazyLock::new(|| Script::new("", &LEASES));
+
+static DECIDES: LazyLock<Vec<Line>> = LazyLock::new(|| assembled(OF_DECISIONS));
+static LEASES: LazyLock<Vec<Line>> = LazyLock::new(|| assembled(OF_LEASES));
 
 /// The script of leases, for a server that takes this one.
 pub(super) fn of_leases(script: &'static Script) -> &'static Script {
@@ -33,9 +41,16 @@ pub(super) fn of_leases(script: &'static Script) -> &'static Script {
 }
 
 impl Script {
-    fn new(text: String) -> Script {
+    fn new(mark: &'static str, lines: &[Line]) -> Script {
+        let mut text = mark.to_owned();
+        for line in lines {
+            text.push_str(&line.text);
+            text.push('\n');
+        }
         let sha = redis::Script::new(&text).get_hash().to_owned();
-        Script { text, sha }
+        let origins = mark.lines().map(|_| ("", 0));
+        let origins = origins.chain(lines.iter().map(|line| (line.path, line.number))).collect();
+        Script { text, sha, origins }
     }
 }
 
@@ -46,7 +61,23 @@ pub(super) fn load(script: &Script) -> ::redis::Cmd {
     command
 }
 
-/// A call that shows whether a server decides, and changes nothing: it looks at a tier of nobody's.
+/// Adds the file and line of the source to an error that a server met in a script of ours.
+pub(super) fn located(error: String) -> String {
+    let origin = || {
+        let behind = error.split("user_script:").nth(1)?.trim_start();
+        let number: usize =
+            behind.split(|char: char| !char.is_ascii_digit()).next()?.parse().ok()?;
+        let ours = [&*MARKED, &*PLAIN, &*MARKED_OF_LEASES, &*PLAIN_OF_LEASES];
+        let script = ours.into_iter().find(|script| error.contains(&script.sha))?;
+        script.origins.get(number.checked_sub(1)?)
+    };
+    match origin() {
+        Some((path, line)) => format!("{error} ({path}:{line})"),
+        None => error,
+    }
+}
+
+/// A call that shows whether a server decides, and changes nothing: it looks at a counter that no limit has.
 pub(super) fn probe() -> Call<'static> {
     static LIMIT: LazyLock<NamedLimit> = LazyLock::new(|| NamedLimit::new(Limit::per_second(1), 0));
     let mut call = Call::new(Header { given_us: 0, estimate_us: 0, nonce: 1 });
@@ -69,61 +100,81 @@ pub fn of_server(marked: bool) -> [(&'static str, &'static str); 2] {
     [decides, of_leases(decides)].map(|script| (&script.text[..], &script.sha[..]))
 }
 
-/// The script's text, without its comments: after a flush it travels with every call under way.
+/// The text of the script that decides, without the mark.
 pub fn text() -> String {
-    text_with(RECORDS)
+    PLAIN.text.clone()
 }
 
-fn text_with(records: &str) -> String {
-    joined(records)
-        .split_inclusive('\n')
-        .filter(|line| !line.trim_start().starts_with("--"))
-        .collect()
+fn assembled(others: [Source; 2]) -> Vec<Line> {
+    let mut lines =
+        assemble(&[&COMMON[..], &others].concat()).expect("the tests assemble both scripts");
+    for line in &mut lines {
+        if line.text.contains('@') {
+            line.text = line
+                .text
+                .replace("@sizes@", &escaped(KINDS.map(|(size, _)| size)))
+                .replace("@owners@", &escaped(KINDS.map(|(_, owner)| number(owner))));
+        }
+    }
+    lines
 }
 
-fn joined(records: &str) -> String {
-    let reserved = if records == LEDGER { NOTHING_RESERVED } else { RESERVED };
-    let functions: String = ALGORITHMS.map(|(_, lua)| format!("function()\n{lua}end,\n")).concat();
-    DRIVER
-        .replace("-- @sole@", SOLE)
-        .replace("-- @lone_buckets@", LONE_BUCKETS)
-        .replace("-- @reserved@", reserved)
-        .replace("-- @steady@", STEADY)
-        .replace("-- @lone@", LONE)
-        .replace("-- @records@", records)
-        .replace("-- @crowd@", CROWD)
-        .replace("-- @algorithms@", &format!("local algorithms = {{\n{functions}}}"))
-        .replace("@sizes@", &escaped(KINDS.map(|(size, _)| size)))
-        .replace("@owners@", &escaped(KINDS.map(|(_, owner)| number(owner))))
-}
-
-/// An algorithm's number in programs.
+/// An algorithm's number in programs: its place among those that `check.lua` includes, counted from 1.
 pub(super) fn number(algorithm: Algorithm) -> u8 {
-    let place = ALGORITHMS.iter().position(|(known, _)| *known == algorithm);
-    1 + place.expect("every algorithm has a Lua file") as u8
+    match algorithm {
+        Algorithm::TokenBucket => 1,
+        Algorithm::FixedWindow => 2,
+        Algorithm::SlidingLog => 3,
+        Algorithm::SlidingWindow => 4,
+        Algorithm::Concurrency => 5,
+    }
 }
 
 fn escaped(bytes: [u8; KINDS.len()]) -> String {
     bytes.map(|byte| format!("\\{byte:03}")).concat()
 }
 
-const LONE: &str = include_str!("../../algorithm/sliding_log/lone.lua");
-const SOLE: &str = include_str!("sole.lua");
-const LONE_BUCKETS: &str = include_str!("../../algorithm/token_bucket/lone.lua");
-const RESERVED: &str = include_str!("reserved.lua");
+const MARK: &str = "#!lua\n";
+
+/// A file beside this one, or of an algorithm.
+macro_rules! source {
+    ($name:literal) => {
+        source!($name, $name)
+    };
+    ($name:literal, $file:literal) => {
+        Source {
+            name: $name,
+            path: concat!("engine/redis/", $file, ".lua"),
+            text: include_str!(concat!($file, ".lua")),
+        }
+    };
+    (algorithm $name:literal) => {
+        Source {
+            name: $name,
+            path: concat!("algorithm/", $name, ".lua"),
+            text: include_str!(concat!("../../algorithm/", $name, ".lua")),
+        }
+    };
+}
+
+const COMMON: [Source; 11] = [
+    source!("check"),
+    source!("sole"),
+    source!("crowd"),
+    source!(algorithm "token_bucket/lone"),
+    source!(algorithm "token_bucket/steady"),
+    source!(algorithm "sliding_log/lone"),
+    source!(algorithm "token_bucket"),
+    source!(algorithm "fixed_window"),
+    source!(algorithm "sliding_log"),
+    source!(algorithm "sliding_window"),
+    source!(algorithm "concurrency"),
+];
+const OF_DECISIONS: [Source; 2] = [source!("records"), source!("reserved")];
 /// Leases have another operation under the number of reservations.
-const NOTHING_RESERVED: &str = "return function() end\n";
-const STEADY: &str = include_str!("../../algorithm/token_bucket/steady.lua");
-const RECORDS: &str = include_str!("records.lua");
-const CROWD: &str = include_str!("crowd.lua");
-const LEDGER: &str = include_str!("lease.lua");
-const DRIVER: &str = include_str!("check.lua");
-const ALGORITHMS: [(Algorithm, &str); 5] = [
-    (Algorithm::TokenBucket, include_str!("../../algorithm/token_bucket.lua")),
-    (Algorithm::FixedWindow, include_str!("../../algorithm/fixed_window.lua")),
-    (Algorithm::SlidingLog, include_str!("../../algorithm/sliding_log.lua")),
-    (Algorithm::SlidingWindow, include_str!("../../algorithm/sliding_window.lua")),
-    (Algorithm::Concurrency, include_str!("../../algorithm/concurrency.lua")),
+const OF_LEASES: [Source; 2] = [
+    source!("records", "lease"),
+    Source { name: "reserved", path: "", text: "return function() end\n" },
 ];
 /// The record bodies by kind: their size, and whose they are. Sizes never change; a new body is a
 /// new kind.
@@ -139,3 +190,6 @@ const KINDS: [(u8, Algorithm); 10] = [
     (88, Algorithm::TokenBucket),
     (62, Algorithm::TokenBucket),
 ];
+
+#[cfg(test)]
+mod tests;
