@@ -80,7 +80,7 @@ impl StoreProbe {
 #[cfg(feature = "redis")]
 pub fn acl_rules() -> String {
     let commands = COMMANDS.iter().chain(&SCRIPT_COMMANDS).map(|command| format!(" +{command}"));
-    format!("resetkeys ~sg1:* resetchannels -@all{}", commands.collect::<String>())
+    format!("resetkeys ~sg1:* ~sg2:* resetchannels -@all{}", commands.collect::<String>())
 }
 
 /// What the connection asks for by itself.

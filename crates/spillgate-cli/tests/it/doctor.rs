@@ -242,7 +242,8 @@ fn the_user_it_prints_is_enough_for_the_script_and_for_nothing_else() {
 #[test]
 fn a_user_with_too_few_rights_is_unsafe() {
     let redis = RedisServer::start();
-    let url = redis.url_of_user("clerk", "secret", &["~sg1:*", "+ping", "+info", "+time"]);
+    let url =
+        redis.url_of_user("clerk", "secret", &["~sg1:*", "~sg2:*", "+ping", "+info", "+time"]);
     let report = finds(&url, "script", "unsafe");
     assert!(report.to_string().contains("no permissions to run the 'eval"), "{report}");
 }

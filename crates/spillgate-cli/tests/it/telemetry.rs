@@ -160,7 +160,7 @@ fn no_value_of_a_caller_is_in_the_log_the_metrics_or_the_store() {
     };
     plant();
     let held = dump(&redis);
-    assert!(held.len() > 500 && held.contains("sg1:"), "{held}");
+    assert!(held.len() > 500 && held.contains("sg2:"), "{held}");
     redis.kill();
     plant();
     let (metrics, ready) = (metrics(&server), server.ready.clone());

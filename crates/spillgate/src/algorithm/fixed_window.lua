@@ -1,18 +1,18 @@
 -- Fixed window: per window <= count.
 --
--- The same as fixed_window.rs, name by name: one window and what was used in it. It counts for as
--- long as it lasts, whichever numbers are in force; a charge moves it into the window of its own.
+-- Mirrors fixed_window.rs: one window and what was used in it. It counts for as long as it lasts, whichever parameters
+-- are in force; a charge moves it into the window of its own.
 --
--- Numbers: count, period_us, and where that is 0 the windows of a calendar around now: the start of
+-- Parameters: count, period_us, and where that is 0 the windows of a calendar around now: the start of
 --          the one before, of the current one, its end, the end of the next
 -- Reply:   used, left_us (until the window ends; 0 while nothing is used)
 -- Body:    start, length_us, used, incarnation
 
 local KIND = 3
 
--- The numbers with the window that contains now and, of a calendar, the end of the one after it;
+-- The parameters with the window that contains now and, of a calendar, the end of the one after it;
 -- nothing where now is outside.
-local function numbers(program, i)
+local function params(program, i)
     local limit = { count = program[i], period_us = program[i + 1] }
     if limit.period_us > 0 then
         limit.start_us = now - now % limit.period_us
@@ -44,10 +44,10 @@ end
 
 local function load(value, kind, at, limit)
     if at then
-        local high, low, length_us, used, incarnation = struct.unpack('>I1I6I6I4I6', value, at)
+        local high, low, length_us, used, incarnation = unpack_record('>I1I6I6I4I6', value, at)
         local start_us = high * 281474976710656 + low
         local end_us = start_us + length_us
-        local tolerated_us = limit.period_us > 0 and math.min(1000000, limit.period_us) or 1000000
+        local tolerated_us = limit.period_us > 0 and min(1000000, limit.period_us) or 1000000
         if start_us - now > tolerated_us then
             return {
                 start_us = limit.start_us, end_us = limit.end_us, used = used, incarnation = 0,
@@ -63,82 +63,83 @@ end
 
 -- A window of which nothing is known, used up at an instant.
 local function used_up(limit, at_us)
-    local cell = load(nil, nil, nil, limit)
+    local self = load(nil, nil, nil, limit)
     if at_us >= limit.start_us then
-        cell.start_us, cell.end_us, cell.used = limit.start_us, limit.end_us, limit.count
+        self.start_us, self.end_us, self.used = limit.start_us, limit.end_us, limit.count
     end
-    return cell
+    return self
 end
 
-local function has_room(cell, limit, cost)
-    return cell.used + cost <= limit.count
+-- How many more units fit; negative where force used more than the limit.
+local function room(self, limit)
+    return limit.count - self.used
 end
 
-local function charge(cell, limit, cost)
-    local start_us, end_us = window(limit, math.max(now, cell.start_us))
-    if start_us ~= cell.start_us or end_us ~= cell.end_us then
-        cell.start_us, cell.end_us, cell.incarnation = start_us, end_us, 0
+local function charge(self, limit, cost)
+    local start_us, end_us = window(limit, max(now, self.start_us))
+    if start_us ~= self.start_us or end_us ~= self.end_us then
+        self.start_us, self.end_us, self.incarnation = start_us, end_us, 0
     end
-    cell.used = cell.used + cost
+    self.used = self.used + cost
 end
 
-local function force(cell, limit, cost)
-    cost = math.min(cost, 2 * limit.count - cell.used)
+local function force(self, limit, cost)
+    cost = min(cost, 2 * limit.count - self.used)
     if cost > 0 then
-        charge(cell, limit, cost)
+        charge(self, limit, cost)
     end
 end
 
-local function receipt(cell, limit, cost, nonce)
-    if cell.incarnation == 0 then
-        cell.incarnation = nonce
+local function receipt(self, limit, cost, nonce)
+    if self.incarnation == 0 then
+        self.incarnation = nonce
     end
-    return cell.incarnation
+    return self.incarnation
 end
 
 -- Gives back; how much came back, nothing where nothing changed.
-local function lower_by(cell, limit, amount)
-    local back = math.min(amount, cell.used)
+local function lower_by(self, limit, amount)
+    local back = min(amount, self.used)
     if back == 0 then
         return
     end
-    cell.used = cell.used - back
-    if cell.used == 0 then
-        cell.start_us, cell.end_us, cell.incarnation = now, now, 0
+    self.used = self.used - back
+    if self.used == 0 then
+        self.start_us, self.end_us, self.incarnation = now, now, 0
     end
     return back
 end
 
-local function give_back(cell, limit, incarnation, at_us, amount, slot, unused)
-    if incarnation ~= 0 and incarnation == cell.incarnation and at_us <= now then
-        return lower_by(cell, limit, unused)
+local function give_back(self, limit, incarnation, at_us, amount, slot, unused)
+    if incarnation ~= 0 and incarnation == self.incarnation and at_us <= now then
+        return lower_by(self, limit, unused)
     end
 end
 
-local function reply(cell, limit, cost, out, i)
-    out[i], out[i + 1] = cell.used, cell.used > 0 and cell.end_us - now or 0
+local function reply(self, limit, cost, out, i)
+    out[i], out[i + 1] = self.used, self.used > 0 and self.end_us - now or 0
     return i + 2
 end
 
 -- The record's kind and body, and the us until it is untouched; nothing once it is.
-local function pack(cell, limit)
-    if cell.used == 0 then
+local function pack(self, limit)
+    if self.used == 0 then
         return
     end
-    local low = cell.start_us % 281474976710656
-    local body = struct.pack('>I1I6I6I4I6', (cell.start_us - low) / 281474976710656, low,
-        cell.end_us - cell.start_us, cell.used, cell.incarnation)
-    return KIND, body, cell.end_us - now
+    local low = self.start_us % 281474976710656
+    local body = pack_record('>I1I6I6I4I6', (self.start_us - low) / 281474976710656, low,
+        self.end_us - self.start_us, self.used, self.incarnation)
+    return KIND, body, self.end_us - now
 end
 
 -- Us until a record is untouched.
 local function until_us(value, kind, at)
-    local high, low, length_us = struct.unpack('>I1I6I6', value, at)
+    local high, low, length_us = unpack_record('>I1I6I6', value, at)
     return high * 281474976710656 + low + length_us - now
 end
 
 return {
-    width = 2, numbers = numbers, until_us = until_us, load = load, used_up = used_up, has_room = has_room,
+    width = 2, params = params, until_us = until_us, load = load, used_up = used_up, room = room,
     charge = charge, force = force, receipt = receipt, give_back = give_back, lower_by = lower_by,
     reply = reply, pack = pack,
 }

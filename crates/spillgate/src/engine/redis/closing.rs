@@ -201,7 +201,7 @@ impl Redis {
     }
 }
 
-/// The layout is documented at the head of `records.lua`.
+/// The layout is documented at the head of `reservation.lua`.
 fn read(record: &[u8]) -> Option<Recorded> {
     let (head, rest) = record.split_first_chunk::<HEAD>()?;
     if head[0] != 0 {

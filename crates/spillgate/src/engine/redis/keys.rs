@@ -1,4 +1,6 @@
-//! The names of what is kept in the store: `sg1:{tag}:id`, and never a byte of a caller's.
+//! The names of what is kept in the store: `sg2:{tag}:id`, and never a byte of a caller's. The number is [`SCHEMA`].
+//! Heartbeats, guards and runtime changes keep the prefix `sg1:`: they have the same form, and instances of different
+//! schemas find each other there.
 
 use crate::limit::{Algorithm, NamedLimit, RecordName};
 use crate::subject::SubjectKey;
@@ -6,7 +8,7 @@ use crate::subject::SubjectKey;
 /// The key of the value that holds the small states of all limits of one rule and subject.
 pub(super) fn value(key: SubjectKey) -> Vec<u8> {
     let mut name = Vec::with_capacity(KEY_LENGTH);
-    name.extend_from_slice(b"sg1:{");
+    name.extend_from_slice(b"sg2:{");
     base64url(key.tag, &mut name);
     name.extend_from_slice(b"}:");
     base64url(key.id, &mut name);
@@ -42,7 +44,7 @@ pub(super) fn own(key: SubjectKey, limit: &NamedLimit) -> Option<Vec<u8>> {
 /// The key of a reservation's record.
 pub(super) fn record(tag: u128, id: u128) -> Vec<u8> {
     let mut name = Vec::with_capacity(KEY_LENGTH + 2);
-    name.extend_from_slice(b"sg1:{");
+    name.extend_from_slice(b"sg2:{");
     base64url(tag, &mut name);
     name.extend_from_slice(b"}:r:");
     base64url(id, &mut name);
@@ -53,7 +55,7 @@ pub(super) fn record(tag: u128, id: u128) -> Vec<u8> {
 /// other counters.
 pub(super) fn named(id: u128) -> Vec<u8> {
     let mut name = Vec::with_capacity(KEY_LENGTH);
-    name.extend_from_slice(b"sg1:{");
+    name.extend_from_slice(b"sg2:{");
     base64url(id, &mut name);
     name.extend_from_slice(b"}:i");
     name
@@ -78,8 +80,9 @@ fn base64url(bits: u128, out: &mut Vec<u8>) {
     out.extend((0..22).map(|place| LETTERS[(bits >> (6 * place)) as usize & 63]));
 }
 
-/// The version of these names and of the records below them. Raise it when an instance of this version cannot
-/// share counters with one of the version before: heartbeats carry it, and each side warns of the other.
-pub(super) const SCHEMA: u32 = 1;
-/// `sg1:{` 22 `}:` 22.
+/// The version of these names and of the records below them, which the prefix of the names carries. Raise both
+/// when an instance of this version cannot share counters with one of the version before: heartbeats carry it, and
+/// each side warns of the other.
+pub(super) const SCHEMA: u32 = 2;
+/// `sg2:{` 22 `}:` 22.
 const KEY_LENGTH: usize = 51;

@@ -1,17 +1,15 @@
--- The leases on a tier: which process took how much ahead, in a ledger under a key of its own beside the
--- tier. Joined to check.lua in the place of records.lua: a script of its own.
---
--- The same as lease/ledger.rs, name by name.
+-- The leases on a counter: how much each instance took ahead, in a ledger under a key of its own beside the counter.
+-- A script of its own: check.lua includes this in the place of reservation.lua. Mirrors lease/ledger.rs.
 --
 -- Operation 6: the ledger's key, node (8 bytes), seq, share, wanted, ttl_us, how many leases the node is done
---              with, for each: seq, unused; then the tier: key, own key, limit
--- Answers:     granted, lasts_us, and the tier
+--              with, for each: seq, unused; then the counter: key, own key, limit
+-- Reply:       granted, lasts_us, and the counter
 -- Ledger:      a row for each lease: node (8 bytes), seq, granted (0: closed), when it ends, lasts_us,
 --              incarnation, when it was charged, mark
 
 local ROW, ROWS_MAX = 46, 1024
 local KEPT_MAX_US, LASTS_MIN_US = 120000000, 1000
-local BUCKET, WINDOW = 1, 2
+local WINDOW = 2
 
 -- The rows that stand, how much they hold, and whether others are to be forgotten: a clock that steps back would
 -- bring them to life again.
@@ -20,9 +18,9 @@ local function read(value)
     for at = 1, #(value or '') - ROW + 1, ROW do
         local row = { node = string.sub(value, at, at + 7) }
         row.seq, row.granted, row.ends_us, row.lasts_us, row.incarnation, row.at_us, row.mark =
-            struct.unpack('>I4I4I7I4I6I7I6', value, at + 8)
-        -- Nobody is locked out by a clock that stepped back.
-        local ends_us = math.min(row.ends_us, now + KEPT_MAX_US)
+            unpack_record('>I4I4I7I4I6I7I6', value, at + 8)
+        -- A clock that stepped back locks no instance out.
+        local ends_us = min(row.ends_us, now + KEPT_MAX_US)
         stale = stale or ends_us < row.ends_us or ends_us <= now
         row.ends_us = ends_us
         if ends_us > now then
@@ -36,7 +34,7 @@ end
 local function write(key, rows)
     local packed, ends_us = {}, 0
     for i, row in ipairs(rows) do
-        packed[i] = row.node .. struct.pack('>I4I4I7I4I6I7I6', row.seq, row.granted, row.ends_us,
+        packed[i] = row.node .. pack_record('>I4I4I7I4I6I7I6', row.seq, row.granted, row.ends_us,
             row.lasts_us, row.incarnation, row.at_us, row.mark)
         ends_us = max(ends_us, row.ends_us)
     end
@@ -57,40 +55,32 @@ local function found(rows, node, seq)
     end
 end
 
--- How many tokens a tier has room for, and how many it has room for at most.
-local function room(cell, limit)
-    if limit.algorithm == BUCKET then
-        return limit.burst - cell.used, limit.burst
-    end
-    return limit.count - (cell.used or cell.curr + cell.weight), limit.count
-end
-
 -- At most half of what is left of the share, so that all processes come to have some of it. The share is of
--- what is not spent yet, so that it shrinks as the tier empties, and the last tokens go to whoever asks.
-local function grantable(cell, limit, wanted, share, outstanding)
-    local free, capacity = room(cell, limit)
+-- what is not spent yet, so that it shrinks as the counter empties, and the last tokens go to any instance that asks.
+local function grantable(counter, limit, wanted, share, outstanding)
+    local free, capacity = limit.module.room(counter, limit), limit.burst or limit.count
     if free <= 0 then
         return 0
     end
-    local left = math.min(mul_div(free + outstanding, share, capacity), share) - outstanding
-    return math.min(wanted, max(0, ceil(left / 2)), free)
+    local left = min(mul_div(free + outstanding, share, capacity), share) - outstanding
+    return min(wanted, max(0, ceil(left / 2)), free)
 end
 
 -- The exchange at program[p]; where the next operation begins.
 local function exchange(p)
     local ledger, node, seq, share = program[p + 1], program[p + 2], program[p + 3], program[p + 4]
     local wanted, ttl_us, closes = program[p + 5], program[p + 6], program[p + 7]
-    local tier = p + 8 + 2 * closes
-    local key, l = program[tier], program[tier + 2]
-    local cell, limit = cell_of(key, program[tier + 1], l), limits[l]
+    local place = p + 8 + 2 * closes
+    local key, l = program[place], program[place + 2]
+    local counter, limit = counter_of(key, program[place + 1], l), limits[l]
     local rows, outstanding, written = read(values[ledger])
-    for i = p + 8, tier - 1, 2 do
+    for i = p + 8, place - 1, 2 do
         local row = found(rows, node, program[i])
         if row then
-            local unused = math.min(program[i + 1], row.granted)
-            if cell and unused > 0 and limit.module.give_back(cell, limit, row.incarnation, row.at_us,
+            local unused = min(program[i + 1], row.granted)
+            if counter and unused > 0 and limit.module.give_back(counter, limit, row.incarnation, row.at_us,
                 row.granted, row.mark, unused) then
-                cell.changed, dirty[key] = true, true
+                counter.changed, dirty[key] = true, true
             end
             outstanding = outstanding - row.granted
             row.granted, written = 0, true
@@ -106,23 +96,23 @@ local function exchange(p)
     local known = found(rows, node, seq)
     if known then
         granted, lasts_us = known.granted, known.lasts_us
-    elseif seq > last and cell and #rows < ROWS_MAX then
-        granted, lasts_us = grantable(cell, limit, wanted, share, outstanding), ttl_us
+    elseif seq > last and counter and #rows < ROWS_MAX then
+        granted, lasts_us = grantable(counter, limit, wanted, share, outstanding), ttl_us
         if limit.algorithm == WINDOW then
             -- With the window what is left of it ends: no interval holds more than the limit.
-            lasts_us = math.min(ttl_us, limit.end_us - now)
+            lasts_us = min(ttl_us, limit.end_us - now)
         end
         if granted == 0 or lasts_us < LASTS_MIN_US then
             granted, lasts_us = 0, 0
         else
-            limit.module.charge(cell, limit, granted)
-            local incarnation = limit.module.receipt(cell, limit, granted, nonce, o)
+            limit.module.charge(counter, limit, granted)
+            local incarnation = limit.module.receipt(counter, limit, granted, nonce, o)
             rows[#rows + 1] = {
                 node = node, seq = seq, granted = granted, ends_us = now + lasts_us + ttl_us,
                 lasts_us = lasts_us, incarnation = incarnation, at_us = now,
-                mark = limit.module.mark and limit.module.mark(cell) or 0,
+                mark = limit.module.mark and limit.module.mark(counter) or 0,
             }
-            cell.changed, dirty[key] = true, true
+            counter.changed, dirty[key] = true, true
             last, written = seq, true
         end
     end
@@ -138,8 +128,8 @@ local function exchange(p)
     end
     out[o], out[o + 1] = granted, lasts_us
     o = o + 2
-    answer(cell, limit, 1, true)
-    return tier + 3
+    answer(counter, limit, 1, true)
+    return place + 3
 end
 
 return { open = exchange }

@@ -78,7 +78,7 @@ impl<'a> Call<'a> {
     /// One decision more, that so many ask for.
     pub(super) fn crowd(&mut self, ask: &Ask<'a>, times: u32) {
         if is_crowd(ask, times) {
-            self.decisions.extend([CROWD, u64::from(times)]);
+            self.decisions.extend([BATCH, u64::from(times)]);
             self.groups(ask);
         } else {
             self.decision(ask);
@@ -202,12 +202,12 @@ impl<'a> Call<'a> {
 
     /// What the script is told: the program as one msgpack array, or what stands for the commonest.
     pub(super) fn encoded(&self) -> Vec<u8> {
-        self.sole().unwrap_or_else(|| self.program())
+        self.single_charge().unwrap_or_else(|| self.program())
     }
 
-    /// A charge of one bucket and nothing else, as `sole.lua` reads it; nothing where the call
-    /// is another, or a number too large for its place.
-    fn sole(&self) -> Option<Vec<u8>> {
+    /// A charge of one bucket and nothing else, as `single_charge.lua` reads it; nothing where the
+    /// call is another, or a number too large for its place.
+    fn single_charge(&self) -> Option<Vec<u8>> {
         let (&[(limit, numbers, _)], &[CHARGE, 1, 1, 0, LIMITS_AT, cost, 0]) =
             (&self.limits[..], &self.decisions[..])
         else {
@@ -223,7 +223,7 @@ impl<'a> Call<'a> {
         numbers.words(&mut words, self.header.estimate_us);
         let &[burst, most, n, 1, count, period_us, code] = &words[..] else { return None };
         let nonce = self.nonce.unwrap_or(self.header.nonce);
-        let mut told = Vec::with_capacity(SOLE_BYTES);
+        let mut told = Vec::with_capacity(SINGLE_CHARGE_BYTES);
         told.push(b'B');
         for (number, width) in [
             (self.header.given_us, 7),
@@ -393,7 +393,7 @@ impl Msgpack {
 pub(super) const TIERS_MAX: usize = 128;
 /// More than any tier holds, and exact in Lua.
 const AMOUNT_MAX: u64 = 1 << 40;
-const SOLE_BYTES: usize = 46;
+const SINGLE_CHARGE_BYTES: usize = 46;
 /// Counted from 1: behind the instant, the nonce, and where decisions begin.
 const LIMITS_AT: u64 = 4;
 const CHARGE: u64 = 0;
@@ -404,5 +404,5 @@ const GIVE_BACK: u64 = 4;
 const LOWER: u64 = 5;
 const OPEN: u64 = 6;
 const CLOSE: u64 = 7;
-const CROWD: u64 = 8;
+const BATCH: u64 = 8;
 const NAMED: u64 = 15;

@@ -157,37 +157,36 @@ macro_rules! source {
     };
 }
 
-const COMMON: [Source; 11] = [
+const COMMON: [Source; 13] = [
     source!("check"),
-    source!("sole"),
-    source!("crowd"),
-    source!(algorithm "token_bucket/lone"),
-    source!(algorithm "token_bucket/steady"),
-    source!(algorithm "sliding_log/lone"),
+    source!("single_charge"),
+    source!("bucket_loop"),
+    source!("log_check"),
+    source!("counters"),
+    source!("reservation_words"),
     source!(algorithm "token_bucket"),
+    source!(algorithm "token_bucket/level"),
     source!(algorithm "fixed_window"),
     source!(algorithm "sliding_log"),
+    source!(algorithm "sliding_log/nodes"),
     source!(algorithm "sliding_window"),
     source!(algorithm "concurrency"),
 ];
-const OF_DECISIONS: [Source; 2] = [source!("records"), source!("reserved")];
+const OF_DECISIONS: [Source; 2] = [source!("reservation"), source!("bucket_reservation")];
 /// Leases have another operation under the number of reservations.
 const OF_LEASES: [Source; 2] = [
-    source!("records", "lease"),
-    Source { name: "reserved", path: "", text: "return function() end\n" },
+    source!("reservation", "lease"),
+    Source { name: "bucket_reservation", path: "", text: "return function() end\n" },
 ];
-/// The record bodies by kind: their size, and whose they are. Sizes never change; a new body is a
-/// new kind.
-const KINDS: [(u8, Algorithm); 10] = [
+/// The record bodies by kind: their size, and the algorithm that owns them. Sizes never change; a new body is a new kind.
+const KINDS: [(u8, Algorithm); 8] = [
     (11, Algorithm::TokenBucket),
     (25, Algorithm::TokenBucket),
-    (62, Algorithm::TokenBucket),
+    (88, Algorithm::TokenBucket),
     (23, Algorithm::FixedWindow),
     (27, Algorithm::SlidingWindow),
     (49, Algorithm::SlidingLog),
     (29, Algorithm::Concurrency),
-    (11, Algorithm::TokenBucket),
-    (88, Algorithm::TokenBucket),
     (62, Algorithm::TokenBucket),
 ];
 

@@ -214,7 +214,7 @@ fn costs_of_any_size_are_judged_and_what_is_left_never_wraps() {
 fn products_too_large_for_a_double_are_exact_in_lua() {
     let text = script_text();
     let start = text.find("local function mul_div").unwrap();
-    let end = start + text[start + 1..].find("\nlocal algorithms").unwrap();
+    let end = start + text[start + 1..].find("\nlocal function").unwrap();
     let script = format!(
         "local floor = math.floor\n{}\nreturn {{ mul_div(tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])) }}",
         &text[start..=end]

@@ -92,7 +92,7 @@ fn two_requests_share_a_tier_only_if_all_their_attributes_agree() {
 fn a_reset_forgets_one_subject_and_nothing_of_anybody_elses() {
     let world = World::on_redis(RedisServer::start());
     let server = world.server.as_ref().unwrap();
-    let foreign = ["session:1", "sg", "sg1", "sg1:", "sg1:{me}:x", "{sg1}"];
+    let foreign = ["session:1", "sg", "sg2", "sg2:", "sg2:{me}:x", "{sg2}"];
     foreign.iter().for_each(|key| assert_eq!(server.command(&["SET", key, "theirs"]).text(), "OK"));
     let limits = each_algorithm(3, PERIOD);
     for limit in &limits {

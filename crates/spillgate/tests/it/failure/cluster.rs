@@ -185,7 +185,7 @@ pub(super) fn slot_of_mine(cluster: &Cluster) -> (u16, Node) {
         }
         let wanted = crate::support::world::keys(node).into_iter().find(|key| {
             // A year's limit is the only one that lives for so long.
-            key.starts_with("sg1:{") && node.command(&["PTTL", key]).integer() > 86_400_000
+            key.starts_with("sg2:{") && node.command(&["PTTL", key]).integer() > 86_400_000
         });
         if let Some(key) = wanted {
             found = Some((cluster.slot_of(&key), Node(place)));

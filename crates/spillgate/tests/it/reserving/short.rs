@@ -13,7 +13,7 @@ use crate::support::world::TODAY_US;
 #[test]
 fn the_short_way_answers_and_leaves_what_the_long_way_does() {
     let text = script_text();
-    let barred = text.replace("operation == 6 or operation == 7", "false");
+    let barred = text.replace("operation == OPEN or operation == CLOSE", "false");
     assert_ne!(text, barred, "there is no short way to bar");
     let servers = [RedisServer::start(), RedisServer::start()];
     let mut ways = [Way::new(&servers[0], &text), Way::new(&servers[1], &barred)];
