@@ -11,7 +11,9 @@ use tokio::runtime::Runtime;
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     // Each connection is a file; where this fails, the system's own bound stands.
     let _ = rlimit::increase_nofile_limit(u64::MAX);
-    Runtime::new()?.block_on(async { bench::run(args, stop_on_signals()?, open).await })
+    Runtime::new()?.block_on(async {
+        bench::run(args, stop_on_signals()?, |flags| Box::pin(open(flags))).await
+    })
 }
 
 async fn open(flags: StoreFlags<'_>) -> Result<OpenLimiter, Failure> {

@@ -1,6 +1,7 @@
 //! What the doors know: one thing that answers questions. Nothing here knows a protocol.
 
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,14 +32,17 @@ pub struct App {
     no_reservations: Option<&'static str>,
 }
 
+/// An app whose store is being opened. Boxed, so that a caller's crate does not compile another copy of the limiter.
+type Opening<'a> = Pin<Box<dyn Future<Output = Result<App, ConfigError>> + Send + 'a>>;
+
 impl App {
     /// Opens the store. One that is out of reach is no error: it is an outage, and decided as one.
     ///
     /// # Errors
     ///
     /// If the settings name a file that cannot be read, or the library refuses a setting.
-    pub async fn open(store: &Store, policy: Policy) -> Result<App, ConfigError> {
-        App::open_with(store, Limiter::builder().policy(policy).top(false)).await
+    pub fn open(store: &Store, policy: Policy) -> Opening<'_> {
+        Box::pin(App::open_with(store, Limiter::builder().policy(policy).top(false)))
     }
 
     /// Opens the store for a command that asks it once and leaves: other instances do not count this one.
@@ -46,8 +50,8 @@ impl App {
     /// # Errors
     ///
     /// As [`App::open`].
-    pub async fn open_to_look(store: &Store, policy: Policy) -> Result<App, ConfigError> {
-        App::open_with(store, Limiter::builder().policy(policy).top(false).onlooker()).await
+    pub fn open_to_look(store: &Store, policy: Policy) -> Opening<'_> {
+        Box::pin(App::open_with(store, Limiter::builder().policy(policy).top(false).onlooker()))
     }
 
     /// The service's own, which counts and watches as its settings say.
@@ -185,8 +189,8 @@ impl App {
     }
 
     /// Looks at the store; `samples` calls are measured.
-    pub async fn probe(&self, samples: usize) -> StoreProbe {
-        self.limiter.probe(samples).await
+    pub fn probe(&self, samples: usize) -> Pin<Box<dyn Future<Output = StoreProbe> + Send + '_>> {
+        Box::pin(self.limiter.probe(samples))
     }
 
     /// Judges several requests as one, all or none, and waits no longer for the store than `within`.

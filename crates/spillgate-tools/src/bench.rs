@@ -2,6 +2,7 @@
 //! ([`target`]) by callers in an open or a closed loop ([`load`]), counted ([`tally`]) and told ([`report`]).
 
 use std::path::Path;
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,16 +58,30 @@ pub struct OpenLimiter {
     pub url: Option<String>,
 }
 
+/// Opens a limiter by these flags.
+pub type Open = for<'f> fn(StoreFlags<'f>) -> Opening<'f>;
+
+/// A limiter that is being opened.
+pub type Opening<'f> = Pin<Box<dyn Future<Output = Result<OpenLimiter, Failure>> + 'f>>;
+
+/// A bench that runs.
+pub type Running<'a> = Pin<Box<dyn Future<Output = Result<ExitCode, Failure>> + 'a>>;
+
 /// Puts a load to what the flags name, and reports how fast it answered, and what. `open` opens the limiter in this
 /// process; once `stop` is true, no more calls are made.
 ///
 /// # Errors
 ///
 /// If the flags contradict each other, the target cannot be reached, or a file cannot be written.
-pub async fn run(
+pub fn run(args: &BenchArgs, stop: watch::Receiver<bool>, open: Open) -> Running<'_> {
+    // Boxed, so that the caller's crate does not compile another copy of everything below.
+    Box::pin(run_scenario(args, stop, open))
+}
+
+async fn run_scenario(
     args: &BenchArgs,
     stop: watch::Receiver<bool>,
-    open: impl AsyncFnOnce(StoreFlags<'_>) -> Result<OpenLimiter, Failure>,
+    open: Open,
 ) -> Result<ExitCode, Failure> {
     let BenchArgs { scenario, rate, duration_us, subjects, seed, .. } = *args;
     let schedule = Schedule::new(scenario, rate, duration_us, subjects, seed)?;
@@ -94,7 +109,7 @@ async fn measure(
     schedule: &Schedule,
     question: &Question,
     stop: watch::Receiver<bool>,
-    open: impl AsyncFnOnce(StoreFlags<'_>) -> Result<OpenLimiter, Failure>,
+    open: Open,
 ) -> Result<Report, Failure> {
     let own = match args.scenario {
         Scenario::Failover => Some(OwnRedis::start().await?),
@@ -152,10 +167,7 @@ struct Bench<'a> {
 
 impl Targets<'_> {
     /// Ours first. Each has answered once when this returns.
-    async fn open(
-        self,
-        open: impl AsyncFnOnce(StoreFlags<'_>) -> Result<OpenLimiter, Failure>,
-    ) -> Result<Vec<Arc<Target>>, Failure> {
+    async fn open(self, open: Open) -> Result<Vec<Arc<Target>>, Failure> {
         let mut targets = Vec::new();
         let way = match &self.args.url {
             Some(url) => {

@@ -50,7 +50,7 @@ use report::{ConditionReport, Replayed, Report, charts, html};
 /// If a policy does not load, a log cannot be read, or a file cannot be written.
 pub fn run(
     args: &SimulateArgs,
-    load: impl Fn(&Path) -> Result<Policy, Failure>,
+    load: &dyn Fn(&Path) -> Result<Policy, Failure>,
 ) -> Result<ExitCode, Failure> {
     let contenders = contenders(args, load)?;
     let policies: Vec<Policy> =
@@ -154,11 +154,11 @@ fn replay_pattern(
 /// The policies on trial, the one that conditions are about first.
 fn contenders(
     args: &SimulateArgs,
-    load: impl Fn(&Path) -> Result<Policy, Failure>,
+    load: &dyn Fn(&Path) -> Result<Policy, Failure>,
 ) -> Result<Vec<Contender>, Failure> {
     let mut contenders = Vec::new();
     if let Some(file) = &args.config {
-        contenders.push(from_file(file, &load)?);
+        contenders.push(from_file(file, load)?);
     }
     if let Some(quota) = &args.quota {
         let bucket = [spillgate::Algorithm::TokenBucket.name().to_owned()];
@@ -168,7 +168,7 @@ fn contenders(
         }
     }
     if let Some(file) = &args.against {
-        contenders.push(from_file(file, &load)?);
+        contenders.push(from_file(file, load)?);
     }
     if contenders.len() > CONTENDERS_MAX {
         return Err(
@@ -180,7 +180,7 @@ fn contenders(
 
 fn from_file(
     file: &Path,
-    load: impl Fn(&Path) -> Result<Policy, Failure>,
+    load: &dyn Fn(&Path) -> Result<Policy, Failure>,
 ) -> Result<Contender, Failure> {
     let name = file.display().to_string();
     let policy = load(file)?;
