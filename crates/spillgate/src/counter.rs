@@ -53,13 +53,6 @@ impl ToldTier {
     }
 }
 
-/// Decisions over one counter each, as the memory store counts them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tallied {
-    pub(crate) allowed: u64,
-    pub(crate) denied: u64,
-}
-
 /// Something done to one tier that is no decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {

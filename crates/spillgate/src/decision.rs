@@ -50,6 +50,7 @@ pub struct TierDecision<'d> {
 }
 
 impl Decision {
+    #[inline]
     pub(crate) fn new(tiers: Tiers, names: Names) -> Decision {
         let enforced = || tiers.iter().filter(|tier| !tier.shadow);
         let decisive = enforced().filter(|tier| !tier.advisory);
@@ -60,11 +61,11 @@ impl Decision {
         Decision { verdict, source, top, tiers: tiers.into(), names }
     }
 
-    /// The decision over a single tier, an enforced one.
+    /// The decision over one enforced counter.
     #[inline]
-    pub(crate) fn alone(tier: Judged, names: Names) -> Decision {
-        let (verdict, source) = (tier.verdict, tier.source);
-        Decision { verdict, source, top: Some(0), tiers: Kept::One(tier), names }
+    pub(crate) fn of_one(judged: Judged, names: Names) -> Decision {
+        let (verdict, source) = (judged.verdict, judged.source);
+        Decision { verdict, source, top: Some(0), tiers: Kept::One(judged), names }
     }
 
     pub(crate) fn with_receipt(mut self, receipt: Receipt) -> Decision {

@@ -84,25 +84,10 @@ impl DenialCache {
         refused
     }
 
-    /// The same for a decision over one enforced tier, of time alone, at a cost; whoever is not refused
-    /// here goes on to ask with others.
-    pub(crate) fn refuses_alone(&self, tier: &AskTier<'_>, sent: Sent) -> Option<Heard> {
-        if sent.at_us >= self.latest_us.load(Ordering::Relaxed) {
-            return None;
-        }
-        let name = name(tier);
-        let place = self.place(name).lock();
-        let refusal = place.as_ref()?;
-        let holds = refusal.holds(name, tier.numbers, tier.cost, sent);
-        let heard = holds.then(|| refusal.heard(tier.cost, sent))?;
-        drop(place);
-        self.hits.fetch_add(1, Ordering::Relaxed);
-        Some(heard)
-    }
-
     /// The same for who only wants to know.
     pub(crate) fn would_refuse(&self, redis: &Redis, ask: &Ask<'_>, sent: Sent) -> Option<Heards> {
-        if !self.is_for(redis, ask) {
+        // Mostly no denial is remembered, or none lasts until now.
+        if sent.at_us >= self.latest_us.load(Ordering::Relaxed) || !self.is_for(redis, ask) {
             return None;
         }
         let heard: Heards = ask.tiers.iter().map(|tier| self.heard_of(tier, sent)).collect();
@@ -121,21 +106,6 @@ impl DenialCache {
         let mut refused = ask.tiers.iter().zip(heard).filter_map(refused).peekable();
         if refused.peek().is_some() && self.is_for(redis, ask) {
             refused.for_each(|refusal| self.remember(refusal));
-        }
-    }
-
-    /// The same of a decision over one enforced tier, of time alone, that lives at one place.
-    pub(crate) fn note_alone(
-        &self,
-        name: u128,
-        numbers: &Numbers,
-        cost: u64,
-        told: &ToldTier,
-        sent: Sent,
-    ) {
-        if !told.fits && !self.places.is_empty() {
-            let refusal = Refusal::of(name, numbers, cost, told, sent, monotonic_us());
-            refusal.into_iter().for_each(|refusal| self.remember(refusal));
         }
     }
 

@@ -1,7 +1,6 @@
 //! Where tier state lives: memory or Redis. An engine decides; it knows nothing of rules, requests
 //! or doors.
 
-use crate::counter::Tallied;
 use crate::error::StoreError;
 use crate::limit::NamedLimit;
 use crate::probe::StoreProbe;
@@ -25,8 +24,6 @@ pub use redis::Redis;
 pub(crate) use redis::jitter::jittered;
 #[cfg(feature = "redis")]
 pub(crate) use redis::spread::{Question, StandIn, decide, decide_each};
-#[cfg(feature = "redis")]
-pub(crate) use redis::{Joined, Untold};
 
 /// The engine of a limiter.
 #[derive(Debug)]
@@ -67,15 +64,6 @@ impl Engine {
             Engine::Memory(memory) => Ok(memory.change(tier, change)),
             #[cfg(feature = "redis")]
             Engine::Redis(redis) => redis.change(tier, change).await,
-        }
-    }
-
-    /// How many decisions over one limit each the memory store has counted by now; none on a store.
-    pub(crate) fn tallied(&self, tally: memory::Tally) -> Tallied {
-        match self {
-            Engine::Memory(memory) => memory.tallied(tally),
-            #[cfg(feature = "redis")]
-            Engine::Redis(_) => Tallied::default(),
         }
     }
 

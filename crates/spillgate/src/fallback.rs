@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::algorithm::{Charge, GiveBack, Intent, Numbers, Reading};
+use crate::algorithm::{Charge, GiveBack, Intent, Numbers};
 use crate::counter::{AskTier, Change, ToldTier};
 use crate::engine::{Memory, Question, Redis, StandIn};
 use crate::error::StoreError;
@@ -107,16 +107,6 @@ impl Fallback {
             let tier = &question.ask.tiers[place];
             self.debts.add(tier, &share, tier.cost);
         }
-    }
-
-    /// Takes note of what the store said of one tier that owed nothing.
-    pub(crate) fn note_said(&self, tier: u128, reading: &Reading) {
-        self.known.note(tier, reading, self.clock.coarse().at_us);
-    }
-
-    /// Whether no tier owes anything.
-    pub(crate) fn is_owed_nothing(&self) -> bool {
-        self.debts.are_none()
     }
 
     /// Pays some of what is owed by subjects that nobody asks about.
@@ -288,7 +278,7 @@ impl Fallback {
     }
 
     fn look(&self, tier: &AskTier<'_>) -> ToldTier {
-        self.memory.decide_one(tier, Intent::Peek, None)
+        self.memory.decide_one(tier, Intent::Peek)
     }
 }
 

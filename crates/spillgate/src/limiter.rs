@@ -8,21 +8,19 @@ use arc_swap::ArcSwap;
 #[cfg(feature = "redis")]
 use parking_lot::Mutex;
 
-use crate::decision::{Decision, Judged, Tiers, Verdict};
+use crate::decision::Decision;
 #[cfg(feature = "redis")]
 use crate::denial_cache::DenialCache;
 use crate::engine::Engine;
-use crate::engine::memory::Tally;
 #[cfg(feature = "redis")]
 use crate::fallback::{Fallback, NODES_UNTOLD};
 #[cfg(feature = "redis")]
 use crate::lease::Leases;
 use crate::limit::{Limit, NamedLimit};
 use crate::metrics::Metrics;
-use crate::plan::{Asking, Plan};
+use crate::plan::Plan;
 use crate::policy::Policy;
 use crate::probe::StoreProbe;
-#[cfg(feature = "redis")]
 use crate::request::DEFAULT_DOMAIN;
 use crate::request::{Cost, Request};
 use crate::reservation::Seal;
@@ -34,34 +32,31 @@ use crate::waiting::Waiting;
 #[cfg(feature = "redis")]
 mod access;
 mod acquiring;
-mod at_once;
+mod answer;
+mod asked;
 mod builder;
 mod control;
 mod counters;
+mod evaluate;
 pub(crate) mod explain;
 mod in_force;
 #[cfg(feature = "redis")]
 mod leasing;
 #[cfg(feature = "metrics")]
 mod metrics_text;
-#[cfg(feature = "redis")]
-mod on_store;
-#[cfg(feature = "redis")]
-mod refusing;
 mod reserving;
 mod together;
 #[cfg(feature = "redis")]
 mod upkeep;
 
-use at_once::in_memory;
+use asked::Asked;
 pub use builder::LimiterBuilder;
 use control::Control;
 use counters::Counters;
 pub use counters::Stats;
+use evaluate::Evaluated;
 pub use explain::{ExplainedRule, ExplainedTier, Explanation, OverriddenBy, Raise};
-pub(crate) use in_force::{InForce, Under};
-#[cfg(feature = "redis")]
-use refusing::Way;
+pub(crate) use in_force::InForce;
 
 /// Decides whether something may happen now, for a whole fleet when its store is shared.
 ///
@@ -133,53 +128,40 @@ pub enum Question<'a> {
     },
 }
 
-/// What [`Question::AdHoc`] asks.
-#[cfg(feature = "redis")]
-#[derive(Clone, Copy)]
-struct AdHoc<'a, 'c> {
-    domain: &'a str,
-    key: &'a str,
-    limit: &'a Limit,
-    cost: &'a Cost<'c>,
-}
-
 impl Limiter {
     /// A builder: in memory and without rules, until told otherwise.
     pub fn builder() -> LimiterBuilder {
         LimiterBuilder::default()
     }
 
+    /// Decides as [`Limiter::check`] does, without a future; `None` where a store is to be asked.
+    #[cfg(feature = "tower")]
+    pub(crate) fn check_in_memory(&self, request: &Request<'_>) -> Option<Decision> {
+        match &self.inner.engine {
+            Engine::Memory(memory) => {
+                Some(self.inner.decide_in(memory, self.inner.asked_by_policy(request)))
+            }
+            #[cfg(feature = "redis")]
+            Engine::Redis(_) => None,
+        }
+    }
+
     /// May this happen now? An outage of the store is a decision too: this cannot fail.
     pub async fn check(&self, request: &Request<'_>) -> Decision {
         match &self.inner.engine {
-            Engine::Memory(memory) => self.inner.check_now(memory, request, Asking::ToCharge),
+            Engine::Memory(memory) => {
+                self.inner.decide_in(memory, self.inner.asked_by_policy(request))
+            }
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => {
-                if let Some(decision) = self.inner.check_leased(request) {
-                    return decision;
-                }
-                match self.inner.way_of(redis, request) {
-                    Way::Told(decision) => decision,
-                    Way::Joined(alike, of) => {
-                        Box::pin(self.inner.arrived(redis, request, alike, of)).await
-                    }
-                    Way::Planned => {
-                        Box::pin(self.inner.check_in(redis, request, Asking::ToCharge)).await
-                    }
-                }
+            Engine::Redis(_) => {
+                Box::pin(self.inner.decide(self.inner.asked_by_policy(request))).await
             }
         }
     }
 
     /// What a cost of one would be told now, with the numbers as they stand; nothing is written.
     pub async fn peek(&self, request: &Request<'_>) -> Decision {
-        match &self.inner.engine {
-            Engine::Memory(memory) => self.inner.check_now(memory, request, Asking::ToPeek),
-            #[cfg(feature = "redis")]
-            Engine::Redis(redis) => {
-                Box::pin(self.inner.check_in(redis, request, Asking::ToPeek)).await
-            }
-        }
+        Box::pin(self.inner.look(self.inner.asked_by_policy(request))).await
     }
 
     /// One key against one limit, without a policy.
@@ -202,27 +184,23 @@ impl Limiter {
     ) -> Decision {
         match &self.inner.engine {
             Engine::Memory(memory) => {
-                let subject = self.inner.secret.ad_hoc_key(key);
-                self.inner.check_limit_now(memory, key, subject, limit, &cost.into())
+                let cost = cost.into();
+                self.inner.decide_in(memory, Asked::limit(DEFAULT_DOMAIN, key, limit, &cost))
             }
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => {
-                let asked = AdHoc { domain: DEFAULT_DOMAIN, key, limit, cost: &cost.into() };
-                self.inner.check_ad_hoc(redis, asked).await
+            Engine::Redis(_) => {
+                let cost = cost.into();
+                Box::pin(self.inner.decide(Asked::limit(DEFAULT_DOMAIN, key, limit, &cost))).await
             }
         }
     }
 
     /// [`Limiter::check`] or [`Limiter::check_limit`], as the question is, and that in any domain.
     pub async fn check_for(&self, question: &Question<'_>) -> Decision {
-        match (&self.inner.engine, question) {
-            (Engine::Memory(memory), _) => self.inner.decide_now(memory, question),
+        match &self.inner.engine {
+            Engine::Memory(memory) => self.inner.decide_in(memory, self.inner.asked(question)),
             #[cfg(feature = "redis")]
-            (Engine::Redis(_), Question::Request(request)) => self.check(request).await,
-            #[cfg(feature = "redis")]
-            (Engine::Redis(redis), Question::AdHoc { domain, key, limit, cost }) => {
-                self.inner.check_ad_hoc(redis, AdHoc { domain, key, limit, cost }).await
-            }
+            Engine::Redis(_) => Box::pin(self.inner.decide(self.inner.asked(question))).await,
         }
     }
 
@@ -233,11 +211,14 @@ impl Limiter {
         }
         match &self.inner.engine {
             Engine::Memory(memory) => {
-                let now = |question| self.inner.decide_now(memory, question);
+                let now = |question| self.inner.decide_in(memory, self.inner.asked(question));
                 questions.iter().map(now).collect()
             }
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => Box::pin(self.inner.decide_on(redis, questions)).await,
+            Engine::Redis(_) => {
+                let all = questions.iter().map(|question| self.inner.asked(question));
+                Box::pin(self.inner.decide_each(all.collect())).await
+            }
         }
     }
 
@@ -305,22 +286,19 @@ impl Limiter {
 
 impl Inner {
     /// Decides a plan, and waits no longer for the store than `within`.
-    pub(crate) async fn decide_within(&self, mut plan: Plan<'_>, within: Duration) -> Tiers {
+    async fn evaluate_within(&self, plan: Plan<'_>, within: Duration) -> Evaluated {
         match &self.engine {
-            Engine::Memory(memory) => in_memory(memory, &mut plan),
+            Engine::Memory(_) => self.evaluate(plan, None).done().await,
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => Box::pin(self.paid_or_in(&redis.within(within), plan)).await,
+            Engine::Redis(redis) => {
+                let redis = redis.within(within);
+                self.evaluate_on(&redis, plan, None).done().await
+            }
         }
     }
 
     fn stats(&self) -> Stats {
-        let counted = self.counters.read();
-        let mut stats = Stats { waiting: self.waiting.count(), ..counted };
-        for tally in [Tally::AdHoc, Tally::Rule] {
-            let tallied = self.engine.tallied(tally);
-            stats.allowed += tallied.allowed;
-            stats.denied += tallied.denied;
-        }
+        let stats = Stats { waiting: self.waiting.count(), ..self.counters.read() };
         #[cfg(feature = "redis")]
         let stats = Stats {
             store_errors: self.fallback.store_errors(),
@@ -350,58 +328,5 @@ impl Inner {
     /// Counts what an operator gave back.
     pub(crate) fn note_given_back(&self, amount: u64) {
         self.counters.given_back.fetch_add(amount, Ordering::Relaxed);
-    }
-
-    /// The decision on a request, whose subjects are watched unless it only looked.
-    pub(crate) fn decision_on(
-        &self,
-        request: &Request<'_>,
-        judged: Tiers,
-        in_force: &InForce,
-        asking: Asking,
-    ) -> Decision {
-        if asking == Asking::ToCharge {
-            self.watch_request(request, &judged, &in_force.policy);
-        }
-        self.decision(judged, Under::Policy(in_force))
-    }
-
-    /// The decision on a question, whose subjects are watched.
-    pub(crate) fn decision_of(
-        &self,
-        question: &Question<'_>,
-        judged: Tiers,
-        under: Under<'_>,
-    ) -> Decision {
-        self.watch_question(question, &judged, &under);
-        self.decision(judged, under)
-    }
-
-    fn watch_question(&self, question: &Question<'_>, judged: &[Judged], under: &Under<'_>) {
-        match (question, under) {
-            (Question::Request(request), Under::Policy(in_force)) => {
-                self.watch_request(request, judged, &in_force.policy);
-            }
-            (Question::AdHoc { domain, key, limit, cost }, _) => {
-                let subject = self.secret.ad_hoc_key_in(domain, key);
-                self.metrics.watch_ad_hoc(key, subject, cost.of_limit(limit), judged[0].verdict);
-            }
-            (Question::Request(_), Under::AdHoc(_)) => {}
-        }
-    }
-
-    fn watch_request(&self, request: &Request<'_>, judged: &[Judged], policy: &Policy) {
-        if !judged.is_empty() {
-            let refuses = |tier: &Judged| tier.decides() && tier.verdict != Verdict::Allowed;
-            let allowed = || !judged.iter().any(refuses);
-            self.metrics.watch(policy, request, &self.secret, judged, allowed);
-        }
-    }
-
-    pub(crate) fn decision(&self, judged: Tiers, under: Under<'_>) -> Decision {
-        self.metrics.count(&judged, under.meters());
-        let decision = Decision::new(judged, under.into_names());
-        self.counters.count(&decision);
-        decision
     }
 }

@@ -4,7 +4,6 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::counter::Tallied;
 use crate::decision::{Judged, Verdict};
 use crate::policy::Policy;
 use crate::request::Request;
@@ -39,8 +38,6 @@ pub(crate) use wanted::Wanted;
 pub(crate) struct Metrics {
     /// Limits that come with the question: they have no rule, and any domain.
     ad_hoc: Meter,
-    /// Of the former, how many that were allowed and denied are taken over from the memory store.
-    taken_over: [AtomicU64; 2],
     unmatched: AtomicU64,
     decision: Histogram,
     /// Whether all decisions are timed, or one in [`TIMED_IN_MEMORY`].
@@ -62,7 +59,6 @@ impl Metrics {
     pub(crate) fn new(on_store: bool, wanted: Wanted) -> Metrics {
         Metrics {
             ad_hoc: Meter::new(OTHER, ""),
-            taken_over: Default::default(),
             unmatched: AtomicU64::new(0),
             decision: Histogram::default(),
             on_store,
@@ -93,22 +89,6 @@ impl Metrics {
         }
     }
 
-    /// For what is told from memory though decisions are the store's: one in so many is timed.
-    #[cfg(feature = "redis")]
-    pub(crate) fn begin_drawn(&self) -> Began {
-        Began(is_drawn().then(counter_ns))
-    }
-
-    /// The decision over one enforced tier that began so; one that is timed stands for the others.
-    #[cfg(feature = "redis")]
-    pub(crate) fn count_drawn(&self, began: Began, meters: Option<&Meters>, judged: &Judged) {
-        if let Began(Some(began_ns)) = began {
-            let ns = counter_ns().saturating_sub(began_ns);
-            self.decision.add_ns(ns, u64::from(TIMED_IN_MEMORY));
-        }
-        self.count_alone(Began(None), meters, judged);
-    }
-
     /// Has a look at whose decision this is, once in a while; `allowed` is the whole of it.
     #[inline]
     pub(crate) fn watch(
@@ -126,48 +106,22 @@ impl Metrics {
 
     /// The same over a limit that came with its key.
     #[inline]
-    pub(crate) fn watch_ad_hoc(&self, key: &str, subject: SubjectKey, cost: u64, verdict: Verdict) {
+    pub(crate) fn watch_ad_hoc(
+        &self,
+        key: &str,
+        subject: impl FnOnce() -> SubjectKey,
+        cost: u64,
+        verdict: Verdict,
+    ) {
         if let Some(weight) = self.tops.draw() {
             let allowed = verdict == Verdict::Allowed;
-            self.tops.note_ad_hoc(weight, key, subject.id, cost, allowed);
+            self.tops.note_ad_hoc(weight, key, subject().id, cost, allowed);
         }
-    }
-
-    /// A decision over one enforced tier, of a rule or of a limit that came with the question.
-    pub(crate) fn count_alone(&self, began: Began, meters: Option<&Meters>, judged: &Judged) {
-        if self.wanted == Wanted::Nothing {
-            return;
-        }
-        self.end(began);
-        let meter = meters.map_or(&self.ad_hoc, |meters| meters.of_rule(judged.rule));
-        meter.count(std::slice::from_ref(judged));
     }
 
     /// The subjects that used most and those that were denied most, `n` of each for each rule.
     pub(crate) fn top(&self, rule: Option<&str>, n: usize) -> Top {
         self.tops.read(rule, n, counter_ns())
-    }
-
-    /// The end of a decision over a limit that came with its key, which the memory store counts.
-    #[inline]
-    pub(crate) fn end_tallied(&self, began: Began, judged: &Judged) {
-        self.end(began);
-        if self.wanted != Wanted::Nothing && is_near_limit(judged) {
-            self.ad_hoc.count_near_limit();
-        }
-    }
-
-    /// Takes over what the memory store has counted by now of limits that came with their keys.
-    pub(crate) fn take_over(&self, tallied: Tallied) {
-        if self.wanted == Wanted::Nothing {
-            return;
-        }
-        let counts = [(Verdict::Allowed, tallied.allowed), (Verdict::Denied, tallied.denied)];
-        for ((verdict, count), taken) in counts.into_iter().zip(&self.taken_over) {
-            // What two readers take over at once counts once.
-            let before = taken.fetch_max(count, Ordering::Relaxed);
-            self.ad_hoc.count_times(verdict, count.saturating_sub(before));
-        }
     }
 
     /// Each rule counts once, as the worst of its tiers; a shadow rule as it would have decided. Without

@@ -185,14 +185,11 @@ impl<'p> Plan<'p> {
         }
     }
 
-    /// The tiers with their numbers, as an engine told them.
-    pub(crate) fn judged_by(&mut self, told: &Told, source: Source) -> Tiers {
-        for (number, (tier, (place, _))) in told.tiers.iter().zip(&self.asked).enumerate() {
-            let twin = self.twin(number).map(|twin| &told.tiers[twin]);
-            let tightest = twin.filter(|twin| twin.tightness() > tier.tightness()).unwrap_or(tier);
-            hear(&mut self.judged[*place], tightest, source);
-        }
-        std::mem::take(&mut self.judged)
+    /// Splits the plan into what is asked, and where the answers go.
+    #[inline]
+    pub(crate) fn split(&mut self) -> (&Ask<'p>, Answers<'_, 'p>) {
+        let Plan { ask, judged, asked, twofold, .. } = self;
+        (ask, Answers { judged, asked, twins: twofold.then(Vec::new), number: 0 })
     }
 
     /// The tiers with what is known of each, and from whom.
@@ -202,9 +199,9 @@ impl<'p> Plan<'p> {
             let twin = self.twin(number).map(|twin| heard[twin]);
             let judged = &mut self.judged[*place];
             match &twin.map_or(*one, |twin| twin.and(*one)) {
-                Heard::Store(tier) => hear(judged, tier, Source::Store),
+                Heard::Store(tier) => judged.take(tier, Source::Store),
                 Heard::Fallback(tier, cause) => {
-                    hear(judged, tier, Source::Fallback);
+                    judged.take(tier, Source::Fallback);
                     judged.overloaded = *cause == Cause::Overload;
                 }
                 Heard::OutagePolicy { passes, cause } => {
@@ -339,6 +336,32 @@ impl<'p> Plan<'p> {
     }
 }
 
+/// Where the answers of a store to a plan go, one for each tier asked, in order.
+pub(crate) struct Answers<'a, 'p> {
+    judged: &'a mut Tiers,
+    asked: &'a [(usize, Option<&'p Rule>)],
+    /// The answers before, where subjects go by two secrets and the tighter of two answers holds.
+    twins: Option<Vec<ToldTier>>,
+    number: usize,
+}
+
+impl Answers<'_, '_> {
+    /// Takes over the next answer.
+    #[inline]
+    pub(crate) fn take(&mut self, told: ToldTier) {
+        let place = self.asked[self.number].0;
+        let mut tightest = told;
+        if let Some(twins) = &mut self.twins {
+            let before = self.asked[..self.number].iter().position(|(known, _)| *known == place);
+            let twin = before.map(|before| twins[before]);
+            tightest = twin.filter(|twin| twin.tightness() > told.tightness()).unwrap_or(told);
+            twins.push(told);
+        }
+        self.judged[place].take(&tightest, Source::Store);
+        self.number += 1;
+    }
+}
+
 /// Whose state of a rule a request is about, under each secret that subjects go by.
 pub(crate) fn keys_of(
     rule: &Rule,
@@ -346,19 +369,6 @@ pub(crate) fn keys_of(
     secret: &Secret,
 ) -> impl Iterator<Item = SubjectKey> {
     secret.each().map(|secret| rule.subject_key(request, secret))
-}
-
-/// Takes over what was told of a tier.
-pub(crate) fn hear(judged: &mut Judged, told: &ToldTier, source: Source) {
-    judged.source = source;
-    judged.remaining = Some(told.reading.remaining).into();
-    judged.reset_after_us = Some(told.reading.reset_after_us).into();
-    judged.set_charge(told.charge);
-    // What refuses was known to before anybody was asked.
-    if judged.verdict == Verdict::Allowed {
-        judged.verdict = if told.fits { Verdict::Allowed } else { Verdict::Denied };
-        judged.retry_after_us = told.reading.retry_after_us.into();
-    }
 }
 
 /// Takes over what a rule says of an outage: no numbers are known then.

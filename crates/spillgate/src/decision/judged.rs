@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Source, Verdict};
 use crate::algorithm::Charge;
+use crate::counter::ToldTier;
 use crate::limit::Limit;
 use crate::policy::{Met, Mode};
 use crate::reservation::Receipt;
@@ -55,6 +56,19 @@ impl Judged {
             limit: position as u16,
             shadow: met.rule.mode() == Mode::Shadow,
             ..Judged::ad_hoc()
+        }
+    }
+
+    /// Takes over what a store, or this instance in its place, decided. A denial that was certain before stays.
+    #[inline]
+    pub(crate) fn take(&mut self, told: &ToldTier, source: Source) {
+        self.source = source;
+        self.remaining = Some(told.reading.remaining).into();
+        self.reset_after_us = Some(told.reading.reset_after_us).into();
+        self.set_charge(told.charge);
+        if self.verdict == Verdict::Allowed {
+            self.verdict = if told.fits { Verdict::Allowed } else { Verdict::Denied };
+            self.retry_after_us = told.reading.retry_after_us.into();
         }
     }
 

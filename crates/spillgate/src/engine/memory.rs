@@ -8,7 +8,6 @@ use smallvec::SmallVec;
 
 use super::{Ask, AskTier, AtRecord, Change, TIERS_INLINE, Told, ToldTier};
 use crate::algorithm::{self, Intent, Reading, Tier};
-use crate::counter::Tallied;
 use crate::limit::NamedLimit;
 use crate::subject::SubjectKey;
 use crate::time::{Clock, CoarseTime};
@@ -44,16 +43,6 @@ pub struct Evictions {
     pub overflowed: u64,
 }
 
-/// Whose decisions over one limit are counted under the lock of its shard, which is held anyway: an atomic
-/// addition beside it would take longer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tally {
-    /// Those of limits that came with their keys.
-    AdHoc,
-    /// Those of rules.
-    Rule,
-}
-
 impl Memory {
     /// An engine of at most `keys_max` tiers.
     pub fn new(keys_max: usize, clock: Clock) -> Memory {
@@ -71,23 +60,27 @@ impl Memory {
     /// Decides, all or none, over any number of limits. Takes the locks of all shards first and reads the
     /// clock then: a coarse one, which is exact enough for buckets in use, and else the exact one.
     pub fn decide(&self, ask: &Ask<'_>) -> Told {
-        if let AtRecord::Open(opening) = ask.record {
-            return self.open(ask, opening);
-        }
         let mut tiers = SmallVec::new();
-        let allowed = self.decide_tiers(&ask.tiers, ask.intent, None, |told| tiers.push(told));
+        let allowed = self.decide_each(ask, |told| tiers.push(told));
         Told { allowed, tiers }
     }
 
-    /// Decides over one tier, without lists, and counts it.
-    pub(crate) fn decide_one(
-        &self,
-        asked: &AskTier<'_>,
-        intent: Intent,
-        tally: Option<Tally>,
-    ) -> ToldTier {
+    /// Decides as [`Memory::decide`] does; hands over what became of each tier, in order, and returns whether
+    /// every enforced tier had room.
+    #[inline]
+    pub(crate) fn decide_each(&self, ask: &Ask<'_>, answer: impl FnMut(ToldTier)) -> bool {
+        if let AtRecord::Open(opening) = ask.record {
+            let Told { allowed, tiers } = self.open(ask, opening);
+            tiers.into_iter().for_each(answer);
+            return allowed;
+        }
+        self.decide_tiers(&ask.tiers, ask.intent, answer)
+    }
+
+    /// Decides over one tier, without lists.
+    pub(crate) fn decide_one(&self, asked: &AskTier<'_>, intent: Intent) -> ToldTier {
         let mut told = None;
-        self.decide_tiers(from_ref(asked), intent, tally, |one| told = Some(one));
+        self.decide_tiers(from_ref(asked), intent, |one| told = Some(one));
         told.expect("each tier that is asked for is answered")
     }
 
@@ -99,18 +92,12 @@ impl Memory {
         &self,
         asked: &[AskTier<'_>],
         intent: Intent,
-        tally: Option<Tally>,
         mut answer: impl FnMut(ToldTier),
     ) -> bool {
         let mut locked = self.lock(asked);
         let by_coarse = intent == Intent::Charge
             && locked.charge_in_place(asked, self.clock.coarse(), &mut answer);
-        let allowed =
-            by_coarse || self.decide_by_exact_clock(asked, intent, &mut locked, &mut answer);
-        if let (Some(tally), [one]) = (tally, asked) {
-            locked.of(one.key).count(tally, allowed);
-        }
-        allowed
+        by_coarse || self.decide_by_exact_clock(asked, intent, &mut locked, &mut answer)
     }
 
     /// Loads the state of each tier, decides at the exact instant, and stores it.
@@ -195,16 +182,6 @@ impl Memory {
             live: self.evicted.load(Ordering::Relaxed),
             overflowed: self.overflowed.load(Ordering::Relaxed),
         }
-    }
-
-    /// How many decisions were counted by now.
-    pub(crate) fn tallied(&self, tally: Tally) -> Tallied {
-        let mut all = Tallied::default();
-        for shard in &self.shards {
-            let Tallied { allowed, denied } = shard.lock().tallied(tally);
-            all = Tallied { allowed: all.allowed + allowed, denied: all.denied + denied };
-        }
-        all
     }
 
     /// Where a tier's state is or will be. A new subject finds room, or shares the limit's

@@ -109,20 +109,8 @@ impl Leases {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Spends what a tier is charged, if a lease has as much.
-    #[inline]
-    pub(crate) fn take(&self, of: Candidate<'_>, now_us: u64) -> Option<Spent> {
-        let mut shard = self.shards.get(self.place(of.name)?)?.lock();
-        let tier = shard.find_mut(of.name as u64, |tier| tier.name == of.name)?;
-        let spent = tier.take(of, now_us);
-        if spent.is_some() && tier.asks_for_word(now_us) {
-            drop(shard);
-            self.wants.notify_one();
-        }
-        spent
-    }
-
-    /// The same on the way to the store: what is not held yet is asked for, if it is asked about often.
+    /// Spends what a tier is charged, if a lease has as much. A counter that is asked about often and has no lease
+    /// gets one asked for.
     pub(crate) fn take_or_want(
         &self,
         of: Candidate<'_>,

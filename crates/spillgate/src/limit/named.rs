@@ -101,7 +101,7 @@ impl NamedLimit {
         Some(NamedLimit { limit: self.limit.raised()?, ..self.clone() })
     }
 
-    /// The limit, its name left behind.
+    /// Returns the limit without what it is known by.
     pub(crate) fn into_limit(self) -> Limit {
         self.limit
     }

@@ -1,23 +1,22 @@
 //! Waiting for room: who asks again, and when, and what is told whom it takes too long.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::reserving::refuse_if_full;
-use super::{InForce, Inner, Limiter, Question, Under, in_memory};
+use super::asked::Asked;
+use super::evaluate::Evaluated;
+use super::{Inner, Limiter, Question};
 use crate::algorithm::Numbers;
-use crate::decision::{Decision, Tiers, Verdict};
-use crate::engine::Engine;
+use crate::decision::{Decision, Verdict};
 #[cfg(feature = "redis")]
-use crate::fallback::ChargedHere;
-use crate::limit::{Algorithm, Kind, NamedLimit};
+use crate::engine::Engine;
+use crate::limit::{Algorithm, Kind};
 use crate::metrics::{Metrics, Took};
-use crate::plan::{Asking, Plan};
-use crate::policy::Policy;
-use crate::request::{Cost, Request};
-use crate::reservation::{Opening, random_id};
+use crate::plan::Asking;
+use crate::request::Request;
+use crate::reservation::Opening;
 use crate::time::Deadline;
 use crate::waiting::{Refusal, TooMany, Wanted};
 
@@ -78,7 +77,7 @@ impl Limiter {
                 let claim = inner.claim(question).await;
                 let pause = claim.pause(patience.left());
                 let Some(tier) = pause.and_then(|pause| pause.tier(&wanted)) else {
-                    return inner.told(question, claim);
+                    return inner.answer_claim(claim);
                 };
                 inner.waiting.join(tier)
             }
@@ -100,11 +99,11 @@ impl Limiter {
             }
             let claim = inner.claim(question).await;
             let Some(pause) = claim.pause(patience.left()) else {
-                return inner.told(question, claim);
+                return inner.answer_claim(claim);
             };
             place.note(Refusal { numbers: pause.numbers, until: Deadline::after(pause.wait) });
             if patience.bound(place.pause(pause.wait)).await.is_none() {
-                return inner.told(question, claim);
+                return inner.answer_claim(claim);
             }
         }
     }
@@ -116,32 +115,12 @@ impl Limiter {
 }
 
 impl Inner {
-    fn plan<'p>(
-        &self,
-        policy: &'p Policy,
-        question: &Question<'_>,
-        named: Option<&'p NamedLimit>,
-        asking: Asking,
-    ) -> Plan<'p> {
-        match (question, named) {
-            (Question::AdHoc { domain, key, cost, .. }, Some(named)) => {
-                let keys = self.secret.each().map(|secret| secret.ad_hoc_key_in(domain, key));
-                let free = Cost::requests(0);
-                Plan::ad_hoc(keys, named, if asking == Asking::ToPeek { &free } else { cost })
-            }
-            (Question::Request(request), _) => {
-                Plan::of_request(policy, request, &self.secret, asking)
-            }
-            (Question::AdHoc { .. }, None) => unreachable!("whoever asks has named the limit"),
-        }
-    }
-
     /// Waits until the store may be asked again on behalf of a caller that waits; memory always may.
     async fn poll_turn(&self, question: &Question<'_>) {
         #[cfg(feature = "redis")]
         if let Engine::Redis(redis) = &self.engine {
-            let (in_force, named) = (self.in_force.load_full(), named(question));
-            let plan = self.plan(&in_force.policy, question, named.as_ref(), Asking::ToCharge);
+            let asked = self.asked(question);
+            let plan = self.plan(&asked, Asking::ToCharge);
             // The first of several shards stands for all: it is asked first.
             let Some(tag) = plan.ask.tiers.first().map(|tier| tier.key.tag) else { return };
             drop(plan);
@@ -151,62 +130,26 @@ impl Inner {
         let _ = question;
     }
 
-    /// Asks for room; what comes of it counts only once it is told.
-    async fn claim(&self, question: &Question<'_>) -> Claim {
+    /// Asks for room; what comes of it counts only once it is answered.
+    async fn claim<'q, 'a>(&self, question: &'q Question<'a>) -> Claim<'q, 'a> {
         let began = self.metrics.begin();
-        let (in_force, named) = (self.in_force.load_full(), named(question));
-        let opening = OnceLock::new();
-        let mut plan = self.plan(&in_force.policy, question, named.as_ref(), Asking::ToCharge);
-        if let Some(hold_us) = plan.holds_slots_us() {
-            let opening = opening.get_or_init(|| Opening::new(random_id(), 0, hold_us));
-            self.open_held(&mut plan, opening);
-        }
-        let (judged, charged_here) = match (&self.engine, opening.get()) {
-            #[cfg(feature = "redis")]
-            (Engine::Redis(redis), Some(opening)) => {
-                Box::pin(self.opened_in(redis, plan, opening)).await
-            }
-            (_, Some(opening)) => {
-                let mut judged = self.judged(plan).await;
-                refuse_if_full(&mut judged, &opening.noted());
-                (judged, ChargedHere::default())
-            }
-            (_, None) => (self.decide_within(plan, Duration::MAX).await, ChargedHere::default()),
-        };
+        let (asked, opening) = (self.asked(question), OnceLock::new());
+        let plan = self.plan_to_charge(&asked, &opening);
+        let evaluated = self.evaluate(plan, opening.get()).done().await;
         let took = Metrics::stop(began);
-        let names = under(named.as_ref(), &in_force).into_names();
-        let decision = Decision::new(judged.clone(), names);
-        let opening = opening.into_inner();
-        Claim { decision, judged, in_force, named, opening, charged_here, took }
+        let decision = Decision::new(evaluated.tiers.clone(), asked.names());
+        Claim { decision, asked, evaluated, opening: opening.into_inner(), took }
     }
 
-    fn told(&self, question: &Question<'_>, claim: Claim) -> Decision {
-        let Claim { judged, in_force, named, opening, charged_here, took, .. } = claim;
+    fn answer_claim(&self, claim: Claim<'_, '_>) -> Decision {
+        let Claim { asked, evaluated, opening, took, .. } = claim;
         self.metrics.add(took);
-        let under = under(named.as_ref(), &in_force);
-        let decision = self.decision_of(question, judged, under);
-        match (&self.engine, opening) {
-            #[cfg(feature = "redis")]
-            (Engine::Redis(redis), Some(opening)) => {
-                self.receipted(redis, decision, &opening, charged_here)
-            }
-            (_, Some(opening)) => self.with_receipt(decision, opening.id, opening.noted(), None),
-            (_, None) => decision,
-        }
-    }
-
-    pub(crate) async fn judged(&self, mut plan: Plan<'_>) -> Tiers {
-        match &self.engine {
-            Engine::Memory(memory) => in_memory(memory, &mut plan),
-            #[cfg(feature = "redis")]
-            Engine::Redis(redis) => Box::pin(self.in_store(redis, plan)).await,
-        }
+        self.answer(asked, evaluated, opening.as_ref())
     }
 
     /// The tiers that a question is to be let in by; none where it never can be.
     fn wanted(&self, question: &Question<'_>) -> Wants {
-        let (in_force, named) = (self.in_force.load(), named(question));
-        self.plan(&in_force.policy, question, named.as_ref(), Asking::ToCharge).wanted()
+        self.plan(&self.asked(question), Asking::ToCharge).wanted()
     }
 
     /// What is told whom others stand before, who cannot be let in in time: how its tiers stand, and that
@@ -219,66 +162,44 @@ impl Inner {
         earliest: Option<Deadline>,
     ) -> Decision {
         let began = self.metrics.begin();
-        let (in_force, named) = (self.in_force.load_full(), named(question));
-        let plan = self.plan(&in_force.policy, question, named.as_ref(), Asking::ToPeek);
-        let mut judged = self.judged(plan).await;
+        let asked = self.asked(question);
+        let plan = self.plan(&asked, Asking::ToPeek);
+        let mut evaluated = self.evaluate(plan, None).done().await;
         self.metrics.end(began);
         let with_line = wanted.iter().find(|(_, wanted)| wanted.tier == tier);
         let place = with_line.map_or(0, |(place, _)| *place);
         // Another policy may have come into force meanwhile, which has fewer tiers.
-        let place = place.min(judged.len().saturating_sub(1));
-        if let Some(refusing) = judged.get_mut(place) {
+        let place = place.min(evaluated.tiers.len().saturating_sub(1));
+        if let Some(refusing) = evaluated.tiers.get_mut(place) {
             refusing.verdict = refusing.verdict.max(Verdict::Denied);
             let wait_us =
                 earliest.and_then(|earliest| u64::try_from(earliest.left().as_micros()).ok());
             refusing.retry_after_us = wait_us.into();
         }
-        self.decision_of(question, judged, under(named.as_ref(), &in_force))
+        self.answer(asked, evaluated, None)
     }
 }
 
 /// What came of asking for room.
-struct Claim {
+struct Claim<'q, 'a> {
     decision: Decision,
-    judged: Tiers,
-    in_force: Arc<InForce>,
-    /// Of a limit that came with the request.
-    named: Option<NamedLimit>,
-    /// Of slots: under which name they are held, and where.
+    asked: Asked<'q, 'a>,
+    evaluated: Evaluated,
+    /// The record of permits, by which they are released.
     opening: Option<Opening>,
-    charged_here: ChargedHere,
-    /// Its own time, without the waiting before it.
+    /// The decision's own time, without the wait before it.
     took: Took,
 }
 
-impl Claim {
+impl Claim<'_, '_> {
     /// When to ask again, if that is within what is left.
     fn pause(&self, left: Duration) -> Option<Pause> {
         Pause::of(&self.decision).filter(|pause| pause.wait <= left)
     }
 }
 
-/// In memory there is no store to be out of reach.
-#[cfg(not(feature = "redis"))]
-#[derive(Default)]
-struct ChargedHere {}
-
 /// The tiers that somebody wants to be let in by, with their places in the decision.
 pub(crate) type Wants = SmallVec<[(usize, Wanted); 4]>;
-
-fn named(question: &Question<'_>) -> Option<NamedLimit> {
-    match question {
-        Question::Request(_) => None,
-        Question::AdHoc { limit, .. } => Some(NamedLimit::new(limit.clone(), 0)),
-    }
-}
-
-fn under<'f>(named: Option<&NamedLimit>, in_force: &'f InForce) -> Under<'f> {
-    match named {
-        Some(named) => Under::AdHoc(named.limit().clone()),
-        None => Under::Policy(in_force),
-    }
-}
 
 /// How long it takes until a refused question may be asked again, and why.
 struct Pause {

@@ -12,7 +12,7 @@ use super::{Inner, Limiter};
 use crate::algorithm::GiveBack;
 use crate::control::{ControlError, Override, RuleMode, SUBJECT_BYTES_MAX, Written};
 use crate::counter::Change;
-use crate::decision::{Decision, Names, Source};
+use crate::decision::{Decision, Names};
 use crate::limit::LimitSpec;
 use crate::plan::{Plan, keys_of};
 use crate::policy::{Mode, Policy, Rule, RuntimeEntry, Subject};
@@ -177,7 +177,12 @@ impl Limiter {
             if plan.asks() { Some(self.inner.engine.decide_one(&plan.ask).await) } else { None };
         let judged = match asked {
             None => plan.judged,
-            Some(told) => plan.judged_by(&told.map_err(ControlError::Store)?, Source::Store),
+            Some(told) => {
+                let told = told.map_err(ControlError::Store)?;
+                let (_, mut answers) = plan.split();
+                told.tiers.into_iter().for_each(|told| answers.take(told));
+                plan.judged
+            }
         };
         Ok(Decision::new(judged, Names::Policy(Arc::clone(&policy))))
     }

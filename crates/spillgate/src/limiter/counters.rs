@@ -72,12 +72,6 @@ impl Counters {
         }
     }
 
-    /// A decision over one tier, enforced and within its capacity.
-    pub(super) fn count_alone(&self, fits: bool) {
-        let counter = if fits { &self.allowed } else { &self.denied };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-
     pub(super) fn read(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {

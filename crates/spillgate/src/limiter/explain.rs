@@ -230,7 +230,7 @@ impl Inner {
     async fn looked_at(&self, mut plan: Plan<'_>) -> Tiers {
         plan.ask.intent = Intent::Peek;
         plan.dues.clear();
-        self.judged(plan).await
+        self.evaluate(plan, None).done().await.tiers
     }
 
     /// What this process would refuse by itself, because the store has.

@@ -1,9 +1,7 @@
-//! The policy in force with the meters of its rules, and what a decision is made under.
+//! The policy in force with the meters of its rules.
 
 use std::sync::Arc;
 
-use crate::decision::Names;
-use crate::limit::Limit;
 use crate::metrics::Meters;
 use crate::policy::Policy;
 
@@ -22,30 +20,5 @@ impl InForce {
     pub(super) fn new(policy: Policy, before: &Meters) -> InForce {
         let meters = Meters::of(policy.rules(), before);
         InForce { policy: Arc::new(policy), meters }
-    }
-}
-
-/// What a decision is made under: where its names are found, and where it counts.
-#[derive(Clone, Debug)]
-pub(crate) enum Under<'f> {
-    Policy(&'f InForce),
-    /// A limit that comes with the request. It has no rule.
-    AdHoc(Limit),
-}
-
-impl Under<'_> {
-    /// Returns the meters of the rules; `None` for a limit that comes with the request.
-    pub(super) fn meters(&self) -> Option<&Meters> {
-        match self {
-            Under::Policy(in_force) => Some(&in_force.meters),
-            Under::AdHoc(_) => None,
-        }
-    }
-
-    pub(super) fn into_names(self) -> Names {
-        match self {
-            Under::Policy(in_force) => Names::Policy(Arc::clone(&in_force.policy)),
-            Under::AdHoc(limit) => Names::AdHoc(limit),
-        }
     }
 }

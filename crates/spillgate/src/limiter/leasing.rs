@@ -1,6 +1,5 @@
 //! Leases through a limiter: what of a decision they pay for, and the task that takes and returns them.
 
-use std::slice::from_ref;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -9,12 +8,11 @@ use smallvec::SmallVec;
 
 use super::{Inner, Limiter};
 use crate::counter::AskTier;
-use crate::decision::{Decision, Judged, Names, Tiers, Verdict};
+use crate::decision::{Judged, Tiers, Verdict};
 use crate::engine::{Engine, Redis, jittered};
 use crate::lease::{Asked, Candidate, Exchange, Spent, Wanted};
 use crate::plan::Plan;
-use crate::policy::{Mode, is_leasable};
-use crate::request::Request;
+use crate::policy::Mode;
 use crate::time::{Deadline, awake_or_not_us};
 
 /// What leases paid for one decision.
@@ -36,40 +34,6 @@ impl Limiter {
 }
 
 impl Inner {
-    /// A request over one tier that a lease pays for: decided here and now.
-    #[inline]
-    pub(super) fn check_leased(&self, request: &Request<'_>) -> Option<Decision> {
-        if !self.leases.are_any() {
-            return None;
-        }
-        let began = self.metrics.begin();
-        let in_force = self.in_force.load();
-        let policy = &in_force.policy;
-        let judged = {
-            let rules = policy.met(request);
-            let [met] = &rules[..] else { return None };
-            let [limit] = met.limits else { return None };
-            let (terms, numbers) = (met.rule.lease()?, limit.numbers()?);
-            let cost = request.cost().of_limit(limit.limit());
-            let may = met.rule.mode() == Mode::Enforce && is_leasable(limit.algorithm());
-            if !may || cost == 0 {
-                return None;
-            }
-            let key = met.rule.subject_key(request, &self.secret);
-            let of = Candidate { name: key.id ^ limit.mix(), numbers, terms, cost };
-            let spent = self.leases.take(of, awake_or_not_us())?;
-            let mut judged = Judged::unknown(met, 0);
-            judged.capacity = Some(numbers.capacity()).into();
-            judged.pay(spent.remaining);
-            judged
-        };
-        self.counters.count_alone(true);
-        let allowed = || judged.verdict == Verdict::Allowed;
-        self.metrics.watch(policy, request, &self.secret, from_ref(&judged), allowed);
-        self.metrics.count_alone(began, Some(&in_force.meters), &judged);
-        Some(Decision::alone(judged, Names::Policy(Arc::clone(policy))))
-    }
-
     /// Has leases pay for what tiers of a plan they can; the rest is asked of the store.
     pub(super) fn pay(&self, plan: &mut Plan<'_>) -> Paid {
         let mut paid = Paid::new();

@@ -2,7 +2,7 @@
 
 use super::Limiter;
 use crate::engine::Engine;
-use crate::engine::memory::{RecordsHeld, Tally};
+use crate::engine::memory::RecordsHeld;
 #[cfg(feature = "redis")]
 use crate::metrics::RULES_MAX;
 use crate::metrics::{Kind, Text, Top};
@@ -48,7 +48,6 @@ impl Limiter {
     pub fn metrics_text(&self) -> String {
         let in_force = self.inner.in_force.load_full();
         let metrics = &self.inner.metrics;
-        metrics.take_over(self.inner.engine.tallied(Tally::AdHoc));
         let mut text = Text::default();
         metrics.write(&in_force.meters, &mut text);
         text.engine(&self.inner.engine);

@@ -2,14 +2,18 @@
 
 use std::time::Duration;
 
-use super::{Inner, Limiter, Question, Under, in_memory};
+use super::asked::Asked;
+use super::evaluate::ChargedHere;
+use super::{Inner, Limiter, Question};
 use crate::algorithm::Intent;
-use crate::decision::{Decision, Judged, Tiers};
-use crate::engine::{Engine, Memory};
-use crate::limit::NamedLimit;
-use crate::metrics::Began;
+use crate::decision::Decision;
+use crate::engine::Engine;
+#[cfg(feature = "redis")]
+use crate::engine::takes_permits;
 use crate::plan::{Asking, AtRecord, Plan};
 use crate::request::{Cost, Request};
+#[cfg(feature = "redis")]
+use crate::reservation::GROUPS_MAX;
 use crate::reservation::{
     Answer, Contents, Ending, Noted, Opening, Outcome, Receipt, ReservationError, Reserve, Usage,
     lasting_us, random_id,
@@ -61,13 +65,8 @@ impl Limiter {
         reserve: &Reserve<'_>,
     ) -> Result<Decision, ReservationError> {
         let opening = self.inner.opening_for_request(request, reserve)?;
-        let in_force = self.inner.in_force.load_full();
-        let policy = &in_force.policy;
-        let plan = Plan::of_request(policy, request, &self.inner.secret, Asking::ToCharge);
-        let under = Under::Policy(&in_force);
-        let watch =
-            |judged: &[Judged], _: &Under<'_>| self.inner.watch_request(request, judged, policy);
-        Box::pin(self.inner.reserve(plan, under, &opening, watch)).await
+        let asked = self.inner.asked_by_policy(request);
+        Box::pin(self.inner.reserve(asked, &opening)).await
     }
 
     /// The same for a request, or for a key with a limit of its own.
@@ -87,14 +86,8 @@ impl Limiter {
             .for_each(|part| body.part(part));
         encode_cost(cost, &mut body);
         let opening = self.inner.opening(domain, body, reserve)?;
-        let named = NamedLimit::new(limit.clone(), 0);
-        let keys = self.inner.secret.each().map(|secret| secret.ad_hoc_key_in(domain, key));
-        let plan = Plan::ad_hoc(keys, &named, cost);
-        let under = Under::AdHoc(limit.clone());
-        let watch = |judged: &[Judged], under: &Under<'_>| {
-            self.inner.watch_question(question, judged, under);
-        };
-        Box::pin(self.inner.reserve(plan, under, &opening, watch)).await
+        let asked = Asked::limit(domain, key, limit, cost);
+        Box::pin(self.inner.reserve(asked, &opening)).await
     }
 
     /// Puts a reservation right: what was not used is given back as far as that mints nothing, what was
@@ -132,11 +125,6 @@ impl Limiter {
     }
 }
 
-/// Counts for `top` whose decision it is.
-pub(super) trait Watch: FnOnce(&[Judged], &Under<'_>) {}
-
-impl<F: FnOnce(&[Judged], &Under<'_>)> Watch for F {}
-
 impl Inner {
     fn opening_for_request(
         &self,
@@ -172,60 +160,41 @@ impl Inner {
         })
     }
 
-    async fn reserve<'p>(
+    async fn reserve(
         &self,
-        mut plan: Plan<'p>,
-        under: Under<'_>,
-        opening: &'p Opening,
-        watch: impl Watch,
+        asked: Asked<'_, '_>,
+        opening: &Opening,
     ) -> Result<Decision, ReservationError> {
+        let began = self.metrics.begin();
+        let mut plan = self.plan(&asked, Asking::ToCharge);
         plan.open(opening);
-        match &self.engine {
-            Engine::Memory(memory) => {
-                let began = self.metrics.begin();
-                let mut judged = in_memory(memory, &mut plan);
-                self.metrics.end(began);
-                let noted = sound(opening.noted())?;
-                refuse_if_full(&mut judged, &noted);
-                let decision = self.opened(judged, under, &noted, watch);
-                Ok(self.with_receipt(decision, opening.id, noted, None))
+        #[cfg(feature = "redis")]
+        if let Engine::Redis(redis) = &self.engine {
+            if let Some(alone) = self.fallback.alone(&plan.ask, opening) {
+                return self.reserved_alone(redis, &asked, plan, alone, opening, began).await;
             }
-            #[cfg(feature = "redis")]
-            Engine::Redis(redis) => self.reserve_in(redis, plan, under, opening, watch).await,
+            let places = redis.places(&plan.ask);
+            if places > GROUPS_MAX {
+                return Err(ReservationError::TooManyPlaces { places });
+            }
         }
-    }
-
-    /// A check of slots, in memory: it has a receipt.
-    pub(super) fn hold_now<'p>(
-        &self,
-        memory: &Memory,
-        mut plan: Plan<'p>,
-        under: Under<'_>,
-        opening: &'p Opening,
-        began: Began,
-        watch: impl Watch,
-    ) -> Decision {
-        plan.open(opening);
-        let mut judged = in_memory(memory, &mut plan);
+        #[cfg(feature = "redis")]
+        let (asks, has_permits) = (plan.asks(), takes_permits(&plan.ask.tiers));
+        let evaluated = self.evaluate(plan, Some(opening)).done().await;
         self.metrics.end(began);
         let noted = opening.noted();
-        refuse_if_full(&mut judged, &noted);
-        let decision = self.opened(judged, under, &noted, watch);
-        self.with_receipt(decision, opening.id, noted, None)
-    }
-
-    /// Makes the decision on what opened a record. `top` counts its subjects unless they were charged before.
-    fn opened(
-        &self,
-        judged: Tiers,
-        under: Under<'_>,
-        noted: &Noted,
-        watch: impl Watch,
-    ) -> Decision {
-        if noted.charges_anew() {
-            watch(&judged, &under);
+        check_sound(&noted)?;
+        let decision = self.answer(asked, evaluated, Some(opening));
+        #[cfg(feature = "redis")]
+        if let Engine::Redis(redis) = &self.engine {
+            if has_permits {
+                self.still_held(redis, opening, &noted).await?;
+            }
+            if asks && opening.is_named && !decision.degraded() {
+                self.named_for_this(redis, opening, &noted, decision.allowed()).await?;
+            }
         }
-        self.decision(judged, under)
+        Ok(decision)
     }
 
     /// Has a check of slots open a record. It only looks, and is refused, where no receipt can name all
@@ -241,18 +210,38 @@ impl Inner {
         }
     }
 
-    /// What an allowed decision is settled by. Where nothing was charged the receipt has nothing in it.
+    /// Gives an allowed decision the receipt by which it is settled or released. Where nothing was charged the
+    /// receipt has nothing in it.
     pub(super) fn with_receipt(
         &self,
         decision: Decision,
-        id: u128,
-        noted: Noted,
-        node: Option<u64>,
+        opening: &Opening,
+        charged_here: ChargedHere,
     ) -> Decision {
         if !decision.allowed() {
             return decision;
         }
-        decision.with_receipt(self.receipts.receipt(Contents { id, node, groups: noted.groups }))
+        let noted = opening.noted();
+        let node = self.keep_here(opening, charged_here, &noted);
+        let contents = Contents { id: opening.id, node, groups: noted.groups };
+        decision.with_receipt(self.receipts.receipt(contents))
+    }
+
+    /// Keeps a record of what this instance charged by itself; returns the instance's number if it did.
+    #[cfg(feature = "redis")]
+    fn keep_here(
+        &self,
+        opening: &Opening,
+        charged_here: ChargedHere,
+        noted: &Noted,
+    ) -> Option<u64> {
+        let Engine::Redis(redis) = &self.engine else { return None };
+        self.fallback.keep(opening, charged_here, noted).then(|| redis.node())
+    }
+
+    #[cfg(not(feature = "redis"))]
+    fn keep_here(&self, _: &Opening, _: ChargedHere, _: &Noted) -> Option<u64> {
+        None
     }
 
     async fn end(
@@ -280,21 +269,12 @@ impl Inner {
     }
 }
 
-/// Whether the id is in use for just this reservation, and that has not ended.
-fn sound(noted: Noted) -> Result<Noted, ReservationError> {
+/// Returns an error if the id is in use for another reservation, or if this one has ended.
+fn check_sound(noted: &Noted) -> Result<(), ReservationError> {
     match noted {
         Noted { conflict: true, .. } => Err(ReservationError::Conflict),
-        Noted { ended: Some(how), .. } => Err(ReservationError::Ended(how)),
-        noted => Ok(noted),
-    }
-}
-
-/// Refuses what the limits allow where there is no room for its record: without one nothing could settle
-/// or release it.
-pub(super) fn refuse_if_full(judged: &mut Tiers, noted: &Noted) {
-    let decisive = |tier: &&mut Judged| tier.decides();
-    if noted.full && judged.iter_mut().filter(decisive).all(|tier| tier.waits_for_no_limit()) {
-        judged.iter_mut().filter(decisive).for_each(Judged::refuse_overloaded);
+        Noted { ended: Some(how), .. } => Err(ReservationError::Ended(*how)),
+        _ => Ok(()),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Limiter, Under};
+use super::Limiter;
 use crate::decision::{Decision, Names};
 use crate::plan::{Meeting, Plan};
 use crate::together::{Combined, Part};
@@ -44,9 +44,12 @@ impl Limiter {
         let policy = &in_force.policy;
         let meetings = Meeting::all(policy, parts, &self.inner.secret);
         let plan = Plan::of_meetings(&meetings, &self.inner.secret);
-        let judged = self.inner.decide_within(plan, within).await;
+        let judged = self.inner.evaluate_within(plan, within).await.tiers;
         self.inner.metrics.end(began);
-        let whole = self.inner.decision(judged.clone(), Under::Policy(&in_force));
+        let whole = {
+            let names = Names::Policy(Arc::clone(policy));
+            self.inner.decision(judged.clone(), Some(&in_force.meters), names)
+        };
         let each = parts.iter().enumerate().map(|(number, part)| {
             let tiers = Meeting::tiers_of(number, &meetings, &judged);
             if !part.gives_back() {

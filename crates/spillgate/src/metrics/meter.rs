@@ -43,15 +43,6 @@ impl Meter {
         }
     }
 
-    /// Counts decisions over one counter that the memory store has counted.
-    pub(super) fn count_times(&self, verdict: Verdict, times: u64) {
-        self.verdicts[verdict as usize][Source::Store as usize].fetch_add(times, Ordering::Relaxed);
-    }
-
-    pub(super) fn count_near_limit(&self) {
-        self.near_limit.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// How often each verdict came from each source, those that never did left out.
     pub(super) fn verdicts(&self) -> impl Iterator<Item = (Verdict, Source, u64)> {
         let each =

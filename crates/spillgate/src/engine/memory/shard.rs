@@ -4,10 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashTable;
 
-use super::Tally;
 use super::slot::{Slot, Unpacked};
 use crate::algorithm::{Numbers, Reading, State, Tier};
-use crate::counter::{AskTier, Tallied};
+use crate::counter::AskTier;
 use crate::time::CoarseTime;
 
 #[derive(Debug)]
@@ -18,8 +17,6 @@ pub(super) struct Shard {
     keys_max: usize,
     /// Where the sweep goes on.
     cursor: usize,
-    /// By [`Tally`].
-    tallied: [Tallied; 2],
 }
 
 #[derive(Debug)]
@@ -56,18 +53,7 @@ impl Shard {
             large_free: Vec::new(),
             keys_max,
             cursor: 0,
-            tallied: Default::default(),
         }
-    }
-
-    #[inline]
-    pub(super) fn count(&mut self, tally: Tally, allowed: bool) {
-        let Tallied { allowed: admissions, denied } = &mut self.tallied[tally as usize];
-        *(if allowed { admissions } else { denied }) += 1;
-    }
-
-    pub(super) fn tallied(&self, tally: Tally) -> Tallied {
-        self.tallied[tally as usize]
     }
 
     pub(super) fn len(&self) -> usize {

@@ -21,7 +21,7 @@ use super::program::{self, Call, Reply};
 use super::shard::Shard;
 use super::{Asked, Caller};
 use crate::algorithm::{Intent, Numbers};
-use crate::engine::{Ask, AskTier, AtRecord, StoreError, Told, ToldTier};
+use crate::engine::{Ask, AskTier, AtRecord, StoreError, Told};
 use crate::limit::NamedLimit;
 use crate::reservation::{Closing, Opening};
 use crate::subject::SubjectKey;
@@ -33,7 +33,7 @@ mod load;
 
 use crowds::{Crowds, Decides, Spot};
 use gathering::{Gathering, Ticket, Turn};
-use load::{Given, Load, Sent, weight_of, weight_of_tiers};
+use load::{Given, Load, Sent, weight_of};
 
 /// The calls under way to one server, and who waits for them to end.
 #[derive(Debug)]
@@ -47,14 +47,14 @@ pub(super) enum Way {
     /// At once; others wait until this is dropped.
     Alone(Place),
     /// With others.
-    Together(Seat<Part>),
+    Together(Seat),
 }
 
 /// Where a caller waits for its own part of an answer.
-pub(super) struct Seat<T> {
+pub(super) struct Seat {
     shard: Arc<Shard>,
     ticket: Ticket,
-    answer: oneshot::Receiver<Result<T, Failure>>,
+    answer: oneshot::Receiver<Result<Part, Failure>>,
 }
 
 /// One who waits, with all that it takes to ask on its behalf.
@@ -63,21 +63,9 @@ struct Waiting {
     asks: SmallVec<[OwnedAsk; 1]>,
     caller: Arc<Caller>,
     deadline: Deadline,
-    answer: Teller,
+    answer: oneshot::Sender<Result<Part, Failure>>,
     given: Given,
 }
-
-/// To whom the answer goes, and how much of it.
-#[derive(Debug)]
-enum Teller {
-    /// Whoever asked reads its decisions itself: there may be records to be noted.
-    Several(oneshot::Sender<Result<Part, Failure>>),
-    /// One decision over one tier, and nothing else.
-    One(oneshot::Sender<Result<ToldAlone, Failure>>),
-}
-
-/// What became of the one tier of a decision.
-pub(super) type ToldAlone = Result<ToldTier, StoreError>;
 
 /// Of a call's answer, the parts that are one caller's.
 #[derive(Debug)]
@@ -150,42 +138,9 @@ impl Batches {
         if gathering.begin() {
             return Some(alone(given));
         }
-        let answered = Teller::Several(sender);
-        let waiting = Waiting { asks, caller, deadline, answer: answered, given };
+        let waiting = Waiting { asks, caller, deadline, answer: sender, given };
         let ticket = gathering.join(waiting)?;
         Some(Way::Together(Seat { shard: Arc::clone(shard), ticket, answer }))
-    }
-
-    /// A seat among those who wait already, for a decision over one tier; nothing where it would go out at
-    /// once, or too many wait.
-    pub(super) fn join(
-        shard: &Arc<Shard>,
-        tier: &AskTier<'_>,
-        asked: &Asked<'_>,
-    ) -> Option<Seat<ToldAlone>> {
-        let Batches { gathering, load } = shard.batches();
-        if gathering.lock().has_place() {
-            return None;
-        }
-        let weight_us = weight_of_tiers(std::iter::once(*tier));
-        let given = load.take_on(weight_us, asked.deadline.left())?;
-        let (sender, answer) = oneshot::channel();
-        let tiers = SmallVec::from_buf([OwnedTier::of(tier)]);
-        let ask = OwnedAsk { intent: Intent::Charge, record: OwnedRecord::None, tiers };
-        let waiting = Waiting {
-            asks: SmallVec::from_buf([ask]),
-            caller: Arc::clone(asked.caller),
-            deadline: asked.deadline,
-            answer: Teller::One(sender),
-            given,
-        };
-        let mut gathering = gathering.lock();
-        // The last call may have ended meanwhile, and nobody would see to the queue.
-        if gathering.has_place() {
-            return None;
-        }
-        let ticket = gathering.join(waiting)?;
-        Some(Seat { shard: Arc::clone(shard), ticket, answer })
     }
 
     /// Those who leave next, in one call; nobody: the place has been given up. None goes along that asks
@@ -223,7 +178,7 @@ impl Batches {
         });
         drop(gathering);
         for waiting in gone {
-            waiting.answer.fail(Failure::unsent_in_time("the time of the caller was over"));
+            waiting.fail(Failure::unsent_in_time("the time of the caller was over"));
         }
         Batch { waiting, crowds, spots }
     }
@@ -232,14 +187,12 @@ impl Batches {
     pub(super) fn release(&self) {
         let released = self.gathering.lock().release();
         for waiting in released {
-            waiting
-                .answer
-                .fail(Failure::NotSent("the server answers none of the calls before".into()));
+            waiting.fail(Failure::NotSent("the server answers none of the calls before".into()));
         }
     }
 }
 
-impl Seat<Part> {
+impl Seat {
     /// What became of `asks`, for which this seat was taken.
     pub(super) async fn told(
         mut self,
@@ -249,11 +202,9 @@ impl Seat<Part> {
         let Part { reply, of_asks } = self.heard(deadline).await?;
         reply.told(asks, &of_asks).map_err(Failure::bug)
     }
-}
 
-impl<T> Seat<T> {
     /// What the caller is told, once.
-    pub(super) async fn heard(&mut self, deadline: Deadline) -> Result<T, Failure> {
+    async fn heard(&mut self, deadline: Deadline) -> Result<Part, Failure> {
         match deadline.bound(&mut self.answer).await {
             Some(Ok(heard)) => heard,
             Some(Err(_)) => self.leave("the call was given up"),
@@ -262,7 +213,7 @@ impl<T> Seat<T> {
     }
 
     /// Whether the decisions were sent is what matters. Once it is known, they are not sent any more.
-    fn leave(&mut self, why: &str) -> Result<T, Failure> {
+    fn leave(&mut self, why: &str) -> Result<Part, Failure> {
         let gathering = self.shard.batches().gathering.lock();
         let sent = gathering.has_left(self.ticket);
         self.answer.close();
@@ -332,7 +283,7 @@ impl Drop for Carrier {
             let given_up = self.shard.batches().gathering.lock().abandon();
             for waiting in given_up {
                 let why = "the runtime that was to send it ended".into();
-                waiting.answer.fail(Failure::NotSent(why));
+                waiting.fail(Failure::NotSent(why));
             }
         }
     }
@@ -363,39 +314,19 @@ async fn carry(shard: &Shard, batch: Batch) {
         let of_asks = of_asks.map(|spot| parts[spot.crowd as usize].at(spot.place)).collect();
         match &answer {
             Ok(reply) => waiting.tell(reply, of_asks),
-            Err(failure) => waiting.answer.fail(failure.clone()),
+            Err(failure) => waiting.fail(failure.clone()),
         }
     }
 }
 
 impl Waiting {
-    /// Whoever is gone was charged, and gets no answer.
+    /// Hands the reply on. A caller that has left was charged, and gets no answer.
     fn tell(self, reply: &Arc<Reply>, of_asks: SmallVec<[program::Part; 1]>) {
-        match self.answer {
-            Teller::Several(teller) => {
-                let _ = teller.send(Ok(Part { reply: Arc::clone(reply), of_asks }));
-            }
-            Teller::One(teller) => {
-                let told = reply.told_alone(&self.asks[0].borrowed(), of_asks[0]);
-                let _ = teller.send(told.map_err(Failure::bug));
-            }
-        }
-    }
-}
-
-impl Teller {
-    fn is_closed(&self) -> bool {
-        match self {
-            Teller::Several(teller) => teller.is_closed(),
-            Teller::One(teller) => teller.is_closed(),
-        }
+        let _ = self.answer.send(Ok(Part { reply: Arc::clone(reply), of_asks }));
     }
 
     fn fail(self, failure: Failure) {
-        match self {
-            Teller::Several(teller) => drop(teller.send(Err(failure))),
-            Teller::One(teller) => drop(teller.send(Err(failure))),
-        }
+        let _ = self.answer.send(Err(failure));
     }
 }
 

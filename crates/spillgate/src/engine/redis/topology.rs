@@ -154,11 +154,6 @@ impl Topology {
         }
     }
 
-    /// Whether no ring is changing: then no tier is in two places.
-    pub(super) fn keeps_still(&self) -> bool {
-        !matches!(self, Topology::Ring { previous: Some(_), .. })
-    }
-
     /// How often a shard was found to have lost what it held. Every decision asks.
     pub(super) fn losses(&self) -> u64 {
         match self {

@@ -1,10 +1,11 @@
 //! Reservations where state is on a store, or in part in this process while the store is out of reach.
 
-use super::super::{Inner, Under};
-use super::{Watch, refuse_if_full, sound};
-use crate::decision::{Decision, Tiers};
-use crate::engine::{Redis, decide, takes_permits};
-use crate::fallback::{Alone, ChargedHere};
+use super::super::Inner;
+use super::super::asked::Asked;
+use super::check_sound;
+use crate::decision::{Decision, Judged};
+use crate::engine::Redis;
+use crate::fallback::Alone;
 use crate::metrics::Began;
 use crate::plan::Plan;
 use crate::reservation::{
@@ -12,95 +13,8 @@ use crate::reservation::{
 };
 
 impl Inner {
-    pub(super) async fn reserve_in(
-        &self,
-        redis: &Redis,
-        plan: Plan<'_>,
-        under: Under<'_>,
-        opening: &Opening,
-        watch: impl Watch,
-    ) -> Result<Decision, ReservationError> {
-        let began = self.metrics.begin();
-        if let Some(alone) = self.fallback.alone(&plan.ask, opening) {
-            return self.reserved_alone(redis, plan, under, alone, opening, began).await;
-        }
-        let places = redis.places(&plan.ask);
-        if places > crate::reservation::GROUPS_MAX {
-            return Err(ReservationError::TooManyPlaces { places });
-        }
-        let (asks, has_permits) = (plan.asks(), takes_permits(&plan.ask.tiers));
-        let decision = self.open_in(redis, plan, under, opening, began, watch).await;
-        let noted = sound(opening.noted())?;
-        if has_permits {
-            self.still_held(redis, opening, &noted).await?;
-        }
-        if asks && opening.is_named && !decision.degraded() {
-            self.named_for_this(redis, opening, &noted, decision.allowed()).await?;
-        }
-        Ok(decision)
-    }
-
-    /// Decides a plan that opens records, on the store or, where that is out of reach, here.
-    pub(in super::super) async fn open_in(
-        &self,
-        redis: &Redis,
-        plan: Plan<'_>,
-        under: Under<'_>,
-        opening: &Opening,
-        began: Began,
-        watch: impl Watch,
-    ) -> Decision {
-        if !plan.asks() {
-            self.metrics.end(began);
-            let noted = Noted::default();
-            let decision = self.opened(plan.judged, under, &noted, watch);
-            return self.with_receipt(decision, opening.id, noted, None);
-        }
-        let (judged, charged_here) = self.opened_in(redis, plan, opening).await;
-        self.metrics.end(began);
-        let decision = self.opened(judged, under, &opening.noted(), watch);
-        self.receipted(redis, decision, opening, charged_here)
-    }
-
-    /// The same, with what was charged here, which has no record yet.
-    pub(in super::super) async fn opened_in(
-        &self,
-        redis: &Redis,
-        mut plan: Plan<'_>,
-        opening: &Opening,
-    ) -> (Tiers, ChargedHere) {
-        let sent = self.denials.begin(redis);
-        let dues = std::mem::take(&mut plan.dues);
-        let question = self.fallback.question(&mut plan);
-        let Ok(heard) = decide(redis, &question).await;
-        self.fallback.settle(&question, &heard);
-        self.denials.note(redis, question.ask, &heard, sent);
-        let charged_here = self.fallback.charged_here(&question, &heard);
-        drop(question);
-        let mut judged = plan.judged_from(&heard);
-        let noted = opening.noted();
-        if noted.charges_anew() {
-            self.settle_dues(redis, dues, &mut judged).await;
-        }
-        refuse_if_full(&mut judged, &noted);
-        (judged, charged_here)
-    }
-
-    /// A decision with its receipt; what was charged here has a record here.
-    pub(in super::super) fn receipted(
-        &self,
-        redis: &Redis,
-        decision: Decision,
-        opening: &Opening,
-        charged_here: ChargedHere,
-    ) -> Decision {
-        let noted = opening.noted();
-        let kept = decision.allowed() && self.fallback.keep(opening, charged_here, &noted);
-        self.with_receipt(decision, opening.id, noted, kept.then(|| redis.node()))
-    }
-
     /// Refuses a repeated reservation of which some permit is held no longer.
-    async fn still_held(
+    pub(super) async fn still_held(
         &self,
         redis: &Redis,
         opening: &Opening,
@@ -120,7 +34,7 @@ impl Inner {
     ///
     /// A new reservation takes the id after it was charged, so that a denial costs no write; one that loses
     /// the id to another gives its charge back. Out of reach, nothing is known, and nothing refused.
-    async fn named_for_this(
+    pub(super) async fn named_for_this(
         &self,
         redis: &Redis,
         opening: &Opening,
@@ -153,17 +67,17 @@ impl Inner {
     }
 
     /// The same reservation again, of which part was charged here while the store was out of reach.
-    async fn reserved_alone(
+    pub(super) async fn reserved_alone(
         &self,
         redis: &Redis,
+        asked: &Asked<'_, '_>,
         mut plan: Plan<'_>,
-        under: Under<'_>,
         alone: Alone,
         opening: &Opening,
         began: Began,
     ) -> Result<Decision, ReservationError> {
         opening.note(alone.opened, || Group { tag: 0, tiers: None });
-        sound(opening.noted())?;
+        check_sound(&opening.noted())?;
         for group in &alone.elsewhere {
             // Out of reach, the record here speaks for all: what ends the reservation ends it too.
             if let Ok(Some(how)) = redis.ended(opening.id, group.tag).await {
@@ -171,12 +85,13 @@ impl Inner {
             }
         }
         plan.look();
-        let mut judged = self.in_store(redis, plan).await;
+        let mut tiers = self.evaluate(plan, None).done().await.tiers;
         self.metrics.end(began);
-        judged.iter_mut().for_each(crate::decision::Judged::admit);
-        let noted = Noted { groups: alone.elsewhere, ..Noted::default() };
-        let decision = self.decision(judged, under);
-        Ok(self.with_receipt(decision, opening.id, noted, Some(redis.node())))
+        tiers.iter_mut().for_each(Judged::admit);
+        let decision = self.decision(tiers, asked.meters(), asked.names());
+        let contents =
+            Contents { id: opening.id, node: Some(redis.node()), groups: alone.elsewhere };
+        Ok(decision.with_receipt(self.receipts.receipt(contents)))
     }
 
     pub(super) async fn end_in(

@@ -63,16 +63,6 @@ impl Reply {
         asks.iter().zip(parts).map(|(ask, part)| self.told_one(ask, *part)).collect()
     }
 
-    /// What became of the one tier of a decision without a record.
-    pub(in super::super) fn told_alone(
-        &self,
-        ask: &Ask<'_>,
-        part: Part,
-    ) -> Result<Result<ToldTier, StoreError>, StoreError> {
-        let one = |told: Told| told.tiers.first().copied().ok_or_else(not_ours);
-        Ok(self.told_one(ask, part)?.and_then(one))
-    }
-
     fn told_one(&self, ask: &Ask<'_>, part: Part) -> Result<Result<Told, StoreError>, StoreError> {
         let mut rest = self.0.get(part.from as usize..).unwrap_or_default();
         let rest = &mut rest;
