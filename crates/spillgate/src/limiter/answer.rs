@@ -29,7 +29,7 @@ impl Inner {
     pub(super) fn decide_in(&self, memory: &Memory, asked: Asked<'_, '_>) -> Decision {
         let began = self.metrics.begin();
         let rules = asked.rules();
-        // One limit needs no lists of charges and outcomes: 70 ns against 180 ns with a plan.
+        // One limit needs no lists of charges and outcomes: 95 ns instead of 180 ns with a plan.
         if let Some(charge) = asked.only_charge(&rules, &self.secret) {
             let told = memory.decide_one(&charge, Intent::Charge);
             let mut judged =
