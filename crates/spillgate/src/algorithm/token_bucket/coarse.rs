@@ -19,8 +19,10 @@ impl View<'_> {
         let is_plain = self.tracked.is_none() && self.gone_after_us.is_none() && !self.rebased;
         let has_room = cost > 0 && self.has_room(cost);
         let none_drains = drained_in(now.tick_us) < n;
+        // Charged since the tick, it would be said to be full a tick too late: a second, in whole seconds.
+        let has_drained = self.level.drained > 0;
         let stays_in_use = drained_in(now.late_us) < self.level.tokens.saturating_mul(n);
-        is_plain && has_room && none_drains && stays_in_use
+        is_plain && has_room && has_drained && none_drains && stays_in_use
     }
 }
 
@@ -129,13 +131,13 @@ mod tests {
         assert!(is_certain(|_, _, cost| *cost = 17));
         assert!(is_certain(|_, coarse, _| coarse.tick_us = 49_999));
         assert!(is_certain(|_, coarse, _| coarse.late_us = 249_999));
-        assert!(is_certain(|state, _, _| state.boundary_us = NOW_US), "charged just now");
-        assert!(is_certain(|state, _, _| state.boundary_us = NOW_US + 4_000), "since the tick");
     }
 
     #[test]
     fn the_exact_clock_decides_wherever_the_instant_matters() {
         assert!(!is_certain(|_, _, cost| *cost = 0), "a peek");
+        assert!(!is_certain(|state, _, _| state.boundary_us = NOW_US), "charged just now");
+        assert!(!is_certain(|state, _, _| state.boundary_us = NOW_US + 4_000), "since the tick");
         assert!(!is_certain(|_, _, cost| *cost = 18), "perhaps no room");
         assert!(!is_certain(|_, coarse, _| coarse.tick_us = 50_000), "a token may drain");
         assert!(!is_certain(|_, coarse, _| coarse.late_us = 250_000), "it may become empty");
