@@ -31,6 +31,13 @@ impl<'a> AskTier<'a> {
     pub(crate) fn of(key: SubjectKey, limit: &'a NamedLimit, numbers: &'a Numbers) -> AskTier<'a> {
         AskTier { key, limit, numbers, cost: 0, group: 0, attributes: 0, owed: 0 }
     }
+
+    /// Returns the number that names the counter among all: two keyed hashes joined, so that no caller can aim two
+    /// counters at one name.
+    #[inline]
+    pub(crate) fn name(&self) -> u128 {
+        self.key.id ^ self.limit.mix()
+    }
 }
 
 /// What became of one tier.
@@ -47,7 +54,7 @@ pub struct ToldTier {
 impl ToldTier {
     /// What is kept in two places holds by the one that is tighter: by its refusal, its wait, its rest.
     pub(crate) fn tightness(&self) -> (bool, u64, Reverse<u64>) {
-        // A wait that nobody knows is the longest.
+        // An unknown wait is the longest.
         let wait_us = self.reading.retry_after_us.unwrap_or(u64::MAX);
         (!self.fits, wait_us, Reverse(self.reading.remaining))
     }

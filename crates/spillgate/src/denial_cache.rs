@@ -99,7 +99,7 @@ impl DenialCache {
         let refused = |(tier, heard): (&AskTier<'_>, &Heard)| match heard {
             Heard::Store(told) if !told.fits && tier.group == 0 && is_steadfast(tier) => {
                 let heard_us = monotonic_us();
-                Refusal::of(name(tier), tier.numbers, tier.cost, told, sent, heard_us)
+                Refusal::of(tier.name(), tier.numbers, tier.cost, told, sent, heard_us)
             }
             _ => None,
         };
@@ -140,7 +140,7 @@ impl DenialCache {
         if tier.group > 0 || !is_steadfast(tier) {
             return Heard::Nobody;
         }
-        let name = name(tier);
+        let name = tier.name();
         let place = self.place(name).lock();
         match &*place {
             Some(refusal) if refusal.holds(name, tier.numbers, tier.cost, sent) => {
@@ -201,11 +201,6 @@ impl Refusal {
 /// Whether its room comes back with time alone: held slots are released.
 fn is_steadfast(tier: &AskTier<'_>) -> bool {
     tier.limit.algorithm() != Algorithm::Concurrency
-}
-
-/// What tells one tier from all others; keyed hashes, so that nobody can aim two at one place.
-fn name(tier: &AskTier<'_>) -> u128 {
-    tier.key.id ^ tier.limit.mix()
 }
 
 /// About 2 MB, and more subjects than are refused more than once within a second by one process.

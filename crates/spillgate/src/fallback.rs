@@ -94,7 +94,7 @@ impl Fallback {
         let now_us = self.clock.now_us();
         for (tier, heard) in question.ask.tiers.iter().zip(heard) {
             if let Heard::Store(told) = heard {
-                self.known.note(known::name(tier), &told.reading, now_us);
+                self.known.note(tier.name(), &told.reading, now_us);
             }
         }
         for (place, debt) in question.stand_in.owed.lock().drain(..) {
@@ -125,7 +125,7 @@ impl Fallback {
                 Ok((_, told)) => {
                     // Its share begins from what is left now: else each payment to a store that works, and is only too
                     // slow for some callers, would renew the share.
-                    self.known.note(known::name(&tier), &told.reading, self.clock.now_us());
+                    self.known.note(tier.name(), &told.reading, self.clock.now_us());
                     self.forget(&debt);
                 }
                 Err(error) if error.is_uncharged() => self.debts.put_back(debt),

@@ -142,8 +142,7 @@ impl<'p> Plan<'p> {
             return SmallVec::new();
         }
         let enforced = self.asked.iter().zip(&self.ask.tiers).filter(|(_, tier)| tier.group == 0);
-        let wanted =
-            |tier: &AskTier<'_>| Wanted { tier: tier.key.id ^ tier.limit.mix(), cost: tier.cost };
+        let wanted = |tier: &AskTier<'_>| Wanted { tier: tier.name(), cost: tier.cost };
         enforced.map(|((place, _), tier)| (*place, wanted(tier))).collect()
     }
 

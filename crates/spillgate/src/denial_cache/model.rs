@@ -207,7 +207,7 @@ impl World {
                 }
                 let refused = told.filter(|told| !told.fits);
                 let refusal = refused.and_then(|told| {
-                    Refusal::of(name(tier), tier.numbers, tier.cost, &told, sent, heard_us)
+                    Refusal::of(tier.name(), tier.numbers, tier.cost, &told, sent, heard_us)
                 });
                 refusal.into_iter().for_each(|refusal| self.cache.remember(refusal));
             }

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::known;
 use crate::algorithm::Numbers;
 use crate::counter::AskTier;
 use crate::limit::NamedLimit;
@@ -36,13 +35,13 @@ impl Debts {
     pub(super) fn add(&self, tier: &AskTier<'_>, share: &Numbers, cost: u64) {
         let mut debts = self.by_tier.lock();
         let full = debts.len() >= DEBTS_MAX;
-        match debts.get_mut(&known::name(tier)) {
+        match debts.get_mut(&tier.name()) {
             Some(debt) => debt.admitted = debt.admitted.saturating_add(cost),
             None if full => {}
             None => {
                 let (limit, share) = (tier.limit.clone(), share.clone());
                 let debt = Debt { key: tier.key, limit, share, admitted: cost };
-                debts.insert(known::name(tier), debt);
+                debts.insert(tier.name(), debt);
             }
         }
         self.count.store(debts.len(), Ordering::Release);
@@ -50,14 +49,14 @@ impl Debts {
 
     /// Takes back an admission that came to nothing.
     pub(super) fn lower(&self, tier: &AskTier<'_>, cost: u64) {
-        if let Some(debt) = self.by_tier.lock().get_mut(&known::name(tier)) {
+        if let Some(debt) = self.by_tier.lock().get_mut(&tier.name()) {
             debt.admitted = debt.admitted.saturating_sub(cost);
         }
     }
 
     /// Whether a tier owes anything.
     pub(super) fn is_owed(&self, tier: &AskTier<'_>) -> bool {
-        !self.are_none() && self.by_tier.lock().contains_key(&known::name(tier))
+        !self.are_none() && self.by_tier.lock().contains_key(&tier.name())
     }
 
     /// Takes a tier's debt out, to be paid.
@@ -65,7 +64,7 @@ impl Debts {
         if self.are_none() {
             return None;
         }
-        self.take_named(known::name(tier))
+        self.take_named(tier.name())
     }
 
     /// The same by the tier's name.

@@ -40,7 +40,7 @@ impl Known {
     /// What is left of a tier, as far as can be told; nothing where it is unknown or untouched by
     /// now. What drains is taken to drain evenly.
     pub(super) fn remaining(&self, tier: &AskTier<'_>, now_us: u64) -> Option<u64> {
-        let name = name(tier);
+        let name = tier.name();
         let last = *self.place(name).lock();
         if last.tier != name || !last.is_live(now_us) {
             return None;
@@ -62,11 +62,6 @@ impl Last {
     fn is_live(&self, now_us: u64) -> bool {
         now_us < self.at_us.saturating_add(self.reset_after_us)
     }
-}
-
-/// What tells one tier from all others; keyed hashes, so that nobody can aim two at one place.
-pub(super) fn name(tier: &AskTier<'_>) -> u128 {
-    tier.key.id ^ tier.limit.mix()
 }
 
 /// About 4 MB, and as many subjects as are busy at once.
@@ -93,7 +88,7 @@ mod tests {
         let (known, limit) = (Known::new(), NamedLimit::new(Limit::per_second(100), 0));
         let tier = tier(7, &limit);
         assert_eq!(known.remaining(&tier, 1_000), None);
-        known.note(name(&tier), &said(0, 1_000_000), 1_000);
+        known.note(tier.name(), &said(0, 1_000_000), 1_000);
         let left = |after_us: u64| known.remaining(&tier, 1_000 + after_us);
         assert_eq!(left(0), Some(0));
         assert_eq!(left(500_000), Some(50));
@@ -105,10 +100,10 @@ mod tests {
     fn the_exhausted_are_not_forgotten_for_those_who_are_not() {
         let (known, limit) = (Known::new(), NamedLimit::new(Limit::per_second(100), 0));
         let (mine, other) = (tier(7, &limit), tier(7 + PLACES as u128, &limit));
-        known.note(name(&mine), &said(0, 1_000_000), 0);
-        known.note(name(&other), &said(99, 10_000), 10);
+        known.note(mine.name(), &said(0, 1_000_000), 0);
+        known.note(other.name(), &said(99, 10_000), 10);
         assert_eq!((known.remaining(&mine, 10), known.remaining(&other, 10)), (Some(0), None));
-        known.note(name(&other), &said(99, 10_000), 1_000_000);
+        known.note(other.name(), &said(99, 10_000), 1_000_000);
         assert_eq!(known.remaining(&other, 1_000_000), Some(99));
     }
 }

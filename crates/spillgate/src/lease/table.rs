@@ -86,7 +86,7 @@ impl<'a> Candidate<'a> {
     pub(crate) fn of(tier: &AskTier<'a>, rule: Option<&'a Rule>) -> Option<Candidate<'a>> {
         let terms = rule?.lease()?;
         let may = tier.group == 0 && tier.cost > 0 && is_leasable(tier.limit.algorithm());
-        may.then(|| Candidate { name: name(tier), numbers: tier.numbers, terms, cost: tier.cost })
+        may.then(|| Candidate { name: tier.name(), numbers: tier.numbers, terms, cost: tier.cost })
     }
 }
 
@@ -390,11 +390,6 @@ impl Tier {
         // What could not be told for so long the ledger has forgotten.
         is_idle || (self.demand.is_forgotten(4 * ttl_us, now_us) && !self.holder.is_asking())
     }
-}
-
-/// What tells one tier from all others; keyed hashes, so that nobody can aim at another's.
-pub(crate) fn name(tier: &AskTier<'_>) -> u128 {
-    tier.key.id ^ tier.limit.mix()
 }
 
 /// So that threads seldom meet at one.

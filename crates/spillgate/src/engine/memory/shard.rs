@@ -91,8 +91,7 @@ impl Shard {
         now: CoarseTime,
     ) -> Option<(Reading, Written)> {
         let Numbers::TokenBucket(numbers) = asked.numbers else { return None };
-        let place =
-            self.find(asked.key.id ^ asked.limit.mix()).bucket.filter(|_| asked.group == 0)?;
+        let place = self.find(asked.name()).bucket.filter(|_| asked.group == 0)?;
         let slot = &mut self.table.get_bucket_mut(place)?.slot;
         let before = *slot;
         let reading = slot.charge(numbers, asked.cost, now)?;

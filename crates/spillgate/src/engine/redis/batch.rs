@@ -5,8 +5,6 @@
 //! borrowed; the end of a call, however it ended, lets those go that gathered meanwhile. Each is judged
 //! by itself, in the order of arrival, and gets its own answer; those that are alike are asked as one
 //! ([`Crowds`]). Whoever goes away before the call has left is not sent; whoever goes away later is charged.
-//!
-//! Longer than 450 lines because the queue is rebuilt with the structure of the decision path.
 
 use std::sync::Arc;
 use std::time::Duration;

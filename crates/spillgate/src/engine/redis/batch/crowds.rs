@@ -106,7 +106,7 @@ impl<W: Copy> Crowds<W> {
         let tiers: usize = asks.iter().map(|ask| ask.tiers().len()).sum();
         let weight_us: u64 = asks.iter().map(|ask| weight_of_tiers(ask.tiers())).sum();
         let clashes = |tier: AskTier<'_>| {
-            self.last.get(&name(&tier)).is_some_and(|touch| {
+            self.last.get(&tier.name()).is_some_and(|touch| {
                 let before = find(self.crowds[touch.crowd as usize].first);
                 let before = before.tiers().nth(touch.tier as usize);
                 before.is_none_or(|before| before.numbers != tier.numbers)
@@ -119,8 +119,9 @@ impl<W: Copy> Crowds<W> {
     }
 
     fn join<'d, D: Decides + 'd>(&mut self, ask: &D, find: impl Fn(W) -> &'d D) -> Option<Spot> {
-        let number = self.last.get(&name(&ask.tiers().next()?))?.crowd;
-        let touched_last = |tier| self.last.get(&name(&tier)).is_some_and(|it| it.crowd == number);
+        let number = self.last.get(&ask.tiers().next()?.name())?.crowd;
+        let touched_last =
+            |tier: AskTier<'_>| self.last.get(&tier.name()).is_some_and(|it| it.crowd == number);
         let crowd = &self.crowds[number as usize];
         let joins = crowd.may_grow
             && crowd.times < CROWD_MAX
@@ -142,7 +143,7 @@ impl<W: Copy> Crowds<W> {
         let crowd = self.crowds.len() as u32;
         let mut tiers = 0;
         for (tier, number) in ask.tiers().zip(0..) {
-            self.last.insert(name(&tier), Touch { crowd, tier: number });
+            self.last.insert(tier.name(), Touch { crowd, tier: number });
             tiers += 1;
         }
         self.tiers += tiers;
@@ -179,11 +180,6 @@ fn are_alike<D: Decides>(one: &D, other: &D) -> bool {
     may_be_several(other)
         && one.intent() == other.intent()
         && one.tiers().zip(other.tiers()).all(same)
-}
-
-/// What tells one tier from all others: keyed hashes, so that nobody can aim two at one name.
-fn name(tier: &AskTier<'_>) -> u128 {
-    tier.key.id ^ tier.limit.mix()
 }
 
 impl Decides for Ask<'_> {
