@@ -1,42 +1,67 @@
 //! One counter of a decision: what a store is asked about it, and what the store answers.
 
+use std::borrow::Borrow;
 use std::cmp::Reverse;
 
 use crate::algorithm::{Charge, GiveBack, Numbers, Reading};
 use crate::limit::NamedLimit;
 use crate::subject::SubjectKey;
 
-/// One tier of a decision, and what it is to be charged.
+/// One counter of a decision, and its charge. `L` is how it holds its limit: by reference in memory, where a decision
+/// ends before its caller goes on, and by value on a store, where a charge outlives its caller.
 #[derive(Clone, Copy, Debug)]
-pub struct AskTier<'a> {
-    /// Whose state.
+pub struct AskTier<L = NamedLimit> {
+    /// The subject.
     pub key: SubjectKey,
-    /// Under which name.
-    pub limit: &'a NamedLimit,
-    /// With which numbers.
-    pub numbers: &'a Numbers,
+    /// A limit that keeps state.
+    pub limit: L,
     /// At most the capacity; 0 peeks.
     pub cost: u64,
+    /// An earlier admission of this instance that the store does not know of. It is charged by force, before anything
+    /// else; in memory it is always 0.
+    pub owed: u64,
     /// 0 is enforced; each other number is a shadow rule.
     pub group: u16,
-    /// How many attributes its subject goes by: the fewer, the more requests share it.
+    /// The index of the counter in the decision.
+    pub place: u16,
+    /// The number of attributes of the subject: the fewer, the more requests share it.
     pub attributes: u8,
-    /// What was admitted while the store was out of reach and is charged now by force, before
-    /// anything else. In memory nothing is ever owed.
-    pub owed: u64,
 }
 
-impl<'a> AskTier<'a> {
-    /// A tier by itself, of which nothing is asked.
-    pub(crate) fn of(key: SubjectKey, limit: &'a NamedLimit, numbers: &'a Numbers) -> AskTier<'a> {
-        AskTier { key, limit, numbers, cost: 0, group: 0, attributes: 0, owed: 0 }
+impl<L: Borrow<NamedLimit>> AskTier<L> {
+    /// Returns a counter with a charge of 0.
+    pub fn new(key: SubjectKey, limit: L) -> AskTier<L> {
+        AskTier { key, limit, cost: 0, owed: 0, group: 0, place: 0, attributes: 0 }
+    }
+
+    /// Returns the limit.
+    #[inline]
+    pub fn limit(&self) -> &NamedLimit {
+        self.limit.borrow()
+    }
+
+    /// Returns the parameters of the limit.
+    #[inline]
+    pub fn numbers(&self) -> &Numbers {
+        self.limit().numbers().expect("a limit without state is never asked for")
     }
 
     /// Returns the number that names the counter among all: two keyed hashes joined, so that no caller can aim two
     /// counters at one name.
     #[inline]
     pub(crate) fn name(&self) -> u128 {
-        self.key.id ^ self.limit.mix()
+        self.key.id ^ self.limit().mix()
+    }
+
+    /// Returns the charge with a limit of its own.
+    pub(crate) fn to_owned(&self) -> AskTier {
+        self.under(self.limit().clone())
+    }
+
+    /// Returns the charge under another limit.
+    pub(crate) fn under<M>(&self, limit: M) -> AskTier<M> {
+        let AskTier { key, cost, owed, group, place, attributes, .. } = *self;
+        AskTier { key, limit, cost, owed, group, place, attributes }
     }
 }
 

@@ -74,7 +74,7 @@ impl DenialCache {
     }
 
     /// What was heard before, if that refuses this decision.
-    pub(crate) fn refuses(&self, redis: &Redis, ask: &Ask<'_>, sent: Sent) -> Option<Heards> {
+    pub(crate) fn refuses(&self, redis: &Redis, ask: &Ask, sent: Sent) -> Option<Heards> {
         if !self.is_for(redis, ask) {
             return None;
         }
@@ -85,7 +85,7 @@ impl DenialCache {
     }
 
     /// The same for who only wants to know.
-    pub(crate) fn would_refuse(&self, redis: &Redis, ask: &Ask<'_>, sent: Sent) -> Option<Heards> {
+    pub(crate) fn would_refuse(&self, redis: &Redis, ask: &Ask, sent: Sent) -> Option<Heards> {
         // Mostly no denial is remembered, or none lasts until now.
         if sent.at_us >= self.latest_us.load(Ordering::Relaxed) || !self.is_for(redis, ask) {
             return None;
@@ -95,11 +95,11 @@ impl DenialCache {
     }
 
     /// Remembers what the store refused.
-    pub(crate) fn note(&self, redis: &Redis, ask: &Ask<'_>, heard: &[Heard], sent: Sent) {
-        let refused = |(tier, heard): (&AskTier<'_>, &Heard)| match heard {
+    pub(crate) fn note(&self, redis: &Redis, ask: &Ask, heard: &[Heard], sent: Sent) {
+        let refused = |(tier, heard): (&AskTier, &Heard)| match heard {
             Heard::Store(told) if !told.fits && tier.group == 0 && is_steadfast(tier) => {
                 let heard_us = monotonic_us();
-                Refusal::of(tier.name(), tier.numbers, tier.cost, told, sent, heard_us)
+                Refusal::of(tier.name(), tier.numbers(), tier.cost, told, sent, heard_us)
             }
             _ => None,
         };
@@ -129,21 +129,21 @@ impl DenialCache {
 
     /// A look changes nothing and is asked for to know; and what several places decide is burdened for a
     /// moment by charges that are given back.
-    fn is_for(&self, redis: &Redis, ask: &Ask<'_>) -> bool {
+    fn is_for(&self, redis: &Redis, ask: &Ask) -> bool {
         !self.places.is_empty()
             && ask.intent != Intent::Peek
             && ask.tiers.iter().any(|tier| tier.cost > 0)
             && redis.is_one_place(ask)
     }
 
-    fn heard_of(&self, tier: &AskTier<'_>, sent: Sent) -> Heard {
+    fn heard_of(&self, tier: &AskTier, sent: Sent) -> Heard {
         if tier.group > 0 || !is_steadfast(tier) {
             return Heard::Nobody;
         }
         let name = tier.name();
         let place = self.place(name).lock();
         match &*place {
-            Some(refusal) if refusal.holds(name, tier.numbers, tier.cost, sent) => {
+            Some(refusal) if refusal.holds(name, tier.numbers(), tier.cost, sent) => {
                 refusal.heard(tier.cost, sent)
             }
             _ => Heard::Nobody,
@@ -199,7 +199,7 @@ impl Refusal {
 }
 
 /// Whether its room comes back with time alone: held slots are released.
-fn is_steadfast(tier: &AskTier<'_>) -> bool {
+fn is_steadfast(tier: &AskTier) -> bool {
     tier.limit.algorithm() != Algorithm::Concurrency
 }
 

@@ -37,7 +37,7 @@ pub enum Engine {
 
 impl Engine {
     /// Decides each of `asks`, in order, each by itself.
-    pub async fn decide(&self, asks: &[Ask<'_>]) -> Vec<Result<Told, StoreError>> {
+    pub async fn decide(&self, asks: &[Ask]) -> Vec<Result<Told, StoreError>> {
         match self {
             Engine::Memory(memory) => asks.iter().map(|ask| Ok(memory.decide(ask))).collect(),
             #[cfg(feature = "redis")]
@@ -46,7 +46,7 @@ impl Engine {
     }
 
     /// Decides one.
-    pub async fn decide_one(&self, ask: &Ask<'_>) -> Result<Told, StoreError> {
+    pub async fn decide_one(&self, ask: &Ask) -> Result<Told, StoreError> {
         match self {
             Engine::Memory(memory) => Ok(memory.decide(ask)),
             #[cfg(feature = "redis")]
@@ -57,7 +57,7 @@ impl Engine {
     /// Changes one tier; answers the whole units that came back, and the tier as it is then.
     pub async fn change(
         &self,
-        tier: &AskTier<'_>,
+        tier: &AskTier,
         change: Change,
     ) -> Result<(u64, ToldTier), StoreError> {
         match self {

@@ -15,7 +15,7 @@ use crate::error::StoreError;
 #[cfg(feature = "metrics")]
 use crate::limit::{Algorithm, NamedLimit};
 use crate::plan::{Ask, AtRecord, Cause, Heard, Heards, Plan};
-use crate::policy::{OnOutage, Rule, Share};
+use crate::policy::{OnOutage, Policy, Rule, Share};
 use crate::time::{Clock, monotonic_us};
 
 mod debts;
@@ -53,6 +53,7 @@ pub(crate) struct Fallback {
 /// Who decides for tiers of one plan whose shard gives no answer.
 pub(crate) struct Outage<'p> {
     fallback: &'p Fallback,
+    /// The rule of each tier; a limit that came with the request has none.
     rules: SmallVec<[Option<&'p Rule>; 4]>,
     /// What this plan's calls are to pay, by the place of its tier.
     owed: Mutex<Vec<(usize, Debt)>>,
@@ -78,19 +79,21 @@ impl Fallback {
     }
 
     /// The question that a plan puts to the store; it pays what its tiers owe.
-    pub(crate) fn question<'q, 'p>(
+    pub(crate) fn question<'q>(
         &'q self,
-        plan: &'q mut Plan<'p>,
-    ) -> Question<'q, 'p, Outage<'q>> {
+        plan: &'q mut Plan,
+        policy: Option<&'q Policy>,
+    ) -> Question<'q, Outage<'q>> {
         let owed = Mutex::new(self.take_debts(&mut plan.ask));
         let plan = &*plan;
-        let stand_in =
-            Outage { fallback: self, rules: plan.rules(), owed, incurred: Mutex::default() };
-        Question { ask: &plan.ask, order: plan.order(), stand_in }
+        let rule = |tier| policy.map(|policy| policy.rule_at(plan.rule_of(tier)));
+        let rules = plan.ask.tiers.iter().map(rule).collect();
+        let stand_in = Outage { fallback: self, rules, owed, incurred: Mutex::default() };
+        Question { ask: &plan.ask, order: plan.order(policy), stand_in }
     }
 
     /// Takes note of what the store said.
-    pub(crate) fn settle(&self, question: &Question<'_, '_, Outage<'_>>, heard: &Heards) {
+    pub(crate) fn settle(&self, question: &Question<'_, Outage<'_>>, heard: &Heards) {
         let now_us = self.clock.now_us();
         for (tier, heard) in question.ask.tiers.iter().zip(heard) {
             if let Heard::Store(told) = heard {
@@ -119,8 +122,10 @@ impl Fallback {
             // Each when its turn comes: what waits is owed still, and no share begins anew over it.
             let Some(debt) = self.debts.take_named(name) else { continue };
             let occupied = self.occupied_by(&debt);
-            let Some(numbers) = debt.limit.numbers().filter(|_| occupied > 0) else { continue };
-            let tier = AskTier::of(debt.key, &debt.limit, numbers);
+            if occupied == 0 {
+                continue;
+            }
+            let tier = AskTier::new(debt.key, debt.limit.clone());
             match redis.change(&tier, Change::Force(occupied)).await {
                 Ok((_, told)) => {
                     // Its share begins from what is left now: else each payment to a store that works, and is only too
@@ -231,23 +236,22 @@ impl Fallback {
 
     /// Charges a share as far as the whole was used when the store last spoke of it, unless it was
     /// used alone since: then a window may have begun anew here that has not yet ended there.
-    fn begin(&self, tier: &AskTier<'_>, share: &Numbers) {
+    fn begin(&self, tier: &AskTier, local: &AskTier) {
         let Some(left) = self.known.remaining(tier, self.clock.now_us()) else { return };
-        let local = AskTier { numbers: share, cost: 0, ..*tier };
-        if self.look(&local).reading.reset_after_us > 0 || self.debts.is_owed(tier) {
+        if self.look(local).reading.reset_after_us > 0 || self.debts.is_owed(tier) {
             return;
         }
-        let (part, whole) = (share.capacity(), tier.numbers.capacity());
+        let (part, whole) = (local.numbers().capacity(), tier.numbers().capacity());
         let left = u128::from(left) * u128::from(part) / u128::from(whole);
         // No more is left of a part than the part.
         let used = part - left as u64;
         if used > 0 {
-            self.memory.change(&local, Change::Force(used));
+            self.memory.change(local, Change::Force(used));
         }
     }
 
     /// A call that writes pays what its tiers owe.
-    fn take_debts(&self, ask: &mut Ask<'_>) -> Vec<(usize, Debt)> {
+    fn take_debts(&self, ask: &mut Ask) -> Vec<(usize, Debt)> {
         let writes = ask.intent != Intent::Peek && ask.tiers.iter().any(|tier| tier.cost > 0);
         if self.debts.are_none() || !writes {
             return Vec::new();
@@ -267,7 +271,7 @@ impl Fallback {
     /// What of a debt's admissions still counts: what has drained, or lies in a past window, does
     /// not.
     fn occupied_by(&self, debt: &Debt) -> u64 {
-        let tier = AskTier::of(debt.key, &debt.limit, &debt.share);
+        let tier = AskTier::new(debt.key, debt.limit.with_numbers(debt.share.clone()));
         let used = debt.share.capacity().saturating_sub(self.look(&tier).reading.remaining);
         used.min(debt.admitted)
     }
@@ -277,7 +281,7 @@ impl Fallback {
         self.memory.reset(debt.key, std::slice::from_ref(&debt.limit));
     }
 
-    fn look(&self, tier: &AskTier<'_>) -> ToldTier {
+    fn look(&self, tier: &AskTier) -> ToldTier {
         self.memory.decide_one(tier, Intent::Peek)
     }
 }
@@ -286,12 +290,7 @@ impl StandIn for Outage<'_> {
     type Error = Infallible;
 
     /// All or none over the mix of what the rules say.
-    fn decide(
-        &self,
-        ask: &Ask<'_>,
-        places: &[usize],
-        error: StoreError,
-    ) -> Result<Heards, Infallible> {
+    fn decide(&self, ask: &Ask, places: &[usize], error: StoreError) -> Result<Heards, Infallible> {
         self.fallback.count_error(&error);
         self.note_unpaid(places, &error);
         if let StoreError::Overloaded { admits_itself: false, .. } = error {
@@ -300,7 +299,7 @@ impl StandIn for Outage<'_> {
         let cause = if error.is_overload() { Cause::Overload } else { Cause::Outage };
         let tiers = || ask.tiers.iter().zip(places);
         let shares: Vec<Numbers> = tiers()
-            .map(|(tier, place)| self.fallback.share_of(self.rules[*place], tier.numbers))
+            .map(|(tier, place)| self.fallback.share_of(self.rules[*place], tier.numbers()))
             .collect();
         let mut local = Ask { intent: ask.intent, record: AtRecord::None, tiers: SmallVec::new() };
         let mut local_places: SmallVec<[usize; 4]> = SmallVec::new();
@@ -308,9 +307,14 @@ impl StandIn for Outage<'_> {
             let says = self.says(*place);
             let fits = tier.cost <= share.capacity();
             if says == OnOutage::Local {
-                self.fallback.begin(tier, share);
-                let cost = if fits { tier.cost } else { 0 };
-                local.tiers.push(AskTier { numbers: share, cost, owed: 0, ..*tier });
+                let limit = tier.limit.with_numbers(share.clone());
+                let share = AskTier {
+                    cost: if fits { tier.cost } else { 0 },
+                    owed: 0,
+                    ..tier.under(limit)
+                };
+                self.fallback.begin(tier, &share);
+                local.tiers.push(share);
                 local_places.push(*place);
             }
             if tier.group == 0 && (says == OnOutage::Deny || says == OnOutage::Local && !fits) {
@@ -324,7 +328,7 @@ impl StandIn for Outage<'_> {
         let told = self.fallback.memory.decide(&local);
         // What the shares say of it comes first.
         let is_refused = is_full && told.allowed;
-        if let AtRecord::Open(opening) = ask.record
+        if let AtRecord::Open(opening) = &ask.record
             && is_refused
         {
             opening.note_full();
@@ -337,10 +341,10 @@ impl StandIn for Outage<'_> {
                     continue;
                 }
                 if is_debt {
-                    self.incurred.lock().push((*place, tier.numbers.clone()));
+                    self.incurred.lock().push((*place, tier.numbers().clone()));
                 }
                 if let Some(rule) = self.rules[*place] {
-                    self.fallback.note_alone(rule, tier.numbers, told);
+                    self.fallback.note_alone(rule, tier.numbers(), told);
                 }
             }
         }
@@ -362,11 +366,11 @@ impl StandIn for Outage<'_> {
         Ok(heard.collect())
     }
 
-    fn give_back(&self, tier: &AskTier<'_>, place: usize, charge: Charge) -> Option<ToldTier> {
-        let share = self.fallback.share_of(self.rules[place], tier.numbers);
+    fn give_back(&self, tier: &AskTier, place: usize, charge: Charge) -> Option<ToldTier> {
+        let share = self.fallback.share_of(self.rules[place], tier.numbers());
         let what = GiveBack::Unused { charge, unused: charge.amount };
         self.incurred.lock().retain(|(incurred, _)| *incurred != place);
-        let local = AskTier { numbers: &share, ..*tier };
+        let local = tier.under(tier.limit.with_numbers(share));
         Some(self.fallback.memory.change(&local, Change::GiveBack(what)).1)
     }
 }

@@ -24,10 +24,10 @@ pub use ledger::Ledger;
 pub(crate) use table::{Candidate, Leases, Spent, Wanted};
 
 /// What a process says to the ledger of a tier: which leases it is done with, and what it would take.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Exchange<'a> {
     /// Of which tier; its cost means nothing.
-    pub tier: AskTier<'a>,
+    pub tier: AskTier,
     /// Who asks, and how.
     pub asked: Asked<'a>,
 }

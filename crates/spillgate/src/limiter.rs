@@ -153,9 +153,7 @@ impl Limiter {
                 self.inner.decide_in(memory, self.inner.asked_by_policy(request))
             }
             #[cfg(feature = "redis")]
-            Engine::Redis(_) => {
-                Box::pin(self.inner.decide(self.inner.asked_by_policy(request))).await
-            }
+            Engine::Redis(_) => self.inner.decide(self.inner.asked_by_policy(request)).await,
         }
     }
 
@@ -190,7 +188,7 @@ impl Limiter {
             #[cfg(feature = "redis")]
             Engine::Redis(_) => {
                 let cost = cost.into();
-                Box::pin(self.inner.decide(Asked::limit(DEFAULT_DOMAIN, key, limit, &cost))).await
+                self.inner.decide(Asked::limit(DEFAULT_DOMAIN, key, limit, &cost)).await
             }
         }
     }
@@ -200,7 +198,7 @@ impl Limiter {
         match &self.inner.engine {
             Engine::Memory(memory) => self.inner.decide_in(memory, self.inner.asked(question)),
             #[cfg(feature = "redis")]
-            Engine::Redis(_) => Box::pin(self.inner.decide(self.inner.asked(question))).await,
+            Engine::Redis(_) => self.inner.decide(self.inner.asked(question)).await,
         }
     }
 
@@ -239,7 +237,7 @@ impl Limiter {
         let named = NamedLimit::new(Limit::per_second(1), 0);
         // The key of nobody: callers' keys are never empty.
         let key = self.inner.secret.ad_hoc_key("");
-        let plan = Plan::ad_hoc([key], &named, &Cost::requests(0));
+        let plan: Plan = Plan::ad_hoc([key], &named, &Cost::requests(0));
         self.inner.engine.decide_one(&plan.ask).await.is_ok()
     }
 
@@ -286,13 +284,17 @@ impl Limiter {
 
 impl Inner {
     /// Decides a plan, and waits no longer for the store than `within`.
-    async fn evaluate_within(&self, plan: Plan<'_>, within: Duration) -> Evaluated {
+    async fn evaluate_within(
+        &self,
+        plan: Box<Plan>,
+        policy: &Policy,
+        within: Duration,
+    ) -> Evaluated {
         match &self.engine {
-            Engine::Memory(_) => self.evaluate(plan, None).done().await,
+            Engine::Memory(_) => self.evaluate(plan, Some(policy)).await,
             #[cfg(feature = "redis")]
             Engine::Redis(redis) => {
-                let redis = redis.within(within);
-                self.evaluate_on(&redis, plan, None).done().await
+                self.evaluate_on(&redis.within(within), plan, Some(policy)).await
             }
         }
     }

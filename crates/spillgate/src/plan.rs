@@ -1,5 +1,8 @@
 //! From a request to the tiers that it asks for, and from the engine's answer back to them.
 
+use std::borrow::Borrow;
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::algorithm::{Intent, Numbers};
@@ -8,6 +11,7 @@ use crate::decision::{Judged, Source, Tiers, Verdict};
 use crate::limit::{Kind, NamedLimit};
 use crate::policy::{Met, Mode, Policy, Rule};
 use crate::request::{Cost, Request};
+use crate::reservation::{Noted, Opening};
 use crate::subject::{Secret, SubjectKey};
 use crate::waiting::Wanted;
 
@@ -27,29 +31,22 @@ pub(crate) use together::Meeting;
 
 /// What one request asks of the engine, and what is known without asking.
 #[derive(Debug)]
-pub(crate) struct Plan<'p> {
-    pub(crate) ask: Ask<'p>,
+pub(crate) struct Plan<L = NamedLimit> {
+    pub(crate) ask: Ask<L>,
     /// Every tier in file order; those that are asked for get their numbers from the answer.
     pub(crate) judged: Tiers,
-    /// For each tier asked, its place in `judged`, and its rule where it has one.
-    asked: SmallVec<[(usize, Option<&'p Rule>); 4]>,
     /// What is done after the decision, whatever it was.
-    pub(crate) dues: Vec<Due<'p>>,
+    pub(crate) dues: Vec<Due<L>>,
+    /// The record that the decision opens, or would open if there were room for it.
+    pub(crate) opening: Option<Arc<Opening>>,
     /// Whether subjects go by two secrets, and so each tier is asked for twice.
     twofold: bool,
 }
 
-/// One tier that a request meets.
-#[derive(Clone, Copy)]
-struct Tier<'p> {
-    key: SubjectKey,
-    limit: &'p NamedLimit,
-    cost: u64,
-    /// As in [`AskTier`].
-    group: u16,
-    attributes: u8,
-    rule: Option<&'p Rule>,
-}
+/// How a plan holds the limits of a policy that lives for `'p`: by reference or by value.
+pub(crate) trait HoldsLimit<'p>: Borrow<NamedLimit> + From<&'p NamedLimit> + Clone {}
+
+impl<'p, L: Borrow<NamedLimit> + From<&'p NamedLimit> + Clone> HoldsLimit<'p> for L {}
 
 /// Whether room is to be used, or only looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,23 +55,29 @@ pub(crate) enum Asking {
     ToPeek,
 }
 
-impl<'p> Plan<'p> {
-    pub(crate) fn of_request(
+impl<L: Borrow<NamedLimit>> Plan<L> {
+    pub(crate) fn of_request<'p>(
         policy: &'p Policy,
         request: &Request<'_>,
         secret: &Secret,
         asking: Asking,
-    ) -> Plan<'p> {
+    ) -> Plan<L>
+    where
+        L: HoldsLimit<'p>,
+    {
         Plan::of_rules(&policy.met(request), request, secret, asking)
     }
 
     /// The plan of a request that meets these rules.
-    pub(crate) fn of_rules(
+    pub(crate) fn of_rules<'p>(
         rules: &[Met<'p>],
         request: &Request<'_>,
         secret: &Secret,
         asking: Asking,
-    ) -> Plan<'p> {
+    ) -> Plan<L>
+    where
+        L: HoldsLimit<'p>,
+    {
         let free = Cost::requests(0);
         let cost = if asking == Asking::ToPeek { &free } else { request.cost() };
         let mut plan = Plan::under(secret);
@@ -109,7 +112,10 @@ impl<'p> Plan<'p> {
     }
 
     /// A look at the tiers of one rule for one subject, as if the rule were enforced.
-    pub(crate) fn of_subject(met: &Met<'p>, subject: &Request<'_>, secret: &Secret) -> Plan<'p> {
+    pub(crate) fn of_subject<'p>(met: &Met<'p>, subject: &Request<'_>, secret: &Secret) -> Plan<L>
+    where
+        L: HoldsLimit<'p>,
+    {
         let mut plan = Plan::under(secret);
         for position in 0..met.limits.len() {
             plan.judged.push(Judged { shadow: false, ..Judged::unknown(met, position) });
@@ -121,18 +127,21 @@ impl<'p> Plan<'p> {
     }
 
     /// Of a limit that comes with the request, for a subject by its key under each secret.
-    pub(crate) fn ad_hoc(
+    pub(crate) fn ad_hoc<'p>(
         keys: impl IntoIterator<Item = SubjectKey>,
         limit: &'p NamedLimit,
         cost: &Cost<'_>,
-    ) -> Plan<'p> {
+    ) -> Plan<L>
+    where
+        L: HoldsLimit<'p>,
+    {
         let mut plan = Plan::empty();
         plan.judged.push(Judged::ad_hoc());
         let cost = cost.of_limit(limit.limit());
         for key in keys {
-            plan.add_tier(0, Tier { key, limit, cost, group: 0, attributes: 1, rule: None });
+            plan.add_tier(AskTier { cost, attributes: 1, ..AskTier::new(key, limit) });
         }
-        plan.twofold = plan.asked.len() > 1;
+        plan.twofold = plan.ask.tiers.len() > 1;
         plan
     }
 
@@ -141,9 +150,9 @@ impl<'p> Plan<'p> {
         if self.ask.intent == Intent::Peek {
             return SmallVec::new();
         }
-        let enforced = self.asked.iter().zip(&self.ask.tiers).filter(|(_, tier)| tier.group == 0);
-        let wanted = |tier: &AskTier<'_>| Wanted { tier: tier.name(), cost: tier.cost };
-        enforced.map(|((place, _), tier)| (*place, wanted(tier))).collect()
+        let enforced = self.ask.tiers.iter().filter(|tier| tier.group == 0);
+        let wanted = |tier: &AskTier<L>| Wanted { tier: tier.name(), cost: tier.cost };
+        enforced.map(|tier| (usize::from(tier.place), wanted(tier))).collect()
     }
 
     /// How long its slots are held at most, if it charges any.
@@ -151,11 +160,16 @@ impl<'p> Plan<'p> {
         if self.ask.intent != Intent::Charge {
             return None;
         }
-        let hold_us = |tier: &AskTier<'_>| match tier.numbers {
+        let hold_us = |tier: &AskTier<L>| match tier.numbers() {
             Numbers::Concurrency(numbers) if tier.cost > 0 => Some(numbers.hold_us),
             _ => None,
         };
         self.ask.tiers.iter().filter_map(hold_us).max()
+    }
+
+    /// Returns what is noted of the record that the plan opens.
+    pub(crate) fn noted(&self) -> Noted {
+        self.opening.as_ref().map(|opening| opening.noted()).unwrap_or_default()
     }
 
     /// Whether there is anything that only the engine knows.
@@ -163,40 +177,38 @@ impl<'p> Plan<'p> {
         !self.ask.tiers.is_empty()
     }
 
-    /// For each tier asked, its place among all.
-    pub(crate) fn asked_places(&self) -> impl Iterator<Item = usize> {
-        self.asked.iter().map(|(place, _)| *place)
-    }
-
-    /// The rules of the asked tiers, in the order of the ask; none for a limit that came with the
-    /// request.
+    /// In what order shards are to be asked: at once only if every rule says so. `policy` decides the plan, or none for
+    /// a limit that came with the request.
     #[cfg(feature = "redis")]
-    pub(crate) fn rules(&self) -> SmallVec<[Option<&Rule>; 4]> {
-        self.asked.iter().map(|(_, rule)| *rule).collect()
-    }
-
-    /// In what order shards are to be asked: at once only if every rule says so.
-    #[cfg(feature = "redis")]
-    pub(crate) fn order(&self) -> Order {
-        match self.asked.iter().all(|(_, rule)| rule.is_some_and(Rule::is_parallel)) {
+    pub(crate) fn order(&self, policy: Option<&Policy>) -> Order {
+        let is_parallel = |tier: &AskTier<L>| {
+            policy.is_some_and(|policy| policy.rule_at(self.rule_of(tier)).is_parallel())
+        };
+        match self.ask.tiers.iter().all(is_parallel) {
             true => Order::AtOnce,
             false => Order::OneByOne,
         }
     }
 
-    /// Splits the plan into what is asked, and where the answers go.
-    #[inline]
-    pub(crate) fn split(&mut self) -> (&Ask<'p>, Answers<'_, 'p>) {
-        let Plan { ask, judged, asked, twofold, .. } = self;
-        (ask, Answers { judged, asked, twins: twofold.then(Vec::new), number: 0 })
+    /// The index of the rule of a tier that is asked for.
+    #[cfg(feature = "redis")]
+    pub(crate) fn rule_of(&self, tier: &AskTier<L>) -> u32 {
+        self.judged[usize::from(tier.place)].rule
     }
 
-    /// The tiers with what is known of each, and from whom.
+    /// Splits the plan into what is asked, and where the answers go.
+    #[inline]
+    pub(crate) fn split(&mut self) -> (&Ask<L>, Answers<'_, L>) {
+        let Plan { ask, judged, twofold, .. } = self;
+        (ask, Answers { judged, asked: &ask.tiers, twins: twofold.then(Vec::new), number: 0 })
+    }
+
+    /// Takes over what is known of each tier asked, and from whom.
     #[cfg(feature = "redis")]
-    pub(crate) fn judged_from(mut self, heard: &[Heard]) -> Tiers {
-        for (number, (one, (place, _))) in heard.iter().zip(&self.asked).enumerate() {
+    pub(crate) fn take(&mut self, heard: &[Heard]) {
+        for (number, (one, tier)) in heard.iter().zip(&self.ask.tiers).enumerate() {
             let twin = self.twin(number).map(|twin| heard[twin]);
-            let judged = &mut self.judged[*place];
+            let judged = &mut self.judged[usize::from(tier.place)];
             match &twin.map_or(*one, |twin| twin.and(*one)) {
                 Heard::Store(tier) => judged.take(tier, Source::Store),
                 Heard::Fallback(tier, cause) => {
@@ -217,52 +229,53 @@ impl<'p> Plan<'p> {
                 Heard::GivenBack | Heard::Nobody => {}
             }
         }
-        self.judged
     }
 
-    fn under(secret: &Secret) -> Plan<'p> {
+    fn under(secret: &Secret) -> Plan<L> {
         let mut plan = Plan::empty();
         plan.twofold = secret.previous().is_some();
         plan
     }
 
-    fn empty() -> Plan<'p> {
+    fn empty() -> Plan<L> {
         Plan {
             ask: Ask { intent: Intent::Charge, record: AtRecord::None, tiers: SmallVec::new() },
             judged: SmallVec::new(),
-            asked: SmallVec::new(),
             dues: Vec::new(),
+            opening: None,
             twofold: false,
         }
     }
 
     /// Which of the tiers asked before is the same under the other secret.
+    #[cfg(feature = "redis")]
     fn twin(&self, number: usize) -> Option<usize> {
-        let place = self.asked[number].0;
-        let before = || self.asked[..number].iter().position(|(known, _)| *known == place);
-        self.twofold.then(before).flatten()
+        self.twofold.then(|| twin_of(&self.ask.tiers, number)).flatten()
     }
 
     /// Asks for the tiers of one rule, whose place among all begins at `first`. A rule that can
     /// never allow is only peeked at: enforced, so is the whole decision.
-    fn add_rule(
+    fn add_rule<'p>(
         &mut self,
         met: &Met<'p>,
         first: usize,
         key: SubjectKey,
         cost: &Cost<'_>,
         group: u16,
-    ) {
+    ) where
+        L: HoldsLimit<'p>,
+    {
         let asked_before = self.ask.tiers.len();
-        let (attributes, rule) = (met.rule.key().len() as u8, Some(met.rule));
+        let attributes = met.rule.key().len() as u8;
         let mut hopeless = false;
-        for (position, limit) in met.limits.iter().enumerate() {
+        // A decision has 64 tiers at most.
+        for (place, limit) in (first as u16..).zip(met.limits) {
             let cost = cost.of_limit(limit.limit());
             if met.rule.postpaid() && cost > 0 {
                 continue;
             }
-            let tier = Tier { key, limit, cost, group, attributes, rule };
-            hopeless |= self.add_tier(first + position, tier);
+            let tier = AskTier { cost, group, place, attributes, ..AskTier::new(key, limit) };
+            hopeless |= self.add_tier(tier);
         }
         if hopeless && group > 0 {
             self.ask.tiers[asked_before..].iter_mut().for_each(|tier| tier.cost = 0);
@@ -271,64 +284,60 @@ impl<'p> Plan<'p> {
 
     /// Asks for those tiers of a post-paid rule that are charged, each in a group of its own: what
     /// has room is charged by the decision if that allows, all else by force after it.
-    fn add_postpaid(
+    fn add_postpaid<'p>(
         &mut self,
         met: &Met<'p>,
         first: usize,
         key: SubjectKey,
         cost: &Cost<'_>,
         group: &mut u16,
-    ) {
-        let (attributes, rule) = (met.rule.key().len() as u8, Some(met.rule));
-        for (place, limit) in (first..).zip(met.limits) {
+    ) where
+        L: HoldsLimit<'p>,
+    {
+        let attributes = met.rule.key().len() as u8;
+        for (place, limit) in (first as u16..).zip(met.limits) {
             let cost = cost.of_limit(limit.limit());
             if !met.rule.postpaid() || cost == 0 {
                 continue;
             }
             *group += 1;
-            let tier = Tier { key, limit, cost, group: *group, attributes, rule };
-            self.judged[place].advisory = true;
-            if self.add_tier(place, tier) {
+            let tier =
+                AskTier { cost, group: *group, place, attributes, ..AskTier::new(key, limit) };
+            self.judged[usize::from(place)].advisory = true;
+            if self.add_tier(tier) {
                 // Never too much for ever: what is forced ends at twice the capacity.
-                self.judged[place].verdict = Verdict::Denied;
+                self.judged[usize::from(place)].verdict = Verdict::Denied;
             }
-            if let Kind::Counted(numbers) = limit.limit().kind() {
-                let tier =
-                    AskTier { key, limit, numbers, cost, group: *group, attributes, owed: 0 };
-                self.dues.push(Due { place, tier, change: Change::Force(cost) });
+            if limit.numbers().is_some() {
+                let tier = tier.under(L::from(limit));
+                self.dues.push(Due { tier, change: Change::Force(cost) });
             }
         }
     }
 
     /// Asks for one tier, unless its limit keeps no state; answers whether it can never allow.
-    fn add_tier(&mut self, place: usize, tier: Tier<'p>) -> bool {
-        let Tier { key, limit, cost, group, attributes, rule } = tier;
-        let judged = &mut self.judged[place];
+    fn add_tier<'p>(&mut self, tier: AskTier<&'p NamedLimit>) -> bool
+    where
+        L: HoldsLimit<'p>,
+    {
+        let limit = tier.limit;
+        let judged = &mut self.judged[usize::from(tier.place)];
         let capacity = limit.limit().capacity();
         judged.capacity = capacity.into();
-        let hopeless = capacity.is_some_and(|capacity| cost.max(1) > capacity);
+        let hopeless = capacity.is_some_and(|capacity| tier.cost.max(1) > capacity);
         if hopeless {
             judged.verdict = Verdict::Never;
             judged.remaining = Some(0).filter(|_| capacity == Some(0)).into();
-            if group == 0 {
+            if tier.group == 0 {
                 self.ask.intent = Intent::Peek;
             }
         }
         match limit.limit().kind() {
             Kind::Unlimited => judged.retry_after_us = Some(0).into(),
             Kind::Nothing => {}
-            Kind::Counted(numbers) => {
-                let cost = if hopeless { 0 } else { cost };
-                self.asked.push((place, rule));
-                self.ask.tiers.push(AskTier {
-                    key,
-                    limit,
-                    numbers,
-                    cost,
-                    group,
-                    attributes,
-                    owed: 0,
-                });
+            Kind::Counted(_) => {
+                let cost = if hopeless { 0 } else { tier.cost };
+                self.ask.tiers.push(AskTier { cost, ..tier.under(L::from(limit)) });
             }
         }
         hopeless
@@ -336,29 +345,34 @@ impl<'p> Plan<'p> {
 }
 
 /// Where the answers of a store to a plan go, one for each tier asked, in order.
-pub(crate) struct Answers<'a, 'p> {
+pub(crate) struct Answers<'a, L> {
     judged: &'a mut Tiers,
-    asked: &'a [(usize, Option<&'p Rule>)],
+    asked: &'a [AskTier<L>],
     /// The answers before, where subjects go by two secrets and the tighter of two answers holds.
     twins: Option<Vec<ToldTier>>,
     number: usize,
 }
 
-impl Answers<'_, '_> {
+impl<L> Answers<'_, L> {
     /// Takes over the next answer.
     #[inline]
     pub(crate) fn take(&mut self, told: ToldTier) {
-        let place = self.asked[self.number].0;
         let mut tightest = told;
         if let Some(twins) = &mut self.twins {
-            let before = self.asked[..self.number].iter().position(|(known, _)| *known == place);
-            let twin = before.map(|before| twins[before]);
+            let twin = twin_of(self.asked, self.number).map(|before| twins[before]);
             tightest = twin.filter(|twin| twin.tightness() > told.tightness()).unwrap_or(told);
             twins.push(told);
         }
+        let place = usize::from(self.asked[self.number].place);
         self.judged[place].take(&tightest, Source::Store);
         self.number += 1;
     }
+}
+
+/// Which of the tiers asked before one is of the same counter, under the other secret.
+fn twin_of<L>(asked: &[AskTier<L>], number: usize) -> Option<usize> {
+    let place = asked[number].place;
+    asked[..number].iter().position(|known| known.place == place)
 }
 
 /// Whose state of a rule a request is about, under each secret that subjects go by.

@@ -285,7 +285,7 @@ pub(crate) enum Opened {
 #[cfg(feature = "redis")]
 impl Group {
     /// What one call charges.
-    pub(crate) fn of(tiers: &[AskTier<'_>]) -> Group {
+    pub(crate) fn of(tiers: &[AskTier]) -> Group {
         Group {
             tag: tiers.first().map_or(0, |tier| tier.key.tag),
             tiers: Some(tiers.iter().map(KeptTier::of).collect()),
@@ -293,7 +293,7 @@ impl Group {
     }
 
     /// The same of a record that another call made: only the record knows its tiers.
-    pub(crate) fn unread(tiers: &[AskTier<'_>]) -> Group {
+    pub(crate) fn unread(tiers: &[AskTier]) -> Group {
         Group { tiers: None, ..Group::of(tiers) }
     }
 }
@@ -342,23 +342,6 @@ impl Opening {
 
     pub(crate) fn noted(&self) -> Noted {
         self.noted.lock().clone()
-    }
-
-    /// Takes over what was noted by a copy of it.
-    #[cfg(feature = "redis")]
-    pub(crate) fn note_all(&self, other: Noted) {
-        let Noted { groups, repeated, ended, conflict, full, is_resent } = other;
-        let mut noted = self.noted.lock();
-        for group in groups {
-            if noted.groups.iter().all(|known| known.tag != group.tag) {
-                noted.groups.push(group);
-            }
-        }
-        noted.repeated.extend(repeated);
-        noted.ended = noted.ended.or(ended);
-        noted.conflict |= conflict;
-        noted.full |= full;
-        noted.is_resent |= is_resent;
     }
 }
 
@@ -415,8 +398,8 @@ impl Closing {
         *self.answer.lock() = Some(closed);
     }
 
-    pub(crate) fn noted(self) -> Option<Closed> {
-        self.answer.into_inner()
+    pub(crate) fn noted(&self) -> Option<Closed> {
+        *self.answer.lock()
     }
 }
 

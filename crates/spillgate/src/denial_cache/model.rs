@@ -100,8 +100,7 @@ fn the_search_finds_what_is_wrong() {
 fn search(mistake: Mistake) -> Result<(usize, usize), String> {
     let limit = NamedLimit::new(Limit::per(1, Duration::from_micros(3 * TICK_US)), 0);
     let key = SubjectKey { tag: 1, id: 2, rule: 3 };
-    let numbers = limit.numbers().unwrap();
-    let tier = AskTier { cost: 1, ..AskTier::of(key, &limit, numbers) };
+    let tier = AskTier { cost: 1, ..AskTier::new(key, limit) };
     let (mut seen, mut refused) = (BTreeSet::new(), 0);
     let mut histories = vec![(World::new(mistake), Vec::new())];
     while !histories.is_empty() {
@@ -171,7 +170,7 @@ impl World {
     }
 
     /// Whether a decision was refused from memory, and what is wrong with it.
-    fn take(&mut self, step: Step, tier: &AskTier<'_>) -> Result<bool, String> {
+    fn take(&mut self, step: Step, tier: &AskTier) -> Result<bool, String> {
         match step {
             Step::Ask => {
                 self.left.decisions -= 1;
@@ -207,7 +206,7 @@ impl World {
                 }
                 let refused = told.filter(|told| !told.fits);
                 let refusal = refused.and_then(|told| {
-                    Refusal::of(tier.name(), tier.numbers, tier.cost, &told, sent, heard_us)
+                    Refusal::of(tier.name(), tier.numbers(), tier.cost, &told, sent, heard_us)
                 });
                 refusal.into_iter().for_each(|refusal| self.cache.remember(refusal));
             }

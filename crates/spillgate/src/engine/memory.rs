@@ -1,5 +1,6 @@
 //! Tier state in this process: shards of packed slots, bounded, swept as they are used.
 
+use std::borrow::Borrow;
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -59,7 +60,7 @@ impl Memory {
 
     /// Decides, all or none, over any number of limits. Takes the locks of all shards first and reads the
     /// clock then: a coarse one, which is exact enough for buckets in use, and else the exact one.
-    pub fn decide(&self, ask: &Ask<'_>) -> Told {
+    pub fn decide<L: Borrow<NamedLimit> + Clone>(&self, ask: &Ask<L>) -> Told {
         let mut tiers = SmallVec::new();
         let allowed = self.decide_each(ask, |told| tiers.push(told));
         Told { allowed, tiers }
@@ -68,8 +69,12 @@ impl Memory {
     /// Decides as [`Memory::decide`] does; hands over what became of each tier, in order, and returns whether
     /// every enforced tier had room.
     #[inline]
-    pub(crate) fn decide_each(&self, ask: &Ask<'_>, answer: impl FnMut(ToldTier)) -> bool {
-        if let AtRecord::Open(opening) = ask.record {
+    pub(crate) fn decide_each<L: Borrow<NamedLimit> + Clone>(
+        &self,
+        ask: &Ask<L>,
+        answer: impl FnMut(ToldTier),
+    ) -> bool {
+        if let AtRecord::Open(opening) = &ask.record {
             let Told { allowed, tiers } = self.open(ask, opening);
             tiers.into_iter().for_each(answer);
             return allowed;
@@ -78,7 +83,11 @@ impl Memory {
     }
 
     /// Decides over one tier, without lists.
-    pub(crate) fn decide_one(&self, asked: &AskTier<'_>, intent: Intent) -> ToldTier {
+    pub(crate) fn decide_one<L: Borrow<NamedLimit>>(
+        &self,
+        asked: &AskTier<L>,
+        intent: Intent,
+    ) -> ToldTier {
         let mut told = None;
         self.decide_tiers(from_ref(asked), intent, |one| told = Some(one));
         told.expect("each tier that is asked for is answered")
@@ -88,9 +97,9 @@ impl Memory {
     /// and else the exact one. Hands over what became of each tier, in order, and returns whether every enforced
     /// tier had room.
     #[inline]
-    fn decide_tiers(
+    fn decide_tiers<L: Borrow<NamedLimit>>(
         &self,
-        asked: &[AskTier<'_>],
+        asked: &[AskTier<L>],
         intent: Intent,
         mut answer: impl FnMut(ToldTier),
     ) -> bool {
@@ -102,9 +111,9 @@ impl Memory {
 
     /// Loads the state of each tier, decides at the exact instant, and stores it.
     #[inline(never)]
-    fn decide_by_exact_clock(
+    fn decide_by_exact_clock<L: Borrow<NamedLimit>>(
         &self,
-        asked: &[AskTier<'_>],
+        asked: &[AskTier<L>],
         intent: Intent,
         locked: &mut Locked<'_>,
         answer: &mut impl FnMut(ToldTier),
@@ -115,7 +124,7 @@ impl Memory {
         for asked in asked {
             let shard = locked.of(asked.key);
             let place = self.place(shard, asked, now_us);
-            tiers.push(Tier::new(asked.numbers, asked.cost, asked.group, shard.take(&place)));
+            tiers.push(Tier::new(asked.numbers(), asked.cost, asked.group, shard.take(&place)));
             places.push(place);
         }
         let allowed = algorithm::step(&mut tiers, intent, now_us);
@@ -127,7 +136,11 @@ impl Memory {
     }
 
     /// Changes one tier without a decision; answers the whole units that came back.
-    pub fn change(&self, asked: &AskTier<'_>, change: Change) -> (u64, ToldTier) {
+    pub fn change<L: Borrow<NamedLimit>>(
+        &self,
+        asked: &AskTier<L>,
+        change: Change,
+    ) -> (u64, ToldTier) {
         self.with_tier(asked, |tier, now_us| match change {
             Change::Force(cost) => {
                 tier.cost = cost;
@@ -139,15 +152,15 @@ impl Memory {
     }
 
     /// Does something with a tier's state, and stores what became of it.
-    fn with_tier<T>(
+    fn with_tier<L: Borrow<NamedLimit>, T>(
         &self,
-        asked: &AskTier<'_>,
+        asked: &AskTier<L>,
         act: impl FnOnce(&mut Tier<'_>, u64) -> T,
     ) -> (T, ToldTier) {
         let mut shard = self.shards[shard_of(asked.key)].lock();
         let now_us = self.clock.now_us();
         let place = self.place(&mut shard, asked, now_us);
-        let mut tier = Tier::new(asked.numbers, asked.cost, 0, shard.take(&place));
+        let mut tier = Tier::new(asked.numbers(), asked.cost, 0, shard.take(&place));
         let done = act(&mut tier, now_us);
         shard.put(place, &mut tier);
         (done, ToldTier::of(&tier))
@@ -186,8 +199,13 @@ impl Memory {
 
     /// Where a tier's state is or will be. A new subject finds room, or shares the limit's
     /// overflow tier with all others that found none.
-    fn place(&self, shard: &mut Shard, asked: &AskTier<'_>, now_us: u64) -> Place {
-        let mix = asked.limit.mix();
+    fn place<L: Borrow<NamedLimit>>(
+        &self,
+        shard: &mut Shard,
+        asked: &AskTier<L>,
+        now_us: u64,
+    ) -> Place {
+        let mix = asked.limit().mix();
         let place = shard.find(asked.key.id ^ mix);
         if place.is_known() || asked.cost == 0 || shard.make_room(now_us, &self.evicted) {
             return place;
@@ -198,7 +216,7 @@ impl Memory {
 
     /// Locks every shard that the tiers live in, in one order for all callers.
     #[inline]
-    fn lock(&self, tiers: &[AskTier<'_>]) -> Locked<'_> {
+    fn lock<L>(&self, tiers: &[AskTier<L>]) -> Locked<'_> {
         let first = tiers.first().map_or(0, |tier| shard_of(tier.key));
         if tiers.iter().all(|tier| shard_of(tier.key) == first) {
             return Locked::One(self.shards[first].lock());
@@ -207,7 +225,7 @@ impl Memory {
     }
 
     #[cold]
-    fn lock_several(&self, tiers: &[AskTier<'_>]) -> Locked<'_> {
+    fn lock_several<L>(&self, tiers: &[AskTier<L>]) -> Locked<'_> {
         let mut numbers: SmallVec<[usize; TIERS_INLINE]> =
             tiers.iter().map(|tier| shard_of(tier.key)).collect();
         numbers.sort_unstable();
@@ -239,9 +257,9 @@ impl Locked<'_> {
     /// Charges every tier where it lies, if all are enforced buckets and the coarse clock is certain. Returns
     /// whether it did; else nothing is changed or answered.
     #[inline]
-    fn charge_in_place(
+    fn charge_in_place<L: Borrow<NamedLimit>>(
         &mut self,
-        asked: &[AskTier<'_>],
+        asked: &[AskTier<L>],
         now: CoarseTime,
         answer: &mut impl FnMut(ToldTier),
     ) -> bool {

@@ -177,7 +177,7 @@ impl Redis {
 
     /// Decides each of `asks`, each by itself, in as few calls as fit; in order, as far as they live
     /// at one place.
-    pub async fn decide(&self, asks: &[Ask<'_>]) -> Vec<Result<Told, StoreError>> {
+    pub async fn decide(&self, asks: &[Ask]) -> Vec<Result<Told, StoreError>> {
         if self.topology.is_one_place() {
             return self.decide_at(Place::ONLY, asks).await;
         }
@@ -191,7 +191,7 @@ impl Redis {
     }
 
     /// Decides one.
-    pub async fn decide_one(&self, ask: &Ask<'_>) -> Result<Told, StoreError> {
+    pub async fn decide_one(&self, ask: &Ask) -> Result<Told, StoreError> {
         match self.only_place(ask) {
             Some(place) => self.decide_one_at(place, ask, self.deadline()).await,
             None => {
@@ -204,7 +204,7 @@ impl Redis {
     /// Changes one tier without a decision; answers the whole units that came back.
     pub async fn change(
         &self,
-        tier: &AskTier<'_>,
+        tier: &AskTier,
         change: Change,
     ) -> Result<(u64, ToldTier), StoreError> {
         let build = |header| {
@@ -319,23 +319,23 @@ impl Redis {
 
     /// Where a limit's state was on the ring before this one, for as long as that counts.
     fn old_place(&self, key: SubjectKey, limit: &NamedLimit) -> Option<Place> {
-        let numbers = limit.numbers()?;
-        self.topology.old_place(&AskTier::of(key, limit, numbers))
+        limit.numbers()?;
+        self.topology.old_place(&AskTier::new(key, limit))
     }
 
     /// Whether all tiers of a decision live at one place.
-    pub(crate) fn is_one_place(&self, ask: &Ask<'_>) -> bool {
+    pub(crate) fn is_one_place(&self, ask: &Ask) -> bool {
         self.topology.is_one_place() || self.only_place(ask).is_some()
     }
 
     /// Where all tiers of a decision live, if that is one place.
-    fn only_place(&self, ask: &Ask<'_>) -> Option<Place> {
+    fn only_place(&self, ask: &Ask) -> Option<Place> {
         let (first, others) = ask.tiers.split_first()?;
         if ask.tiers.iter().any(|tier| self.topology.old_place(tier).is_some()) {
             return None;
         }
         let place = self.topology.place(first.key.tag);
-        let same = |tier: &AskTier<'_>| {
+        let same = |tier: &AskTier| {
             tier.key.tag == first.key.tag || self.topology.place(tier.key.tag) == place
         };
         others.iter().all(same).then_some(place)
@@ -344,7 +344,7 @@ impl Redis {
     async fn decide_one_at(
         &self,
         place: Place,
-        ask: &Ask<'_>,
+        ask: &Ask,
         deadline: Deadline,
     ) -> Result<Told, StoreError> {
         let asks = std::slice::from_ref(ask);
@@ -353,12 +353,12 @@ impl Redis {
         if has_record && matches!(told, Err(StoreError::Unknown(_))) && !deadline.has_passed() {
             // By its record nothing is done twice; whether the first was done no failure now tells. What was
             // owed has none, and unknown means paid.
-            let tiers = ask.tiers.iter().map(|tier| AskTier { owed: 0, ..*tier }).collect();
-            let again = [Ask { tiers, ..ask.clone() }];
+            let mut again = [ask.clone()];
+            again[0].tiers.iter_mut().for_each(|tier| tier.owed = 0);
             ask.record.note_resent();
             told = self.decide_call(place, &again, deadline).await.or(told);
         }
-        if let (AtRecord::Open(opening), Err(StoreError::Unknown(_))) = (ask.record, &told) {
+        if let (AtRecord::Open(opening), Err(StoreError::Unknown(_))) = (&ask.record, &told) {
             // It may be there: whoever settles asks.
             opening.note(Opened::New, || Group::of(&ask.tiers));
         }
@@ -367,7 +367,7 @@ impl Redis {
 
     /// Decides asks that live at one place, in order, in as many calls as it takes. Other callers have their turn between
     /// two of them, and each may wait as long as a decision does from when it may be sent.
-    async fn decide_at(&self, place: Place, asks: &[Ask<'_>]) -> Vec<Result<Told, StoreError>> {
+    async fn decide_at(&self, place: Place, asks: &[Ask]) -> Vec<Result<Told, StoreError>> {
         let mut told = Vec::with_capacity(asks.len());
         while told.len() < asks.len() {
             let rest = &asks[told.len()..];
@@ -384,7 +384,7 @@ impl Redis {
     async fn decide_call(
         &self,
         place: Place,
-        asks: &[Ask<'_>],
+        asks: &[Ask],
         deadline: Deadline,
     ) -> Result<Vec<Result<Told, StoreError>>, StoreError> {
         let run = |route: Route| async move {
@@ -396,7 +396,7 @@ impl Redis {
 
     /// Gives back charges at one place, each all of it; answers the tiers as they are then. Out of
     /// reach, what was charged stays charged: that admits nobody wrongly.
-    async fn give_back(&self, place: Place, charges: &[(AskTier<'_>, Charge)]) -> Vec<ToldTier> {
+    async fn give_back(&self, place: Place, charges: &[(AskTier, Charge)]) -> Vec<ToldTier> {
         let all_of = |charge: &Charge| {
             Change::GiveBack(GiveBack::Unused { charge: *charge, unused: charge.amount })
         };

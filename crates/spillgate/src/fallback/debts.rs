@@ -1,6 +1,7 @@
 //! What was admitted alone and not yet charged to the store. Each debt is taken out before it is
 //! sent, so that no two calls pay it, and put back if the store surely did not execute.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -32,7 +33,7 @@ pub(super) struct Debt {
 
 impl Debts {
     /// Notes an admission. Beyond the bound it is forgotten: the limit was enforced all the same.
-    pub(super) fn add(&self, tier: &AskTier<'_>, share: &Numbers, cost: u64) {
+    pub(super) fn add(&self, tier: &AskTier, share: &Numbers, cost: u64) {
         let mut debts = self.by_tier.lock();
         let full = debts.len() >= DEBTS_MAX;
         match debts.get_mut(&tier.name()) {
@@ -48,19 +49,19 @@ impl Debts {
     }
 
     /// Takes back an admission that came to nothing.
-    pub(super) fn lower(&self, tier: &AskTier<'_>, cost: u64) {
+    pub(super) fn lower<L: Borrow<NamedLimit>>(&self, tier: &AskTier<L>, cost: u64) {
         if let Some(debt) = self.by_tier.lock().get_mut(&tier.name()) {
             debt.admitted = debt.admitted.saturating_sub(cost);
         }
     }
 
     /// Whether a tier owes anything.
-    pub(super) fn is_owed(&self, tier: &AskTier<'_>) -> bool {
+    pub(super) fn is_owed(&self, tier: &AskTier) -> bool {
         !self.are_none() && self.by_tier.lock().contains_key(&tier.name())
     }
 
     /// Takes a tier's debt out, to be paid.
-    pub(super) fn take(&self, tier: &AskTier<'_>) -> Option<Debt> {
+    pub(super) fn take(&self, tier: &AskTier) -> Option<Debt> {
         if self.are_none() {
             return None;
         }
@@ -84,8 +85,7 @@ impl Debts {
 
     /// Puts one back that was not paid.
     pub(super) fn put_back(&self, debt: Debt) {
-        let Some(numbers) = debt.limit.numbers() else { return };
-        let tier = AskTier::of(debt.key, &debt.limit, numbers);
+        let tier = AskTier::new(debt.key, debt.limit.clone());
         self.add(&tier, &debt.share, debt.admitted);
     }
 
@@ -106,14 +106,9 @@ mod tests {
     fn what_waits_for_its_turn_to_be_paid_is_owed_until_then() {
         let limit = NamedLimit::new(Limit::per_second(9), 0);
         let numbers = limit.numbers().unwrap();
-        let tier = |id| AskTier {
-            key: SubjectKey { tag: id, id, rule: 0 },
-            limit: &limit,
-            numbers,
-            cost: 2,
-            group: 0,
-            attributes: 1,
-            owed: 0,
+        let tier = |id| {
+            let key = SubjectKey { tag: id, id, rule: 0 };
+            AskTier { cost: 2, attributes: 1, ..AskTier::new(key, limit.clone()) }
         };
         let (debts, one, other) = (Debts::default(), tier(7), tier(8));
         [&one, &other].iter().for_each(|tier| debts.add(tier, numbers, 2));

@@ -39,18 +39,18 @@ impl Known {
 
     /// What is left of a tier, as far as can be told; nothing where it is unknown or untouched by
     /// now. What drains is taken to drain evenly.
-    pub(super) fn remaining(&self, tier: &AskTier<'_>, now_us: u64) -> Option<u64> {
+    pub(super) fn remaining(&self, tier: &AskTier, now_us: u64) -> Option<u64> {
         let name = tier.name();
         let last = *self.place(name).lock();
         if last.tier != name || !last.is_live(now_us) {
             return None;
         }
-        let used = tier.numbers.capacity().saturating_sub(last.remaining);
+        let used = tier.numbers().capacity().saturating_sub(last.remaining);
         let left_us = last.reset_after_us - now_us.saturating_sub(last.at_us);
         // Not more than the whole of `used`, so it fits.
         let still =
             (u128::from(used) * u128::from(left_us)).div_ceil(u128::from(last.reset_after_us));
-        Some(tier.numbers.capacity().saturating_sub(still as u64))
+        Some(tier.numbers().capacity().saturating_sub(still as u64))
     }
 
     fn place(&self, tier: u128) -> &Mutex<Last> {
@@ -73,10 +73,9 @@ mod tests {
     use crate::limit::{Limit, NamedLimit};
     use crate::subject::SubjectKey;
 
-    fn tier(id: u128, limit: &NamedLimit) -> AskTier<'_> {
+    fn tier(id: u128, limit: &NamedLimit) -> AskTier {
         let key = SubjectKey { tag: id, id, rule: 0 };
-        let numbers = limit.numbers().unwrap();
-        AskTier { key, limit, numbers, cost: 1, group: 0, attributes: 1, owed: 0 }
+        AskTier { cost: 1, attributes: 1, ..AskTier::new(key, limit.clone()) }
     }
 
     fn said(remaining: u64, reset_after_us: u64) -> Reading {

@@ -31,28 +31,27 @@ pub(crate) struct ChargedHere {
 
 impl Fallback {
     /// What became of an earlier reservation of that id here, if some of it was charged here.
-    pub(crate) fn alone(&self, ask: &Ask<'_>, opening: &Opening) -> Option<Alone> {
+    pub(crate) fn alone(&self, ask: &Ask, opening: &Opening) -> Option<Alone> {
         let (opened, elsewhere) = self.memory.kept(ask, opening)?;
         Some(Alone { opened, elsewhere })
     }
 
     /// Whether the record of what is charged here finds room; a decision without one needs none.
-    pub(super) fn has_room(&self, ask: &Ask<'_>) -> bool {
+    pub(super) fn has_room(&self, ask: &Ask) -> bool {
         !matches!(ask.record, AtRecord::Open(_)) || self.memory.has_room(ask)
     }
 
     pub(crate) fn charged_here(
         &self,
-        question: &Question<'_, '_, Outage<'_>>,
+        question: &Question<'_, Outage<'_>>,
         heard: &Heards,
     ) -> ChargedHere {
         let asked = question.ask.tiers.iter().zip(heard).zip(&question.stand_in.rules);
         let charged = asked.filter_map(|((tier, heard), rule)| {
             let Heard::Fallback(told, _) = heard else { return None };
-            let numbers = self.share_of(*rule, tier.numbers);
-            let tier_here = AskTier { numbers: &numbers, ..*tier };
+            let share = self.share_of(*rule, tier.numbers());
             let charged = Charged { cost: tier.cost, charge: told.charge };
-            Some((KeptTier::of(&tier_here), charged))
+            Some((KeptTier::by_share(tier, share), charged))
         });
         ChargedHere { subject: subject_of(&question.ask.tiers), tiers: charged.collect() }
     }
@@ -86,7 +85,11 @@ impl Fallback {
     pub(crate) fn close(&self, id: u128, ending: &Ending<'_>) -> Answer {
         self.memory.close(id, ending, |tier, corrected| match corrected {
             Corrected::GivenBack(amount) => self.debts.lower(&tier.asked(0), amount),
-            Corrected::Forced(amount) => self.debts.add(&tier.asked(0), &tier.numbers, amount),
+            Corrected::Forced(amount) => {
+                if let (Some(limit), Some(share)) = (&tier.share_of, tier.limit.numbers()) {
+                    self.debts.add(&AskTier::new(tier.key, (**limit).clone()), share, amount);
+                }
+            }
         })
     }
 

@@ -83,10 +83,15 @@ pub(crate) struct Candidate<'a> {
 
 impl<'a> Candidate<'a> {
     /// Nothing where a rule does not lease it.
-    pub(crate) fn of(tier: &AskTier<'a>, rule: Option<&'a Rule>) -> Option<Candidate<'a>> {
-        let terms = rule?.lease()?;
+    pub(crate) fn of(tier: &'a AskTier, rule: &'a Rule) -> Option<Candidate<'a>> {
+        let terms = rule.lease()?;
         let may = tier.group == 0 && tier.cost > 0 && is_leasable(tier.limit.algorithm());
-        may.then(|| Candidate { name: tier.name(), numbers: tier.numbers, terms, cost: tier.cost })
+        may.then(|| Candidate {
+            name: tier.name(),
+            numbers: tier.numbers(),
+            terms,
+            cost: tier.cost,
+        })
     }
 }
 
@@ -114,7 +119,7 @@ impl Leases {
     pub(crate) fn take_or_want(
         &self,
         of: Candidate<'_>,
-        asked: &AskTier<'_>,
+        asked: &AskTier,
         rule: &Rule,
         now_us: u64,
     ) -> Option<Spent> {
@@ -151,10 +156,9 @@ impl Leases {
     }
 
     /// Asks for a tier before anybody asks about it; whether there is anything to ask for.
-    pub(crate) fn expect(&self, asked: &AskTier<'_>, rule: &Rule, now_us: u64) -> bool {
-        let Some(of) = Candidate::of(&AskTier { cost: 1, ..*asked }, Some(rule)) else {
-            return false;
-        };
+    pub(crate) fn expect(&self, asked: &AskTier, rule: &Rule, now_us: u64) -> bool {
+        let asked = &AskTier { cost: 1, ..asked.to_owned() };
+        let Some(of) = Candidate::of(asked, rule) else { return false };
         let share = of.terms.tokens_of(asked.limit.limit());
         let place = self.place(of.name).and_then(|place| self.shards.get(place));
         let Some(shard) = place.filter(|_| share > 0 && self.tiers() < TIERS_MAX) else {
@@ -303,7 +307,7 @@ impl Leases {
 }
 
 impl Tier {
-    fn new(of: Candidate<'_>, asked: &AskTier<'_>, rule: &Rule, share: u64, now_us: u64) -> Tier {
+    fn new(of: Candidate<'_>, asked: &AskTier, rule: &Rule, share: u64, now_us: u64) -> Tier {
         let mut demand = Demand::new(now_us);
         demand.note(of.cost, now_us);
         Tier {

@@ -91,6 +91,13 @@ impl NamedLimit {
         Some(NamedLimit { limit, position, record, mix })
     }
 
+    /// Returns the limit under the same name with other parameters of its algorithm: a local share.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_numbers(&self, numbers: Numbers) -> NamedLimit {
+        let limit = Limit { kind: Kind::Counted(numbers), ..self.limit.clone() };
+        NamedLimit { limit, ..self.clone() }
+    }
+
     /// The limit.
     pub fn limit(&self) -> &Limit {
         &self.limit
@@ -139,6 +146,12 @@ impl NamedLimit {
     /// How it counts.
     pub fn algorithm(&self) -> Algorithm {
         self.limit.algorithm()
+    }
+}
+
+impl From<&NamedLimit> for NamedLimit {
+    fn from(limit: &NamedLimit) -> NamedLimit {
+        limit.clone()
     }
 }
 

@@ -1,6 +1,5 @@
 //! Waiting for room: who asks again, and when, and what is told whom it takes too long.
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -12,11 +11,10 @@ use crate::algorithm::Numbers;
 use crate::decision::{Decision, Verdict};
 #[cfg(feature = "redis")]
 use crate::engine::Engine;
-use crate::limit::{Algorithm, Kind};
+use crate::limit::{Algorithm, Kind, NamedLimit};
 use crate::metrics::{Metrics, Took};
-use crate::plan::Asking;
+use crate::plan::{Asking, Plan};
 use crate::request::Request;
-use crate::reservation::Opening;
 use crate::time::Deadline;
 use crate::waiting::{Refusal, TooMany, Wanted};
 
@@ -120,7 +118,7 @@ impl Inner {
         #[cfg(feature = "redis")]
         if let Engine::Redis(redis) = &self.engine {
             let asked = self.asked(question);
-            let plan = self.plan(&asked, Asking::ToCharge);
+            let plan: Plan<&NamedLimit> = self.plan(&asked, Asking::ToCharge);
             // The first of several shards stands for all: it is asked first.
             let Some(tag) = plan.ask.tiers.first().map(|tier| tier.key.tag) else { return };
             drop(plan);
@@ -133,23 +131,25 @@ impl Inner {
     /// Asks for room; what comes of it counts only once it is answered.
     async fn claim<'q, 'a>(&self, question: &'q Question<'a>) -> Claim<'q, 'a> {
         let began = self.metrics.begin();
-        let (asked, opening) = (self.asked(question), OnceLock::new());
-        let plan = self.plan_to_charge(&asked, &opening);
-        let evaluated = self.evaluate(plan, opening.get()).done().await;
+        let asked = self.asked(question);
+        let plan = self.plan_to_charge(&asked);
+        let evaluated = self.evaluate(plan, asked.policy()).await;
         let took = Metrics::stop(began);
         let decision = Decision::new(evaluated.tiers.clone(), asked.names());
-        Claim { decision, asked, evaluated, opening: opening.into_inner(), took }
+        Claim { decision, asked, evaluated, took }
     }
 
     fn answer_claim(&self, claim: Claim<'_, '_>) -> Decision {
-        let Claim { asked, evaluated, opening, took, .. } = claim;
+        let Claim { asked, evaluated, took, .. } = claim;
         self.metrics.add(took);
-        self.answer(asked, evaluated, opening.as_ref())
+        self.answer(asked, evaluated)
     }
 
     /// The tiers that a question is to be let in by; none where it never can be.
     fn wanted(&self, question: &Question<'_>) -> Wants {
-        self.plan(&self.asked(question), Asking::ToCharge).wanted()
+        let asked = self.asked(question);
+        let plan: Plan<&NamedLimit> = self.plan(&asked, Asking::ToCharge);
+        plan.wanted()
     }
 
     /// What is told whom others stand before, who cannot be let in in time: how its tiers stand, and that
@@ -163,8 +163,8 @@ impl Inner {
     ) -> Decision {
         let began = self.metrics.begin();
         let asked = self.asked(question);
-        let plan = self.plan(&asked, Asking::ToPeek);
-        let mut evaluated = self.evaluate(plan, None).done().await;
+        let plan = Box::new(self.plan(&asked, Asking::ToPeek));
+        let mut evaluated = self.evaluate(plan, asked.policy()).await;
         self.metrics.end(began);
         let with_line = wanted.iter().find(|(_, wanted)| wanted.tier == tier);
         let place = with_line.map_or(0, |(place, _)| *place);
@@ -176,7 +176,7 @@ impl Inner {
                 earliest.and_then(|earliest| u64::try_from(earliest.left().as_micros()).ok());
             refusing.retry_after_us = wait_us.into();
         }
-        self.answer(asked, evaluated, None)
+        self.answer(asked, evaluated)
     }
 }
 
@@ -185,8 +185,6 @@ struct Claim<'q, 'a> {
     decision: Decision,
     asked: Asked<'q, 'a>,
     evaluated: Evaluated,
-    /// The record of permits, by which they are released.
-    opening: Option<Opening>,
     /// The decision's own time, without the wait before it.
     took: Took,
 }

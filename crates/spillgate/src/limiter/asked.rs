@@ -1,6 +1,7 @@
 //! A question together with what decides it, so that its plan, its names and its samples come from one place.
 
-use std::sync::{Arc, OnceLock};
+use std::borrow::Borrow;
+use std::sync::Arc;
 
 use arc_swap::Guard;
 use smallvec::SmallVec;
@@ -10,7 +11,7 @@ use crate::counter::AskTier;
 use crate::decision::{Judged, Names, Verdict};
 use crate::limit::{Algorithm, Limit, NamedLimit};
 use crate::metrics::Meters;
-use crate::plan::{Asking, Plan};
+use crate::plan::{Asking, HoldsLimit, Plan};
 use crate::policy::{Met, Mode, Policy};
 use crate::request::{Cost, Request};
 use crate::reservation::{Opening, random_id};
@@ -46,18 +47,22 @@ impl Inner {
     }
 
     /// Makes the plan of a question.
-    pub(super) fn plan<'p>(&self, asked: &'p Asked<'_, '_>, asking: Asking) -> Plan<'p> {
+    pub(super) fn plan<'p, L: HoldsLimit<'p>>(
+        &self,
+        asked: &'p Asked<'_, '_>,
+        asking: Asking,
+    ) -> Plan<L> {
         self.plan_by_rules(asked, &asked.rules(), asking)
     }
 
     /// Makes the plan of a question that matches these rules.
     #[inline]
-    pub(super) fn plan_by_rules<'p>(
+    pub(super) fn plan_by_rules<'p, L: HoldsLimit<'p>>(
         &self,
         asked: &'p Asked<'_, '_>,
         rules: &[Met<'p>],
         asking: Asking,
-    ) -> Plan<'p> {
+    ) -> Plan<L> {
         match asked {
             Asked::Request { request, .. } => Plan::of_rules(rules, request, &self.secret, asking),
             Asked::Limit { domain, key, limit, cost } => {
@@ -68,23 +73,17 @@ impl Inner {
         }
     }
 
-    /// Makes the plan that charges a question. One that charges permits opens a record in `opening`, by which they
-    /// are released.
-    pub(super) fn plan_to_charge<'p>(
-        &self,
-        asked: &'p Asked<'_, '_>,
-        opening: &'p OnceLock<Opening>,
-    ) -> Plan<'p> {
-        let mut plan = self.plan(asked, Asking::ToCharge);
-        self.open_permits(&mut plan, opening);
+    /// Makes the plan that charges a question. One that charges permits opens a record, by which they are released.
+    pub(super) fn plan_to_charge(&self, asked: &Asked<'_, '_>) -> Box<Plan> {
+        let mut plan = Box::new(self.plan(asked, Asking::ToCharge));
+        self.open_permits(&mut plan);
         plan
     }
 
     /// Has a plan that charges permits open a record.
-    pub(super) fn open_permits<'p>(&self, plan: &mut Plan<'p>, opening: &'p OnceLock<Opening>) {
+    pub(super) fn open_permits<L: Borrow<NamedLimit>>(&self, plan: &mut Plan<L>) {
         if let Some(hold_us) = plan.holds_slots_us() {
-            let opening = opening.get_or_init(|| Opening::new(random_id(), 0, hold_us));
-            self.open_held(plan, opening);
+            self.open_held(plan, Opening::new(random_id(), 0, hold_us));
         }
     }
 
@@ -139,7 +138,7 @@ impl<'q, 'a> Asked<'q, 'a> {
         &'p self,
         rules: &[Met<'p>],
         secret: &Secret,
-    ) -> Option<AskTier<'p>> {
+    ) -> Option<AskTier<&'p NamedLimit>> {
         let (limit, cost, attributes) = match (self, rules) {
             (Asked::Limit { limit, cost, .. }, _) => (limit, cost.of_limit(limit.limit()), 1),
             (Asked::Request { request, .. }, [met]) => {
@@ -165,7 +164,16 @@ impl<'q, 'a> Asked<'q, 'a> {
             (Asked::Limit { domain, key, .. }, _) => secret.ad_hoc_key_in(domain, key),
             (Asked::Request { .. }, _) => return None,
         };
-        Some(AskTier { key, limit, numbers, cost, group: 0, attributes, owed: 0 })
+        Some(AskTier { cost, attributes, ..AskTier::new(key, limit) })
+    }
+
+    /// Returns the policy of the rules; `None` for a limit that came with the question.
+    #[inline]
+    pub(super) fn policy(&self) -> Option<&Policy> {
+        match self {
+            Asked::Request { in_force, .. } => Some(&in_force.policy),
+            Asked::Limit { .. } => None,
+        }
     }
 
     /// Returns the meters of the rules; `None` for a limit that came with the question.

@@ -234,16 +234,16 @@ impl Limiter {
 }
 
 impl Inner {
-    fn plan_of<'p>(
+    fn plan_of(
         &self,
-        policy: &'p Policy,
+        policy: &Policy,
         rule: &str,
         subject: &Request<'_>,
-    ) -> Result<Plan<'p>, ControlError> {
+    ) -> Result<Box<Plan>, ControlError> {
         let rule = rule_of(policy, rule, subject)?;
         let met = policy.met_by_subject(rule, subject);
         let met = met.expect("the rule is the policy's");
-        Ok(Plan::of_subject(&met, subject, &self.secret))
+        Ok(Box::new(Plan::of_subject(&met, subject, &self.secret)))
     }
 }
 

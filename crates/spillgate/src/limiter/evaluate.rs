@@ -3,13 +3,16 @@
 //! On a store: leases pay what they can, a remembered denial answers, and the store decides the rest. Only that
 //! takes a future.
 
+use std::borrow::Borrow;
 use std::mem;
-use std::pin::Pin;
+use std::sync::Arc;
 
 use super::Inner;
 use crate::decision::{Judged, Tiers};
 use crate::engine::{Engine, Memory};
+use crate::limit::NamedLimit;
 use crate::plan::Plan;
+use crate::policy::Policy;
 use crate::reservation::{Noted, Opening};
 
 #[cfg(feature = "redis")]
@@ -21,16 +24,10 @@ pub(super) use crate::fallback::ChargedHere;
 /// What became of a plan.
 pub(crate) struct Evaluated {
     pub(crate) tiers: Tiers,
+    /// The record that the plan was to open.
+    pub(super) opening: Option<Arc<Opening>>,
     /// What this instance charged by itself to a reservation; it has no record yet.
     pub(super) charged_here: ChargedHere,
-}
-
-/// What becomes of a plan, at once or when the store has answered.
-#[expect(clippy::large_enum_variant, reason = "a decision that is ready allocates nothing")]
-pub(crate) enum Evaluation<'e> {
-    Ready(Evaluated),
-    #[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "memory decides at once"))]
-    OnStore(Pin<Box<dyn Future<Output = Evaluated> + Send + 'e>>),
 }
 
 /// Without a store this instance charges nothing in its place.
@@ -39,55 +36,52 @@ pub(crate) enum Evaluation<'e> {
 pub(super) struct ChargedHere {}
 
 impl Inner {
-    /// Decides a plan. Where it opens a record, `opening` is that record.
-    pub(crate) fn evaluate<'e, 'p: 'e>(
-        &'e self,
-        mut plan: Plan<'p>,
-        opening: Option<&'p Opening>,
-    ) -> Evaluation<'e> {
+    /// Decides a plan. `policy` holds the rules of the plan's counters; a limit that came with the request has none.
+    pub(crate) async fn evaluate(&self, mut plan: Box<Plan>, policy: Option<&Policy>) -> Evaluated {
         match &self.engine {
-            Engine::Memory(memory) => Evaluation::Ready(evaluate_in(memory, &mut plan, opening)),
+            Engine::Memory(memory) => {
+                let _ = policy;
+                evaluate_in(memory, &mut plan)
+            }
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => self.evaluate_on(redis, plan, opening),
+            Engine::Redis(redis) => self.evaluate_on(redis, plan, policy).await,
         }
     }
 
     /// Decides each of several plans by itself, in order, in as few calls to the store as it takes.
-    pub(super) async fn evaluate_each<'p>(
+    pub(super) async fn evaluate_each(
         &self,
-        plans: impl Iterator<Item = (Plan<'p>, Option<&'p Opening>)>,
+        plans: Vec<(Box<Plan>, Option<&Policy>)>,
     ) -> Vec<Evaluated> {
-        #[cfg(feature = "redis")]
-        if let Engine::Redis(redis) = &self.engine {
-            return Box::pin(self.evaluate_each_on(redis, plans.collect())).await;
+        match &self.engine {
+            Engine::Memory(memory) => {
+                plans.into_iter().map(|(mut plan, _)| evaluate_in(memory, &mut plan)).collect()
+            }
+            #[cfg(feature = "redis")]
+            Engine::Redis(redis) => Box::pin(self.evaluate_each_on(redis, plans)).await,
         }
-        let mut each = Vec::with_capacity(plans.size_hint().0);
-        for (plan, opening) in plans {
-            each.push(self.evaluate(plan, opening).done().await);
-        }
-        each
     }
 }
 
 /// Decides a plan in memory, then makes the corrections that are due after the decision.
 #[inline]
-pub(super) fn evaluate_in(
+pub(super) fn evaluate_in<L: Borrow<NamedLimit> + Clone>(
     memory: &Memory,
-    plan: &mut Plan<'_>,
-    opening: Option<&Opening>,
+    plan: &mut Plan<L>,
 ) -> Evaluated {
     if plan.asks() {
         let (ask, mut answers) = plan.split();
         memory.decide_each(ask, |told| answers.take(told));
     }
-    if !plan.dues.is_empty() || opening.is_some() {
-        follow_up(memory, plan, opening);
+    if !plan.dues.is_empty() || plan.opening.is_some() {
+        follow_up(memory, plan);
     }
-    Evaluated::from(mem::take(&mut plan.judged))
+    let tiers = mem::take(&mut plan.judged);
+    Evaluated { tiers, opening: plan.opening.take(), charged_here: ChargedHere::default() }
 }
 
-fn follow_up(memory: &Memory, plan: &mut Plan<'_>, opening: Option<&Opening>) {
-    let noted = opening.map(Opening::noted).unwrap_or_default();
+fn follow_up<L: Borrow<NamedLimit>>(memory: &Memory, plan: &mut Plan<L>) {
+    let noted = plan.noted();
     let dues = mem::take(&mut plan.dues);
     for due in dues.iter().filter(|_| noted.charges_anew()) {
         if due.stands(&plan.judged) {
@@ -96,23 +90,6 @@ fn follow_up(memory: &Memory, plan: &mut Plan<'_>, opening: Option<&Opening>) {
         }
     }
     deny_if_full(&mut plan.judged, &noted);
-}
-
-impl Evaluation<'_> {
-    /// Waits for the store where it was asked.
-    #[inline]
-    pub(crate) async fn done(self) -> Evaluated {
-        match self {
-            Evaluation::Ready(evaluated) => evaluated,
-            Evaluation::OnStore(waiting) => waiting.await,
-        }
-    }
-}
-
-impl From<Tiers> for Evaluated {
-    fn from(tiers: Tiers) -> Evaluated {
-        Evaluated { tiers, charged_here: ChargedHere::default() }
-    }
 }
 
 /// Denies what the limits allow where there is no room for its record: without one nothing could settle or

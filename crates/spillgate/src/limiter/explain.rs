@@ -94,14 +94,14 @@ impl Limiter {
     pub async fn explain(&self, request: &Request<'_>) -> Explanation {
         let inner = &self.inner;
         let policy = self.policy();
-        let plan = || Plan::of_request(&policy, request, &inner.secret, Asking::ToCharge);
+        let plan = || Box::new(Plan::of_request(&policy, request, &inner.secret, Asking::ToCharge));
         let decision = |judged| Decision::new(judged, Names::Policy(Arc::clone(&policy)));
         let remembered = inner.remembered(plan()).map(decision);
         #[cfg(feature = "redis")]
-        let leased = inner.would_pay(plan()).map(decision);
+        let leased = inner.would_pay(*plan(), &policy).map(decision);
         #[cfg(not(feature = "redis"))]
         let leased = None;
-        let decided = decision(inner.looked_at(plan()).await);
+        let decided = decision(inner.looked_at(plan(), &policy).await);
         let raises = inner.raises(&plan(), request).await;
         let notes = decided
             .tiers()
@@ -227,14 +227,14 @@ impl Raise {
 
 impl Inner {
     /// What a plan would be told, without charging it.
-    async fn looked_at(&self, mut plan: Plan<'_>) -> Tiers {
+    async fn looked_at(&self, mut plan: Box<Plan>, policy: &Policy) -> Tiers {
         plan.ask.intent = Intent::Peek;
         plan.dues.clear();
-        self.evaluate(plan, None).done().await.tiers
+        self.evaluate(plan, Some(policy)).await.tiers
     }
 
     /// What this process would refuse by itself, because the store has.
-    fn remembered(&self, plan: Plan<'_>) -> Option<Tiers> {
+    fn remembered(&self, plan: Box<Plan>) -> Option<Tiers> {
         match &self.engine {
             Engine::Memory(_) => None,
             #[cfg(feature = "redis")]
@@ -243,41 +243,40 @@ impl Inner {
     }
 
     #[cfg(feature = "redis")]
-    fn remembered_of(&self, redis: &Redis, plan: Plan<'_>) -> Option<Tiers> {
+    fn remembered_of(&self, redis: &Redis, mut plan: Box<Plan>) -> Option<Tiers> {
         if !plan.asks() || !plan.dues.is_empty() {
             return None;
         }
         let heard = self.denials.would_refuse(redis, &plan.ask, self.denials.begin(redis))?;
-        Some(plan.judged_from(&heard))
+        plan.take(&heard);
+        Some(plan.judged)
     }
 
     /// For each tier of a plan, how it would stand under twice its limit: a limit's numbers may change
     /// over live state, so the state is looked at under others.
-    async fn raises(&self, plan: &Plan<'_>, request: &Request<'_>) -> Vec<Option<Raise>> {
+    async fn raises(&self, plan: &Plan, request: &Request<'_>) -> Vec<Option<Raise>> {
         let mut raises: Vec<Option<Raise>> = plan.judged.iter().map(|_| None).collect();
-        let asked = plan.ask.tiers.iter().zip(plan.asked_places());
-        let raised: Vec<(usize, &AskTier<'_>, NamedLimit)> =
-            asked.filter_map(|(tier, place)| Some((place, tier, tier.limit.raised()?))).collect();
         let cost = |limit: &NamedLimit| request.cost().of_limit(limit.limit());
-        let tiers = raised.iter().filter_map(|(_, tier, limit)| {
-            let numbers = limit.numbers()?;
-            let cost = Some(cost(limit)).filter(|cost| *cost <= numbers.capacity());
+        let raised = plan.ask.tiers.iter().filter_map(|tier| {
+            let limit = tier.limit.raised()?;
+            let cost = Some(cost(&limit)).filter(|cost| Some(*cost) <= limit.limit().capacity());
             let cost = cost.unwrap_or_default();
-            Some(AskTier { limit, numbers, cost, group: 0, ..**tier })
+            Some(AskTier { cost, group: 0, ..tier.under(limit) })
         });
-        let ask = Ask { intent: Intent::Peek, record: AtRecord::None, tiers: tiers.collect() };
+        let ask = Ask { intent: Intent::Peek, record: AtRecord::None, tiers: raised.collect() };
         if ask.tiers.is_empty() {
             return raises;
         }
         let Ok(told) = self.engine.decide_one(&ask).await else { return raises };
-        for ((place, _, limit), told) in raised.iter().zip(told.tiers) {
+        for (AskTier { place, limit, .. }, told) in ask.tiers.iter().zip(told.tiers) {
+            let raise = &mut raises[usize::from(*place)];
             let fits = told.fits && limit.limit().capacity() >= Some(cost(limit));
             let (quota, remaining) = (limit.limit().to_string(), told.reading.remaining);
             // A subject that goes by two secrets is judged by both.
-            let (remaining, fits) = raises[*place].take().map_or((remaining, fits), |other| {
+            let (remaining, fits) = raise.take().map_or((remaining, fits), |other| {
                 (remaining.min(other.remaining), fits && other.fits)
             });
-            raises[*place] = Some(Raise { quota, remaining, fits });
+            *raise = Some(Raise { quota, remaining, fits });
         }
         raises
     }

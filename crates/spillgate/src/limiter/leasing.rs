@@ -12,7 +12,7 @@ use crate::decision::{Judged, Tiers, Verdict};
 use crate::engine::{Engine, Redis, jittered};
 use crate::lease::{Asked, Candidate, Exchange, Spent, Wanted};
 use crate::plan::Plan;
-use crate::policy::Mode;
+use crate::policy::{Mode, Policy};
 use crate::time::{Deadline, awake_or_not_us};
 
 /// What leases paid for one decision.
@@ -35,15 +35,14 @@ impl Limiter {
 
 impl Inner {
     /// Has leases pay for what tiers of a plan they can; the rest is asked of the store.
-    pub(super) fn pay(&self, plan: &mut Plan<'_>) -> Paid {
+    pub(super) fn pay(&self, plan: &mut Plan, policy: Option<&Policy>) -> Paid {
         let mut paid = Paid::new();
-        if !plan.may_be_leased() {
-            return paid;
-        }
+        let Some(policy) = policy.filter(|_| plan.may_be_leased()) else { return paid };
         let mut number = 0;
         let mut now_us = None;
-        while let Some((tier, rule)) = plan.asked_tier(number) {
-            let spent = rule.zip(Candidate::of(tier, rule)).and_then(|(rule, of)| {
+        while let Some(tier) = plan.ask.tiers.get(number) {
+            let rule = policy.rule_at(plan.rule_of(tier));
+            let spent = Candidate::of(tier, rule).and_then(|of| {
                 let now_us = *now_us.get_or_insert_with(awake_or_not_us);
                 self.leases.take_or_want(of, tier, rule, now_us)
             });
@@ -67,12 +66,13 @@ impl Inner {
     }
 
     /// What leases alone would answer; nothing where the store has a part in it.
-    pub(crate) fn would_pay(&self, mut plan: Plan<'_>) -> Option<Tiers> {
+    pub(crate) fn would_pay(&self, mut plan: Plan, policy: &Policy) -> Option<Tiers> {
         if !plan.asks() || !plan.may_be_leased() {
             return None;
         }
         let now_us = awake_or_not_us();
-        while let Some((tier, rule)) = plan.asked_tier(0) {
+        while let Some(tier) = plan.ask.tiers.first() {
+            let rule = policy.rule_at(plan.rule_of(tier));
             let remaining = self.leases.would_take(Candidate::of(tier, rule)?, now_us)?;
             plan.paid(0, remaining);
         }
@@ -90,7 +90,7 @@ pub(super) async fn warm_up(inner: &Arc<Inner>) {
     for rule in policy.rules().filter(|rule| rule.mode() == Mode::Enforce) {
         for subject in rule.hot() {
             let Some(met) = policy.met_by_subject(rule, &subject) else { continue };
-            let plan = Plan::of_subject(&met, &subject, &inner.secret);
+            let plan: Plan = Plan::of_subject(&met, &subject, &inner.secret);
             for tier in &plan.ask.tiers {
                 are_expected |= inner.leases.expect(tier, rule, now_us);
             }
@@ -144,9 +144,8 @@ impl Inner {
     }
 
     async fn exchange_lease(&self, redis: &Redis, wanted: &Wanted) {
-        let Some(numbers) = wanted.limit.numbers() else { return };
         let Wanted { key, limit, seq, closes, share, ttl_us, .. } = wanted;
-        let tier = AskTier::of(*key, limit, numbers);
+        let tier = AskTier::new(*key, limit.clone());
         let asked = Asked {
             node: redis.node(),
             seq: *seq,

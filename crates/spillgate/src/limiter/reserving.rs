@@ -1,5 +1,7 @@
 //! Reservations through a limiter: what is asked of the engine, and what becomes of a receipt.
 
+use std::borrow::Borrow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::asked::Asked;
@@ -10,6 +12,7 @@ use crate::decision::Decision;
 use crate::engine::Engine;
 #[cfg(feature = "redis")]
 use crate::engine::takes_permits;
+use crate::limit::NamedLimit;
 use crate::plan::{Asking, AtRecord, Plan};
 use crate::request::{Cost, Request};
 #[cfg(feature = "redis")]
@@ -66,7 +69,7 @@ impl Limiter {
     ) -> Result<Decision, ReservationError> {
         let opening = self.inner.opening_for_request(request, reserve)?;
         let asked = self.inner.asked_by_policy(request);
-        Box::pin(self.inner.reserve(asked, &opening)).await
+        Box::pin(self.inner.reserve(asked, Arc::new(opening))).await
     }
 
     /// The same for a request, or for a key with a limit of its own.
@@ -87,7 +90,7 @@ impl Limiter {
         encode_cost(cost, &mut body);
         let opening = self.inner.opening(domain, body, reserve)?;
         let asked = Asked::limit(domain, key, limit, cost);
-        Box::pin(self.inner.reserve(asked, &opening)).await
+        Box::pin(self.inner.reserve(asked, Arc::new(opening))).await
     }
 
     /// Puts a reservation right: what was not used is given back as far as that mints nothing, what was
@@ -163,15 +166,15 @@ impl Inner {
     async fn reserve(
         &self,
         asked: Asked<'_, '_>,
-        opening: &Opening,
+        opening: Arc<Opening>,
     ) -> Result<Decision, ReservationError> {
         let began = self.metrics.begin();
-        let mut plan = self.plan(&asked, Asking::ToCharge);
-        plan.open(opening);
+        let mut plan: Box<Plan> = Box::new(self.plan(&asked, Asking::ToCharge));
+        plan.open(Arc::clone(&opening));
         #[cfg(feature = "redis")]
         if let Engine::Redis(redis) = &self.engine {
-            if let Some(alone) = self.fallback.alone(&plan.ask, opening) {
-                return self.reserved_alone(redis, &asked, plan, alone, opening, began).await;
+            if let Some(alone) = self.fallback.alone(&plan.ask, &opening) {
+                return self.reserved_alone(redis, &asked, plan, alone, &opening, began).await;
             }
             let places = redis.places(&plan.ask);
             if places > GROUPS_MAX {
@@ -180,18 +183,18 @@ impl Inner {
         }
         #[cfg(feature = "redis")]
         let (asks, has_permits) = (plan.asks(), takes_permits(&plan.ask.tiers));
-        let evaluated = self.evaluate(plan, Some(opening)).done().await;
+        let evaluated = self.evaluate(plan, asked.policy()).await;
         self.metrics.end(began);
         let noted = opening.noted();
         check_sound(&noted)?;
-        let decision = self.answer(asked, evaluated, Some(opening));
+        let decision = self.answer(asked, evaluated);
         #[cfg(feature = "redis")]
         if let Engine::Redis(redis) = &self.engine {
             if has_permits {
-                self.still_held(redis, opening, &noted).await?;
+                self.still_held(redis, &opening, &noted).await?;
             }
             if asks && opening.is_named && !decision.degraded() {
-                self.named_for_this(redis, opening, &noted, decision.allowed()).await?;
+                self.named_for_this(redis, &opening, &noted, decision.allowed()).await?;
             }
         }
         Ok(decision)
@@ -199,14 +202,14 @@ impl Inner {
 
     /// Has a check of slots open a record. It only looks, and is refused, where no receipt can name all
     /// places of it: nothing else could release the slots.
-    pub(super) fn open_held<'p>(&self, plan: &mut Plan<'p>, opening: &'p Opening) {
-        match &self.engine {
-            #[cfg(feature = "redis")]
-            Engine::Redis(redis) if !redis.has_receipt_for(&plan.ask) => {
-                opening.note_full();
-                plan.look();
-            }
-            _ => plan.open(opening),
+    pub(super) fn open_held<L: Borrow<NamedLimit>>(&self, plan: &mut Plan<L>, opening: Opening) {
+        plan.open(Arc::new(opening));
+        #[cfg(feature = "redis")]
+        if let (Engine::Redis(redis), Some(opening)) = (&self.engine, &plan.opening)
+            && !redis.has_receipt_for(&plan.ask)
+        {
+            opening.note_full();
+            plan.look();
         }
     }
 
@@ -296,13 +299,14 @@ fn encode_cost(cost: &Cost<'_>, body: &mut Encoding) {
     }
 }
 
-impl<'p> Plan<'p> {
+impl<L> Plan<L> {
     /// What is asked for opens a record, unless it is known to be refused for good.
-    pub(super) fn open(&mut self, opening: &'p Opening) {
+    pub(super) fn open(&mut self, opening: Arc<Opening>) {
         if self.ask.intent == Intent::Charge {
             self.ask.intent = Intent::Reserve { nonce: (random_id() as u64 >> 16).max(1) };
-            self.ask.record = AtRecord::Open(opening);
+            self.ask.record = AtRecord::Open(Arc::clone(&opening));
         }
+        self.opening = Some(opening);
     }
 
     /// Only looks.

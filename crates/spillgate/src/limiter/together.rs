@@ -43,8 +43,8 @@ impl Limiter {
         let in_force = self.inner.in_force.load_full();
         let policy = &in_force.policy;
         let meetings = Meeting::all(policy, parts, &self.inner.secret);
-        let plan = Plan::of_meetings(&meetings, &self.inner.secret);
-        let judged = self.inner.evaluate_within(plan, within).await.tiers;
+        let plan = Box::new(Plan::of_meetings(&meetings, &self.inner.secret));
+        let judged = self.inner.evaluate_within(plan, policy, within).await.tiers;
         self.inner.metrics.end(began);
         let whole = {
             let names = Names::Policy(Arc::clone(policy));

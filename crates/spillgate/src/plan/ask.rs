@@ -1,40 +1,43 @@
 //! What a store is asked to decide, and what it answers: all counters of one decision together.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::algorithm::Intent;
 use crate::counter::{AskTier, TIERS_INLINE, ToldTier};
+use crate::limit::NamedLimit;
 #[cfg(feature = "redis")]
 use crate::reservation::Closing;
 use crate::reservation::Opening;
 
 /// One decision to make: tiers grouped by rule, the enforced ones (group 0) first.
 #[derive(Clone, Debug)]
-pub struct Ask<'a> {
+pub struct Ask<L = NamedLimit> {
     /// What to do where there is room.
     pub intent: Intent,
     /// What is done with a reservation's record in the same call.
-    pub record: AtRecord<'a>,
+    pub record: AtRecord,
     /// No two with the same key and limit.
-    pub tiers: SmallVec<[AskTier<'a>; TIERS_INLINE]>,
+    pub tiers: SmallVec<[AskTier<L>; TIERS_INLINE]>,
 }
 
 /// What a call does with the record of a reservation, which lies beside the first of its tiers.
-#[derive(Clone, Copy, Debug, Default)]
-pub enum AtRecord<'a> {
+#[derive(Clone, Debug, Default)]
+pub enum AtRecord {
     /// There is none.
     #[default]
     None,
     /// Opens it, if the decision allows; where one is open already, nothing is charged.
-    Open(&'a Opening),
+    Open(Arc<Opening>),
     /// Ends or renews it: no decision is made, and each tier is corrected to the cost that is asked
     /// for, or left as it is (`AS_CHARGED`).
     #[cfg(feature = "redis")]
-    Close(&'a Closing),
+    Close(Arc<Closing>),
 }
 
 #[cfg(feature = "redis")]
-impl AtRecord<'_> {
+impl AtRecord {
     /// Notes that the call is sent a second time, so that a record which is there may be its own.
     pub(crate) fn note_resent(&self) {
         if let AtRecord::Open(opening) = self {

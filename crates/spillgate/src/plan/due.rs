@@ -5,18 +5,16 @@ use crate::decision::{Judged, Source, Tiers, Verdict};
 
 /// A change to one tier that no verdict holds up.
 #[derive(Debug)]
-pub(crate) struct Due<'p> {
-    /// The tier's place in the plan.
-    pub(super) place: usize,
-    pub(crate) tier: AskTier<'p>,
+pub(crate) struct Due<L> {
+    pub(crate) tier: AskTier<L>,
     pub(crate) change: Change,
 }
 
-impl Due<'_> {
+impl<L> Due<L> {
     /// Whether it is still to be done: the decision has charged what had room if it allowed, and a
     /// store that did not answer is not asked again.
     pub(crate) fn stands(&self, tiers: &Tiers) -> bool {
-        let tier = &tiers[self.place];
+        let tier = &tiers[usize::from(self.tier.place)];
         let decisive = |tier: &&Judged| !tier.shadow && !tier.advisory;
         let allowed = || tiers.iter().filter(decisive).all(|tier| tier.verdict == Verdict::Allowed);
         let is_done = matches!(self.change, Change::Force(_))
@@ -27,7 +25,7 @@ impl Due<'_> {
 
     /// Notes how the tier stands now that it was done.
     pub(crate) fn done(&self, told: &ToldTier, tiers: &mut Tiers) {
-        let tier = &mut tiers[self.place];
+        let tier = &mut tiers[usize::from(self.tier.place)];
         tier.remaining = Some(told.reading.remaining).into();
         tier.reset_after_us = Some(told.reading.reset_after_us).into();
         if let Change::GiveBack(_) = self.change {

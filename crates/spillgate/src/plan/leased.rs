@@ -2,12 +2,10 @@
 
 use super::Plan;
 use crate::algorithm::Intent;
-use crate::counter::AskTier;
 use crate::decision::{Judged, Source, Verdict};
 use crate::plan::AtRecord;
-use crate::policy::Rule;
 
-impl<'p> Plan<'p> {
+impl Plan {
     /// Whether any of it may be decided ahead: it charges, leaves no record, and nothing follows it. What is
     /// charged under two secrets has two tiers for one; and shadow rules are judged where the others are.
     pub(crate) fn may_be_leased(&self) -> bool {
@@ -19,16 +17,10 @@ impl<'p> Plan<'p> {
             && self.judged.iter().all(|tier| tier.narrowed().is_none())
     }
 
-    /// The tier that is asked at a place among those asked, and its rule.
-    pub(crate) fn asked_tier(&self, number: usize) -> Option<(&AskTier<'p>, Option<&'p Rule>)> {
-        Some((self.ask.tiers.get(number)?, self.asked[number].1))
-    }
-
-    /// That tier is paid for, and asked no more.
+    /// A lease pays for the tier asked at a position; it is asked no more.
     pub(crate) fn paid(&mut self, number: usize, remaining: u64) {
-        let (place, _) = self.asked.remove(number);
-        self.ask.tiers.remove(number);
-        self.judged[place].pay(remaining);
+        let tier = self.ask.tiers.remove(number);
+        self.judged[usize::from(tier.place)].pay(remaining);
     }
 }
 

@@ -133,9 +133,9 @@ impl<'p> Meeting<'p> {
     }
 }
 
-impl<'m> Plan<'m> {
+impl Plan {
     /// What all the meetings ask of the engine.
-    pub(crate) fn of_meetings(meetings: &'m [Meeting<'_>], secret: &Secret) -> Plan<'m> {
+    pub(crate) fn of_meetings(meetings: &[Meeting<'_>], secret: &Secret) -> Plan {
         let mut plan = Plan::under(secret);
         for meeting in meetings {
             plan.judged.extend((0..meeting.limits().len()).map(|place| meeting.unknown(place)));
@@ -160,14 +160,15 @@ impl<'m> Plan<'m> {
         plan
     }
 
-    fn add_returns(&mut self, meeting: &'m Meeting<'_>, first: usize, key: SubjectKey) {
-        for (place, limit) in (first..).zip(meeting.limits()) {
+    fn add_returns(&mut self, meeting: &Meeting<'_>, first: usize, key: SubjectKey) {
+        // A decision has 64 tiers at most.
+        for (place, limit) in (first as u16..).zip(meeting.limits()) {
             let returned = meeting.returned.of_limit(limit.limit());
-            if let Some(numbers) = limit.numbers().filter(|_| returned > 0) {
+            if limit.numbers().is_some() && returned > 0 {
                 let attributes = meeting.met.rule.key().len() as u8;
-                let tier = AskTier { key, limit, numbers, cost: 0, group: 0, attributes, owed: 0 };
+                let tier = AskTier { place, attributes, ..AskTier::new(key, limit.clone()) };
                 let change = Change::GiveBack(GiveBack::Amount(returned));
-                self.dues.push(Due { place, tier, change });
+                self.dues.push(Due { tier, change });
             }
         }
     }

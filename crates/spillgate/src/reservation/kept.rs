@@ -1,6 +1,7 @@
 //! The tiers of a reservation as its record keeps them: enough to give back to each, or to charge it
 //! more, in a process that never saw the request, under the numbers that it was reserved by.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 use siphasher::sip128::SipHasher13;
@@ -17,9 +18,10 @@ use crate::subject::SubjectKey;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeptTier {
     pub(crate) key: SubjectKey,
+    /// With the parameters that it was reserved by: the rule's, or a share of them.
     pub(crate) limit: NamedLimit,
-    /// As it was reserved by; the limit's own, or a share of them.
-    pub(crate) numbers: Numbers,
+    /// The rule's limit, if `limit` is this instance's share of it.
+    pub(crate) share_of: Option<Box<NamedLimit>>,
     /// The hash of its unit.
     pub(crate) unit: u64,
 }
@@ -28,18 +30,20 @@ pub(crate) struct KeptTier {
 pub(crate) type KeptTiers = Arc<[KeptTier]>;
 
 impl KeptTier {
-    pub(crate) fn of(tier: &AskTier<'_>) -> KeptTier {
-        KeptTier {
-            key: tier.key,
-            limit: tier.limit.clone(),
-            numbers: tier.numbers.clone(),
-            unit: unit(tier.limit.limit().unit()),
-        }
+    pub(crate) fn of<L: Borrow<NamedLimit>>(tier: &AskTier<L>) -> KeptTier {
+        let limit = tier.limit().clone();
+        KeptTier { key: tier.key, unit: unit(limit.limit().unit()), limit, share_of: None }
     }
 
-    pub(crate) fn asked(&self, cost: u64) -> AskTier<'_> {
-        let KeptTier { key, limit, numbers, .. } = self;
-        AskTier { cost, ..AskTier::of(*key, limit, numbers) }
+    /// Keeps a tier that was charged by this instance's share of its limit.
+    #[cfg(feature = "redis")]
+    pub(crate) fn by_share(tier: &AskTier, share: Numbers) -> KeptTier {
+        let share = tier.under(tier.limit.with_numbers(share));
+        KeptTier { share_of: Some(Box::new(tier.limit.clone())), ..KeptTier::of(&share) }
+    }
+
+    pub(crate) fn asked(&self, cost: u64) -> AskTier<&NamedLimit> {
+        AskTier { cost, ..AskTier::new(self.key, &self.limit) }
     }
 }
 
@@ -50,7 +54,7 @@ pub(crate) fn unit(name: &str) -> u64 {
 
 /// The tiers as bytes.
 #[cfg(feature = "redis")]
-pub(crate) fn encoded(tiers: &[AskTier<'_>]) -> Vec<u8> {
+pub(crate) fn encoded(tiers: &[AskTier]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(TIER_BYTES * tiers.len());
     let mut known: Option<SubjectKey> = None;
     for tier in tiers {
@@ -79,7 +83,7 @@ pub(crate) fn encoded(tiers: &[AskTier<'_>]) -> Vec<u8> {
         if !is_of_requests {
             bytes.extend(self::unit(unit).to_be_bytes());
         }
-        encode_numbers(tier.numbers, &mut bytes);
+        encode_numbers(tier.numbers(), &mut bytes);
     }
     bytes
 }
@@ -132,8 +136,8 @@ pub(crate) fn decoded(bytes: &[u8]) -> Option<Vec<KeptTier>> {
             _ => self::unit(crate::limit::REQUESTS),
         };
         let numbers = decode_numbers(algorithm, &mut rest)?;
-        let limit = NamedLimit::recorded(Limit::counted(numbers.clone()), record, mix)?;
-        tiers.push(KeptTier { key, limit, numbers, unit });
+        let limit = NamedLimit::recorded(Limit::counted(numbers), record, mix)?;
+        tiers.push(KeptTier { key, limit, share_of: None, unit });
     }
     Some(tiers)
 }
@@ -225,17 +229,16 @@ mod tests {
         specs.iter().enumerate().map(named).collect()
     }
 
-    fn asked(limits: &[NamedLimit]) -> Vec<AskTier<'_>> {
+    fn asked(limits: &[NamedLimit]) -> Vec<AskTier> {
         let numbered = limits.iter().enumerate();
         numbered
             .map(|(number, limit)| AskTier {
-                key: SubjectKey { tag: 1, id: number as u128 / 2, rule: 3 },
-                limit,
-                numbers: limit.numbers().unwrap(),
                 cost: 1,
-                group: 0,
                 attributes: 1,
-                owed: 0,
+                ..AskTier::new(
+                    SubjectKey { tag: 1, id: number as u128 / 2, rule: 3 },
+                    limit.clone(),
+                )
             })
             .collect()
     }
@@ -249,8 +252,9 @@ mod tests {
         assert_eq!(read.len(), asked.len());
         for (read, asked) in read.iter().zip(&asked) {
             let kept = KeptTier::of(asked);
-            assert_eq!((read.key, read.unit, &read.numbers), (kept.key, kept.unit, &kept.numbers));
-            let (read, asked) = (&read.limit, asked.limit);
+            let numbers = |tier: &KeptTier| tier.limit.numbers().cloned();
+            assert_eq!((read.key, read.unit, numbers(read)), (kept.key, kept.unit, numbers(&kept)));
+            let (read, asked) = (&read.limit, &asked.limit);
             assert_eq!((read.record(), read.mix()), (asked.record(), asked.mix()));
             assert_eq!(read.algorithm(), asked.algorithm());
         }

@@ -9,7 +9,6 @@ use spillgate::internals::engine::{Ask, AskTier, AtRecord, Told};
 use spillgate::internals::limit::NamedLimit;
 
 use crate::support::random::Random;
-use crate::support::target::numbers;
 use crate::support::world::{World, subject};
 
 #[test]
@@ -54,12 +53,12 @@ fn named(text: &str, place: usize) -> NamedLimit {
     NamedLimit::new(spec.build().unwrap(), place)
 }
 
-pub(crate) fn asks<'l>(rules: &'l [Vec<NamedLimit>], random: &mut Random) -> Vec<Ask<'l>> {
+pub(crate) fn asks(rules: &[Vec<NamedLimit>], random: &mut Random) -> Vec<Ask> {
     (0..=random.below(6)).map(|_| ask(rules, random)).collect()
 }
 
 /// One to three rules, each of one of a few subjects; one in eight looks, reserves or has a shadow.
-fn ask<'l>(rules: &'l [Vec<NamedLimit>], random: &mut Random) -> Ask<'l> {
+fn ask(rules: &[Vec<NamedLimit>], random: &mut Random) -> Ask {
     let intent = match random.below(24) {
         0 => Intent::Peek,
         1 => Intent::Reserve { nonce: 1 + random.below(1 << 40) },
@@ -79,15 +78,8 @@ fn ask<'l>(rules: &'l [Vec<NamedLimit>], random: &mut Random) -> Ask<'l> {
         for limit in &rules[*rule] {
             // A limit in another unit costs nothing.
             let cost = if random.one_in(16) { 0 } else { cost };
-            ask.tiers.push(AskTier {
-                key,
-                limit,
-                numbers: numbers(limit),
-                cost,
-                group,
-                attributes: 1,
-                owed: 0,
-            });
+            let tier = AskTier::new(key, limit.clone());
+            ask.tiers.push(AskTier { cost, group, attributes: 1, ..tier });
         }
     }
     ask

@@ -29,15 +29,7 @@ impl Both {
     /// One call that charges both or none: what became of this limit, and of the other.
     fn ask(&self, cost: u64, intent: Intent) -> [ToldTier; 2] {
         self.clock.set(self.now_us);
-        let tier = |limit| AskTier {
-            key: subject(7),
-            limit,
-            numbers: numbers(limit),
-            cost,
-            group: 0,
-            attributes: 1,
-            owed: 0,
-        };
+        let tier = |limit| AskTier { cost, attributes: 1, ..AskTier::new(subject(7), limit) };
         let tiers = self.limits.iter().map(tier).collect();
         let told = self.memory.decide(&Ask { intent, record: AtRecord::None, tiers });
         [told.tiers[0], told.tiers[1]]

@@ -12,7 +12,6 @@ use tokio::task::JoinSet;
 
 use crate::batches::forget_receipts;
 use crate::support::random::Random;
-use crate::support::target::numbers;
 use crate::support::world::{AGES, World, ask, keys, limit, subject};
 
 /// ACCIDENTS 8, 9, 14. Four engines by one clock: memory; one call for each decision; all in the calls of
@@ -93,13 +92,13 @@ fn a_crowd_at_ten_keys_takes_a_few_calls() {
 }
 
 /// Some hundred decisions, most of them alike: a few subjects, of whom some are asked about all the time.
-fn storm<'l>(rules: &'l [Vec<NamedLimit>], random: &mut Random) -> Vec<Ask<'l>> {
+fn storm(rules: &[Vec<NamedLimit>], random: &mut Random) -> Vec<Ask> {
     let crowd = 1 + random.spread(250);
     let variety = 1 + random.below(4);
     (0..crowd).map(|_| one(rules, variety, random)).collect()
 }
 
-fn one<'l>(rules: &'l [Vec<NamedLimit>], variety: u64, random: &mut Random) -> Ask<'l> {
+fn one(rules: &[Vec<NamedLimit>], variety: u64, random: &mut Random) -> Ask {
     let intent = if random.one_in(40) { Intent::Peek } else { Intent::Charge };
     let rule =
         random.below(variety).max(random.below(rules.len() as u64) * u64::from(random.one_in(8)));
@@ -116,8 +115,8 @@ fn one<'l>(rules: &'l [Vec<NamedLimit>], variety: u64, random: &mut Random) -> A
         for limit in &limits[variant * half..(variant + 1) * half] {
             // Of another unit.
             let cost = if limit.limit().unit() == "tokens" { cost.saturating_sub(1) } else { cost };
-            let (numbers, attributes, owed) = (numbers(limit), 1, 0);
-            ask.tiers.push(AskTier { key, limit, numbers, cost, group, attributes, owed });
+            let tier = AskTier::new(key, limit.clone());
+            ask.tiers.push(AskTier { cost, group, attributes: 1, ..tier });
         }
     }
     ask

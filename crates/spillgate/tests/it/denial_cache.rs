@@ -11,7 +11,6 @@ use spillgate_testkit::{RedisServer, eventually};
 use tokio::runtime::Runtime;
 
 use crate::support::random::Random;
-use crate::support::target::numbers;
 use crate::support::world::{PATIENCE, runtime};
 
 /// ACCIDENTS A10, from the right side: what is answered from memory is a refusal, and the store is spared.
@@ -130,7 +129,6 @@ fn what_is_refused_unasked_would_be_refused_by_the_store() {
         let cost = 1 + random.spread(6);
         let mut look = crate::support::world::ask(Intent::Peek, &[(0, limit, cost)]);
         look.tiers[0].key = secret.ad_hoc_key(key);
-        look.tiers[0].numbers = numbers(limit);
         let fitted = scene.runtime.block_on(scene.onlooker.engine().decide_one(&look)).unwrap();
         let decision = scene.check(key, limit.limit(), cost);
         allowed += u64::from(decision.allowed());

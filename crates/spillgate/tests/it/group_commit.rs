@@ -27,8 +27,7 @@ fn callers_at_once_are_told_as_if_one_came_after_the_other() {
         let mut random = Random::new(seed);
         let step_us = random.spread(20_000_000);
         let crowd = 1 + random.spread(400);
-        let asks: Vec<Ask<'static>> =
-            (0..crowd).flat_map(|_| asks(rules, &mut random)).take(400).collect();
+        let asks: Vec<Ask> = (0..crowd).flat_map(|_| asks(rules, &mut random)).take(400).collect();
         let expected = memory.after(step_us).decide_all(&asks);
         let told = redis.after(step_us).decide_at_once(&asks);
         for (place, (told, mut expected)) in told.into_iter().zip(expected).enumerate() {

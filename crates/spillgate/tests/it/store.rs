@@ -59,7 +59,7 @@ fn a_denial_of_buckets_alone_leaves_every_byte() {
         assert!(world.check(who, limit, capacity).fits);
     }
     let before = world.after(1_000).stored();
-    let asks: Vec<Ask<'_>> = (1..)
+    let asks: Vec<Ask> = (1..)
         .zip(&limits)
         .flat_map(|(who, limit)| [1, 2].map(|cost| ask(Intent::Charge, &[(who, limit, cost)])))
         .collect();

@@ -1,11 +1,13 @@
 //! The records of reservations in this process, in a bounded number of bytes.
 
+use std::borrow::Borrow;
+
 use smallvec::SmallVec;
 
 use super::Memory;
 use crate::algorithm::{self, GiveBack, Intent};
 use crate::engine::{Ask, AskTier, AtRecord, Change, Told};
-use crate::limit::Algorithm;
+use crate::limit::{Algorithm, NamedLimit};
 use crate::reservation::kept::{KeptTier, KeptTiers};
 use crate::reservation::record::{Charged, Correction, Record};
 use crate::reservation::{Answer, Ended, Ending, Group, Opened, Opening, Outcome};
@@ -48,7 +50,11 @@ pub struct RecordsHeld {
 
 impl Memory {
     /// Decides a reservation, and keeps its record.
-    pub(super) fn open(&self, ask: &Ask<'_>, opening: &Opening) -> Told {
+    pub(super) fn open<L: Borrow<NamedLimit> + Clone>(
+        &self,
+        ask: &Ask<L>,
+        opening: &Opening,
+    ) -> Told {
         let now_us = self.clock.now_us();
         let mut records = self.records.lock();
         records.forget_gone(now_us);
@@ -89,7 +95,13 @@ impl Memory {
 
     /// Returns what a reservation under the id of a record is answered. Its permits count where a limit
     /// in force asks for one.
-    fn opened_again(&self, held: &Held, ask: &Ask<'_>, body: u128, now_us: u64) -> Opened {
+    fn opened_again<L: Borrow<NamedLimit>>(
+        &self,
+        held: &Held,
+        ask: &Ask<L>,
+        body: u128,
+        now_us: u64,
+    ) -> Opened {
         let opened = held.record.opened_again(body, now_us);
         if opened == Opened::Repeated && takes_permits(&ask.tiers) && !self.holds_permits(held) {
             return Opened::Ended(Ended::PermitEnded);
@@ -190,7 +202,7 @@ impl Memory {
     #[cfg(feature = "redis")]
     pub(crate) fn kept(
         &self,
-        ask: &Ask<'_>,
+        ask: &Ask,
         opening: &Opening,
     ) -> Option<(Opened, SmallVec<[Group; 1]>)> {
         let now_us = self.clock.now_us();
@@ -202,7 +214,7 @@ impl Memory {
 
     /// Whether the record of a decision finds room.
     #[cfg(feature = "redis")]
-    pub(crate) fn has_room(&self, ask: &Ask<'_>) -> bool {
+    pub(crate) fn has_room(&self, ask: &Ask) -> bool {
         let now_us = self.clock.now_us();
         self.records.lock().make_room(subject_of(&ask.tiers), bytes_of_open(ask), now_us)
     }
@@ -215,7 +227,7 @@ impl Memory {
 
 /// Whose room a record takes: the narrowest of its enforced subjects, for a subject that many share would
 /// let one of them use up the room of all.
-pub(crate) fn subject_of(tiers: &[AskTier<'_>]) -> u128 {
+pub(crate) fn subject_of<L>(tiers: &[AskTier<L>]) -> u128 {
     let narrowest = |enforced: bool| {
         let tiers = tiers.iter().rev().filter(|tier| (tier.group == 0) == enforced);
         tiers.max_by_key(|tier| tier.attributes).map(|tier| tier.key.id)
@@ -224,9 +236,9 @@ pub(crate) fn subject_of(tiers: &[AskTier<'_>]) -> u128 {
 }
 
 /// Whether some enforced limit gives a permit, which ends by itself.
-pub(crate) fn takes_permits(tiers: &[AskTier<'_>]) -> bool {
-    let takes = |tier: &AskTier<'_>| {
-        tier.group == 0 && tier.cost > 0 && tier.limit.algorithm() == Algorithm::Concurrency
+pub(crate) fn takes_permits<L: Borrow<NamedLimit>>(tiers: &[AskTier<L>]) -> bool {
+    let takes = |tier: &AskTier<L>| {
+        tier.group == 0 && tier.cost > 0 && tier.limit().algorithm() == Algorithm::Concurrency
     };
     tiers.iter().any(takes)
 }

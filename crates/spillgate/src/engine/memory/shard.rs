@@ -1,5 +1,6 @@
 //! One shard: a table of slots, the few states that do not fit one, and its share of the sweeping.
 
+use std::borrow::Borrow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashTable;
@@ -7,6 +8,7 @@ use hashbrown::HashTable;
 use super::slot::{Slot, Unpacked};
 use crate::algorithm::{Numbers, Reading, State, Tier};
 use crate::counter::AskTier;
+use crate::limit::NamedLimit;
 use crate::time::CoarseTime;
 
 #[derive(Debug)]
@@ -85,12 +87,12 @@ impl Shard {
     /// Charges an enforced bucket in its slot, and says how to undo that; `None` where `now` is not certain or it
     /// is no bucket in use, and nothing is changed then.
     #[inline]
-    pub(super) fn charge(
+    pub(super) fn charge<L: Borrow<NamedLimit>>(
         &mut self,
-        asked: &AskTier<'_>,
+        asked: &AskTier<L>,
         now: CoarseTime,
     ) -> Option<(Reading, Written)> {
-        let Numbers::TokenBucket(numbers) = asked.numbers else { return None };
+        let Numbers::TokenBucket(numbers) = asked.numbers() else { return None };
         let place = self.find(asked.name()).bucket.filter(|_| asked.group == 0)?;
         let slot = &mut self.table.get_bucket_mut(place)?.slot;
         let before = *slot;

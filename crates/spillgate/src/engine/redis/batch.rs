@@ -18,18 +18,14 @@ use super::link::Manner;
 use super::program::{self, Call, Reply};
 use super::shard::Shard;
 use super::{Asked, Caller};
-use crate::algorithm::{Intent, Numbers};
-use crate::engine::{Ask, AskTier, AtRecord, StoreError, Told};
-use crate::limit::NamedLimit;
-use crate::reservation::{Closing, Opening};
-use crate::subject::SubjectKey;
+use crate::engine::{Ask, StoreError, Told};
 use crate::time::Deadline;
 
 pub(super) mod crowds;
 mod gathering;
 mod load;
 
-use crowds::{Crowds, Decides, Spot};
+use crowds::{Crowds, Spot};
 use gathering::{Gathering, Ticket, Turn};
 use load::{Given, Load, Sent, weight_of};
 
@@ -58,7 +54,7 @@ pub(super) struct Seat {
 /// One who waits, with all that it takes to ask on its behalf.
 #[derive(Debug)]
 struct Waiting {
-    asks: SmallVec<[OwnedAsk; 1]>,
+    asks: Vec<Ask>,
     caller: Arc<Caller>,
     deadline: Deadline,
     answer: oneshot::Sender<Result<Part, Failure>>,
@@ -81,34 +77,6 @@ struct Batch {
     spots: Vec<Spot>,
 }
 
-/// A decision to make, with all that it takes to ask for it.
-#[derive(Debug)]
-pub(super) struct OwnedAsk {
-    intent: Intent,
-    record: OwnedRecord,
-    tiers: SmallVec<[OwnedTier; 1]>,
-}
-
-/// What is to be done with a record; what was heard of it whoever waits will note.
-#[derive(Debug)]
-enum OwnedRecord {
-    None,
-    Open(Box<Opening>),
-    Close(Box<Closing>),
-}
-
-#[derive(Debug)]
-struct OwnedTier {
-    key: SubjectKey,
-    limit: NamedLimit,
-    /// None where they are the limit's own.
-    other_numbers: Option<Box<Numbers>>,
-    cost: u64,
-    group: u16,
-    attributes: u8,
-    owed: u64,
-}
-
 impl Batches {
     /// For a server that takes decisions of many subjects in one call.
     pub(super) fn new() -> Batches {
@@ -121,7 +89,7 @@ impl Batches {
     }
 
     /// How decisions go out that arrive now; nothing where they would not be answered in time, or too many wait.
-    pub(super) fn arrive(shard: &Arc<Shard>, asks: &[Ask<'_>], asked: &Asked<'_>) -> Option<Way> {
+    pub(super) fn arrive(shard: &Arc<Shard>, asks: &[Ask], asked: &Asked<'_>) -> Option<Way> {
         let Batches { gathering, load } = shard.batches();
         let given = load.take_on(weight_of(asks), asked.deadline.left())?;
         let alone = |given| Way::Alone(Place::new(shard, given));
@@ -129,7 +97,7 @@ impl Batches {
             return Some(alone(given));
         }
         let (sender, answer) = oneshot::channel();
-        let asks = asks.iter().map(OwnedAsk::of).collect();
+        let asks = asks.to_vec();
         let (caller, deadline) = (Arc::clone(asked.caller), asked.deadline);
         let mut gathering = gathering.lock();
         // The last call may have ended meanwhile, and nobody would see to the queue.
@@ -194,7 +162,7 @@ impl Seat {
     /// What became of `asks`, for which this seat was taken.
     pub(super) async fn told(
         mut self,
-        asks: &[Ask<'_>],
+        asks: &[Ask],
         deadline: Deadline,
     ) -> Result<Vec<Result<Told, StoreError>>, Failure> {
         let Part { reply, of_asks } = self.heard(deadline).await?;
@@ -295,17 +263,17 @@ async fn carry(shard: &Shard, batch: Batch) {
     let asked = Asked { caller: &first.caller, deadline, manner: Manner::Plainly };
     let weight_us = waiting.iter().map(|waiting| waiting.given.weight_us()).sum();
     let sent = shard.batches().load.send(weight_us);
-    let first = |(who, ask): (u32, u32)| waiting[who as usize].asks[ask as usize].borrowed();
+    let first = |(who, ask): (u32, u32)| &waiting[who as usize].asks[ask as usize];
     let build = |header| {
         let mut call = Call::new(header);
-        crowds.iter().for_each(|crowd| call.crowd(&first(crowd.first), crowd.times));
+        crowds.iter().for_each(|crowd| call.crowd(first(crowd.first), crowd.times));
         call
     };
     let answer = shard.run(build, &asked).await.map(Arc::new);
     drop(sent);
     let mut parts = program::Parts::new();
     let parts: Vec<program::Part> =
-        crowds.iter().map(|crowd| parts.next(&first(crowd.first), crowd.times)).collect();
+        crowds.iter().map(|crowd| parts.next(first(crowd.first), crowd.times)).collect();
     let mut spots = spots.into_iter();
     for waiting in waiting {
         let of_asks = spots.by_ref().take(waiting.asks.len());
@@ -325,72 +293,6 @@ impl Waiting {
 
     fn fail(self, failure: Failure) {
         let _ = self.answer.send(Err(failure));
-    }
-}
-
-impl OwnedAsk {
-    pub(super) fn of(ask: &Ask<'_>) -> OwnedAsk {
-        let record = match ask.record {
-            AtRecord::None => OwnedRecord::None,
-            AtRecord::Open(opening) => {
-                let is_named = opening.is_named;
-                let opening = Opening::new(opening.id, opening.body, opening.lasting_us);
-                let opening = if is_named { opening.named() } else { opening };
-                OwnedRecord::Open(Box::new(opening))
-            }
-            AtRecord::Close(closing) => {
-                OwnedRecord::Close(Box::new(Closing::new(closing.id, closing.how, closing.mark)))
-            }
-        };
-        let tiers = ask.tiers.iter().map(OwnedTier::of).collect();
-        OwnedAsk { intent: ask.intent, record, tiers }
-    }
-
-    pub(super) fn borrowed(&self) -> Ask<'_> {
-        let record = match &self.record {
-            OwnedRecord::None => AtRecord::None,
-            OwnedRecord::Open(opening) => AtRecord::Open(opening),
-            OwnedRecord::Close(closing) => AtRecord::Close(closing),
-        };
-        let tiers = self.tiers.iter().map(OwnedTier::borrowed).collect();
-        Ask { intent: self.intent, record, tiers }
-    }
-}
-
-impl Decides for OwnedAsk {
-    fn intent(&self) -> Intent {
-        self.intent
-    }
-
-    fn does_more(&self) -> bool {
-        !matches!(self.record, OwnedRecord::None) || self.tiers.iter().any(|tier| tier.owed > 0)
-    }
-
-    fn tiers(&self) -> impl ExactSizeIterator<Item = AskTier<'_>> {
-        self.tiers.iter().map(OwnedTier::borrowed)
-    }
-}
-
-impl OwnedTier {
-    fn of(tier: &AskTier<'_>) -> OwnedTier {
-        let AskTier { key, limit, numbers, cost, group, attributes, owed } = *tier;
-        let are_its_own = limit.numbers().is_some_and(|own| std::ptr::eq(own, numbers));
-        let other_numbers = (!are_its_own).then(|| Box::new(numbers.clone()));
-        OwnedTier { key, limit: limit.clone(), other_numbers, cost, group, attributes, owed }
-    }
-
-    fn borrowed(&self) -> AskTier<'_> {
-        let OwnedTier { key, limit, other_numbers, cost, group, attributes, owed } = self;
-        let own = || limit.numbers().expect("a limit that keeps no state is not asked about");
-        AskTier {
-            key: *key,
-            limit,
-            numbers: other_numbers.as_deref().unwrap_or_else(own),
-            cost: *cost,
-            group: *group,
-            attributes: *attributes,
-            owed: *owed,
-        }
     }
 }
 

@@ -1,14 +1,16 @@
 //! What receipts are about, in a store: the places of a reservation, and its end. A record says what is
 //! to be put right, and is closed by the call that does it.
 
+use std::borrow::Borrow;
+use std::sync::Arc;
+
 use ::redis::Value;
-use smallvec::SmallVec;
 
 use super::topology::{Place, Route};
 use super::{Redis, StoreError, keys};
 use crate::algorithm::Intent;
-use crate::engine::{AS_CHARGED, Ask, AskTier, AtRecord, TIERS_INLINE};
-use crate::limit::Algorithm;
+use crate::engine::{AS_CHARGED, Ask, AtRecord};
+use crate::limit::{Algorithm, NamedLimit};
 use crate::reservation::kept::{self, KeptTier, KeptTiers};
 use crate::reservation::{
     Answer, Closed, Closes, Closing, Ended, Ending, GROUPS_MAX, Group, Opening, Outcome,
@@ -80,7 +82,7 @@ impl Redis {
     }
 
     /// At how many places the enforced tiers of a decision live, old owners included.
-    pub(crate) fn places(&self, ask: &Ask<'_>) -> usize {
+    pub(crate) fn places<L: Borrow<NamedLimit>>(&self, ask: &Ask<L>) -> usize {
         let mut places: Vec<Place> = Vec::new();
         for tier in ask.tiers.iter().filter(|tier| tier.group == 0) {
             let place = Some(self.topology.place(tier.key.tag));
@@ -94,14 +96,14 @@ impl Redis {
     }
 
     /// Whether a receipt can name all places of a decision.
-    pub(crate) fn has_receipt_for(&self, ask: &Ask<'_>) -> bool {
+    pub(crate) fn has_receipt_for<L: Borrow<NamedLimit>>(&self, ask: &Ask<L>) -> bool {
         self.topology.is_one_place() || self.places(ask) <= GROUPS_MAX
     }
 
     /// Takes back what a record at one place says was charged, and the record with it. Out of reach it
     /// stays charged: that admits nobody wrongly.
     pub(super) async fn undo(&self, place: Place, id: u128, tiers: &[KeptTier]) {
-        let closing = Closing::of(id, &Ending::Undo);
+        let closing = Arc::new(Closing::of(id, &Ending::Undo));
         let _ = self.correct_at(place, &closing, tiers, &Ending::Undo, self.deadline()).await;
     }
 
@@ -123,7 +125,7 @@ impl Redis {
                     None => return Ok(Answer::Told(Outcome::Unknown)),
                 },
             };
-            let closing = Closing::of(id, ending);
+            let closing = Arc::new(Closing::of(id, ending));
             self.correct_at(place, &closing, &tiers, ending, deadline).await?;
             // Processes on another ring part a reservation's tiers otherwise.
             if let Some(Closed::Told(answer)) = closing.noted() {
@@ -136,17 +138,18 @@ impl Redis {
     async fn correct_at(
         &self,
         place: Place,
-        closing: &Closing,
+        closing: &Arc<Closing>,
         tiers: &[KeptTier],
         ending: &Ending<'_>,
         deadline: Deadline,
     ) -> Result<(), StoreError> {
-        let asked = |tier| -> AskTier<'_> {
+        let asked = |tier: &KeptTier| {
             let actual = ending.actual(tier);
-            tier.asked(actual.map_or(AS_CHARGED, |actual| actual.min(AS_CHARGED - 1)))
+            tier.asked(actual.map_or(AS_CHARGED, |actual| actual.min(AS_CHARGED - 1))).to_owned()
         };
-        let tiers: SmallVec<[AskTier<'_>; TIERS_INLINE]> = tiers.iter().map(asked).collect();
-        let ask = Ask { intent: Intent::Charge, record: AtRecord::Close(closing), tiers };
+        let record = AtRecord::Close(Arc::clone(closing));
+        let tiers = tiers.iter().map(asked).collect();
+        let ask = Ask { intent: Intent::Charge, record, tiers };
         self.decide_one_at(place, &ask, deadline).await.map(|_| ())
     }
 
@@ -162,8 +165,8 @@ impl Redis {
             Some(Recorded::Ended(mark)) => return Ok(Some(Ended::by_mark(mark))),
             None => return Ok(None),
         };
-        let (closing, as_charged) =
-            (Closing::new(id, Closes::Looks, 0), Ending::Renew { for_us: 0 });
+        let closing = Arc::new(Closing::new(id, Closes::Looks, 0));
+        let as_charged = Ending::Renew { for_us: 0 };
         self.correct_at(place, &closing, &tiers, &as_charged, deadline).await?;
         let is_over = closing.noted() == Some(Closed::Told(Answer::Told(Outcome::Expired)));
         let is_permit = |tier: &KeptTier| tier.limit.algorithm() == Algorithm::Concurrency;

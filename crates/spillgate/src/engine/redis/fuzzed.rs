@@ -74,15 +74,11 @@ pub fn holds(input: &[u8]) {
     }
 }
 
-fn tiers() -> impl Iterator<Item = AskTier<'static>> {
+fn tiers() -> impl Iterator<Item = AskTier> {
     LIMITS.iter().map(|limit| AskTier {
-        key: SubjectKey { tag: 1, id: 2, rule: 3 },
-        limit,
-        numbers: limit.numbers().expect("a limit that counts"),
         cost: 2,
-        group: 0,
         attributes: 1,
-        owed: 0,
+        ..AskTier::new(SubjectKey { tag: 1, id: 2, rule: 3 }, limit.clone())
     })
 }
 

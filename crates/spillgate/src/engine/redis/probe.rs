@@ -160,17 +160,10 @@ impl Examination {
     }
 
     async fn decide(&self, intent: Intent, how: &str, script: &str) -> Result<Told, String> {
-        let tiers = self.limits.iter().filter_map(|limit| {
-            let numbers = limit.numbers()?;
-            Some(AskTier {
-                key: self.subject,
-                limit,
-                numbers,
-                cost: 1,
-                group: 0,
-                attributes: 1,
-                owed: 0,
-            })
+        let tiers = self.limits.iter().map(|limit| AskTier {
+            cost: 1,
+            attributes: 1,
+            ..AskTier::new(self.subject, limit.clone())
         });
         let ask = Ask { intent, record: AtRecord::None, tiers: tiers.collect() };
         let estimate_us = Clock::System.now_us();

@@ -4,7 +4,7 @@ use ::redis::Cmd;
 
 use super::guard::Expected;
 use super::{keys, script};
-use crate::algorithm::{Charge, GiveBack, Intent, Numbers};
+use crate::algorithm::{Charge, GiveBack, Intent};
 use crate::engine::{Ask, AskTier, AtRecord, Change};
 use crate::limit::{Algorithm, NamedLimit, RecordName};
 use crate::reservation::{Closes, Closing, Opening, kept};
@@ -27,7 +27,7 @@ pub(super) struct Header {
 }
 
 /// A decision, and how many that are alike it stands for.
-pub(super) type Times<'q, 'a> = (&'q Ask<'a>, u32);
+pub(super) type Times<'q> = (&'q Ask, u32);
 
 /// One call of the script.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Call<'a> {
     header: Header,
     subjects: Vec<(SubjectKey, u64)>,
     /// Each with where it begins in the program.
-    limits: Vec<(&'a NamedLimit, &'a Numbers, u64)>,
+    limits: Vec<(&'a NamedLimit, u64)>,
     limit_words: Msgpack,
     keys: Vec<Vec<u8>>,
     decisions: Vec<u64>,
@@ -69,14 +69,14 @@ impl<'a> Call<'a> {
     }
 
     /// The call that decides each of `asks`, in order, each so many times.
-    pub(super) fn of(header: Header, asks: &[Times<'_, 'a>]) -> Call<'a> {
+    pub(super) fn of(header: Header, asks: &[Times<'a>]) -> Call<'a> {
         let mut call = Call::new(header);
         asks.iter().for_each(|(ask, times)| call.crowd(ask, *times));
         call
     }
 
     /// One decision more, that so many ask for.
-    pub(super) fn crowd(&mut self, ask: &Ask<'a>, times: u32) {
+    pub(super) fn crowd(&mut self, ask: &'a Ask, times: u32) {
         if is_crowd(ask, times) {
             self.decisions.extend([BATCH, u64::from(times)]);
             self.groups(ask);
@@ -86,11 +86,11 @@ impl<'a> Call<'a> {
     }
 
     /// What is owed is charged first, by force.
-    pub(super) fn decision(&mut self, ask: &Ask<'a>) {
+    pub(super) fn decision(&mut self, ask: &'a Ask) {
         for tier in ask.tiers.iter().filter(|tier| tier.owed > 0) {
             self.change(tier, Change::Force(tier.owed));
         }
-        match ask.record {
+        match &ask.record {
             AtRecord::None => {}
             AtRecord::Open(opening) => self.open(ask, opening),
             AtRecord::Close(closing) => return self.close(ask, closing),
@@ -110,7 +110,7 @@ impl<'a> Call<'a> {
     }
 
     /// The enforced tiers, and those of each shadow rule.
-    fn groups(&mut self, ask: &Ask<'a>) {
+    fn groups(&mut self, ask: &'a Ask) {
         let enforced = ask.tiers.iter().take_while(|tier| tier.group == 0).count();
         let (enforced, mut shadows) = ask.tiers.split_at(enforced);
         self.group(enforced);
@@ -126,7 +126,7 @@ impl<'a> Call<'a> {
     }
 
     /// The record's part of a reservation.
-    fn open(&mut self, ask: &Ask<'a>, opening: &Opening) {
+    fn open(&mut self, ask: &'a Ask, opening: &Opening) {
         let key = self.record_key(ask, opening.id);
         self.decisions.extend([OPEN, key, opening.lasting_us]);
         self.text(opening.body.to_be_bytes().to_vec());
@@ -134,7 +134,7 @@ impl<'a> Call<'a> {
     }
 
     /// The end of a reservation, or its renewal; what the tiers are charged is what they cost.
-    fn close(&mut self, ask: &Ask<'a>, closing: &Closing) {
+    fn close(&mut self, ask: &'a Ask, closing: &Closing) {
         let key = self.record_key(ask, closing.id);
         let (how, for_us) = match closing.how {
             Closes::Ends => (0, 0),
@@ -149,7 +149,7 @@ impl<'a> Call<'a> {
     }
 
     /// A record lies beside the first of its tiers.
-    fn record_key(&mut self, ask: &Ask<'a>, id: u128) -> u64 {
+    fn record_key(&mut self, ask: &'a Ask, id: u128) -> u64 {
         let tag = ask.tiers.first().map_or(0, |tier| tier.key.tag);
         let key = keys::record(tag, id);
         match self.keys.iter().position(|known| *known == key) {
@@ -163,7 +163,7 @@ impl<'a> Call<'a> {
         self.decisions.push(0);
     }
 
-    pub(super) fn change(&mut self, tier: &AskTier<'a>, change: Change) {
+    pub(super) fn change(&mut self, tier: &'a AskTier, change: Change) {
         let operation = match change {
             Change::Force(_) => FORCE,
             Change::GiveBack(GiveBack::Unused { .. }) => GIVE_BACK,
@@ -208,7 +208,7 @@ impl<'a> Call<'a> {
     /// A charge of one bucket and nothing else, as `single_charge.lua` reads it; nothing where the
     /// call is another, or a number too large for its place.
     fn single_charge(&self) -> Option<Vec<u8>> {
-        let (&[(limit, numbers, _)], &[CHARGE, 1, 1, 0, LIMITS_AT, cost, 0]) =
+        let (&[(limit, _)], &[CHARGE, 1, 1, 0, LIMITS_AT, cost, 0]) =
             (&self.limits[..], &self.decisions[..])
         else {
             return None;
@@ -220,7 +220,7 @@ impl<'a> Call<'a> {
             return None;
         };
         let mut words = Vec::new();
-        numbers.words(&mut words, self.header.estimate_us);
+        limit.numbers()?.words(&mut words, self.header.estimate_us);
         let &[burst, most, n, 1, count, period_us, code] = &words[..] else { return None };
         let nonce = self.nonce.unwrap_or(self.header.nonce);
         let mut told = Vec::with_capacity(SINGLE_CHARGE_BYTES);
@@ -264,7 +264,7 @@ impl<'a> Call<'a> {
         words.finish()
     }
 
-    fn group(&mut self, tiers: &[AskTier<'a>]) {
+    fn group(&mut self, tiers: &'a [AskTier]) {
         self.decisions.push(tiers.len() as u64);
         for tier in tiers {
             self.place(tier);
@@ -273,7 +273,7 @@ impl<'a> Call<'a> {
     }
 
     /// The tier's key, own key and limit.
-    fn place(&mut self, tier: &AskTier<'a>) {
+    fn place(&mut self, tier: &'a AskTier) {
         let value = match self.subjects.iter().find(|(known, _)| *known == tier.key) {
             Some((_, value)) => *value,
             None => {
@@ -282,7 +282,7 @@ impl<'a> Call<'a> {
                 value
             }
         };
-        let own = match keys::own(tier.key, tier.limit) {
+        let own = match keys::own(tier.key, &tier.limit) {
             None => 0,
             Some(own) => match self.keys.iter().position(|known| *known == own) {
                 Some(place) => place as u64 + 1,
@@ -299,16 +299,15 @@ impl<'a> Call<'a> {
     }
 
     /// Where the tier's limit begins in the program.
-    fn limit(&mut self, tier: &AskTier<'a>) -> u64 {
-        let same = |(limit, numbers, _): &&(&NamedLimit, &Numbers, u64)| {
-            std::ptr::eq(*numbers, tier.numbers)
-                || (limit.mix() == tier.limit.mix() && *numbers == tier.numbers)
+    fn limit(&mut self, tier: &'a AskTier) -> u64 {
+        let same = |(limit, _): &&(&NamedLimit, u64)| {
+            limit.mix() == tier.limit.mix() && limit.numbers() == tier.limit.numbers()
         };
-        if let Some((_, _, at)) = self.limits.iter().find(same) {
+        if let Some((_, at)) = self.limits.iter().find(same) {
             return *at;
         }
         let at = LIMITS_AT + u64::from(self.limit_words.elements);
-        self.limits.push((tier.limit, tier.numbers, at));
+        self.limits.push((&tier.limit, at));
         let words = &mut self.limit_words;
         words.number(u64::from(script::number(tier.limit.algorithm())));
         match tier.limit.record() {
@@ -322,14 +321,14 @@ impl<'a> Call<'a> {
             }
         }
         let mut numbers = Vec::new();
-        tier.numbers.words(&mut numbers, self.header.estimate_us);
+        tier.numbers().words(&mut numbers, self.header.estimate_us);
         numbers.iter().for_each(|word| words.number(*word));
         at
     }
 }
 
 /// Whether decisions that are alike are told different things: else one answer is good for all.
-fn is_crowd(ask: &Ask<'_>, times: u32) -> bool {
+fn is_crowd(ask: &Ask, times: u32) -> bool {
     times > 1 && ask.intent != Intent::Peek && ask.tiers.iter().any(|tier| tier.cost > 0)
 }
 

@@ -79,17 +79,14 @@ pub(super) fn located(error: String) -> String {
 
 /// A call that shows whether a server decides, and changes nothing: it looks at a counter that no limit has.
 pub(super) fn probe() -> Call<'static> {
-    static LIMIT: LazyLock<NamedLimit> = LazyLock::new(|| NamedLimit::new(Limit::per_second(1), 0));
+    static ASK: LazyLock<Ask> = LazyLock::new(|| {
+        let limit = NamedLimit::new(Limit::per_second(1), 0);
+        let tier = AskTier::new(SubjectKey { tag: 0, id: 0, rule: 0 }, limit);
+        let tiers = [tier].into_iter().collect();
+        Ask { intent: Intent::Peek, record: AtRecord::None, tiers }
+    });
     let mut call = Call::new(Header { given_us: 0, estimate_us: 0, nonce: 1 });
-    if let Some(numbers) = LIMIT.numbers() {
-        let key = SubjectKey { tag: 0, id: 0, rule: 0 };
-        let tier = AskTier::of(key, &LIMIT, numbers);
-        call.decision(&Ask {
-            intent: Intent::Peek,
-            record: AtRecord::None,
-            tiers: [tier].into_iter().collect(),
-        });
-    }
+    call.decision(&ASK);
     call
 }
 

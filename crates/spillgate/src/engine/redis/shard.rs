@@ -62,7 +62,7 @@ impl Shard {
     /// Decides each of `asks`, in order, each by itself. All their keys are this shard's.
     pub(super) async fn decide(
         self: &Arc<Self>,
-        asks: &[Ask<'_>],
+        asks: &[Ask],
         asked: &Asked<'_>,
     ) -> Result<Vec<Result<Told, StoreError>>, Failure> {
         match Batches::arrive(self, asks, asked) {
@@ -213,7 +213,7 @@ impl Shard {
 
 /// Decisions that one caller asks for together, each once with how often it is asked for, and where each
 /// of them all is told of.
-fn once<'q, 'a>(asks: &'q [Ask<'a>]) -> (SmallVec<[Times<'q, 'a>; 1]>, SmallVec<[Part; 1]>) {
+fn once(asks: &[Ask]) -> (SmallVec<[Times<'_>; 1]>, SmallVec<[Part; 1]>) {
     if let [one] = asks {
         let once = [(one, 1)];
         return (once.into_iter().collect(), program::parts(&once));

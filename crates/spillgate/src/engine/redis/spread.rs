@@ -34,20 +34,16 @@ pub(crate) trait StandIn: Sync {
     type Error: Send;
 
     /// Decides the tiers of `ask`, which stand at `places` in the whole decision.
-    fn decide(
-        &self,
-        ask: &Ask<'_>,
-        places: &[usize],
-        error: StoreError,
-    ) -> Result<Heards, Self::Error>;
+    fn decide(&self, ask: &Ask, places: &[usize], error: StoreError)
+    -> Result<Heards, Self::Error>;
 
     /// Takes back what that charged to the tier at a place; answers the tier as it is then.
-    fn give_back(&self, tier: &AskTier<'_>, place: usize, charge: Charge) -> Option<ToldTier>;
+    fn give_back(&self, tier: &AskTier, place: usize, charge: Charge) -> Option<ToldTier>;
 }
 
 /// One decision to make.
-pub(crate) struct Question<'q, 'a, S> {
-    pub(crate) ask: &'q Ask<'a>,
+pub(crate) struct Question<'q, S> {
+    pub(crate) ask: &'q Ask,
     pub(crate) order: Order,
     pub(crate) stand_in: S,
 }
@@ -55,7 +51,7 @@ pub(crate) struct Question<'q, 'a, S> {
 /// Decides one.
 pub(crate) async fn decide<S: StandIn>(
     redis: &Redis,
-    question: &Question<'_, '_, S>,
+    question: &Question<'_, S>,
 ) -> Result<Heards, S::Error> {
     let Question { ask, stand_in, .. } = question;
     let deadline = redis.deadline();
@@ -74,9 +70,9 @@ pub(crate) async fn decide<S: StandIn>(
 /// Decides each of several by itself: those that live at one place together, in order.
 pub(crate) async fn decide_each<S: StandIn>(
     redis: &Redis,
-    questions: &[Question<'_, '_, S>],
+    questions: &[Question<'_, S>],
 ) -> Vec<Result<Heards, S::Error>> {
-    let mut together: BTreeMap<Place, (Vec<usize>, Vec<Ask<'_>>)> = BTreeMap::new();
+    let mut together: BTreeMap<Place, (Vec<usize>, Vec<Ask>)> = BTreeMap::new();
     let mut alone = Vec::new();
     for (number, Question { ask, .. }) in questions.iter().enumerate() {
         match redis.only_place(ask) {
@@ -109,7 +105,7 @@ pub(crate) async fn decide_each<S: StandIn>(
 /// What was told of every tier, by its own shard: those that a refusal left unasked are looked at.
 pub(super) async fn told_fully(
     redis: &Redis,
-    ask: &Ask<'_>,
+    ask: &Ask,
     mut heard: Heards,
 ) -> Result<Told, StoreError> {
     let untold = |heard: &Heard| matches!(heard, Heard::Nobody | Heard::GivenBack);
@@ -134,7 +130,7 @@ pub(super) async fn told_fully(
 
 fn heard<S: StandIn>(
     told: Result<Told, StoreError>,
-    question: &Question<'_, '_, S>,
+    question: &Question<'_, S>,
 ) -> Result<Heards, S::Error> {
     match told {
         Ok(told) => Ok(told.tiers.into_iter().map(Heard::Store).collect()),
@@ -145,8 +141,8 @@ fn heard<S: StandIn>(
     }
 }
 
-impl<'q, 'a> Question<'q, 'a, Nobody> {
-    pub(super) fn without_stand_in(ask: &'q Ask<'a>) -> Self {
+impl<'q> Question<'q, Nobody> {
+    pub(super) fn without_stand_in(ask: &'q Ask) -> Self {
         Question { ask, order: Order::OneByOne, stand_in: Nobody }
     }
 }
@@ -157,11 +153,11 @@ pub(super) struct Nobody;
 impl StandIn for Nobody {
     type Error = StoreError;
 
-    fn decide(&self, _: &Ask<'_>, _: &[usize], error: StoreError) -> Result<Heards, StoreError> {
+    fn decide(&self, _: &Ask, _: &[usize], error: StoreError) -> Result<Heards, StoreError> {
         Err(error)
     }
 
-    fn give_back(&self, _: &AskTier<'_>, _: usize, _: Charge) -> Option<ToldTier> {
+    fn give_back(&self, _: &AskTier, _: usize, _: Charge) -> Option<ToldTier> {
         None
     }
 }
@@ -184,7 +180,7 @@ enum Charging {
 }
 
 impl<S: StandIn> Judge<'_, S> {
-    async fn decide(&self, ask: &Ask<'_>, order: Order) -> Result<Heards, S::Error> {
+    async fn decide(&self, ask: &Ask, order: Order) -> Result<Heards, S::Error> {
         let mut heard = smallvec![Heard::Nobody; self.moved.heards()];
         let Parts { mut enforced, mut shadows } = Parts::of(self.redis, ask, self.moved);
         // What is only looked at may be charged when a reservation ends, so that has a record too.
@@ -216,7 +212,7 @@ impl<S: StandIn> Judge<'_, S> {
             return Ok(heard);
         }
         provisional.keep();
-        if let AtRecord::Open(opening) = ask.record
+        if let AtRecord::Open(opening) = &ask.record
             && !opening.noted().charges_anew()
         {
             shadows.iter_mut().for_each(|part| part.ask.intent = Intent::Peek);
@@ -228,7 +224,7 @@ impl<S: StandIn> Judge<'_, S> {
     /// Until one refuses; answers whether none did.
     async fn one_by_one(
         &self,
-        parts: &[Part<'_>],
+        parts: &[Part],
         heard: &mut Heards,
         provisional: &mut Provisional<'_, S>,
     ) -> Result<bool, S::Error> {
@@ -246,7 +242,7 @@ impl<S: StandIn> Judge<'_, S> {
     /// who leaves while others are still asked gets it back.
     async fn all_at_once(
         &self,
-        parts: &[Part<'_>],
+        parts: &[Part],
         heard: &mut Heards,
         mut provisional: Option<&mut Provisional<'_, S>>,
     ) -> Result<(), S::Error> {
@@ -284,7 +280,7 @@ impl<S: StandIn> Judge<'_, S> {
     /// Asks a part, with what was heard of the parts before it.
     async fn ask(
         &self,
-        part: &Part<'_>,
+        part: &Part,
         before: &Heards,
         charging: Charging,
     ) -> Result<Heards, S::Error> {
@@ -308,7 +304,7 @@ impl<S: StandIn> Judge<'_, S> {
     /// been charged, may have been, or will be: that one knows of it for as long as it counts.
     fn decide_without_owner(
         &self,
-        part: &Part<'_>,
+        part: &Part,
         before: &Heards,
         error: StoreError,
     ) -> Result<Heards, S::Error> {
@@ -326,7 +322,7 @@ impl<S: StandIn> Judge<'_, S> {
             if here.is_empty() {
                 continue;
             }
-            let tiers = here.iter().map(|at| part.ask.tiers[*at]).collect();
+            let tiers = here.iter().map(|at| part.ask.tiers[*at].clone()).collect();
             let ask = Ask { intent: part.ask.intent, record: AtRecord::None, tiers };
             let places: SmallVec<[usize; 4]> =
                 here.iter().map(|at| self.moved.tier_of(part.places[*at])).collect();
@@ -353,7 +349,7 @@ fn as_charged(error: &StoreError) -> StoreError {
     }
 }
 
-fn note(part: &Part<'_>, told: Heards, heard: &mut Heards) {
+fn note(part: &Part, told: Heards, heard: &mut Heards) {
     for (place, told) in part.places.iter().zip(told) {
         heard[*place] = told;
     }

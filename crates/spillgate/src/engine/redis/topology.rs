@@ -1,5 +1,6 @@
 //! Which shard holds a subject's state.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use super::shard::Shard;
 use super::{ShardTag, slot};
 use crate::engine::AskTier;
 use crate::error::BuildError;
+use crate::limit::NamedLimit;
 use crate::store::{OnStateLoss, Ring, RingNode, Store, StoreOptions};
 use crate::time::Deadline;
 
@@ -122,11 +124,11 @@ impl Topology {
 
     /// Where a tier's subject lived on the ring before this one, for as long as that counts: until no
     /// process has charged it there alone for as long as anybody remembers the charge.
-    pub(super) fn old_place(&self, tier: &AskTier<'_>) -> Option<Place> {
+    pub(super) fn old_place<L: Borrow<NamedLimit>>(&self, tier: &AskTier<L>) -> Option<Place> {
         let Topology::Ring { points, shards, previous: Some(previous) } = self else { return None };
         let old = previous.shards[usize::from(previous.points.node_of(tier.key.tag))];
         // What was charged by force may take twice as long to drain.
-        let remembered_us = tier.numbers.longest_wait_us().saturating_mul(2);
+        let remembered_us = tier.numbers().longest_wait_us().saturating_mul(2);
         let guard = &shards[usize::from(old)].guard;
         let counts = old != points.node_of(tier.key.tag)
             && !guard.has_served_since(previous.next, remembered_us);

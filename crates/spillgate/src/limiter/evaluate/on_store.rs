@@ -5,22 +5,20 @@ use std::mem;
 
 use super::super::Inner;
 use super::super::leasing::Paid;
-use super::{ChargedHere, Evaluated, Evaluation, deny_if_full};
+use super::{ChargedHere, Evaluated, deny_if_full};
 use crate::counter::Change;
 use crate::decision::Tiers;
 use crate::denial_cache::Sent;
 use crate::engine::{self, Question, Redis};
 use crate::fallback::Outage;
+use crate::limit::NamedLimit;
 use crate::plan::{AtRecord, Due, Heards, Plan};
-use crate::reservation::Opening;
+use crate::policy::Policy;
 
 /// A plan after leases and the denial cache had their turn.
-struct Prepared<'p> {
-    plan: Plan<'p>,
-    opening: Option<&'p Opening>,
+struct Prepared {
+    plan: Box<Plan>,
     paid: Paid,
-    /// Corrections after the decision.
-    dues: Vec<Due<'p>>,
     /// A denial that the denial cache remembers.
     denied: Option<Heards>,
     sent: Sent,
@@ -31,38 +29,47 @@ type Answer = (Heards, ChargedHere);
 
 impl Inner {
     /// Decides a plan on a store; at once where leases and remembered denials suffice.
-    pub(in super::super) fn evaluate_on<'e, 'p: 'e>(
-        &'e self,
-        redis: &'e Redis,
-        plan: Plan<'p>,
-        opening: Option<&'p Opening>,
-    ) -> Evaluation<'e> {
-        let mut prepared = self.prepare(redis, plan, opening, self.denials.begin(redis));
-        if prepared.asks() {
-            return Evaluation::OnStore(Box::pin(async move {
-                let question = self.fallback.question(&mut prepared.plan);
-                let Ok(heard) = engine::decide(redis, &question).await;
-                let answer = self.note_answer(redis, &question, heard, prepared.sent);
-                drop(question);
-                self.conclude(redis, prepared, Some(answer)).await
-            }));
-        }
-        Evaluation::Ready(self.conclude_unasked(prepared))
-    }
-
-    pub(super) async fn evaluate_each_on<'p>(
+    pub(in super::super) async fn evaluate_on(
         &self,
         redis: &Redis,
-        plans: Vec<(Plan<'p>, Option<&'p Opening>)>,
+        plan: Box<Plan>,
+        policy: Option<&Policy>,
+    ) -> Evaluated {
+        let prepared = self.prepare(redis, plan, policy, self.denials.begin(redis));
+        if prepared.asks() {
+            // Boxed, for the future of a check in memory has room for this one.
+            return Box::pin(self.ask(redis, prepared, policy)).await;
+        }
+        self.conclude_unasked(prepared)
+    }
+
+    async fn ask(
+        &self,
+        redis: &Redis,
+        mut prepared: Prepared,
+        policy: Option<&Policy>,
+    ) -> Evaluated {
+        let question = self.fallback.question(&mut prepared.plan, policy);
+        let Ok(heard) = engine::decide(redis, &question).await;
+        let answer = self.note_answer(redis, &question, heard, prepared.sent);
+        drop(question);
+        self.conclude(redis, prepared, answer).await
+    }
+
+    pub(super) async fn evaluate_each_on(
+        &self,
+        redis: &Redis,
+        plans: Vec<(Box<Plan>, Option<&Policy>)>,
     ) -> Vec<Evaluated> {
         let sent = self.denials.begin(redis);
-        let mut each: Vec<Prepared<'p>> = plans
+        let mut each: Vec<(Prepared, Option<&Policy>)> = plans
             .into_iter()
-            .map(|(plan, opening)| self.prepare(redis, plan, opening, sent))
+            .map(|(plan, policy)| (self.prepare(redis, plan, policy, sent), policy))
             .collect();
-        let asking = each.iter_mut().filter(|prepared| prepared.asks());
-        let questions: Vec<_> =
-            asking.map(|prepared| self.fallback.question(&mut prepared.plan)).collect();
+        let asking = each.iter_mut().filter(|(prepared, _)| prepared.asks());
+        let questions: Vec<_> = asking
+            .map(|(prepared, policy)| self.fallback.question(&mut prepared.plan, *policy))
+            .collect();
         let heard = engine::decide_each(redis, &questions).await;
         let answers: Vec<Answer> = questions
             .iter()
@@ -72,34 +79,36 @@ impl Inner {
         drop(questions);
         let mut answers = answers.into_iter();
         let mut evaluated = Vec::with_capacity(each.len());
-        for prepared in each {
+        for (prepared, _) in each {
             let answer = prepared.asks().then(|| answers.next()).flatten();
-            evaluated.push(self.conclude(redis, prepared, answer).await);
+            evaluated.push(match answer {
+                Some(answer) => self.conclude(redis, prepared, answer).await,
+                None => self.conclude_unasked(prepared),
+            });
         }
         evaluated
     }
 
-    /// Has leases pay and looks for a remembered denial. A plan with corrections is asked for in any case, since
-    /// these are due whatever the decision; so is a named reservation, which may repeat one that was allowed.
-    fn prepare<'p>(
+    /// Has leases and the denial cache do what they can.
+    fn prepare(
         &self,
         redis: &Redis,
-        mut plan: Plan<'p>,
-        opening: Option<&'p Opening>,
+        mut plan: Box<Plan>,
+        policy: Option<&Policy>,
         sent: Sent,
-    ) -> Prepared<'p> {
-        let paid = self.pay(&mut plan);
-        let dues = mem::take(&mut plan.dues);
-        let may_be_denied = dues.is_empty() && !opening.is_some_and(|opening| opening.is_named);
+    ) -> Prepared {
+        let paid = self.pay(&mut plan, policy);
+        let is_named = plan.opening.as_ref().is_some_and(|opening| opening.is_named);
+        let may_be_denied = plan.dues.is_empty() && !is_named;
         let denied = may_be_denied.then(|| self.denials.refuses(redis, &plan.ask, sent)).flatten();
-        Prepared { plan, opening, paid, dues, denied, sent }
+        Prepared { plan, paid, denied, sent }
     }
 
     /// Keeps what an answer says of its counters; returns it with what this instance charged by itself.
     fn note_answer(
         &self,
         redis: &Redis,
-        question: &Question<'_, '_, Outage<'_>>,
+        question: &Question<'_, Outage<'_>>,
         heard: Heards,
         sent: Sent,
     ) -> Answer {
@@ -112,39 +121,31 @@ impl Inner {
         (heard, charged_here)
     }
 
-    async fn conclude(
-        &self,
-        redis: &Redis,
-        mut prepared: Prepared<'_>,
-        answer: Option<Answer>,
-    ) -> Evaluated {
-        let Some((heard, charged_here)) = answer else { return self.conclude_unasked(prepared) };
-        let dues = mem::take(&mut prepared.dues);
-        let noted = prepared.opening.map(Opening::noted).unwrap_or_default();
-        let mut tiers = prepared.plan.judged_from(&heard);
-        self.settle_paid(prepared.paid, &tiers);
+    async fn conclude(&self, redis: &Redis, prepared: Prepared, answer: Answer) -> Evaluated {
+        let (Prepared { mut plan, paid, .. }, (heard, charged_here)) = (prepared, answer);
+        let (dues, noted) = (mem::take(&mut plan.dues), plan.noted());
+        plan.take(&heard);
+        let Plan { judged: mut tiers, opening, .. } = *plan;
+        self.settle_paid(paid, &tiers);
         if noted.charges_anew() {
             self.correct(redis, dues, &mut tiers).await;
         }
         deny_if_full(&mut tiers, &noted);
-        Evaluated { tiers, charged_here }
+        Evaluated { tiers, opening, charged_here }
     }
 
     /// Concludes a plan that the store has no part in: corrections are made on the store alone, so there are none.
-    fn conclude_unasked(&self, prepared: Prepared<'_>) -> Evaluated {
-        let Prepared { plan, opening, paid, denied, .. } = prepared;
-        let mut tiers = match denied {
-            Some(denied) => plan.judged_from(&denied),
-            None => plan.judged,
-        };
+    fn conclude_unasked(&self, prepared: Prepared) -> Evaluated {
+        let Prepared { mut plan, paid, denied, .. } = prepared;
+        plan.take(&denied.unwrap_or_default());
+        let noted = plan.noted();
+        let Plan { judged: mut tiers, opening, .. } = *plan;
         self.settle_paid(paid, &tiers);
-        if let Some(opening) = opening {
-            deny_if_full(&mut tiers, &opening.noted());
-        }
-        Evaluated::from(tiers)
+        deny_if_full(&mut tiers, &noted);
+        Evaluated { tiers, opening, charged_here: ChargedHere::default() }
     }
 
-    async fn correct(&self, redis: &Redis, dues: Vec<Due<'_>>, tiers: &mut Tiers) {
+    async fn correct(&self, redis: &Redis, dues: Vec<Due<NamedLimit>>, tiers: &mut Tiers) {
         for due in dues {
             if !due.stands(tiers) {
                 continue;
@@ -162,7 +163,7 @@ impl Inner {
     }
 }
 
-impl Prepared<'_> {
+impl Prepared {
     /// Whether the store is to decide.
     fn asks(&self) -> bool {
         self.denied.is_none() && self.plan.asks()

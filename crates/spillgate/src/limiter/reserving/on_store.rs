@@ -71,7 +71,7 @@ impl Inner {
         &self,
         redis: &Redis,
         asked: &Asked<'_, '_>,
-        mut plan: Plan<'_>,
+        mut plan: Box<Plan>,
         alone: Alone,
         opening: &Opening,
         began: Began,
@@ -85,7 +85,8 @@ impl Inner {
             }
         }
         plan.look();
-        let mut tiers = self.evaluate(plan, None).done().await.tiers;
+        plan.opening = None;
+        let mut tiers = self.evaluate(plan, asked.policy()).await.tiers;
         self.metrics.end(began);
         tiers.iter_mut().for_each(Judged::admit);
         let decision = self.decision(tiers, asked.meters(), asked.names());

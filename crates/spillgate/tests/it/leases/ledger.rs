@@ -104,7 +104,7 @@ impl<'w> Scene<'w> {
     fn ask(&self, asked: &Asked<'_>) -> Granted {
         let Engine::Redis(redis) = &*self.world.engine else { panic!("that is on Redis") };
         let ask = ask(Intent::Peek, &[(self.who, &self.limit, 0)]);
-        let exchange = Exchange { tier: ask.tiers[0], asked: *asked };
+        let exchange = Exchange { tier: ask.tiers[0].clone(), asked: *asked };
         let granted = self.world.run(redis.lease(&exchange)).unwrap();
         // By the test's clock it is to end, not by the server's.
         let server = self.world.server.as_ref().unwrap();

@@ -160,15 +160,8 @@ impl Target for OnEngine {
     fn act(&mut self, act: Act, limit: &NamedLimit, now_us: u64) -> Answer {
         self.clock.set(now_us);
         self.nonce += 1;
-        let tier = AskTier {
-            key: self.key,
-            limit,
-            numbers: numbers(limit),
-            cost: cost_of(act),
-            group: 0,
-            attributes: 1,
-            owed: 0,
-        };
+        let tier = AskTier::new(self.key, limit.clone());
+        let tier = AskTier { cost: cost_of(act), attributes: 1, ..tier };
         let change = match act {
             Act::Force(cost) => Change::Force(cost),
             Act::Return { .. } | Act::Lower(_) => Change::GiveBack(self.receipts.give_back(act)),

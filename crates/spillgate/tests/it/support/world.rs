@@ -20,7 +20,6 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use super::given::Given;
-use super::target::numbers;
 use super::{limits, storm};
 
 pub(crate) struct World {
@@ -162,7 +161,7 @@ impl World {
     }
 
     /// Decides in one call of the engine.
-    pub(crate) fn decide_all(&self, asks: &[Ask<'_>]) -> Vec<Told> {
+    pub(crate) fn decide_all(&self, asks: &[Ask]) -> Vec<Told> {
         let told = self.runtime.block_on(self.engine.decide(asks));
         told.into_iter().collect::<Result<_, _>>().unwrap()
     }
@@ -174,7 +173,7 @@ impl World {
     }
 
     /// Many decisions in one call of the engine.
-    pub(crate) fn decide_each(&self, asks: &[Ask<'_>]) -> Vec<Told> {
+    pub(crate) fn decide_each(&self, asks: &[Ask]) -> Vec<Told> {
         let told = self.runtime.block_on(self.engine.decide(asks));
         told.into_iter().map(Result::unwrap).collect()
     }
@@ -185,7 +184,7 @@ impl World {
     }
 
     /// Many callers, each with a decision of its own, who arrive in this order before any is answered.
-    pub(crate) fn decide_at_once(&self, asks: &[Ask<'static>]) -> Vec<Result<Told, StoreError>> {
+    pub(crate) fn decide_at_once(&self, asks: &[Ask]) -> Vec<Result<Told, StoreError>> {
         let mut callers = JoinSet::new();
         for (place, ask) in asks.iter().cloned().enumerate() {
             let engine = self.engine.clone();
@@ -302,21 +301,13 @@ pub(crate) fn assert_every_key_ends(server: &RedisServer) {
 }
 
 /// One decision, all of it enforced.
-pub(crate) fn ask<'a>(intent: Intent, costs: &[Costs<'a>]) -> Ask<'a> {
+pub(crate) fn ask(intent: Intent, costs: &[Costs<'_>]) -> Ask {
     let tiers = costs.iter().map(|(who, limit, cost)| tier(*who, limit, *cost)).collect();
     Ask { intent, record: AtRecord::None, tiers }
 }
 
-fn tier(who: u128, limit: &NamedLimit, cost: u64) -> AskTier<'_> {
-    AskTier {
-        key: subject(who),
-        limit,
-        numbers: numbers(limit),
-        cost,
-        group: 0,
-        attributes: 1,
-        owed: 0,
-    }
+fn tier(who: u128, limit: &NamedLimit, cost: u64) -> AskTier {
+    AskTier { cost, attributes: 1, ..AskTier::new(subject(who), limit.clone()) }
 }
 
 /// A subject by number, scattered as a hash would.

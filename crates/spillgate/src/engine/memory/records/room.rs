@@ -1,5 +1,6 @@
 //! The room of the records: so many bytes in all, and at most a hundredth of them for one subject.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use smallvec::SmallVec;
@@ -141,7 +142,7 @@ impl Order {
 
 impl Held {
     /// What was charged to each tier that has been.
-    pub(super) fn charges(&self) -> impl Iterator<Item = (AskTier<'_>, Charge)> {
+    pub(super) fn charges(&self) -> impl Iterator<Item = (AskTier<&NamedLimit>, Charge)> {
         let tiers = self.tiers.iter().enumerate();
         tiers.filter_map(|(place, tier)| Some((tier.asked(0), self.record.charge(place)?)))
     }
@@ -154,8 +155,8 @@ impl Held {
 }
 
 /// The bytes that the record of a decision takes while it is open.
-pub(super) fn bytes_of_open(ask: &Ask<'_>) -> u64 {
-    bytes_of(ask.tiers.iter().map(|tier| tier.limit))
+pub(super) fn bytes_of_open<L: Borrow<NamedLimit>>(ask: &Ask<L>) -> u64 {
+    bytes_of(ask.tiers.iter().map(AskTier::limit))
 }
 
 /// The bytes of a record of so many tiers; one that has ended keeps none.
@@ -198,9 +199,8 @@ mod tests {
 
     fn held(subject: u128, now_us: u64) -> Box<Held> {
         let limit = NamedLimit::new(Limit::per_second(9), 0);
-        let numbers = limit.numbers().unwrap().clone();
         let key = crate::subject::SubjectKey { tag: subject, id: subject, rule: 0 };
-        let tier = KeptTier { key, limit, numbers, unit: 0 };
+        let tier = KeptTier { key, limit, share_of: None, unit: 0 };
         let charges = [Charged { cost: 0, charge: None }];
         let record = Record::new(7, 1_000_000, charges, now_us);
         Box::new(Held { record, tiers: [tier].into(), elsewhere: SmallVec::new(), subject })

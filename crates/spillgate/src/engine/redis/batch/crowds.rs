@@ -45,14 +45,6 @@ struct Touch {
     tier: u32,
 }
 
-/// A decision, as far as it matters with whom it leaves.
-pub(in super::super) trait Decides {
-    fn intent(&self) -> Intent;
-    /// Whether it does more than decide: pays what is owed, or opens or ends a reservation.
-    fn does_more(&self) -> bool;
-    fn tiers(&self) -> impl ExactSizeIterator<Item = AskTier<'_>>;
-}
-
 impl<W: Copy> Crowds<W> {
     pub(in super::super) fn new() -> Crowds<W> {
         Crowds { crowds: Vec::new(), last: HashMap::default(), tiers: 0, weight_us: 0 }
@@ -74,21 +66,21 @@ impl<W: Copy> Crowds<W> {
     }
 
     /// Takes a decision in, which `first` finds again: into a crowd if it can be, else by itself.
-    pub(in super::super) fn take_in<'d, D: Decides + 'd>(
+    pub(in super::super) fn take_in<'d>(
         &mut self,
-        ask: &D,
+        ask: &Ask,
         first: W,
-        find: impl Fn(W) -> &'d D,
+        find: impl Fn(W) -> &'d Ask,
     ) -> Spot {
         self.join(ask, find).unwrap_or_else(|| self.add(ask, first))
     }
 
     /// The same, unless there is no room for it in this call.
-    pub(in super::super) fn take_in_if_fits<'d, D: Decides + 'd>(
+    pub(in super::super) fn take_in_if_fits<'d>(
         &mut self,
-        ask: &D,
+        ask: &Ask,
         first: W,
-        find: impl Fn(W) -> &'d D,
+        find: impl Fn(W) -> &'d Ask,
     ) -> Option<Spot> {
         self.join(ask, &find).or_else(|| {
             self.has_room_for(std::slice::from_ref(ask), find).then(|| self.add(ask, first))
@@ -98,56 +90,56 @@ impl<W: Copy> Crowds<W> {
     /// Whether all of `asks` go into this call, whether they join others or not: the script takes so many
     /// tiers, for so long, and each under one set of numbers, for it loads each once. Into an empty call goes
     /// whatever one caller asks for.
-    pub(in super::super) fn has_room_for<'d, D: Decides + 'd>(
+    pub(in super::super) fn has_room_for<'d>(
         &self,
-        asks: &[D],
-        find: impl Fn(W) -> &'d D,
+        asks: &[Ask],
+        find: impl Fn(W) -> &'d Ask,
     ) -> bool {
-        let tiers: usize = asks.iter().map(|ask| ask.tiers().len()).sum();
-        let weight_us: u64 = asks.iter().map(|ask| weight_of_tiers(ask.tiers())).sum();
-        let clashes = |tier: AskTier<'_>| {
+        let tiers: usize = asks.iter().map(|ask| ask.tiers.len()).sum();
+        let weight_us: u64 = asks.iter().map(|ask| weight_of_tiers(ask.tiers.iter())).sum();
+        let clashes = |tier: &AskTier| {
             self.last.get(&tier.name()).is_some_and(|touch| {
                 let before = find(self.crowds[touch.crowd as usize].first);
-                let before = before.tiers().nth(touch.tier as usize);
-                before.is_none_or(|before| before.numbers != tier.numbers)
+                let before = before.tiers.get(touch.tier as usize);
+                before.is_none_or(|before| before.numbers() != tier.numbers())
             })
         };
         self.is_empty()
             || self.tiers + tiers <= TIERS_MAX
                 && self.weight_us + weight_us <= CALL_US
-                && !asks.iter().any(|ask| ask.tiers().any(clashes))
+                && !asks.iter().any(|ask| ask.tiers.iter().any(clashes))
     }
 
-    fn join<'d, D: Decides + 'd>(&mut self, ask: &D, find: impl Fn(W) -> &'d D) -> Option<Spot> {
-        let number = self.last.get(&ask.tiers().next()?.name())?.crowd;
+    fn join<'d>(&mut self, ask: &Ask, find: impl Fn(W) -> &'d Ask) -> Option<Spot> {
+        let number = self.last.get(&ask.tiers.iter().next()?.name())?.crowd;
         let touched_last =
-            |tier: AskTier<'_>| self.last.get(&tier.name()).is_some_and(|it| it.crowd == number);
+            |tier: &AskTier| self.last.get(&tier.name()).is_some_and(|it| it.crowd == number);
         let crowd = &self.crowds[number as usize];
         let joins = crowd.may_grow
             && crowd.times < CROWD_MAX
-            && self.weight_us + weight_of_one_more(ask.tiers()) <= CALL_US
-            && crowd.tiers == ask.tiers().len()
-            && ask.tiers().all(touched_last)
+            && self.weight_us + weight_of_one_more(ask.tiers.iter()) <= CALL_US
+            && crowd.tiers == ask.tiers.len()
+            && ask.tiers.iter().all(touched_last)
             && are_alike(find(crowd.first), ask);
         if !joins {
             return None;
         }
-        self.weight_us += weight_of_one_more(ask.tiers());
+        self.weight_us += weight_of_one_more(ask.tiers.iter());
         let place = crowd.times;
         self.crowds[number as usize].times += 1;
         Some(Spot { crowd: number, place })
     }
 
-    fn add<D: Decides>(&mut self, ask: &D, first: W) -> Spot {
+    fn add(&mut self, ask: &Ask, first: W) -> Spot {
         // No more than a queue holds.
         let crowd = self.crowds.len() as u32;
         let mut tiers = 0;
-        for (tier, number) in ask.tiers().zip(0..) {
+        for (tier, number) in ask.tiers.iter().zip(0..) {
             self.last.insert(tier.name(), Touch { crowd, tier: number });
             tiers += 1;
         }
         self.tiers += tiers;
-        self.weight_us += weight_of_tiers(ask.tiers());
+        self.weight_us += weight_of_tiers(ask.tiers.iter());
         self.crowds.push(Crowd { first, times: 1, tiers, may_grow: may_be_several(ask) });
         Spot { crowd, place: 0 }
     }
@@ -155,7 +147,7 @@ impl<W: Copy> Crowds<W> {
 
 /// Of decisions that one caller asks for together: how many of them, at least one, go into one call, and
 /// as which crowds.
-pub(in super::super) fn together(asks: &[Ask<'_>]) -> (Crowds<usize>, Vec<Spot>) {
+pub(in super::super) fn together(asks: &[Ask]) -> (Crowds<usize>, Vec<Spot>) {
     let mut crowds = Crowds::new();
     let taken = asks.iter().enumerate();
     let spots =
@@ -165,35 +157,26 @@ pub(in super::super) fn together(asks: &[Ask<'_>]) -> (Crowds<usize>, Vec<Spot>)
 }
 
 /// A slot has a name of its own, and so has a receipt.
-fn may_be_several<D: Decides>(ask: &D) -> bool {
-    !ask.does_more()
-        && !matches!(ask.intent(), Intent::Reserve { .. })
-        && ask.tiers().all(|tier| tier.limit.algorithm() != Algorithm::Concurrency)
+fn may_be_several(ask: &Ask) -> bool {
+    !does_more(ask)
+        && !matches!(ask.intent, Intent::Reserve { .. })
+        && ask.tiers.iter().all(|tier| tier.limit.algorithm() != Algorithm::Concurrency)
 }
 
-fn are_alike<D: Decides>(one: &D, other: &D) -> bool {
-    let same = |(one, other): (AskTier<'_>, AskTier<'_>)| {
+fn are_alike(one: &Ask, other: &Ask) -> bool {
+    let same = |(one, other): (&AskTier, &AskTier)| {
         (one.key, one.cost, one.group) == (other.key, other.cost, other.group)
             && one.limit.mix() == other.limit.mix()
-            && one.numbers == other.numbers
+            && one.numbers() == other.numbers()
     };
     may_be_several(other)
-        && one.intent() == other.intent()
-        && one.tiers().zip(other.tiers()).all(same)
+        && one.intent == other.intent
+        && one.tiers.iter().zip(other.tiers.iter()).all(same)
 }
 
-impl Decides for Ask<'_> {
-    fn intent(&self) -> Intent {
-        self.intent
-    }
-
-    fn does_more(&self) -> bool {
-        !matches!(self.record, AtRecord::None) || self.tiers.iter().any(|tier| tier.owed > 0)
-    }
-
-    fn tiers(&self) -> impl ExactSizeIterator<Item = AskTier<'_>> {
-        self.tiers.iter().copied()
-    }
+/// Whether it does more than decide: pays what is owed, or opens or ends a reservation.
+fn does_more(ask: &Ask) -> bool {
+    !matches!(ask.record, AtRecord::None) || ask.tiers.iter().any(|tier| tier.owed > 0)
 }
 
 /// What is hashed already is its own hash.
@@ -225,15 +208,11 @@ mod tests {
     use crate::limit::{Limit, NamedLimit};
     use crate::subject::SubjectKey;
 
-    fn ask<'l>(costs: &[(u128, &'l NamedLimit, u64)]) -> Ask<'l> {
-        let tier = |(id, limit, cost): &(u128, &'l NamedLimit, u64)| AskTier {
-            key: SubjectKey { tag: *id, id: *id, rule: 0 },
-            limit,
-            numbers: limit.numbers().unwrap(),
+    fn ask(costs: &[(u128, &NamedLimit, u64)]) -> Ask {
+        let tier = |(id, limit, cost): &(u128, &NamedLimit, u64)| AskTier {
             cost: *cost,
-            group: 0,
             attributes: 1,
-            owed: 0,
+            ..AskTier::new(SubjectKey { tag: *id, id: *id, rule: 0 }, (*limit).clone())
         };
         Ask {
             intent: Intent::Charge,
@@ -247,7 +226,7 @@ mod tests {
     }
 
     /// By crowd, which decisions are in it.
-    fn crowds_of(asks: &[Ask<'_>]) -> Vec<Vec<usize>> {
+    fn crowds_of(asks: &[Ask]) -> Vec<Vec<usize>> {
         let (crowds, spots) = together(asks);
         let mut members = vec![Vec::new(); crowds.iter().count()];
         for (number, spot) in spots.iter().enumerate() {
@@ -301,7 +280,7 @@ mod tests {
     #[test]
     fn a_call_ends_where_its_tiers_do_or_where_numbers_change() {
         let (ten, nine) = (limit(10), limit(9));
-        let many: Vec<Ask<'_>> = (0..200).map(|id| ask(&[(id, &ten, 1)])).collect();
+        let many: Vec<Ask> = (0..200).map(|id| ask(&[(id, &ten, 1)])).collect();
         assert_eq!(crowds_of(&many).len(), TIERS_MAX);
         let crowd = vec![ask(&[(1, &ten, 1)]); 1_000];
         assert_eq!(crowds_of(&crowd).len(), 1);

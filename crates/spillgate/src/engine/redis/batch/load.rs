@@ -90,18 +90,18 @@ impl Drop for Sent {
 }
 
 /// How long decisions hold a shard, each by itself.
-pub(in super::super) fn weight_of(asks: &[Ask<'_>]) -> u64 {
-    asks.iter().map(|ask| weight_of_tiers(ask.tiers.iter().copied())).sum()
+pub(in super::super) fn weight_of(asks: &[Ask]) -> u64 {
+    asks.iter().map(|ask| weight_of_tiers(ask.tiers.iter())).sum()
 }
 
 /// How long one decision over these tiers holds a shard, in microseconds.
-pub(in super::super) fn weight_of_tiers<'a>(tiers: impl Iterator<Item = AskTier<'a>>) -> u64 {
-    DECISION_US + tiers.map(|tier| weight_of_tier(&tier)).sum::<u64>()
+pub(in super::super) fn weight_of_tiers<'a>(tiers: impl Iterator<Item = &'a AskTier>) -> u64 {
+    DECISION_US + tiers.map(weight_of_tier).sum::<u64>()
 }
 
 /// As measured on a server of version 8, and doubled for slower ones: a charge in a call of many, its share of reading and
 /// writing included. `no_call_of_a_large_batch_holds_the_store_for_long` prints the figures.
-fn weight_of_tier(tier: &AskTier<'_>) -> u64 {
+fn weight_of_tier(tier: &AskTier) -> u64 {
     match tier.limit.algorithm() {
         Algorithm::TokenBucket => 3,
         Algorithm::FixedWindow => 5,
@@ -113,7 +113,7 @@ fn weight_of_tier(tier: &AskTier<'_>) -> u64 {
 
 /// How long one decision more holds a shard that decides an equal one anyway, in microseconds: a log has one entry more,
 /// anything else only a larger number.
-pub(in super::super) fn weight_of_one_more<'a>(tiers: impl Iterator<Item = AskTier<'a>>) -> u64 {
+pub(in super::super) fn weight_of_one_more<'a>(tiers: impl Iterator<Item = &'a AskTier>) -> u64 {
     ENTRY_US * tiers.filter(|tier| tier.limit.algorithm() == Algorithm::SlidingLog).count() as u64
 }
 

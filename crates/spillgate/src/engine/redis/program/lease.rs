@@ -7,10 +7,10 @@ use crate::lease::{Exchange, Granted};
 
 impl<'a> Call<'a> {
     /// Says to the ledger of a tier what a process is done with, and what it would take.
-    pub(in super::super) fn exchange(&mut self, exchange: &Exchange<'a>) {
+    pub(in super::super) fn exchange(&mut self, exchange: &'a Exchange<'_>) {
         let Exchange { tier, asked } = exchange;
         self.is_of_leases = true;
-        let ledger = self.add_key(keys::ledger(tier.key, tier.limit));
+        let ledger = self.add_key(keys::ledger(tier.key, &tier.limit));
         self.decisions.extend([EXCHANGE, ledger]);
         self.text(asked.node.to_be_bytes().to_vec());
         self.decisions.extend([u64::from(asked.seq), asked.share, asked.wanted, asked.ttl_us]);

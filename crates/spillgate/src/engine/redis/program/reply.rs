@@ -57,13 +57,13 @@ impl Reply {
     /// What became of `asks`, each told in its part.
     pub(in super::super) fn told(
         &self,
-        asks: &[Ask<'_>],
+        asks: &[Ask],
         parts: &[Part],
     ) -> Result<Vec<Result<Told, StoreError>>, StoreError> {
         asks.iter().zip(parts).map(|(ask, part)| self.told_one(ask, *part)).collect()
     }
 
-    fn told_one(&self, ask: &Ask<'_>, part: Part) -> Result<Result<Told, StoreError>, StoreError> {
+    fn told_one(&self, ask: &Ask, part: Part) -> Result<Result<Told, StoreError>, StoreError> {
         let mut rest = self.0.get(part.from as usize..).unwrap_or_default();
         let rest = &mut rest;
         let mut all = Heard::default();
@@ -78,11 +78,11 @@ impl Reply {
         for tier in ask.tiers.iter().filter(|tier| tier.owed > 0) {
             self.tier(rest, tier, false)?;
         }
-        if let AtRecord::Close(closing) = ask.record {
+        if let AtRecord::Close(closing) = &ask.record {
             closing.note(closed(take(rest)?)?);
             return Ok(Ok(Told { allowed: true, tiers: SmallVec::new() }));
         }
-        let opened = match ask.record {
+        let opened = match &ask.record {
             AtRecord::Open(_) => Some(opened(take(rest)?)?),
             AtRecord::None | AtRecord::Close(_) => None,
         };
@@ -91,7 +91,7 @@ impl Reply {
         }
         let foreign = all.foreign;
         let mut told = all.told(ask);
-        if let (AtRecord::Open(opening), Some(opened)) = (ask.record, opened) {
+        if let (AtRecord::Open(opening), Some(opened)) = (&ask.record, opened) {
             note(opening, opened, ask, &mut told);
         }
         Ok(if foreign { Err(not_ours()) } else { Ok(told) })
@@ -101,7 +101,7 @@ impl Reply {
     fn of_crowd(
         &self,
         rest: &mut &[i64],
-        group: &[AskTier<'_>],
+        group: &[AskTier],
         place: u32,
         all: &mut Heard,
     ) -> Result<(), StoreError> {
@@ -127,7 +127,7 @@ impl Reply {
     /// What came back of each change, and the tiers as they are then.
     pub(in super::super) fn changed<'t>(
         &self,
-        changes: impl IntoIterator<Item = (&'t AskTier<'t>, Change)>,
+        changes: impl IntoIterator<Item = (&'t AskTier, Change)>,
     ) -> Result<Vec<(u64, ToldTier)>, StoreError> {
         let mut rest = self.0.get(FIRST..).unwrap_or_default();
         let mut changed = Vec::new();
@@ -136,8 +136,7 @@ impl Reply {
                 Change::Force(_) => 0,
                 Change::GiveBack(_) => take::<1>(&mut rest)?[0].max(0).cast_unsigned(),
             };
-            let peek = AskTier { cost: 1, ..*tier };
-            let (told, ours) = self.tier(&mut rest, &peek, false)?;
+            let (told, ours) = self.tier_of(&mut rest, tier, 1, false)?;
             if !ours {
                 return Err(not_ours());
             }
@@ -155,7 +154,7 @@ impl Reply {
     pub(super) fn one_tier(
         &self,
         mut words: &[i64],
-        tier: &AskTier<'_>,
+        tier: &AskTier,
     ) -> Result<ToldTier, StoreError> {
         let (told, ours) = self.tier(&mut words, tier, false)?;
         if ours { Ok(told) } else { Err(not_ours()) }
@@ -164,13 +163,24 @@ impl Reply {
     fn tier(
         &self,
         rest: &mut &[i64],
-        asked: &AskTier<'_>,
+        asked: &AskTier,
+        reserved: bool,
+    ) -> Result<(ToldTier, bool), StoreError> {
+        self.tier_of(rest, asked, asked.cost, reserved)
+    }
+
+    /// Reads a tier whose cost was another than asked.
+    fn tier_of(
+        &self,
+        rest: &mut &[i64],
+        asked: &AskTier,
+        cost: u64,
         reserved: bool,
     ) -> Result<(ToldTier, bool), StoreError> {
         // A slot goes by the call's nonce and the place of its tier in the answer.
         let place = (self.0.len() - rest.len()) as u64 + 1;
         let [fits] = take::<1>(rest)?;
-        let reading = reading(asked.numbers, rest, asked.cost.max(1), 0)?;
+        let reading = reading(asked.numbers(), rest, cost.max(1), 0)?;
         let mut charge = None;
         if reserved {
             let [incarnation] = take::<1>(rest)?;
@@ -193,11 +203,11 @@ impl Reply {
     fn tier_after(
         &self,
         rest: &mut &[i64],
-        asked: &AskTier<'_>,
+        asked: &AskTier,
         since: u64,
     ) -> Result<(ToldTier, bool), StoreError> {
         let [fits] = take::<1>(rest)?;
-        let reading = reading(asked.numbers, rest, asked.cost.max(1), since)?;
+        let reading = reading(asked.numbers(), rest, asked.cost.max(1), since)?;
         Ok((ToldTier { fits: fits == 1, reading, charge: None }, fits >= 0))
     }
 }
@@ -228,7 +238,7 @@ impl Parts {
     }
 
     /// Where the next is told of, the first of as many as ask for it.
-    pub(in super::super) fn next(&mut self, ask: &Ask<'_>, times: u32) -> Part {
+    pub(in super::super) fn next(&mut self, ask: &Ask, times: u32) -> Part {
         let part = Part { from: self.from, times, place: 0 };
         self.from += width(ask, times) as u32;
         part
@@ -236,7 +246,7 @@ impl Parts {
 }
 
 /// Where decisions are told of that are asked for so many times each, the first of each.
-pub(in super::super) fn parts(asks: &[Times<'_, '_>]) -> SmallVec<[Part; 1]> {
+pub(in super::super) fn parts(asks: &[Times<'_>]) -> SmallVec<[Part; 1]> {
     let mut parts = Parts::new();
     asks.iter().map(|(ask, times)| parts.next(ask, *times)).collect()
 }
@@ -258,7 +268,7 @@ impl Heard {
         self.foreign |= !ours;
     }
 
-    fn told(self, ask: &Ask<'_>) -> Told {
+    fn told(self, ask: &Ask) -> Told {
         let tiers = self.tiers;
         let enforced = ask.tiers.iter().zip(&tiers).filter(|(asked, _)| asked.group == 0);
         let allowed = enforced.fold(true, |all, (_, tier): (_, &ToldTier)| all && tier.fits);
@@ -267,15 +277,15 @@ impl Heard {
 }
 
 /// The enforced tiers, none perhaps, and those of each shadow rule.
-fn groups<'t, 'a>(ask: &'t Ask<'a>) -> impl Iterator<Item = &'t [AskTier<'a>]> {
+fn groups(ask: &Ask) -> impl Iterator<Item = &[AskTier]> {
     let enforced = ask.tiers.iter().take_while(|tier| tier.group == 0).count();
     let (enforced, shadows) = ask.tiers.split_at(enforced);
-    let shadows: ChunkBy<'t, _, _> = shadows.chunk_by(|one, next| one.group == next.group);
+    let shadows: ChunkBy<'_, _, _> = shadows.chunk_by(|one, next| one.group == next.group);
     std::iter::once(enforced).chain(shadows)
 }
 
 /// Takes note of what became of a record, which may change what the decision comes to.
-fn note(opening: &Opening, opened: Opened, ask: &Ask<'_>, told: &mut Told) {
+fn note(opening: &Opening, opened: Opened, ask: &Ask, told: &mut Told) {
     match opened {
         Opened::Repeated => told.admit(),
         Opened::Conflict | Opened::Ended(_) => {
@@ -316,17 +326,17 @@ fn closed([word]: [i64; 1]) -> Result<Closed, StoreError> {
 }
 
 /// How many integers a decision, or a crowd of it, is answered with.
-fn width(ask: &Ask<'_>, times: u32) -> usize {
-    let alone = |tier: &AskTier<'_>| 1 + reply_width(tier.numbers);
+fn width(ask: &Ask, times: u32) -> usize {
+    let alone = |tier: &AskTier| 1 + reply_width(tier.numbers());
     if is_crowd(ask, times) {
         return groups(ask).count() + 2 * ask.tiers.iter().map(alone).sum::<usize>();
     }
-    let of_record = match ask.record {
+    let of_record = match &ask.record {
         AtRecord::None => 0,
         AtRecord::Open(_) => 1,
         AtRecord::Close(_) => return 1,
     };
-    let of_tier = |tier: &AskTier<'_>| {
+    let of_tier = |tier: &AskTier| {
         let tier_alone = alone(tier);
         let owed = if tier.owed > 0 { tier_alone } else { 0 };
         let receipt = match tier.limit.algorithm() {
@@ -350,7 +360,7 @@ fn reply_width(numbers: &Numbers) -> usize {
 }
 
 /// A slot always has a receipt: nothing else could release it.
-fn has_receipt(ask: &Ask<'_>, tier: &AskTier<'_>) -> bool {
+fn has_receipt(ask: &Ask, tier: &AskTier) -> bool {
     matches!(ask.intent, Intent::Reserve { .. }) || tier.limit.algorithm() == Algorithm::Concurrency
 }
 

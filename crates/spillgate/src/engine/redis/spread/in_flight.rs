@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::super::batch::OwnedAsk;
 use super::super::topology::Place;
 use super::super::{Redis, StoreError};
 use super::Part;
 use crate::algorithm::Charge;
-use crate::engine::{AskTier, AtRecord, Told};
+use crate::engine::{Ask, AskTier, AtRecord, Told};
 use crate::reservation::kept::KeptTier;
 use crate::time::Deadline;
 
@@ -18,39 +17,33 @@ use crate::time::Deadline;
 struct Answered {
     redis: Redis,
     place: Place,
-    ask: Arc<OwnedAsk>,
+    ask: Arc<Ask>,
     told: Option<Result<Told, StoreError>>,
 }
 
 /// Decides a part; what it charges is given back where this future is dropped before its end.
 pub(super) async fn ask(
     redis: &Redis,
-    part: &Part<'_>,
+    part: &Part,
     deadline: Deadline,
 ) -> Result<Told, StoreError> {
     let (sender, answer) = oneshot::channel();
     let mut answered = Answered {
         redis: redis.clone(),
         place: part.place,
-        ask: Arc::new(OwnedAsk::of(&part.ask)),
+        ask: Arc::new(part.ask.clone()),
         told: None,
     };
     tokio::spawn(async move {
         let Answered { redis, place, ask, .. } = &answered;
-        let told = redis.decide_one_at(*place, &ask.borrowed(), deadline).await;
+        let told = redis.decide_one_at(*place, ask, deadline).await;
         answered.told = Some(told);
         // Where the caller has left, this drops the answer.
         let _ = sender.send(answered);
     });
     let given_up = || StoreError::Unknown("the runtime that was to ask ended".into());
     let mut answered = answer.await.map_err(|_| given_up())?;
-    let told = answered.told.take().ok_or_else(given_up)?;
-    if let (AtRecord::Open(opening), AtRecord::Open(asked)) =
-        (part.ask.record, answered.ask.borrowed().record)
-    {
-        opening.note_all(asked.noted());
-    }
-    told
+    answered.told.take().ok_or_else(given_up)?
 }
 
 impl Drop for Answered {
@@ -66,9 +59,8 @@ impl Drop for Answered {
     }
 }
 
-async fn give_back(redis: &Redis, place: Place, ask: &OwnedAsk, told: &Told) {
-    let ask = ask.borrowed();
-    if let AtRecord::Open(opening) = ask.record {
+async fn give_back(redis: &Redis, place: Place, ask: &Ask, told: &Told) {
+    if let AtRecord::Open(opening) = &ask.record {
         // A caller that sends a named reservation again finds it, so it stays.
         if !opening.is_named {
             let tiers: Vec<KeptTier> = ask.tiers.iter().map(KeptTier::of).collect();
@@ -77,8 +69,8 @@ async fn give_back(redis: &Redis, place: Place, ask: &OwnedAsk, told: &Told) {
         return;
     }
     let enforced = ask.tiers.iter().zip(&told.tiers).filter(|(tier, _)| tier.group == 0);
-    let charges: Vec<(AskTier<'_>, Charge)> =
-        enforced.filter_map(|(tier, told)| Some((*tier, told.charge?))).collect();
+    let charges: Vec<(AskTier, Charge)> =
+        enforced.filter_map(|(tier, told)| Some((tier.clone(), told.charge?))).collect();
     if !charges.is_empty() {
         redis.give_back(place, &charges).await;
     }

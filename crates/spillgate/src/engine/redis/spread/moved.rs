@@ -25,7 +25,7 @@ pub(super) struct Moved {
 }
 
 impl Moved {
-    pub(super) fn of(redis: &Redis, ask: &Ask<'_>) -> Moved {
+    pub(super) fn of(redis: &Redis, ask: &Ask) -> Moved {
         let old = ask.tiers.iter().map(|tier| redis.topology.old_place(tier)).enumerate();
         let copies = old.filter_map(|(number, old)| Some((number, old?))).collect();
         Moved { tiers: ask.tiers.len(), copies, in_doubt: Mutex::default() }
@@ -74,14 +74,14 @@ impl Moved {
     ///
     /// Only where that is more than half of what is left there, so that of several who see it at once the
     /// first alone finds room for it.
-    pub(super) fn level(&self, redis: &Redis, ask: &Ask<'_>, heard: &Heards) {
+    pub(super) fn level(&self, redis: &Redis, ask: &Ask, heard: &Heards) {
         for (copy, (number, _)) in self.copies.iter().enumerate() {
             let (tier, both) = (&ask.tiers[*number], (heard[*number], heard[self.tiers + copy]));
             let (Heard::Store(new), Heard::Store(old)) = both else { continue };
             let left = new.reading.remaining;
             let missing = left.saturating_sub(old.reading.remaining);
             let charges = ask.intent != Intent::Peek && tier.cost > 0;
-            let wait_us = u128::from(tier.numbers.longest_wait_us());
+            let wait_us = u128::from(tier.numbers().longest_wait_us());
             if charges
                 && missing > left / 2
                 && tier.limit.limit().algorithm() == Algorithm::TokenBucket
@@ -103,14 +103,13 @@ impl Moved {
 }
 
 /// In the background, if there is room; if not, the next decision sees.
-fn charge_once(redis: &Redis, tier: &AskTier<'_>, cost: u64) {
+fn charge_once(redis: &Redis, tier: &AskTier, cost: u64) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-    let (redis, key, limit) = (redis.clone(), tier.key, tier.limit.clone());
+    let redis = redis.clone();
+    let tier = AskTier { cost, ..AskTier::new(tier.key, tier.limit.clone()) };
     runtime.spawn(async move {
-        let Some(numbers) = limit.numbers() else { return };
-        let tier = AskTier { cost, ..AskTier::of(key, &limit, numbers) };
+        let place = redis.topology.place(tier.key.tag);
         let ask = Ask { intent: Intent::Charge, record: AtRecord::None, tiers: smallvec![tier] };
-        let place = redis.topology.place(key.tag);
         let _ = redis.decide_one_at(place, &ask, redis.deadline()).await;
     });
 }

@@ -11,22 +11,22 @@ use crate::algorithm::Intent;
 use crate::engine::{Ask, AskTier, AtRecord};
 
 /// The tiers of a decision that live at one place.
-pub(super) struct Part<'a> {
+pub(super) struct Part {
     pub(super) place: Place,
-    pub(super) ask: Ask<'a>,
+    pub(super) ask: Ask,
     /// Where what is heard of its tiers stands: for new owners, as in the whole decision.
     pub(super) places: SmallVec<[usize; 4]>,
 }
 
 /// A decision by places.
-pub(super) struct Parts<'a> {
+pub(super) struct Parts {
     /// The narrowest first.
-    pub(super) enforced: Vec<Part<'a>>,
-    pub(super) shadows: Vec<Part<'a>>,
+    pub(super) enforced: Vec<Part>,
+    pub(super) shadows: Vec<Part>,
 }
 
-impl<'a> Parts<'a> {
-    pub(super) fn of(redis: &Redis, ask: &Ask<'a>, moved: &Moved) -> Parts<'a> {
+impl Parts {
+    pub(super) fn of(redis: &Redis, ask: &Ask, moved: &Moved) -> Parts {
         let mut parts = Parts { enforced: Vec::new(), shadows: Vec::new() };
         for (number, tier) in ask.tiers.iter().enumerate() {
             // The old owner first: it is the one that knows all.
@@ -39,22 +39,22 @@ impl<'a> Parts<'a> {
         parts
     }
 
-    fn add(&mut self, whole: &Ask<'a>, tier: &AskTier<'a>, place: Place, heard: usize) {
+    fn add(&mut self, whole: &Ask, tier: &AskTier, place: Place, heard: usize) {
         let of_kind = if tier.group == 0 { &mut self.enforced } else { &mut self.shadows };
         // A shadow rule that lives elsewhere than what is enforced keeps its estimate.
-        let record = if tier.group == 0 { whole.record } else { AtRecord::None };
+        let record = if tier.group == 0 { whole.record.clone() } else { AtRecord::None };
         let known = of_kind.iter().position(|part| part.place == place);
         let part = known.unwrap_or_else(|| {
             let ask = Ask { intent: whole.intent, record, tiers: SmallVec::new() };
             of_kind.push(Part { place, ask, places: SmallVec::new() });
             of_kind.len() - 1
         });
-        of_kind[part].ask.tiers.push(*tier);
+        of_kind[part].ask.tiers.push(tier.clone());
         of_kind[part].places.push(heard);
     }
 }
 
-impl<'a> Part<'a> {
+impl Part {
     /// So that its charge can be given back.
     pub(super) fn ask_for_receipts(&mut self, redis: &Redis) {
         if self.ask.intent == Intent::Charge {
@@ -70,7 +70,7 @@ impl<'a> Part<'a> {
     }
 
     /// The script judges shadow rules that live here in the same call, if all before them passed.
-    pub(super) fn take_along(&mut self, shadows: &mut Vec<Part<'a>>) {
+    pub(super) fn take_along(&mut self, shadows: &mut Vec<Part>) {
         if let Some(here) = shadows.iter().position(|shadow| shadow.place == self.place) {
             let shadow = shadows.swap_remove(here);
             self.ask.tiers.extend(shadow.ask.tiers);

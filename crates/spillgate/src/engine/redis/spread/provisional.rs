@@ -10,10 +10,8 @@ use super::super::topology::Place;
 use super::{Heard, Heards, Moved, Part, StandIn};
 use crate::algorithm::Charge;
 use crate::engine::{AskTier, AtRecord, ToldTier};
-use crate::limit::NamedLimit;
 use crate::plan::Cause;
 use crate::reservation::kept::KeptTier;
-use crate::subject::SubjectKey;
 use crate::time::Deadline;
 
 /// What was charged before all have agreed. Dropped, it is given back: a caller who goes away in
@@ -32,8 +30,7 @@ struct Charged {
     place: Place,
     /// Where what is heard of its tier stands.
     number: usize,
-    key: SubjectKey,
-    limit: NamedLimit,
+    tier: AskTier,
     charge: Charge,
     by_store: bool,
 }
@@ -44,9 +41,9 @@ impl<'a, S: StandIn> Provisional<'a, S> {
     }
 
     /// Notes what a part was charged.
-    pub(super) fn note(&mut self, part: &Part<'_>, heard: &Heards) {
+    pub(super) fn note(&mut self, part: &Part, heard: &Heards) {
         let by_store = part.places.iter().any(|number| matches!(heard[*number], Heard::Store(_)));
-        if let AtRecord::Open(opening) = part.ask.record
+        if let AtRecord::Open(opening) = &part.ask.record
             && by_store
         {
             // What was there before this call is another's, or an earlier answer's.
@@ -71,8 +68,7 @@ impl<'a, S: StandIn> Provisional<'a, S> {
                 self.charges.push(Charged {
                     place: part.place,
                     number: *number,
-                    key: tier.key,
-                    limit: tier.limit.clone(),
+                    tier: tier.clone(),
                     charge,
                     by_store,
                 });
@@ -115,9 +111,9 @@ impl<'a, S: StandIn> Provisional<'a, S> {
         for charged in self.charges.drain(..) {
             if charged.by_store {
                 at_store.entry(charged.place).or_default().push(charged);
-            } else if let Some(tier) = charged.tier() {
+            } else {
                 let number = self.moved.tier_of(charged.number);
-                let told = self.stand_in.give_back(&tier, number, charged.charge);
+                let told = self.stand_in.give_back(&charged.tier, number, charged.charge);
                 here.extend(told.map(|told| (charged.number, admitted(told))));
             }
         }
@@ -147,7 +143,7 @@ type Returned = (usize, ToldTier);
 
 async fn return_at(redis: &Redis, place: Place, charged: &[Charged]) -> Vec<Returned> {
     let charges: Vec<_> =
-        charged.iter().filter_map(|charged| Some((charged.tier()?, charged.charge))).collect();
+        charged.iter().map(|charged| (charged.tier.clone(), charged.charge)).collect();
     let told = redis.give_back(place, &charges).await;
     charged.iter().zip(told).map(|(charged, told)| (charged.number, admitted(told))).collect()
 }
@@ -162,11 +158,5 @@ fn admitted(mut told: ToldTier) -> ToldTier {
 impl<S: StandIn> Drop for Provisional<'_, S> {
     fn drop(&mut self) {
         self.begin_to_give_back();
-    }
-}
-
-impl Charged {
-    fn tier(&self) -> Option<AskTier<'_>> {
-        Some(AskTier::of(self.key, &self.limit, self.limit.numbers()?))
     }
 }
