@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A real Envoy before the gRPC door: what docs/integrations.md shows, run as it stands there.
+"""A real Envoy before the gRPC door: what docs/how-to/envoy.md shows, run as it stands there.
 
 Usage: envoy.py PATH-OF-SPILLGATE PATH-OF-ENVOY
 Prints a row for each claim; the exit status is 1 if one does not hold.
@@ -18,7 +18,7 @@ import threading
 import time
 
 SECONDS_MAX = 20
-DOCUMENT = os.path.join(os.path.dirname(__file__), "../../docs/integrations.md")
+DOCUMENT = os.path.join(os.path.dirname(__file__), "../../docs/how-to/envoy.md")
 # Beside the documented rules: one that is only watched, and one that an outage closes.
 MORE_RULES = """
 [[rule]]
@@ -205,9 +205,9 @@ class Upstream(http.server.BaseHTTPRequestHandler):
 
 
 def blocks(language):
-    """The fenced blocks of the section on Envoy."""
+    """The fenced blocks of the page on Envoy."""
     with open(DOCUMENT) as file:
-        section = file.read().split("\n## Envoy\n")[1].split("\n## ")[0]
+        section = file.read()
     return re.findall(rf"^```{language}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
 
 

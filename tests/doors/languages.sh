@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# The snippets of docs/integrations.md in languages that the gate has no compiler for: Go, over HTTP.
+# The snippets of docs/learn/other-languages.md in languages that the gate has no compiler for: Go, over HTTP.
 # Usage: languages.sh PATH-OF-THE-SPILLGATE-BINARY
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-page=$root/docs/integrations.md
+page=$root/docs/learn/other-languages.md
 server=
 
 main() {
   local binary=${1:?"usage: languages.sh PATH-OF-THE-SPILLGATE-BINARY"}
   if ! command -v go > /dev/null; then
-    echo "left out: the Go of docs/integrations.md: there is no go (Debian: apt-get install golang-go)"
+    echo "left out: the Go of docs/learn/other-languages.md: there is no go (Debian: apt-get install golang-go)"
     return
   fi
   scratch=$(mktemp -d)
@@ -39,7 +39,7 @@ TOML
   second=$(run)
   [ -z "$first" ] || fail "the first call said: $first"
   [[ $second =~ ^come\ back\ in\ 3[56][0-9]{5}\ ms$ ]] || fail "the second call said: $second"
-  echo "go: asks over HTTP, and is told when to come back, as docs/integrations.md has it"
+  echo "go: asks over HTTP, and is told when to come back, as docs/learn/other-languages.md has it"
 }
 
 run() {

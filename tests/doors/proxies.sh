@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Forward auth behind real proxies, each configured as docs/integrations.md says; installs those that are missing.
+# Forward auth behind real proxies, each configured as docs/how-to says; installs those that are missing.
 # Usage: proxies.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

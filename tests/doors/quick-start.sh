@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# docs/quick-start.md, typed in: every `sh` block in order in one shell, and after it each line of the `text` block that
+# docs/learn/rust-service.md, typed in: every `sh` block in order in one shell, and after it each line of the `text` block that
 # follows has to be in what it said. Ports are ours, `cargo run` is what was built, and the folder is a new one.
 # Usage: quick-start.sh PATH-OF-THE-SPILLGATE-BINARY PATH-OF-THE-EXAMPLE
 set -euo pipefail
 
-page=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../docs" && pwd)/quick-start.md
+page=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../docs/learn" && pwd)/rust-service.md
 seconds_max=60
 
 main() {

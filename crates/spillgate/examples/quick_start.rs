@@ -1,4 +1,4 @@
-//! The service of docs/quick-start.md: one route, limited on Redis by the rules of a file, and its metrics.
+//! The service of docs/learn/rust-service.md: one route, limited on Redis by the rules of a file, and its metrics.
 //!
 //! `cargo run --example quick_start limits.toml redis://127.0.0.1:6379`, then `curl -i localhost:3000`.
 

@@ -50,21 +50,21 @@ fn every_metric_that_is_watched_is_exported() {
 
 #[test]
 fn every_alert_has_an_entry_in_the_runbook_and_a_test() {
-    let (alerts, runbook) = (read("deploy/prometheus/alerts.yml"), read("docs/operations.md"));
+    let (alerts, runbook) = (read("deploy/prometheus/alerts.yml"), read("docs/how-to/alerts.md"));
     let tests = read("deploy/prometheus/alerts_test.yml");
     let names: Vec<&str> =
         alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     assert!(names.len() >= 10);
     for name in &names {
-        assert!(runbook.contains(&format!("\n### {name}\n")), "no entry of {name}");
-        let link = format!("runbook_url: docs/operations.md#{}\n", name.to_lowercase());
+        assert!(runbook.contains(&format!("\n## {name}\n")), "no entry of {name}");
+        let link = format!("runbook_url: docs/how-to/alerts.md#{}\n", name.to_lowercase());
         assert_eq!(alerts.matches(&link).count(), 1, "{link}");
         assert!(
             tests.contains(&format!("alertname: {name}\n        exp_alerts:")),
             "{name} never fires"
         );
     }
-    for entry in runbook.lines().filter_map(|line| line.strip_prefix("### Spillgate")) {
+    for entry in runbook.lines().filter_map(|line| line.strip_prefix("## Spillgate")) {
         assert!(names.iter().any(|name| name.ends_with(entry)), "no alert of {entry}");
     }
 }

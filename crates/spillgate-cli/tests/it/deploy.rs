@@ -1,4 +1,4 @@
-//! What is in `deploy/` and what docs/deployment.md says of it: templates start on real servers, files name
+//! What is in `deploy/` and what the pages about deployment says of it: templates start on real servers, files name
 //! what there is, snippets are run.
 
 use std::collections::BTreeSet;
@@ -250,7 +250,7 @@ fn every_dependency_has_a_licence_that_deny_toml_allows() {
 #[test]
 fn metrics_in_the_documents_are_exported() {
     let families = families();
-    for file in ["docs/deployment.md", "docs/quick-start.md"] {
+    for file in ["docs/how-to/test-a-policy.md", "docs/learn/rust-service.md"] {
         let text = read(file);
         for metric in named(&text, "spillgate_").into_iter().filter(|name| *name != "spillgate_") {
             let family = metric.trim_end_matches("_bucket");
@@ -262,7 +262,7 @@ fn metrics_in_the_documents_are_exported() {
 /// Files that the page writes, commands that it runs, each in a folder with the rest of the tree beside it.
 #[test]
 fn the_commands_of_the_page_do_what_it_says() {
-    let page = read("docs/deployment.md");
+    let page = read("docs/how-to/test-a-policy.md");
     let folder = Folder::with(&["deploy"]);
     fs::write(folder.0.join("in-force.toml"), read("deploy/config/single.toml")).unwrap();
     let block =
@@ -316,7 +316,7 @@ fn the_commands_of_the_page_do_what_it_says() {
 #[test]
 #[ignore = "needs promtool"]
 fn promtool_takes_every_query_of_the_page() {
-    let page = read("docs/deployment.md");
+    let page = read("docs/how-to/test-a-policy.md");
     let queries: Vec<&str> =
         page.split("```promql\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     assert!(queries.len() >= 3);

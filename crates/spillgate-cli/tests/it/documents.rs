@@ -14,27 +14,27 @@ use crate::server::{Server, TempFile};
 
 #[test]
 fn the_commands_of_choosing_say_what_it_promises() {
-    typed::check("choosing");
+    typed::check("how-to/choose-a-limit");
 }
 
 #[test]
 fn the_checklist_for_production_says_what_it_promises() {
-    typed::check("production");
+    typed::check("how-to/production");
 }
 
 #[test]
 fn the_commands_about_redis_say_what_it_promises() {
-    typed::check("redis");
+    typed::check("how-to/redis");
 }
 
 #[test]
 fn the_commands_of_migration_say_what_it_promises() {
-    typed::check("migration");
+    typed::check("how-to/migrate");
 }
 
 #[test]
 fn the_commands_about_security_say_what_it_promises() {
-    typed::check("security");
+    typed::check("explain/security");
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn the_rust_of_choosing_is_an_example_that_runs() {
         .filter_map(|line| line.trim_start().strip_prefix("///"))
         .map(str::trim)
         .collect();
-    let page = Page::of("choosing");
+    let page = Page::of("how-to/choose-a-limit");
     let rust = page.blocks("rust").next().unwrap();
     for line in rust.lines() {
         assert!(lines.contains(&line.trim()), "no example in acquiring.rs has the line {line}");
@@ -77,7 +77,7 @@ fn run_snippet(language: &str, program: &str, arguments: &[&str]) -> String {
     let file = TempFile::new("http.toml", rules);
     let server = Server::start(&["--config", file.path()]);
     server.check(r#"{"attributes": {"ip": "203.0.113.7", "route": "/login"}}"#);
-    let page = Page::of("integrations").section("Other languages over HTTP");
+    let page = Page::of("learn/other-languages").section("Other languages over HTTP");
     let text = Ports::of(&server).exchanged(page.blocks(language).next().unwrap());
     // A machine busy with something else is no outage.
     let text = text.replace("timeout=1)", "timeout=60)").replace("(1000)", "(60000)");
@@ -92,15 +92,15 @@ fn run_snippet(language: &str, program: &str, arguments: &[&str]) -> String {
 /// No cluster is here to apply them to; a real Envoy runs the filter that they hold.
 #[test]
 fn the_snippets_for_meshes_are_yaml_and_hold_the_filter_that_envoy_runs() {
-    let integrations = Page::of("integrations");
-    let filter = integrations.section("Envoy").blocks("yaml").next().unwrap().to_owned();
+    let filter = Page::of("how-to/envoy").blocks("yaml").next().unwrap().to_owned();
     let is_ours = |line: &&str| !line.contains("envoy_grpc");
     let filter = filter.lines().map(str::trim).skip_while(|line| !line.starts_with("typed_config"));
     let filter: Vec<&str> = filter.filter(is_ours).collect();
     assert!(filter.len() > 6, "{filter:?}");
     let mut holding = 0;
-    let meshes = integrations.section("Istio, Contour, Envoy Gateway");
-    for block in meshes.blocks("yaml") {
+    let meshes =
+        ["istio", "contour", "envoy-gateway"].map(|name| Page::of(&format!("how-to/{name}")));
+    for block in meshes.iter().flat_map(|page| page.blocks("yaml")) {
         for event in saphyr_parser::Parser::new_from_str(block) {
             assert!(event.is_ok(), "{event:?} in:\n{block}");
         }

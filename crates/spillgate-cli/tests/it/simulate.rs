@@ -288,7 +288,7 @@ fn a_boundary_attack_doubles_a_fixed_window_and_no_log() {
     );
 }
 
-/// The figures of docs/algorithms.md, and the flags that make them.
+/// The figures of docs/explain/algorithms.md, and the flags that make them.
 const FIGURES: [(&str, &[&str]); 3] = [
     ("boundary", &["--quota", "100/minute", "--algorithm", ALGORITHMS, "--pattern", "boundary"]),
     (
@@ -315,7 +315,7 @@ const ALGORITHMS: &str = "fixed-window,sliding-window,sliding-log,token-bucket";
 /// `SPILLGATE_BLESS=1 cargo test … simulate` draws them anew: look at them before they are committed.
 #[test]
 fn the_figures_of_the_documentation_are_what_is_drawn() {
-    let page = fs::read_to_string(format!("{DOCS}/algorithms.md")).unwrap();
+    let page = fs::read_to_string(format!("{DOCS}/explain/algorithms.md")).unwrap();
     for (name, flags) in FIGURES {
         let drawn = TempFile::new("drawn.svg", "");
         let output = simulate(&[flags, &["--svg", drawn.path()]].concat());
@@ -331,10 +331,10 @@ fn the_figures_of_the_documentation_are_what_is_drawn() {
             "{file}: look at it again, and bless it with SPILLGATE_BLESS=1"
         );
         let command = format!("spillgate simulate {} --svg docs/plots/{name}.svg", flags.join(" "));
-        assert!(page.contains(&command), "docs/algorithms.md does not say: {command}");
+        assert!(page.contains(&command), "docs/explain/algorithms.md does not say: {command}");
         assert!(
-            page.contains(&format!("(plots/{name}.svg)")),
-            "docs/algorithms.md does not show {name}.svg"
+            page.contains(&format!("(../plots/{name}.svg)")),
+            "docs/explain/algorithms.md does not show {name}.svg"
         );
     }
 }

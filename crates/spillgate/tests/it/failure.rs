@@ -1,5 +1,5 @@
 //! What becomes of decisions when something becomes of the store: real faults on real servers, by the
-//! names of docs/reliability.md. A verdict comes within the ceiling whatever happens, more than the
+//! names of docs/internals/faults.md. A verdict comes within the ceiling whatever happens, more than the
 //! stated price is never admitted, and all heals by itself.
 
 use std::time::Duration;

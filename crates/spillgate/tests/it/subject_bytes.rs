@@ -1,4 +1,4 @@
-//! How many bytes a subject takes, by algorithm: what docs/algorithms.md says of it.
+//! How many bytes a subject takes, by algorithm: what docs/explain/algorithms.md says of it.
 
 use spillgate::internals::engine::Engine;
 use spillgate::{Algorithm, Limiter, Policy, Request};

@@ -1,4 +1,4 @@
-//! Real proxies before the real server, configured as docs/integrations.md says.
+//! Real proxies before the real server, configured as the pages of docs/ say.
 
 mod caddy;
 mod envoy;
@@ -131,9 +131,15 @@ fn application() -> u16 {
     port
 }
 
-/// The first block of the document in a language that holds a text.
+/// The first block of the documents in a language that holds a text.
 fn document_block(language: &str, holding: &str) -> String {
-    let document = include_str!("../../../../../docs/integrations.md");
+    let document = concat!(
+        include_str!("../../../../../docs/reference/forward-auth.md"),
+        include_str!("../../../../../docs/how-to/nginx.md"),
+        include_str!("../../../../../docs/how-to/traefik.md"),
+        include_str!("../../../../../docs/how-to/caddy.md"),
+        include_str!("../../../../../docs/how-to/envoy-ext-authz.md"),
+    );
     let opening = format!("```{language}\n");
     let mut blocks = document.split(&opening).skip(1);
     let block =

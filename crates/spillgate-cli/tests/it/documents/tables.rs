@@ -11,8 +11,7 @@ use crate::server::{TempFile, run};
 /// Settings by the error that lists them, fields of rules and the defaults of all by the schema.
 #[test]
 fn the_blueprint_tells_every_setting_and_field_with_its_default() {
-    let page = Page::of("blueprint");
-    let rows = [page.section("Settings"), page.section("Rules")];
+    let rows = [Page::of("reference/settings"), Page::of("reference/policy")];
     let told: BTreeMap<&str, &str> =
         rows.iter().flat_map(Page::rows).map(|row| (row[0].trim_matches('`'), row[1])).collect();
 
@@ -32,12 +31,12 @@ fn the_blueprint_tells_every_setting_and_field_with_its_default() {
 
     for name in &known {
         let default = told.get(name.as_str());
-        let default = default.unwrap_or_else(|| panic!("docs/blueprint.md has no row for {name}"));
+        let default = default.unwrap_or_else(|| panic!("docs/reference has no row for {name}"));
         let Some(expected) = default_of(&schema, name) else { continue };
         assert_eq!(*default, format!("`{expected}`"), "the default of {name}");
     }
     for name in told.keys() {
-        assert!(known.contains(*name), "docs/blueprint.md: there is no {name}");
+        assert!(known.contains(*name), "docs/reference: there is no {name}");
     }
 }
 
@@ -65,7 +64,7 @@ fn default_of<'s>(schema: &'s Value, name: &str) -> Option<&'s Value> {
 
 #[test]
 fn the_blueprint_names_every_setting_of_the_library() {
-    let section = Page::of("blueprint").section("In the library").text;
+    let section = Page::of("reference/library").text;
     let source = read("crates/spillgate/src/limiter/builder.rs");
     let mut hidden = false;
     let mut named = 0;
@@ -76,7 +75,10 @@ fn the_blueprint_names_every_setting_of_the_library() {
             continue;
         };
         if !std::mem::take(&mut hidden) {
-            assert!(section.contains(&format!("`{name}`")), "docs/blueprint.md leaves out {name}");
+            assert!(
+                section.contains(&format!("`{name}`")),
+                "docs/reference/library.md leaves out {name}"
+            );
             named += 1;
         }
     }
@@ -85,7 +87,7 @@ fn the_blueprint_names_every_setting_of_the_library() {
 
 #[test]
 fn the_blueprint_tells_every_bound_as_the_code_has_it() {
-    let page = Page::of("blueprint").section("Bounds");
+    let page = Page::of("reference/bounds");
     let rows = page.rows();
     assert!(rows.len() > 50, "{}", rows.len());
     for row in rows {
@@ -158,7 +160,7 @@ fn a_constant_is_worth_what_it_says() {
 
 #[test]
 fn the_page_about_redis_tells_every_check_of_the_doctor() {
-    let page = Page::of("redis").section("What the doctor says");
+    let page = Page::of("how-to/redis").section("What the doctor says");
     let told: BTreeSet<String> =
         page.rows().into_iter().map(|row| row[0].trim_matches('`').to_owned()).collect();
     let server = read("crates/spillgate-server/src/doctor/checks.rs");

@@ -62,7 +62,7 @@ pub(super) fn check(name: &str) {
     let ports = Ports::free();
     let steps = steps(&Page::of(name), &ports);
     assert!(steps.len() >= 3, "{name}: {} commands", steps.len());
-    let folder = Folder::new(name);
+    let folder = Folder::new(&name.replace('/', "-"));
     let mut script = prelude(&ports);
     for step in &steps {
         script.push_str(&format!("{}\necho; echo '{MARK}'\n", step.command));

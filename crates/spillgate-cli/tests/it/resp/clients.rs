@@ -6,7 +6,7 @@ use std::process::Command;
 use super::assert_answer;
 use crate::server::{Server, TempFile, spillgate};
 
-const INTEGRATIONS: &str = include_str!("../../../../../docs/integrations.md");
+const INTEGRATIONS: &str = include_str!("../../../../../docs/learn/other-languages.md");
 
 const PASSWORD: &str = "0123456789abcdef0123456789abcdef";
 
@@ -74,7 +74,7 @@ fn redis_py_tells_its_story() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The block of a language under RESP in `docs/integrations.md`, with the server's own port.
+/// The block of a language under RESP in `docs/learn/other-languages.md`, with the server's own port.
 fn snippet(language: &str, server: &Server) -> String {
     let section = INTEGRATIONS.split_once("## Other languages over RESP").unwrap().1;
     let block = section.split_once(&format!("```{language}\n")).unwrap().1;

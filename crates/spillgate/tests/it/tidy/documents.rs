@@ -128,7 +128,7 @@ fn names_are_told_from_other_quoted_text() {
 
 #[test]
 fn a_link_is_lost_whose_file_or_heading_is_not_there() {
-    let text = "[a](quick-start.md) [b](none.md) [c](../README.md#documentation) [d](#here)\n\
+    let text = "[a](learn/rust-service.md) [b](none.md) [c](../README.md#documentation) [d](#here)\n\
                 [e](#there) [f](https://example.org/x)\n```\n[g](no.md)\n```\n## Here!\n";
     let document = SourceFile { path: "docs/x.md".to_owned(), text: text.to_owned() };
     let lost = lost_links(&document);

@@ -1,4 +1,4 @@
-//! The table of docs/reliability.md: every fault that must have a test has a row that names one, and what
+//! The table of docs/internals/faults.md: every fault that must have a test has a row that names one, and what
 //! it names exists.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ fn every_fault_has_a_test_that_the_table_of_reliability_names() {
         for (_, test) in &named {
             if !tests.contains(test.as_str()) {
                 findings.push(format!(
-                    "docs/reliability.md:{number}: there is no test `{test}`: name what took its place"
+                    "docs/internals/faults.md:{number}: there is no test `{test}`: name what took its place"
                 ));
             }
         }
@@ -28,16 +28,18 @@ fn every_fault_has_a_test_that_the_table_of_reliability_names() {
         match tested.get(&fault) {
             Some(true) => {}
             Some(false) => {
-                findings.push(format!("docs/reliability.md: no test is named for {fault}"))
+                findings.push(format!("docs/internals/faults.md: no test is named for {fault}"))
             }
-            None => findings.push(format!("docs/reliability.md: {fault} has no row")),
+            None => findings.push(format!("docs/internals/faults.md: {fault} has no row")),
         }
     }
     for fault in NOT_BUILT {
         let said = rows(table())
             .any(|(_, row)| faults(row[0]).any(|it| it == fault) && row[2].contains("not built"));
         if !said {
-            findings.push(format!("docs/reliability.md: {fault} is not built, and no row says so"));
+            findings.push(format!(
+                "docs/internals/faults.md: {fault} is not built, and no row says so"
+            ));
         }
     }
     assert_clean(&findings);
@@ -52,8 +54,8 @@ fn the_faults_of_a_row_are_what_it_begins_with() {
 }
 
 fn table() -> &'static str {
-    let file = TREE.files.iter().find(|file| file.path == "docs/reliability.md");
-    &file.expect("docs/reliability.md is there").text
+    let file = TREE.files.iter().find(|file| file.path == "docs/internals/faults.md");
+    &file.expect("docs/internals/faults.md is there").text
 }
 
 /// The cells of each row, with its line: fault, what happens, what we do, test.
