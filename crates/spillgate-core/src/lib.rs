@@ -3,5 +3,7 @@
 //! Applications use the crate `spillgate`, which depends on this one. The interface here serves the crates
 //! of Spillgate and may change with every version.
 
+pub mod algorithm;
 pub mod calendar;
 pub mod subject;
+pub mod time;

@@ -10,9 +10,8 @@
     )
 )]
 
-use spillgate_core::{calendar, subject};
+use spillgate_core::{algorithm, calendar, subject};
 
-mod algorithm;
 mod control;
 mod counter;
 mod decision;

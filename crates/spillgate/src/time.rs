@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[cfg(target_os = "linux")]
 use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};
+pub use spillgate_core::time::CoarseTime;
 
 /// The system's monotonic clock, as it is told to other programs of the machine; elsewhere than on
 /// Linux nothing of it is known.
@@ -26,17 +27,6 @@ pub enum Clock {
     Given(Arc<AtomicU64>),
     /// The same, with a coarse reading as of a kernel that ticks every so many microseconds.
     Ticking(Arc<AtomicU64>, u64),
-}
-
-/// A reading of the coarse clock: now is `at_us` or somewhat later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CoarseTime {
-    /// Not after now.
-    pub at_us: u64,
-    /// Now is no later than this after `at_us`, unless the machine is very busy.
-    pub tick_us: u64,
-    /// Nor later than this, unless the whole machine stood still in between.
-    pub late_us: u64,
 }
 
 impl Clock {
@@ -84,13 +74,6 @@ impl Clock {
                 CoarseTime { at_us, tick_us: *tick_us, late_us: *tick_us }
             }
         }
-    }
-}
-
-impl CoarseTime {
-    /// Returns a reading that is exact.
-    pub fn exactly(now_us: u64) -> CoarseTime {
-        CoarseTime { at_us: now_us, tick_us: 0, late_us: 0 }
     }
 }
 

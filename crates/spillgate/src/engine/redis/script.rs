@@ -133,12 +133,12 @@ fn escaped(bytes: [u8; KINDS.len()]) -> String {
 
 const MARK: &str = "#!lua\n";
 
-/// A file beside this one, or of an algorithm.
+/// A file beside this one.
 macro_rules! source {
     ($name:literal) => {
         source!($name, $name)
     };
-    ($name:literal, $file:literal) => {
+    ($name:literal, $file:expr) => {
         Source {
             name: $name,
             path: concat!("engine/redis/", $file, ".lua"),
@@ -146,11 +146,7 @@ macro_rules! source {
         }
     };
     (algorithm $name:literal) => {
-        Source {
-            name: $name,
-            path: concat!("algorithm/", $name, ".lua"),
-            text: include_str!(concat!("../../algorithm/", $name, ".lua")),
-        }
+        source!($name, concat!("algorithm/", $name))
     };
 }
 

@@ -48,7 +48,7 @@ fn an_error_of_a_server_names_the_line_of_the_source() {
     let weigh = |text: &str| {
         1 + text.lines().position(|line| line.starts_with("local function weigh")).unwrap()
     };
-    let expected = weigh(include_str!("../../../algorithm/sliding_window.lua"));
+    let expected = weigh(include_str!("../algorithm/sliding_window.lua"));
     for script in [&*MARKED, &*PLAIN, &*MARKED_OF_LEASES, &*PLAIN_OF_LEASES] {
         let (number, sha) = (weigh(&script.text), &script.sha);
         for error in [
@@ -57,7 +57,8 @@ fn an_error_of_a_server_names_the_line_of_the_source() {
             ),
             format!("ERR Error running script (call to f_{sha}): @user_script:{number}: no"),
         ] {
-            let expected = format!("{error} (algorithm/sliding_window.lua:{expected})");
+            let expected =
+                format!("{error} (engine/redis/algorithm/sliding_window.lua:{expected})");
             assert_eq!(located(error), expected);
         }
     }

@@ -55,6 +55,7 @@ pub enum GiveBack {
 
 impl<'a> Tier<'a> {
     /// A tier with its stored state, before the decision.
+    #[inline]
     pub fn new(numbers: &'a Numbers, cost: u64, group: u16, state: Option<State>) -> Tier<'a> {
         let reading = Reading { remaining: 0, retry_after_us: None, reset_after_us: 0 };
         Tier { numbers, cost, group, state, changed: false, fits: false, reading, charge: None }

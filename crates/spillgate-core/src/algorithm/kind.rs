@@ -4,7 +4,6 @@ use std::fmt;
 
 /// How a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
 pub enum Algorithm {
     /// In any interval L: at most burst + floor(L × rate). The default.
     TokenBucket,

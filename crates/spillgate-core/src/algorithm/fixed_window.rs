@@ -35,7 +35,7 @@ pub enum Window {
 
 impl Window {
     /// Returns how long it is, in words that differ where the lengths do; time zones make no difference.
-    pub(crate) fn period(&self) -> String {
+    pub fn period(&self) -> String {
         match self {
             Window::Every { period_us } => period_us.to_string(),
             Window::Calendar(calendar) => format!("calendar {}", calendar.longest_us()),
@@ -102,7 +102,7 @@ impl Numbers {
     }
 
     /// No window is shorter.
-    pub(crate) fn shortest_us(&self) -> u64 {
+    pub fn shortest_us(&self) -> u64 {
         match &self.window {
             Window::Every { period_us } => *period_us,
             // A day that loses an hour; who waits for a month to end waits for less than a minute of it.

@@ -22,11 +22,13 @@ impl LimitError {
         &self.message
     }
 
-    pub(crate) fn new(field: &'static str, message: impl Into<String>) -> LimitError {
+    /// Makes an error about a field; the message names the way out.
+    pub fn new(field: &'static str, message: impl Into<String>) -> LimitError {
         LimitError { field, message: message.into() }
     }
 
-    pub(crate) fn burst_elsewhere(algorithm: Algorithm) -> LimitError {
+    /// Makes the error for a burst beside another algorithm than the token bucket.
+    pub fn burst_elsewhere(algorithm: Algorithm) -> LimitError {
         LimitError::new(
             "burst",
             format!("only a token-bucket has a burst, and this is a {algorithm}; leave burst out"),

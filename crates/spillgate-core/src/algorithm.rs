@@ -1,7 +1,7 @@
 //! The five algorithms: pure, `now` an argument, integers only.
 //!
-//! Each has a Rust and a Lua file side by side, with the same names. [`step`] is one decision over
-//! loaded tiers; `check.lua` is the same in Redis. Nothing here reads a clock, does IO or logs.
+//! Each has a Lua file of its name in the crate `spillgate`, below `engine/redis/algorithm/`. [`step`] is one decision
+//! over loaded tiers; `check.lua` is the same in Redis. Nothing here reads a clock, does IO or logs.
 //!
 //! A tier's stored state is a [`State`]. [`View::of`] shows it as it stands at an instant, under
 //! the numbers in force: what is stored may have been written under other numbers, or by a clock
@@ -13,7 +13,7 @@ pub mod concurrency;
 mod error;
 pub mod fixed_window;
 mod kind;
-pub(crate) mod period;
+pub mod period;
 pub mod sliding_log;
 pub mod sliding_window;
 mod step;
@@ -83,6 +83,7 @@ pub struct Charge {
 
 impl Numbers {
     /// The algorithm that these numbers belong to.
+    #[inline]
     pub fn algorithm(&self) -> Algorithm {
         match self {
             Numbers::TokenBucket(_) => Algorithm::TokenBucket,
@@ -94,6 +95,7 @@ impl Numbers {
     }
 
     /// The most that can be used at once.
+    #[inline]
     pub fn capacity(&self) -> u64 {
         u64::from(match self {
             Numbers::TokenBucket(numbers) => numbers.burst,
@@ -117,6 +119,7 @@ impl Numbers {
     }
 
     /// The longest that a cost within capacity can have to wait, nobody else asking.
+    #[inline]
     pub fn longest_wait_us(&self) -> u64 {
         match self {
             Numbers::TokenBucket(numbers) => numbers.refill_us(),
@@ -129,7 +132,7 @@ impl Numbers {
 
     /// The least time between the moment when `first` has room again, and the moment when all of `total`,
     /// which begins with it, has been let in.
-    pub(crate) fn spaced_us(&self, first: u64, total: u64) -> u64 {
+    pub fn spaced_us(&self, first: u64, total: u64) -> u64 {
         let periods = |count: u32, period_us: u64| {
             (total.saturating_sub(1) / u64::from(count)).saturating_mul(period_us)
         };
@@ -150,6 +153,7 @@ impl Numbers {
 
 impl State {
     /// When it is untouched again by the numbers it was written under; nobody needs it then.
+    #[inline]
     pub fn gone_us(&self) -> u64 {
         match self {
             State::TokenBucket(state) => state.gone_us(),
@@ -162,11 +166,13 @@ impl State {
 
     /// Whether it is a log that holds nothing; the small states are not stored then. Slots stay for
     /// a moment, so that no receipt of theirs ever names a slot taken later.
+    #[inline]
     pub fn is_spent(&self) -> bool {
         matches!(self, State::SlidingLog(log) if log.gone_us() == 0)
     }
 
     /// The bytes it holds beside itself.
+    #[inline]
     pub fn heap_bytes(&self) -> usize {
         match self {
             State::SlidingLog(state) => state.heap_bytes(),
@@ -190,14 +196,15 @@ impl fmt::Display for Numbers {
 }
 
 /// How far stored time may be ahead of now before the clock is taken to have stepped back.
-pub(crate) fn tolerated_us(longest_wait_us: u64) -> u64 {
+#[inline]
+pub fn tolerated_us(longest_wait_us: u64) -> u64 {
     longest_wait_us.min(SECOND_US)
 }
 
 /// Numbers that Lua sees stay below this: doubles hold every integer up to here.
-pub(crate) const EXACT_MAX: u64 = 1 << 53;
+pub const EXACT_MAX: u64 = 1 << 53;
 /// The largest count and burst: with any period they stay exact.
-pub(crate) const COUNT_MAX: u32 = 1_000_000_000;
+pub const COUNT_MAX: u32 = 1_000_000_000;
 /// Charges by force (post-paid, payback) may go to this many times the capacity, and no further.
-pub(crate) const FORCED_TIMES: u64 = 2;
+pub const FORCED_TIMES: u64 = 2;
 const SECOND_US: u64 = 1_000_000;

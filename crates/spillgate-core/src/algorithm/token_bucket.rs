@@ -103,6 +103,7 @@ impl Numbers {
     }
 
     /// These numbers as `token_bucket.lua` reads them.
+    #[inline]
     pub fn words(&self, out: &mut Vec<u64>) {
         let code = PERIOD_SECONDS.iter().position(|s| s * 1_000_000 == self.period_us);
         out.extend([
@@ -123,6 +124,7 @@ impl Numbers {
     }
 
     /// How long a full bucket takes to drain.
+    #[inline]
     pub fn refill_us(&self) -> u64 {
         self.drain_us(u64::from(self.burst), 0)
     }
@@ -211,6 +213,7 @@ impl<'n> View<'n> {
     }
 
     /// Whether the stored boundary lay too far ahead of now, so that usage was kept from now on.
+    #[inline]
     pub fn rebased(&self) -> bool {
         self.rebased
     }
@@ -346,6 +349,7 @@ impl<'n> View<'n> {
 
 impl State {
     /// When all of it has drained, at the rate it was written under.
+    #[inline]
     pub fn gone_us(&self) -> u64 {
         let drain = u128::from(self.used) * u128::from(self.period_us);
         self.boundary_us + u64::from(self.boundary_part > 0) + ceil_us(drain, self.count)
@@ -422,6 +426,7 @@ fn before(now_us: u64, parts: u64, d: u32) -> (u64, u32) {
     (now_us - whole, (whole * u64::from(d) - parts) as u32)
 }
 
+#[inline]
 fn ceil_us(parts: u128, d: u32) -> u64 {
     match u64::try_from(parts) {
         Ok(parts) => parts.div_ceil(u64::from(d)),
