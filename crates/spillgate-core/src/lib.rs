@@ -5,5 +5,10 @@
 
 pub mod algorithm;
 pub mod calendar;
+pub mod limit;
+pub mod request;
 pub mod subject;
 pub mod time;
+
+pub use limit::{Algorithm, Limit, LimitError, LimitSpec};
+pub use request::{Cost, Request, Value};

@@ -10,7 +10,7 @@
     )
 )]
 
-use spillgate_core::{algorithm, calendar, subject};
+use spillgate_core::{algorithm, calendar, limit, request, subject};
 
 mod control;
 mod counter;
@@ -30,7 +30,6 @@ mod headers;
 mod identity;
 #[cfg(feature = "redis")]
 mod lease;
-mod limit;
 mod limiter;
 #[cfg_attr(
     not(feature = "metrics"),
@@ -49,7 +48,6 @@ mod policy;
 mod probe;
 #[cfg(feature = "http")]
 mod refusal;
-mod request;
 mod reservation;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
@@ -69,7 +67,6 @@ pub use error::{BuildError, StoreError};
 pub use headers::HeaderStyle;
 #[cfg(feature = "http")]
 pub use identity::{ByIp, CidrError};
-pub use limit::{Algorithm, Limit, LimitError, LimitSpec};
 pub use limiter::{
     ExplainedRule, ExplainedTier, Explanation, Limiter, LimiterBuilder, OverriddenBy, Question,
     Raise, Stats,
@@ -84,8 +81,8 @@ pub use probe::acl_rules;
 pub use probe::{ServerFacts, ServerProbe, StoreProbe};
 #[cfg(feature = "http")]
 pub use refusal::{Refusal, RefusalKind};
-pub use request::{Cost, Request, Value};
 pub use reservation::{Ended, Outcome, Receipt, ReceiptError, ReservationError, Reserve, Usage};
+pub use spillgate_core::{Algorithm, Cost, Limit, LimitError, LimitSpec, Request, Value};
 #[cfg(feature = "redis")]
 pub use store::{InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls};
 pub use subject::SHARED_SECRET;

@@ -21,11 +21,11 @@ use crate::metrics::Metrics;
 use crate::plan::Plan;
 use crate::policy::Policy;
 use crate::probe::StoreProbe;
-use crate::request::DEFAULT_DOMAIN;
 use crate::request::{Cost, Request};
 use crate::reservation::Seal;
 #[cfg(feature = "redis")]
 use crate::store::{InstanceMismatch, ShardStatus};
+use crate::subject::DEFAULT_DOMAIN;
 use crate::subject::Secret;
 use crate::waiting::Waiting;
 

@@ -41,7 +41,7 @@ impl Algorithm {
     /// The algorithm of that name.
     ///
     /// ```
-    /// # use spillgate::Algorithm;
+    /// # use spillgate_core::Algorithm;
     /// assert_eq!(Algorithm::named("sliding-log"), Some(Algorithm::SlidingLog));
     /// assert_eq!(Algorithm::named("leaky"), None);
     /// ```

@@ -11,7 +11,8 @@ use toml::de::DeValue;
 use super::file::{Entry, Table};
 use super::problem::{Problem, Problems};
 use super::rule::Rule;
-use crate::request::{DEFAULT_DOMAIN, Request};
+use crate::request::Request;
+use crate::subject::DEFAULT_DOMAIN;
 
 /// What one attribute must be: present, and one of these.
 #[derive(Clone, Debug)]

@@ -11,7 +11,8 @@ use super::matching::{Condition, read_conditions};
 use super::problem::Problems;
 use super::share::Share;
 use crate::limit::{Limit, LimitError, LimitSpec, NamedLimit, checked_name};
-use crate::request::{DEFAULT_DOMAIN, Request};
+use crate::request::Request;
+use crate::subject::DEFAULT_DOMAIN;
 use crate::subject::{Encoding, Secret, SubjectKey};
 
 /// Whether a rule decides, or only watches.

@@ -11,7 +11,7 @@ use http::header::{FORWARDED, HeaderName};
 use super::{Head, Settings};
 use crate::identity::{ByIp, X_FORWARDED_FOR};
 use crate::policy::{Mode, Policy, Rule};
-use crate::request::DEFAULT_DOMAIN;
+use crate::subject::DEFAULT_DOMAIN;
 
 #[derive(Debug, Default)]
 pub(super) struct Diagnostics {

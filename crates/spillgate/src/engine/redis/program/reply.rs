@@ -6,12 +6,13 @@ use ::redis::Value;
 use smallvec::SmallVec;
 
 use super::{Times, is_crowd};
+use crate::algorithm::EXACT_MAX;
 use crate::algorithm::{
     Charge, Intent, Numbers, Reading, concurrency, fixed_window, sliding_log, sliding_window,
     token_bucket,
 };
 use crate::engine::{Ask, AskTier, AtRecord, Change, StoreError, TIERS_INLINE, Told, ToldTier};
-use crate::limit::{Algorithm, EXACT_MAX};
+use crate::limit::Algorithm;
 use crate::reservation::{Answer, Closed, Ended, Group, Opened, Opening, Outcome};
 
 /// The integers that came back.

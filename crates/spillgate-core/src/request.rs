@@ -5,11 +5,12 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::limit::{Limit, REQUESTS};
-pub(crate) use crate::subject::DEFAULT_DOMAIN;
+use crate::subject::DEFAULT_DOMAIN;
 
 /// One question: may this happen now?
 ///
 /// ```
+/// # use spillgate_core as spillgate;
 /// use spillgate::{Cost, Request};
 /// let request = Request::new()
 ///     .in_domain("web")
@@ -30,11 +31,13 @@ pub struct Value<'a>(Cow<'a, [u8]>);
 
 impl<'a> Request<'a> {
     /// No attributes, a cost of one request, the domain `default`.
+    #[inline]
     pub fn new() -> Request<'a> {
         Request::default()
     }
 
     /// The same request in another domain.
+    #[inline]
     pub fn in_domain(self, domain: impl Into<Cow<'a, str>>) -> Request<'a> {
         Request { domain: Some(domain.into()), ..self }
     }
@@ -52,7 +55,7 @@ impl<'a> Request<'a> {
 
     /// The same in place.
     #[inline]
-    pub(crate) fn set(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Value<'a>>) {
+    pub fn set(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Value<'a>>) {
         let (name, value) = (name.into(), value.into());
         match self.attributes.iter_mut().find(|(known, _)| *known == name) {
             Some((_, known)) => *known = value,
@@ -61,11 +64,13 @@ impl<'a> Request<'a> {
     }
 
     /// With another cost than one request.
+    #[inline]
     pub fn costing(self, cost: impl Into<Cost<'a>>) -> Request<'a> {
         Request { cost: cost.into(), ..self }
     }
 
     /// The domain, `default` unless said otherwise.
+    #[inline]
     pub fn domain(&self) -> &str {
         self.domain.as_deref().unwrap_or(DEFAULT_DOMAIN)
     }
@@ -77,11 +82,13 @@ impl<'a> Request<'a> {
     }
 
     /// All attributes, in the order they were given.
+    #[inline]
     pub fn attributes(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.attributes.iter().map(|(name, value)| (name.as_ref(), value.as_bytes()))
     }
 
     /// What it costs.
+    #[inline]
     pub fn cost(&self) -> &Cost<'a> {
         &self.cost
     }
@@ -89,36 +96,42 @@ impl<'a> Request<'a> {
 
 impl Value<'_> {
     /// The bytes.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
 impl<'a> From<&'a str> for Value<'a> {
+    #[inline]
     fn from(value: &'a str) -> Value<'a> {
         Value(Cow::Borrowed(value.as_bytes()))
     }
 }
 
 impl<'a> From<&'a [u8]> for Value<'a> {
+    #[inline]
     fn from(value: &'a [u8]) -> Value<'a> {
         Value(Cow::Borrowed(value))
     }
 }
 
 impl<'a> From<&'a String> for Value<'a> {
+    #[inline]
     fn from(value: &'a String) -> Value<'a> {
         Value(Cow::Borrowed(value.as_bytes()))
     }
 }
 
 impl From<String> for Value<'_> {
+    #[inline]
     fn from(value: String) -> Self {
         Value(Cow::Owned(value.into_bytes()))
     }
 }
 
 impl From<Vec<u8>> for Value<'_> {
+    #[inline]
     fn from(value: Vec<u8>) -> Self {
         Value(Cow::Owned(value))
     }
@@ -130,6 +143,7 @@ impl From<Vec<u8>> for Value<'_> {
 /// is not charged.
 ///
 /// ```
+/// # use spillgate_core as spillgate;
 /// use spillgate::Cost;
 /// let cost = Cost::requests(1).and("tokens", 900);
 /// assert_eq!((cost.of("requests"), cost.of("tokens"), cost.of("bytes")), (1, 900, 0));
@@ -167,7 +181,7 @@ impl<'a> Cost<'a> {
     }
 
     /// Both together, as much of each unit as there can be.
-    pub(crate) fn add(&mut self, other: &Cost<'_>) {
+    pub fn add(&mut self, other: &Cost<'_>) {
         self.requests = self.requests.saturating_add(other.requests);
         for (unit, amount) in &other.others {
             match self.others.iter_mut().find(|(known, _)| known == unit) {
@@ -178,7 +192,7 @@ impl<'a> Cost<'a> {
     }
 
     /// Each unit that it is in, but for requests of which there are none.
-    pub(crate) fn amounts(&self) -> impl Iterator<Item = (&str, u64)> {
+    pub fn amounts(&self) -> impl Iterator<Item = (&str, u64)> {
         let others = self.others.iter().map(|(unit, amount)| (unit.as_ref(), *amount));
         let requests = Some((REQUESTS, self.requests)).filter(|(_, amount)| *amount > 0);
         others.chain(requests)
@@ -196,7 +210,7 @@ impl<'a> Cost<'a> {
 impl Cost<'_> {
     /// How much of what a limit counts.
     #[inline]
-    pub(crate) fn of_limit(&self, limit: &Limit) -> u64 {
+    pub fn of_limit(&self, limit: &Limit) -> u64 {
         if limit.counts_requests() { self.requests } else { self.of(limit.unit()) }
     }
 }
@@ -208,6 +222,7 @@ impl Default for Cost<'_> {
 }
 
 impl From<u64> for Cost<'_> {
+    #[inline]
     fn from(amount: u64) -> Self {
         Cost::requests(amount)
     }

@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::algorithm::COUNT_MAX;
 pub use crate::algorithm::{Algorithm, LimitError};
-pub(crate) use crate::algorithm::{COUNT_MAX, EXACT_MAX};
 use crate::algorithm::{Numbers, token_bucket};
 
 mod binding;
@@ -25,6 +25,7 @@ pub use spec::LimitSpec;
 /// One limit: an algorithm with its numbers and a unit. Cheap to clone.
 ///
 /// ```
+/// # use spillgate_core as spillgate;
 /// use spillgate::{Algorithm, Limit};
 /// let limit = Limit::per_second(10).burst(20);
 /// assert_eq!((limit.algorithm(), limit.capacity()), (Algorithm::TokenBucket, Some(20)));
@@ -44,17 +45,19 @@ struct Words {
     unit: Option<Arc<str>>,
 }
 
+/// What a limit counts by, if it counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Said as `"unlimited"`: always room, nothing kept.
     Unlimited,
     /// Said as `"none"`: a capacity of nothing, so every cost is above it.
     Nothing,
+    /// A count by an algorithm.
     Counted(Numbers),
 }
 
 /// A length of time as written, as `1s`, in us.
-pub(crate) fn length_us(field: &'static str, text: &str) -> Result<u64, LimitError> {
+pub fn length_us(field: &'static str, text: &str) -> Result<u64, LimitError> {
     Length::parse(field, text).map(Length::us)
 }
 
@@ -62,7 +65,7 @@ impl Limit {
     /// `count` calls a second on average, as a token bucket whose burst is `count`.
     ///
     /// ```
-    /// # use spillgate::Limit;
+    /// # use spillgate_core::Limit;
     /// # use std::time::Duration;
     /// assert_eq!(Limit::per_second(7), Limit::per(7, Duration::from_secs(1)));
     /// assert_eq!(Limit::per_second(7).to_string(), "7/1s");
@@ -91,7 +94,7 @@ impl Limit {
     /// `count` calls a minute on average.
     ///
     /// ```
-    /// # use spillgate::Limit;
+    /// # use spillgate_core::Limit;
     /// assert_eq!(Limit::per_minute(5), Limit::parse("5/minute").unwrap());
     /// ```
     ///
@@ -105,7 +108,7 @@ impl Limit {
     /// `count` calls an hour on average.
     ///
     /// ```
-    /// # use spillgate::Limit;
+    /// # use spillgate_core::Limit;
     /// assert_eq!(Limit::per_hour(5), Limit::parse("5/hour").unwrap());
     /// ```
     ///
@@ -119,7 +122,7 @@ impl Limit {
     /// `count` calls a day (24 hours) on average.
     ///
     /// ```
-    /// # use spillgate::Limit;
+    /// # use spillgate_core::Limit;
     /// assert_eq!(Limit::per_day(5), Limit::parse("5/day").unwrap());
     /// ```
     ///
@@ -134,7 +137,7 @@ impl Limit {
     /// every ten seconds.
     ///
     /// ```
-    /// # use spillgate::Limit;
+    /// # use spillgate_core::Limit;
     /// # use std::time::Duration;
     /// assert_eq!(Limit::per(3, Duration::from_secs(10)), Limit::parse("3/10s").unwrap());
     /// ```
@@ -154,7 +157,7 @@ impl Limit {
     /// does not fit is an error.
     ///
     /// ```
-    /// # use spillgate::Limit;
+    /// # use spillgate_core::Limit;
     /// # use std::time::Duration;
     /// let limit = Limit::bucket(30, Duration::from_secs(60), 16);
     /// assert_eq!(limit, Ok(Limit::per_minute(30).burst(16)));
@@ -169,7 +172,7 @@ impl Limit {
     /// At most `count` slots held at once, each for at most `hold`.
     ///
     /// ```
-    /// # use spillgate::{Algorithm, Limit};
+    /// # use spillgate_core::{Algorithm, Limit};
     /// # use std::time::Duration;
     /// let limit = Limit::concurrent(20, Duration::from_secs(30));
     /// assert_eq!((limit.algorithm(), limit.capacity()), (Algorithm::Concurrency, Some(20)));
@@ -188,7 +191,7 @@ impl Limit {
     /// No limit at all, said aloud.
     ///
     /// ```
-    /// # use spillgate::Limit;
+    /// # use spillgate_core::Limit;
     /// assert_eq!(Limit::unlimited(), Limit::parse("unlimited").unwrap());
     /// assert_eq!(Limit::unlimited().capacity(), None);
     /// ```
@@ -199,7 +202,7 @@ impl Limit {
     /// Nothing at all: every call is refused for good. What a block is made of.
     ///
     /// ```
-    /// # use spillgate::Limit;
+    /// # use spillgate_core::Limit;
     /// assert_eq!(Limit::none(), Limit::parse("none").unwrap());
     /// assert_eq!(Limit::none().capacity(), Some(0));
     /// ```
@@ -215,7 +218,7 @@ impl Limit {
     /// The same bucket with another burst: how much may pass at once after a quiet time.
     ///
     /// ```
-    /// # use spillgate::Limit;
+    /// # use spillgate_core::Limit;
     /// assert_eq!(Limit::per_second(10).burst(20).capacity(), Some(20));
     /// ```
     ///
@@ -255,22 +258,26 @@ impl Limit {
     }
 
     /// How this limit counts.
+    #[inline]
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
     /// The name given to it, if any; else its position in the rule is its name.
+    #[inline]
     pub fn name(&self) -> Option<&str> {
         self.words.as_ref().and_then(|words| words.name.as_deref())
     }
 
     /// What it counts: `requests` unless said otherwise.
+    #[inline]
     pub fn unit(&self) -> &str {
         self.words.as_ref().and_then(|words| words.unit.as_deref()).unwrap_or(REQUESTS)
     }
 
     /// The most that can be used at once: the burst of a bucket, the count of the others.
     /// Absent when unlimited.
+    #[inline]
     pub fn capacity(&self) -> Option<u64> {
         match &self.kind {
             Kind::Unlimited => None,
@@ -292,7 +299,7 @@ impl Limit {
     /// what keeps no state. Of calendar windows the longest.
     ///
     /// ```
-    /// # use spillgate::Limit;
+    /// # use spillgate_core::Limit;
     /// # use std::time::Duration;
     /// assert_eq!(Limit::per_second(10).burst(50).window(), Some(Duration::from_secs(5)));
     /// assert_eq!(Limit::concurrent(20, Duration::from_secs(30)).window(), None);
@@ -308,8 +315,7 @@ impl Limit {
     }
 
     /// How long a bucket takes to drain so many tokens, rounded down; the others do not drain evenly.
-    #[cfg(feature = "http")]
-    pub(crate) fn drain_us(&self, tokens: u64) -> Option<u64> {
+    pub fn drain_us(&self, tokens: u64) -> Option<u64> {
         let Kind::Counted(Numbers::TokenBucket(numbers)) = &self.kind else { return None };
         // Most rates take whole µs for a token.
         if let (Some(us), 1) = (tokens.checked_mul(numbers.n), numbers.d) {
@@ -326,17 +332,18 @@ impl Limit {
     }
 
     /// A limit of which nothing is known but its numbers.
-    #[cfg(feature = "redis")]
-    pub(crate) fn counted(numbers: Numbers) -> Limit {
+    pub fn counted(numbers: Numbers) -> Limit {
         let algorithm = numbers.algorithm();
         Limit::of(Kind::Counted(numbers), algorithm)
     }
 
+    /// Returns what it counts by, if it counts.
     #[inline]
-    pub(crate) fn kind(&self) -> &Kind {
+    pub fn kind(&self) -> &Kind {
         &self.kind
     }
 
+    #[inline]
     fn of(kind: Kind, algorithm: Algorithm) -> Limit {
         Limit { kind, algorithm, words: None }
     }
@@ -385,7 +392,7 @@ impl fmt::Display for Limit {
 }
 
 /// A name as rules, limits and units have them.
-pub(crate) fn checked_name(field: &'static str, name: &str) -> Result<Arc<str>, LimitError> {
+pub fn checked_name(field: &'static str, name: &str) -> Result<Arc<str>, LimitError> {
     let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'/' | b'-');
     if (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(fits) {
         return Ok(name.into());
@@ -397,6 +404,6 @@ pub(crate) fn checked_name(field: &'static str, name: &str) -> Result<Arc<str>, 
 }
 
 /// The unit of a limit that names none.
-pub(crate) const REQUESTS: &str = "requests";
+pub const REQUESTS: &str = "requests";
 /// Names go into headers and metrics, so they are short.
 const NAME_MAX: usize = 64;

@@ -13,7 +13,7 @@ impl Limit {
     /// bounds are too close to tell.
     ///
     /// ```
-    /// # use spillgate::Limit;
+    /// # use spillgate_core::Limit;
     /// let (seconds, minutes) = (Limit::per_second(10), Limit::per_minute(1_000));
     /// assert!(minutes.never_refuses_beside(&seconds));       // at most 10 + 60 × 10 in a minute
     /// assert!(!seconds.never_refuses_beside(&minutes));

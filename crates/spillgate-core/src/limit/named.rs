@@ -47,7 +47,7 @@ impl NamedLimit {
 
     /// A limit in place of a rule's, for some subjects. With another algorithm or period it has a counter of its own, so
     /// that the rule's counter keeps what it holds; with another count only, both are one counter.
-    pub(crate) fn in_place_of(replaced: &NamedLimit, limit: Limit) -> NamedLimit {
+    pub fn in_place_of(replaced: &NamedLimit, limit: Limit) -> NamedLimit {
         let named = NamedLimit::new(limit, usize::from(replaced.position));
         match (named.limit.period(), replaced.limit.period()) {
             (Some(period), Some(before)) if period != before => named.apart("override", &period),
@@ -57,7 +57,7 @@ impl NamedLimit {
 
     /// A limit that a request asks for beside a rule's, with a counter of its own for each period. It is shown as
     /// `NAME.request`.
-    pub(crate) fn beside(configured: &NamedLimit, limit: Limit) -> NamedLimit {
+    pub fn beside(configured: &NamedLimit, limit: Limit) -> NamedLimit {
         let name = Some(format!("{}.request", configured.name()).into());
         let unit = limit.words.as_ref().and_then(|words| words.unit.clone());
         let limit = Limit { words: Some(Arc::new(Words { name, unit })), ..limit };
@@ -75,12 +75,7 @@ impl NamedLimit {
 
     /// A limit by the name that its state goes by, as a record kept it; `mix` of a given name. Nothing
     /// for a position that none has.
-    #[cfg(feature = "redis")]
-    pub(crate) fn recorded(
-        limit: Limit,
-        record: RecordName,
-        mix: Option<u128>,
-    ) -> Option<NamedLimit> {
+    pub fn recorded(limit: Limit, record: RecordName, mix: Option<u128>) -> Option<NamedLimit> {
         let (position, mix) = match record {
             RecordName::Position(position) if position < POSITIONS => {
                 (position, mix_of_position(position, limit.algorithm()))
@@ -92,43 +87,48 @@ impl NamedLimit {
     }
 
     /// Returns the limit under the same name with other parameters of its algorithm: a local share.
-    #[cfg(feature = "redis")]
-    pub(crate) fn with_numbers(&self, numbers: Numbers) -> NamedLimit {
+    pub fn with_numbers(&self, numbers: Numbers) -> NamedLimit {
         let limit = Limit { kind: Kind::Counted(numbers), ..self.limit.clone() };
         NamedLimit { limit, ..self.clone() }
     }
 
     /// The limit.
+    #[inline]
     pub fn limit(&self) -> &Limit {
         &self.limit
     }
 
     /// Twice as much under the same name, so over the same state; nothing where there is no such limit.
-    pub(crate) fn raised(&self) -> Option<NamedLimit> {
+    pub fn raised(&self) -> Option<NamedLimit> {
         Some(NamedLimit { limit: self.limit.raised()?, ..self.clone() })
     }
 
     /// Returns the limit without what it is known by.
-    pub(crate) fn into_limit(self) -> Limit {
+    #[inline]
+    pub fn into_limit(self) -> Limit {
         self.limit
     }
 
     /// Its name within its rule.
+    #[inline]
     pub fn name(&self) -> &str {
         self.limit.name().unwrap_or(POSITION_NAMES[usize::from(self.position)])
     }
 
     /// Its name within a Redis value.
+    #[inline]
     pub fn record(&self) -> RecordName {
         self.record
     }
 
     /// What tells this limit's state from that of the subject's other limits.
+    #[inline]
     pub fn mix(&self) -> u128 {
         self.mix
     }
 
     /// What it counts with; absent for `unlimited` and `none`, which keep no state.
+    #[inline]
     pub fn numbers(&self) -> Option<&Numbers> {
         match self.limit.kind() {
             Kind::Counted(numbers) => Some(numbers),
@@ -137,13 +137,15 @@ impl NamedLimit {
     }
 
     /// The bytes that its texts hold, as if nothing shared them.
-    pub(crate) fn heap_bytes(&self) -> usize {
+    #[inline]
+    pub fn heap_bytes(&self) -> usize {
         let Some(words) = &self.limit.words else { return 0 };
         let length = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
         size_of::<Words>() + length(&words.name) + length(&words.unit)
     }
 
     /// How it counts.
+    #[inline]
     pub fn algorithm(&self) -> Algorithm {
         self.limit.algorithm()
     }
@@ -156,6 +158,7 @@ impl From<&NamedLimit> for NamedLimit {
 }
 
 impl RecordName {
+    #[inline]
     fn of(name: &str) -> RecordName {
         match name.parse() {
             Ok(position @ 0..POSITIONS) if name == position.to_string() => {
@@ -173,6 +176,7 @@ impl RecordName {
 
 /// Another for each position and algorithm, and without hashing: a limit that comes with a request is
 /// named on the path. Each step can be undone, so no two are equal, and the bits differ as a hash's do.
+#[inline]
 const fn mix_of_position(position: u8, algorithm: Algorithm) -> u128 {
     let number = ((position as u128) << 4 | algorithm as u128) + 1;
     let spread = number.wrapping_mul(SPREAD);

@@ -7,7 +7,7 @@ impl Limit {
     /// This limit brought down to what `asked`, a bucket or `none`, says: never more at once, and
     /// never more in the long run. Nothing if that changes nothing, or slots and rates would be
     /// compared. Name, unit and algorithm stay.
-    pub(crate) fn narrowed(&self, asked: &Limit) -> Option<Limit> {
+    pub fn narrowed(&self, asked: &Limit) -> Option<Limit> {
         let kind = match (&self.kind, &asked.kind) {
             (_, Kind::Unlimited) | (Kind::Nothing, _) => return None,
             (_, Kind::Nothing) => Kind::Nothing,

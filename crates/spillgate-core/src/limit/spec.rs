@@ -10,6 +10,7 @@ use crate::calendar::{Calendar, CalendarUnit};
 /// A limit as somebody wrote it, not yet known to make sense.
 ///
 /// ```
+/// # use spillgate_core as spillgate;
 /// use spillgate::{Algorithm, LimitSpec};
 /// let limit = LimitSpec::new("1000/month").algorithm("fixed-window").time_zone("Europe/Berlin").build()?;
 /// assert_eq!(limit.algorithm(), Algorithm::FixedWindow);
