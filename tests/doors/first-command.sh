@@ -20,6 +20,7 @@ main() {
   local call answer
   for call in 1 2 3 4 5; do
     answer=$(ask)
+    [ $call -ne 1 ] || expect_answer_of_readme "$answer"
     expect_allowed "$call" "$answer"
   done
   answer=$(ask)
@@ -80,6 +81,13 @@ listens() {
 
 ask() {
   curl -s --noproxy '*' --max-time $seconds_max "localhost:$port/v1/check" -d "$body" || fail "no answer to a check"
+}
+
+# The README's json block is the whole answer of the first call.
+expect_answer_of_readme() {
+  local shown
+  shown=$(awk '/^```json$/ { inside = 1; next } inside && /^```/ { exit } inside' "$readme")
+  [ "$shown" = "$1" ] || fail "README.md shows the answer $shown, and it is $1"
 }
 
 expect_allowed() {

@@ -1,6 +1,7 @@
 //! The documents: their commands are typed in order and say what the page promises, their snippets run, and
 //! their tables are the program's.
 
+mod lists;
 mod page;
 mod tables;
 mod typed;
@@ -15,6 +16,11 @@ use crate::server::{Server, TempFile};
 #[test]
 fn the_commands_of_choosing_say_what_it_promises() {
     typed::check("how-to/choose-a-limit");
+}
+
+#[test]
+fn the_commands_of_the_first_limit_say_what_it_promises() {
+    typed::check("learn/first-limit");
 }
 
 #[test]
@@ -77,7 +83,7 @@ fn run_snippet(language: &str, program: &str, arguments: &[&str]) -> String {
     let file = TempFile::new("http.toml", rules);
     let server = Server::start(&["--config", file.path()]);
     server.check(r#"{"attributes": {"ip": "203.0.113.7", "route": "/login"}}"#);
-    let page = Page::of("learn/other-languages").section("Other languages over HTTP");
+    let page = Page::of("learn/other-languages").section("Over HTTP");
     let text = Ports::of(&server).exchanged(page.blocks(language).next().unwrap());
     // A machine busy with something else is no outage.
     let text = text.replace("timeout=1)", "timeout=60)").replace("(1000)", "(60000)");

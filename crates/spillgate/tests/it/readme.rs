@@ -1,4 +1,4 @@
-//! The Rust of the README: each line of its two examples stands in a function here, and the functions run.
+//! The Rust of the README and of the page on LLM tokens: each line of the examples is in a function here, and the functions run.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ mod first {
         let mut denied = 0;
         for _ in 0..2 {
             let request = Request::new().with("ip", "203.0.113.7").with("route", "/login");
-            let decision = limiter.check(&request).await; // cannot fail: an outage is a decision
+            let decision = limiter.check(&request).await; // never fails: an outage is a decision
             if !decision.allowed() {
                 denied += 1;
                 println!(
-                    "denied: {:?}, come back in {:?}",
+                    "denied: {:?}, retry after {:?}",
                     decision.reason(),
                     decision.retry_after()
                 );
@@ -33,7 +33,7 @@ async fn run_the_model() -> u64 {
     512
 }
 
-/// Whether the job runs, by the README's example.
+/// Whether the job runs, by the page's example.
 async fn job_runs(policy: &str) -> Result<bool, Box<dyn std::error::Error>> {
     use spillgate::{Limiter, Request};
     let limiter = Limiter::builder().policy(Policy::from_toml(policy)?).build().await?;
@@ -46,7 +46,7 @@ async fn job_runs(policy: &str) -> Result<bool, Box<dyn std::error::Error>> {
     match decision.receipt() {
         Some(receipt) => {
             let tokens = run_the_model().await;
-            limiter.settle(receipt, &Usage::of("tokens", tokens)).await?; // what was not used comes back
+            limiter.settle(receipt, &Usage::of("tokens", tokens)).await?;
             has_run = true;
         }
         None => println!("denied: {:?}", decision.reason()),
@@ -75,10 +75,15 @@ fn the_examples_let_nothing_pass_that_is_denied_and_run_what_no_rule_matches() {
 #[test]
 fn the_lines_of_the_examples_are_those_that_run_here() {
     let readme = include_str!("../../../../README.md");
+    let tokens = include_str!("../../../../docs/how-to/llm-tokens.md");
     let squeezed = |text: &str| text.split_whitespace().collect::<String>();
     let here = squeezed(include_str!("readme.rs"));
-    for start in ["let decision = limiter.check(&request)", "let decision = limiter.reserve("] {
-        let (_, rest) = readme.split_once(start).expect(start);
+    let examples = [
+        (readme, "let decision = limiter.check(&request)"),
+        (tokens, "let decision = limiter.reserve("),
+    ];
+    for (page, start) in examples {
+        let (_, rest) = page.split_once(start).expect(start);
         let (example, _) = rest.split_once("```").unwrap();
         for line in example.lines().map(|line| line.split("//").next().unwrap_or_default()) {
             assert!(here.contains(&squeezed(line)), "{line}");

@@ -11,7 +11,10 @@ use crate::server::{TempFile, run};
 /// Settings by the error that lists them, fields of rules and the defaults of all by the schema.
 #[test]
 fn the_blueprint_tells_every_setting_and_field_with_its_default() {
-    let rows = [Page::of("reference/settings"), Page::of("reference/policy")];
+    let rows = [
+        Page::of("reference/settings").section("All settings"),
+        Page::of("reference/policy").section("Fields"),
+    ];
     let told: BTreeMap<&str, &str> =
         rows.iter().flat_map(Page::rows).map(|row| (row[0].trim_matches('`'), row[1])).collect();
 
@@ -160,7 +163,7 @@ fn a_constant_is_worth_what_it_says() {
 
 #[test]
 fn the_page_about_redis_tells_every_check_of_the_doctor() {
-    let page = Page::of("how-to/redis").section("What the doctor says");
+    let page = Page::of("how-to/redis").section("What the doctor finds");
     let told: BTreeSet<String> =
         page.rows().into_iter().map(|row| row[0].trim_matches('`').to_owned()).collect();
     let server = read("crates/spillgate-server/src/doctor/checks.rs");

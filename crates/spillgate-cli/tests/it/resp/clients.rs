@@ -76,7 +76,7 @@ fn redis_py_tells_its_story() {
 
 /// The block of a language under RESP in `docs/learn/other-languages.md`, with the server's own port.
 fn snippet(language: &str, server: &Server) -> String {
-    let section = INTEGRATIONS.split_once("## Other languages over RESP").unwrap().1;
+    let section = INTEGRATIONS.split_once("## Over RESP").unwrap().1;
     let block = section.split_once(&format!("```{language}\n")).unwrap().1;
     let block = block.split_once("```").unwrap().0;
     assert!(block.contains("6380"), "{block}");

@@ -2,7 +2,7 @@
 //! that does not exist.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -118,13 +118,14 @@ fn blocks(document: &str) -> Vec<String> {
     blocks
 }
 
-/// A document, or those of a folder.
-fn documents(path: &PathBuf) -> Vec<PathBuf> {
+/// A document, or those of a folder and the folders in it.
+fn documents(path: &Path) -> Vec<PathBuf> {
     if path.is_file() {
-        return vec![path.clone()];
+        let is_document = path.extension().is_some_and(|end| end == "md");
+        return is_document.then(|| path.to_owned()).into_iter().collect();
     }
     let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
-    entries.filter(|file| file.extension().is_some_and(|end| end == "md")).collect()
+    entries.flat_map(|entry| documents(&entry)).collect()
 }
 
 /// What the validator has against each file; nothing if it fits.
