@@ -8,6 +8,7 @@ mod modules;
 mod mutations;
 mod source;
 mod tree;
+mod words;
 
 use std::collections::BTreeSet;
 
