@@ -59,6 +59,16 @@ fn the_rust_of_choosing_is_an_example_that_runs() {
 }
 
 #[test]
+fn the_rust_of_the_service_is_an_example_that_is_run() {
+    let example = read("crates/spillgate/examples/quick_start.rs");
+    let lines: Vec<&str> = example.lines().map(str::trim).collect();
+    let page = Page::of("learn/rust-service");
+    for line in page.blocks("rust").flat_map(str::lines) {
+        assert!(lines.contains(&line.trim()), "the example has no line {line}");
+    }
+}
+
+#[test]
 fn the_snippets_over_http_run_as_they_stand() {
     let printed = run_snippet("sh", "sh", &["-e", "-c"]);
     assert!(

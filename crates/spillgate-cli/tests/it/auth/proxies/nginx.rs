@@ -40,15 +40,40 @@ fn nginx_asks_about_a_request_of_many_fields_as_about_any_other() {
     assert_eq!(ask("/other", 0), 200);
 }
 
+/// By the lines of the page on nginx that fail open.
+#[test]
+#[ignore = "needs nginx"]
+fn nginx_allows_requests_while_spillgate_is_away_where_it_fails_open() {
+    let nginx = program("SPILLGATE_NGINX", "nginx");
+    let rig = Rig::new("x-original");
+    let last = "proxy_set_header X-Forwarded-For $remote_addr;\n";
+    let open = rig.block("nginx", "error_page 500 502 503 504");
+    let away = rig.block("nginx", "location @spillgate_away {");
+    let closed = rig.block("nginx", "auth_request");
+    assert_eq!(closed.matches(last).count(), 1, "{closed}");
+    let end = closed.rfind('}').unwrap();
+    let server = format!("{}{away}}}\n", &closed[..end]).replace(last, &format!("{last}{open}"));
+    let _nginx = start_with(&rig, &nginx, &server);
+    let ask = || get(&mut Client::connect(rig.port).unwrap(), "/login", &[]).unwrap().status;
+    assert_eq!([ask(), ask(), ask()], [200, 200, 429]);
+    let port = rig.port;
+    drop(rig.spillgate);
+    let reply = get(&mut Client::connect(port).unwrap(), "/login", &[]).unwrap();
+    assert_eq!(reply.status, 200);
+}
+
 fn start(rig: &Rig, nginx: &Path) -> Process {
+    start_with(rig, nginx, &rig.block("nginx", "auth_request"))
+}
+
+fn start_with(rig: &Rig, nginx: &Path, server: &str) -> Process {
     let folder = rig.folder.0.to_str().unwrap();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("{kind}_temp_path {folder}/{kind};\n"))
         .concat();
     let configuration = format!(
         "daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log stderr warn;\nevents {{}}\n\
-         http {{\naccess_log off;\n{temporary}{}\n}}\n",
-        rig.block("nginx", "auth_request")
+         http {{\naccess_log off;\n{temporary}{server}\n}}\n"
     );
     let file = rig.folder.write("nginx.conf", &configuration);
     rig.start(nginx, &["-e", "stderr", "-p", folder, "-c", &file])
