@@ -27,7 +27,7 @@ const GROUPS: [Group; 3] = [
 ];
 
 /// Words that documents do not use, and why.
-const BANNED: [(&str, &str); 16] = [
+const BANNED: [(&str, &str); 25] = [
     ("whoever", "name the client, caller, operator or instance"),
     ("everybody", "name the clients, callers or subjects"),
     ("yardstick", "write baseline"),
@@ -44,6 +44,15 @@ const BANNED: [(&str, &str); 16] = [
     ("given back", "write refunded"),
     ("untouched again", "write full again"),
     ("let in", "write admitted"),
+    ("door", "write API, or listener"),
+    ("doors", "write APIs, or listeners"),
+    ("tier", "write counter, or limit"),
+    ("tiers", "write counters, or limits"),
+    ("verdict", "write decision"),
+    ("verdicts", "write decisions"),
+    ("debt", "write deferred charge"),
+    ("debts", "write deferred charges"),
+    ("owed", "write deferred"),
 ];
 
 /// Of 1,000 words, in hundredths.
