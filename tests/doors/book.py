@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
 """The site that mdbook built: every page is there and in the navigation, every link leads somewhere, nothing is fetched.
 
+A link to a file of the repository outside docs/ is made one to the repository's page of that file.
+
 Usage: book.py DOCS BUILT
 """
 
 import html.parser
 import pathlib
+import re
 import sys
 import urllib.parse
+
+
+REPOSITORY = "https://github.com/spillgate/spillgate/blob/main"
 
 
 class Page(html.parser.HTMLParser):
@@ -38,8 +44,12 @@ def main(docs, built):
     for source in sources:
         if str(source) != "SUMMARY.md" and f"({source})" not in summary:
             findings.append(f"docs/SUMMARY.md: no line for {source}")
+    for path in built.rglob("*.html"):
+        link_to_repository(path, docs, built)
     pages = {path: Page(path) for path in sorted(built.rglob("*.html")) if path.name not in ("404.html", "toc.html")}
     for path, page in pages.items():
+        if "{{#include" in path.read_text(encoding="utf-8"):
+            findings.append(f"{path.relative_to(built)}: a file that it includes is not there")
         for target in page.loaded:
             if "://" in target or target.startswith("//"):
                 findings.append(f"{path.relative_to(built)}: loads {target} from elsewhere")
@@ -56,6 +66,22 @@ def main(docs, built):
         print(finding, file=sys.stderr)
     print(f"the site: {len(pages)} pages, {sum(len(page.links) for page in pages.values())} links, {len(findings)} lost")
     return 1 if findings else 0
+
+
+def link_to_repository(path, docs, built):
+    """Rewrites the links of a page that lead to files of the repository outside docs/."""
+    folder = (docs / path.relative_to(built)).parent
+
+    def replaced(match):
+        target = (folder / urllib.parse.unquote(match[1])).resolve()
+        if target.suffix == ".html" and not target.exists():
+            target = target.with_suffix(".md")
+        if target.is_relative_to(docs) or not target.is_relative_to(docs.parent) or not target.exists():
+            return match[0]
+        return f'href="{REPOSITORY}/{target.relative_to(docs.parent)}"'
+
+    text = path.read_text(encoding="utf-8")
+    path.write_text(re.sub(r'href="(\.\./[^"#:]*)"', replaced, text), encoding="utf-8")
 
 
 def lost(path, target, built, pages):
