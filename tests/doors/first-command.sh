@@ -95,7 +95,7 @@ expect_allowed() {
 }
 
 expect_denied() {
-  grep -qE '"verdict" ?: ?"denied"' <<< "$1" || fail "the sixth call was not denied: $1"
+  grep -qE '"reason" ?: ?"limit-exceeded"' <<< "$1" || fail "the sixth call was not denied: $1"
   grep -qE '"allowed" ?: ?true' <<< "$1" && fail "the sixth call was allowed: $1"
   local waits wait
   waits=$(grep -oE '"retry_after_ms" ?: ?[0-9]+' <<< "$1" | grep -oE '[0-9]+$') || fail "the denial names no retry_after_ms: $1"

@@ -310,7 +310,7 @@ Examples:
   spillgate bench zipf --redis redis://127.0.0.1:6379 --against evalsha
   spillgate doctor --redis redis://127.0.0.1:6379
 
-Exit codes: 0 done, 3 error; `check`, `validate`, `simulate` and `doctor` tell theirs in their help.";
+Exit codes: 0 done, 2 error; `check`, `validate`, `simulate` and `doctor` list theirs in their help.";
 
 const SERVE_EXAMPLES: &str = "\
 Examples:
@@ -328,7 +328,7 @@ Examples:
   spillgate check --domain web --cost requests=1,tokens=900 tenant=acme
   spillgate check --redis redis://127.0.0.1:6379 --config limits.toml ip=203.0.113.7
 
-Exit codes: 0 allowed, 1 denied, 2 never, 3 error.";
+Exit codes: 0 allowed, 1 denied, 2 error.";
 
 const EXPLAIN_EXAMPLES: &str = "\
 Examples:
@@ -336,7 +336,7 @@ Examples:
   spillgate explain --domain web --cost tokens=900 tenant=acme
   spillgate explain --redis redis://127.0.0.1:6379 --config limits.toml ip=203.0.113.7
 
-Exit codes: 0 explained, whatever the verdict, 3 error.";
+Exit codes: 0 explained, allowed or denied, 2 error.";
 
 const TOP_EXAMPLES: &str = "\
 Examples:
@@ -344,7 +344,7 @@ Examples:
   spillgate top --rule login -n 20
   spillgate top --url http://10.0.0.7:8082 --token-file admin.token --json
 
-Exit codes: 0 shown, 3 error.";
+Exit codes: 0 shown, 2 error.";
 
 const VALIDATE_EXAMPLES: &str = "\
 Examples:
@@ -353,7 +353,7 @@ Examples:
   spillgate validate --against in-force.toml --subjects 100000 limits.toml
   spillgate validate --schema > spillgate.schema.json
 
-Exit codes: 0 it loads, 1 it does not or has warnings that are denied, 3 error.";
+Exit codes: 0 it loads, 1 it does not or has warnings that are denied, 2 error.";
 
 const DOCTOR_EXAMPLES: &str = "\
 Examples:
@@ -361,7 +361,7 @@ Examples:
   spillgate doctor --config limits.toml --json
   spillgate doctor --acl
 
-Exit codes: 0 safe, 1 something is unsafe, 3 error.";
+Exit codes: 0 safe, 1 something is unsafe, 2 error.";
 
 const SCRIPTS_EXAMPLES: &str = "\
 Examples:
@@ -370,7 +370,7 @@ Examples:
   spillgate scripts load --redis redis://10.0.0.1:6379 --redis redis://10.0.0.2:6379
   spillgate scripts load --config limits.toml
 
-Exit codes: 0 done, 3 error.";
+Exit codes: 0 done, 2 error.";
 
 #[cfg(test)]
 mod tests {

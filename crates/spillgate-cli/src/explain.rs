@@ -66,13 +66,13 @@ async fn ask_store(args: &ExplainArgs, store: &str, path: &str) -> Result<Bytes,
 #[derive(Deserialize)]
 struct Answer {
     sentence: String,
-    tiers: Vec<Tier>,
+    limits: Vec<Limit>,
     rules: Vec<Rule>,
     rules_left_out: usize,
 }
 
 #[derive(Deserialize)]
-struct Tier {
+struct Limit {
     sentence: String,
     raise: Option<Raise>,
 }
@@ -100,7 +100,7 @@ impl Answer {
 impl std::fmt::Display for Answer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.sentence)?;
-        for Tier { sentence, raise } in &self.tiers {
+        for Limit { sentence, raise } in &self.limits {
             write!(f, "\n  {sentence}")?;
             if let Some(Raise { sentence }) = raise {
                 write!(f, "\n    {sentence}")?;
@@ -108,8 +108,8 @@ impl std::fmt::Display for Answer {
         }
         for Rule { name, mode, why, overridden } in &self.rules {
             match why {
-                Some(why) => write!(f, "\n  not met: {name}: {why}")?,
-                None => write!(f, "\n  met: {name}")?,
+                Some(why) => write!(f, "\n  not matched: {name}: {why}")?,
+                None => write!(f, "\n  matched: {name}")?,
             }
             if mode == "shadow" {
                 f.write_str(" (shadow: only watched)")?;
@@ -122,7 +122,7 @@ impl std::fmt::Display for Answer {
         }
         match self.rules_left_out {
             0 => Ok(()),
-            others => write!(f, "\n  not met: {others} more"),
+            others => write!(f, "\n  not matched: {others} more"),
         }
     }
 }
@@ -132,8 +132,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_read_the_answer_first_then_tiers_then_rules() {
-        let reply = r#"{"sentence": "Denied by login/0, for 11.1 s.", "tiers": [{
+    fn people_read_the_answer_first_then_limits_then_rules() {
+        let reply = r#"{"sentence": "Denied by login/0, for 11.1 s.", "limits": [{
             "sentence": "login/0 (5/1m) refuses.", "raise": {"sentence": "At 10/1m, 5 would be left."}
         }], "rules": [
             {"name": "login", "mode": "enforce", "why": null, "overridden": "operator"},
@@ -142,8 +142,8 @@ mod tests {
         assert_eq!(
             Answer::read(reply.as_bytes()).unwrap().to_string(),
             "Denied by login/0, for 11.1 s.\n  login/0 (5/1m) refuses.\n    At 10/1m, 5 would be left.\n  \
-             met: login (an override set while running is in force)\n  \
-             not met: api: the request has no attribute \"user\" (shadow: only watched)\n  not met: 2 more"
+             matched: login (an override set while running is in force)\n  \
+             not matched: api: the request has no attribute \"user\" (shadow: only watched)\n  not matched: 2 more"
         );
     }
 }

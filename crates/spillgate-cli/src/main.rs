@@ -60,5 +60,5 @@ fn explain_usage(usage: &clap::Error) -> ExitCode {
     }
 }
 
-/// The exit code of every error, wrong usage included: 1 and 2 are results of commands.
-const ERROR: u8 = 3;
+/// The exit code of every error, wrong usage included. 1 is a result: denied, unsafe or failed.
+const ERROR: u8 = 2;

@@ -227,11 +227,11 @@ function gone(problem) {
 }
 
 function explained(answer) {
-  const tiers = answer.tiers.map(tier => el('li', {}, tier.sentence, tier.raise ? el('small', {}, tier.raise.sentence) : null));
-  const rules = answer.rules.filter(rule => !rule.met).slice(0, 6)
-    .map(rule => el('li', {}, `${rule.name} is not met`, el('small', {}, rule.why)));
-  const verdict = el('p', { className: `verdict ${answer.verdict}` }, answer.sentence);
-  $('explained').replaceChildren(verdict, el('ul', {}, ...tiers, ...rules));
+  const limits = answer.limits.map(limit => el('li', {}, limit.sentence, limit.raise ? el('small', {}, limit.raise.sentence) : null));
+  const rules = answer.rules.filter(rule => !rule.matched).slice(0, 6)
+    .map(rule => el('li', {}, `${rule.name} does not match`, el('small', {}, rule.why)));
+  const decision = el('p', { className: `decision ${answer.allowed ? 'allowed' : 'denied'}` }, answer.sentence);
+  $('explained').replaceChildren(decision, el('ul', {}, ...limits, ...rules));
 }
 
 function hint(rules) {

@@ -80,7 +80,7 @@ pub use policy::{LeaseTerms, Mode, OnOutage, Pattern, Policy, PolicyError, Rule,
 pub use probe::acl_rules;
 pub use probe::{ServerFacts, ServerProbe, StoreProbe};
 #[cfg(feature = "http")]
-pub use refusal::{Refusal, RefusalKind};
+pub use refusal::Refusal;
 pub use reservation::{Ended, Outcome, Receipt, ReceiptError, ReservationError, Reserve, Usage};
 pub use spillgate_core::{Algorithm, Cost, Limit, LimitError, LimitSpec, Request, Value};
 #[cfg(feature = "redis")]

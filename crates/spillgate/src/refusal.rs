@@ -1,19 +1,19 @@
-//! What a refusal says over HTTP: a status, when to come back if that is known, and why, as problem
-//! details (RFC 9457).
+//! Writes a denial as an HTTP response: a status, `Retry-After` if the wait is known, and problem details
+//! (RFC 9457).
 
 use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 
-use crate::decision::{Decision, Reason, Source, TierDecision, Verdict};
+use crate::decision::{Decision, Reason, TierDecision};
 use crate::headers::{Fields, HeaderStyle, PolicyName, enforced_tiers, whole_seconds};
 use crate::limit::Algorithm;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
 
-/// A decision that does not allow, and what to answer.
+/// A denied decision, and the HTTP response to it.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -33,45 +33,24 @@ pub(crate) mod fuzzed;
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal<'d> {
     decision: &'d Decision,
-    kind: RefusalKind,
+    reason: Reason,
     status: Option<StatusCode>,
 }
 
-/// Why a decision does not allow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RefusalKind {
-    /// There is no room now: 429.
-    Denied,
-    /// It costs more than there can ever be room for: 429, and no advice to come back.
-    Never,
-    /// The store is out of reach, and a rule says that nothing passes then; or it is overloaded, as
-    /// [`Decision::reason`] tells: 503.
-    Outage,
-}
-
 impl<'d> Refusal<'d> {
-    /// The refusal that a decision is, unless it allows.
+    /// Returns the response to a denied decision, `None` if the decision is allowed.
     pub fn of(decision: &'d Decision) -> Option<Refusal<'d>> {
-        let judged = |(tier, _): (TierDecision<'_>, _)| {
-            tier.verdict() != Verdict::Allowed && tier.source() != Source::OutagePolicy
-        };
-        let kind = match decision.verdict() {
-            Verdict::Allowed => return None,
-            Verdict::Never => RefusalKind::Never,
-            Verdict::Denied if enforced_tiers(decision).any(judged) => RefusalKind::Denied,
-            Verdict::Denied => RefusalKind::Outage,
-        };
-        Some(Refusal { decision, kind, status: None })
+        Some(Refusal { decision, reason: decision.reason()?, status: None })
     }
 
-    /// The same refusal under another status, for callers that understand only some.
+    /// Answers with another status, for proxies that understand only some.
     pub fn with_status(self, status: StatusCode) -> Refusal<'d> {
         Refusal { status: Some(status), ..self }
     }
 
-    /// Why.
-    pub fn kind(&self) -> RefusalKind {
-        self.kind
+    /// Returns the reason of the denial.
+    pub fn reason(&self) -> Reason {
+        self.reason
     }
 
     /// The decision.
@@ -79,16 +58,18 @@ impl<'d> Refusal<'d> {
         self.decision
     }
 
-    /// 429, or 503 while the store is out of reach, unless told otherwise.
+    /// Returns the status: 429 if a limit denies, 403 if it blocks, 503 if the store is unavailable or
+    /// overloaded. [`Refusal::with_status`] replaces it.
     pub fn status(&self) -> StatusCode {
-        self.status.unwrap_or(match self.kind {
-            RefusalKind::Denied | RefusalKind::Never => StatusCode::TOO_MANY_REQUESTS,
-            RefusalKind::Outage => StatusCode::SERVICE_UNAVAILABLE,
+        self.status.unwrap_or(match self.reason {
+            Reason::LimitExceeded | Reason::CostExceedsLimit => StatusCode::TOO_MANY_REQUESTS,
+            Reason::Blocked => StatusCode::FORBIDDEN,
+            Reason::StoreUnavailable | Reason::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
         })
     }
 
-    /// What `Retry-After` says: the longest of the waits that are known, in whole seconds, up. A held
-    /// slot has none, for it may be released at any time.
+    /// Returns the value of `Retry-After`: the longest known wait in whole seconds, rounded up. A
+    /// concurrency limit has none, since a permit may be released at any time.
     pub fn retry_after_seconds(&self) -> Option<u64> {
         self.wait().map(whole_seconds)
     }
@@ -103,20 +84,19 @@ impl<'d> Refusal<'d> {
         self.body_for(self.status())
     }
 
-    /// The same where the answer has another status than [`Refusal::status`], as a proxy may have it.
+    /// Returns the problem details for a response that has another status than [`Refusal::status`].
     pub fn body_for(&self, status: StatusCode) -> String {
-        let (problem, title) = match self.kind {
-            RefusalKind::Denied | RefusalKind::Never => ("quota-exceeded", "Quota exceeded"),
-            RefusalKind::Outage => ("temporary-reduced-capacity", "Temporarily reduced capacity"),
-        };
-        let detail = match (self.kind, self.retry_after_seconds()) {
-            (RefusalKind::Never, _) => "This costs more than the quota can hold.".to_owned(),
-            (RefusalKind::Outage, _) if self.decision.reason() == Some(Reason::Overloaded) => {
-                "The store is busy, and did not answer in time.".to_owned()
+        let (problem, title) = match self.reason {
+            Reason::Blocked | Reason::CostExceedsLimit | Reason::LimitExceeded => {
+                ("quota-exceeded", "Quota exceeded")
             }
-            (RefusalKind::Outage, _) => "The quota cannot be looked up at the moment.".to_owned(),
-            (RefusalKind::Denied, Some(seconds)) => format!("There is room again in {seconds} s."),
-            (RefusalKind::Denied, None) => "There is no room at the moment.".to_owned(),
+            Reason::StoreUnavailable | Reason::Overloaded => {
+                ("temporary-reduced-capacity", "Temporarily reduced capacity")
+            }
+        };
+        let detail = match (self.reason, self.retry_after_seconds()) {
+            (Reason::LimitExceeded, Some(seconds)) => format!("Try again in {seconds} s."),
+            (reason, _) => description(reason).to_owned(),
         };
         // Nothing here needs escaping: names are A-Z a-z 0-9 _ . / -, the rest is ours.
         let names: Vec<String> =
@@ -140,10 +120,10 @@ impl<'d> Refusal<'d> {
     }
 
     pub(crate) fn wait(&self) -> Option<Duration> {
-        match self.kind {
-            RefusalKind::Never => None,
-            RefusalKind::Outage => Some(OUTAGE_WAIT),
-            RefusalKind::Denied => {
+        match self.reason {
+            Reason::Blocked | Reason::CostExceedsLimit => None,
+            Reason::StoreUnavailable | Reason::Overloaded => Some(OUTAGE_WAIT),
+            Reason::LimitExceeded => {
                 let timed = |tier: &TierDecision<'_>| tier.algorithm() != Algorithm::Concurrency;
                 let refusing = self.refusing().map(|(tier, _)| tier).filter(timed);
                 refusing.filter_map(|tier| tier.retry_after()).max()
@@ -152,7 +132,18 @@ impl<'d> Refusal<'d> {
     }
 
     fn refusing(&self) -> impl Iterator<Item = (TierDecision<'d>, PolicyName<'d>)> {
-        enforced_tiers(self.decision).filter(|(tier, _)| tier.verdict() != Verdict::Allowed)
+        enforced_tiers(self.decision).filter(|(tier, _)| tier.reason().is_some())
+    }
+}
+
+/// Says in a sentence why a request is denied.
+pub(crate) fn description(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Blocked => "Requests like this one are blocked.",
+        Reason::CostExceedsLimit => "The cost is larger than the limit can ever hold.",
+        Reason::LimitExceeded => "The limit has no room at the moment.",
+        Reason::StoreUnavailable => "The rate limiter cannot reach its store.",
+        Reason::Overloaded => "The rate limiter is overloaded.",
     }
 }
 
@@ -188,5 +179,5 @@ impl Decision {
 }
 
 const PROBLEM_TYPES: &str = "https://iana.org/assignments/http-problem-types#";
-/// Breakers probe about so often.
+/// The longest time between two attempts of a circuit breaker to reach the store.
 const OUTAGE_WAIT: Duration = Duration::from_secs(1);

@@ -175,12 +175,12 @@ impl RateLimitLayer {
     /// requests are refused with a gRPC status as ever, for their clients understand nothing else.
     ///
     /// ```
-    /// # use spillgate::{RefusalKind, tower::RateLimitLayer};
+    /// # use spillgate::{Reason, tower::RateLimitLayer};
     /// # fn with_page(layer: RateLimitLayer) -> RateLimitLayer {
     /// layer.refuse_with(|refusal, _head| {
-    ///     let page = match refusal.kind() {
-    ///         RefusalKind::Outage => "We will be back in a moment.",
-    ///         RefusalKind::Denied | RefusalKind::Never => "Please slow down.",
+    ///     let page = match refusal.reason() {
+    ///         Reason::StoreUnavailable | Reason::Overloaded => "We will be back in a moment.",
+    ///         _ => "Please slow down.",
     ///     };
     ///     let response = http::Response::builder().status(refusal.status());
     ///     response.body(page.into()).expect("a status makes a response")

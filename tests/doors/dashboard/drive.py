@@ -206,10 +206,10 @@ def drive(page, world):
     page.write("#override [name=limits]", "none")
     page.click("#override button")
     page.until("document.querySelector('#overrides')?.textContent.includes('tenant=globex')")
-    assert ask(world, "tenant=globex", "user=zoe")["verdict"] == "never"
+    assert ask(world, "tenant=globex", "user=zoe")["reason"] == "blocked"
     page.click("#overrides tbody button")
     page.until("document.querySelector('#overrides')?.textContent.includes('None is set')")
-    assert ask(world, "tenant=globex", "user=zoe")["verdict"] == "allowed"
+    assert ask(world, "tenant=globex", "user=zoe")["allowed"] is True
     # The shortest that the form offers is a quarter of an hour: one of seconds is offered for the test.
     page.say("document.querySelector('#override [name=for]').add(new Option('10 seconds', '10', false, true))")
     page.write("#override [name=subject]", "tenant=hooli")
@@ -236,7 +236,7 @@ def drive(page, world):
     page.click("#confirm-yes")
     page.until(f"{mode}.value === 'off' && {mode}.className === 'set'")
     page.until("document.querySelector('#rules-said.good')?.textContent.includes('everywhere')")
-    assert not ask(world, "ip=203.0.113.1", "route=/login")["rules"][0]["met"]
+    assert not ask(world, "ip=203.0.113.1", "route=/login")["rules"][0]["matched"]
     page.say(choose.format(mode, "enforce"))
     page.until("document.getElementById('confirm').open")
     page.click("#confirm-yes")

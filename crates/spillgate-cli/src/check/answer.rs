@@ -1,4 +1,4 @@
-//! The door's answer, read back and told to people.
+//! Reads the HTTP API's answer back and prints it for people.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -6,28 +6,22 @@ use std::process::ExitCode;
 use serde::Deserialize;
 use spillgate_tools::Failure;
 
-/// As much of an answer as people are told; fields of later versions do no harm.
+/// The fields that people see. Fields of later versions are ignored.
 #[derive(Deserialize)]
 pub(super) struct Answer {
-    verdict: Verdict,
+    allowed: bool,
+    reason: Option<String>,
     rule: Option<String>,
     limit: Option<String>,
     retry_after_ms: Option<u64>,
     source: String,
     degraded: bool,
-    tiers: Vec<Tier>,
-}
-
-#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-enum Verdict {
-    Allowed,
-    Denied,
-    Never,
+    matched: bool,
+    limits: Vec<Limit>,
 }
 
 #[derive(Deserialize)]
-struct Tier {
+struct Limit {
     rule: Option<String>,
     limit: String,
     unit: String,
@@ -35,7 +29,8 @@ struct Tier {
     remaining: Option<u64>,
     retry_after_ms: Option<u64>,
     reset_after_ms: Option<u64>,
-    verdict: Verdict,
+    allowed: bool,
+    reason: Option<String>,
     #[serde(default)]
     shadow: bool,
 }
@@ -43,39 +38,36 @@ struct Tier {
 impl Answer {
     pub(super) fn read(reply: &[u8]) -> Result<Answer, Failure> {
         serde_json::from_slice(reply)
-            .map_err(|error| format!("that is no answer of Spillgate's: {error}").into())
+            .map_err(|error| format!("the answer is not one of Spillgate's: {error}").into())
     }
 
     pub(super) fn exit_code(&self) -> ExitCode {
-        ExitCode::from(match self.verdict {
-            Verdict::Allowed => 0,
-            Verdict::Denied => 1,
-            Verdict::Never => 2,
-        })
+        ExitCode::from(if self.allowed { 0 } else { DENIED })
     }
 }
 
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.verdict)?;
-        if let Some(limit) = self.limit.as_ref().filter(|_| self.verdict != Verdict::Allowed) {
+        f.write_str(if self.allowed { "allowed" } else { "denied" })?;
+        if let Some(limit) = self.limit.as_ref().filter(|_| !self.allowed) {
             write!(f, " by {}", Name(self.rule.as_deref(), limit))?;
         }
-        f.write_str(&advice(self.verdict, self.retry_after_ms))?;
-        if self.tiers.is_empty() {
-            f.write_str(": no rule is met")?;
+        f.write_str(&advice(self.reason.as_deref(), self.retry_after_ms))?;
+        if !self.matched {
+            f.write_str(": no rule matched")?;
         }
         if self.degraded {
-            write!(f, " (the store is out of reach: {})", self.source)?;
+            write!(f, " (decided without the store, source {})", self.source)?;
         }
-        self.tiers.iter().try_for_each(|tier| write!(f, "\n{tier}"))
+        self.limits.iter().try_for_each(|limit| write!(f, "\n{limit}"))
     }
 }
 
-impl fmt::Display for Tier {
+impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "  {}: {}", Name(self.rule.as_deref(), &self.limit), self.verdict)?;
-        f.write_str(&advice(self.verdict, self.retry_after_ms))?;
+        let decision = if self.allowed { "allowed" } else { "denied" };
+        write!(f, "  {}: {decision}", Name(self.rule.as_deref(), &self.limit))?;
+        f.write_str(&advice(self.reason.as_deref(), self.retry_after_ms))?;
         match (self.remaining, self.capacity) {
             (Some(remaining), Some(capacity)) => {
                 write!(f, ", {remaining} of {capacity} {} left", self.unit)?
@@ -84,28 +76,22 @@ impl fmt::Display for Tier {
             _ => {}
         }
         if let Some(ms) = self.reset_after_ms.filter(|ms| *ms > 0) {
-            write!(f, ", untouched again in {}", wait(ms))?;
+            write!(f, ", full again in {}", wait(ms))?;
         }
-        f.write_str(if self.shadow { " (shadow: only watched)" } else { "" })
+        f.write_str(if self.shadow { " (shadow: not enforced)" } else { "" })
     }
 }
 
-fn advice(verdict: Verdict, retry_after_ms: Option<u64>) -> String {
-    match (verdict, retry_after_ms) {
-        (Verdict::Allowed, _) => String::new(),
-        (Verdict::Never, _) => ", it costs more than the limit can ever hold".to_owned(),
-        (Verdict::Denied, Some(ms)) => format!(", try again in {}", wait(ms)),
-        (Verdict::Denied, None) => ", nobody knows for how long".to_owned(),
-    }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Verdict::Allowed => "allowed",
-            Verdict::Denied => "denied",
-            Verdict::Never => "never",
-        })
+/// Says why a denial denies, and when to try again.
+fn advice(reason: Option<&str>, retry_after_ms: Option<u64>) -> String {
+    let wait = retry_after_ms.map(wait);
+    match (reason, wait) {
+        (None, _) => String::new(),
+        (Some(reason), Some(wait)) => format!(" ({reason}), try again in {wait}"),
+        (Some(reason @ ("blocked" | "cost-exceeds-limit")), None) => {
+            format!(" ({reason}), no wait helps")
+        }
+        (Some(reason), None) => format!(" ({reason})"),
     }
 }
 
@@ -116,7 +102,7 @@ impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(rule) => write!(f, "{rule}/{}", self.1),
-            None => f.write_str("the limit given"),
+            None => f.write_str("the inline limit"),
         }
     }
 }
@@ -142,33 +128,36 @@ fn wait(ms: u64) -> String {
     }
 }
 
+/// The exit code of a denial.
+const DENIED: u8 = 1;
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn told(reply: &str) -> String {
+    fn printed(reply: &str) -> String {
         Answer::read(reply.as_bytes()).unwrap().to_string()
     }
 
     #[test]
-    fn a_refusal_says_which_limit_and_how_long_then_every_tier() {
-        let refused = r#"{
-            "verdict": "denied", "rule": "login", "limit": "0", "retry_after_ms": 11001,
-            "source": "store", "degraded": false, "tiers": [{
+    fn a_denial_names_the_limit_the_reason_and_the_wait_then_every_limit() {
+        let denied = r#"{
+            "allowed": false, "reason": "limit-exceeded", "rule": "login", "limit": "0", "retry_after_ms": 11001,
+            "source": "store", "degraded": false, "matched": true, "limits": [{
                 "rule": "login", "limit": "0", "unit": "requests", "capacity": 5, "remaining": 0,
-                "retry_after_ms": 11001, "reset_after_ms": 59000, "verdict": "denied"
+                "retry_after_ms": 11001, "reset_after_ms": 59000, "allowed": false, "reason": "limit-exceeded"
             }, {
                 "rule": "all", "limit": "slow", "unit": "tokens", "capacity": 5, "remaining": 5,
-                "retry_after_ms": 0, "reset_after_ms": 0, "verdict": "allowed", "shadow": true
+                "retry_after_ms": 0, "reset_after_ms": 0, "allowed": true, "reason": null, "shadow": true
             }]
         }"#;
-        let told = told(refused);
-        let lines: Vec<&str> = told.lines().collect();
-        assert_eq!(lines[0], "denied by login/0, try again in 11.1 s");
-        let login = "  login/0: denied, try again in 11.1 s, 0 of 5 requests left, untouched again in 59.0 s";
+        let printed = printed(denied);
+        let lines: Vec<&str> = printed.lines().collect();
+        assert_eq!(lines[0], "denied by login/0 (limit-exceeded), try again in 11.1 s");
+        let login = "  login/0: denied (limit-exceeded), try again in 11.1 s, 0 of 5 requests left, full again in 59.0 s";
         assert_eq!(
             lines[1..],
-            [login, "  all/slow: allowed, 5 of 5 tokens left (shadow: only watched)"]
+            [login, "  all/slow: allowed, 5 of 5 tokens left (shadow: not enforced)"]
         );
     }
 
@@ -189,26 +178,36 @@ mod tests {
 
     #[test]
     fn an_answer_without_a_rule_says_so() {
-        let unmet = r#"{
-            "verdict": "allowed", "rule": null, "limit": null, "source": "store",
-            "degraded": false, "tiers": []
+        let unmatched = r#"{
+            "allowed": true, "reason": null, "rule": null, "limit": null, "source": "store",
+            "degraded": false, "matched": false, "limits": []
         }"#;
-        assert_eq!(told(unmet), "allowed: no rule is met");
+        assert_eq!(printed(unmatched), "allowed: no rule matched");
+    }
+
+    #[test]
+    fn a_denial_that_no_wait_helps_says_so() {
+        let too_costly = r#"{
+            "allowed": false, "reason": "cost-exceeds-limit", "rule": "login", "limit": "0",
+            "retry_after_ms": null, "source": "store", "degraded": false, "matched": true, "limits": []
+        }"#;
+        assert_eq!(printed(too_costly), "denied by login/0 (cost-exceeds-limit), no wait helps");
     }
 
     #[test]
     fn an_answer_without_the_store_says_so_and_makes_up_no_numbers() {
         let alone = r#"{
-            "verdict": "denied", "rule": null, "limit": "0", "source": "outage-policy",
-            "degraded": true, "tiers": [{
-                "rule": null, "limit": "0", "unit": "requests", "capacity": 5, "verdict": "denied"
+            "allowed": false, "reason": "store-unavailable", "rule": null, "limit": "0", "source": "outage-policy",
+            "degraded": true, "matched": true, "limits": [{
+                "rule": null, "limit": "0", "unit": "requests", "capacity": 5, "allowed": false,
+                "reason": "store-unavailable"
             }]
         }"#;
         assert_eq!(
-            told(alone),
-            "denied by the limit given, nobody knows for how long \
-             (the store is out of reach: outage-policy)\n  \
-             the limit given: denied, nobody knows for how long, of 5 requests"
+            printed(alone),
+            "denied by the inline limit (store-unavailable) \
+             (decided without the store, source outage-policy)\n  \
+             the inline limit: denied (store-unavailable), of 5 requests"
         );
     }
 }

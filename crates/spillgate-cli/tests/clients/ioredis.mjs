@@ -20,7 +20,7 @@ assert.deepEqual(answers.map(([error, answer]) => error ?? answer), [
   [0, 3, 0, -1, 180],
   [1, 3, 0, 60, 180],
 ]);
-assert.deepEqual(await client.call("SG.CHECK", "web", "1", "ip", "203.0.113.7"), [0, -1, 0, -1, null]);
+assert.deepEqual(await client.call("SG.CHECK", "web", "1", "ip", "203.0.113.7"), [1, -1, 0, -1, null, null]);
 await assert.rejects(client.call("CL.THROTTLE", "io", "2", "1", "0"), /period: '0'/);
 await client.quit();
 

@@ -32,7 +32,7 @@ for protocol in (2, 3):
     for answer, expected in zip(answers, [[0, 3, 1, -1, 120], [0, 3, 0, -1, 180], [1, 3, 0, 60, 180]]):
         expect_answer(answer, expected)
     expect(answers[3][:3], [1, 3, 0])
-    expect(client.execute_command("SG.CHECK", "web", 1, "ip", "203.0.113.7"), [0, -1, 0, -1, None])
+    expect(client.execute_command("SG.CHECK", "web", 1, "ip", "203.0.113.7"), [1, -1, 0, -1, None, None])
     try:
         client.execute_command("CL.THROTTLE", key, 2, 1, 0)
         raise AssertionError("a period of 0 was taken")

@@ -179,7 +179,7 @@ fn an_attribute_with_two_meanings_keeps_it_from_starting() {
         let output =
             crate::server::run(&["serve", "--http", "127.0.0.1:0", "--config", file.path()]);
         let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(
             said.contains("field `server.auth`") && said.contains("is an attribute already"),
             "{said}"

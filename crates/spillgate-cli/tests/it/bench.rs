@@ -112,7 +112,7 @@ fn a_door_that_asks_for_a_token_is_shown_it() {
         let flags = ["--url", url, "--by", "user", "--token-file", token.path()];
         all_are_decided(&bench(&[&flags[..], &SHORT[..]].concat()));
         let refused = run(&["bench", "--url", url, "--by", "user"]);
-        assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     }
 }
 
@@ -290,7 +290,7 @@ fn whatever_is_wrong_is_told_with_a_remedy() {
     for (flags, parts) in cases {
         let output = run(&[&["bench"], *flags].concat());
         let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(3), "{flags:?}: {said}");
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
         for part in *parts {
             assert!(said.contains(part), "{flags:?}: {part:?} is not in: {said}");
         }

@@ -5,7 +5,7 @@ use spillgate_testkit::{RedisServer, free_port};
 use crate::server::{Server, TempFile, run};
 
 #[test]
-fn the_exit_code_is_the_verdict() {
+fn the_exit_code_is_0_if_allowed_and_1_if_denied() {
     let server = Server::start(&[]);
     let check = |cost: &str| {
         let url = server.url();
@@ -15,18 +15,20 @@ fn the_exit_code_is_the_verdict() {
     };
     assert_eq!(check("2"), Some(0));
     assert_eq!(check("1"), Some(1));
-    assert_eq!(check("3"), Some(2));
+    assert_eq!(check("3"), Some(1));
     assert_eq!(check("tokens=9"), Some(1));
 }
 
 #[test]
-fn people_read_the_verdict_first_and_then_every_tier() {
+fn people_read_the_decision_first_and_then_every_limit() {
     let server = Server::start(&[]);
     let check = || said(&["check", "--url", &server.url(), "--key", "u1", "--quota", "1/minute"]);
-    assert!(check().starts_with(
-        "allowed\n  the limit given: allowed, 0 of 1 requests left, untouched again in "
-    ));
-    assert!(check().starts_with("denied by the limit given, try again in "));
+    assert!(
+        check().starts_with(
+            "allowed\n  the inline limit: allowed, 0 of 1 requests left, full again in "
+        )
+    );
+    assert!(check().starts_with("denied by the inline limit (limit-exceeded), try again in "));
 }
 
 #[test]
@@ -65,7 +67,7 @@ fn attributes_domain_and_costs_reach_the_rules() {
         check(&["--domain", "web", "--cost", "requests=1,tokens=9"])
             .contains("5 of 10 requests left")
     );
-    assert!(check(&[]).starts_with("allowed: no rule is met"));
+    assert!(check(&[]).starts_with("allowed: no rule matched"));
 }
 
 #[test]
@@ -91,7 +93,7 @@ fn a_store_is_asked_by_the_rules_of_a_file() {
 }
 
 #[test]
-fn what_cannot_be_asked_or_answered_is_exit_code_3_and_says_why() {
+fn what_cannot_be_asked_or_answered_is_exit_code_2_and_says_why() {
     let server = Server::start(&[]);
     let url = server.url();
     let nobody = format!("http://127.0.0.1:{}", free_port());
@@ -115,7 +117,7 @@ fn what_cannot_be_asked_or_answered_is_exit_code_3_and_says_why() {
     ] {
         let output = run(&[&["check"], arguments].concat());
         let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(3), "{arguments:?}: {said}");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
         assert!(said.contains(part), "{arguments:?}: {said}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
     }
@@ -128,7 +130,7 @@ fn help_shows_examples_and_every_exit_code() {
         (&["serve", "--help"], ["--redis <URL>", "curl -s localhost:8080/v1/check"]),
         (
             &["check", "--help"],
-            ["Exit codes: 0 allowed, 1 denied, 2 never, 3 error.", "--cost requests=1,tokens=900"],
+            ["Exit codes: 0 allowed, 1 denied, 2 error.", "--cost requests=1,tokens=900"],
         ),
         (
             &["validate", "--help"],

@@ -72,7 +72,7 @@ fn starts(name: &str, addresses: &[(&str, String)]) {
     let asked = vec![r#"{"attributes":{"ip":"203.0.113.7"}}"#; 200].join(",");
     let reply = server.post("/v1/check/batch", format!("[{asked}]").as_bytes()).json();
     let results = reply["results"].as_array().unwrap();
-    let denied = results.iter().find(|result| result["verdict"] == "denied");
+    let denied = results.iter().find(|result| result["allowed"] == false);
     let denied = denied.unwrap_or_else(|| panic!("{name}: nobody is refused: {reply}"));
     assert_eq!(
         (&denied["rule"], &denied["degraded"]),
@@ -310,7 +310,10 @@ fn the_commands_of_the_page_do_what_it_says() {
     let output = Command::new("sh").args(["-c", &command]).output().unwrap();
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
     let refused = server.check(r#"{"attributes":{"ip":"203.0.113.7"}}"#);
-    assert_eq!((&refused["verdict"], &refused["rule"]), (&"denied".into(), &"address-next".into()));
+    assert_eq!(
+        (&refused["reason"], &refused["rule"]),
+        (&"limit-exceeded".into(), &"address-next".into())
+    );
 }
 
 #[test]

@@ -203,10 +203,7 @@ fn serve_warns_once_of_what_is_unsafe_and_starts_all_the_same() {
     let redis = RedisServer::start();
     redis.set("maxmemory-policy", "allkeys-lru");
     let mut server = Server::start(&["--redis", &redis.url()]);
-    assert_eq!(
-        server.check(r#"{"key": "u1", "limit": {"quota": "5/minute"}}"#)["verdict"],
-        "allowed"
-    );
+    assert_eq!(server.check(r#"{"key": "u1", "limit": {"quota": "5/minute"}}"#)["allowed"], true);
     let said = server.words_until("unsafe");
     assert!(said.contains("the store is unsafe (eviction of redis://127.0.0.1:"), "{said}");
     assert!(said.contains("CONFIG SET maxmemory-policy noeviction"), "{said}");
@@ -256,7 +253,7 @@ fn what_cannot_be_looked_at_is_an_error() {
         [vec!["doctor"], vec!["doctor", "--redis", &redis.url()], vec!["scripts", "load"]]
     {
         let output = run(&arguments);
-        assert_eq!(output.status.code(), Some(3), "{arguments:?}");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(!output.stderr.is_empty());
     }
 }

@@ -72,7 +72,7 @@ fn the_rust_of_the_service_is_an_example_that_is_run() {
 fn the_snippets_over_http_run_as_they_stand() {
     let printed = run_snippet("sh", "sh", &["-e", "-c"]);
     assert!(
-        printed.starts_with("{\"verdict\":\"allowed\"") && printed.contains("{\"results\":["),
+        printed.starts_with("{\"allowed\":true") && printed.contains("{\"results\":["),
         "{printed}"
     );
     let printed = run_snippet("python", "python3", &["-c"]);

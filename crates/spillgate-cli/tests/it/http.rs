@@ -13,7 +13,10 @@ fn five_a_minute_are_allowed_five_times_then_denied_for_at_most_twelve_seconds()
             assert_eq!(server.check(FIVE_A_MINUTE)["allowed"], true, "call {call}");
         }
         let sixth = server.check(FIVE_A_MINUTE);
-        assert_eq!((&sixth["verdict"], &sixth["allowed"]), (&json!("denied"), &json!(false)));
+        assert_eq!(
+            (&sixth["reason"], &sixth["allowed"]),
+            (&json!("limit-exceeded"), &json!(false))
+        );
         let wait = sixth["retry_after_ms"].as_u64().unwrap();
         assert!((1..=12_000).contains(&wait), "{sixth}");
     });
@@ -26,17 +29,17 @@ fn an_answer_has_every_field_in_its_order_and_null_for_what_is_not_known() {
             server.post("/v1/check", br#"{"key":"u1","limit":{"quota":"5/minute"},"cost":6}"#);
         assert_eq!(reply.header("content-type"), Some("application/json"));
         let numbers = r#""capacity":5,"remaining":5,"retry_after_ms":null,"reset_after_ms":0"#;
-        let tier = format!(
-            r#"{{"rule":null,"limit":"0","unit":"requests",{numbers},"verdict":"never","reason":"cost-exceeds-limit","source":"store"}}"#
+        let limit = format!(
+            r#"{{"rule":null,"limit":"0","unit":"requests",{numbers},"allowed":false,"reason":"cost-exceeds-limit","source":"store"}}"#
         );
-        let verdict = r#""verdict":"never","allowed":false,"reason":"cost-exceeds-limit","rule":null,"limit":"0""#;
-        let source = r#""source":"store","degraded":false"#;
-        assert_eq!(reply.body, format!(r#"{{{verdict},{numbers},{source},"tiers":[{tier}]}}"#));
+        let decision = r#""allowed":false,"reason":"cost-exceeds-limit","rule":null,"limit":"0""#;
+        let source = r#""source":"store","degraded":false,"matched":true"#;
+        assert_eq!(reply.body, format!(r#"{{{decision},{numbers},{source},"limits":[{limit}]}}"#));
     });
 }
 
 #[test]
-fn an_answer_of_several_tiers_is_json_with_each_in_its_list() {
+fn an_answer_of_several_limits_is_json_with_each_in_its_list() {
     let rules = TempFile::new(
         "several.toml",
         r#"
@@ -57,10 +60,10 @@ fn an_answer_of_several_tiers_is_json_with_each_in_its_list() {
         let answer: Value = serde_json::from_str(&body).unwrap();
         let told = ["rule", "limit", "capacity"].map(|field| &answer[field]);
         assert_eq!(told, [&json!("first/of.all"), &json!("a_minute"), &json!(5)], "{body}");
-        let tiers = answer["tiers"].as_array().unwrap();
-        let names = tiers.iter().map(|tier| tier["rule"].as_str().unwrap());
+        let limits = answer["limits"].as_array().unwrap();
+        let names = limits.iter().map(|limit| limit["rule"].as_str().unwrap());
         assert_eq!(names.collect::<Vec<_>>(), ["first/of.all", "first/of.all", "watched"]);
-        let shadows = tiers.iter().map(|tier| tier.get("shadow"));
+        let shadows = limits.iter().map(|limit| limit.get("shadow"));
         assert_eq!(shadows.collect::<Vec<_>>(), [None, None, Some(&json!(true))]);
         let batch = server.post("/v1/check/batch", br#"[{"cost":2},{"cost":0}]"#).body;
         let batch: Value = serde_json::from_str(&batch).unwrap();
@@ -75,9 +78,9 @@ fn a_request_is_judged_by_the_rules_that_it_meets() {
         let first = server.check(login);
         assert_eq!((&first["rule"], &first["remaining"]), (&json!("login"), &json!(1)));
         server.check(login);
-        assert_eq!(server.check(login)["verdict"], "denied");
+        assert_eq!(server.check(login)["allowed"], false);
         let other = r#"{"attributes":{"ip":"203.0.113.8","route":"/login"}}"#;
-        assert_eq!(server.check(other)["verdict"], "allowed");
+        assert_eq!(server.check(other)["allowed"], true);
     });
 }
 
@@ -85,8 +88,8 @@ fn a_request_is_judged_by_the_rules_that_it_meets() {
 fn a_request_that_meets_no_rule_is_allowed_and_has_no_numbers() {
     on_both_engines(&["--config", rules().path()], |server| {
         let unmet = json!({
-            "verdict": "allowed", "allowed": true, "reason": null, "rule": null, "limit": null, "capacity": null, "remaining": null,
-            "retry_after_ms": 0, "reset_after_ms": null, "source": "store", "degraded": false, "tiers": [],
+            "allowed": true, "reason": null, "rule": null, "limit": null, "capacity": null, "remaining": null,
+            "retry_after_ms": 0, "reset_after_ms": null, "source": "store", "degraded": false, "matched": false, "limits": [],
         });
         assert_eq!(server.check("{}"), unmet);
         assert_eq!(
@@ -105,7 +108,7 @@ fn a_number_is_the_same_attribute_as_its_digits() {
     let server = Server::start(&["--config", file.path()]);
     server.check(r#"{"attributes":{"user":-7}}"#);
     server.check(r#"{"attributes":{"user":"-7"}}"#);
-    assert_eq!(server.check(r#"{"attributes":{"user":-7}}"#)["verdict"], "denied");
+    assert_eq!(server.check(r#"{"attributes":{"user":-7}}"#)["allowed"], false);
 }
 
 #[test]
@@ -131,18 +134,48 @@ fn a_key_is_another_one_in_another_domain() {
 }
 
 #[test]
-fn a_cost_of_nothing_looks_and_a_cost_above_capacity_is_never() {
+fn a_cost_of_nothing_looks_and_a_cost_above_capacity_is_denied_for_good() {
     on_both_engines(&[], |server| {
         let check = |cost: &str| {
             server.check(&format!(r#"{{"key":"u","limit":{{"quota":"5/minute"}},"cost":{cost}}}"#))
         };
-        let told = |answer: Value| (answer["verdict"].clone(), answer["remaining"].clone());
-        assert_eq!(told(check("0")), (json!("allowed"), json!(5)));
-        assert_eq!(told(check("18446744073709551615")), (json!("never"), json!(5)));
-        assert_eq!(told(check(r#"{"requests":3,"tokens":9}"#)), (json!("allowed"), json!(2)));
-        assert_eq!(told(check(r#"{"tokens":9}"#)), (json!("allowed"), json!(2)));
-        assert_eq!(told(check("3")), (json!("denied"), json!(2)));
-        assert_eq!(told(check("{}")), (json!("allowed"), json!(2)));
+        let told = |answer: Value| (answer["reason"].clone(), answer["remaining"].clone());
+        assert_eq!(told(check("0")), (json!(null), json!(5)));
+        assert_eq!(told(check("18446744073709551615")), (json!("cost-exceeds-limit"), json!(5)));
+        assert_eq!(told(check(r#"{"requests":3,"tokens":9}"#)), (json!(null), json!(2)));
+        assert_eq!(told(check(r#"{"tokens":9}"#)), (json!(null), json!(2)));
+        assert_eq!(told(check("3")), (json!("limit-exceeded"), json!(2)));
+        assert_eq!(told(check("{}")), (json!(null), json!(2)));
+    });
+}
+
+#[test]
+fn ready_made_header_fields_come_in_the_style_that_is_asked_for() {
+    on_both_engines(&[], |server| {
+        let check = |headers: &str| {
+            server.check(&format!(
+                r#"{{"key":"u","limit":{{"quota":"1/minute"}},"headers":{headers}}}"#
+            ))
+        };
+        let allowed = check("true");
+        assert_eq!(allowed["headers"]["ratelimit-policy"], r#""default";q=1;w=60"#, "{allowed}");
+        assert_eq!(allowed["headers"].get("retry-after"), None);
+        let legacy = &check(r#""legacy""#)["headers"];
+        assert_eq!(legacy["x-ratelimit-remaining"], "0");
+        let wait: u64 = legacy["retry-after"].as_str().unwrap().parse().unwrap();
+        assert!((1..=60).contains(&wait), "{legacy}");
+        let none = &check(r#""none""#)["headers"];
+        assert_eq!(none.as_object().map(|fields| fields.len()), Some(1), "{none}");
+        for absent in ["false", "null"] {
+            assert_eq!(check(absent).get("headers"), None, "{absent}");
+        }
+        let batch = r#"[{"key":"v","limit":{"quota":"1/minute"},"headers":"draft-7"},{}]"#;
+        let batch = server.post("/v1/check/batch", batch.as_bytes()).json();
+        assert!(batch["results"][0]["headers"]["ratelimit"].is_string(), "{batch}");
+        assert_eq!(batch["results"][1].get("headers"), None, "{batch}");
+        let wrong = server.post("/v1/check", br#"{"headers":"draft-5"}"#);
+        assert_eq!((wrong.status, &wrong.json()["field"]), (400, &json!("headers")));
+        assert!(wrong.body.contains("ietf, draft-7, draft-6, legacy, none"), "{}", wrong.body);
     });
 }
 
@@ -156,8 +189,8 @@ fn a_batch_is_answered_in_order_each_judged_alone() {
         assert_eq!(reply.status, 200, "{}", reply.body);
         let reply = reply.json();
         let verdicts: Vec<&Value> =
-            reply["results"].as_array().unwrap().iter().map(|one| &one["verdict"]).collect();
-        assert_eq!(verdicts, ["allowed", "denied", "allowed", "allowed", "allowed", "denied"]);
+            reply["results"].as_array().unwrap().iter().map(|one| &one["allowed"]).collect();
+        assert_eq!(verdicts, [true, false, true, true, true, false]);
     });
 }
 
@@ -211,8 +244,8 @@ fn a_check_waits_for_room_as_long_as_it_may() {
         };
         while check("5/second", 0)["allowed"] == true {}
         let told = check("5/second", 60_000);
-        assert_eq!((&told["verdict"], &told["retry_after_ms"]), (&json!("allowed"), &json!(0)));
-        assert_eq!(check("1/hour", 60_000)["verdict"], "allowed");
-        assert_eq!(check("1/hour", 60_000)["verdict"], "denied", "that would take an hour");
+        assert_eq!((&told["allowed"], &told["retry_after_ms"]), (&json!(true), &json!(0)));
+        assert_eq!(check("1/hour", 60_000)["allowed"], true);
+        assert_eq!(check("1/hour", 60_000)["allowed"], false, "that would take an hour");
     });
 }

@@ -20,7 +20,7 @@ fn a_changed_file_is_in_force_within_seconds_and_used_stays_used() {
     fs::write(file.path(), text("9/day")).unwrap();
     eventually(|| capacity(&server) == 9);
     let answer = server.check(r#"{"attributes":{"user":"u1"},"cost":8}"#);
-    assert_eq!((&answer["verdict"], &answer["remaining"]), (&"allowed".into(), &0.into()));
+    assert_eq!((&answer["allowed"], &answer["remaining"]), (&true.into(), &0.into()));
     let words = server.last_words();
     assert!(words.contains(": 1 rule in force\n"), "{words}");
 }
@@ -42,7 +42,7 @@ fn a_truncated_file_leaves_the_old_rules_in_force() {
     let mut admitted = 0;
     let mut check = || {
         let reply = client.post("/v1/check", br#"{"attributes":{"user":"u1"}}"#).unwrap();
-        admitted += u32::from(reply.json()["verdict"] == "allowed");
+        admitted += u32::from(reply.json()["allowed"] == true);
         admitted
     };
     for _ in 0..5 {
@@ -96,7 +96,7 @@ fn a_file_that_is_written_slowly_is_never_in_force_by_halves() {
         while !written.load(Ordering::Relaxed) || checks < CHECKS {
             let route = format!(r#"{{"attributes":{{"route":"/{}"}}}}"#, checks % ROUTES);
             let reply = client.post("/v1/check", route.as_bytes()).unwrap();
-            admitted += u32::from(reply.json()["verdict"] == "allowed");
+            admitted += u32::from(reply.json()["allowed"] == true);
             checks += 1;
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -165,13 +165,13 @@ fn a_start_without_rules_is_valid_and_warned_about_unless_it_is_said() {
     let file = TempFile::new("limits.toml", "");
     let mut server = Server::start(&["--config", file.path()]);
     server.words_until("it has no rules, so only limits that come with a request are enforced");
-    assert_eq!(server.check("{}")["verdict"], "allowed");
+    assert_eq!(server.check("{}")["allowed"], true);
     fs::write(file.path(), text("5/day")).unwrap();
     eventually(|| server.check(PEEK)["capacity"] == 5);
 
     let file = TempFile::new("limits.toml", "rules = []\n");
     let server = Server::start(&["--config", file.path()]);
-    assert_eq!(server.check("{}")["verdict"], "allowed");
+    assert_eq!(server.check("{}")["allowed"], true);
     let words = server.last_words();
     assert!(!words.contains("no rules"), "{words}");
 }
@@ -226,7 +226,7 @@ fn ask_until(stop: &AtomicBool, client: &mut Client) -> u32 {
         let reply = client.post("/v1/check", PEEK.as_bytes()).unwrap();
         assert_eq!(reply.status, 200);
         let answer = reply.json();
-        assert_eq!(answer["tiers"][0]["capacity"], answer["tiers"][1]["capacity"]);
+        assert_eq!(answer["limits"][0]["capacity"], answer["limits"][1]["capacity"]);
         asked += 1;
     }
     asked

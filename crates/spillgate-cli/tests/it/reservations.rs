@@ -28,7 +28,7 @@ fn ask(server: &Server, path: &str, body: &Value) -> (u16, Value) {
 
 fn remaining(server: &Server) -> Vec<u64> {
     let look = server.check(r#"{"attributes":{"user":"ada"},"cost":0}"#);
-    let tiers = look["tiers"].as_array().unwrap().iter();
+    let tiers = look["limits"].as_array().unwrap().iter();
     tiers.map(|tier| tier["remaining"].as_u64().unwrap()).collect()
 }
 
@@ -40,7 +40,7 @@ fn of_ada() -> Value {
 fn over_http_a_reservation_is_made_once_and_settled_once() {
     on_both_engines(&["--config", policy().path()], |server| {
         let (status, first) = ask(server, "/v1/reserve", &of_ada());
-        assert_eq!((status, &first["verdict"]), (200, &json!("allowed")), "{first}");
+        assert_eq!((status, &first["allowed"]), (200, &json!(true)), "{first}");
         let receipt = first["receipt"].as_str().unwrap();
         let (_, again) = ask(server, "/v1/reserve", &of_ada());
         assert_eq!(again["receipt"], first["receipt"]);
@@ -67,14 +67,14 @@ fn over_http_slots_of_a_check_are_renewed_and_released() {
         let receipt = json!({"receipt": first["receipt"]});
         assert!(server.check(check)["receipt"].is_string());
         let denied = server.check(check);
-        assert_eq!((&denied["verdict"], denied.get("receipt")), (&json!("denied"), None));
+        assert_eq!((&denied["reason"], denied.get("receipt")), (&json!("limit-exceeded"), None));
         let mut renewal = receipt.clone();
         renewal["ttl_ms"] = json!(30_000);
         assert_eq!(ask(server, "/v1/renew", &renewal), (200, json!({"result": "done"})));
         assert_eq!(ask(server, "/v1/release", &receipt), (200, json!({"result": "done"})));
         assert_eq!(ask(server, "/v1/release", &receipt), (200, json!({"result": "repeated"})));
         assert_eq!(ask(server, "/v1/renew", &renewal), (200, json!({"result": "expired"})));
-        assert_eq!(server.check(check)["verdict"], "allowed");
+        assert_eq!(server.check(check)["allowed"], true);
     });
 }
 
@@ -178,7 +178,7 @@ fn what_no_rule_matches_gets_a_receipt_that_every_call_takes() {
         let Reply::Array(answer) = command("SG.RESERVE default 1 60000 - path /") else {
             panic!("an answer is a list")
         };
-        assert_eq!(command(&format!("SG.SETTLE {} 7", answer[5].text())).text(), "done");
+        assert_eq!(command(&format!("SG.SETTLE {} 7", answer[6].text())).text(), "done");
     });
 }
 
@@ -195,7 +195,7 @@ fn at_the_bound_one_subject_is_refused_as_overloaded_and_others_go_on() {
     let refused = loop {
         let line = ["SG.RESERVE", "default", "0", "86400000", "-", "user", "eve"];
         match client.command(&line).unwrap() {
-            Reply::Array(answer) => assert!(answer[5].text().len() > 40),
+            Reply::Array(answer) => assert!(answer[6].text().len() > 40),
             Reply::Error(refused) => break refused,
             other => panic!("{other:?}"),
         }
@@ -240,10 +240,10 @@ fn over_resp_a_reservation_is_made_once_and_settled_once() {
         let mut ask = |line: &str| client.command(&line.split(' ').collect::<Vec<_>>()).unwrap();
         let reserve = "SG.RESERVE default requests=1,tokens=400 60000 job user ada";
         let Reply::Array(first) = ask(reserve) else { panic!("an answer is a list") };
-        assert_eq!((first.len(), first[0].integer(), first[1].integer()), (6, 0, 1));
+        assert_eq!((first.len(), first[0].integer(), first[1].integer()), (7, 1, 1));
         let Reply::Array(again) = ask(reserve) else { panic!("an answer is a list") };
-        let receipt = first[5].text();
-        assert_eq!(again[5].text(), receipt);
+        let receipt = first[6].text();
+        assert_eq!(again[6].text(), receipt);
         let conflict = ask("SG.RESERVE default 2 60000 job user ada");
         assert!(format!("{conflict:?}").contains("CONFLICT"), "{conflict:?}");
         for (line, told) in [
@@ -257,9 +257,9 @@ fn over_resp_a_reservation_is_made_once_and_settled_once() {
         assert!(format!("{:?}", ask(&format!("SG.CANCEL {receipt}"))).contains("CONFLICT"));
         assert_eq!(remaining(server), [9, 950, 2]);
         let Reply::Array(check) = ask("SG.CHECK default 1 user ada") else { panic!("a list") };
-        assert_eq!(ask(&format!("SG.RELEASE {}", check[5].text())).text(), "done");
+        assert_eq!(ask(&format!("SG.RELEASE {}", check[6].text())).text(), "done");
         let Reply::Array(look) = ask("SG.CHECK default 0 user ada") else { panic!("a list") };
-        assert_eq!((look.len(), remaining(server)), (5, vec![8, 950, 2]));
+        assert_eq!((look.len(), remaining(server)), (6, vec![8, 950, 2]));
     });
 }
 
@@ -317,14 +317,14 @@ fn a_holder_that_is_killed_frees_its_slot_within_its_hold() {
     let (redis, file) = (RedisServer::start(), TempFile::new("limits.toml", BRIEF));
     let holder = Server::start_on(&redis, &["--config", file.path()]);
     let other = Server::start_on(&redis, &["--config", file.path()]);
-    assert_eq!(holder.check("{}")["verdict"], "allowed");
+    assert_eq!(holder.check("{}")["allowed"], true);
     let denied = other.check("{}");
-    if denied["verdict"] == "denied" {
+    if denied["allowed"] == false {
         let wait = denied["retry_after_ms"].as_u64().unwrap();
         assert!(wait <= 2_000, "{denied}");
     }
     holder.kill();
-    eventually(|| other.check("{}")["verdict"] == "allowed");
+    eventually(|| other.check("{}")["allowed"] == true);
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn a_holder_that_slept_too_long_neither_releases_nor_renews_anothers_slot() {
     let mut taken = Value::Null;
     eventually(|| {
         taken = other.check("{}");
-        taken["verdict"] == "allowed"
+        taken["allowed"] == true
     });
     // Long enough for a slow machine to look at it.
     let renewal = json!({"receipt": taken["receipt"], "ttl_ms": 2_000});

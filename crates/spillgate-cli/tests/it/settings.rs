@@ -294,7 +294,7 @@ fn another_kind_of_store_goes_over_the_one_of_the_file() {
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0"]);
     command.env("SPILLGATE_STORE__URL", "redis://a").env("SPILLGATE_STORE__CLUSTER", "redis://b");
     let mut process = Process::start(command.stderr(Stdio::piped()));
-    assert_eq!(process.wait(Duration::from_secs(60)).and_then(|status| status.code()), Some(3));
+    assert_eq!(process.wait(Duration::from_secs(60)).and_then(|status| status.code()), Some(2));
 }
 
 #[test]
@@ -353,6 +353,6 @@ fn refusal(arguments: &[&str], environment: &[(&str, &str)]) -> String {
         .unwrap_or_else(|| panic!("{arguments:?} {environment:?} started"));
     let mut said = String::new();
     process.stderr().unwrap().read_to_string(&mut said).unwrap();
-    assert_eq!(status.code(), Some(3), "{said}");
+    assert_eq!(status.code(), Some(2), "{said}");
     said
 }

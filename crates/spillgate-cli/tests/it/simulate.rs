@@ -189,7 +189,7 @@ fn whatever_is_wrong_is_told_with_its_place_and_a_remedy() {
     for (flags, parts) in cases {
         let output = simulate(&[&with[..], flags].concat());
         let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(3), "{flags:?}: {said}");
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
         for part in *parts {
             assert!(said.contains(part), "{flags:?}: {part:?} is not in: {said}");
         }

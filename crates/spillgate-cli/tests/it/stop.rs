@@ -65,10 +65,10 @@ fn whoever_waits_for_room_at_the_signal_is_refused_and_answered() {
         format!(r#"{{"key":"u","limit":{{"quota":"1/hour"}},"wait_ms":{wait_ms}}}"#).into_bytes()
     };
     // A wait that cannot fit is refused at once, and one for a slot lasts as long as it may.
-    assert_eq!(server.post("/v1/check", &body(60_000)).json()["verdict"], "allowed");
-    assert_eq!(server.post("/v1/check", &body(60_000)).json()["verdict"], "denied");
+    assert_eq!(server.post("/v1/check", &body(60_000)).json()["allowed"], true);
+    assert_eq!(server.post("/v1/check", &body(60_000)).json()["allowed"], false);
     let slot = br#"{"key":"s","limit":{"quota":"1","algorithm":"concurrency","hold":"1h"},"wait_ms":60000}"#;
-    assert_eq!(server.post("/v1/check", slot).json()["verdict"], "allowed");
+    assert_eq!(server.post("/v1/check", slot).json()["allowed"], true);
     let mut client = server.client();
     let head =
         format!("POST /v1/check HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", slot.len());
@@ -76,7 +76,7 @@ fn whoever_waits_for_room_at_the_signal_is_refused_and_answered() {
     server.check("{}");
     let status = server.stop();
     let reply = client.read().unwrap();
-    assert_eq!((reply.status, reply.json()["verdict"].as_str()), (200, Some("denied")));
+    assert_eq!((reply.status, reply.json()["allowed"].as_bool()), (200, Some(false)));
     assert_eq!(status.code(), Some(0));
 }
 

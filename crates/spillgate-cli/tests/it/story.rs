@@ -1,4 +1,4 @@
-//! The same story through every door, on both engines: the same verdicts, whoever tells it. What a door
+//! The same story through every door, on both engines: the same decisions, whoever tells it. What a door
 //! cannot express is said in [`DOORS`], and nothing else is left out.
 
 mod chapters;
@@ -21,8 +21,8 @@ pub(crate) struct Asked<'q> {
 /// What a door answered.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Told {
-    /// `allowed`, `denied` or `never`.
-    pub(crate) verdict: &'static str,
+    /// `allowed`, `denied` or `denied for good`.
+    pub(crate) decision: &'static str,
     pub(crate) remaining: Option<u64>,
     /// In the door's own resolution, rounded up.
     pub(crate) retry_after_ms: Option<u64>,
@@ -48,8 +48,8 @@ impl Scene<'_> {
     }
 
     #[track_caller]
-    pub(crate) fn verdict(&self, path: &str) -> &'static str {
-        self.ask(path).verdict
+    pub(crate) fn decision(&self, path: &str) -> &'static str {
+        self.ask(path).decision
     }
 }
 

@@ -79,6 +79,7 @@ fn said(span: &Span) -> BTreeMap<&str, String> {
     let text = |value: &Value| match value {
         Value::StringValue(text) => text.clone(),
         Value::IntValue(number) => number.to_string(),
+        Value::BoolValue(flag) => flag.to_string(),
         other => panic!("{other:?}"),
     };
     let said = span
@@ -112,11 +113,10 @@ fn a_request_is_a_span_with_its_calls_to_the_store_within() {
     let grpc = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
     let expected = ["/v1/check", "/v1/check", "/v1/check/batch", grpc, "RESP", "/v1/auth"];
     assert_eq!(names, expected);
-    let verdicts: Vec<_> =
-        doors.iter().map(|span| said(span).remove("spillgate.verdict")).collect();
-    let [allowed, denied] = ["allowed", "denied"].map(|word| Some(word.to_owned()));
-    let some_denied = [&allowed, &denied, &None, &denied, &denied, &allowed];
-    assert_eq!(verdicts.iter().collect::<Vec<_>>(), some_denied);
+    let allowed: Vec<_> = doors.iter().map(|span| said(span).remove("spillgate.allowed")).collect();
+    let [yes, no] = ["true", "false"].map(|word| Some(word.to_owned()));
+    let some_denied = [&yes, &no, &None, &no, &no, &yes];
+    assert_eq!(allowed.iter().collect::<Vec<_>>(), some_denied);
     assert_eq!(said(doors[0])["spillgate.rule"], "one");
     assert_eq!(said(doors[0])["spillgate.source"], "store");
     assert_eq!(said(doors[2])["spillgate.questions"], "2");

@@ -164,9 +164,9 @@ limits = ["5/s"]
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_exit_code_3() {
+fn a_file_that_cannot_be_read_is_exit_code_2() {
     let output = run(&["validate", "/nowhere/limits.toml"]);
-    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.starts_with("spillgate: cannot read /nowhere/limits.toml: "), "{said}");
 }

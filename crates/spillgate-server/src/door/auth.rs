@@ -13,7 +13,7 @@ use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use hyper::{HeaderMap, StatusCode, Uri};
-use spillgate::{ByIp, Decision, HeaderStyle, Question, Refusal, Value, normalised_host};
+use spillgate::{ByIp, Decision, HeaderStyle, Question, Reason, Refusal, Value, normalised_host};
 
 use super::Peer;
 use super::http::problem::Problem;
@@ -118,8 +118,9 @@ impl Gate {
             return response;
         };
         let refusal = match self.deny_status(uri) {
-            Some(status) => refusal.with_status(status),
-            None => refusal,
+            // A block is 403 already, which every proxy understands.
+            Some(status) if refusal.reason() != Reason::Blocked => refusal.with_status(status),
+            Some(_) | None => refusal,
         };
         refusal.response(HeaderStyle::Ietf).map(Body::from)
     }

@@ -6,7 +6,7 @@
 //! it to Envoy.
 
 use axum::Router;
-use spillgate::{Part, Reason, Refusal, RefusalKind};
+use spillgate::{Part, Reason};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
@@ -66,19 +66,20 @@ impl RateLimitService for Envoy {
         known.map_err(|unknown| Status::not_found(unknown.to_string()))?;
         let parts: Vec<Part<'_>> = question::parts(request)?;
         let combined = self.app.check_all(&parts, within).await;
-        let refusal = Refusal::of(combined.whole());
-        let by_outage = refusal.is_some_and(|refusal| refusal.kind() == RefusalKind::Outage);
-        if by_outage && self.choices.on_outage_deny == OnOutageDeny::Unavailable {
-            let is_busy = combined.whole().reason() == Some(Reason::Overloaded);
-            return Err(Status::unavailable(match is_busy {
-                true => "the store is busy, and did not answer in time",
-                false => "the store is out of reach, and a rule says on_outage = \"deny\"",
-            }));
+        if self.choices.on_outage_deny == OnOutageDeny::Unavailable {
+            match combined.whole().reason() {
+                Some(Reason::Overloaded) => return Err(Status::unavailable(OVERLOADED)),
+                Some(Reason::StoreUnavailable) => return Err(Status::unavailable(UNAVAILABLE)),
+                _ => {}
+            }
         }
         Ok(Response::new(answer::to(&combined, self.choices.headers)))
     }
 }
 
+const OVERLOADED: &str = "the rate limiter is overloaded";
+const UNAVAILABLE: &str =
+    "the rate limiter cannot reach its store, and a matched rule has on_outage = \"deny\"";
 /// What a message may have. The values in it are headers of Envoy's clients, of which Envoy takes
 /// 60 KiB unless told otherwise, each perhaps in several descriptors; a longer message is an error.
 const MESSAGE_MAX: usize = 1024 * 1024;

@@ -1,6 +1,5 @@
 //! The HTTP door, `POST /v1/check`, `POST /v1/check/batch` and those of reservations: decodes a body, asks the app, writes
-//! the answer. Every verdict is a 200; what cannot be understood is a problem, and nothing of it is
-//! charged.
+//! the answer. Every decision is a 200; a malformed request is a problem, and charges nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +66,7 @@ where
         Duration::ZERO => app.check(&question).await,
         wait => app.acquire(&question, wait).await,
     };
-    Ok(answer::to_one(&decision))
+    Ok(answer::to_one(&decision, check.headers()))
 }
 
 async fn check_batch(
@@ -83,7 +82,7 @@ async fn check_batch(
         app.answers_question(question).map_err(|unknown| Problem::from(unknown).in_item(index))?;
     }
     let decisions = app.decide(&questions).await;
-    Ok(answer::to_many(&decisions))
+    Ok(answer::to_many(&decisions, batch.headers()))
 }
 
 /// All paths of all doors that speak HTTP, for programs that write clients.

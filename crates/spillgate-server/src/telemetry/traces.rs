@@ -81,7 +81,10 @@ impl Traces {
             return;
         }
         let span = Span::current();
-        span.record("spillgate.verdict", decision.verdict().name());
+        span.record("spillgate.allowed", decision.allowed());
+        if let Some(reason) = decision.reason() {
+            span.record("spillgate.reason", reason.as_str());
+        }
         span.record("spillgate.source", decision.source().name());
         if let Some(rule) = decision.rule() {
             span.record("spillgate.rule", rule);
@@ -146,7 +149,8 @@ fn opened(name: &'static str) -> Span {
         "request",
         otel.name = name,
         otel.kind = "server",
-        spillgate.verdict = Empty,
+        spillgate.allowed = Empty,
+        spillgate.reason = Empty,
         spillgate.source = Empty,
         spillgate.rule = Empty,
         spillgate.questions = Empty,

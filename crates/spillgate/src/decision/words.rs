@@ -22,8 +22,9 @@ impl Verdict {
     }
 }
 
-/// Why a decision does not allow. Where several apply, the first of this order is given.
+/// Why a decision is denied. Where several reasons apply, the decision has the first in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Reason {
     /// A limit or an override blocks: nothing is ever allowed.
     Blocked,
@@ -38,8 +39,8 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The reason as every API spells it, for example `limit-exceeded`.
-    pub fn name(self) -> &'static str {
+    /// Returns the reason as every API spells it, for example `limit-exceeded`.
+    pub fn as_str(self) -> &'static str {
         match self {
             Reason::Blocked => "blocked",
             Reason::CostExceedsLimit => "cost-exceeds-limit",

@@ -10,7 +10,7 @@ use http::{HeaderMap, Response};
 
 use super::Head;
 use crate::decision::Reason;
-use crate::refusal::{Refusal, RefusalKind};
+use crate::refusal::{Refusal, description};
 
 /// Whether a request is one of gRPC, or of gRPC-Web.
 pub(super) fn is_asked_for(head: Head<'_>) -> bool {
@@ -20,18 +20,12 @@ pub(super) fn is_asked_for(head: Head<'_>) -> bool {
 
 /// Headers alone, as servers answer that refuse before the first message.
 pub(super) fn response(refusal: &Refusal<'_>, head: Head<'_>) -> Response<Vec<u8>> {
-    let code = match refusal.kind() {
-        RefusalKind::Denied | RefusalKind::Never => RESOURCE_EXHAUSTED,
-        RefusalKind::Outage => UNAVAILABLE,
+    let code = match refusal.reason() {
+        Reason::LimitExceeded | Reason::CostExceedsLimit => RESOURCE_EXHAUSTED,
+        Reason::Blocked => PERMISSION_DENIED,
+        Reason::StoreUnavailable | Reason::Overloaded => UNAVAILABLE,
     };
-    let message = match refusal.kind() {
-        RefusalKind::Denied => "quota exceeded",
-        RefusalKind::Never => "this costs more than the quota can hold",
-        RefusalKind::Outage if refusal.decision().reason() == Some(Reason::Overloaded) => {
-            "the store is busy, and did not answer in time"
-        }
-        RefusalKind::Outage => "the quota cannot be looked up at the moment",
-    };
+    let message = description(refusal.reason());
     let details = STANDARD_NO_PAD.encode(status(code, message, refusal));
     let mut headers = HeaderMap::with_capacity(8);
     if let Some(kind) = head.headers.get(CONTENT_TYPE) {
@@ -52,7 +46,7 @@ pub(super) fn response(refusal: &Refusal<'_>, head: Head<'_>) -> Response<Vec<u8
 
 /// When a client that retries by itself may do so: a negative number tells it not to.
 fn pushback(refusal: &Refusal<'_>) -> Option<HeaderValue> {
-    if refusal.kind() == RefusalKind::Never {
+    if matches!(refusal.reason(), Reason::Blocked | Reason::CostExceedsLimit) {
         return Some(HeaderValue::from_static("-1"));
     }
     let ms = refusal.wait()?.as_micros().div_ceil(1_000);
@@ -66,7 +60,7 @@ fn status(code: u16, message: &str, refusal: &Refusal<'_>) -> Vec<u8> {
     if let Some(wait) = refusal.wait() {
         status.detail("RetryInfo", &retry_info(wait));
     }
-    if refusal.kind() != RefusalKind::Outage {
+    if code == RESOURCE_EXHAUSTED {
         status.detail("QuotaFailure", &quota_failure(refusal));
     }
     status.0
@@ -128,6 +122,7 @@ impl Message {
     }
 }
 
+const PERMISSION_DENIED: u16 = 7;
 const RESOURCE_EXHAUSTED: u16 = 8;
 const UNAVAILABLE: u16 = 14;
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");

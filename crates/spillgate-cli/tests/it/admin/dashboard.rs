@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{api_rule, verdict};
+use super::{api_rule, decision};
 use crate::server::{Server, TempFile};
 
 #[test]
@@ -74,7 +74,7 @@ fn events_tell_what_changes_second_by_second() {
     let first = next_event(&mut listener);
     assert_eq!((&first["rules"], &first["store"]), (&1.into(), &"memory".into()), "{first}");
     for _ in 0..3 {
-        verdict(&server);
+        decision(&server);
     }
     let counted = loop {
         let event = next_event(&mut listener);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use spillgate_testkit::RedisServer;
 
-use super::{api_rule, refused, told, verdict};
+use super::{api_rule, decision, refused, told};
 use crate::server::{Server, TempFile, on_both_engines, run};
 
 const OF_ANN: &str = "/admin/v1/explain?attr.tenant=acme&attr.user=ann";
@@ -12,13 +12,13 @@ const OF_ANN: &str = "/admin/v1/explain?attr.tenant=acme&attr.user=ann";
 fn an_explanation_is_what_the_next_check_says() {
     let file = api_rule();
     on_both_engines(&["--config", file.path()], |server| {
-        for expected in ["allowed", "allowed", "denied"] {
+        for expected in ["allowed", "allowed", "limit-exceeded"] {
             let explained = told(server, "GET", OF_ANN, &Value::Null);
-            assert_eq!(explained["verdict"], expected, "{explained}");
-            assert_eq!(verdict(server), expected);
+            assert_eq!(explained["reason"].as_str().unwrap_or("allowed"), expected, "{explained}");
+            assert_eq!(decision(server), expected);
         }
         let explained = told(server, "GET", OF_ANN, &Value::Null);
-        let tier = &explained["tiers"][0];
+        let tier = &explained["limits"][0];
         assert_eq!(
             (&tier["quota"], &tier["used"], &tier["remaining"], &tier["cost"]),
             (&json!("2/1h"), &json!(2), &json!(0), &json!(1)),
@@ -26,9 +26,9 @@ fn an_explanation_is_what_the_next_check_says() {
         );
         assert_eq!(tier["raise"]["quota"], "4/1h");
         assert_eq!(tier["raise"]["fits"], true);
-        assert_eq!(explained["rules"][0]["met"], true);
+        assert_eq!(explained["rules"][0]["matched"], true);
         let costly = told(server, "GET", &format!("{OF_ANN}&cost=3"), &Value::Null);
-        assert_eq!(costly["verdict"], "never");
+        assert_eq!(costly["reason"], "cost-exceeds-limit");
         let stranger = told(server, "GET", "/admin/v1/explain?attr.user=ann", &Value::Null);
         assert_eq!(stranger["rules"][0]["why"], "the request has no attribute \"tenant\"");
     });
@@ -44,16 +44,12 @@ fn what_is_taken_ahead_is_told_with_what_it_pays_for() {
         told(&server, "GET", &format!("/admin/v1/explain?attr.tenant={tenant}"), &Value::Null)
     };
     let hot = of("acme");
-    assert_eq!(
-        (&hot["source"], &hot["leased"]["verdict"]),
-        (&json!("lease"), &json!("allowed")),
-        "{hot}"
-    );
-    let tier = &hot["leased"]["tiers"][0];
+    assert_eq!((&hot["source"], &hot["allowed"]), (&json!("lease"), &json!(true)), "{hot}");
+    let tier = &hot["leased"]["limits"][0];
     assert_eq!((&tier["rule"], &tier["limit"]), (&json!("api"), &json!("0")), "{hot}");
     assert_eq!(tier["remaining"], 1_000_000, "{hot}");
     // The store counts what is taken ahead as used.
-    assert!(hot["tiers"][0]["remaining"].as_u64().unwrap() < 1_000_000, "{hot}");
+    assert!(hot["limits"][0]["remaining"].as_u64().unwrap() < 1_000_000, "{hot}");
     assert_eq!(of("cold")["leased"], Value::Null);
 }
 
@@ -80,7 +76,7 @@ fn top_tells_who_uses_most_and_who_is_refused() {
     let file = api_rule();
     on_both_engines(&["--config", file.path()], |server| {
         for _ in 0..5 {
-            verdict(server);
+            decision(server);
         }
         let top = told(server, "GET", "/admin/v1/top?rule=api&n=3", &Value::Null);
         let ann = |count| json!([{"subject": {"tenant": "acme", "user": "ann"}, "whole": true, "count": count}]);
@@ -96,7 +92,7 @@ fn people_ask_on_the_command_line() {
     let server = Server::start_on(&redis, &["--config", file.path()]);
     let door = format!("http://127.0.0.1:{}", server.admin_port.unwrap());
     for _ in 0..3 {
-        verdict(&server);
+        decision(&server);
     }
     let ann = ["tenant=acme", "user=ann"];
     let said = |arguments: &[&str]| {
@@ -112,7 +108,7 @@ fn people_ask_on_the_command_line() {
     let of_store = said(&[&store[..], &ann].concat());
     assert!(of_store.starts_with("Denied by api/0, for "), "{of_store}");
     let json = said(&["explain", "--url", &door, "--json", "--cost", "tokens=3", "user=ann"]);
-    assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["verdict"], "allowed");
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["allowed"], true);
     let top = said(&["top", "--url", &door, "--rule", "api"]);
     assert!(top.contains("           1  tenant=acme user=ann"), "{top}");
 }
@@ -126,7 +122,7 @@ fn the_command_line_shows_the_token() {
     let door = format!("http://127.0.0.1:{}", server.admin_port.unwrap());
     for command in ["top", "explain"] {
         let without = run(&[command, "--url", &door]);
-        assert_eq!(without.status.code(), Some(3));
+        assert_eq!(without.status.code(), Some(2));
         let with = run(&[command, "--url", &door, "--token-file", token.path()]);
         assert_eq!(with.status.code(), Some(0), "{}", String::from_utf8_lossy(&with.stderr));
     }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 use spillgate_testkit::RedisServer;
 
-use super::{api_rule, refused, told, verdict};
+use super::{api_rule, decision, refused, told};
 use crate::envoy::client::{Caller, descriptor};
 use crate::server::{Server, TempFile, on_both_engines};
 
@@ -30,7 +30,7 @@ fn verdicts_are_counted_by_rule_and_no_subject_is_named() {
     );
     on_both_engines(&["--config", file.path()], |server| {
         for _ in 0..3 {
-            verdict(server);
+            decision(server);
         }
         server.check("{}");
         server
@@ -64,7 +64,7 @@ fn verdicts_are_counted_by_rule_and_no_subject_is_named() {
 fn counts_go_on_through_a_reload_and_a_mode() {
     let file = api_rule();
     let server = Server::start(&["--config", file.path()]);
-    verdict(&server);
+    decision(&server);
     let rules = std::fs::read_to_string(file.path()).unwrap();
     let more = format!("[[rule]]\nname = \"first\"\nkey = [\"x\"]\nlimits = [\"1/s\"]\n{rules}");
     std::fs::write(file.path(), more).unwrap();
@@ -76,7 +76,7 @@ fn counts_go_on_through_a_reload_and_a_mode() {
         metrics(&server).contains("spillgate_reloads_total{result=\"refused\"} 1\n")
     });
     told(&server, "PUT", "/admin/v1/rules/api/mode", &json!({"mode": "enforce"}));
-    verdict(&server);
+    decision(&server);
     let line = "domain=\"default\",rule=\"api\",verdict=\"allowed\",source=\"store\"} 2";
     // Scrapes within a second share a rendering.
     spillgate_testkit::eventually(|| metrics(&server).contains(line));
@@ -87,9 +87,9 @@ fn decisions_without_the_store_and_its_errors_are_counted() {
     let file = api_rule();
     let mut redis = RedisServer::start();
     let server = Server::start(&["--config", file.path(), "--redis", &redis.url()]);
-    verdict(&server);
+    decision(&server);
     redis.kill();
-    verdict(&server);
+    decision(&server);
     let metrics = metrics(&server);
     expect(&metrics, "spillgate_fallback_decisions_total{domain=\"default\",rule=\"api\"} 1");
     let errors: Vec<&str> =
@@ -124,7 +124,7 @@ fn every_api_counts_its_decisions_in_decision_seconds() {
 fn promtool_finds_nothing_to_complain_about() {
     let file = api_rule();
     on_both_engines(&["--config", file.path()], |server| {
-        while verdict(server) == "allowed" {}
+        while decision(server) == "allowed" {}
         refused(server, "GET", "/nothing", "");
         let mut promtool = Command::new("promtool")
             .args(["check", "metrics"])

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use spillgate_testkit::eventually;
 
-use super::{ann, api_rule, refused, told, verdict};
+use super::{ann, api_rule, decision, refused, told};
 use crate::server::{Server, on_both_engines};
 
 const PATH: &str = "/admin/v1/overrides";
@@ -19,7 +19,7 @@ fn a_subject_is_blocked_raised_listed_and_let_go() {
             assert_eq!(told(server, "PUT", PATH, &body), json!({"result": "done", "missed": []}));
         };
         set(json!(["none"]));
-        assert_eq!(verdict(server), "never");
+        assert_eq!(decision(server), "blocked");
         set(json!([{"quota": "3/hour", "burst": 5}]));
         assert_eq!(
             told(
@@ -58,8 +58,8 @@ fn an_override_ends_by_itself() {
         let soon = jiff::Timestamp::now() + Duration::from_secs(2);
         let body = json!({"rule": "api", "subject": ann(), "limits": ["none"], "expires_at": soon.to_string()});
         told(server, "PUT", PATH, &body);
-        assert_eq!(verdict(server), "never");
-        eventually(|| verdict(server) != "never");
+        assert_eq!(decision(server), "blocked");
+        eventually(|| decision(server) != "blocked");
     });
 }
 

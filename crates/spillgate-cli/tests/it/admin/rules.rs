@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{api_rule, refused, told, verdict};
+use super::{api_rule, decision, refused, told};
 use crate::server::{Server, TempFile, on_both_engines};
 
 #[test]
@@ -36,11 +36,11 @@ fn a_rule_is_switched_off_and_on_again_while_running() {
         let mode = |rule: usize| {
             told(server, "GET", "/admin/v1/rules", &Value::Null)["rules"][rule]["mode"].clone()
         };
-        while verdict(server) == "allowed" {}
+        while decision(server) == "allowed" {}
         let done = json!({"result": "done", "missed": []});
         let off = json!({"mode": "off", "expires_at": "2199-01-01T00:00:00Z"});
         assert_eq!(told(server, "PUT", "/admin/v1/rules/api/mode", &off), done);
-        assert_eq!(verdict(server), "allowed");
+        assert_eq!(decision(server), "allowed");
         assert_eq!(
             mode(0),
             json!({"rule": "api", "in_force": "off", "written": "enforce", "runtime": "off",
@@ -48,8 +48,8 @@ fn a_rule_is_switched_off_and_on_again_while_running() {
         );
         assert_eq!(told(server, "DELETE", "/admin/v1/rules/api/mode", &Value::Null), done);
         assert_eq!(
-            (verdict(server), mode(0)["in_force"].clone()),
-            (json!("denied"), json!("enforce"))
+            (decision(server), mode(0)["in_force"].clone()),
+            ("limit-exceeded".to_owned(), json!("enforce"))
         );
     });
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ann, api_rule, refused, told, verdict};
+use super::{ann, api_rule, decision, refused, told};
 use crate::server::{Server, on_both_engines};
 
 const OF_ANN: &str = "/admin/v1/state?rule=api&attr.tenant=acme&attr.user=ann";
@@ -11,12 +11,12 @@ const OF_ANN: &str = "/admin/v1/state?rule=api&attr.tenant=acme&attr.user=ann";
 fn a_look_tells_the_numbers_and_charges_nothing() {
     let file = api_rule();
     on_both_engines(&["--config", file.path()], |server| {
-        assert_eq!(verdict(server), "allowed");
+        assert_eq!(decision(server), "allowed");
         for _ in 0..3 {
             let state = told(server, "GET", OF_ANN, &Value::Null);
             assert_eq!(
-                (&state["verdict"], &state["rule"], &state["remaining"], &state["capacity"]),
-                (&json!("allowed"), &json!("api"), &json!(1), &json!(2)),
+                (&state["allowed"], &state["rule"], &state["remaining"], &state["capacity"]),
+                (&json!(true), &json!("api"), &json!(1), &json!(2)),
                 "{state}"
             );
         }
@@ -32,12 +32,12 @@ fn a_subject_is_charged_given_back_to_and_forgotten() {
             told(server, "POST", "/admin/v1/state", &body)["remaining"].clone()
         };
         assert_eq!(change("charge", json!(2)), 0);
-        assert_eq!(verdict(server), "denied");
+        assert_eq!(decision(server), "limit-exceeded");
         assert_eq!(change("give_back", json!({"requests": 1})), 1);
-        assert_eq!(verdict(server), "allowed");
-        assert_eq!(verdict(server), "denied");
+        assert_eq!(decision(server), "allowed");
+        assert_eq!(decision(server), "limit-exceeded");
         told(server, "DELETE", OF_ANN, &Value::Null);
-        assert_eq!(verdict(server), "allowed");
+        assert_eq!(decision(server), "allowed");
     });
 }
 
@@ -45,12 +45,12 @@ fn a_subject_is_charged_given_back_to_and_forgotten() {
 fn a_whole_rule_is_forgotten_only_in_so_many_words() {
     let file = api_rule();
     on_both_engines(&["--config", file.path()], |server| {
-        while verdict(server) == "allowed" {}
+        while decision(server) == "allowed" {}
         let (status, field, detail) = refused(server, "DELETE", "/admin/v1/state?rule=api", "");
         assert_eq!((status, field.as_str()), (400, "subject"), "{detail}");
-        assert_eq!(verdict(server), "denied");
+        assert_eq!(decision(server), "limit-exceeded");
         told(server, "DELETE", "/admin/v1/state?rule=api&all=true", &Value::Null);
-        assert_eq!(verdict(server), "allowed");
+        assert_eq!(decision(server), "allowed");
     });
 }
 

@@ -52,7 +52,7 @@ fn the_shell_snippet_of_the_documents_runs_as_it_stands() {
     let server = Server::start(&[]);
     let output = Command::new("sh").args(["-e", "-c", &snippet("sh", &server)]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(said, "0\n16\n15\n-1\n2\n0\n-1\n0\n-1\n\n");
+    assert_eq!(said, "0\n16\n15\n-1\n2\n1\n-1\n0\n-1\n\n\n");
 }
 
 /// `./check --full` installs redis-py and names the Python that has it.

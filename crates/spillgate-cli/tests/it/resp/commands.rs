@@ -82,22 +82,27 @@ fn sg_check_asks_the_rules_of_the_policy() {
             else {
                 panic!("{line}: no array");
             };
-            let rule = items.pop().unwrap();
-            (items.iter().map(Reply::integer).collect::<Vec<_>>(), rule)
+            let (reason, rule) = (items.pop().unwrap(), items.pop().unwrap());
+            (items.iter().map(Reply::integer).collect::<Vec<_>>(), rule, reason)
         };
-        let login = Reply::Bulk(b"login".to_vec());
+        let word = |word: &str| Reply::Bulk(word.as_bytes().to_vec());
+        let login = word("login");
         let ip = "ip 203.0.113.7 route /login";
         let first = ask(&format!("SG.CHECK web requests=1,tokens=900 {ip}"));
-        assert_eq!(first.0[..3], [0, 100, 0]);
-        assert_eq!(first.1, login);
+        assert_eq!(first.0[..3], [1, 100, 0]);
+        assert_eq!((&first.1, &first.2), (&login, &Reply::Nil));
         let denied = ask(&format!("SG.CHECK web tokens=200 {ip}"));
-        assert_eq!((denied.0[0], denied.0[1]), (1, 100));
+        assert_eq!((denied.0[0], denied.0[1], &denied.2), (0, 100, &word("limit-exceeded")));
         assert!((1..=8_640_000).contains(&denied.0[2]), "{denied:?}");
-        let never = ask(&format!("SG.CHECK web 3 {ip}"));
-        assert_eq!((&never.0[..3], &never.1), (&[2, 1, -1][..], &login));
-        assert!((1..=1_800_000).contains(&never.0[3]), "{never:?}");
-        assert_eq!(ask("SG.CHECK web 1 ip 203.0.113.7"), (vec![0, -1, 0, -1], Reply::Nil));
-        assert_eq!(ask("SG.CHECK open 1").0, [0, -1, 0, -1]);
+        let costly = ask(&format!("SG.CHECK web 3 {ip}"));
+        assert_eq!((&costly.0[..3], &costly.1), (&[0, 1, -1][..], &login));
+        assert_eq!(costly.2, word("cost-exceeds-limit"));
+        assert!((1..=1_800_000).contains(&costly.0[3]), "{costly:?}");
+        assert_eq!(
+            ask("SG.CHECK web 1 ip 203.0.113.7"),
+            (vec![1, -1, 0, -1], Reply::Nil, Reply::Nil)
+        );
+        assert_eq!(ask("SG.CHECK open 1").0, [1, -1, 0, -1]);
     });
 }
 
@@ -141,11 +146,9 @@ fn hello_chooses_the_version_and_reset_returns_to_the_second() {
     );
     assert!(said.starts_with("%7\r\n$6\r\nserver\r\n$9\r\nspillgate\r\n"), "{said}");
     assert!(said.contains("$5\r\nproto\r\n:3\r\n"), "{said}");
-    assert!(
-        said.contains(
-            "$6\r\nworker\r\n*5\r\n:0\r\n:-1\r\n:0\r\n:-1\r\n_\r\n+RESET\r\n$-1\r\n*14\r\n"
-        )
-    );
+    assert!(said.contains(
+        "$6\r\nworker\r\n*6\r\n:1\r\n:-1\r\n:0\r\n:-1\r\n_\r\n_\r\n+RESET\r\n$-1\r\n*14\r\n"
+    ));
     assert!(said.contains("$5\r\nproto\r\n:2\r\n"), "{said}");
     assert!(said.ends_with("-NOPROTO unsupported protocol version '4'; there are 2 and 3\r\n"));
 }

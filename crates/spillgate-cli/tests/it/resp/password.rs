@@ -50,7 +50,7 @@ fn a_password_file_that_holds_none_keeps_it_from_starting() {
         .output()
         .unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("field `server.resp.password_file`"), "{said}");
 }
 

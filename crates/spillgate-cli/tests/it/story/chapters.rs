@@ -74,7 +74,7 @@ fn exhaust(scene: &Scene<'_>) {
     let mut admitted = 0;
     let denied = loop {
         let told = scene.ask("/exhaust");
-        if told.verdict == "denied" {
+        if told.decision == "denied" {
             break told;
         }
         admitted += 1;
@@ -85,28 +85,31 @@ fn exhaust(scene: &Scene<'_>) {
     assert!((1..=2_000).contains(&wait_ms), "{denied:?}");
     // That this wait is enough is the claim.
     sleep(Duration::from_millis(wait_ms));
-    assert_eq!(scene.verdict("/exhaust"), "allowed");
+    assert_eq!(scene.decision("/exhaust"), "allowed");
 }
 
 fn two_tiers(scene: &Scene<'_>) {
-    let verdicts: Vec<&str> = (0..4).map(|_| scene.verdict("/tiers")).collect();
-    assert_eq!(verdicts, ["allowed", "allowed", "denied", "denied"]);
+    let decisions: Vec<&str> = (0..4).map(|_| scene.decision("/tiers")).collect();
+    assert_eq!(decisions, ["allowed", "allowed", "denied", "denied"]);
     let state = operate(scene, "GET", &of_client(scene, "tiers"), &Value::Null);
     let remaining: Vec<&Value> =
-        state["tiers"].as_array().unwrap().iter().map(|tier| &tier["remaining"]).collect();
+        state["limits"].as_array().unwrap().iter().map(|tier| &tier["remaining"]).collect();
     // The denials charged neither.
     assert_eq!(remaining, [0, 98]);
 }
 
 fn two_units(scene: &Scene<'_>) {
     let cost = [("requests", 1), ("tokens", 60)];
-    assert_eq!(scene.ask_at("/units", &cost).verdict, "allowed");
-    assert_eq!(scene.ask_at("/units", &cost).verdict, "denied");
-    assert_eq!(scene.ask_at("/units", &[("requests", 1), ("tokens", 40)]).verdict, "allowed");
-    assert_eq!(scene.ask_at("/units", &[("requests", 1), ("tokens", 101)]).verdict, "never");
+    assert_eq!(scene.ask_at("/units", &cost).decision, "allowed");
+    assert_eq!(scene.ask_at("/units", &cost).decision, "denied");
+    assert_eq!(scene.ask_at("/units", &[("requests", 1), ("tokens", 40)]).decision, "allowed");
+    assert_eq!(
+        scene.ask_at("/units", &[("requests", 1), ("tokens", 101)]).decision,
+        "denied for good"
+    );
     let state = operate(scene, "GET", &of_client(scene, "units"), &Value::Null);
     assert_eq!(
-        (&state["tiers"][0]["remaining"], &state["tiers"][1]["remaining"]),
+        (&state["limits"][0]["remaining"], &state["limits"][1]["remaining"]),
         (&json!(8), &json!(0))
     );
 }
@@ -114,18 +117,18 @@ fn two_units(scene: &Scene<'_>) {
 fn peek(scene: &Scene<'_>) {
     let look = || scene.ask_at("/peek", &[("requests", 0)]);
     for _ in 0..3 {
-        assert_eq!((look().verdict, look().remaining), ("allowed", Some(2)));
+        assert_eq!((look().decision, look().remaining), ("allowed", Some(2)));
     }
     scene.ask("/peek");
-    assert_eq!((look().verdict, look().remaining), ("allowed", Some(1)));
+    assert_eq!((look().decision, look().remaining), ("allowed", Some(1)));
     scene.ask("/peek");
-    assert_eq!((look().verdict, look().remaining), ("denied", Some(0)));
+    assert_eq!((look().decision, look().remaining), ("denied", Some(0)));
 }
 
 fn reset(scene: &Scene<'_>) {
     exhausted(scene, "/operated");
     operate(scene, "DELETE", &of_client(scene, "operated"), &Value::Null);
-    assert_eq!(scene.verdict("/operated"), "allowed");
+    assert_eq!(scene.decision("/operated"), "allowed");
 }
 
 fn reload(scene: &Scene<'_>) {
@@ -134,10 +137,10 @@ fn reload(scene: &Scene<'_>) {
     let (before, rule) = text.split_once("name = \"reload\"").unwrap();
     let raised = rule.replacen("2/hour", "5/hour", 1);
     std::fs::write(scene.rules.path(), format!("{before}name = \"reload\"{raised}")).unwrap();
-    eventually(|| scene.verdict("/reload") == "allowed");
+    eventually(|| scene.decision("/reload") == "allowed");
     // Two of five were used, and one just now.
-    let verdicts: Vec<&str> = (0..3).map(|_| scene.verdict("/reload")).collect();
-    assert_eq!(verdicts, ["allowed", "allowed", "denied"]);
+    let decisions: Vec<&str> = (0..3).map(|_| scene.decision("/reload")).collect();
+    assert_eq!(decisions, ["allowed", "allowed", "denied"]);
 }
 
 fn override_with_expiry(scene: &Scene<'_>) {
@@ -145,15 +148,15 @@ fn override_with_expiry(scene: &Scene<'_>) {
     let end = jiff::Timestamp::now() + Duration::from_secs(2);
     let block = json!({"rule": "operated", "subject": {"ip": scene.ip}, "limits": ["none"], "expires_at": end.to_string()});
     operate(scene, "PUT", "/admin/v1/overrides", &block);
-    let verdict = scene.verdict("/operated");
+    let decision = scene.decision("/operated");
     // A machine that stood still for as long has seen its end.
-    assert!(verdict == "never" || jiff::Timestamp::now() >= end, "{verdict}");
-    eventually(|| scene.verdict("/operated") == "allowed");
+    assert!(decision == "denied for good" || jiff::Timestamp::now() >= end, "{decision}");
+    eventually(|| scene.decision("/operated") == "allowed");
 }
 
 fn shadow(scene: &Scene<'_>) {
     for _ in 0..4 {
-        assert_eq!(scene.verdict("/shadow"), "allowed");
+        assert_eq!(scene.decision("/shadow"), "allowed");
     }
 }
 
@@ -161,14 +164,14 @@ fn kill_switch(scene: &Scene<'_>) {
     exhausted(scene, "/operated");
     let mode = "/admin/v1/rules/operated/mode";
     operate(scene, "PUT", mode, &json!({"mode": "off"}));
-    assert_eq!(scene.verdict("/operated"), "allowed");
+    assert_eq!(scene.decision("/operated"), "allowed");
     operate(scene, "DELETE", mode, &Value::Null);
-    assert_eq!(scene.verdict("/operated"), "denied");
+    assert_eq!(scene.decision("/operated"), "denied");
 }
 
 #[track_caller]
 fn exhausted(scene: &Scene<'_>, path: &str) {
-    let calls = (1..=10).find(|_| scene.verdict(path) == "denied");
+    let calls = (1..=10).find(|_| scene.decision(path) == "denied");
     assert!(calls.is_some(), "{path} is never denied");
 }
 

@@ -50,13 +50,13 @@ fn check(asked: &Asked<'_>) -> Value {
 }
 
 fn told(answer: &Value) -> Told {
-    let verdict = match answer["verdict"].as_str().unwrap() {
-        "allowed" => "allowed",
-        "denied" => "denied",
-        _ => "never",
+    let decision = match answer["reason"].as_str() {
+        None => "allowed",
+        Some("limit-exceeded") => "denied",
+        Some(_) => "denied for good",
     };
     let number = |name: &str| answer[name].as_u64();
-    Told { verdict, remaining: number("remaining"), retry_after_ms: number("retry_after_ms") }
+    Told { decision, remaining: number("remaining"), retry_after_ms: number("retry_after_ms") }
 }
 
 fn resp(server: &Server, asked: &Asked<'_>) -> Told {
@@ -67,12 +67,13 @@ fn resp(server: &Server, asked: &Asked<'_>) -> Told {
     let reply = server.resp().command(&command).unwrap();
     let Reply::Array(fields) = reply else { panic!("{command:?}: {reply:?}") };
     let known = |field: usize| u64::try_from(fields[field].integer()).ok();
-    let verdict = match fields[0].integer() {
-        0 => "allowed",
-        1 => "denied",
-        _ => "never",
+    let decision = match (fields[0].integer(), fields[2].integer()) {
+        (1, 0) => "allowed",
+        (0, -1) => "denied for good",
+        (0, _) => "denied",
+        _ => panic!("{command:?}: {fields:?}"),
     };
-    Told { verdict, remaining: known(1), retry_after_ms: known(2) }
+    Told { decision, remaining: known(1), retry_after_ms: known(2) }
 }
 
 fn grpc(server: &Server, asked: &Asked<'_>) -> Told {
@@ -83,13 +84,13 @@ fn grpc(server: &Server, asked: &Asked<'_>) -> Told {
     assert_eq!(answer.overall_code(), status.code());
     let wait = status.reset().map(|wait| wait.as_millis() as u64);
     let allowed = status.code() == Code::Ok;
-    let verdict = match wait {
+    let decision = match wait {
         _ if allowed => "allowed",
         Some(_) => "denied",
-        None => "never",
+        None => "denied for good",
     };
     Told {
-        verdict,
+        decision,
         remaining: status.current_limit.as_ref().map(|_| status.limit_remaining.into()),
         retry_after_ms: if allowed { Some(0) } else { wait },
     }
@@ -100,14 +101,14 @@ fn forward_auth(server: &Server, asked: &Asked<'_>) -> Told {
     let headers = [("Host", "h"), ("X-Forwarded-For", asked.ip), ("X-Forwarded-Uri", asked.path)];
     let reply = server.client().send_with("GET", "/v1/auth", &headers, b"").unwrap();
     let wait_ms = reply.header("retry-after").map(|wait| wait.parse::<u64>().unwrap() * 1_000);
-    let verdict = match (reply.status, wait_ms) {
+    let decision = match (reply.status, wait_ms) {
         (200, _) => "allowed",
         (429, Some(_)) => "denied",
-        (429, None) => "never",
+        (429 | 403, None) => "denied for good",
         _ => panic!("{reply:?}"),
     };
     let remaining = reply.header("ratelimit").and_then(|field| {
         field.split(";r=").nth(1)?.split(|end: char| !end.is_ascii_digit()).next()?.parse().ok()
     });
-    Told { verdict, remaining, retry_after_ms: wait_ms.or((verdict == "allowed").then_some(0)) }
+    Told { decision, remaining, retry_after_ms: wait_ms.or((decision == "allowed").then_some(0)) }
 }

@@ -54,7 +54,7 @@ fn what_is_said_to_start_afresh_does_and_the_rest_goes_on() {
         let after = Server::start_on(&redis, &["--config", new_file.path()]);
         let domain = if new.contains("domain") { "other" } else { "default" };
         let peek = json!({"domain": domain, "attributes": attributes, "cost": 0});
-        let tier = &after.check(&peek.to_string())["tiers"][0];
+        let tier = &after.check(&peek.to_string())["limits"][0];
         let used = tier["capacity"].as_u64().unwrap() - tier["remaining"].as_u64().unwrap();
         let afresh = *expected == Some("starts-afresh");
         assert_eq!(used == 0, afresh, "{new}: {used} used; {fates:?}");
@@ -84,10 +84,10 @@ fn what_is_gone_and_what_is_new_is_told_too() {
 }
 
 #[test]
-fn an_old_file_that_does_not_load_is_exit_code_3() {
+fn an_old_file_that_does_not_load_is_exit_code_2() {
     let (old, new) = (TempFile::new("old.toml", "[[rule]]\n"), TempFile::new("new.toml", OLD));
     let output = run(&["validate", "--against", old.path(), new.path()]);
-    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8(output.stderr).unwrap().contains("old.toml:1: "));
 }
 

@@ -5,7 +5,7 @@ use axum::response::Response;
 use hyper::Uri;
 use serde::Serialize;
 use spillgate::{
-    Cost, Decision, ExplainedRule, ExplainedTier, Explanation, OverriddenBy, Raise, Request,
+    Cost, Decision, ExplainedRule, ExplainedTier, Explanation, OverriddenBy, Raise, Reason, Request,
 };
 
 use super::Problem;
@@ -16,45 +16,45 @@ use crate::door::http::answer::{self, ms_up};
 
 #[derive(Serialize)]
 struct ExplainedAnswer<'e> {
-    verdict: &'static str,
     allowed: bool,
+    reason: Option<&'static str>,
     sentence: String,
     rule: Option<&'e str>,
     limit: Option<&'e str>,
     retry_after_ms: Option<u64>,
     source: &'static str,
     degraded: bool,
-    /// The refusal that this process remembers, if one holds.
+    /// The denial in the denial cache, if one applies.
     remembered: Option<Remembered>,
-    /// What this process has taken ahead, if that pays for all of it.
+    /// The leases that would pay for the whole request, if they can.
     leased: Option<Leased<'e>>,
-    tiers: Vec<TierAnswer<'e>>,
+    limits: Vec<LimitAnswer<'e>>,
     rules: Vec<RuleAnswer<'e>>,
     rules_left_out: usize,
 }
 
 #[derive(Serialize)]
 struct Remembered {
-    verdict: &'static str,
+    allowed: bool,
+    reason: Option<&'static str>,
     retry_after_ms: Option<u64>,
 }
 
 #[derive(Serialize)]
 struct Leased<'e> {
-    verdict: &'static str,
-    tiers: Vec<LeasedTier<'e>>,
+    limits: Vec<LeasedLimit<'e>>,
 }
 
 #[derive(Serialize)]
-struct LeasedTier<'e> {
+struct LeasedLimit<'e> {
     rule: Option<&'e str>,
     limit: &'e str,
-    /// Left of the tier, as far as this process knows: what it holds, and what the store had besides.
+    /// The last known remainder: leased tokens in hand and the rest at the store.
     remaining: Option<u64>,
 }
 
 #[derive(Serialize)]
-struct TierAnswer<'e> {
+struct LimitAnswer<'e> {
     rule: Option<&'e str>,
     limit: &'e str,
     quota: String,
@@ -66,7 +66,8 @@ struct TierAnswer<'e> {
     remaining: Option<u64>,
     retry_after_ms: Option<u64>,
     reset_after_ms: Option<u64>,
-    verdict: &'static str,
+    allowed: bool,
+    reason: Option<&'static str>,
     source: &'static str,
     shadow: bool,
     sentence: String,
@@ -85,8 +86,8 @@ struct RaiseAnswer<'e> {
 struct RuleAnswer<'e> {
     name: &'e str,
     mode: &'static str,
-    met: bool,
-    /// Why not, if it is not met.
+    matched: bool,
+    /// Why the request does not match it.
     why: Option<String>,
     overridden: Option<&'static str>,
 }
@@ -96,7 +97,7 @@ pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, P
     app.answers(request.domain())?;
     let explained = app.limiter().explain(&request).await;
     let answer = ExplainedAnswer::of(&explained);
-    let items = 1 + answer.tiers.len() + answer.rules.len();
+    let items = 1 + answer.limits.len() + answer.rules.len();
     Ok(answer::json(&answer, answer::ANSWER_BYTES * items))
 }
 
@@ -146,8 +147,8 @@ impl<'e> ExplainedAnswer<'e> {
     fn of(explained: &'e Explanation) -> ExplainedAnswer<'e> {
         let answer = explained.answer();
         ExplainedAnswer {
-            verdict: answer.verdict().name(),
             allowed: answer.allowed(),
+            reason: answer.reason().map(Reason::as_str),
             sentence: explained.sentence(),
             rule: answer.rule(),
             limit: answer.limit(),
@@ -156,7 +157,7 @@ impl<'e> ExplainedAnswer<'e> {
             degraded: answer.degraded(),
             remembered: explained.remembered().map(Remembered::of),
             leased: explained.leased().map(Leased::of),
-            tiers: explained.tiers().map(|tier| TierAnswer::of(&tier)).collect(),
+            limits: explained.tiers().map(|tier| LimitAnswer::of(&tier)).collect(),
             rules: explained.rules().iter().map(RuleAnswer::of).collect(),
             rules_left_out: explained.left_out(),
         }
@@ -166,7 +167,8 @@ impl<'e> ExplainedAnswer<'e> {
 impl Remembered {
     fn of(decision: &Decision) -> Remembered {
         Remembered {
-            verdict: decision.verdict().name(),
+            allowed: decision.allowed(),
+            reason: decision.reason().map(Reason::as_str),
             retry_after_ms: decision.retry_after().map(ms_up),
         }
     }
@@ -174,19 +176,19 @@ impl Remembered {
 
 impl<'e> Leased<'e> {
     fn of(decision: &'e Decision) -> Leased<'e> {
-        let tiers = decision.tiers().map(|tier| LeasedTier {
+        let limits = decision.tiers().map(|tier| LeasedLimit {
             rule: tier.rule(),
             limit: tier.limit(),
             remaining: tier.remaining(),
         });
-        Leased { verdict: decision.verdict().name(), tiers: tiers.collect() }
+        Leased { limits: limits.collect() }
     }
 }
 
-impl<'e> TierAnswer<'e> {
-    fn of(tier: &ExplainedTier<'e>) -> TierAnswer<'e> {
+impl<'e> LimitAnswer<'e> {
+    fn of(tier: &ExplainedTier<'e>) -> LimitAnswer<'e> {
         let decision = tier.decision();
-        TierAnswer {
+        LimitAnswer {
             rule: decision.rule(),
             limit: decision.limit(),
             quota: decision.definition().to_string(),
@@ -198,7 +200,8 @@ impl<'e> TierAnswer<'e> {
             remaining: decision.remaining(),
             retry_after_ms: decision.retry_after().map(ms_up),
             reset_after_ms: decision.reset_after().map(ms_up),
-            verdict: decision.verdict().name(),
+            allowed: decision.reason().is_none(),
+            reason: decision.reason().map(Reason::as_str),
             source: decision.source().name(),
             shadow: decision.shadow(),
             sentence: tier.sentence(),
@@ -219,7 +222,7 @@ impl<'e> RuleAnswer<'e> {
         RuleAnswer {
             name: rule.name(),
             mode: rule.mode().name(),
-            met: rule.unmet().is_none(),
+            matched: rule.unmet().is_none(),
             why: rule.unmet().map(ToString::to_string),
             overridden: rule.overridden().map(|by| match by {
                 OverriddenBy::File => "file",

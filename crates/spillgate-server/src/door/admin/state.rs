@@ -31,7 +31,7 @@ pub(super) struct ChangeFields<'a> {
 
 pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
     let query = Query::of(&uri)?;
-    Ok(answer::to_one(&app.limiter().state(&query.rule, &query.subject).await?))
+    Ok(answer::to_one(&app.limiter().state(&query.rule, &query.subject).await?, None))
 }
 
 pub(super) async fn change(State(app): State<App>, body: Body) -> Result<Response, Problem> {
@@ -44,7 +44,7 @@ pub(super) async fn change(State(app): State<App>, body: Body) -> Result<Respons
         (None, None) => return Err(Problem::in_field("charge", NOTHING_TO_DO)),
         (Some(_), Some(_)) => return Err(Problem::in_field("give_back", ONE_OF_TWO)),
     };
-    Ok(answer::to_one(&state))
+    Ok(answer::to_one(&state, None))
 }
 
 /// One subject's state, or with `all=true` that of all.

@@ -4,9 +4,7 @@
 use std::time::Duration;
 
 use axum::http::{HeaderMap, StatusCode};
-use spillgate::{
-    Algorithm, Combined, Decision, HeaderStyle, Limit, Refusal, TierDecision, Verdict,
-};
+use spillgate::{Algorithm, Combined, Decision, HeaderStyle, Limit, Refusal, TierDecision};
 
 use super::proto::envoy::config::core::v3::HeaderValue;
 use super::rls::RateLimitResponse;
@@ -39,7 +37,7 @@ pub(super) fn to(combined: &Combined, style: HeaderStyle) -> RateLimitResponse {
 
 /// How one descriptor stands. Rules that only watch are no part of it.
 fn status(part: &Decision) -> DescriptorStatus {
-    let refuses = |tier: TierDecision<'_>| !tier.shadow() && tier.verdict() != Verdict::Allowed;
+    let refuses = |tier: TierDecision<'_>| !tier.shadow() && tier.reason().is_some();
     let ok = !part.tiers().any(refuses);
     let mut status = DescriptorStatus { code: code(ok).into(), ..DescriptorStatus::default() };
     let Some(tier) = part.top() else { return status };

@@ -1,23 +1,37 @@
-//! Decisions as JSON. The fields, in this order, are a contract; what is not known is null.
+//! Writes decisions as JSON. The fields and their order are a contract. Unknown values are null.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::response::Response;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::Serialize;
-use spillgate::{Decision, Reason, TierDecision};
+use spillgate::{Decision, HeaderStyle, Reason, TierDecision};
 
-/// The answer to one check.
-pub(in crate::door) fn to_one<B: From<Vec<u8>>>(decision: &Decision) -> Response<B> {
+/// Answers one check, with ready-made header fields if a style is given.
+pub(in crate::door) fn to_one<B: From<Vec<u8>>>(
+    decision: &Decision,
+    headers: Option<HeaderStyle>,
+) -> Response<B> {
     let mut bytes = Vec::with_capacity(ANSWER_BYTES);
-    write_decision(&mut bytes, decision);
+    write_decision(&mut bytes, decision, headers);
     response(bytes)
 }
 
-/// The answer to several, in their order.
-pub(in crate::door) fn to_many(decisions: &[Decision]) -> Response {
+/// Answers several checks in their order. `headers` has one entry per decision.
+pub(in crate::door) fn to_many(
+    decisions: &[Decision],
+    headers: impl Iterator<Item = Option<HeaderStyle>>,
+) -> Response {
     let mut bytes = Vec::with_capacity(ANSWER_BYTES * decisions.len());
-    write_list(&mut bytes, r#"{"results":["#, decisions, write_decision);
+    write_list(
+        &mut bytes,
+        r#"{"results":["#,
+        decisions.iter().zip(headers),
+        |bytes, (one, headers)| {
+            write_decision(bytes, one, headers);
+        },
+    );
     bytes.extend_from_slice(b"}");
     response(bytes)
 }
@@ -25,10 +39,9 @@ pub(in crate::door) fn to_many(decisions: &[Decision]) -> Response {
 // What every check is answered with is written piece by piece, each field's name with the marks about it: serializing it
 // took longer than deciding. The names of rules, limits and units, and receipts, hold nothing that JSON escapes.
 
-fn write_decision(bytes: &mut Vec<u8>, decision: &Decision) {
-    write_word(bytes, r#"{"verdict":"#, decision.verdict().name());
-    write_flag(bytes, r#","allowed":"#, decision.allowed());
-    write_name(bytes, r#","reason":"#, decision.reason().map(Reason::name));
+fn write_decision(bytes: &mut Vec<u8>, decision: &Decision, headers: Option<HeaderStyle>) {
+    write_flag(bytes, r#"{"allowed":"#, decision.allowed());
+    write_name(bytes, r#","reason":"#, decision.reason().map(Reason::as_str));
     write_name(bytes, r#","rule":"#, decision.rule());
     write_name(bytes, r#","limit":"#, decision.limit());
     write_number(bytes, r#","capacity":"#, decision.capacity());
@@ -37,14 +50,30 @@ fn write_decision(bytes: &mut Vec<u8>, decision: &Decision) {
     write_number(bytes, r#","reset_after_ms":"#, decision.reset_after().map(ms_up));
     write_word(bytes, r#","source":"#, decision.source().name());
     write_flag(bytes, r#","degraded":"#, decision.degraded());
+    write_flag(bytes, r#","matched":"#, decision.tiers().len() > 0);
     if let Some(receipt) = decision.receipt() {
         write_word(bytes, r#","receipt":"#, receipt.as_str());
     }
-    write_list(bytes, r#","tiers":["#, decision.tiers(), write_tier);
+    if let Some(style) = headers {
+        write_headers(bytes, decision, style);
+    }
+    write_list(bytes, r#","limits":["#, decision.tiers(), write_limit);
     bytes.extend_from_slice(b"}");
 }
 
-fn write_tier(bytes: &mut Vec<u8>, tier: TierDecision<'_>) {
+/// Writes the header fields that a middleware copies to its own response.
+fn write_headers(bytes: &mut Vec<u8>, decision: &Decision, style: HeaderStyle) {
+    let mut headers = HeaderMap::new();
+    decision.write_headers(style, &mut headers);
+    let fields = headers
+        .iter()
+        .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
+        .collect::<BTreeMap<_, _>>();
+    bytes.extend_from_slice(br#","headers":"#);
+    serde_json::to_writer(bytes, &fields).expect("strings always make JSON, and memory takes them");
+}
+
+fn write_limit(bytes: &mut Vec<u8>, tier: TierDecision<'_>) {
     write_name(bytes, r#"{"rule":"#, tier.rule());
     write_word(bytes, r#","limit":"#, tier.limit());
     write_word(bytes, r#","unit":"#, tier.unit());
@@ -52,8 +81,8 @@ fn write_tier(bytes: &mut Vec<u8>, tier: TierDecision<'_>) {
     write_number(bytes, r#","remaining":"#, tier.remaining());
     write_number(bytes, r#","retry_after_ms":"#, tier.retry_after().map(ms_up));
     write_number(bytes, r#","reset_after_ms":"#, tier.reset_after().map(ms_up));
-    write_word(bytes, r#","verdict":"#, tier.verdict().name());
-    write_name(bytes, r#","reason":"#, tier.reason().map(Reason::name));
+    write_flag(bytes, r#","allowed":"#, tier.reason().is_none());
+    write_name(bytes, r#","reason":"#, tier.reason().map(Reason::as_str));
     write_word(bytes, r#","source":"#, tier.source().name());
     if tier.shadow() {
         write_flag(bytes, r#","shadow":"#, true);
@@ -107,7 +136,7 @@ fn write_null(bytes: &mut Vec<u8>, name: &str) {
     bytes.extend_from_slice(b"null");
 }
 
-/// Rounded up: whoever comes back after that long is not too early.
+/// Rounds up to whole milliseconds, so that a client that waits that long is not too early.
 pub(in crate::door) fn ms_up(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
@@ -126,7 +155,7 @@ fn response<B: From<Vec<u8>>>(json: Vec<u8>) -> Response<B> {
     response
 }
 
-/// An answer of one tier with its numbers, so that most are written without growing the buffer.
+/// An answer of one limit with its numbers, so that most are written without growing the buffer.
 pub(in crate::door) const ANSWER_BYTES: usize = 512;
 
 #[cfg(test)]

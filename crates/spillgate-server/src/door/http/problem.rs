@@ -171,7 +171,7 @@ impl IntoResponse for Problem {
             retryable: self.retryable,
             reason: match self.ended {
                 Some(_) => Some("ended"),
-                None => self.overloaded.then_some(Reason::Overloaded.name()),
+                None => self.overloaded.then_some(Reason::Overloaded.as_str()),
             },
             ended: self.ended,
         };

@@ -5,8 +5,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
-use spillgate::{Cost, Limit, Question, Request, Reserve, Value};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Unexpected, Visitor};
+use spillgate::{Cost, HeaderStyle, Limit, Question, Request, Reserve, Value};
 
 use super::json::{List, Name, Named, NamedVisitor, Object, Text};
 use super::limit::LimitFields;
@@ -41,6 +41,7 @@ pub(in crate::door) struct CheckFields<'a> {
     ttl_ms: Option<Whole>,
     #[serde(borrow)]
     id: Option<ReservationName<'a>>,
+    headers: Option<HeadersField>,
 }
 
 impl CheckFields<'_> {
@@ -79,6 +80,11 @@ impl CheckFields<'_> {
         }
     }
 
+    /// Returns the style of the header fields that the answer is to carry.
+    fn headers(&self) -> Option<HeaderStyle> {
+        self.headers.as_ref().and_then(|headers| headers.0)
+    }
+
     /// How long it may wait for room.
     fn wait(&self) -> Result<Duration, Problem> {
         let wait_ms = self.wait_ms.as_ref().map_or(0, |wait| wait.0);
@@ -115,6 +121,11 @@ impl Check<'_> {
         self.0.question(&mut LastLimit::default())
     }
 
+    /// Returns the style of the header fields that the answer is to carry.
+    pub(in crate::door) fn headers(&self) -> Option<HeaderStyle> {
+        self.0.headers()
+    }
+
     /// How long it may wait for room.
     pub(in crate::door) fn wait(&self) -> Result<Duration, Problem> {
         self.0.wait()
@@ -130,6 +141,11 @@ impl Check<'_> {
 }
 
 impl Batch<'_> {
+    /// Returns, for each check in order, the style of the header fields that its answer is to carry.
+    pub(in crate::door) fn headers(&self) -> impl Iterator<Item = Option<HeaderStyle>> {
+        self.0.iter().map(|Object(check)| check.headers())
+    }
+
     /// What they ask, in order: all, or the first that asks nothing.
     pub(in crate::door) fn questions(&self) -> Result<Vec<Question<'_>>, Problem> {
         let mut last = LastLimit::default();
@@ -189,6 +205,34 @@ impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
             0 => Err(D::Error::custom("an empty key; name who is limited")),
             length => Err(too_long(length)),
         }
+    }
+}
+
+/// Whether an answer carries ready-made header fields: `true` is the default style, `false` is none.
+struct HeadersField(Option<HeaderStyle>);
+
+impl<'de> Deserialize<'de> for HeadersField {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(HeadersVisitor).map(HeadersField)
+    }
+}
+
+struct HeadersVisitor;
+
+impl Visitor<'_> for HeadersVisitor {
+    type Value = Option<HeaderStyle>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "true, false or a style: {}", HeaderStyle::ALL.map(HeaderStyle::name).join(", "))
+    }
+
+    fn visit_bool<E: Error>(self, wanted: bool) -> Result<Self::Value, E> {
+        Ok(wanted.then(HeaderStyle::default))
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<Self::Value, E> {
+        let style = HeaderStyle::named(name);
+        style.map(Some).ok_or_else(|| E::invalid_value(Unexpected::Str(name), &self))
     }
 }
 

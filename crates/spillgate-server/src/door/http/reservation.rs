@@ -41,7 +41,7 @@ async fn reserve(State(app): State<Arc<App>>, body: Body) -> Result<Response, Pr
     if decision.reason() == Some(Reason::Overloaded) {
         return Err(Problem::overloaded(NO_ROOM.to_owned()));
     }
-    Ok(answer::to_one(&decision))
+    Ok(answer::to_one(&decision, asked.headers()))
 }
 
 async fn settle(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {

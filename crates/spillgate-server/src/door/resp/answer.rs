@@ -1,8 +1,8 @@
-//! Decisions as replies: five fields each, in the order that the command's clients know.
+//! Writes decisions as replies: five or six fields each, in the order that the command's clients know.
 
 use std::time::Duration;
 
-use spillgate::{Decision, Reason, Receipt, Verdict};
+use spillgate::{Decision, Reason, Receipt};
 
 use super::reply::Replies;
 
@@ -13,9 +13,9 @@ pub(super) enum Answer {
     Cell(Throttled),
     /// `[allowed, limit, remaining, reset_after, retry_after]`, as throttlecrab.
     Crab(Throttled),
-    /// `[verdict, remaining, retry_after_ms, reset_after_ms, rule]`, and the receipt if there is one.
+    /// `[allowed, remaining, retry_after_ms, reset_after_ms, rule, reason]`, and the receipt if there is one.
     Check,
-    /// The same, the receipt nothing if there is none.
+    /// As `Check`, with a receipt that is nil if there is none.
     Reserved,
 }
 
@@ -37,7 +37,11 @@ impl Answer {
             Answer::Check => receipt.is_some(),
             Answer::Reserved => true,
         };
-        replies.array(if has_receipt { 6 } else { 5 });
+        let fields = match self {
+            Answer::Cell(_) | Answer::Crab(_) => 5,
+            Answer::Check | Answer::Reserved => 6,
+        };
+        replies.array(fields + usize::from(has_receipt));
         match self {
             Answer::Cell(asked) => {
                 let passes = asked.passes(decision);
@@ -58,24 +62,16 @@ impl Answer {
                 replies.number_or_unknown(wait.map(seconds_up));
             }
             Answer::Check | Answer::Reserved => {
-                replies.number(match decision.verdict() {
-                    Verdict::Allowed => 0,
-                    Verdict::Denied => 1,
-                    Verdict::Never => 2,
-                });
+                replies.number(u64::from(decision.allowed()));
                 replies.number_or_unknown(decision.remaining());
                 replies.number_or_unknown(decision.retry_after().map(ms_up));
                 replies.number_or_unknown(decision.reset_after().map(ms_up));
-                match decision.rule() {
-                    Some(rule) => replies.string(rule.as_bytes()),
-                    None => replies.nothing(),
-                }
+                string_or_nothing(decision.rule(), replies);
+                string_or_nothing(decision.reason().map(Reason::as_str), replies);
             }
         }
-        match receipt.filter(|_| has_receipt) {
-            Some(receipt) => replies.string(receipt.as_bytes()),
-            None if has_receipt => replies.nothing(),
-            None => {}
+        if has_receipt {
+            string_or_nothing(receipt, replies);
         }
     }
 }
@@ -90,7 +86,14 @@ impl Throttled {
 /// The code is the one of reservations that find no room.
 const OVERLOADED: &str = "OVERLOADED the store is busy, and did not answer in time";
 
-/// Rounded up: whoever comes back after that long is not too early.
+fn string_or_nothing(text: Option<&str>, replies: &mut Replies) {
+    match text {
+        Some(text) => replies.string(text.as_bytes()),
+        None => replies.nothing(),
+    }
+}
+
+/// Rounds up, so that a client that waits that long is not too early.
 fn seconds_up(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }

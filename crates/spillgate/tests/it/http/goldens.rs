@@ -62,7 +62,7 @@ fn rule(name: &str, quota: &str) -> String {
     format!("[[rule]]\nname = \"{name}\"\nkey = []\nlimits = [\"{quota}\"]\n")
 }
 
-const PROBLEM: &str = r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,"detail":"There is room again in 30 s.","violated-policies":["site"]}"#;
+const PROBLEM: &str = r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,"detail":"Try again in 30 s.","violated-policies":["site"]}"#;
 
 /// For each style: what an allowance adds, and what a refusal says beside the problem.
 const STYLES: [(HeaderStyle, &[&str], &[&str]); 5] = [
@@ -147,7 +147,7 @@ fn an_outage_that_denies_is_a_503_without_numbers() {
         let builder = Limiter::builder().redis(format!("redis://127.0.0.1:{}", free_port()));
         let builder = builder.policy(Policy::from_toml(&policy).unwrap());
         let layer = RateLimitLayer::new(runtime().block_on(builder.build()).unwrap());
-        let problem = r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Temporarily reduced capacity","status":503,"detail":"The quota cannot be looked up at the moment.","violated-policies":["site"]}"#;
+        let problem = r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Temporarily reduced capacity","status":503,"detail":"The rate limiter cannot reach its store.","violated-policies":["site"]}"#;
         assert_eq!(
             answer(&[&layer.headers(style)], 200),
             [

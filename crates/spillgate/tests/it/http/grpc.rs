@@ -65,7 +65,7 @@ fn a_refusal_is_resource_exhausted_with_the_time_and_the_limits() {
 
         let refused = check(&mut client).await.unwrap_err();
         assert_eq!(refused.code(), Code::ResourceExhausted);
-        assert_eq!(refused.message(), "quota exceeded");
+        assert_eq!(refused.message(), "The limit has no room at the moment.");
         let wait = refused.get_details_retry_info().unwrap().retry_delay.unwrap();
         assert!(wait > Duration::from_secs(1) && wait <= Duration::from_secs(30), "{wait:?}");
         let violations = refused.get_details_quota_failure().unwrap().violations;

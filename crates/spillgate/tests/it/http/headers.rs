@@ -5,9 +5,7 @@ use std::time::Duration;
 use http::{HeaderMap, StatusCode};
 use proptest::prelude::*;
 use spillgate::internals::time::Clock;
-use spillgate::{
-    Cost, Decision, HeaderStyle, Limiter, Policy, Refusal, RefusalKind, Request, Verdict,
-};
+use spillgate::{Cost, Decision, HeaderStyle, Limiter, Policy, Reason, Refusal, Request, Verdict};
 use spillgate_testkit::free_port;
 
 use super::fields::{LimitItem, PolicyItem, read};
@@ -259,14 +257,16 @@ fn what_no_wait_helps_says_so() {
         HeaderStyle::Ietf,
         &["ratelimit-policy: \"login\";q=5;w=60", "ratelimit: \"login\";r=5"],
     );
-    for decision in [&blocked, &never] {
+    for (decision, reason, status) in
+        [(&blocked, Reason::Blocked, 403), (&never, Reason::CostExceedsLimit, 429)]
+    {
         let refusal = Refusal::of(decision).unwrap();
-        assert_eq!((refusal.kind(), refusal.status().as_u16()), (RefusalKind::Never, 429));
+        assert_eq!((refusal.reason(), refusal.status().as_u16()), (reason, status));
         assert_eq!(refusal.retry_after_seconds(), None);
     }
     assert_eq!(
         Refusal::of(&never).unwrap().body(),
-        r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,"detail":"This costs more than the quota can hold.","violated-policies":["login"]}"#
+        r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,"detail":"The cost is larger than the limit can ever hold.","violated-policies":["login"]}"#
     );
 }
 
@@ -298,7 +298,7 @@ fn a_body_names_each_limit_that_refuses() {
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "title": "Quota exceeded",
             "status": 429,
-            "detail": "There is room again in 1 s.",
+            "detail": "Try again in 1 s.",
             "violated-policies": ["api/slots", "api/llm"],
         })
     );
@@ -318,13 +318,13 @@ fn an_outage_is_503_and_makes_no_number_up() {
     let limiter = runtime.block_on(builder.build()).unwrap();
     let decision = runtime.block_on(limiter.check(&Request::new().with("user", "u")));
     let refusal = Refusal::of(&decision).unwrap();
-    assert_eq!((refusal.kind(), refusal.status().as_u16()), (RefusalKind::Outage, 503));
+    assert_eq!((refusal.reason(), refusal.status().as_u16()), (Reason::StoreUnavailable, 503));
     for style in HeaderStyle::ALL {
         check_lines(&decision, style, &["retry-after: 1"]);
     }
     assert_eq!(
         refusal.body(),
-        r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Temporarily reduced capacity","status":503,"detail":"The quota cannot be looked up at the moment.","violated-policies":["login"]}"#
+        r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Temporarily reduced capacity","status":503,"detail":"The rate limiter cannot reach its store.","violated-policies":["login"]}"#
     );
 }
 

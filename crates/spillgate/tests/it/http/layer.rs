@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use spillgate::tower::{RateLimitLayer, from_header};
-use spillgate::{ByIp, Cost, HeaderStyle, Limiter, Policy, RefusalKind};
+use spillgate::{ByIp, Cost, HeaderStyle, Limiter, Policy, Reason};
 use spillgate_testkit::{RedisServer, free_port};
 use tower::{Layer, Service, ServiceExt};
 
@@ -127,8 +127,8 @@ fn refusals_and_outages_are_answered_as_one_likes() {
             .headers(HeaderStyle::Legacy)
             .cost(|_| Cost::requests(5))
             .refuse_with(|refusal, head| {
-                let page = match refusal.kind() {
-                    RefusalKind::Outage => format!("{} later", head.uri),
+                let page = match refusal.reason() {
+                    Reason::StoreUnavailable => format!("{} later", head.uri),
                     _ => format!("{} slower", head.uri),
                 };
                 let response = Response::builder().status(420).header("x-ratelimit-limit", "few");
