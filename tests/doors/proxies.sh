@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Forward auth behind real proxies, each configured as docs/how-to says; installs those that are missing.
-# Usage: proxies.sh
+# Forward auth behind real proxies, configured by deploy/proxies; installs those that are missing. With Spillgate hung and
+# stopped too: proxies/outage.py.
+# Usage: proxies.sh PATH-OF-THE-SPILLGATE-BINARY
 set -euo pipefail
+binary=$(realpath "${1:?"usage: proxies.sh PATH-OF-THE-SPILLGATE-BINARY"}")
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 tools=target/tools/python
@@ -23,6 +25,7 @@ main() {
       missing+=(--skip "$(basename "$program")_")
     fi
   done <<< "$proxies"
+  python3 tests/doors/proxies/outage.py "$binary"
   cargo test --locked -p spillgate-cli --test it -- auth::proxies --include-ignored --nocapture "${missing[@]}"
 }
 

@@ -1,4 +1,4 @@
-//! Real proxies before the real server, configured as the pages of docs/ say.
+//! Real proxies before the real server, configured by deploy/proxies/ and by the pages of docs/.
 
 mod caddy;
 mod envoy;
@@ -23,6 +23,8 @@ struct Rig {
     application: u16,
     /// Where the proxy is to listen.
     port: u16,
+    /// Where the proxy listens for its own questions to Spillgate.
+    inner_port: u16,
     folder: Folder,
 }
 
@@ -35,15 +37,27 @@ impl Rig {
             spillgate: Server::start(&["--config", file.path()]),
             application: application(),
             port: free_port(),
+            inner_port: free_port(),
             folder: Folder::new(original),
         }
     }
 
     /// The document's block with this test's addresses.
     fn block(&self, language: &str, holding: &str) -> String {
-        document_block(language, holding)
-            .replace("127.0.0.1:8000", &format!("127.0.0.1:{}", self.port))
+        self.exchange(&document_block(language, holding))
+    }
+
+    /// A file of deploy/proxies/ with this test's addresses.
+    fn recipe(&self, name: &str) -> String {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/proxies");
+        self.exchange(&fs::read_to_string(folder.join(name)).unwrap())
+    }
+
+    fn exchange(&self, text: &str) -> String {
+        text.replace("127.0.0.1:8000", &format!("127.0.0.1:{}", self.port))
             .replace("http://:8000", &format!("http://:{}", self.port))
+            .replace("127.0.0.1:8001", &format!("127.0.0.1:{}", self.inner_port))
+            .replace("http://:8001", &format!("http://:{}", self.inner_port))
             .replace("127.0.0.1:3000", &format!("127.0.0.1:{}", self.application))
             .replace("127.0.0.1:8080", &format!("127.0.0.1:{}", self.spillgate.port))
     }
@@ -135,9 +149,6 @@ fn application() -> u16 {
 fn document_block(language: &str, holding: &str) -> String {
     let document = concat!(
         include_str!("../../../../../docs/reference/forward-auth.md"),
-        include_str!("../../../../../docs/how-to/nginx.md"),
-        include_str!("../../../../../docs/how-to/traefik.md"),
-        include_str!("../../../../../docs/how-to/caddy.md"),
         include_str!("../../../../../docs/how-to/envoy-ext-authz.md"),
     );
     let opening = format!("```{language}\n");

@@ -7,7 +7,7 @@ use super::{Rig, program};
 fn caddy_limits_as_the_document_says() {
     let caddy = program("SPILLGATE_CADDY", "caddy");
     let rig = Rig::new("x-forwarded");
-    let site = rig.block("caddyfile", "forward_auth");
+    let site = rig.recipe("caddy/fail-open.Caddyfile");
     let file =
         rig.folder.write("Caddyfile", &format!("{{\n\tadmin off\n\tauto_https off\n}}\n{site}"));
     let _caddy = rig.start(&caddy, &["run", "--adapter", "caddyfile", "--config", &file]);

@@ -7,15 +7,10 @@ use super::{Rig, program};
 fn traefik_limits_as_the_document_says() {
     let traefik = program("SPILLGATE_TRAEFIK", "traefik");
     let rig = Rig::new("x-forwarded");
-    let dynamic = rig.folder.write("dynamic.yaml", &rig.block("yaml", "forwardAuth"));
+    let dynamic = rig.folder.write("dynamic.yaml", &rig.recipe("traefik/fail-open.yaml"));
     let port = rig.port;
-    let fixed = rig.folder.write(
-        "traefik.yaml",
-        &format!(
-            "entryPoints:\n  web:\n    address: \"127.0.0.1:{port}\"\nproviders:\n  file:\n    filename: {dynamic}\n\
-             global:\n  checkNewVersion: false\n  sendAnonymousUsage: false\n"
-        ),
-    );
+    let fixed = rig.recipe("traefik/static.yaml").replace("/etc/traefik/spillgate.yaml", &dynamic);
+    let fixed = rig.folder.write("traefik.yaml", &fixed);
     let _traefik = rig.start(&traefik, &["--configFile", &fixed]);
     // It listens before it has read its rules.
     spillgate_testkit::eventually(|| {
