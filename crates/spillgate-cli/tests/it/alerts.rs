@@ -57,7 +57,8 @@ fn every_alert_has_an_entry_in_the_runbook_and_a_test() {
     assert!(names.len() >= 10);
     for name in &names {
         assert!(runbook.contains(&format!("\n## {name}\n")), "no entry of {name}");
-        let link = format!("runbook_url: docs/how-to/alerts.md#{}\n", name.to_lowercase());
+        let page = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/how-to/alerts.md");
+        let link = format!("runbook_url: {page}#{}\n", name.to_lowercase());
         assert_eq!(alerts.matches(&link).count(), 1, "{link}");
         assert!(
             tests.contains(&format!("alertname: {name}\n        exp_alerts:")),
@@ -66,6 +67,16 @@ fn every_alert_has_an_entry_in_the_runbook_and_a_test() {
     }
     for entry in runbook.lines().filter_map(|line| line.strip_prefix("## Spillgate")) {
         assert!(names.iter().any(|name| name.ends_with(entry)), "no alert of {entry}");
+    }
+}
+
+#[test]
+fn every_panel_of_the_dashboard_has_a_description() {
+    let dashboard: serde_json::Value =
+        serde_json::from_str(&read("deploy/grafana/spillgate.json")).unwrap();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let described = panel["description"].as_str().is_some_and(|text| text.len() > 20);
+        assert!(described || panel["type"] == "row", "no description: {}", panel["title"]);
     }
 }
 
