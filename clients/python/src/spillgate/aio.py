@@ -1,0 +1,451 @@
+"""The client for asyncio, on a protocol of the standard library."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, cast
+
+from . import _http1
+from ._calls import (
+    CONNECTIONS,
+    IDLE_SECONDS,
+    PAUSE_SECONDS,
+    TIMEOUT,
+    TRIES,
+    CheckRequest,
+    Core,
+    Cost,
+    InlineLimit,
+    Observe,
+    OnFailure,
+    Outcome,
+    Token,
+    check_body,
+    encode,
+    read,
+    read_batch,
+    read_decision,
+    read_outcome,
+    reserve_body,
+    wait_before_retry,
+)
+from .decision import Decision, Denied, ProblemError, Unavailable
+
+
+class AsyncClient(Core):
+    """Asks a Spillgate server, as `Client` does, from coroutines. Make it once; it may be made before the loop runs."""
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8080",
+        *,
+        token: Token | None = None,
+        timeout: float = TIMEOUT,
+        on_failure: OnFailure = "allow",
+        connections: int = CONNECTIONS,
+        observe: Observe | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        super().__init__(url, token, timeout, on_failure, connections, observe)
+        self._pool = _Pool(self._target, connections, ssl_context)
+
+    async def check(
+        self,
+        attributes: Mapping[str, str] | None = None,
+        *,
+        cost: Cost | None = None,
+        domain: str | None = None,
+        key: str | None = None,
+        limit: str | InlineLimit | None = None,
+        wait: float = 0,
+        headers: bool | str = False,
+    ) -> Decision:
+        """Decides one request; see `Client.check`."""
+        return await self._check(check_body(attributes, cost, domain, key, limit, wait, headers), wait)
+
+    async def _check(self, body: CheckRequest, wait: float = 0) -> Decision:
+        start = time.monotonic()
+        try:
+            decision = read_decision(await self._call("/v1/check", body, start + self.timeout + wait))
+        except Unavailable as error:
+            decision = self._without_server(error)
+        except ProblemError as error:
+            self._report("check", start, error=error)
+            raise
+        self._report("check", start, (decision,), decision.error)
+        return decision
+
+    async def check_batch(self, checks: Sequence[CheckRequest]) -> list[Decision]:
+        """Decides up to 1,000 requests in one call, each by itself. The decisions have the order of the requests."""
+        start = time.monotonic()
+        try:
+            decisions = read_batch(await self._call("/v1/check/batch", checks, start + self.timeout), len(checks))
+            failure = None
+        except Unavailable as error:
+            decisions, failure = [self._without_server(error) for _ in checks], error
+        except ProblemError as error:
+            self._report("check_batch", start, error=error)
+            raise
+        self._report("check_batch", start, decisions, failure)
+        return decisions
+
+    async def acquire(
+        self,
+        attributes: Mapping[str, str] | None = None,
+        *,
+        deadline: float,
+        cost: Cost | None = None,
+        domain: str | None = None,
+        key: str | None = None,
+        limit: str | InlineLimit | None = None,
+    ) -> Decision:
+        """Checks, and waits ``retry_after`` after each denial, until allowed or no wait within ``deadline`` seconds helps."""
+        until = time.monotonic() + deadline
+        body = check_body(attributes, cost, domain, key, limit, 0, False)
+        while True:
+            decision = await self._check(body)
+            wait = wait_before_retry(decision, until)
+            if wait is None:
+                return decision
+            await asyncio.sleep(wait)
+
+    def reserve(
+        self,
+        attributes: Mapping[str, str] | None = None,
+        *,
+        cost: Cost | None = None,
+        ttl: float = 60,
+        domain: str | None = None,
+        key: str | None = None,
+        limit: str | InlineLimit | None = None,
+        headers: bool | str = False,
+    ) -> _Reserving:
+        """Charges an estimate, to be settled within ``ttl`` seconds. To be awaited, or entered by ``async with``.
+
+        >>> async with client.reserve({"user": "ada"}, cost={"tokens": 4000}) as job:  # doctest: +SKIP
+        ...     await job.settle({"tokens": await call_the_model()})
+        """
+        return _Reserving(self, reserve_body(check_body(attributes, cost, domain, key, limit, 0, headers), ttl))
+
+    async def _reserve(self, body: Mapping[str, Any]) -> AsyncReservation:
+        start = time.monotonic()
+        try:
+            decision = read_decision(await self._call("/v1/reserve", body, start + self.timeout, TRIES))
+        except Unavailable as error:
+            decision = self._without_server(error)
+        except ProblemError as error:
+            self._report("reserve", start, error=error)
+            raise
+        self._report("reserve", start, (decision,), decision.error)
+        return AsyncReservation(self, decision)
+
+    async def settle(self, receipt: str, cost: Cost) -> Outcome:
+        """Replaces a reservation's estimate by the true cost. ``"unavailable"`` if the server does not answer."""
+        return await self._end("settle", {"receipt": receipt, "cost": cost})
+
+    async def cancel(self, receipt: str) -> Outcome:
+        """Refunds a reservation."""
+        return await self._end("cancel", {"receipt": receipt})
+
+    async def release(self, receipt: str) -> Outcome:
+        """Ends the permits of a reservation or of a check; the estimate stays charged."""
+        return await self._end("release", {"receipt": receipt})
+
+    async def renew(self, receipt: str, ttl: float) -> Outcome:
+        """Lets a reservation and its permits last for ``ttl`` seconds from now."""
+        return await self._end("renew", {"receipt": receipt, "ttl_ms": round(ttl * 1000)})
+
+    async def _end(self, operation: str, body: Mapping[str, Any]) -> Outcome:
+        start = time.monotonic()
+        try:
+            outcome = read_outcome(await self._call(f"/v1/{operation}", body, start + self.timeout, TRIES))
+            failure = None
+        except Unavailable as error:
+            outcome, failure = "unavailable", error
+        except ProblemError as error:
+            self._report(operation, start, error=error)
+            raise
+        self._report(operation, start, error=failure)
+        return outcome
+
+    async def _call(self, path: str, body: Any, deadline: float, tries: int = 1) -> Any:
+        message = self._target.request(path, encode(body).encode(), self._authorization())
+        while True:
+            tries -= 1
+            try:
+                self._health.check()
+                response = await self._pool.post(message, deadline)
+                answer = read(response.status, response.body)
+            except ProblemError:
+                self._health.refused()
+                raise
+            except Unavailable as error:
+                self._health.failed(error, self.on_failure)
+                if tries <= 0 or time.monotonic() + PAUSE_SECONDS >= deadline:
+                    raise
+                await asyncio.sleep(PAUSE_SECONDS)
+            else:
+                self._health.succeeded()
+                return answer
+
+    async def close(self) -> None:
+        """Closes the connections that are not in use."""
+        self._pool.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class _Reserving:
+    """A call to reserve, not sent yet."""
+
+    def __init__(self, client: AsyncClient, body: Mapping[str, Any]) -> None:
+        self._client = client
+        self._body = body
+        self._reservation: AsyncReservation | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncReservation]:
+        return self._client._reserve(self._body).__await__()
+
+    async def __aenter__(self) -> AsyncReservation:
+        self._reservation = await self
+        return await self._reservation.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._reservation is not None:
+            await self._reservation.__aexit__(kind, error, trace)
+
+
+class AsyncReservation:
+    """A charged estimate; see `Reservation`."""
+
+    def __init__(self, client: AsyncClient, decision: Decision) -> None:
+        self._client = client
+        self.decision = decision
+        self._ended = False
+
+    @property
+    def allowed(self) -> bool:
+        return self.decision.allowed
+
+    @property
+    def receipt(self) -> str | None:
+        """``None`` if denied, or if ``on_failure`` allowed it: then there is nothing to settle."""
+        return self.decision.receipt
+
+    async def settle(self, cost: Cost) -> Outcome:
+        """Replaces the estimate by the true cost."""
+        self._ended = True
+        return "unknown" if self.receipt is None else await self._client.settle(self.receipt, cost)
+
+    async def cancel(self) -> Outcome:
+        """Refunds the estimate."""
+        self._ended = True
+        return "unknown" if self.receipt is None else await self._client.cancel(self.receipt)
+
+    async def release(self) -> Outcome:
+        """Ends the permits and keeps the estimate charged."""
+        self._ended = True
+        return "unknown" if self.receipt is None else await self._client.release(self.receipt)
+
+    async def renew(self, ttl: float) -> Outcome:
+        """Lets it last for ``ttl`` seconds from now."""
+        return "unknown" if self.receipt is None else await self._client.renew(self.receipt, ttl)
+
+    async def __aenter__(self) -> AsyncReservation:
+        if not self.allowed:
+            raise Denied(self.decision)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._ended:
+            return
+        try:
+            if kind is None:
+                await self.release()
+            else:
+                # A task that is being cancelled may be cancelled again; the refund goes on by itself.
+                await asyncio.shield(self.cancel())
+        except ProblemError:
+            # The caller's own error matters more. Without an end the estimate stays charged.
+            if kind is None:
+                raise
+
+
+class _Pool:
+    """Keep-alive connections to one server, for the coroutines of one loop."""
+
+    def __init__(self, target: _http1.Target, connections: int, ssl_context: ssl.SSLContext | None) -> None:
+        self._target = target
+        self._ssl = ssl_context or (ssl.create_default_context() if target.is_secure else None)
+        self._size = connections
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._free = self._size
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        # The last used is the first taken, so that those not needed grow old.
+        self._idle: list[tuple[_Connection, float]] = []
+
+    async def post(self, message: bytes, deadline: float) -> _http1.Response:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            # Connections belong to the loop that made them.
+            self._start(loop)
+        if self._free > 0:
+            self._free -= 1
+        else:
+            await self._wait_for_place(loop, deadline)
+        try:
+            connection = self._take() or await self._connect(loop, deadline)
+            response = await connection.send(message, deadline)
+            if response.keep_alive:
+                self._idle.append((connection, time.monotonic()))
+            else:
+                connection.close()
+            return response
+        finally:
+            self._release()
+
+    async def _wait_for_place(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+        waiter = loop.create_future()
+        self._waiting.append(waiter)
+        try:
+            await asyncio.wait_for(waiter, max(0.0, deadline - time.monotonic()))
+        except BaseException as error:
+            if waiter.done() and not waiter.cancelled():
+                # It got a place, but the caller has gone.
+                self._release()
+            if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
+                raise Unavailable(f"all {self._size} connections are in use") from error
+            raise
+
+    def _release(self) -> None:
+        """Passes the place on to the first that waits. An `asyncio.Semaphore` takes several times as long."""
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self._free += 1
+
+    def _take(self) -> _Connection | None:
+        while self._idle:
+            connection, since = self._idle.pop()
+            if connection.is_open and time.monotonic() - since < IDLE_SECONDS:
+                return connection
+            connection.close()
+        return None
+
+    async def _connect(self, loop: asyncio.AbstractEventLoop, deadline: float) -> _Connection:
+        connecting = loop.create_connection(lambda: _Connection(loop), self._target.host, self._target.port, ssl=self._ssl)
+        try:
+            return (await asyncio.wait_for(connecting, max(0.0, deadline - time.monotonic())))[1]
+        except (TimeoutError, asyncio.TimeoutError) as error:
+            raise Unavailable("the server did not answer in time") from error
+        except OSError as error:
+            raise Unavailable(str(error) or type(error).__name__) from error
+
+    def close(self) -> None:
+        if self._loop is not None:
+            while self._idle:
+                self._idle.pop()[0].close()
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, which carries one call at a time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._received = bytearray()
+        self._waiter: asyncio.Future[_http1.Response] | None = None
+        self._deadline = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._watched_until = 0.0
+        self.is_open = False
+
+    async def send(self, message: bytes, deadline: float) -> _http1.Response:
+        waiter: asyncio.Future[_http1.Response] = self._loop.create_future()
+        self._waiter = waiter
+        self._deadline = deadline
+        if self._timer is None or deadline < self._watched_until:
+            self._watch()
+        try:
+            self._transport.write(message)
+            return await waiter
+        except BaseException:
+            # Whatever still comes would be taken for the answer to the next call.
+            self.close()
+            raise
+        finally:
+            self._waiter = None
+            self._received.clear()
+
+    def close(self) -> None:
+        self.is_open = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.is_open = True
+
+    def data_received(self, data: bytes) -> None:
+        if self._waiter is None:
+            self.close()
+            return
+        self._received += data
+        self._advance(ended=False)
+
+    def eof_received(self) -> None:
+        self._advance(ended=True)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_open = False
+        self._fail(f"the connection was lost: {error}" if error else "the server closed the connection")
+
+    def _advance(self, ended: bool) -> None:
+        if self._waiter is None or self._waiter.done():
+            return
+        try:
+            response = _http1.parse(self._received, ended)
+        except _http1.BadResponse as error:
+            self._fail(str(error))
+            return
+        if response is not None:
+            self._waiter.set_result(response)
+
+    def _watch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._watched_until = self._deadline
+        self._timer = self._loop.call_later(max(0.0, self._deadline - time.monotonic()), self._time_out)
+
+    def _time_out(self) -> None:
+        """One timer serves all calls that end before it: setting one for each takes longer than reading the answer."""
+        self._timer = None
+        if self._waiter is None:
+            return
+        if time.monotonic() < self._deadline:
+            self._watch()
+        else:
+            self._fail("the server did not answer in time")
+
+    def _fail(self, why: str) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(Unavailable(why))

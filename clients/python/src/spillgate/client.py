@@ -1,0 +1,397 @@
+"""The client for threads, on sockets."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from . import _http1
+from ._calls import (
+    CONNECTIONS,
+    IDLE_SECONDS,
+    PAUSE_SECONDS,
+    TIMEOUT,
+    TRIES,
+    CheckRequest,
+    Core,
+    Cost,
+    InlineLimit,
+    Observe,
+    OnFailure,
+    Outcome,
+    Token,
+    check_body,
+    encode,
+    read,
+    read_batch,
+    read_decision,
+    read_outcome,
+    reserve_body,
+    wait_before_retry,
+)
+from .decision import Decision, Denied, ProblemError, Unavailable
+
+
+class Client(Core):
+    """Asks a Spillgate server. One client serves all threads; make it once.
+
+    A call never raises because the server is slow or away: ``on_failure`` decides then. It raises `ProblemError`
+    for a request that the server refuses, such as a wrong token.
+
+    Args:
+        url: where the server listens, ``http://127.0.0.1:8080``.
+        token: the bearer token, or a function that returns it.
+        timeout: seconds until ``on_failure`` decides.
+        on_failure: ``"allow"`` (fail open) or ``"deny"`` (fail closed).
+        connections: the most connections, and so calls at once.
+        observe: called with a `Call` after each call, for metrics.
+        ssl_context: for ``https``; by default the system's certificates are trusted.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8080",
+        *,
+        token: Token | None = None,
+        timeout: float = TIMEOUT,
+        on_failure: OnFailure = "allow",
+        connections: int = CONNECTIONS,
+        observe: Observe | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        super().__init__(url, token, timeout, on_failure, connections, observe)
+        self._pool = _Pool(self._target, connections, ssl_context)
+
+    def check(
+        self,
+        attributes: Mapping[str, str] | None = None,
+        *,
+        cost: Cost | None = None,
+        domain: str | None = None,
+        key: str | None = None,
+        limit: str | InlineLimit | None = None,
+        wait: float = 0,
+        headers: bool | str = False,
+    ) -> Decision:
+        """Decides one request by the rules of the policy, or ``key`` by a ``limit`` such as ``"5/minute"``.
+
+        Args:
+            attributes: what the rules match and limit by.
+            cost: a number of requests, or ``{"requests": 1, "tokens": 900}``; 0 only looks.
+            wait: seconds that the server may wait for room, at most 60; they add to the time-out.
+            headers: ``True`` or a style, such as ``"draft-7"``, for response header fields in the answer.
+        """
+        return self._check(check_body(attributes, cost, domain, key, limit, wait, headers), wait)
+
+    def _check(self, body: CheckRequest, wait: float = 0) -> Decision:
+        start = time.monotonic()
+        try:
+            decision = read_decision(self._call("/v1/check", body, start + self.timeout + wait))
+        except Unavailable as error:
+            decision = self._without_server(error)
+        except ProblemError as error:
+            self._report("check", start, error=error)
+            raise
+        self._report("check", start, (decision,), decision.error)
+        return decision
+
+    def check_batch(self, checks: Sequence[CheckRequest]) -> list[Decision]:
+        """Decides up to 1,000 requests in one call, each by itself. The decisions have the order of the requests."""
+        start = time.monotonic()
+        try:
+            decisions = read_batch(self._call("/v1/check/batch", checks, start + self.timeout), len(checks))
+            failure = None
+        except Unavailable as error:
+            decisions, failure = [self._without_server(error) for _ in checks], error
+        except ProblemError as error:
+            self._report("check_batch", start, error=error)
+            raise
+        self._report("check_batch", start, decisions, failure)
+        return decisions
+
+    def acquire(
+        self,
+        attributes: Mapping[str, str] | None = None,
+        *,
+        deadline: float,
+        cost: Cost | None = None,
+        domain: str | None = None,
+        key: str | None = None,
+        limit: str | InlineLimit | None = None,
+    ) -> Decision:
+        """Checks, and waits ``retry_after`` after each denial, until allowed or no wait within ``deadline`` seconds helps."""
+        until = time.monotonic() + deadline
+        body = check_body(attributes, cost, domain, key, limit, 0, False)
+        while True:
+            decision = self._check(body)
+            wait = wait_before_retry(decision, until)
+            if wait is None:
+                return decision
+            time.sleep(wait)
+
+    def reserve(
+        self,
+        attributes: Mapping[str, str] | None = None,
+        *,
+        cost: Cost | None = None,
+        ttl: float = 60,
+        domain: str | None = None,
+        key: str | None = None,
+        limit: str | InlineLimit | None = None,
+        headers: bool | str = False,
+    ) -> Reservation:
+        """Charges an estimate, to be settled with the true cost within ``ttl`` seconds, at most 24 hours.
+
+        >>> with client.reserve({"user": "ada"}, cost={"tokens": 4000}) as job:  # doctest: +SKIP
+        ...     job.settle({"tokens": call_the_model()})
+        """
+        body = reserve_body(check_body(attributes, cost, domain, key, limit, 0, headers), ttl)
+        start = time.monotonic()
+        try:
+            decision = read_decision(self._call("/v1/reserve", body, start + self.timeout, TRIES))
+        except Unavailable as error:
+            decision = self._without_server(error)
+        except ProblemError as error:
+            self._report("reserve", start, error=error)
+            raise
+        self._report("reserve", start, (decision,), decision.error)
+        return Reservation(self, decision)
+
+    def settle(self, receipt: str, cost: Cost) -> Outcome:
+        """Replaces a reservation's estimate by the true cost. ``"unavailable"`` if the server does not answer."""
+        return self._end("settle", {"receipt": receipt, "cost": cost})
+
+    def cancel(self, receipt: str) -> Outcome:
+        """Refunds a reservation."""
+        return self._end("cancel", {"receipt": receipt})
+
+    def release(self, receipt: str) -> Outcome:
+        """Ends the permits of a reservation or of a check; the estimate stays charged."""
+        return self._end("release", {"receipt": receipt})
+
+    def renew(self, receipt: str, ttl: float) -> Outcome:
+        """Lets a reservation and its permits last for ``ttl`` seconds from now."""
+        return self._end("renew", {"receipt": receipt, "ttl_ms": round(ttl * 1000)})
+
+    def _end(self, operation: str, body: Mapping[str, Any]) -> Outcome:
+        start = time.monotonic()
+        try:
+            outcome = read_outcome(self._call(f"/v1/{operation}", body, start + self.timeout, TRIES))
+            failure = None
+        except Unavailable as error:
+            outcome, failure = "unavailable", error
+        except ProblemError as error:
+            self._report(operation, start, error=error)
+            raise
+        self._report(operation, start, error=failure)
+        return outcome
+
+    def _call(self, path: str, body: Any, deadline: float, tries: int = 1) -> Any:
+        message = self._target.request(path, encode(body).encode(), self._authorization())
+        while True:
+            tries -= 1
+            try:
+                self._health.check()
+                response = self._pool.post(message, deadline)
+                answer = read(response.status, response.body)
+            except ProblemError:
+                self._health.refused()
+                raise
+            except Unavailable as error:
+                self._health.failed(error, self.on_failure)
+                if tries <= 0 or time.monotonic() + PAUSE_SECONDS >= deadline:
+                    raise
+                time.sleep(PAUSE_SECONDS)
+            else:
+                self._health.succeeded()
+                return answer
+
+    def close(self) -> None:
+        """Closes the connections that are not in use."""
+        self._pool.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Reservation:
+    """A charged estimate. As a context manager it ends by itself.
+
+    Entering raises `Denied` if the reservation was denied. Leaving by an exception cancels it. Leaving without a
+    call to `settle` or `cancel` keeps the estimate charged and ends the permits.
+    """
+
+    def __init__(self, client: Client, decision: Decision) -> None:
+        self._client = client
+        self.decision = decision
+        self._ended = False
+
+    @property
+    def allowed(self) -> bool:
+        return self.decision.allowed
+
+    @property
+    def receipt(self) -> str | None:
+        """``None`` if denied, or if ``on_failure`` allowed it: then there is nothing to settle."""
+        return self.decision.receipt
+
+    def settle(self, cost: Cost) -> Outcome:
+        """Replaces the estimate by the true cost."""
+        self._ended = True
+        return "unknown" if self.receipt is None else self._client.settle(self.receipt, cost)
+
+    def cancel(self) -> Outcome:
+        """Refunds the estimate."""
+        self._ended = True
+        return "unknown" if self.receipt is None else self._client.cancel(self.receipt)
+
+    def release(self) -> Outcome:
+        """Ends the permits and keeps the estimate charged."""
+        self._ended = True
+        return "unknown" if self.receipt is None else self._client.release(self.receipt)
+
+    def renew(self, ttl: float) -> Outcome:
+        """Lets it last for ``ttl`` seconds from now."""
+        return "unknown" if self.receipt is None else self._client.renew(self.receipt, ttl)
+
+    def __enter__(self) -> Reservation:
+        if not self.allowed:
+            raise Denied(self.decision)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._ended:
+            return
+        try:
+            if kind is None:
+                self.release()
+            else:
+                self.cancel()
+        except ProblemError:
+            # The caller's own error matters more. Without an end the estimate stays charged.
+            if kind is None:
+                raise
+
+
+class _Pool:
+    """Keep-alive connections to one server, for all threads of this process."""
+
+    def __init__(self, target: _http1.Target, connections: int, ssl_context: ssl.SSLContext | None) -> None:
+        self._target = target
+        self._ssl = ssl_context or (ssl.create_default_context() if target.is_secure else None)
+        self._size = connections
+        self._start()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._places = threading.BoundedSemaphore(self._size)
+        # The last used is the first taken, so that those not needed grow old. Appending and popping are atomic.
+        self._idle: list[_Connection] = []
+
+    def post(self, message: bytes, deadline: float) -> _http1.Response:
+        if self._process != os.getpid():
+            # After a fork the sockets belong to the parent.
+            self._start()
+        places = self._places
+        if not places.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise Unavailable(f"all {self._size} connections are in use")
+        connection: _Connection | None = None
+        response: _http1.Response | None = None
+        try:
+            connection = self._take() or self._connect(deadline)
+            response = connection.post(message, deadline)
+            return response
+        except TimeoutError as error:
+            raise Unavailable("the server did not answer in time") from error
+        except (OSError, _http1.BadResponse) as error:
+            raise Unavailable(str(error) or type(error).__name__) from error
+        finally:
+            if connection is not None:
+                if response is not None and response.keep_alive:
+                    self._idle.append(connection)
+                else:
+                    # Whatever still comes would be taken for the answer to the next call.
+                    connection.close()
+            places.release()
+
+    def _take(self) -> _Connection | None:
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return None
+            if connection.is_usable():
+                return connection
+            connection.close()
+
+    def _connect(self, deadline: float) -> _Connection:
+        raw = socket.create_connection((self._target.host, self._target.port), _left(deadline))
+        try:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return _Connection(raw if self._ssl is None else self._ssl.wrap_socket(raw, server_hostname=self._target.host))
+        except BaseException:
+            raw.close()
+            raise
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+
+class _Connection:
+    """One connection, which carries one call at a time."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._used = time.monotonic()
+        self._poll = select.poll() if hasattr(select, "poll") else None
+        if self._poll is not None:
+            self._poll.register(connected, select.POLLIN)
+
+    def post(self, message: bytes, deadline: float) -> _http1.Response:
+        self._socket.settimeout(_left(deadline))
+        self._socket.sendall(message)
+        received = b""
+        while True:
+            piece = self._socket.recv(_PIECE_BYTES)
+            received = received + piece if received else piece
+            response = _http1.parse(received, ended=not piece)
+            if response is not None:
+                self._used = time.monotonic()
+                return response
+            if not piece:
+                raise _http1.BadResponse("the server closed the connection")
+            self._socket.settimeout(_left(deadline))
+
+    def is_usable(self) -> bool:
+        """Whether it is young, and the server has not closed it: it has nothing to read but its end."""
+        if time.monotonic() - self._used >= IDLE_SECONDS:
+            return False
+        if self._poll is not None:
+            return not self._poll.poll(0)
+        return not select.select([self._socket], [], [], 0)[0]
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+_PIECE_BYTES = 64 * 1024

@@ -1,0 +1,163 @@
+"""The examples of README.md, behind the real frameworks. A framework that is not installed is named, and its test skipped."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+from wsgiref.util import setup_testing_defaults
+
+from server import CONFORMANCE, Server
+
+README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
+
+
+def example(name: str) -> str:
+    found = re.search(rf"^```python {name}\n(.*?)^```", README, re.M | re.S)
+    assert found, f"README.md has no example {name}"
+    return found[1]
+
+
+def needs(module: str) -> Any:
+    return unittest.skipUnless(importlib.util.find_spec(module), f"left out: {module} is not installed")
+
+
+class Examples(unittest.TestCase):
+    server: Server
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.server = Server((CONFORMANCE / "policy.toml").read_text(), token=None)
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.server.close()
+
+    def run_example(self, name: str, peer: str) -> dict[str, Any]:
+        code = example(name).replace("http://127.0.0.1:8080", self.server.url)
+        self.peer = peer
+        namespace: dict[str, Any] = {"__name__": name}
+        exec(compile(code, f"README.md, {name}", "exec"), namespace)
+        return namespace
+
+    def is_limited(self, send: Any) -> None:
+        """Two logins pass, the third is denied, and so much is in the header fields."""
+        for remaining in (1, 0):
+            status, headers, body = send("/login")
+            self.assertEqual((status, body), (200, b'"ok"'))
+            self.assertIn(f"r={remaining};", headers["ratelimit"])
+        status, headers, body = send("/login")
+        self.assertEqual((status, headers["content-type"]), (429, "application/problem+json"))
+        self.assertEqual(json.loads(body)["violated-policies"], ["login"])
+        self.assertGreater(int(headers["retry-after"]), 1790)
+
+    def over_asgi(self, app: Any) -> Any:
+        loop = asyncio.new_event_loop()
+        self.addCleanup(loop.close)
+
+        def send(path: str) -> tuple[int, dict[str, str], bytes]:
+            sent: list[Any] = []
+
+            async def run() -> None:
+                messages = [{"type": "http.request", "body": b"", "more_body": False}]
+
+                async def receive() -> Any:
+                    # After its body a client only listens.
+                    return messages.pop() if messages else await asyncio.Event().wait()
+
+                async def note(message: Any) -> None:
+                    sent.append(message)
+
+                scope = {
+                    "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
+                    "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": [],
+                    "client": (self.peer, 50000), "server": ("app.test", 80),
+                }
+                await app(scope, receive, note)
+
+            loop.run_until_complete(run())
+            headers = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
+            return sent[0]["status"], headers, b"".join(message.get("body", b"") for message in sent[1:])
+
+        return send
+
+    def over_wsgi(self, app: Any) -> Any:
+        def send(path: str) -> tuple[int, dict[str, str], bytes]:
+            environ: dict[str, Any] = {"PATH_INFO": path, "REMOTE_ADDR": self.peer}
+            setup_testing_defaults(environ)
+            started: list[Any] = []
+            body = b"".join(app(environ, lambda *response: started.append(response)))
+            return int(started[0][0].split()[0]), {name.lower(): value for name, value in started[0][1]}, body
+
+        return send
+
+    @needs("fastapi")
+    def test_fastapi(self) -> None:
+        app = self.run_example("fastapi", "127.2.0.1")["app"]
+        app.get("/login")(lambda: "ok")
+        self.is_limited(self.over_asgi(app))
+
+    @needs("starlette")
+    def test_starlette(self) -> None:
+        from starlette.applications import Starlette
+        from starlette.responses import JSONResponse
+
+        app = Starlette()
+        app.add_route("/login", lambda request: JSONResponse("ok"))
+        namespace = self.run_example("fastapi", "127.2.0.2") if importlib.util.find_spec("fastapi") else {}
+        if not namespace:
+            self.skipTest("left out: fastapi is not installed")
+        app.add_middleware(namespace["RateLimit"], client=namespace["AsyncClient"](self.server.url))
+        self.is_limited(self.over_asgi(app))
+
+    @needs("flask")
+    def test_flask(self) -> None:
+        app = self.run_example("flask", "127.2.0.3")["app"]
+        app.route("/login")(lambda: app.response_class('"ok"', mimetype="application/json"))
+        self.is_limited(self.over_wsgi(app))
+
+    @needs("django")
+    def test_django(self) -> None:
+        import django
+        from django.conf import settings
+        from django.http import HttpResponse
+        from django.urls import path
+
+        urls = [path("login", lambda request: HttpResponse('"ok"', content_type="application/json"))]
+        settings.configure(ROOT_URLCONF=tuple(urls), ALLOWED_HOSTS=["*"], SECRET_KEY="for a test")
+        django.setup()
+        self.is_limited(self.over_wsgi(self.run_example("django", "127.2.0.4")["application"]))
+
+        from django.core.asgi import get_asgi_application
+        from spillgate import AsyncClient
+        from spillgate.asgi import RateLimit
+
+        self.peer = "127.2.0.5"
+        self.is_limited(self.over_asgi(RateLimit(get_asgi_application(), AsyncClient(self.server.url))))
+
+    @needs("mypy")
+    def test_the_examples_are_typed(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            files = []
+            for name in ("fastapi", "flask"):
+                if importlib.util.find_spec(name):
+                    files.append(Path(folder) / f"example_{name}.py")
+                    files[-1].write_text(example(name))
+            self.assertTrue(files, "no framework is installed")
+            cache = Path(sys.prefix) / "mypy-cache"
+            command = [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={cache}", *map(str, files)]
+            environment = {**os.environ, "MYPYPATH": str(Path(__file__).resolve().parents[1] / "src")}
+            checked = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
+            self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

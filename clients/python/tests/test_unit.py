@@ -1,0 +1,67 @@
+"""What needs no server."""
+
+from __future__ import annotations
+
+import json
+import unittest
+
+from server import CONFORMANCE
+from spillgate import Client, ClientAddress, Decision
+from spillgate._http1 import BadResponse, Response, parse
+from spillgate._middleware import bounded
+
+
+class Address(unittest.TestCase):
+    def test_every_client_is_found(self) -> None:
+        for row in json.loads((CONFORMANCE / "addresses.json").read_text()):
+            with self.subTest(row):
+                proxies = ClientAddress(row["trusted_proxies"])
+                self.assertEqual(proxies.attribute(row["peer"], row["forwarded_for"]), row["ip"])
+
+    def test_refuses_what_is_no_network(self) -> None:
+        with self.assertRaisesRegex(ValueError, "'10.0.0.0/33' is no network; write one such as"):
+            ClientAddress(["10.0.0.0/33"])
+        with self.assertRaisesRegex(TypeError, "must be a list"):
+            ClientAddress("10.0.0.0/8")
+
+
+class Http1(unittest.TestCase):
+    def test_reads_a_response_however_it_is_cut(self) -> None:
+        chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\n{\"a\r\n3\r\n\":1\r\n1\r\n}\r\n0\r\n\r\n"
+        sized = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n{\"a\":1}"
+        for whole in (chunked, sized):
+            for end in range(len(whole)):
+                self.assertIsNone(parse(whole[:end]), whole[:end])
+            self.assertEqual(parse(whole), Response(200, b'{"a":1}', True))
+
+    def test_knows_when_a_connection_ends(self) -> None:
+        closing = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
+        self.assertEqual(parse(closing), Response(200, b"{}", False))
+        until_the_end = b"HTTP/1.1 200 OK\r\n\r\n{}"
+        self.assertIsNone(parse(until_the_end))
+        self.assertEqual(parse(until_the_end, ended=True), Response(200, b"{}", False))
+        with self.assertRaises(BadResponse):
+            parse(b"SSH-2.0-OpenSSH\r\n\r\n")
+
+
+class Values(unittest.TestCase):
+    def test_any_text_is_a_value_that_the_server_accepts(self) -> None:
+        self.assertEqual(bounded("/é"), "/é")
+        self.assertEqual(bounded("a" * 4096), "a" * 4096)
+        self.assertRegex(bounded("a" * 4097), r"^sha256:[0-9a-f]{64}$")
+        self.assertEqual(bounded("\udc80"), "?")
+
+    def test_an_answer_may_have_fields_that_are_not_known_yet(self) -> None:
+        decision = Decision.from_json({"allowed": True, "new": 1, "limits": [{"rule": "r", "newer": 2}]})
+        self.assertEqual((decision.allowed, decision.limits[0].rule), (True, "r"))
+
+    def test_options_are_checked(self) -> None:
+        for options in ({"on_failure": "open"}, {"timeout": 0}, {"connections": 0}):
+            with self.assertRaises(ValueError):
+                Client(**options)  # type: ignore[arg-type]
+        with self.assertRaisesRegex(ValueError, "url must be http://HOST:PORT"):
+            Client("127.0.0.1:8080")
+
+
+if __name__ == "__main__":
+    unittest.main()
