@@ -1,0 +1,72 @@
+import type { Spillgate } from "./client.js";
+import { Gate, type RateLimitOptions, denial, fieldsOf } from "./middleware.js";
+
+/** What the middleware needs of Hono's context. */
+export interface HonoContext {
+  req: { method: string; url: string; header(name: string): string | undefined };
+  res: Response;
+  env: unknown;
+  set(name: never, value: never): void;
+}
+
+export interface HonoRateLimitOptions<C extends HonoContext = HonoContext> extends RateLimitOptions<C> {
+  /** The address of the peer, where the runtime is not Node, Bun or Deno: `(c) => c.req.header("cf-connecting-ip")`. */
+  peer?: (context: C) => string | undefined;
+}
+
+/**
+ * Hono middleware: answers denied requests itself; adds the header fields of the decision to all others.
+ *
+ * The rules see the attributes `ip`, `method` and `path`, and those that `attributes` returns. The decision is
+ * `c.get("spillgate")`.
+ */
+export function rateLimit<C extends HonoContext = HonoContext>(client: Spillgate, options: HonoRateLimitOptions<C> = {}) {
+  const gate = new Gate(client, options);
+  const peer = options.peer ?? peerOf;
+  return async (context: C, next: () => Promise<void>): Promise<Response | void> => {
+    const url = context.req.url;
+    const decision = await gate.decide(context, {
+      peer: peer(context),
+      forwardedFor: context.req.header("x-forwarded-for"),
+      method: context.req.method,
+      target: url.slice(url.indexOf("/", url.indexOf("//") + 2)),
+    });
+    if (decision === undefined) return next();
+    (context.set as (name: string, value: unknown) => void)("spillgate", decision);
+    if (!decision.allowed) {
+      const { status, headers, body } = denial(decision);
+      return new Response(context.req.method === "HEAD" ? null : body, { status, headers });
+    }
+    await next();
+    const fields = Object.entries(fieldsOf(decision));
+    // An inner layer stands nearer to the work: its fields stay.
+    if (fields.some(([name]) => context.res.headers.has(name))) return;
+    try {
+      for (const [name, value] of fields) context.res.headers.set(name, value);
+    } catch {
+      // A response from `fetch` has fields that cannot be changed.
+      context.res = new Response(context.res.body, context.res);
+      for (const [name, value] of fields) context.res.headers.set(name, value);
+    }
+  };
+}
+
+interface Environment {
+  /** `@hono/node-server` */
+  incoming?: { socket?: { remoteAddress?: string } };
+  /** Bun: the server, which knows the address of a request. */
+  requestIP?: (request: unknown) => { address?: string } | null;
+  server?: { requestIP?: (request: unknown) => { address?: string } | null };
+  /** Deno */
+  remoteAddr?: { hostname?: string };
+}
+
+function peerOf(context: HonoContext): string | undefined {
+  const env = (context.env ?? {}) as Environment;
+  const bun = env.requestIP ? env : env.server;
+  return (
+    env.incoming?.socket?.remoteAddress ??
+    env.remoteAddr?.hostname ??
+    bun?.requestIP?.((context.req as { raw?: unknown }).raw)?.address
+  );
+}

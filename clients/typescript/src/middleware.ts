@@ -1,0 +1,139 @@
+import { ClientAddress } from "./address.js";
+import type { Spillgate } from "./client.js";
+import { type CheckRequest, type Cost, type Decision, ProblemError, type Reason } from "./decision.js";
+
+/** Settings of a middleware; `R` is the framework's request. */
+export interface RateLimitOptions<R> {
+  /** More attributes of a request than `ip`, `method` and `path`; `null` leaves the request unlimited. */
+  attributes?: (request: R) => Record<string, string> | null;
+  /** The cost of a request, 1 if absent. */
+  cost?: Cost | ((request: R) => Cost);
+  /** The domain of the rules. */
+  domain?: string;
+  /** The style of the header fields: `ietf` (default), `draft-7`, `draft-6`, `legacy`, `none`. */
+  headers?: string;
+  /** Networks of proxies that may set `X-Forwarded-For`. */
+  trustedProxies?: readonly string[];
+}
+
+/** What a framework knows of a request. */
+export interface Seen {
+  peer: string | undefined;
+  forwardedFor: string | null | undefined;
+  method: string;
+  /** As sent: escaped, with or without the query. */
+  target: string;
+}
+
+export interface Denial {
+  status: 403 | 429 | 503;
+  headers: Record<string, string>;
+  body: string;
+}
+
+/** Decides requests for a middleware. */
+export class Gate<R> {
+  readonly #client: Spillgate;
+  readonly #options: RateLimitOptions<R>;
+  readonly #address: ClientAddress;
+
+  constructor(client: Spillgate, options: RateLimitOptions<R>) {
+    this.#client = client;
+    this.#options = options;
+    this.#address = new ClientAddress(options.trustedProxies);
+  }
+
+  /** Returns `undefined` for a request that is to stay unlimited. */
+  async decide(request: R, seen: Seen): Promise<Decision | undefined> {
+    const { attributes, cost, domain, headers } = this.#options;
+    const more = attributes?.(request);
+    if (more === null) return undefined;
+    const ip = this.#address.attribute(seen.peer, seen.forwardedFor);
+    const all: Record<string, string> = { ip, method: seen.method, path: pathOf(seen.target), ...more };
+    for (const name in all) {
+      const value = all[name] as string;
+      if (value.length > VALUE_MAX / 3) all[name] = await bounded(value);
+    }
+    const check: CheckRequest = { attributes: all, headers: headers ?? "ietf" };
+    if (cost !== undefined) check.cost = typeof cost === "function" ? cost(request) : cost;
+    if (domain !== undefined) check.domain = domain;
+    try {
+      return await this.#client.check(check);
+    } catch (error) {
+      if (!(error instanceof ProblemError)) throw error;
+      return this.#client.withoutServer(error);
+    }
+  }
+}
+
+/** The response to a denied request: problem details (RFC 9457). */
+export function denial(decision: Decision): Denial {
+  const status = statusOf(decision);
+  const body = { ...problemOf(decision, status), "violated-policies": violatedPolicies(decision) };
+  const headers = { "content-type": "application/problem+json", ...fieldsOf(decision) };
+  return { status, headers, body: JSON.stringify(body) };
+}
+
+/** The header fields for the response: the server's, or for a denial without the server when to come back. */
+export function fieldsOf(decision: Decision): Record<string, string> {
+  if (decision.source === "client" && !decision.allowed) return { "retry-after": "1" };
+  return decision.headers ?? NONE;
+}
+
+/** The limits that deny: the rule's name, or `rule/limit` where the rule has several. */
+export function violatedPolicies({ limits }: Decision): string[] {
+  const isAlone = (rule: string | null) => limits.filter((limit) => limit.rule === rule).length === 1;
+  return limits
+    .filter((limit) => !limit.allowed && !limit.shadow && limit.rule !== null)
+    .map((limit) => (isAlone(limit.rule) ? `${limit.rule}` : `${limit.rule}/${limit.limit}`));
+}
+
+function statusOf({ reason }: Decision): 403 | 429 | 503 {
+  if (reason === "blocked") return 403;
+  return reason === "limit-exceeded" || reason === "cost-exceeds-limit" ? 429 : 503;
+}
+
+function problemOf(decision: Decision, status: 403 | 429 | 503) {
+  const [kind, title] =
+    status === 503
+      ? ["temporary-reduced-capacity", "Temporarily reduced capacity"]
+      : ["quota-exceeded", "Quota exceeded"];
+  return { type: `${PROBLEMS}${kind}`, title, status, detail: detailOf(decision) };
+}
+
+function detailOf({ reason, headers }: Decision): string {
+  const seconds = headers?.["retry-after"];
+  if (reason === "limit-exceeded" && seconds !== undefined) return `Try again in ${seconds} s.`;
+  return DETAILS[reason ?? "store-unavailable"];
+}
+
+/** The path, unescaped as routers do, so that no spelling of a path escapes its rule. */
+function pathOf(target: string): string {
+  const end = target.search(/[?#]/);
+  const path = end < 0 ? target : target.slice(0, end);
+  if (!path.includes("%")) return path;
+  try {
+    return decodeURIComponent(path);
+  } catch {
+    return path;
+  }
+}
+
+/** Makes any text a value that the server accepts, so that no client can cause an error by its request. */
+async function bounded(value: string): Promise<string> {
+  const bytes = new TextEncoder().encode(value);
+  if (bytes.length <= VALUE_MAX) return value;
+  const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+  return `sha256:${Array.from(hash, (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
+}
+
+const DETAILS: Record<Reason, string> = {
+  "limit-exceeded": "The limit has no room at the moment.",
+  "cost-exceeds-limit": "The cost is larger than the limit can ever hold.",
+  blocked: "Requests like this one are blocked.",
+  "store-unavailable": "The rate limiter cannot reach its store.",
+  overloaded: "The rate limiter is overloaded.",
+};
+const PROBLEMS = "https://iana.org/assignments/http-problem-types#";
+const NONE: Record<string, string> = {};
+const VALUE_MAX = 4_096;
