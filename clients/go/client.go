@@ -1,0 +1,442 @@
+// Package spillgate is a client of the Spillgate rate limiter, with middleware for net/http.
+package spillgate
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// OnFailure is the decision of a client if the server does not answer.
+type OnFailure int
+
+const (
+	// Allow fails open.
+	Allow OnFailure = iota
+	// Deny fails closed.
+	Deny
+)
+
+func (o OnFailure) String() string {
+	if o == Deny {
+		return "deny"
+	}
+	return "allow"
+}
+
+// DefaultTimeout is longer than the 250 ms after which the server answers an overload, so that its answer comes first.
+const DefaultTimeout = 300 * time.Millisecond
+
+// A Client asks a Spillgate server. Make one and share it: it keeps connections open. Its zero value asks
+// http://127.0.0.1:8080 and fails open.
+//
+// A call returns no error because the server is slow or away: OnFailure decides then. It returns a *ProblemError for a
+// request that the server refuses, such as a wrong token.
+type Client struct {
+	// URL is where the server listens.
+	URL string
+	// Token returns the bearer token; none if nil.
+	Token func() string
+	// Timeout is the time until OnFailure decides: DefaultTimeout if 0.
+	Timeout time.Duration
+	// OnFailure decides if the server does not answer.
+	OnFailure OnFailure
+	// Observe is called after each call, for metrics.
+	Observe func(Call)
+	// Logger gets a line when the server ceases to answer, and when it answers again: slog.Default() if nil.
+	Logger *slog.Logger
+	// HTTPClient replaces the client's own, which keeps up to 64 connections.
+	HTTPClient *http.Client
+
+	once   sync.Once
+	http   *http.Client
+	health health
+}
+
+// A Call is one call, for metrics.
+type Call struct {
+	Operation string
+	Duration  time.Duration
+	Decisions []Decision
+	Err       error
+}
+
+// Check decides one request.
+func (c *Client) Check(ctx context.Context, request Request) (Decision, error) {
+	body := struct {
+		Request
+		WaitMs int64 `json:"wait_ms,omitempty"`
+	}{request, request.Wait.Milliseconds()}
+	return c.decide(ctx, "check", body, c.timeout()+request.Wait, 1)
+}
+
+// CheckBatch decides up to 1,000 requests in one call, each by itself. The decisions have the order of the requests.
+func (c *Client) CheckBatch(ctx context.Context, requests []Request) ([]Decision, error) {
+	start := time.Now()
+	var answer struct{ Results []decided }
+	err := c.call(ctx, "/v1/check/batch", requests, &answer, c.timeout(), 1)
+	if err == nil && len(answer.Results) != len(requests) {
+		err = errNotSpillgate
+	}
+	decisions := make([]Decision, len(requests))
+	for i := range decisions {
+		if err == nil && answer.Results[i].Allowed == nil {
+			err = errNotSpillgate
+		}
+	}
+	if isProblem(err) {
+		c.observe("check_batch", start, nil, err)
+		return nil, err
+	}
+	for i := range decisions {
+		if err != nil {
+			decisions[i] = c.withoutServer(err)
+		} else {
+			decisions[i] = answer.Results[i].decision()
+		}
+	}
+	c.observe("check_batch", start, decisions, err)
+	return decisions, nil
+}
+
+// Acquire checks, and waits RetryAfter after each denial, until the request is allowed or no wait before the deadline of
+// the context helps. It returns the last decision.
+func (c *Client) Acquire(ctx context.Context, request Request) (Decision, error) {
+	for {
+		decision, err := c.Check(ctx, request)
+		if err != nil || decision.Allowed {
+			return decision, err
+		}
+		wait, helps := decision.RetryAfter()
+		// A little more than nothing, so that callers cannot spin.
+		wait = max(wait, time.Millisecond)
+		if deadline, has := ctx.Deadline(); !helps || (has && time.Now().Add(wait).After(deadline)) {
+			return decision, nil
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return decision, nil
+		}
+	}
+}
+
+// Settle replaces a reservation's estimate by the true cost.
+func (c *Client) Settle(ctx context.Context, receipt string, cost Cost) (Outcome, error) {
+	if cost == nil {
+		cost = Requests(1)
+	}
+	return c.end(ctx, "settle", map[string]any{"receipt": receipt, "cost": cost})
+}
+
+// Cancel refunds a reservation.
+func (c *Client) Cancel(ctx context.Context, receipt string) (Outcome, error) {
+	return c.end(ctx, "cancel", map[string]any{"receipt": receipt})
+}
+
+// Release ends the permits of a reservation or of a check. The estimate stays charged.
+func (c *Client) Release(ctx context.Context, receipt string) (Outcome, error) {
+	return c.end(ctx, "release", map[string]any{"receipt": receipt})
+}
+
+// Renew lets a reservation and its permits last for ttl from now.
+func (c *Client) Renew(ctx context.Context, receipt string, ttl time.Duration) (Outcome, error) {
+	return c.end(ctx, "renew", map[string]any{"receipt": receipt, "ttl_ms": ttl.Milliseconds()})
+}
+
+// Close closes the connections that are not in use.
+func (c *Client) Close() { c.client().CloseIdleConnections() }
+
+func (c *Client) decide(ctx context.Context, operation string, body any, timeout time.Duration, tries int) (Decision, error) {
+	start := time.Now()
+	var answer decided
+	err := c.call(ctx, "/v1/"+operation, body, &answer, timeout, tries)
+	if err == nil && answer.Allowed == nil {
+		err = errNotSpillgate
+	}
+	if isProblem(err) {
+		c.observe(operation, start, nil, err)
+		return Decision{}, err
+	}
+	decision := answer.decision()
+	if err != nil {
+		decision = c.withoutServer(err)
+	}
+	if c.Observe != nil {
+		c.observe(operation, start, []Decision{decision}, err)
+	}
+	return decision, nil
+}
+
+func (c *Client) end(ctx context.Context, operation string, body any) (Outcome, error) {
+	start := time.Now()
+	var answer struct{ Result Outcome }
+	err := c.call(ctx, "/v1/"+operation, body, &answer, c.timeout(), tries)
+	if err == nil && answer.Result == "" {
+		err = errNotSpillgate
+	}
+	c.observe(operation, start, nil, err)
+	if isProblem(err) {
+		return "", err
+	}
+	if err != nil {
+		return Unavailable, nil
+	}
+	return answer.Result, nil
+}
+
+func (c *Client) observe(operation string, start time.Time, decisions []Decision, err error) {
+	if c.Observe != nil {
+		c.Observe(Call{operation, time.Since(start), decisions, err})
+	}
+}
+
+// withoutServer decides by OnFailure.
+func (c *Client) withoutServer(err error) Decision {
+	decision := Decision{Allowed: c.OnFailure == Allow, Source: SourceClient, Degraded: true, Err: err}
+	if !decision.Allowed {
+		decision.Reason = StoreUnavailable
+	}
+	return decision
+}
+
+// call has several tries within the time-out, for calls that change nothing when repeated.
+func (c *Client) call(ctx context.Context, path string, body, answer any, timeout time.Duration, tries int) error {
+	message, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	caller := ctx
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for {
+		tries--
+		err := c.health.check()
+		if err == nil {
+			err = c.post(ctx, path, message, answer)
+		}
+		switch {
+		case err == nil:
+			c.health.succeeded(c.logger())
+			return nil
+		case isProblem(err):
+			c.health.refused()
+			return err
+		case caller.Err() != nil:
+			// The caller went away: no sign of the server's health.
+			return err
+		}
+		c.health.failed(c.logger(), err, c.OnFailure)
+		if tries <= 0 {
+			return err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
+	}
+}
+
+func (c *Client) post(ctx context.Context, path string, message []byte, answer any) error {
+	url := c.URL
+	if url == "" {
+		url = "http://127.0.0.1:8080"
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(url, "/")+path, bytes.NewReader(message))
+	if err != nil {
+		return &unavailableError{err.Error(), err}
+	}
+	request.Header["Content-Type"] = contentType
+	if c.Token != nil {
+		request.Header.Set("Authorization", "Bearer "+c.Token())
+	}
+	response, err := c.client().Do(request)
+	if err != nil {
+		return unavailable(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, answerMax))
+	if err != nil {
+		return unavailable(err)
+	}
+	if response.StatusCode == http.StatusOK {
+		if err := json.Unmarshal(text, answer); err != nil {
+			return &unavailableError{"the answer is not one of Spillgate: does the URL lead there? " + err.Error(), err}
+		}
+		return nil
+	}
+	problem := &ProblemError{}
+	if json.Unmarshal(text, problem) != nil {
+		problem = &ProblemError{Title: "no reason given"}
+	}
+	problem.Status = response.StatusCode
+	if isRefusal := problem.Status >= 400 && problem.Status < 500 && problem.Status != http.StatusRequestTimeout; isRefusal {
+		return problem
+	}
+	return &unavailableError{fmt.Sprintf("the server answered %d: %s", problem.Status, problem.Detail), nil}
+}
+
+func (c *Client) timeout() time.Duration {
+	if c.Timeout == 0 {
+		return DefaultTimeout
+	}
+	return c.Timeout
+}
+
+func (c *Client) logger() *slog.Logger {
+	if c.Logger == nil {
+		return slog.Default()
+	}
+	return c.Logger
+}
+
+func (c *Client) client() *http.Client {
+	c.once.Do(func() {
+		c.http = c.HTTPClient
+		if c.http != nil {
+			return
+		}
+		dialer := &net.Dialer{KeepAlive: 30 * time.Second}
+		c.http = &http.Client{
+			Transport: &http.Transport{
+				DialContext:         dialer.DialContext,
+				MaxIdleConns:        connections,
+				MaxIdleConnsPerHost: connections,
+				MaxConnsPerHost:     connections,
+				IdleConnTimeout:     idle,
+				DisableCompression:  true,
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
+	})
+	return c.http
+}
+
+// A decided is a Decision as the server writes it: one without "allowed" is none.
+type decided struct {
+	Allowed *bool `json:"allowed"`
+	rest    Decision
+}
+
+func (d *decided) UnmarshalJSON(text []byte) error {
+	type plain Decision
+	read := struct {
+		Allowed *bool `json:"allowed"`
+		*plain
+	}{plain: (*plain)(&d.rest)}
+	if err := json.Unmarshal(text, &read); err != nil {
+		return err
+	}
+	d.Allowed = read.Allowed
+	return nil
+}
+
+func (d *decided) decision() Decision {
+	if d.Allowed != nil {
+		d.rest.Allowed = *d.Allowed
+	}
+	return d.rest
+}
+
+// A health stops calling a server that does not answer: after three failures in a row one call a second tries again.
+type health struct {
+	lock      sync.Mutex
+	failures  int
+	retryAt   time.Time
+	isRefused bool
+}
+
+func (h *health) check() error {
+	h.lock.Lock()
+	defer h.lock.Unlock()
+	if h.failures < tripsAfter {
+		return nil
+	}
+	now := time.Now()
+	if now.Before(h.retryAt) {
+		return errResting
+	}
+	h.retryAt = now.Add(retryEvery)
+	return nil
+}
+
+func (h *health) succeeded(logger *slog.Logger) {
+	h.lock.Lock()
+	wasWell := h.failures == 0 && !h.isRefused
+	h.failures, h.isRefused = 0, false
+	h.lock.Unlock()
+	if !wasWell {
+		logger.Info("Spillgate answers again")
+	}
+}
+
+func (h *health) refused() {
+	h.lock.Lock()
+	h.failures = 0
+	h.lock.Unlock()
+}
+
+// isFirstRefusal reports whether a middleware should log a refusal: the first since the last answer.
+func (h *health) isFirstRefusal() bool {
+	h.lock.Lock()
+	defer h.lock.Unlock()
+	isFirst := !h.isRefused
+	h.isRefused = true
+	return isFirst
+}
+
+func (h *health) failed(logger *slog.Logger, err error, decides OnFailure) {
+	h.lock.Lock()
+	h.failures++
+	failures := h.failures
+	if failures == tripsAfter {
+		h.retryAt = time.Now().Add(retryEvery)
+	}
+	h.lock.Unlock()
+	if failures == 1 {
+		logger.Warn("Spillgate does not answer", "error", err, "on_failure", decides.String())
+	}
+}
+
+func isProblem(err error) bool {
+	var problem *ProblemError
+	return errors.As(err, &problem)
+}
+
+func unavailable(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return &unavailableError{"the server did not answer in time", err}
+	}
+	return &unavailableError{err.Error(), err}
+}
+
+var (
+	errNotSpillgate = &unavailableError{"the answer is not one of Spillgate: does the URL lead there?", nil}
+	errResting      = &unavailableError{"the server did not answer the last calls; one call a second tries again", nil}
+	contentType     = []string{"application/json"}
+)
+
+const (
+	connections = 64
+	// The server closes a connection that is idle for 75 s.
+	idle       = 60 * time.Second
+	answerMax  = 16 << 20
+	tries      = 3
+	pause      = 20 * time.Millisecond
+	tripsAfter = 3
+	retryEvery = time.Second
+)

@@ -1,0 +1,3 @@
+module github.com/spillgate/spillgate/clients/go
+
+go 1.22

@@ -1,0 +1,104 @@
+package spillgate
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"time"
+)
+
+// Reserve charges an estimate, to be settled with the true cost within ttl: a minute if 0, at most 24 hours.
+func (c *Client) Reserve(ctx context.Context, request Request, ttl time.Duration) (*Reservation, error) {
+	if ttl == 0 {
+		ttl = time.Minute
+	}
+	// The id makes it safe to repeat the call: it charges once.
+	var id [16]byte
+	if _, err := rand.Read(id[:]); err != nil {
+		return nil, err
+	}
+	body := struct {
+		Request
+		TTLMs int64  `json:"ttl_ms"`
+		ID    string `json:"id"`
+	}{request, ttl.Milliseconds(), hex.EncodeToString(id[:])}
+	decision, err := c.decide(ctx, "reserve", body, c.timeout(), tries)
+	if err != nil {
+		return nil, err
+	}
+	return &Reservation{Decision: decision, client: c}, nil
+}
+
+// WithReservation reserves, and runs the work. If the work returns an error or panics, the reservation is cancelled. If it
+// returns nil without a call to Settle or Cancel, the estimate stays charged and the permits end. If the reservation is
+// denied, the work does not run, and the error is a *DeniedError.
+func (c *Client) WithReservation(ctx context.Context, request Request, ttl time.Duration, work func(*Reservation) error) (err error) {
+	job, err := c.Reserve(ctx, request, ttl)
+	if err != nil {
+		return err
+	}
+	if !job.Decision.Allowed {
+		return &DeniedError{job.Decision}
+	}
+	// The end is sent although the caller may have gone.
+	ending := context.WithoutCancel(ctx)
+	isDone := false
+	defer func() {
+		if job.isEnded {
+			return
+		}
+		if !isDone || err != nil {
+			// The work's own error matters more. Without an end the estimate stays charged.
+			_, _ = job.Cancel(ending)
+			return
+		}
+		_, err = job.Release(ending)
+	}()
+	err = work(job)
+	isDone = true
+	return err
+}
+
+// A Reservation is a charged estimate.
+type Reservation struct {
+	// Decision has no receipt if it denies, or if OnFailure allowed it: then there is nothing to settle.
+	Decision Decision
+
+	client  *Client
+	isEnded bool
+}
+
+// Settle replaces the estimate by the true cost.
+func (r *Reservation) Settle(ctx context.Context, cost Cost) (Outcome, error) {
+	r.isEnded = true
+	if r.Decision.Receipt == "" {
+		return Unknown, nil
+	}
+	return r.client.Settle(ctx, r.Decision.Receipt, cost)
+}
+
+// Cancel refunds the estimate.
+func (r *Reservation) Cancel(ctx context.Context) (Outcome, error) {
+	r.isEnded = true
+	if r.Decision.Receipt == "" {
+		return Unknown, nil
+	}
+	return r.client.Cancel(ctx, r.Decision.Receipt)
+}
+
+// Release ends the permits and keeps the estimate charged.
+func (r *Reservation) Release(ctx context.Context) (Outcome, error) {
+	r.isEnded = true
+	if r.Decision.Receipt == "" {
+		return Unknown, nil
+	}
+	return r.client.Release(ctx, r.Decision.Receipt)
+}
+
+// Renew lets it last for ttl from now.
+func (r *Reservation) Renew(ctx context.Context, ttl time.Duration) (Outcome, error) {
+	if r.Decision.Receipt == "" {
+		return Unknown, nil
+	}
+	return r.client.Renew(ctx, r.Decision.Receipt, ttl)
+}
