@@ -97,9 +97,15 @@ fn the_image_is_made_of_what_is_there_and_runs_as_nobody() {
             assert!(ignored.contains(&format!("!{source}\n")), "{source} is kept out of the build");
         }
     }
-    // Whatever the manifests name beside the crates has to come along.
-    let manifest = read("crates/spillgate-cli/Cargo.toml");
-    assert!(manifest.contains("readme = \"../../README.md\"") && dockerfile.contains("README.md"));
+    assert!(dockerfile.contains("org.opencontainers.image.source="));
+    // No manifest names a file outside its crate: neither the image nor a published crate would have it.
+    for name in
+        ["spillgate", "spillgate-core", "spillgate-server", "spillgate-tools", "spillgate-cli"]
+    {
+        let manifest = read(&format!("crates/{name}/Cargo.toml"));
+        assert!(manifest.contains("\nreadme = \"README.md\"\n"), "{name}");
+        assert!(read(&format!("crates/{name}/README.md")).starts_with(&format!("# {name}\n")));
+    }
     let oldest = read("Cargo.toml");
     let oldest = oldest.lines().find_map(|line| line.strip_prefix("rust-version = \"")).unwrap();
     let oldest = oldest.trim_end_matches('"');
