@@ -14,4 +14,5 @@ mod layer;
 mod pace;
 mod paths;
 mod settling;
+mod shared_cases;
 mod who;
