@@ -36,8 +36,8 @@ async fn open(flags: StoreFlags<'_>) -> Result<OpenLimiter, Failure> {
         }
         store.connections = Some(connections as usize);
     }
-    if let Some(nodes) = flags.expected_nodes {
-        store.expected_nodes = Some(nodes);
+    if let Some(nodes) = flags.expected_instances {
+        store.expected_instances = Some(nodes);
     }
     let app = App::open(&store, config.policy).await?;
     let url = store.url().map(str::to_owned);

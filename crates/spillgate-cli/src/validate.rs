@@ -41,7 +41,7 @@ fn loaded<'a>(name: &'a str, text: &'a str, looked: &'a Looked) -> Loaded<'a> {
     let service = Service {
         attributes_max: ATTRIBUTES_MAX,
         has_several_shards: store.has_several_shards(),
-        expected_instances: store.expected_nodes,
+        expected_instances: store.expected_instances,
     };
     Loaded { name, text, policy, settings: set, service }
 }

@@ -44,7 +44,7 @@ pub struct StoreFlags<'a> {
     /// Connections to the store, instead of those that the settings say.
     pub connections: Option<u32>,
     /// How many processes share the limits of the store, if that is known.
-    pub expected_nodes: Option<u32>,
+    pub expected_instances: Option<u32>,
 }
 
 /// A limiter in this process, and where its state is.
@@ -211,7 +211,7 @@ impl Targets<'_> {
             config: self.args.config.as_deref(),
             connections: self.args.connections,
             // No other process can know of a store of our own, so nobody shares a limit during the outage.
-            expected_nodes: self.own.as_ref().map(|_| 1),
+            expected_instances: self.own.as_ref().map(|_| 1),
         }
     }
 

@@ -42,7 +42,7 @@ pub(crate) struct Fallback {
     live_nodes: AtomicU32,
     live: Mutex<LiveInstances>,
     /// By the settings; 0 where they say nothing.
-    expected_nodes: u32,
+    expected_instances: u32,
     errors: AtomicU64,
     /// Decisions that found the store at work and too slow.
     overloaded: AtomicU64,
@@ -63,15 +63,15 @@ pub(crate) struct Outage<'p> {
 }
 
 impl Fallback {
-    pub(crate) fn new(keys_max: usize, clock: Clock, expected_nodes: u32) -> Fallback {
+    pub(crate) fn new(max_keys: usize, clock: Clock, expected_instances: u32) -> Fallback {
         Fallback {
-            memory: Memory::new(keys_max, clock.clone()),
+            memory: Memory::new(max_keys, clock.clone()),
             clock,
             known: Known::new(),
             debts: Debts::default(),
             live_nodes: AtomicU32::new(0),
             live: Mutex::new(LiveInstances::new(monotonic_us())),
-            expected_nodes,
+            expected_instances,
             errors: AtomicU64::new(0),
             overloaded: AtomicU64::new(0),
             alone: Mutex::default(),
@@ -148,14 +148,14 @@ impl Fallback {
 
     /// How many processes share each limit while the store is out of reach.
     pub(crate) fn nodes(&self) -> u32 {
-        let told = self.live_nodes.load(Ordering::Relaxed).max(self.expected_nodes);
+        let told = self.live_nodes.load(Ordering::Relaxed).max(self.expected_instances);
         if told > 0 { told } else { NODES_UNTOLD }
     }
 
     /// The same for a process that starts while the store is out of reach, and has heard of nobody;
     /// nothing where the settings do not say.
-    pub(crate) fn expected_nodes(&self) -> Option<u32> {
-        Some(self.expected_nodes).filter(|nodes| *nodes > 0)
+    pub(crate) fn expected_instances(&self) -> Option<u32> {
+        Some(self.expected_instances).filter(|nodes| *nodes > 0)
     }
 
     /// Nothing is decided alone any more; what was admitted so is history once it is paid.
@@ -230,7 +230,7 @@ impl Fallback {
 
     /// This process's share of a limit, for a rule or for a limit that came with the request.
     fn share_of(&self, rule: Option<&Rule>, numbers: &Numbers) -> Numbers {
-        let own = rule.and_then(Rule::fallback_share);
+        let own = rule.and_then(Rule::local_share);
         share::part_of(numbers, own.unwrap_or_else(|| Share::one_of(self.nodes())))
     }
 

@@ -268,8 +268,8 @@ impl Limiter {
         let probe = self.inner.engine.probe(samples).await;
         #[cfg(feature = "redis")]
         let probe = StoreProbe {
-            shares: self.inner.fallback.expected_nodes().unwrap_or(NODES_UNTOLD),
-            share_is_guessed: self.inner.fallback.expected_nodes().is_none(),
+            shares: self.inner.fallback.expected_instances().unwrap_or(NODES_UNTOLD),
+            share_is_guessed: self.inner.fallback.expected_instances().is_none(),
             ..probe
         };
         probe

@@ -79,14 +79,14 @@ pub enum Presence {
 pub enum OnStateLoss {
     /// Limits begin afresh: at most one allowance more for each subject.
     #[default]
-    Normal,
+    Fresh,
     /// Limits begin empty: whoever the server knows nothing of has used up every limit at the moment
     /// of the loss, and waits as that limit has one wait. Nobody is admitted twice, and those who
     /// were never seen before wait too. A reset of theirs changes nothing meanwhile.
     ///
     /// Each call carries one key more. Not on a Cluster, where no single key tells of a node's loss;
     /// and where all processes are restarted with the server, nobody is left who knew what it held.
-    Empty,
+    Exhausted,
 }
 
 /// Independent servers among which subjects are spread by consistent hashing.
@@ -201,7 +201,7 @@ impl StoreOptions {
         // One connection is driven by one task, and a core or two feed one server.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let connections = (cores / 2).clamp(1, CONNECTIONS_BY_ITSELF);
-        let on_state_loss = OnStateLoss::Normal;
+        let on_state_loss = OnStateLoss::Fresh;
         StoreOptions {
             timeout,
             overload_wait: OVERLOAD_WAIT,

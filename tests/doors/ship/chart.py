@@ -142,7 +142,7 @@ def agree(objects, values):
     assert secured["capabilities"] == {"drop": ["ALL"]}
     assert container["resources"]["limits"]["memory"] and container["resources"]["requests"]["cpu"]
 
-    nodes = int(environment["SPILLGATE_STORE__EXPECTED_NODES"]["value"])
+    nodes = int(environment["SPILLGATE_STORE__EXPECTED_INSTANCES"]["value"])
     scaler = objects.get("HorizontalPodAutoscaler")
     if scaler:
         assert "replicas" not in deployment, "the autoscaler and the deployment would fight"

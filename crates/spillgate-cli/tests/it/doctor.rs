@@ -30,7 +30,7 @@ note key-secret: no key_secret_file is set, so subjects are hashed under a secre
 
 note fallback-share: without the store, each process enforces 1/16 of a limit: nobody has said how many processes there are
   why:  more processes admit more than the limit together, fewer admit less
-  mend: write expected_nodes under [store]; or say on_outage = \"deny\" or \"allow\" in the rule
+  mend: write expected_instances under [store]; or say on_outage = \"deny\" or \"allow\" in the rule
 
 0 unsafe, 1 to be warned of, 2 to note; 15 checks on each of 1 servers
 "

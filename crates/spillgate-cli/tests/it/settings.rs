@@ -74,7 +74,7 @@ const BAD_FILES: &[(&str, &str)] = &[
         ":2: field `store.timeout`: \"25\" is no time from 1ms to 60s; write for example \"25ms\"",
     ),
     ("[store]\ntimeout = 25\n", ":2: field `store.timeout`: \"25\" is no time"),
-    ("[store]\nkeys_max = 0\n", ":2: field `store.keys_max`: \"0\" is no count"),
+    ("[store]\nmax_keys = 0\n", ":2: field `store.max_keys`: \"0\" is no count"),
     (
         "[store]\nurl = [1]\n",
         ":2: field `store.url`: takes a string, a whole number, true or false",
@@ -155,8 +155,8 @@ const BAD_FILES: &[(&str, &str)] = &[
         ":3: field `store.ring.previous`: a node is written name=redis://host:port, or name*weight",
     ),
     (
-        "[store]\non_state_loss = \"empty\"\ncluster = [\"redis://a\"]\n",
-        ":2: field `store.on_state_loss`: \"empty\" cannot hold on a Cluster",
+        "[store]\non_state_loss = \"exhausted\"\ncluster = [\"redis://a\"]\n",
+        ":2: field `store.on_state_loss`: \"exhausted\" cannot hold on a Cluster",
     ),
     ("[store]\nconnections = 17\n", ":2: field `store.connections`: \"17\" is no number of conn"),
     (

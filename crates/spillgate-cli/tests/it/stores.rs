@@ -45,7 +45,7 @@ fn a_ring_takes_the_place_of_another_in_the_settings() {
     let old = store(&ring(&nodes[..2]));
     let (a, b, c) = (nodes[0].url(), nodes[1].url(), nodes[2].url());
     let new = store(&format!(
-        "on_state_loss = \"normal\"\nring = {{ number = 7, nodes = [\"a={a}\", \"b={b}\", \"c={c}\"], \
+        "on_state_loss = \"fresh\"\nring = {{ number = 7, nodes = [\"a={a}\", \"b={b}\", \"c={c}\"], \
          previous = [\"a={a}\", \"b={b}\"], previous_number = 3 }}\n"
     ));
     let (old, new) = (serve(&old), serve(&new));
@@ -60,7 +60,7 @@ fn a_ring_takes_the_place_of_another_in_the_settings() {
 #[test]
 fn limits_begin_empty_after_a_loss_where_the_settings_say_so() {
     let redis = RedisServer::start();
-    let file = store(&format!("url = \"{}\"\non_state_loss = \"empty\"\n", redis.url()));
+    let file = store(&format!("url = \"{}\"\non_state_loss = \"exhausted\"\n", redis.url()));
     let server = serve(&file);
     let ask = || server.check(r#"{"key": "u1", "limit": {"quota": "2/day"}}"#)["allowed"].clone();
     assert_eq!(ask(), true);
@@ -106,7 +106,7 @@ fn a_store_behind_tls_decides_and_is_shown_who_we_are() {
 fn a_clock_of_ours_connections_and_expected_processes_are_taken() {
     let redis = RedisServer::start();
     let file = store(&format!(
-        "url = \"{}\"\nclock = \"client\"\nconnections = 2\nexpected_nodes = 4\n",
+        "url = \"{}\"\nclock = \"client\"\nconnections = 2\nexpected_instances = 4\n",
         redis.url()
     ));
     decides(&file);

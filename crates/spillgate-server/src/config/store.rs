@@ -27,8 +27,8 @@ pub struct Store {
     pub(crate) key_secret_file: Option<PathBuf>,
     pub(crate) secret_previous_file: Option<PathBuf>,
     /// How many instances share the store, for the local share of each during an outage.
-    pub expected_nodes: Option<u32>,
-    pub(crate) keys_max: Option<usize>,
+    pub expected_instances: Option<u32>,
+    pub(crate) max_keys: Option<usize>,
     pub(crate) tls: StoreTls,
     /// Where the topology was named.
     named: Option<Place>,
@@ -80,8 +80,8 @@ impl Store {
             "on_state_loss" => self.on_state_loss = Some(value::choice(text, &ON_STATE_LOSS)?),
             "key_secret_file" => self.key_secret_file = Some(text.into()),
             "secret_previous_file" => self.secret_previous_file = Some(text.into()),
-            "expected_nodes" => self.expected_nodes = Some(value::number(text)?),
-            "keys_max" => self.keys_max = Some(value::count(text)?),
+            "expected_instances" => self.expected_instances = Some(value::number(text)?),
+            "max_keys" => self.max_keys = Some(value::count(text)?),
             "tls.ca" => self.tls.ca = Some(text.into()),
             "tls.cert" => self.tls.cert = Some(text.into()),
             "tls.key" => self.tls.key = Some(text.into()),
@@ -187,11 +187,11 @@ impl Store {
         if let Some(on_state_loss) = self.on_state_loss {
             builder = builder.on_state_loss(on_state_loss);
         }
-        if let Some(nodes) = self.expected_nodes {
-            builder = builder.expected_nodes(nodes);
+        if let Some(nodes) = self.expected_instances {
+            builder = builder.expected_instances(nodes);
         }
-        if let Some(keys_max) = self.keys_max {
-            builder = builder.keys_max(keys_max);
+        if let Some(max_keys) = self.max_keys {
+            builder = builder.max_keys(max_keys);
         }
         builder
     }
@@ -234,11 +234,11 @@ impl Store {
                 "a node of a Cluster that takes over slots has not told its clock yet, and would \
                  decide nothing until it has; leave clock out, or use a ring",
             )),
-            Topology::Cluster(_) if self.on_state_loss == Some(OnStateLoss::Empty) => {
+            Topology::Cluster(_) if self.on_state_loss == Some(OnStateLoss::Exhausted) => {
                 problems.push(wrong(
                     "store.on_state_loss",
-                    "\"empty\" cannot hold on a Cluster, whose nodes hand their subjects on; write \
-                     \"normal\", or use a ring",
+                    "\"exhausted\" cannot hold on a Cluster, whose nodes hand their subjects on; write \
+                     \"fresh\", or use a ring",
                 ));
             }
             _ => {}
@@ -355,8 +355,8 @@ pub(super) const SETTINGS: [&str; 20] = [
     "store.clock",
     "store.key_secret_file",
     "store.secret_previous_file",
-    "store.expected_nodes",
-    "store.keys_max",
+    "store.expected_instances",
+    "store.max_keys",
     "store.tls.ca",
     "store.tls.cert",
     "store.tls.key",
@@ -369,13 +369,13 @@ const NEEDS_A_STORE: [&str; 9] = [
     "store.connections",
     "store.clock",
     "store.secret_previous_file",
-    "store.expected_nodes",
+    "store.expected_instances",
     "store.tls.ca",
     "store.tls.cert",
     "store.tls.key",
 ];
 const ON_STATE_LOSS: [(&str, OnStateLoss); 2] =
-    [("normal", OnStateLoss::Normal), ("empty", OnStateLoss::Empty)];
+    [("fresh", OnStateLoss::Fresh), ("exhausted", OnStateLoss::Exhausted)];
 const CLOCKS: [(&str, bool); 2] = [("store", false), ("client", true)];
 /// More than one task for each core that a machine has.
 const CONNECTIONS_MAX: usize = 16;

@@ -115,7 +115,7 @@ fn shares(probe: &StoreProbe) -> Option<Finding> {
             probe.shares
         ),
         why: "more processes admit more than the limit together, fewer admit less",
-        mend: "write expected_nodes under [store]; or say on_outage = \"deny\" or \"allow\" in the rule"
+        mend: "write expected_instances under [store]; or say on_outage = \"deny\" or \"allow\" in the rule"
             .to_owned(),
     })
 }

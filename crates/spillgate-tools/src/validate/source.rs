@@ -26,7 +26,7 @@ pub(super) struct Entry {
     /// Of an override: attributes and values.
     pub(super) subject: Vec<(Box<str>, Box<str>)>,
     /// Of a rule, as written.
-    pub(super) fallback_share: Option<Box<str>>,
+    pub(super) local_share: Option<Box<str>>,
 }
 
 /// One limit as written.
@@ -123,7 +123,7 @@ fn entry(table: &DeTable<'_>, line: usize, lines: &mut Lines<'_>) -> Entry {
         fields,
         limits: limits.into_iter().flatten().map(|limit| wording(limit, lines)).collect(),
         subject: subject.map(|(key, value)| (key.get_ref().as_ref().into(), said(value))).collect(),
-        fallback_share: table.get("fallback_share").map(said),
+        local_share: table.get("local_share").map(said),
     }
 }
 
@@ -193,7 +193,7 @@ limits = [
     "5/minute",
     { quota = "7/day", name = "daily", burst = 9 },
 ]
-fallback_share = 0.25
+local_share = 0.25
 [rule.match]
 path = "/a"
 
@@ -210,12 +210,9 @@ limits = ["5/minute"]
             let ([rule], [over]) = (&source.rules[..], &source.overrides["a"][..]) else {
                 panic!("{source:?}")
             };
-            assert_eq!(
-                (rule.line, rule.line_of("fallback_share"), rule.line_of("key")),
-                (5, 11, 5)
-            );
+            assert_eq!((rule.line, rule.line_of("local_share"), rule.line_of("key")), (5, 11, 5));
             assert_eq!((rule.line_of_limit(0), rule.line_of_limit(1)), (8, 9));
-            assert_eq!(rule.fallback_share.as_deref(), Some("0.25"));
+            assert_eq!(rule.local_share.as_deref(), Some("0.25"));
             assert_eq!(
                 (&*rule.limits[1].quota, rule.limits[1].name.as_deref()),
                 ("7/day", Some("daily"))

@@ -92,7 +92,8 @@ impl Fleet {
     async fn new(way: Way, server: &RedisServer) -> Result<Fleet, Box<dyn Error>> {
         let mut instances = Vec::new();
         for _ in 0..INSTANCES {
-            let shared = Limiter::builder().redis(server.url()).expected_nodes(INSTANCES as u32);
+            let shared =
+                Limiter::builder().redis(server.url()).expected_instances(INSTANCES as u32);
             instances.push(match way {
                 Way::PerInstance => {
                     let part = LIMIT / INSTANCES;

@@ -45,9 +45,9 @@ pub struct Evictions {
 }
 
 impl Memory {
-    /// An engine of at most `keys_max` tiers.
-    pub fn new(keys_max: usize, clock: Clock) -> Memory {
-        let each = keys_max.div_ceil(SHARDS).max(1);
+    /// An engine of at most `max_keys` tiers.
+    pub fn new(max_keys: usize, clock: Clock) -> Memory {
+        let each = max_keys.div_ceil(SHARDS).max(1);
         let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(each))).collect();
         Memory {
             shards,

@@ -40,7 +40,7 @@ pub struct LimiterBuilder {
     #[cfg(feature = "redis")]
     connections: Option<usize>,
     #[cfg(feature = "redis")]
-    expected_nodes: u32,
+    expected_instances: u32,
     #[cfg(feature = "redis")]
     client_clock: bool,
     #[cfg(feature = "redis")]
@@ -57,7 +57,7 @@ pub struct LimiterBuilder {
     timeout: Option<Duration>,
     #[cfg(feature = "redis")]
     overload_wait: Option<Duration>,
-    keys_max: Option<usize>,
+    max_keys: Option<usize>,
     wanted: Wanted,
     clock: Clock,
 }
@@ -110,8 +110,8 @@ impl LimiterBuilder {
     /// How many processes share the limits, where that is known beforehand: while the store is out of
     /// reach each enforces its part alone. More that were heard of lately count.
     #[cfg(feature = "redis")]
-    pub fn expected_nodes(self, nodes: u32) -> LimiterBuilder {
-        LimiterBuilder { expected_nodes: nodes, ..self }
+    pub fn expected_instances(self, nodes: u32) -> LimiterBuilder {
+        LimiterBuilder { expected_instances: nodes, ..self }
     }
 
     /// Decide by this process's clock, set by the store's once a second, where scripts may not ask
@@ -121,7 +121,7 @@ impl LimiterBuilder {
         LimiterBuilder { client_clock: true, ..self }
     }
 
-    /// What a server that has lost what it held is taken to have held; [`OnStateLoss::Normal`] unless
+    /// What a server that has lost what it held is taken to have held; [`OnStateLoss::Fresh`] unless
     /// said otherwise.
     #[cfg(feature = "redis")]
     pub fn on_state_loss(self, on_state_loss: OnStateLoss) -> LimiterBuilder {
@@ -179,8 +179,8 @@ impl LimiterBuilder {
     }
 
     /// How many tiers the memory engine holds at most; ten million unless said otherwise.
-    pub fn keys_max(self, keys_max: usize) -> LimiterBuilder {
-        LimiterBuilder { keys_max: Some(keys_max), ..self }
+    pub fn max_keys(self, max_keys: usize) -> LimiterBuilder {
+        LimiterBuilder { max_keys: Some(max_keys), ..self }
     }
 
     /// Whether it is watched who uses most and who is refused most, for `Limiter::top`: names of subjects
@@ -216,9 +216,9 @@ impl LimiterBuilder {
 
     /// The limiter. A store that is out of reach is no error: it is an outage, and decided as one.
     pub async fn build(self) -> Result<Limiter, BuildError> {
-        let keys_max = self.keys_max.unwrap_or(KEYS_MAX);
+        let max_keys = self.max_keys.unwrap_or(MAX_KEYS);
         let secret = self.subject_secret();
-        let engine = self.engine(keys_max).await?;
+        let engine = self.engine(max_keys).await?;
         #[cfg(feature = "redis")]
         let remembers = self.denial_cache.unwrap_or(!matches!(engine, Engine::Memory(_)));
         // Who goes by two secrets has two tiers for one.
@@ -233,7 +233,7 @@ impl LimiterBuilder {
             control: Control::new(self.clock.clone(), &secret),
             secret,
             #[cfg(feature = "redis")]
-            fallback: Fallback::new(keys_max, self.clock, self.expected_nodes),
+            fallback: Fallback::new(max_keys, self.clock, self.expected_instances),
             #[cfg(feature = "redis")]
             denials: DenialCache::new(remembers),
             #[cfg(feature = "redis")]
@@ -266,7 +266,7 @@ impl LimiterBuilder {
         secret
     }
 
-    async fn engine(&self, keys_max: usize) -> Result<Engine, BuildError> {
+    async fn engine(&self, max_keys: usize) -> Result<Engine, BuildError> {
         #[cfg(feature = "redis")]
         if let Some(store) = &self.store {
             let mut options = StoreOptions::new(self.timeout.unwrap_or(TIMEOUT));
@@ -283,14 +283,14 @@ impl LimiterBuilder {
                 None => redis,
             }));
         }
-        Ok(Engine::Memory(Memory::new(keys_max, self.clock.clone())))
+        Ok(Engine::Memory(Memory::new(max_keys, self.clock.clone())))
     }
 }
 
 /// Envoy waits 20 ms, people notice 100: a store that says nothing for longer is as good as gone.
 const TIMEOUT: Duration = Duration::from_millis(25);
 /// Below 1 GiB of tiers.
-const KEYS_MAX: usize = 10_000_000;
+const MAX_KEYS: usize = 10_000_000;
 /// One task drives a connection: more than any machine has cores for.
 #[cfg(feature = "redis")]
 const CONNECTIONS_MAX: usize = 16;

@@ -81,7 +81,7 @@ pub struct Rule {
     negative_hits: bool,
     request_limit: bool,
     parallel: bool,
-    fallback_share: Option<Share>,
+    local_share: Option<Share>,
     pub(super) lease: Option<(LeaseTerms, HotSubjects)>,
     /// The hash of domain, name and generation.
     id: u128,
@@ -162,8 +162,8 @@ impl Rule {
     /// The part of its limits that one process enforces alone while the store is out of reach;
     /// none if the processes of the fleet are counted.
     #[cfg(feature = "redis")]
-    pub(crate) fn fallback_share(&self) -> Option<Share> {
-        self.fallback_share
+    pub(crate) fn local_share(&self) -> Option<Share> {
+        self.local_share
     }
 
     /// How much of its limits each process may take ahead, if any.
@@ -251,7 +251,7 @@ impl Rule {
         let mode = table.choice("mode", &MODES, problems).unwrap_or_default();
         let on_outage = table.choice("on_outage", &ON_OUTAGE, problems).unwrap_or_default();
         let parallel = table.truth("parallel", problems).unwrap_or_default();
-        let fallback_share = Share::read(table, "fallback_share", problems);
+        let local_share = Share::read(table, "local_share", problems);
         let truth = |field, problems: &mut _| table.truth(field, problems).unwrap_or_default();
         let postpaid = truth("postpaid", problems);
         let negative_hits = truth("negative_hits", problems);
@@ -281,7 +281,7 @@ impl Rule {
             negative_hits,
             request_limit,
             parallel,
-            fallback_share,
+            local_share,
             lease,
             id,
             #[cfg(feature = "http")]
@@ -423,7 +423,7 @@ const FIELDS: [&str; 14] = [
     "mode",
     "anchor",
     "parallel",
-    "fallback_share",
+    "local_share",
     "postpaid",
     "negative_hits",
     "request_limit",

@@ -38,7 +38,7 @@ impl Patient {
         // What heals in the background goes on between the checks.
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         // What the store says is what is tested: a remembered refusal would speak for it.
-        let builder = builder.expected_nodes((ALL / SHARE) as u32).denial_cache(false);
+        let builder = builder.expected_instances((ALL / SHARE) as u32).denial_cache(false);
         let opening = async { tokio::time::timeout(CEILING, builder.build()).await };
         let limiter = runtime.block_on(opening).expect("a start waits for no store").unwrap();
         Patient { limiter, runtime }

@@ -54,7 +54,7 @@ fn asks_for_them() {
     let subjects: u32 = subjects.parse().unwrap();
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let policy = Policy::from_toml(RULES).unwrap();
-        let builder = Limiter::builder().policy(policy).keys_max(20_000);
+        let builder = Limiter::builder().policy(policy).max_keys(20_000);
         // Patient, for what is kept of outages is none of this.
         let patience = Duration::from_secs(5);
         let builder =

@@ -159,11 +159,11 @@ impl World {
         let before = self.processes.borrow().get(number).map(|process| process.life);
         self.ledger.note(|| format!("p{life} starts in place of {before:?}"));
         let on_state_loss = match self.ledger.begins_empty.get() {
-            true => OnStateLoss::Empty,
-            false => OnStateLoss::Normal,
+            true => OnStateLoss::Exhausted,
+            false => OnStateLoss::Fresh,
         };
         let builder = Limiter::builder().policy(policy()).on_state_loss(on_state_loss);
-        let builder = builder.connections(2).expected_nodes(PROCESSES as u32);
+        let builder = builder.connections(2).expected_instances(PROCESSES as u32);
         let limiter = self.on_store(builder, life, is_new).build().await.unwrap();
         let process = Process { life, limiter, is_new };
         let mut processes = self.processes.borrow_mut();

@@ -30,15 +30,15 @@ pub(super) fn shares_above_limit(looked: &Looked<'_>) -> Vec<Found> {
     let Some(nodes) = looked.service.expected_instances else { return Vec::new() };
     let mut found = Vec::new();
     for written in looked.rules() {
-        let share = written.entry.fallback_share.as_deref();
+        let share = written.entry.local_share.as_deref();
         let Some((part, of)) = share.and_then(fraction) else { continue };
         if u64::from(nodes) * part > of {
             let share = share.unwrap_or_default();
             let what = format!(
                 "while the store is out of reach {nodes} processes admit {share} of the limit each, which is more than the limit"
             );
-            let remedy = format!("write 1 ÷ {nodes} or less, or leave fallback_share out");
-            found.push(written.warning(written.entry.line_of("fallback_share"), what, remedy));
+            let remedy = format!("write 1 ÷ {nodes} or less, or leave local_share out");
+            found.push(written.warning(written.entry.line_of("local_share"), what, remedy));
         }
     }
     found

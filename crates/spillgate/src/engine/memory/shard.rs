@@ -16,7 +16,7 @@ pub(super) struct Shard {
     table: HashTable<Entry>,
     large: Vec<Option<State>>,
     large_free: Vec<u32>,
-    keys_max: usize,
+    max_keys: usize,
     /// Where the sweep goes on.
     cursor: usize,
 }
@@ -48,12 +48,12 @@ impl Place {
 }
 
 impl Shard {
-    pub(super) fn new(keys_max: usize) -> Shard {
+    pub(super) fn new(max_keys: usize) -> Shard {
         Shard {
             table: HashTable::new(),
             large: Vec::new(),
             large_free: Vec::new(),
-            keys_max,
+            max_keys,
             cursor: 0,
         }
     }
@@ -157,13 +157,13 @@ impl Shard {
     pub(super) fn make_room(&mut self, now_us: u64, evicted: &AtomicU64) -> bool {
         let mut samples = 0;
         self.sweep(SWEEP, now_us);
-        while self.table.len() >= self.keys_max {
+        while self.table.len() >= self.max_keys {
             if samples == SAMPLES_MAX {
                 return false;
             }
             samples += 1;
             let least = self.sweep(SAMPLE, now_us);
-            if let Some(bucket) = least.filter(|_| self.table.len() >= self.keys_max) {
+            if let Some(bucket) = least.filter(|_| self.table.len() >= self.max_keys) {
                 self.remove_bucket(bucket);
                 evicted.fetch_add(1, Ordering::Relaxed);
             }
@@ -238,7 +238,7 @@ impl Shard {
             return index;
         }
         self.large.push(Some(state));
-        // A shard's share of `keys_max` is far below 2^32.
+        // A shard's share of `max_keys` is far below 2^32.
         (self.large.len() - 1) as u32
     }
 }

@@ -92,7 +92,7 @@ impl Guard {
 impl Terms {
     /// What a call to a shard is to find there, if its answer depends on it.
     pub(super) fn on(self, known: &KnownGuard, key: &str) -> Result<Option<Expected>, Failure> {
-        let begins_empty = self.on_state_loss == OnStateLoss::Empty;
+        let begins_empty = self.on_state_loss == OnStateLoss::Exhausted;
         if !begins_empty && self.ring.is_none() {
             return Ok(None);
         }

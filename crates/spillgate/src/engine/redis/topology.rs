@@ -94,8 +94,8 @@ impl Topology {
                 sentinel::watch(&shard, sentinels);
                 Topology::One(shard)
             }
-            Store::Cluster(_) if options.on_state_loss == OnStateLoss::Empty => {
-                let why = "\"empty\" cannot hold on a Cluster, whose nodes hand their subjects on; use \"normal\", or a ring".into();
+            Store::Cluster(_) if options.on_state_loss == OnStateLoss::Exhausted => {
+                let why = "\"exhausted\" cannot hold on a Cluster, whose nodes hand their subjects on; use \"fresh\", or a ring".into();
                 return Err(BuildError::OnStateLoss { why });
             }
             Store::Cluster(_) => Topology::Cluster(Cluster::new(addresses, tls, options)?),

@@ -187,7 +187,7 @@ fn refuses_fields_that_rules_do_not_have() {
     );
     refuses_rule(
         r#"colour = "red""#,
-        r#"2: rule "a", field `colour`: there is no such field; those that exist here are name, domain, match, key, limits, on_outage, mode, anchor, parallel, fallback_share, postpaid, negative_hits, request_limit, lease"#,
+        r#"2: rule "a", field `colour`: there is no such field; those that exist here are name, domain, match, key, limits, on_outage, mode, anchor, parallel, local_share, postpaid, negative_hits, request_limit, lease"#,
     );
     refuses_rule(
         r#"leases = { share = 0.05, ttl = "1s" }"#,
@@ -203,15 +203,15 @@ fn refuses_fields_that_rules_do_not_have() {
     );
     for share in ["0", "0.0", "1.5", "-0.25", "1e-3", "inf"] {
         refuses_rule(
-            &format!("fallback_share = {share}"),
+            &format!("local_share = {share}"),
             &format!(
-                r#"2: rule "a", field `fallback_share`: {share} is no part of a limit; write a number above 0 and up to 1, as 0.25, with six digits at most behind the point"#
+                r#"2: rule "a", field `local_share`: {share} is no part of a limit; write a number above 0 and up to 1, as 0.25, with six digits at most behind the point"#
             ),
         );
     }
     refuses_rule(
-        r#"fallback_share = "half""#,
-        r#"2: rule "a", field `fallback_share`: a text stands here; write a number such as 0.25"#,
+        r#"local_share = "half""#,
+        r#"2: rule "a", field `local_share`: a text stands here; write a number such as 0.25"#,
     );
     refuses_rule(
         r#"negative_hits = "yes""#,

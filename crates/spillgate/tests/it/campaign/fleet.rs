@@ -131,7 +131,7 @@ fn a_worker_of_the_campaign() {
             "grown" => builder.ring(ring(2, &urls).replacing(ring(1, &urls[..urls.len() - 1]))),
             other => panic!("{other} is no kind of store"),
         };
-        let limiter = builder.expected_nodes(PROCESSES as u32).build().await.unwrap();
+        let limiter = builder.expected_instances(PROCESSES as u32).build().await.unwrap();
         println!("\n{READY}");
         let mut callers = tokio::task::JoinSet::new();
         for (number, limits) in Limits::all().into_iter().enumerate() {

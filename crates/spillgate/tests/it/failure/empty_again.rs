@@ -89,9 +89,9 @@ fn a_loss_that_a_newcomer_met_first_is_dated_by_those_who_knew_what_was_there() 
 fn a_cluster_cannot_begin_empty_and_says_so() {
     let builder = Limiter::builder().cluster(["redis://127.0.0.1:1"]);
     let runtime = world::runtime();
-    let refused = runtime.block_on(builder.on_state_loss(OnStateLoss::Empty).build());
+    let refused = runtime.block_on(builder.on_state_loss(OnStateLoss::Exhausted).build());
     let why = refused.unwrap_err().to_string();
-    assert!(why.starts_with("on_state_loss: \"empty\" cannot hold on a Cluster"), "{why}");
+    assert!(why.starts_with("on_state_loss: \"exhausted\" cannot hold on a Cluster"), "{why}");
 }
 
 /// A tier that was lost is to the script what a tier that was used up at that moment is to the memory
@@ -105,8 +105,10 @@ fn a_tier_that_was_lost_answers_as_one_that_was_used_up_then() {
             let limit = world::limit(algorithm, count, PERIOD);
             server.command(&["FLUSHALL"]);
             server.command(&["SET", GUARD, &format!("abc.{LOST_US}.0.0.0")]);
-            let options =
-                StoreOptions { on_state_loss: OnStateLoss::Empty, ..StoreOptions::new(PATIENCE) };
+            let options = StoreOptions {
+                on_state_loss: OnStateLoss::Exhausted,
+                ..StoreOptions::new(PATIENCE)
+            };
             let mut redis = OnEngine::opened(&store, &options, world::subject(1));
             let mut memory = OnEngine::memory(world::subject(1));
             memory.act(Act::Check(count), &limit, LOST_US);
@@ -131,7 +133,7 @@ fn same_answers(memory: &mut OnEngine, redis: &mut OnEngine, limit: &NamedLimit,
             _ => Act::Check(cost),
         };
         let (expected, answer) = (memory.act(act, limit, now_us), redis.act(act, limit, now_us));
-        // Nothing that was given back by name of nobody outlives the loss: see `OnStateLoss::Empty`.
+        // Nothing that was given back by name of nobody outlives the loss: see `OnStateLoss::Exhausted`.
         if matches!(act, Act::Lower(_)) {
             return assert_eq!(answer.returned, expected.returned);
         }
@@ -146,7 +148,7 @@ fn same_answers(memory: &mut OnEngine, redis: &mut OnEngine, limit: &NamedLimit,
 
 fn beginning_empty(on: impl FnOnce(LimiterBuilder) -> LimiterBuilder) -> Patient {
     let builder = on(Limiter::builder()).timeout(10 * TIMEOUT);
-    let patient = Patient::built(builder.on_state_loss(OnStateLoss::Empty));
+    let patient = Patient::built(builder.on_state_loss(OnStateLoss::Exhausted));
     patient.heals();
     patient
 }

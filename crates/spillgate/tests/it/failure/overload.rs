@@ -366,7 +366,7 @@ impl Count {
 /// By default a store is silent for 25 ms before it is given up: less than a machine that builds beside stands still.
 async fn limiter(server: &RedisServer) -> Limiter {
     let builder = Limiter::builder().policy(Policy::from_toml(&policy()).unwrap());
-    let builder = builder.redis(server.url()).expected_nodes(PROCESSES as u32);
+    let builder = builder.redis(server.url()).expected_instances(PROCESSES as u32);
     builder.build().await.unwrap()
 }
 

@@ -131,7 +131,7 @@ impl Fleet {
         let runtime = storm::threads();
         let limiters = (0..PROCESSES).map(|_| {
             let builder = Limiter::builder().redis(proxy.url()).timeout(TIMEOUT);
-            runtime.block_on(builder.expected_nodes(PROCESSES as u32).build()).unwrap()
+            runtime.block_on(builder.expected_instances(PROCESSES as u32).build()).unwrap()
         });
         Fleet { limiters: limiters.collect(), runtime }
     }

@@ -13,7 +13,7 @@ use crate::support::storm;
 #[test]
 fn who_was_exhausted_when_the_store_went_stays_exhausted() {
     let mut server = RedisServer::start();
-    let process = Process::on(&server, "10/day", |limiter| limiter.expected_nodes(1));
+    let process = Process::on(&server, "10/day", |limiter| limiter.expected_instances(1));
     assert_eq!(process.admitted("me", 12), 10);
     assert_eq!(process.admitted("half", 5), 5);
     server.kill();
@@ -64,10 +64,10 @@ fn a_process_that_never_saw_the_store_goes_by_what_it_was_told_or_takes_little()
     let mut server = RedisServer::start();
     server.kill();
     for (expected, admitted) in [(0, 2), (4, 8), (1, 32)] {
-        let process = Process::on(&server, "32/day", |it| it.expected_nodes(expected));
+        let process = Process::on(&server, "32/day", |it| it.expected_instances(expected));
         assert_eq!(process.admitted("me", 40), admitted, "{expected} expected");
     }
-    let process = Process::by(&server, "limits = [\"32/day\"]\nfallback_share = 0.75", |it| it);
+    let process = Process::by(&server, "limits = [\"32/day\"]\nlocal_share = 0.75", |it| it);
     assert_eq!(process.admitted("me", 40), 24, "by the rule's own share");
 }
 
@@ -76,7 +76,7 @@ fn a_process_that_never_saw_the_store_goes_by_what_it_was_told_or_takes_little()
 #[test]
 fn what_was_admitted_alone_is_charged_with_the_first_call_after_the_outage() {
     let mut server = RedisServer::start();
-    let process = Process::on(&server, "10/day", |it| it.expected_nodes(1));
+    let process = Process::on(&server, "10/day", |it| it.expected_instances(1));
     server.kill();
     process.wait_for(Source::Fallback);
     assert_eq!(process.admitted("me", 7), 7);
@@ -90,7 +90,7 @@ fn what_was_admitted_alone_is_charged_with_the_first_call_after_the_outage() {
 #[test]
 fn what_was_admitted_alone_is_charged_though_nobody_asks_again() {
     let mut server = RedisServer::start();
-    let process = Process::on(&server, "10/day", |it| it.expected_nodes(1));
+    let process = Process::on(&server, "10/day", |it| it.expected_instances(1));
     server.kill();
     process.wait_for(Source::Fallback);
     let subjects: Vec<String> = (0..50).map(|subject| subject.to_string()).collect();

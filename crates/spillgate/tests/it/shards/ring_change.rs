@@ -175,7 +175,7 @@ fn what_an_old_owner_may_have_charged_when_it_was_given_up_is_nobodys_debt() {
     let old = Ring::numbered(1).node("a", proxy.url());
     let new = Ring::numbered(2).node("a", proxy.url()).node("b", servers[1].url());
     let on = |ring, timeout| {
-        let builder = Limiter::builder().ring(ring).timeout(timeout).expected_nodes(1);
+        let builder = Limiter::builder().ring(ring).timeout(timeout).expected_instances(1);
         runtime.block_on(builder.denial_cache(false).build()).unwrap()
     };
     let direct = on(Ring::numbered(1).node("a", servers[0].url()), PATIENCE);
@@ -229,7 +229,7 @@ impl Change {
     }
 
     fn limiter(&self, ring: Ring) -> Limiter {
-        let builder = Limiter::builder().ring(ring).timeout(PATIENCE).expected_nodes(4);
+        let builder = Limiter::builder().ring(ring).timeout(PATIENCE).expected_instances(4);
         // What the nodes say is what is tested.
         let builder = builder.denial_cache(false);
         self.runtime.block_on(builder.build()).unwrap()

@@ -42,7 +42,7 @@ impl World {
     /// environment names; it is `TODAY_US` in all.
     pub(crate) fn each() -> [World; 3] {
         let spread = Given::emptied().map_or_else(World::on_ring, |given| World::on_given(&given));
-        [World::in_memory(KEYS_MAX), World::on_redis(RedisServer::start()), spread]
+        [World::in_memory(MAX_KEYS), World::on_redis(RedisServer::start()), spread]
     }
 
     fn on_given(given: &Given) -> World {
@@ -52,9 +52,9 @@ impl World {
         World::new("on the given store", engine, clock, runtime)
     }
 
-    pub(crate) fn in_memory(keys_max: usize) -> World {
+    pub(crate) fn in_memory(max_keys: usize) -> World {
         let clock = Clock::given(TODAY_US);
-        let engine = Engine::Memory(Memory::new(keys_max, clock.clone()));
+        let engine = Engine::Memory(Memory::new(max_keys, clock.clone()));
         World::new("in memory", engine, clock, runtime())
     }
 
@@ -345,5 +345,5 @@ pub(crate) const AGES: &str = "366d";
 pub(crate) const ME: u128 = 0;
 /// Tests of exactness wait for a busy machine rather than fail.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-const KEYS_MAX: usize = 100_000;
+const MAX_KEYS: usize = 100_000;
 const IN_FLIGHT: usize = 500;
