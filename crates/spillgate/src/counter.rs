@@ -28,6 +28,21 @@ pub struct AskTier<L = NamedLimit> {
     pub attributes: u8,
 }
 
+/// How a plan holds its limits.
+pub trait HoldsLimit: Borrow<NamedLimit> + Clone {
+    /// As many charges as need no memory of their own. A plan on a store has room for one, since it is moved more
+    /// often than it is made; one in memory for as many as most decisions over several counters have.
+    type Inline: smallvec::Array<Item = AskTier<Self>>;
+}
+
+impl HoldsLimit for &NamedLimit {
+    type Inline = [AskTier<Self>; TIERS_INLINE];
+}
+
+impl HoldsLimit for NamedLimit {
+    type Inline = [AskTier<Self>; 1];
+}
+
 impl<L: Borrow<NamedLimit>> AskTier<L> {
     /// Returns a counter with a charge of 0.
     pub fn new(key: SubjectKey, limit: L) -> AskTier<L> {

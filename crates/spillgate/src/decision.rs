@@ -33,7 +33,7 @@ pub struct Decision {
 }
 
 /// The tiers of a decision while it is made.
-pub(crate) type Tiers = SmallVec<[Judged; 4]>;
+pub(crate) type Tiers = SmallVec<[Judged; 1]>;
 
 /// Where the names of tiers are found.
 #[derive(Clone)]

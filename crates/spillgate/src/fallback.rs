@@ -301,7 +301,8 @@ impl StandIn for Outage<'_> {
         let shares: Vec<Numbers> = tiers()
             .map(|(tier, place)| self.fallback.share_of(self.rules[*place], tier.numbers()))
             .collect();
-        let mut local = Ask { intent: ask.intent, record: AtRecord::None, tiers: SmallVec::new() };
+        let mut local: Ask =
+            Ask { intent: ask.intent, record: AtRecord::None, tiers: SmallVec::new() };
         let mut local_places: SmallVec<[usize; 4]> = SmallVec::new();
         for ((tier, place), share) in tiers().zip(&shares) {
             let says = self.says(*place);

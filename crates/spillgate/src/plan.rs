@@ -1,12 +1,11 @@
 //! From a request to the tiers that it asks for, and from the engine's answer back to them.
 
-use std::borrow::Borrow;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::algorithm::{Intent, Numbers};
-use crate::counter::{AskTier, Change, ToldTier};
+use crate::counter::{AskTier, Change, HoldsLimit, ToldTier};
 use crate::decision::{Judged, Source, Tiers, Verdict};
 use crate::limit::{Kind, NamedLimit};
 use crate::policy::{Met, Mode, Policy, Rule};
@@ -30,8 +29,7 @@ pub(crate) use heard::{Cause, Heard, Heards, Order};
 pub(crate) use together::Meeting;
 
 /// What one request asks of the engine, and what is known without asking.
-#[derive(Debug)]
-pub(crate) struct Plan<L = NamedLimit> {
+pub(crate) struct Plan<L: HoldsLimit = NamedLimit> {
     pub(crate) ask: Ask<L>,
     /// Every tier in file order; those that are asked for get their numbers from the answer.
     pub(crate) judged: Tiers,
@@ -43,10 +41,10 @@ pub(crate) struct Plan<L = NamedLimit> {
     twofold: bool,
 }
 
-/// How a plan holds the limits of a policy that lives for `'p`: by reference or by value.
-pub(crate) trait HoldsLimit<'p>: Borrow<NamedLimit> + From<&'p NamedLimit> + Clone {}
+/// A way to hold limits that are taken from a policy that lives for `'p`.
+pub(crate) trait TakesLimit<'p>: HoldsLimit + From<&'p NamedLimit> {}
 
-impl<'p, L: Borrow<NamedLimit> + From<&'p NamedLimit> + Clone> HoldsLimit<'p> for L {}
+impl<'p, L: HoldsLimit + From<&'p NamedLimit>> TakesLimit<'p> for L {}
 
 /// Whether room is to be used, or only looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +53,7 @@ pub(crate) enum Asking {
     ToPeek,
 }
 
-impl<L: Borrow<NamedLimit>> Plan<L> {
+impl<L: HoldsLimit> Plan<L> {
     pub(crate) fn of_request<'p>(
         policy: &'p Policy,
         request: &Request<'_>,
@@ -63,7 +61,7 @@ impl<L: Borrow<NamedLimit>> Plan<L> {
         asking: Asking,
     ) -> Plan<L>
     where
-        L: HoldsLimit<'p>,
+        L: TakesLimit<'p>,
     {
         Plan::of_rules(&policy.met(request), request, secret, asking)
     }
@@ -76,11 +74,14 @@ impl<L: Borrow<NamedLimit>> Plan<L> {
         asking: Asking,
     ) -> Plan<L>
     where
-        L: HoldsLimit<'p>,
+        L: TakesLimit<'p>,
     {
         let free = Cost::requests(0);
         let cost = if asking == Asking::ToPeek { &free } else { request.cost() };
         let mut plan = Plan::under(secret);
+        let count = rules.iter().map(|met| met.limits.len()).sum();
+        plan.judged.reserve_exact(count);
+        plan.ask.tiers.reserve_exact(count);
         for met in rules {
             for position in 0..met.limits.len() {
                 plan.judged.push(Judged::unknown(met, position));
@@ -114,7 +115,7 @@ impl<L: Borrow<NamedLimit>> Plan<L> {
     /// A look at the tiers of one rule for one subject, as if the rule were enforced.
     pub(crate) fn of_subject<'p>(met: &Met<'p>, subject: &Request<'_>, secret: &Secret) -> Plan<L>
     where
-        L: HoldsLimit<'p>,
+        L: TakesLimit<'p>,
     {
         let mut plan = Plan::under(secret);
         for position in 0..met.limits.len() {
@@ -133,7 +134,7 @@ impl<L: Borrow<NamedLimit>> Plan<L> {
         cost: &Cost<'_>,
     ) -> Plan<L>
     where
-        L: HoldsLimit<'p>,
+        L: TakesLimit<'p>,
     {
         let mut plan = Plan::empty();
         plan.judged.push(Judged::ad_hoc());
@@ -263,7 +264,7 @@ impl<L: Borrow<NamedLimit>> Plan<L> {
         cost: &Cost<'_>,
         group: u16,
     ) where
-        L: HoldsLimit<'p>,
+        L: TakesLimit<'p>,
     {
         let asked_before = self.ask.tiers.len();
         let attributes = met.rule.key().len() as u8;
@@ -292,7 +293,7 @@ impl<L: Borrow<NamedLimit>> Plan<L> {
         cost: &Cost<'_>,
         group: &mut u16,
     ) where
-        L: HoldsLimit<'p>,
+        L: TakesLimit<'p>,
     {
         let attributes = met.rule.key().len() as u8;
         for (place, limit) in (first as u16..).zip(met.limits) {
@@ -318,7 +319,7 @@ impl<L: Borrow<NamedLimit>> Plan<L> {
     /// Asks for one tier, unless its limit keeps no state; answers whether it can never allow.
     fn add_tier<'p>(&mut self, tier: AskTier<&'p NamedLimit>) -> bool
     where
-        L: HoldsLimit<'p>,
+        L: TakesLimit<'p>,
     {
         let limit = tier.limit;
         let judged = &mut self.judged[usize::from(tier.place)];

@@ -50,8 +50,6 @@ impl From<Tiers> for Kept {
         {
             return Kept::One(one);
         }
-        let mut several = Vec::with_capacity(tiers.len());
-        several.extend(tiers.drain(..));
-        Kept::Several(several.into())
+        Kept::Several(tiers.into_boxed_slice())
     }
 }

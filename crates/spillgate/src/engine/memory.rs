@@ -1,6 +1,5 @@
 //! Tier state in this process: shards of packed slots, bounded, swept as they are used.
 
-use std::borrow::Borrow;
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::{Ask, AskTier, AtRecord, Change, TIERS_INLINE, Told, ToldTier};
 use crate::algorithm::{self, Intent, Reading, Tier};
+use crate::counter::HoldsLimit;
 use crate::limit::NamedLimit;
 use crate::subject::SubjectKey;
 use crate::time::{Clock, CoarseTime};
@@ -60,7 +60,7 @@ impl Memory {
 
     /// Decides, all or none, over any number of limits. Takes the locks of all shards first and reads the
     /// clock then: a coarse one, which is exact enough for buckets in use, and else the exact one.
-    pub fn decide<L: Borrow<NamedLimit> + Clone>(&self, ask: &Ask<L>) -> Told {
+    pub fn decide<L: HoldsLimit>(&self, ask: &Ask<L>) -> Told {
         let mut tiers = SmallVec::new();
         let allowed = self.decide_each(ask, |told| tiers.push(told));
         Told { allowed, tiers }
@@ -69,7 +69,7 @@ impl Memory {
     /// Decides as [`Memory::decide`] does; hands over what became of each tier, in order, and returns whether
     /// every enforced tier had room.
     #[inline]
-    pub(crate) fn decide_each<L: Borrow<NamedLimit> + Clone>(
+    pub(crate) fn decide_each<L: HoldsLimit>(
         &self,
         ask: &Ask<L>,
         answer: impl FnMut(ToldTier),
@@ -83,11 +83,7 @@ impl Memory {
     }
 
     /// Decides over one tier, without lists.
-    pub(crate) fn decide_one<L: Borrow<NamedLimit>>(
-        &self,
-        asked: &AskTier<L>,
-        intent: Intent,
-    ) -> ToldTier {
+    pub(crate) fn decide_one<L: HoldsLimit>(&self, asked: &AskTier<L>, intent: Intent) -> ToldTier {
         let mut told = None;
         self.decide_tiers(from_ref(asked), intent, |one| told = Some(one));
         told.expect("each tier that is asked for is answered")
@@ -97,7 +93,7 @@ impl Memory {
     /// and else the exact one. Hands over what became of each tier, in order, and returns whether every enforced
     /// tier had room.
     #[inline]
-    fn decide_tiers<L: Borrow<NamedLimit>>(
+    fn decide_tiers<L: HoldsLimit>(
         &self,
         asked: &[AskTier<L>],
         intent: Intent,
@@ -111,7 +107,7 @@ impl Memory {
 
     /// Loads the state of each tier, decides at the exact instant, and stores it.
     #[inline(never)]
-    fn decide_by_exact_clock<L: Borrow<NamedLimit>>(
+    fn decide_by_exact_clock<L: HoldsLimit>(
         &self,
         asked: &[AskTier<L>],
         intent: Intent,
@@ -136,11 +132,7 @@ impl Memory {
     }
 
     /// Changes one tier without a decision; answers the whole units that came back.
-    pub fn change<L: Borrow<NamedLimit>>(
-        &self,
-        asked: &AskTier<L>,
-        change: Change,
-    ) -> (u64, ToldTier) {
+    pub fn change<L: HoldsLimit>(&self, asked: &AskTier<L>, change: Change) -> (u64, ToldTier) {
         self.with_tier(asked, |tier, now_us| match change {
             Change::Force(cost) => {
                 tier.cost = cost;
@@ -152,7 +144,7 @@ impl Memory {
     }
 
     /// Does something with a tier's state, and stores what became of it.
-    fn with_tier<L: Borrow<NamedLimit>, T>(
+    fn with_tier<L: HoldsLimit, T>(
         &self,
         asked: &AskTier<L>,
         act: impl FnOnce(&mut Tier<'_>, u64) -> T,
@@ -199,12 +191,7 @@ impl Memory {
 
     /// Where a tier's state is or will be. A new subject finds room, or shares the limit's
     /// overflow tier with all others that found none.
-    fn place<L: Borrow<NamedLimit>>(
-        &self,
-        shard: &mut Shard,
-        asked: &AskTier<L>,
-        now_us: u64,
-    ) -> Place {
+    fn place<L: HoldsLimit>(&self, shard: &mut Shard, asked: &AskTier<L>, now_us: u64) -> Place {
         let mix = asked.limit().mix();
         let place = shard.find(asked.key.id ^ mix);
         if place.is_known() || asked.cost == 0 || shard.make_room(now_us, &self.evicted) {
@@ -257,7 +244,7 @@ impl Locked<'_> {
     /// Charges every tier where it lies, if all are enforced buckets and the coarse clock is certain. Returns
     /// whether it did; else nothing is changed or answered.
     #[inline]
-    fn charge_in_place<L: Borrow<NamedLimit>>(
+    fn charge_in_place<L: HoldsLimit>(
         &mut self,
         asked: &[AskTier<L>],
         now: CoarseTime,

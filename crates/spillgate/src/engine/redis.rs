@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use ::redis::{Cmd, Value};
 use futures_util::future::join_all;
-use tracing::Instrument;
 
 use super::{Ask, AskTier, AtRecord, Change, StoreError, Told, ToldTier};
 use crate::algorithm::{Charge, GiveBack};
@@ -388,8 +387,9 @@ impl Redis {
         deadline: Deadline,
     ) -> Result<Vec<Result<Told, StoreError>>, StoreError> {
         let run = |route: Route| async move {
-            let span = traced::call(route.shard.name(), asks.len());
-            route.shard.decide(asks, &self.asked(&route, deadline)).instrument(span).await
+            let asked = self.asked(&route, deadline);
+            let decide = route.shard.decide(asks, &asked);
+            traced::call(route.shard.name(), asks.len(), decide).await
         };
         self.follow(place, deadline, run).await
     }

@@ -1,14 +1,13 @@
 //! What was admitted alone and not yet charged to the store. Each debt is taken out before it is
 //! sent, so that no two calls pay it, and put back if the store surely did not execute.
 
-use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
 use crate::algorithm::Numbers;
-use crate::counter::AskTier;
+use crate::counter::{AskTier, HoldsLimit};
 use crate::limit::NamedLimit;
 use crate::subject::SubjectKey;
 
@@ -49,7 +48,7 @@ impl Debts {
     }
 
     /// Takes back an admission that came to nothing.
-    pub(super) fn lower<L: Borrow<NamedLimit>>(&self, tier: &AskTier<L>, cost: u64) {
+    pub(super) fn lower<L: HoldsLimit>(&self, tier: &AskTier<L>, cost: u64) {
         if let Some(debt) = self.by_tier.lock().get_mut(&tier.name()) {
             debt.admitted = debt.admitted.saturating_sub(cost);
         }

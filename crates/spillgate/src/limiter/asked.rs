@@ -1,17 +1,16 @@
 //! A question together with what decides it, so that its plan, its names and its samples come from one place.
 
-use std::borrow::Borrow;
 use std::sync::Arc;
 
 use arc_swap::Guard;
 use smallvec::SmallVec;
 
 use super::{InForce, Inner, Question};
-use crate::counter::AskTier;
+use crate::counter::{AskTier, HoldsLimit};
 use crate::decision::{Judged, Names, Verdict};
 use crate::limit::{Algorithm, Limit, NamedLimit};
 use crate::metrics::Meters;
-use crate::plan::{Asking, HoldsLimit, Plan};
+use crate::plan::{Asking, Plan, TakesLimit};
 use crate::policy::{Met, Mode, Policy};
 use crate::request::{Cost, Request};
 use crate::reservation::{Opening, random_id};
@@ -47,7 +46,7 @@ impl Inner {
     }
 
     /// Makes the plan of a question.
-    pub(super) fn plan<'p, L: HoldsLimit<'p>>(
+    pub(super) fn plan<'p, L: TakesLimit<'p>>(
         &self,
         asked: &'p Asked<'_, '_>,
         asking: Asking,
@@ -57,7 +56,7 @@ impl Inner {
 
     /// Makes the plan of a question that matches these rules.
     #[inline]
-    pub(super) fn plan_by_rules<'p, L: HoldsLimit<'p>>(
+    pub(super) fn plan_by_rules<'p, L: TakesLimit<'p>>(
         &self,
         asked: &'p Asked<'_, '_>,
         rules: &[Met<'p>],
@@ -81,7 +80,7 @@ impl Inner {
     }
 
     /// Has a plan that charges permits open a record.
-    pub(super) fn open_permits<L: Borrow<NamedLimit>>(&self, plan: &mut Plan<L>) {
+    pub(super) fn open_permits<L: HoldsLimit>(&self, plan: &mut Plan<L>) {
         if let Some(hold_us) = plan.holds_slots_us() {
             self.open_held(plan, Opening::new(random_id(), 0, hold_us));
         }

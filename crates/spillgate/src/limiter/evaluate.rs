@@ -3,14 +3,13 @@
 //! On a store: leases pay what they can, a remembered denial answers, and the store decides the rest. Only that
 //! takes a future.
 
-use std::borrow::Borrow;
 use std::mem;
 use std::sync::Arc;
 
 use super::Inner;
+use crate::counter::HoldsLimit;
 use crate::decision::{Judged, Tiers};
 use crate::engine::{Engine, Memory};
-use crate::limit::NamedLimit;
 use crate::plan::Plan;
 use crate::policy::Policy;
 use crate::reservation::{Noted, Opening};
@@ -65,10 +64,7 @@ impl Inner {
 
 /// Decides a plan in memory, then makes the corrections that are due after the decision.
 #[inline]
-pub(super) fn evaluate_in<L: Borrow<NamedLimit> + Clone>(
-    memory: &Memory,
-    plan: &mut Plan<L>,
-) -> Evaluated {
+pub(super) fn evaluate_in<L: HoldsLimit>(memory: &Memory, plan: &mut Plan<L>) -> Evaluated {
     if plan.asks() {
         let (ask, mut answers) = plan.split();
         memory.decide_each(ask, |told| answers.take(told));
@@ -80,7 +76,7 @@ pub(super) fn evaluate_in<L: Borrow<NamedLimit> + Clone>(
     Evaluated { tiers, opening: plan.opening.take(), charged_here: ChargedHere::default() }
 }
 
-fn follow_up<L: Borrow<NamedLimit>>(memory: &Memory, plan: &mut Plan<L>) {
+fn follow_up<L: HoldsLimit>(memory: &Memory, plan: &mut Plan<L>) {
     let noted = plan.noted();
     let dues = mem::take(&mut plan.dues);
     for due in dues.iter().filter(|_| noted.charges_anew()) {

@@ -1,6 +1,5 @@
 //! Reservations through a limiter: what is asked of the engine, and what becomes of a receipt.
 
-use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,11 +7,11 @@ use super::asked::Asked;
 use super::evaluate::ChargedHere;
 use super::{Inner, Limiter, Question};
 use crate::algorithm::Intent;
+use crate::counter::HoldsLimit;
 use crate::decision::Decision;
 use crate::engine::Engine;
 #[cfg(feature = "redis")]
 use crate::engine::takes_permits;
-use crate::limit::NamedLimit;
 use crate::plan::{Asking, AtRecord, Plan};
 use crate::request::{Cost, Request};
 #[cfg(feature = "redis")]
@@ -202,7 +201,7 @@ impl Inner {
 
     /// Has a check of slots open a record. It only looks, and is refused, where no receipt can name all
     /// places of it: nothing else could release the slots.
-    pub(super) fn open_held<L: Borrow<NamedLimit>>(&self, plan: &mut Plan<L>, opening: Opening) {
+    pub(super) fn open_held<L: HoldsLimit>(&self, plan: &mut Plan<L>, opening: Opening) {
         plan.open(Arc::new(opening));
         #[cfg(feature = "redis")]
         if let (Engine::Redis(redis), Some(opening)) = (&self.engine, &plan.opening)
@@ -299,7 +298,7 @@ fn encode_cost(cost: &Cost<'_>, body: &mut Encoding) {
     }
 }
 
-impl<L> Plan<L> {
+impl<L: HoldsLimit> Plan<L> {
     /// What is asked for opens a record, unless it is known to be refused for good.
     pub(super) fn open(&mut self, opening: Arc<Opening>) {
         if self.ask.intent == Intent::Charge {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithm::Intent;
-use crate::counter::{AskTier, TIERS_INLINE, ToldTier};
+use crate::counter::{HoldsLimit, ToldTier};
 use crate::limit::NamedLimit;
 #[cfg(feature = "redis")]
 use crate::reservation::Closing;
@@ -13,13 +13,13 @@ use crate::reservation::Opening;
 
 /// One decision to make: tiers grouped by rule, the enforced ones (group 0) first.
 #[derive(Clone, Debug)]
-pub struct Ask<L = NamedLimit> {
+pub struct Ask<L: HoldsLimit = NamedLimit> {
     /// What to do where there is room.
     pub intent: Intent,
     /// What is done with a reservation's record in the same call.
     pub record: AtRecord,
     /// No two with the same key and limit.
-    pub tiers: SmallVec<[AskTier<L>; TIERS_INLINE]>,
+    pub tiers: SmallVec<L::Inline>,
 }
 
 /// What a call does with the record of a reservation, which lies beside the first of its tiers.
@@ -52,7 +52,7 @@ pub struct Told {
     /// Whether every enforced tier had room.
     pub allowed: bool,
     /// As asked, in order.
-    pub tiers: SmallVec<[ToldTier; TIERS_INLINE]>,
+    pub tiers: SmallVec<[ToldTier; 1]>,
 }
 
 impl Told {

@@ -1,7 +1,6 @@
 //! The tiers of a reservation as its record keeps them: enough to give back to each, or to charge it
 //! more, in a process that never saw the request, under the numbers that it was reserved by.
 
-use std::borrow::Borrow;
 use std::sync::Arc;
 
 use siphasher::sip128::SipHasher13;
@@ -10,7 +9,7 @@ use crate::algorithm::{
     Numbers, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
 };
 use crate::calendar::{Calendar, CalendarUnit};
-use crate::counter::AskTier;
+use crate::counter::{AskTier, HoldsLimit};
 use crate::limit::{Algorithm, Limit, NamedLimit, RecordName};
 use crate::subject::SubjectKey;
 
@@ -30,7 +29,7 @@ pub(crate) struct KeptTier {
 pub(crate) type KeptTiers = Arc<[KeptTier]>;
 
 impl KeptTier {
-    pub(crate) fn of<L: Borrow<NamedLimit>>(tier: &AskTier<L>) -> KeptTier {
+    pub(crate) fn of<L: HoldsLimit>(tier: &AskTier<L>) -> KeptTier {
         let limit = tier.limit().clone();
         KeptTier { key: tier.key, unit: unit(limit.limit().unit()), limit, share_of: None }
     }

@@ -31,7 +31,8 @@ impl Both {
         self.clock.set(self.now_us);
         let tier = |limit| AskTier { cost, attributes: 1, ..AskTier::new(subject(7), limit) };
         let tiers = self.limits.iter().map(tier).collect();
-        let told = self.memory.decide(&Ask { intent, record: AtRecord::None, tiers });
+        let told =
+            self.memory.decide::<&NamedLimit>(&Ask { intent, record: AtRecord::None, tiers });
         [told.tiers[0], told.tiers[1]]
     }
 

@@ -1,13 +1,12 @@
 //! The records of reservations in this process, in a bounded number of bytes.
 
-use std::borrow::Borrow;
-
 use smallvec::SmallVec;
 
 use super::Memory;
 use crate::algorithm::{self, GiveBack, Intent};
+use crate::counter::HoldsLimit;
 use crate::engine::{Ask, AskTier, AtRecord, Change, Told};
-use crate::limit::{Algorithm, NamedLimit};
+use crate::limit::Algorithm;
 use crate::reservation::kept::{KeptTier, KeptTiers};
 use crate::reservation::record::{Charged, Correction, Record};
 use crate::reservation::{Answer, Ended, Ending, Group, Opened, Opening, Outcome};
@@ -50,11 +49,7 @@ pub struct RecordsHeld {
 
 impl Memory {
     /// Decides a reservation, and keeps its record.
-    pub(super) fn open<L: Borrow<NamedLimit> + Clone>(
-        &self,
-        ask: &Ask<L>,
-        opening: &Opening,
-    ) -> Told {
+    pub(super) fn open<L: HoldsLimit>(&self, ask: &Ask<L>, opening: &Opening) -> Told {
         let now_us = self.clock.now_us();
         let mut records = self.records.lock();
         records.forget_gone(now_us);
@@ -67,7 +62,7 @@ impl Memory {
         };
         let intent = if opened == Opened::New { ask.intent } else { Intent::Peek };
         let mut told =
-            self.decide(&Ask { intent, record: AtRecord::None, tiers: ask.tiers.clone() });
+            self.decide::<L>(&Ask { intent, record: AtRecord::None, tiers: ask.tiers.clone() });
         match opened {
             Opened::Repeated => told.admit(),
             Opened::Conflict | Opened::Ended(_) => {
@@ -95,7 +90,7 @@ impl Memory {
 
     /// Returns what a reservation under the id of a record is answered. Its permits count where a limit
     /// in force asks for one.
-    fn opened_again<L: Borrow<NamedLimit>>(
+    fn opened_again<L: HoldsLimit>(
         &self,
         held: &Held,
         ask: &Ask<L>,
@@ -236,7 +231,7 @@ pub(crate) fn subject_of<L>(tiers: &[AskTier<L>]) -> u128 {
 }
 
 /// Whether some enforced limit gives a permit, which ends by itself.
-pub(crate) fn takes_permits<L: Borrow<NamedLimit>>(tiers: &[AskTier<L>]) -> bool {
+pub(crate) fn takes_permits<L: HoldsLimit>(tiers: &[AskTier<L>]) -> bool {
     let takes = |tier: &AskTier<L>| {
         tier.group == 0 && tier.cost > 0 && tier.limit().algorithm() == Algorithm::Concurrency
     };

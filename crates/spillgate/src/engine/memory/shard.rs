@@ -1,14 +1,12 @@
 //! One shard: a table of slots, the few states that do not fit one, and its share of the sweeping.
 
-use std::borrow::Borrow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashTable;
 
 use super::slot::{Slot, Unpacked};
 use crate::algorithm::{Numbers, Reading, State, Tier};
-use crate::counter::AskTier;
-use crate::limit::NamedLimit;
+use crate::counter::{AskTier, HoldsLimit};
 use crate::time::CoarseTime;
 
 #[derive(Debug)]
@@ -87,7 +85,7 @@ impl Shard {
     /// Charges an enforced bucket in its slot, and says how to undo that; `None` where `now` is not certain or it
     /// is no bucket in use, and nothing is changed then.
     #[inline]
-    pub(super) fn charge<L: Borrow<NamedLimit>>(
+    pub(super) fn charge<L: HoldsLimit>(
         &mut self,
         asked: &AskTier<L>,
         now: CoarseTime,

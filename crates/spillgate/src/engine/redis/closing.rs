@@ -1,7 +1,6 @@
 //! What receipts are about, in a store: the places of a reservation, and its end. A record says what is
 //! to be put right, and is closed by the call that does it.
 
-use std::borrow::Borrow;
 use std::sync::Arc;
 
 use ::redis::Value;
@@ -9,8 +8,9 @@ use ::redis::Value;
 use super::topology::{Place, Route};
 use super::{Redis, StoreError, keys};
 use crate::algorithm::Intent;
+use crate::counter::HoldsLimit;
 use crate::engine::{AS_CHARGED, Ask, AtRecord};
-use crate::limit::{Algorithm, NamedLimit};
+use crate::limit::Algorithm;
 use crate::reservation::kept::{self, KeptTier, KeptTiers};
 use crate::reservation::{
     Answer, Closed, Closes, Closing, Ended, Ending, GROUPS_MAX, Group, Opening, Outcome,
@@ -82,7 +82,7 @@ impl Redis {
     }
 
     /// At how many places the enforced tiers of a decision live, old owners included.
-    pub(crate) fn places<L: Borrow<NamedLimit>>(&self, ask: &Ask<L>) -> usize {
+    pub(crate) fn places<L: HoldsLimit>(&self, ask: &Ask<L>) -> usize {
         let mut places: Vec<Place> = Vec::new();
         for tier in ask.tiers.iter().filter(|tier| tier.group == 0) {
             let place = Some(self.topology.place(tier.key.tag));
@@ -96,7 +96,7 @@ impl Redis {
     }
 
     /// Whether a receipt can name all places of a decision.
-    pub(crate) fn has_receipt_for<L: Borrow<NamedLimit>>(&self, ask: &Ask<L>) -> bool {
+    pub(crate) fn has_receipt_for<L: HoldsLimit>(&self, ask: &Ask<L>) -> bool {
         self.topology.is_one_place() || self.places(ask) <= GROUPS_MAX
     }
 

@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use super::topology::Place;
 use super::{Redis, StoreError};
 use crate::algorithm::{Charge, Intent};
-use crate::engine::{Ask, AskTier, AtRecord, TIERS_INLINE, Told, ToldTier};
+use crate::engine::{Ask, AskTier, AtRecord, Told, ToldTier};
 use crate::plan::{Cause, Heard, Heards, Order};
 use crate::time::Deadline;
 
@@ -122,7 +122,7 @@ pub(super) async fn told_fully(
         Heard::Store(tier) => Some(*tier),
         _ => None,
     });
-    let tiers: SmallVec<[ToldTier; TIERS_INLINE]> = tiers.collect();
+    let tiers: SmallVec<[ToldTier; 1]> = tiers.collect();
     let enforced = ask.tiers.iter().zip(&tiers).filter(|(asked, _)| asked.group == 0);
     let allowed = enforced.fold(true, |all, (_, tier): (_, &ToldTier)| all && tier.fits);
     Ok(Told { allowed, tiers })

@@ -1,6 +1,5 @@
 //! Which shard holds a subject's state.
 
-use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,9 +17,9 @@ use super::sentinel::{self, Sentinels};
 use super::server::Server;
 use super::shard::Shard;
 use super::{ShardTag, slot};
+use crate::counter::HoldsLimit;
 use crate::engine::AskTier;
 use crate::error::BuildError;
-use crate::limit::NamedLimit;
 use crate::store::{OnStateLoss, Ring, RingNode, Store, StoreOptions};
 use crate::time::Deadline;
 
@@ -124,7 +123,7 @@ impl Topology {
 
     /// Where a tier's subject lived on the ring before this one, for as long as that counts: until no
     /// process has charged it there alone for as long as anybody remembers the charge.
-    pub(super) fn old_place<L: Borrow<NamedLimit>>(&self, tier: &AskTier<L>) -> Option<Place> {
+    pub(super) fn old_place<L: HoldsLimit>(&self, tier: &AskTier<L>) -> Option<Place> {
         let Topology::Ring { points, shards, previous: Some(previous) } = self else { return None };
         let old = previous.shards[usize::from(previous.points.node_of(tier.key.tag))];
         // What was charged by force may take twice as long to drain.

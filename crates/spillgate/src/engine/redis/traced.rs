@@ -1,15 +1,17 @@
 //! What traces tell of the store.
 
-use tracing::{Span, debug_span};
+use tracing::{Instrument, debug_span};
 
-/// One call to a server: until its answer, the wait for company included.
-pub(super) fn call(server: &str, decisions: usize) -> Span {
-    debug_span!(
+/// Runs one call to a server in a span: until its answer, the wait for company included.
+pub(super) async fn call<T>(server: &str, decisions: usize, call: impl Future<Output = T>) -> T {
+    let span = debug_span!(
         target: "spillgate",
         "store",
         otel.kind = "client",
         db.system.name = "redis",
         server.address = server,
         spillgate.decisions = decisions,
-    )
+    );
+    // Most calls are not traced: they skip entering and leaving the span at each poll.
+    if span.is_disabled() { call.await } else { call.instrument(span).await }
 }

@@ -1,12 +1,12 @@
 //! The room of the records: so many bytes in all, and at most a hundredth of them for one subject.
 
-use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use smallvec::SmallVec;
 
 use super::RecordsHeld;
 use crate::algorithm::Charge;
+use crate::counter::HoldsLimit;
 use crate::engine::{Ask, AskTier};
 use crate::limit::NamedLimit;
 use crate::reservation::kept::{KeptTier, KeptTiers};
@@ -155,7 +155,7 @@ impl Held {
 }
 
 /// The bytes that the record of a decision takes while it is open.
-pub(super) fn bytes_of_open<L: Borrow<NamedLimit>>(ask: &Ask<L>) -> u64 {
+pub(super) fn bytes_of_open<L: HoldsLimit>(ask: &Ask<L>) -> u64 {
     bytes_of(ask.tiers.iter().map(AskTier::limit))
 }
 

@@ -11,7 +11,7 @@ use crate::algorithm::{
     Charge, Intent, Numbers, Reading, concurrency, fixed_window, sliding_log, sliding_window,
     token_bucket,
 };
-use crate::engine::{Ask, AskTier, AtRecord, Change, StoreError, TIERS_INLINE, Told, ToldTier};
+use crate::engine::{Ask, AskTier, AtRecord, Change, StoreError, Told, ToldTier};
 use crate::limit::Algorithm;
 use crate::reservation::{Answer, Closed, Ended, Group, Opened, Opening, Outcome};
 
@@ -255,7 +255,7 @@ pub(in super::super) fn parts(asks: &[Times<'_>]) -> SmallVec<[Part; 1]> {
 /// What was heard of the tiers of one decision.
 #[derive(Default)]
 struct Heard {
-    tiers: SmallVec<[ToldTier; TIERS_INLINE]>,
+    tiers: SmallVec<[ToldTier; 1]>,
     foreign: bool,
 }
 
