@@ -291,6 +291,15 @@ impl Redis {
         gone.inspect(|route| route.shard.guard.give_up()).is_some()
     }
 
+    /// Whether two places are on one server now.
+    fn are_on_one_server(&self, one: Place, other: Place) -> bool {
+        let shard = |place| self.topology.route(place).map(|route| route.shard);
+        match (shard(one), shard(other)) {
+            (Ok(one), Ok(other)) => Arc::ptr_eq(&one, &other),
+            _ => false,
+        }
+    }
+
     /// Looks at every shard's clock, where scripts may not.
     pub(crate) async fn sample_clocks(&self) {
         if matches!(self.caller.clock, StoreClock::Client) {

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 use tokio::sync::Semaphore;
 
@@ -59,7 +60,8 @@ pub(crate) async fn decide<S: StandIn>(
         Some(place) => heard(redis.decide_one_at(place, ask, deadline).await, question),
         None => {
             let moved = Moved::of(redis, ask);
-            let judge = Judge { redis, stand_in, deadline, moved: &moved };
+            let unanswered = Mutex::default();
+            let judge = Judge { redis, stand_in, deadline, moved: &moved, unanswered };
             let heard = judge.decide(ask, question.order).await?;
             moved.level(redis, ask, &heard);
             Ok(moved.joined(heard))
@@ -168,6 +170,9 @@ struct Judge<'a, S> {
     stand_in: &'a S,
     deadline: Deadline,
     moved: &'a Moved,
+    /// The places that gave no answer. Their servers are not asked again: the decision would wait for the time-out
+    /// once for each of its parts.
+    unanswered: Mutex<SmallVec<[Place; 1]>>,
 }
 
 /// Whether what a part charges stays charged.
@@ -285,11 +290,18 @@ impl<S: StandIn> Judge<'_, S> {
         charging: Charging,
     ) -> Result<Heards, S::Error> {
         let told = match charging {
+            _ if self.is_unanswered(part.place) => {
+                let why = "its server gave no answer to an earlier part of the decision";
+                Err(StoreError::NotExecuted(why.into()))
+            }
             Charging::UntilAllAgree => in_flight::ask(self.redis, part, self.deadline).await,
             Charging::ForGood => {
                 self.redis.decide_one_at(part.place, &part.ask, self.deadline).await
             }
         };
+        if let Err(StoreError::Unknown(_)) = told {
+            self.unanswered.lock().push(part.place);
+        }
         match told {
             Ok(told) => Ok(told.tiers.into_iter().map(Heard::Store).collect()),
             Err(error) if self.moved.is_none() => {
@@ -297,6 +309,11 @@ impl<S: StandIn> Judge<'_, S> {
             }
             Err(error) => self.decide_without_owner(part, before, error),
         }
+    }
+
+    fn is_unanswered(&self, place: Place) -> bool {
+        let unanswered = self.unanswered.lock();
+        unanswered.iter().any(|other| self.redis.are_on_one_server(place, *other))
     }
 
     /// A server that is gone leaves what it was the old owner of to the new ones alone. For the rest
