@@ -1,10 +1,10 @@
-//! Group commit: decisions that arrive while calls to a server are under way gather, and leave
-//! together in one call.
+//! Group commit: decisions that arrive while calls to a server are under way wait in a queue, and leave it together
+//! in one call.
 //!
-//! Nobody waits for a timer. With a place free a caller's decision goes out at once, by itself and
-//! borrowed; the end of a call, however it ended, lets those go that gathered meanwhile. Each is judged
-//! by itself, in the order of arrival, and gets its own answer; those that are alike are asked as one
-//! ([`Crowds`]). Whoever goes away before the call has left is not sent; whoever goes away later is charged.
+//! No caller waits for a timer. If a call may begin, a decision is sent at once, by itself. When a call ends, the
+//! decisions that wait leave the queue. Each is decided by itself, in the order of arrival, and has its own answer; equal
+//! ones are sent as one ([`Crowds`]). A caller that is dropped before the call is sent is not charged; one that is
+//! dropped later is.
 
 use std::sync::Arc;
 use std::time::Duration;
