@@ -155,8 +155,9 @@ impl Sentinels {
     fn wait_until_complete(&self) {
         let (replicas, others) = (self.servers.len() - 1, self.sentinels.len() - 1);
         let complete = poll(COMPLETE_BOUND, || {
-            let follows =
-                |server: &RedisServer| server.info("replication", "master_link_status") == "up";
+            let follows = |server: &RedisServer| {
+                server.info_if_any("replication", "master_link_status").as_deref() == Some("up")
+            };
             let knows = |sentinel: &RedisServer| {
                 let seen = fields(&ask(sentinel, &["SENTINEL", "MASTER", Self::NAME])?);
                 let is = |name: &str, count: usize| {

@@ -149,10 +149,17 @@ impl RedisServer {
     #[track_caller]
     #[must_use]
     pub fn info(&self, section: &str, field: &str) -> String {
+        let found = self.info_if_any(section, field);
+        found.unwrap_or_else(|| panic!("no {field} in INFO {section} of {}", self.url()))
+    }
+
+    /// A field of `INFO` that the server may not name: a primary has no link to a primary.
+    #[track_caller]
+    #[must_use]
+    pub fn info_if_any(&self, section: &str, field: &str) -> Option<String> {
         let reply = self.command(&["INFO", section]);
         let named = |line: &str| Some(line.strip_prefix(field)?.strip_prefix(':')?.to_owned());
-        let found = reply.text().lines().find_map(named);
-        found.unwrap_or_else(|| panic!("no {field} in INFO {section} of {}", self.url()))
+        reply.text().lines().find_map(named)
     }
 
     #[track_caller]

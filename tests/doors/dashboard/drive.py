@@ -190,10 +190,10 @@ def drive(page, world):
         page.until(f"document.querySelector({json.dumps(place)})")
     page.until("document.querySelector('#top-refused')?.textContent.includes('203.0.113.')")
 
-    step("explain: verdict, sentence, and what a raise would change")
+    step("explain: decision, sentence, and what a raise would change")
     page.write("#explain [name=attributes]", "tenant=acme user=ann")
     page.key("Enter")
-    page.until("document.querySelector('#explained .verdict')")
+    page.until("document.querySelector('#explained .decision')")
     page.until("document.getElementById('explained').textContent.includes('api/0 (20/1s burst 40)')")
     page.until("document.getElementById('explained').textContent.includes('At 40/1s burst 80')")
     page.write("#explain [name=attributes]", "nonsense")
