@@ -20,6 +20,7 @@ static TARGET: LazyLock<Target> = LazyLock::new(|| {
     let targets = || {
         public::TARGETS
             .into_iter()
+            .chain(spillgate_core::fuzzed::TARGETS)
             .chain(spillgate::fuzzed::TARGETS)
             .chain(spillgate_server::fuzzed::TARGETS)
             .chain(spillgate_tools::fuzzed::TARGETS)

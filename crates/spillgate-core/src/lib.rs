@@ -5,10 +5,14 @@
 
 pub mod algorithm;
 pub mod calendar;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
 pub mod limit;
+pub mod policy;
 pub mod request;
 pub mod subject;
 pub mod time;
 
 pub use limit::{Algorithm, Limit, LimitError, LimitSpec};
+pub use policy::{LeaseTerms, Mode, OnOutage, Pattern, Policy, PolicyError, Rule, Unmet, WhyNot};
 pub use request::{Cost, Request, Value};

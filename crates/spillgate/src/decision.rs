@@ -278,7 +278,7 @@ impl<'d> TierDecision<'d> {
     pub(crate) fn written_limit(
         &self,
         limit_is_named: bool,
-    ) -> Option<&'d std::sync::OnceLock<http::HeaderValue>> {
+    ) -> Option<&'d std::sync::OnceLock<bytes::Bytes>> {
         let Names::Policy(policy) = self.names else { return None };
         let is_whole = self.tier.narrowed().is_none()
             && policy.limit(self.place()).capacity() == self.capacity();

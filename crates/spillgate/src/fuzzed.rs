@@ -5,15 +5,13 @@
 
 pub use crate::control::sealed::fuzzed::holds as sealed;
 pub use crate::engine::redis::fuzzed::holds as replies;
-pub use crate::policy::fuzzed::holds as policy;
 pub use crate::refusal::fuzzed::holds as fields;
 
 /// What is fuzzed: the name of its corpus, and what must hold of every input.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// By the names of their corpora.
-pub const TARGETS: [Target; 4] =
-    [("fields", fields), ("policy", policy), ("replies", replies), ("sealed", sealed)];
+pub const TARGETS: [Target; 3] = [("fields", fields), ("replies", replies), ("sealed", sealed)];
 
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]

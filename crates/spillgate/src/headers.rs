@@ -1,6 +1,7 @@
 //! What HTTP fields can say of a decision, in the styles in use: nothing that is not true, and nothing
 //! of shadow rules.
 
+use bytes::Bytes;
 use http::header::{Entry, HeaderMap, HeaderName, HeaderValue};
 use smallvec::{SmallVec, smallvec};
 
@@ -167,7 +168,10 @@ impl Fields {
 fn policies(advice: &[Advice<'_>]) -> HeaderValue {
     if let [one] = advice {
         return match one.kept() {
-            Some(kept) => kept.get_or_init(|| policy(one).value()).clone(),
+            Some(kept) => {
+                let text = kept.get_or_init(|| Bytes::copy_from_slice(policy(one).as_bytes()));
+                HeaderValue::from_maybe_shared(text.clone()).unwrap_or_else(|_| policy(one).value())
+            }
             None => policy(one).value(),
         };
     }

@@ -10,7 +10,7 @@
     )
 )]
 
-use spillgate_core::{algorithm, calendar, limit, request, subject};
+use spillgate_core::{algorithm, calendar, limit, policy, request, subject};
 
 mod control;
 mod counter;
@@ -44,7 +44,6 @@ mod metrics;
 #[cfg(feature = "http")]
 mod path;
 mod plan;
-mod policy;
 mod probe;
 #[cfg(feature = "http")]
 mod refusal;
@@ -75,14 +74,16 @@ pub use limiter::{
 pub use metrics::{Top, TopOfRule, TopSubject};
 #[cfg(feature = "http")]
 pub use path::{normalised_host, normalised_path};
-pub use policy::{LeaseTerms, Mode, OnOutage, Pattern, Policy, PolicyError, Rule, Unmet, WhyNot};
 #[cfg(feature = "redis")]
 pub use probe::acl_rules;
 pub use probe::{ServerFacts, ServerProbe, StoreProbe};
 #[cfg(feature = "http")]
 pub use refusal::Refusal;
 pub use reservation::{Ended, Outcome, Receipt, ReceiptError, ReservationError, Reserve, Usage};
-pub use spillgate_core::{Algorithm, Cost, Limit, LimitError, LimitSpec, Request, Value};
+pub use spillgate_core::{
+    Algorithm, Cost, LeaseTerms, Limit, LimitError, LimitSpec, Mode, OnOutage, Pattern, Policy,
+    PolicyError, Request, Rule, Unmet, Value, WhyNot,
+};
 #[cfg(feature = "redis")]
 pub use store::{InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls};
 pub use subject::SHARED_SECRET;

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use http::HeaderValue;
+use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::decision::{Decision, Source, TierDecision, Verdict};
@@ -94,7 +94,7 @@ impl<'d> Advice<'d> {
     }
 
     /// Where the limit's part of `RateLimit-Policy` is kept, if it is as its rule says.
-    pub(super) fn kept(&self) -> Option<&'d OnceLock<HeaderValue>> {
+    pub(super) fn kept(&self) -> Option<&'d OnceLock<Bytes>> {
         self.tier.written_limit(self.name.limit.is_some())
     }
 

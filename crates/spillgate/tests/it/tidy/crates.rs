@@ -17,7 +17,7 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 8] = [
     ("spillgate-cli", &["spillgate", "spillgate-server", "spillgate-tools"]),
     ("spillgate-testkit", &[]),
     // Reaches the parsers of every crate; no product depends on it.
-    ("spillgate-fuzz", &["spillgate", "spillgate-server", "spillgate-tools"]),
+    ("spillgate-fuzz", &["spillgate", "spillgate-core", "spillgate-server", "spillgate-tools"]),
 ];
 
 /// Files of the service, the tools and the program that use more than the public API of `spillgate`, each with the reason.

@@ -41,7 +41,7 @@ impl fmt::Display for Unmet {
 
 impl Rule {
     /// The first reason why a request does not meet it; none if it does.
-    pub(crate) fn unmet_by(&self, request: &Request<'_>) -> Option<Unmet> {
+    pub fn unmet_by(&self, request: &Request<'_>) -> Option<Unmet> {
         if self.mode() == Mode::Off {
             return Some(Unmet::Off);
         }

@@ -1,6 +1,6 @@
-//! The policy: read from TOML with the line of every mistake ([`file`], [`limits`], [`rule`],
-//! [`overrides`]), and found again by what a request says ([`matching`], [`overrides`]). What is set
-//! while a limiter runs is joined to it in [`runtime`].
+//! The policy: read from TOML with the line of every mistake (`file`, `limits`, `rule`,
+//! `overrides`), and found again by what a request says (`matching`, `overrides`). What is set
+//! while a limiter runs is joined to it in `runtime`.
 //!
 //! It is data: it holds no state of any subject, does no IO and reads no clock.
 
@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::limit::{Limit, NamedLimit};
@@ -15,7 +16,7 @@ use crate::request::Request;
 
 mod file;
 #[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzed;
+pub mod fuzzed;
 mod leasing;
 mod limits;
 mod matching;
@@ -29,8 +30,7 @@ mod unmet;
 
 use file::{Piece, Place, Table, pieces, text_in};
 pub use leasing::LeaseTerms;
-#[cfg(feature = "redis")]
-pub(crate) use leasing::is_leasable;
+pub use leasing::is_leasable;
 use matching::Index;
 pub use matching::Pattern;
 pub use nesting::first_dot_too_many;
@@ -39,9 +39,8 @@ pub use problem::PolicyError;
 use problem::{Problem, Problems};
 pub use rule::{Mode, OnOutage, Rule};
 pub use runtime::WhyNot;
-pub(crate) use runtime::{RuntimeEntry, Subject};
-#[cfg(feature = "redis")]
-pub(crate) use share::Share;
+pub use runtime::{RuntimeEntry, Subject};
+pub use share::Share;
 pub use unmet::Unmet;
 
 #[doc = include_str!("policy.md")]
@@ -72,21 +71,26 @@ struct Rules {
 
 /// A rule that a request meets.
 #[derive(Debug)]
-pub(crate) struct Met<'p> {
-    pub(crate) rule: &'p Rule,
-    pub(crate) rule_index: u32,
+pub struct Met<'p> {
+    /// The rule.
+    pub rule: &'p Rule,
+    /// Its index in the file.
+    pub rule_index: u32,
     /// Which limits are in force instead of the rule's, if others are.
-    pub(crate) overridden: Option<u32>,
+    pub overridden: Option<u32>,
     /// The limits in force.
-    pub(crate) limits: &'p [NamedLimit],
+    pub limits: &'p [NamedLimit],
 }
 
 /// Where in a policy the limit of a tier stands; of a limit that came with the question the first.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LimitPlace {
-    pub(crate) rule: u32,
-    pub(crate) overridden: Option<u32>,
-    pub(crate) limit: u32,
+pub struct LimitPlace {
+    /// The index of the rule.
+    pub rule: u32,
+    /// Which limits are in force instead of the rule's, if others are.
+    pub overridden: Option<u32>,
+    /// The index of the limit among those in force.
+    pub limit: u32,
 }
 
 impl Policy {
@@ -118,7 +122,7 @@ impl Policy {
 
     /// The same, cut into pieces of so many bytes.
     #[cfg(any(test, fuzzing))]
-    pub(crate) fn in_pieces_of(bytes: usize, text: &str) -> Result<Policy, PolicyError> {
+    pub fn in_pieces_of(bytes: usize, text: &str) -> Result<Policy, PolicyError> {
         let mut problems = Problems::in_text(text);
         let policy = Policy::read(text, bytes, &mut problems);
         problems.into_errors("f").into_iter().next().map_or(Ok(policy), Err)
@@ -137,6 +141,7 @@ impl Policy {
     /// Returns whether the file says `rules = []`: it has no rules on purpose, and was not cut short.
     ///
     /// ```
+    /// # use spillgate_core as spillgate;
     /// use spillgate::Policy;
     /// assert!(Policy::from_toml("rules = []")?.is_empty_on_purpose());
     /// assert!(!Policy::from_toml("")?.is_empty_on_purpose());
@@ -157,7 +162,7 @@ impl Policy {
     }
 
     /// The rules that a request meets, in the order of the file, those that are off left out.
-    pub(crate) fn met<'p>(&'p self, request: &Request<'_>) -> SmallVec<[Met<'p>; 4]> {
+    pub fn met<'p>(&'p self, request: &Request<'_>) -> SmallVec<[Met<'p>; 4]> {
         let mut met = SmallVec::new();
         let mut note = |rule_index: u32| {
             let rule = &self.rules[rule_index as usize];
@@ -174,22 +179,14 @@ impl Policy {
     }
 
     /// One rule as a subject meets it, which has all key attributes, be the rule off or not.
-    pub(crate) fn met_by_subject<'p>(
-        &'p self,
-        rule: &'p Rule,
-        subject: &Request<'_>,
-    ) -> Option<Met<'p>> {
+    pub fn met_by_subject<'p>(&'p self, rule: &'p Rule, subject: &Request<'_>) -> Option<Met<'p>> {
         let rule_index = *self.places_by_name.get(rule.name())?;
         Some(self.met_as(rule_index, rule, subject))
     }
 
     /// The limits of a rule, and those that overrides give this subject: of each there may be
     /// state.
-    pub(crate) fn limits_ever_in_force(
-        &self,
-        rule: &Rule,
-        subject: &Request<'_>,
-    ) -> Vec<NamedLimit> {
+    pub fn limits_ever_in_force(&self, rule: &Rule, subject: &Request<'_>) -> Vec<NamedLimit> {
         let place = self.places_by_name.get(rule.name());
         let overridden = [&*self.overrides, &self.runtime].into_iter().filter_map(|overrides| {
             let found = overrides.of(*place?, rule, subject)?;
@@ -199,40 +196,49 @@ impl Policy {
     }
 
     /// Whether the limits in force at a place were set while running.
-    pub(crate) fn is_set_while_running(&self, overridden: u32) -> bool {
+    #[inline]
+    pub fn is_set_while_running(&self, overridden: u32) -> bool {
         overridden >= self.overrides.places()
     }
 
-    pub(crate) fn rule_at(&self, place: u32) -> &Rule {
+    /// Returns the rule at an index.
+    #[inline]
+    pub fn rule_at(&self, place: u32) -> &Rule {
         &self.rules[place as usize]
     }
 
-    pub(crate) fn rule_name(&self, place: LimitPlace) -> &str {
+    /// Returns the name of a limit's rule.
+    #[inline]
+    pub fn rule_name(&self, place: LimitPlace) -> &str {
         self.rules[place.rule as usize].name()
     }
 
-    pub(crate) fn limit_name(&self, place: LimitPlace) -> &str {
+    /// Returns the name of a limit within its rule.
+    #[inline]
+    pub fn limit_name(&self, place: LimitPlace) -> &str {
         self.named_limit(place).name()
     }
 
-    pub(crate) fn limit(&self, place: LimitPlace) -> &Limit {
+    /// Returns the limit in force at a place.
+    #[inline]
+    pub fn limit(&self, place: LimitPlace) -> &Limit {
         self.named_limit(place).limit()
     }
 
     /// Where header fields keep what they say of a rule's own limit, if its name there is this one: the
     /// rule's, or, where it has several, the limit's too.
-    #[cfg(feature = "http")]
-    pub(crate) fn written_limit(
+    pub fn written_limit(
         &self,
         place: LimitPlace,
         limit_is_named: bool,
-    ) -> Option<&std::sync::OnceLock<http::HeaderValue>> {
+    ) -> Option<&std::sync::OnceLock<Bytes>> {
         let rule = &self.rules[place.rule as usize];
         let is_own =
             place.overridden.is_none() && limit_is_named == (rule.named_limits().len() > 1);
         is_own.then(|| &rule.written[place.limit as usize])
     }
 
+    #[inline]
     fn named_limit(&self, place: LimitPlace) -> &NamedLimit {
         let rule = &self.rules[place.rule as usize];
         &self.limits_in_force(rule, place.overridden)[place.limit as usize]
@@ -257,6 +263,7 @@ impl Policy {
         }
     }
 
+    #[inline]
     fn limits_in_force<'p>(&'p self, rule: &'p Rule, overridden: Option<u32>) -> &'p [NamedLimit] {
         let Some(place) = overridden else { return rule.named_limits() };
         match place.checked_sub(self.overrides.places()) {

@@ -12,22 +12,34 @@ use crate::limit::{LimitError, LimitSpec, NamedLimit};
 
 /// One thing that was set while running.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum RuntimeEntry {
+pub enum RuntimeEntry {
     /// Other limits for a subject.
     Override {
+        /// The name of the rule.
         rule: Box<str>,
+        /// The attributes of the subject.
         subject: Subject,
         /// As written; what they leave unsaid is as the rule has it.
         limits: Vec<LimitSpec>,
     },
     /// Another mode.
-    Mode { rule: Box<str>, mode: Mode },
+    Mode {
+        /// The name of the rule.
+        rule: Box<str>,
+        /// Its mode from then on.
+        mode: Mode,
+    },
     /// All state of the rule begins afresh.
-    Generation { rule: Box<str>, number: u64 },
+    Generation {
+        /// The name of the rule.
+        rule: Box<str>,
+        /// Another number for each reset.
+        number: u64,
+    },
 }
 
 /// Some attributes and their exact values, sorted by name.
-pub(crate) type Subject = Box<[(Box<str>, Box<[u8]>)]>;
+pub type Subject = Box<[(Box<str>, Box<[u8]>)]>;
 
 /// Why something that is set cannot hold under the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +73,8 @@ pub enum WhyNot {
 }
 
 impl RuntimeEntry {
-    pub(crate) fn rule(&self) -> &str {
+    /// Returns the name of the rule that it is about.
+    pub fn rule(&self) -> &str {
         match self {
             RuntimeEntry::Override { rule, .. }
             | RuntimeEntry::Mode { rule, .. }
@@ -73,7 +86,7 @@ impl RuntimeEntry {
 impl Policy {
     /// The same file with these entries, the last one last, and nothing else set while running; for
     /// each of them whether it holds, or why not.
-    pub(crate) fn with_entries<'e>(
+    pub fn with_entries<'e>(
         &self,
         entries: impl IntoIterator<Item = &'e RuntimeEntry>,
     ) -> (Policy, Vec<Result<(), WhyNot>>) {
@@ -103,17 +116,12 @@ impl Policy {
     }
 
     /// The same file with nothing set while running.
-    pub(crate) fn as_written(&self) -> Policy {
+    pub fn as_written(&self) -> Policy {
         self.with_entries([]).0
     }
 
     /// Whether these limits could hold for a subject, besides what is set already.
-    pub(crate) fn pairs(
-        &self,
-        rule: &str,
-        subject: &Subject,
-        limits: &[LimitSpec],
-    ) -> Result<(), WhyNot> {
+    pub fn pairs(&self, rule: &str, subject: &Subject, limits: &[LimitSpec]) -> Result<(), WhyNot> {
         let rule_index = self.index_of(rule)?;
         let rule = &self.written[rule_index as usize];
         paired(rule, limits)?;
@@ -121,7 +129,7 @@ impl Policy {
     }
 
     /// The mode that the file gives a rule.
-    pub(crate) fn written_mode(&self, rule: &str) -> Option<Mode> {
+    pub fn written_mode(&self, rule: &str) -> Option<Mode> {
         let place = self.places_by_name.get(rule)?;
         Some(self.written[*place as usize].mode())
     }
@@ -130,7 +138,8 @@ impl Policy {
         self.places_by_name.get(rule).copied().ok_or_else(|| self.unknown_rule(rule))
     }
 
-    pub(crate) fn unknown_rule(&self, rule: &str) -> WhyNot {
+    /// Returns the reason for a rule that does not exist, with the nearest name.
+    pub fn unknown_rule(&self, rule: &str) -> WhyNot {
         let names: Vec<&str> = self.rules().map(Rule::name).collect();
         let nearest = nearest(rule, &names).map(str::to_owned);
         WhyNot::UnknownRule { rule: rule.to_owned(), nearest }

@@ -56,6 +56,7 @@ impl Rule {
     /// What its `match` asks for: each attribute, and the patterns of which one must fit.
     ///
     /// ```
+    /// # use spillgate_core as spillgate;
     /// use spillgate::{Pattern, Policy};
     /// let policy = Policy::from_toml(r#"
     ///     [[rule]]

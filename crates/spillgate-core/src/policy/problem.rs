@@ -5,6 +5,7 @@ use std::fmt;
 /// Why a policy was refused: the file, the line, the field, what is wrong with it and the way out.
 ///
 /// ```
+/// # use spillgate_core as spillgate;
 /// use spillgate::Policy;
 /// let text = "[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"5/fortnight\"]\n";
 /// let error = Policy::from_toml_file("limits.toml", text).unwrap_err();

@@ -6,14 +6,14 @@ use super::problem::Problems;
 
 /// `part` of `of` equal parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share {
+pub struct Share {
     part: u32,
     of: u32,
 }
 
 impl Share {
     /// One of so many equal parts; of none, one.
-    pub(crate) fn one_of(parts: u32) -> Share {
+    pub fn one_of(parts: u32) -> Share {
         Share { part: 1, of: parts.max(1) }
     }
 
@@ -35,7 +35,7 @@ impl Share {
     }
 
     /// A decimal number above 0 and up to 1, as `0.25`; nothing else.
-    pub(crate) fn parse(text: &str) -> Option<Share> {
+    pub fn parse(text: &str) -> Option<Share> {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
         if !digits(whole) || !digits(fraction) || fraction.len() > DIGITS_MAX {
@@ -49,13 +49,13 @@ impl Share {
     }
 
     /// As much of a whole, rounded down.
-    pub(crate) fn of(self, whole: u64) -> u64 {
+    pub fn of(self, whole: u64) -> u64 {
         let part = u128::from(whole) * u128::from(self.part) / u128::from(self.of);
         u64::try_from(part).unwrap_or(whole)
     }
 
     /// The rate `count` in `period_us`, as slow as this part of it.
-    pub(crate) fn of_rate(self, count: u32, period_us: u64) -> Option<(u32, u64)> {
+    pub fn of_rate(self, count: u32, period_us: u64) -> Option<(u32, u64)> {
         let divisor = common_divisor(self.part, self.of);
         let (part, of) = (self.part / divisor, self.of / divisor);
         let shared = common_divisor(count, of);
@@ -64,7 +64,7 @@ impl Share {
     }
 
     /// How long one of `count` in `period_us` takes at this part of the rate, rounded up.
-    pub(crate) fn time_for_one(self, count: u32, period_us: u64) -> u64 {
+    pub fn time_for_one(self, count: u32, period_us: u64) -> u64 {
         let parts = u128::from(count.max(1)) * u128::from(self.part);
         let us = (u128::from(period_us) * u128::from(self.of)).div_ceil(parts);
         u64::try_from(us).unwrap_or(u64::MAX)

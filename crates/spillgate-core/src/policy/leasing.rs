@@ -9,17 +9,15 @@ use toml::de::DeValue;
 
 use super::file::Table;
 use super::problem::{Problem, Problems};
-#[cfg(feature = "redis")]
 use super::rule::Rule;
 use super::share::Share;
 use crate::limit::{Algorithm, Limit, NamedLimit, length_us};
-#[cfg(feature = "redis")]
 use crate::request::Request;
 
 /// A rule's `lease = { share = 0.05, ttl = "1s" }`.
 ///
 /// ```
-/// # use spillgate::Policy;
+/// # use spillgate_core::Policy;
 /// let policy = Policy::from_toml(r#"
 ///     [[rule]]
 ///     name = "api"
@@ -30,7 +28,7 @@ use crate::request::Request;
 /// let lease = policy.rule("api").unwrap().lease().unwrap();
 /// let tokens: Vec<u64> = policy.rule("api").unwrap().limits().map(|limit| lease.tokens_of(limit)).collect();
 /// assert_eq!(tokens, [5, 0], "a share that comes to nothing is never leased");
-/// # Ok::<(), spillgate::PolicyError>(())
+/// # Ok::<(), spillgate_core::PolicyError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTerms {
@@ -55,8 +53,8 @@ impl LeaseTerms {
     }
 
     /// The same in microseconds.
-    #[cfg(feature = "redis")]
-    pub(crate) fn ttl_us(&self) -> u64 {
+    #[inline]
+    pub fn ttl_us(&self) -> u64 {
         self.ttl_us
     }
 
@@ -109,7 +107,7 @@ impl LeaseTerms {
 /// Subjects that are asked about from the first moment on, a rule's `lease = { .., hot = [{ tenant = "acme" }] }`:
 /// a process takes leases for them when it starts.
 #[derive(Clone, Default)]
-pub(crate) struct HotSubjects(Box<[HotSubject]>);
+pub(super) struct HotSubjects(Box<[HotSubject]>);
 
 /// Each attribute of the rule's key, and its value.
 type HotSubject = Box<[(Box<str>, Box<str>)]>;
@@ -129,7 +127,6 @@ impl HotSubjects {
         HotSubjects(list.iter().filter_map(read).collect())
     }
 
-    #[cfg(feature = "redis")]
     fn requests<'h>(&'h self, domain: &'h str) -> impl Iterator<Item = Request<'h>> {
         self.0.iter().map(move |subject| {
             let request = Request::new().in_domain(domain);
@@ -138,10 +135,9 @@ impl HotSubjects {
     }
 }
 
-#[cfg(feature = "redis")]
 impl Rule {
     /// The subjects that its lease names as hot, each as a request of their attributes alone.
-    pub(crate) fn hot(&self) -> impl Iterator<Item = Request<'_>> {
+    pub fn hot(&self) -> impl Iterator<Item = Request<'_>> {
         let hot = self.lease.as_ref().map(|(_, hot)| hot);
         hot.into_iter().flat_map(|hot| hot.requests(self.domain()))
     }
@@ -180,7 +176,8 @@ impl fmt::Debug for HotSubjects {
 }
 
 /// Whether a part of it can be taken ahead and its rest given back.
-pub(crate) fn is_leasable(algorithm: Algorithm) -> bool {
+#[inline]
+pub fn is_leasable(algorithm: Algorithm) -> bool {
     match algorithm {
         Algorithm::TokenBucket | Algorithm::FixedWindow | Algorithm::SlidingWindow => true,
         Algorithm::SlidingLog | Algorithm::Concurrency => false,

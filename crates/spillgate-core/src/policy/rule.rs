@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use siphasher::sip128::SipHasher13;
 
 use super::file::Table;
@@ -36,7 +37,7 @@ impl Mode {
     /// The mode of that name.
     ///
     /// ```
-    /// # use spillgate::Mode;
+    /// # use spillgate_core::Mode;
     /// assert_eq!(Mode::named("shadow"), Some(Mode::Shadow));
     /// assert_eq!(Mode::named("on"), None);
     /// ```
@@ -86,8 +87,7 @@ pub struct Rule {
     /// The hash of domain, name and generation.
     id: u128,
     /// What header fields say of each limit, once they have: it is the same for every request.
-    #[cfg(feature = "http")]
-    pub(super) written: Arc<[std::sync::OnceLock<http::HeaderValue>]>,
+    pub(super) written: Arc<[std::sync::OnceLock<Bytes>]>,
 }
 
 /// The attributes of a key or an anchor.
@@ -119,6 +119,7 @@ impl Rule {
     /// The attributes that a request must have to meet the rule: those of `match`, then the key's.
     ///
     /// ```
+    /// # use spillgate_core as spillgate;
     /// use spillgate::Policy;
     /// let policy = Policy::from_toml(r#"
     ///     [[rule]]
@@ -161,8 +162,7 @@ impl Rule {
 
     /// The part of its limits that one process enforces alone while the store is out of reach;
     /// none if the processes of the fleet are counted.
-    #[cfg(feature = "redis")]
-    pub(crate) fn local_share(&self) -> Option<Share> {
+    pub fn local_share(&self) -> Option<Share> {
         self.local_share
     }
 
@@ -187,12 +187,14 @@ impl Rule {
         self.request_limit
     }
 
-    pub(crate) fn named_limits(&self) -> &[NamedLimit] {
+    /// Returns its limits with the names that their state goes by.
+    #[inline]
+    pub fn named_limits(&self) -> &[NamedLimit] {
         &self.limits
     }
 
     /// The first key attribute that a request does not have.
-    pub(crate) fn missing_from(&self, request: &Request<'_>) -> Option<&str> {
+    pub fn missing_from(&self, request: &Request<'_>) -> Option<&str> {
         self.key().find(|attribute| request.attribute(attribute).is_none())
     }
 
@@ -201,7 +203,8 @@ impl Rule {
     /// The values are hashed once for the key, and once more for an anchor. The hash of the anchor,
     /// or else of the key, is the tag, so that rules with the same anchor and rules keyed by it share
     /// a shard; what the hash of the key becomes in this rule is the id.
-    pub(crate) fn subject_key(&self, request: &Request<'_>, secret: &Secret) -> SubjectKey {
+    #[inline]
+    pub fn subject_key(&self, request: &Request<'_>, secret: &Secret) -> SubjectKey {
         let subject = self.key.hash_values(request, secret);
         let tag = self.anchor.as_ref().map(|anchor| anchor.hash_values(request, secret));
         SubjectKey { tag: tag.unwrap_or(subject), id: subject ^ self.id, rule: self.id }
@@ -216,7 +219,8 @@ impl Rule {
         changed
     }
 
-    pub(crate) fn shared_name(&self) -> Arc<str> {
+    /// Returns its name without copying it.
+    pub fn shared_name(&self) -> Arc<str> {
         Arc::clone(&self.name)
     }
 
@@ -265,7 +269,6 @@ impl Rule {
         let id = id(&domain, &name, FIRST_GENERATION);
         let key = Attributes::new(key?);
         let anchor = anchor.map(Attributes::new);
-        #[cfg(feature = "http")]
         let written = limits.iter().map(|_| Default::default()).collect();
         Some(Rule {
             name,
@@ -284,7 +287,6 @@ impl Rule {
             local_share,
             lease,
             id,
-            #[cfg(feature = "http")]
             written,
         })
     }
