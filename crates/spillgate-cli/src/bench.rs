@@ -1,4 +1,4 @@
-//! `spillgate bench`: opens the limiter in this process by the settings; the rest is in `spillgate-tools`.
+//! `spillgate bench`: opens a limiter in this process from the settings; the rest is in `spillgate-tools`.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use spillgate_tools::{BenchArgs, Failure};
 use tokio::runtime::Runtime;
 
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
-    // Each connection is a file; where this fails, the system's own bound stands.
+    // Each connection is a file. If this fails, the bound of the system stays.
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     Runtime::new()?.block_on(async {
         bench::run(args, stop_on_signals()?, |flags| Box::pin(open(flags))).await
@@ -23,26 +23,26 @@ async fn open(flags: StoreFlags<'_>) -> Result<OpenLimiter, Failure> {
     if let Some(connections) = flags.connections {
         if !store.is_shared() {
             return Err(
-                "--connections: state is in memory, and there is nothing to connect to; name a \
-                        store with --redis, or a door with --url"
+                "--connections: state is in memory, so there is nothing to connect to; name a \
+                        store with --redis, or a server with --url"
                     .into(),
             );
         }
         if connections > CONNECTIONS_MAX {
             return Err(format!(
-                "--connections: the library takes no more than {CONNECTIONS_MAX} to a store"
+                "--connections: must be at most {CONNECTIONS_MAX}, got {connections}"
             )
             .into());
         }
         store.connections = Some(connections as usize);
     }
-    if let Some(nodes) = flags.expected_instances {
-        store.expected_instances = Some(nodes);
+    if let Some(instances) = flags.expected_instances {
+        store.expected_instances = Some(instances);
     }
     let app = App::open(&store, config.policy).await?;
     let url = store.url().map(str::to_owned);
     Ok(OpenLimiter { limiter: app.limiter().clone(), store: app.store_name().to_owned(), url })
 }
 
-/// As many as its builder takes.
+/// The most connections that the limiter's builder accepts.
 const CONNECTIONS_MAX: u32 = 16;

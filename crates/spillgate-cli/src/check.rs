@@ -1,7 +1,6 @@
-//! `spillgate check`: asks once, of a server or of a store, and tells the verdict.
+//! `spillgate check`: checks one request at a server or a store, and prints the decision.
 //!
-//! Both ways ask the HTTP door's own question and read its answer; without a server the door is
-//! asked in this process.
+//! Both send the same request to the HTTP API. With `--redis` its routes run in this process, without a server.
 
 use std::process::ExitCode;
 
@@ -22,7 +21,7 @@ mod answer;
 use answer::Answer;
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
-    let body = serde_json::to_vec(&Question::of(args))?;
+    let body = serde_json::to_vec(&CheckBody::of(args))?;
     let reply = Runtime::new()?.block_on(async {
         match &args.redis {
             None => client::ask(&args.url, Request::post(PATH), body).await,
@@ -39,7 +38,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
 
 /// The body of a check.
 #[derive(Serialize)]
-struct Question<'a> {
+struct CheckBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     domain: Option<&'a str>,
     #[serde(skip_serializing_if = "<[_]>::is_empty", serialize_with = "as_object")]
@@ -61,10 +60,10 @@ struct Limit<'a> {
     algorithm: Option<&'a str>,
 }
 
-impl<'a> Question<'a> {
-    fn of(args: &'a CheckArgs) -> Question<'a> {
+impl<'a> CheckBody<'a> {
+    fn of(args: &'a CheckArgs) -> CheckBody<'a> {
         let (burst, algorithm) = (args.burst, args.algorithm.as_deref());
-        Question {
+        CheckBody {
             domain: args.domain.as_deref(),
             attributes: &args.attributes,
             key: args.key.as_deref(),
@@ -74,7 +73,7 @@ impl<'a> Question<'a> {
     }
 }
 
-/// A name given twice stays twice: the door says so.
+/// Writes the attributes as an object. A repeated name stays repeated, so that the API reports it.
 fn as_object<S: Serializer>(
     attributes: &&[(String, String)],
     serializer: S,

@@ -1,11 +1,11 @@
-//! The command line: commands, flags and their help. What the flags mean is said in `config`.
+//! The command line: commands, flags and their help. `spillgate_server::config` interprets flags that are settings.
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use spillgate_tools::{BenchArgs, ImportArgs, SimulateArgs, attribute};
 
-/// Spillgate limits rates for a whole fleet: exact, fast, and honest about failure.
+/// Spillgate: one exact rate limit across all your instances, with a stated bound for outages.
 #[derive(Debug, Parser)]
 #[command(name = "spillgate", version, after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Cli {
@@ -27,43 +27,43 @@ pub(crate) enum Command {
     Scripts(ScriptsArgs),
 }
 
-/// Answers checks, and operators on a door of their own, until SIGTERM or Ctrl-C.
+/// Runs the service until SIGTERM or Ctrl-C.
 ///
-/// Settings come from the flags, then from the environment (SPILLGATE_STORE__URL is `url` under
-/// `[store]`), then from the file. Without any: only this machine is answered, no rules, state in
-/// memory.
+/// Flags override the environment (SPILLGATE_STORE__URL is `url` under `[store]`), which overrides
+/// the file. By default there are no rules, state is in memory, and the listeners are open to this
+/// machine only.
 #[derive(Args, Debug)]
 #[command(after_help = SERVE_EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct ServeArgs {
-    /// Rules and settings, as `spillgate validate` checks them
+    /// The file with rules and settings; check it with `spillgate validate`
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// State in this Redis or Valkey, shared with every process that names it
+    /// The Redis or Valkey that keeps the state; all instances that name it share their limits
     #[arg(long, value_name = "URL")]
     pub(crate) redis: Option<String>,
 
-    /// Where the HTTP door listens; port 0 takes a free one [default: 127.0.0.1:8080]
+    /// Address of the HTTP API, or "off"; port 0 takes a free port [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) http: Option<String>,
 
-    /// Where Envoy's rate limit service listens, or "off" [default: 127.0.0.1:8081]
+    /// Address of Envoy's rate limit service (gRPC), or "off" [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) grpc: Option<String>,
 
-    /// Where Redis clients are answered, or "off" [default: 127.0.0.1:6380]
+    /// Address of the API for Redis clients (RESP), or "off" [default: 127.0.0.1:6380]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) resp: Option<String>,
 
-    /// Where health, metrics and the admin door listen, or "off" [default: 127.0.0.1:8082]
+    /// Address of the admin API with health and metrics, or "off" [default: 127.0.0.1:8082]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) admin: Option<String>,
 }
 
-/// Asks once whether something may happen now, and charges it if so.
+/// Checks one request against its limits, and charges it if it is allowed.
 ///
-/// Give attributes for the rules of the policy to meet, or --key and --quota for a limit that
-/// comes with the question. A cost of 0 looks without charging.
+/// Give attributes to check the rules of the policy, or --key and --quota to check an inline limit.
+/// A cost of 0 charges nothing.
 #[derive(Args, Debug)]
 #[command(after_help = CHECK_EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct CheckArgs {
@@ -71,15 +71,15 @@ pub(crate) struct CheckArgs {
     #[arg(value_name = "NAME=VALUE", value_parser = attribute)]
     pub(crate) attributes: Vec<(String, String)>,
 
-    /// The server to ask
+    /// The HTTP API of the server to use
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     pub(crate) url: String,
 
-    /// Ask this Redis or Valkey directly, without a server
+    /// Use this Redis or Valkey directly, without a server
     #[arg(long, value_name = "URL", conflicts_with = "url")]
     pub(crate) redis: Option<String>,
 
-    /// Rules and settings to ask it by
+    /// The file with the rules and settings to use with --redis
     #[arg(long, value_name = "FILE", requires = "redis")]
     pub(crate) config: Option<PathBuf>,
 
@@ -87,19 +87,19 @@ pub(crate) struct CheckArgs {
     #[arg(long)]
     pub(crate) domain: Option<String>,
 
-    /// What it costs: a number of requests, or by unit: requests=1,tokens=900 [default: 1]
+    /// The cost: a number of requests, or numbers by unit: requests=1,tokens=900 [default: 1]
     #[arg(long, value_parser = cost, allow_hyphen_values = true)]
     pub(crate) cost: Option<Cost>,
 
-    /// Who is limited, where the limit comes with the question
+    /// The subject of an inline limit
     #[arg(long, requires = "quota", conflicts_with = "attributes")]
     pub(crate) key: Option<String>,
 
-    /// The limit: 5/minute, 100/30s, 1_000_000/day
+    /// The inline limit: 5/minute, 100/30s, 1_000_000/day
     #[arg(long, requires = "key")]
     pub(crate) quota: Option<String>,
 
-    /// How much may pass at once; token buckets only [default: the quota's count]
+    /// The most that is allowed at once; token buckets only [default: the quota's count]
     #[arg(long, value_name = "NUMBER", requires = "quota")]
     pub(crate) burst: Option<u64>,
 
@@ -112,9 +112,10 @@ pub(crate) struct CheckArgs {
     pub(crate) json: bool,
 }
 
-/// Tells why a request would be decided as it would, and what a raise would change.
+/// Explains how a request would be decided, and how a higher limit would change that.
 ///
-/// Nothing is charged. It asks the admin door of a server, or a store directly.
+/// Nothing is charged. The explanation comes from the admin API of a server, or from a store
+/// directly.
 #[derive(Args, Debug)]
 #[command(after_help = EXPLAIN_EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct ExplainArgs {
@@ -122,19 +123,19 @@ pub(crate) struct ExplainArgs {
     #[arg(value_name = "NAME=VALUE", value_parser = attribute)]
     pub(crate) attributes: Vec<(String, String)>,
 
-    /// The admin door of the server to ask
+    /// The admin API of the server to use
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8082")]
     pub(crate) url: String,
 
-    /// The file with that door's token, if it asks for one
+    /// The file with the token of the admin API, if it needs one
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 
-    /// Ask this Redis or Valkey directly, without a server
+    /// Use this Redis or Valkey directly, without a server
     #[arg(long, value_name = "URL", conflicts_with_all = ["url", "token_file"])]
     pub(crate) redis: Option<String>,
 
-    /// Rules and settings to ask it by
+    /// The file with the rules and settings to use with --redis
     #[arg(long, value_name = "FILE", requires = "redis")]
     pub(crate) config: Option<PathBuf>,
 
@@ -142,7 +143,7 @@ pub(crate) struct ExplainArgs {
     #[arg(long)]
     pub(crate) domain: Option<String>,
 
-    /// What it would cost: a number of requests, or by unit: requests=1,tokens=900 [default: 1]
+    /// The cost: a number of requests, or numbers by unit: requests=1,tokens=900 [default: 1]
     #[arg(long, value_parser = cost, allow_hyphen_values = true)]
     pub(crate) cost: Option<Cost>,
 
@@ -151,29 +152,30 @@ pub(crate) struct ExplainArgs {
     pub(crate) json: bool,
 }
 
-/// Shows who uses most and who is refused most, by rule, as one server has seen it of late.
+/// Lists the subjects with the most use and those with the most denials, by rule.
 ///
-/// In a terminal it refreshes every second, until Ctrl-C.
+/// The counts are those of one server in the last minute. A terminal shows new ones every second,
+/// until Ctrl-C.
 #[derive(Args, Debug)]
 #[command(after_help = TOP_EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct TopArgs {
-    /// Of this rule only
+    /// Only this rule
     #[arg(long, value_name = "NAME")]
     pub(crate) rule: Option<String>,
 
-    /// So many subjects of each rule
+    /// The most subjects in each list
     #[arg(short, long, default_value_t = 10, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub(crate) number: u8,
 
-    /// The admin door of the server to ask
+    /// The admin API of the server to use
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8082")]
     pub(crate) url: String,
 
-    /// The file with that door's token, if it asks for one
+    /// The file with the token of the admin API, if it needs one
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 
-    /// Show it once, in a terminal too
+    /// Print the lists once, on a terminal too
     #[arg(long)]
     pub(crate) once: bool,
 
@@ -182,13 +184,14 @@ pub(crate) struct TopArgs {
     pub(crate) json: bool,
 }
 
-/// Tells whether a file of rules and settings loads, and what is odd about it.
+/// Checks a file of rules and settings, and warns of likely mistakes.
 ///
-/// And in which order its rules are judged, and what they come to while the store is out of reach.
+/// It also prints the order in which rules are checked, and the limits during an outage of the
+/// store.
 #[derive(Args, Debug)]
 #[command(after_help = VALIDATE_EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct ValidateArgs {
-    /// The file
+    /// The file to check
     #[arg(value_name = "FILE", required_unless_present = "schema")]
     pub(crate) file: Option<PathBuf>,
 
@@ -196,41 +199,41 @@ pub(crate) struct ValidateArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// End with 1 where there are warnings
+    /// Exit with 1 if there are warnings
     #[arg(long, value_name = "LEVEL")]
     pub(crate) deny: Option<Deny>,
 
-    /// Tell what becomes of the state that this file left
+    /// The file in force now: print which state the change keeps
     #[arg(long, value_name = "OLD")]
     pub(crate) against: Option<PathBuf>,
 
-    /// Tell what the state of so many subjects takes, rule by rule
+    /// Print the memory that the state of this number of subjects takes, by rule
     #[arg(long, value_name = "NUMBER")]
     pub(crate) subjects: Option<u64>,
 
-    /// Print the JSON Schema of the file, for editors, and nothing else
+    /// Print only the JSON Schema of the file, for editors
     #[arg(long, conflicts_with_all = ["file", "json", "deny", "against", "subjects"])]
     pub(crate) schema: bool,
 }
 
-/// What ends `spillgate validate` with 1 beside a file that does not load.
+/// The findings that make `spillgate validate` exit with 1, besides a file that does not load.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum Deny {
     Warnings,
 }
 
-/// Looks at the store: how it is set up, how fast it is, and whether limits hold there.
+/// Checks the configuration and the speed of the store, and whether limits hold on it.
 ///
-/// Each finding says what is so, why it matters, and the command that mends it. A key of its own is
-/// charged by the real script, and removed again.
+/// Each finding has the problem, its effect and the command that fixes it. The doctor charges a key
+/// of its own with the real script, then removes it.
 #[derive(Args, Debug)]
 #[command(after_help = DOCTOR_EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct DoctorArgs {
-    /// Rules and settings, as `spillgate serve` would take them
+    /// The file with rules and settings, as for `spillgate serve`
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// The Redis or Valkey to look at
+    /// The Redis or Valkey to check
     #[arg(long, value_name = "URL")]
     pub(crate) redis: Option<String>,
 
@@ -238,46 +241,46 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Print the command that makes a user who may do what Spillgate needs, and nothing else
+    /// Print only the command that creates a Redis user with the rights that Spillgate needs
     #[arg(long, conflicts_with_all = ["config", "redis", "json"])]
     pub(crate) acl: bool,
 }
 
-/// Prints the store's scripts, or loads them ahead of the first call.
+/// Prints the scripts for the store, or loads them before the first call.
 ///
-/// One decides; one takes tokens ahead, for rules with a lease.
+/// One script decides; the other takes the tokens of leases.
 #[derive(Args, Debug)]
 #[command(after_help = SCRIPTS_EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct ScriptsArgs {
     #[command(subcommand)]
-    pub(crate) what: Scripts,
+    pub(crate) command: Scripts,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Scripts {
     /// Prints the script that decides, and its SHA1 on the error output
     Print {
-        /// The one for servers before Redis 7.0
+        /// Print the script for servers before Redis 7.0
         #[arg(long)]
         plain: bool,
 
-        /// The one that takes tokens ahead
+        /// Print the script that takes the tokens of leases
         #[arg(long)]
         leases: bool,
     },
-    /// Loads both into every server, and checks the SHA1s that each answers
+    /// Loads both scripts into every server, and checks the SHA1s that the servers return
     Load {
-        /// A Redis or Valkey; once for each
+        /// A Redis or Valkey; repeat the flag for each server
         #[arg(long, value_name = "URL")]
         redis: Vec<String>,
 
-        /// Settings, as `spillgate serve` would take them: every node of their store
+        /// The file with settings, as for `spillgate serve`; loads every server of its store
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
 }
 
-/// A cost as it goes into the body of a check.
+/// The cost of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cost {
     Requests(u64),
@@ -310,7 +313,7 @@ Examples:
   spillgate bench zipf --redis redis://127.0.0.1:6379 --against evalsha
   spillgate doctor --redis redis://127.0.0.1:6379
 
-Exit codes: 0 done, 2 error; `check`, `validate`, `simulate` and `doctor` list theirs in their help.";
+Exit codes: 0 done, 2 error; the help of `check`, `validate`, `simulate` and `doctor` lists theirs.";
 
 const SERVE_EXAMPLES: &str = "\
 Examples:
@@ -353,7 +356,7 @@ Examples:
   spillgate validate --against in-force.toml --subjects 100000 limits.toml
   spillgate validate --schema > spillgate.schema.json
 
-Exit codes: 0 it loads, 1 it does not or has warnings that are denied, 2 error.";
+Exit codes: 0 the file loads, 1 it does not or has denied warnings, 2 error.";
 
 const DOCTOR_EXAMPLES: &str = "\
 Examples:
@@ -361,7 +364,7 @@ Examples:
   spillgate doctor --config limits.toml --json
   spillgate doctor --acl
 
-Exit codes: 0 safe, 1 something is unsafe, 2 error.";
+Exit codes: 0 safe, 1 at least one finding is unsafe, 2 error.";
 
 const SCRIPTS_EXAMPLES: &str = "\
 Examples:

@@ -1,4 +1,4 @@
-//! One request to a server, or to the routes of a listener in this process, and its answer.
+//! Sends one request to a server, or to the routes of a listener in this process, and returns its answer.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,16 +18,16 @@ use spillgate_tools::{Failure, token};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Asks the server at `url`; the request's path is below the URL's.
+/// Sends a request to the server at `url`. The path of the request is appended to that of the URL.
 pub(crate) async fn ask(url: &str, request: Builder, body: Vec<u8>) -> Result<Bytes, Failure> {
-    let asked = timeout(TIMEOUT, send(url, request, body)).await;
-    let (status, reply) = asked
+    let sent = timeout(TIMEOUT, send(url, request, body)).await;
+    let (status, reply) = sent
         .map_err(|_| format!("{url} did not answer within {} s", TIMEOUT.as_secs()))?
         .map_err(|error| format!("{url}: {error}"))?;
     answer_or_problem(status, reply)
 }
 
-/// Asks routes of this process.
+/// Sends a request to routes of this process.
 pub(crate) async fn ask_in_process(
     routes: Router,
     request: Request<Body>,
@@ -37,7 +37,7 @@ pub(crate) async fn ask_in_process(
     answer_or_problem(status, response.into_body().collect().await?.to_bytes())
 }
 
-/// A request that shows the token of a file, if one is named.
+/// Adds the token of a file to a request, if a file is named.
 pub(crate) fn with_token(request: Builder, file: Option<&Path>) -> Result<Builder, Failure> {
     Ok(match token(file)? {
         Some(token) => request.header(AUTHORIZATION, token),
@@ -48,12 +48,12 @@ pub(crate) fn with_token(request: Builder, file: Option<&Path>) -> Result<Builde
 async fn send(url: &str, request: Builder, body: Vec<u8>) -> Result<(StatusCode, Bytes), Failure> {
     let url: Uri = url.parse()?;
     let (Some("http"), Some(authority)) = (url.scheme_str(), url.authority()) else {
-        return Err("no address of a server; write for example http://127.0.0.1:8080".into());
+        return Err("no address of a server; write one such as http://127.0.0.1:8080".into());
     };
     let host = authority.host().trim_matches(['[', ']']);
     let stream =
         TcpStream::connect((host, authority.port_u16().unwrap_or(80))).await.map_err(|error| {
-            format!("{error}; start one with `spillgate serve`, or name another with --url")
+            format!("{error}; start a server with `spillgate serve`, or name another with --url")
         })?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
@@ -75,14 +75,14 @@ fn answer_or_problem(status: StatusCode, reply: Bytes) -> Result<Bytes, Failure>
     match problem["detail"].as_str() {
         Some(detail) => Err(detail.into()),
         None => {
-            Err(format!("the server answered {status}, and that is no answer of Spillgate's")
+            Err(format!("the server answered {status}, and not as Spillgate does; check the URL")
                 .into())
         }
     }
 }
 
-/// A server decides in milliseconds; one that takes this long will not.
+/// The longest wait for an answer. A server decides in milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A decision has 64 tiers at most, and of the heaviest subjects few are told: no answer comes near.
+/// The most bytes of an answer, far above those of a decision with 64 limits and of the longest list of subjects.
 const REPLY_MAX: usize = 4 * 1024 * 1024;

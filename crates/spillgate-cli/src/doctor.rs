@@ -1,4 +1,4 @@
-//! `spillgate doctor`: looks at the store as we would use it, and says what would hurt.
+//! `spillgate doctor`: probes the store as the service uses it, and prints the findings.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use spillgate_server::config::{Config, Flags};
 use spillgate_server::doctor::{
     CHECKS_OF_SERVER, Finding, Level, findings, instance_findings, ms, percentile,
 };
-use spillgate_tools::{Failure, say};
+use spillgate_tools::{Failure, counted, say};
 use tokio::runtime::Runtime;
 
 use crate::cli::DoctorArgs;
@@ -28,35 +28,34 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     })?;
     if probe.reached().next().is_none() {
         let Some((server, why)) = probe.unreachable().next() else {
-            return Err(format!("{} names no server that is there", settings.store).into());
+            return Err(format!("{}: no server answers", settings.store).into());
         };
         return Err(format!("{server} does not answer: {why}").into());
     }
-    // Worst first.
     let mut findings: Vec<Finding> =
         instance_findings(&probe).chain(findings(&probe, &settings)).collect();
     findings.sort_by_key(|finding| finding.level);
     match args.json {
         true => say(&serde_json::to_string(&Report::of(&probe, &findings))?)?,
-        false => tell(&probe, &findings)?,
+        false => print(&probe, &findings)?,
     }
     let safe = findings.iter().all(|finding| finding.level != Level::Unsafe);
     Ok(if safe { ExitCode::SUCCESS } else { ExitCode::from(UNSAFE) })
 }
 
-/// The user that a fleet needs, as a command for each server.
+/// Returns the command that creates the Redis user for Spillgate, to be run on each server.
 fn acl() -> String {
     format!("ACL SETUSER spillgate on >PASSWORD {}", spillgate::acl_rules())
 }
 
-fn tell(probe: &StoreProbe, findings: &[Finding]) -> Result<(), Failure> {
+fn print(probe: &StoreProbe, findings: &[Finding]) -> Result<(), Failure> {
     for (name, facts) in probe.reached() {
         say(&format!("{name}: {}", introduction(facts)))?;
         say(&format!("  PING    {}", Latency::of(&facts.ping_us)))?;
         say(&format!("  script  {}", Latency::of(&facts.script_us)))?;
         let ahead = ms(facts.ahead_us.unsigned_abs());
         let way = if facts.ahead_us < 0 { "behind" } else { "ahead of" };
-        say(&format!("  clock   {ahead} {way} ours"))?;
+        say(&format!("  clock   {ahead} {way} this machine's"))?;
     }
     for finding in findings {
         say(&"")?;
@@ -64,22 +63,22 @@ fn tell(probe: &StoreProbe, findings: &[Finding]) -> Result<(), Failure> {
     }
     let count = |level| findings.iter().filter(|finding| finding.level == level).count();
     say(&format!(
-        "\n{} unsafe, {} to be warned of, {} to note; {} checks on each of {} servers",
+        "\n{} unsafe, {}, {}; {} checks on each of {}",
         count(Level::Unsafe),
-        count(Level::Warning),
-        count(Level::Note),
+        counted(count(Level::Warning), "warning"),
+        counted(count(Level::Note), "note"),
         CHECKS_OF_SERVER,
-        probe.servers.len()
+        counted(probe.servers.len(), "server")
     ))?;
     Ok(())
 }
 
-/// What it is, and what it can.
+/// Describes a server: version, mode, replicas, and whether it refuses undeclared keys.
 fn introduction(facts: &ServerFacts) -> String {
     let kind = if facts.info.get("cluster_enabled").is_some_and(|enabled| enabled == "1") {
         "in a cluster"
     } else {
-        "by itself"
+        "standalone"
     };
     let keys = if facts.knows_marked_scripts { "refuses" } else { "cannot refuse" };
     let replicas = facts.info.get("connected_slaves").map_or("0", String::as_str);
@@ -98,7 +97,7 @@ fn version(facts: &ServerFacts) -> String {
     }
 }
 
-/// All of it, for programs.
+/// The whole report, for programs.
 #[derive(Serialize)]
 struct Report<'a> {
     safe: bool,
@@ -117,7 +116,7 @@ struct Server<'a> {
     script: Latency,
 }
 
-/// Of so many calls, in microseconds; absent where none was answered.
+/// The latency of a number of calls, in microseconds; `None` if none was answered.
 #[derive(Serialize)]
 struct Latency {
     p50_us: Option<u64>,
@@ -162,8 +161,8 @@ impl std::fmt::Display for Latency {
     }
 }
 
-/// Enough that the worst in a thousand is one of them.
+/// The calls of each kind that are measured, enough for a p99.9.
 const SAMPLES: usize = 1_000;
 
-/// The exit code when something is unsafe.
+/// The exit code if a finding is unsafe.
 const UNSAFE: u8 = 1;

@@ -1,4 +1,4 @@
-//! `spillgate explain`: why a request would be decided as it would. Nothing is charged.
+//! `spillgate explain`: prints how a request would be decided and why. Nothing is charged.
 
 use std::process::ExitCode;
 
@@ -41,7 +41,7 @@ fn query(args: &ExplainArgs) -> String {
         None => {}
         Some(Cost::Requests(amount)) => drop(query.append_pair("cost", &amount.to_string())),
         Some(Cost::ByUnit(amounts)) => {
-            // Units that are not named cost nothing, requests included.
+            // The API charges one request by default, but units that the flag does not name cost nothing.
             query.append_pair("cost", "0");
             for (unit, amount) in amounts {
                 query.append_pair(&format!("cost.{unit}"), &amount.to_string());
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_read_the_answer_first_then_limits_then_rules() {
+    fn the_text_has_the_decision_first_then_limits_then_rules() {
         let reply = r#"{"sentence": "Denied by login/0, for 11.1 s.", "limits": [{
             "sentence": "login/0 (5/1m) refuses.", "raise": {"sentence": "At 10/1m, 5 would be left."}
         }], "rules": [

@@ -1,4 +1,4 @@
-//! The program `spillgate`: the service and the tools around it, as commands.
+//! The program `spillgate`: the service and its tools, as commands.
 
 use std::process::ExitCode;
 
@@ -52,7 +52,7 @@ fn run(command: Command) -> ExitCode {
 
 /// Prints help and version on the output, wrong usage on the error output.
 fn explain_usage(usage: &clap::Error) -> ExitCode {
-    // There is no place to report that this cannot be written.
+    // If this fails, there is no other output to report it on.
     let _ = usage.print();
     match usage.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
@@ -60,5 +60,5 @@ fn explain_usage(usage: &clap::Error) -> ExitCode {
     }
 }
 
-/// The exit code of every error, wrong usage included. 1 is a result: denied, unsafe or failed.
+/// The exit code of every error, wrong usage included. The exit code 1 is a result: denied, unsafe or failed.
 const ERROR: u8 = 2;

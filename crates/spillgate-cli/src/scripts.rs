@@ -1,5 +1,5 @@
-//! `spillgate scripts`: the scripts that decide in the store, and take tokens ahead there, to read, or to load
-//! ahead of the first call.
+//! `spillgate scripts`: prints the scripts that decide and take leases in the store, or loads them before the first
+//! call.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -16,11 +16,11 @@ use crate::cli::{Scripts, ScriptsArgs};
 use crate::store_settings;
 
 pub(crate) fn run(args: &ScriptsArgs) -> Result<ExitCode, Failure> {
-    match &args.what {
+    match &args.command {
         Scripts::Print { plain, leases } => {
             let [decides, of_leases] = redis::script_of_server(!plain);
             let (text, sha) = if *leases { of_leases } else { decides };
-            // As it is: another byte would be another SHA1.
+            // Printed without a further line feed, because another byte would give another SHA1.
             io::stdout().write_all(text.as_bytes())?;
             complain(&format!("its SHA1 is {sha}"));
         }
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &ScriptsArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The servers that were named, or the store of the settings.
+/// Returns the stores of the named servers, or that of the settings.
 fn stores(urls: &[String], config: Option<&Path>) -> Result<Vec<Store>, Failure> {
     if urls.is_empty() {
         return Ok(vec![store_settings::load(config, Flags::default())?.settings.store]);
@@ -43,7 +43,7 @@ fn stores(urls: &[String], config: Option<&Path>) -> Result<Vec<Store>, Failure>
     urls.iter().map(of_url).collect()
 }
 
-/// Into all servers, though one refuses.
+/// Loads the scripts into all servers, also after one has refused them.
 async fn load(stores: &[Store]) -> Result<(), Failure> {
     let (mut servers, mut failed) = (0, 0);
     for store in stores {
@@ -63,7 +63,7 @@ async fn load(stores: &[Store]) -> Result<(), Failure> {
         }
     }
     match (servers, failed) {
-        (0, _) => Err(format!("{} names no server that is there", stores[0]).into()),
+        (0, _) => Err(format!("{}: no server answers", stores[0]).into()),
         (_, 0) => Ok(()),
         _ => Err(format!("{failed} of {servers} servers do not have the scripts").into()),
     }

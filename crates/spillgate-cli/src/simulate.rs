@@ -1,4 +1,4 @@
-//! `spillgate simulate`: loads the policies of files; the rest is in `spillgate-tools`.
+//! `spillgate simulate`: loads policies from files; the rest is in `spillgate-tools`.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Settings of commands that look at a store.
+//! Loads the settings of commands that need a store outside of this process.
 
 use std::path::Path;
 
@@ -11,5 +11,5 @@ pub(crate) fn load(file: Option<&Path>, flags: Flags<'_>) -> Result<Config, Fail
     if config.settings.store.is_shared() { Ok(config) } else { Err(NO_STORE.into()) }
 }
 
-const NO_STORE: &str = "no store is named, so state is in memory and there is nothing to look at; \
-    name one: --redis redis://127.0.0.1:6379, or --config FILE with a [store]";
+const NO_STORE: &str = "no store is named, so state is in memory and there is nothing to check; \
+    name one with --redis redis://127.0.0.1:6379, or with --config FILE that has a [store]";

@@ -1,4 +1,4 @@
-//! `spillgate top`: who uses most and who is refused most, in a terminal again and again.
+//! `spillgate top`: lists the subjects with the most use and the most denials, on a terminal every second.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::cli::TopArgs;
 use crate::client;
 
 pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
-    let again = !args.json && !args.once && io::stdout().is_terminal();
+    let repeats = !args.json && !args.once && io::stdout().is_terminal();
     Runtime::new()?.block_on(async {
         loop {
             let reply = ask(args).await?;
@@ -24,10 +24,10 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
                 return Ok(ExitCode::SUCCESS);
             }
             let answer: Answer = serde_json::from_slice(&reply)
-                .map_err(|error| format!("that is no answer of Spillgate's: {error}"))?;
-            let clear = if again { CLEAR } else { "" };
+                .map_err(|error| format!("the answer is not from Spillgate: {error}"))?;
+            let clear = if repeats { CLEAR } else { "" };
             say(&format!("{clear}{answer}"))?;
-            if !again {
+            if !repeats {
                 return Ok(ExitCode::SUCCESS);
             }
             tokio::time::sleep(REFRESH).await;
@@ -72,9 +72,9 @@ struct Subject {
 
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Of the last {} s, by this process", self.window_ms.div_ceil(1_000))?;
+        write!(f, "Last {} s, this instance", self.window_ms.div_ceil(1_000))?;
         if self.rules.is_empty() {
-            f.write_str(": nothing was asked")?;
+            f.write_str(": no decisions")?;
         }
         for rule in &self.rules {
             write!(f, "\n\n{rule}")?;
@@ -89,9 +89,9 @@ impl fmt::Display for Answer {
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Rule { unit, consumed, denied, .. } = self;
-        f.write_str(self.rule.as_deref().unwrap_or("limits that come with the question"))?;
-        subjects(f, &format!("used, of {consumed} {unit}"), &self.consumers)?;
-        subjects(f, &format!("refused, of {denied} times"), &self.refused)
+        f.write_str(self.rule.as_deref().unwrap_or("inline limits"))?;
+        subjects(f, &format!("most use, of {consumed} {unit}"), &self.consumers)?;
+        subjects(f, &format!("most denials, of {denied}"), &self.refused)
     }
 }
 
@@ -103,18 +103,18 @@ fn subjects(f: &mut fmt::Formatter<'_>, head: &str, subjects: &[Subject]) -> fmt
     for Subject { subject, whole, count } in subjects {
         let named: Vec<String> =
             subject.iter().map(|(name, value)| format!("{name}={}", printable(value))).collect();
-        let named = if named.is_empty() { "everybody".to_owned() } else { named.join(" ") };
+        let named = if named.is_empty() { "all requests".to_owned() } else { named.join(" ") };
         write!(f, "\n  {count:>12}  {named}{}", if *whole { "" } else { "…" })?;
     }
     Ok(())
 }
 
-/// What callers send must not steer a terminal.
+/// Replaces control characters, so that a value that a caller sent cannot steer the terminal.
 fn printable(value: &str) -> String {
     value.chars().map(|c| if c.is_control() { '\u{FFFD}' } else { c }).collect()
 }
 
-/// Home, and everything behind it gone.
+/// Moves the cursor to the top and clears the terminal.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 const REFRESH: Duration = Duration::from_secs(1);
 
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_stand_in_a_column_and_names_cannot_steer_the_terminal() {
+    fn counts_are_aligned_and_names_cannot_steer_the_terminal() {
         let reply = r#"{"window_ms": 61001, "decisions_left_out": 7, "rules": [{
             "rule": "api", "unit": "tokens", "consumed": 12345, "denied": 3,
             "consumers": [
@@ -135,8 +135,8 @@ mod tests {
         let answer: Answer = serde_json::from_str(reply).unwrap();
         assert_eq!(
             answer.to_string(),
-            "Of the last 62 s, by this process\n\napi\n  used, of 12345 tokens\n         12000  \
-             tenant=acme user=a\u{FFFD}nn\n             5  everybody…\n\nNot shown: 7 decisions by other rules"
+            "Last 62 s, this instance\n\napi\n  most use, of 12345 tokens\n         12000  \
+             tenant=acme user=a\u{FFFD}nn\n             5  all requests…\n\nNot shown: 7 decisions by other rules"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! `spillgate validate`: loads a file and prints the report on it, or what keeps it from loading.
+//! `spillgate validate`: loads a file, and prints the report on it, or the problems that keep it from loading.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use crate::cli::ValidateArgs;
 
 pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     let Some(file) = args.file.as_deref() else {
-        // Without a file the schema is asked for: the command line sees to it.
+        // The command line allows a call without a file only with `--schema`.
         say(&SCHEMA.trim_end())?;
         return Ok(ExitCode::SUCCESS);
     };
@@ -20,7 +20,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     let text = config::read(file).map_err(ConfigError::from)?;
     match config::look(&name, &text) {
         Ok(looked) => {
-            // The file in force must load, or there is nothing to compare with.
+            // If the old file does not load, there is nothing to compare with, which is an error.
             let old = args.against.as_deref().map(config::policy_of).transpose()?;
             let report = Report::new(loaded(&name, &text, &looked), old.as_ref(), args.subjects);
             if args.json {
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
             let fails = args.deny.is_some() && report.has_warnings();
             Ok(if fails { ExitCode::from(DENIED) } else { ExitCode::SUCCESS })
         }
-        Err(problems) => tell_problems(&problems, args.json),
+        Err(problems) => print_problems(&problems, args.json),
     }
 }
 
@@ -46,7 +46,7 @@ fn loaded<'a>(name: &'a str, text: &'a str, looked: &'a Looked) -> Loaded<'a> {
     Loaded { name, text, policy, settings: set, service }
 }
 
-fn tell_problems(problems: &[Problem], json: bool) -> Result<ExitCode, Failure> {
+fn print_problems(problems: &[Problem], json: bool) -> Result<ExitCode, Failure> {
     if json {
         let problems = problems.iter().map(|problem| ShownProblem {
             line: problem.line(),
@@ -70,12 +70,12 @@ struct Fails<'a> {
 struct ShownProblem<'a> {
     line: Option<usize>,
     field: &'a str,
-    /// As people read it, with its place.
+    /// The whole text of the problem, with its place.
     message: String,
 }
 
-/// What editors complete and check the file by.
+/// The schema by which editors complete and check the file.
 const SCHEMA: &str = include_str!("validate/schema.json");
 
-/// The exit code of a file that does not load, or has warnings where these are denied.
+/// The exit code for a file that does not load, or that has denied warnings.
 const DENIED: u8 = 1;

@@ -1,4 +1,4 @@
-//! Reads the HTTP API's answer back and prints it for people.
+//! Parses the answer of the HTTP API, and prints it as text.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde::Deserialize;
 use spillgate_tools::Failure;
 
-/// The fields that people see. Fields of later versions are ignored.
+/// The fields that the text shows. Fields of later versions are ignored.
 #[derive(Deserialize)]
 pub(super) struct Answer {
     allowed: bool,
@@ -38,7 +38,7 @@ struct Limit {
 impl Answer {
     pub(super) fn read(reply: &[u8]) -> Result<Answer, Failure> {
         serde_json::from_slice(reply)
-            .map_err(|error| format!("the answer is not one of Spillgate's: {error}").into())
+            .map_err(|error| format!("the answer is not from Spillgate: {error}").into())
     }
 
     pub(super) fn exit_code(&self) -> ExitCode {
@@ -82,7 +82,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Says why a denial denies, and when to try again.
+/// Returns the reason of a denial, and the time to wait for.
 fn advice(reason: Option<&str>, retry_after_ms: Option<u64>) -> String {
     let wait = retry_after_ms.map(wait);
     match (reason, wait) {
@@ -107,7 +107,7 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// Writes a wait in the unit that fits, rounded up, as the sentences of `explain` do.
+/// Returns a wait in a fitting unit, rounded up, as the sentences of `explain` have it.
 fn wait(ms: u64) -> String {
     let seconds = ms.div_ceil(1_000);
     match ms {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_in_the_unit_that_fits_and_never_too_short() {
+    fn a_wait_has_a_fitting_unit_and_is_never_too_short() {
         for (ms, written) in [
             (0, "0 ms"),
             (999, "999 ms"),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_a_rule_says_so() {
+    fn an_unmatched_request_is_allowed_with_a_note() {
         let unmatched = r#"{
             "allowed": true, "reason": null, "rule": null, "limit": null, "source": "store",
             "degraded": false, "matched": false, "limits": []
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_that_no_wait_helps_says_so() {
+    fn a_denial_for_ever_has_no_time_to_wait() {
         let too_costly = r#"{
             "allowed": false, "reason": "cost-exceeds-limit", "rule": "login", "limit": "0",
             "retry_after_ms": null, "source": "store", "degraded": false, "matched": true, "limits": []
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_the_store_says_so_and_makes_up_no_numbers() {
+    fn an_answer_in_an_outage_names_its_source_and_invents_no_numbers() {
         let alone = r#"{
             "allowed": false, "reason": "store-unavailable", "rule": null, "limit": "0", "source": "outage-policy",
             "degraded": true, "matched": true, "limits": [{

@@ -266,7 +266,7 @@ fn whatever_is_wrong_is_told_with_a_remedy() {
         (&["--redis", &redis], &[&redis, "--redis", "memory"]),
         (&["--redis", "http://a"], &["redis://"]),
         (&["--redis", &url, "--url", "http://a:1"], &["cannot be used with"]),
-        (&["--redis", &url, "--connections", "99"], &["no more than 16"]),
+        (&["--redis", &url, "--connections", "99"], &["must be at most 16"]),
         (&["--connections", "2"], &["state is in memory", "--url"]),
         (&["--url", &http], &[&http, "spillgate serve"]),
         (&["--url", &grpc, "--by", "ip"], &[&grpc, "spillgate serve"]),

@@ -100,10 +100,10 @@ fn what_cannot_be_asked_or_answered_is_exit_code_2_and_says_why() {
     for (arguments, part) in [
         (&["--url", &url, "--key", "u", "--quota", "5/fortnight"][..], "limit.quota: "),
         (&["--url", &url, "a=1", "a=2"], "attributes.a: duplicate"),
-        (&["--url", &nobody], "start one with `spillgate serve`, or name another with --url"),
+        (&["--url", &nobody], "start a server with `spillgate serve`, or name another with --url"),
         (
             &["--url", "localhost:8080"],
-            "no address of a server; write for example http://127.0.0.1:8080",
+            "no address of a server; write one such as http://127.0.0.1:8080",
         ),
         (&["--url", "https://localhost"], "no address of a server"),
         (&["--redis", "nonsense", "--key", "u", "--quota", "5/minute"], "store"),
@@ -136,7 +136,7 @@ fn help_shows_examples_and_every_exit_code() {
             &["validate", "--help"],
             [
                 "spillgate validate limits.toml",
-                "Exit codes: 0 it loads, 1 it does not or has warnings",
+                "Exit codes: 0 the file loads, 1 it does not or has denied warnings",
             ],
         ),
     ] {
