@@ -1,10 +1,10 @@
-// Charts as SVG, drawn by hand: stacked areas for shares of a whole, lines for what does not add up.
+// Charts as SVG: stacked areas for shares of a whole, lines for values that do not add up.
 
 const NS = 'http://www.w3.org/2000/svg';
 const TALL = 190, LEFT = 46, RIGHT = 6, TOP = 8, BOTTOM = 20;
 
-/** A chart in `place` of `series` ({name, label}), over the last `span` seconds; `told` writes a value. */
-export function chart(place, { series, span, kind, told }) {
+/** A chart in `place` of `series` ({name, label}), over the last `span` seconds; `format` writes a value. */
+export function chart(place, { series, span, kind, format }) {
   const svg = node('svg', { role: 'img' });
   const legend = document.createElement('ul');
   legend.className = 'legend';
@@ -37,7 +37,7 @@ export function chart(place, { series, span, kind, told }) {
     for (const part of [0, 0.5, 1]) {
       const line = y(top * part);
       parts.push(node('line', { class: 'grid', x1: LEFT, x2: wide - RIGHT, y1: line, y2: line }));
-      parts.push(text(told(top * part), { x: LEFT - 6, y: line + 4, 'text-anchor': 'end' }));
+      parts.push(text(format(top * part), { x: LEFT - 6, y: line + 4, 'text-anchor': 'end' }));
     }
     for (let minutes = 0; minutes * 60 <= span; minutes += 1) {
       const at = now - minutes * 60;
@@ -67,7 +67,7 @@ export function chart(place, { series, span, kind, told }) {
     }
     for (const { name } of series) {
       const value = sample?.[name];
-      values.get(name).textContent = value === undefined ? '–' : told(value);
+      values.get(name).textContent = value === undefined ? '–' : format(value);
     }
     svg.replaceChildren(...parts);
     svg.setAttribute('aria-label', series.map(({ name, label }) => `${label} ${values.get(name).textContent}`).join(', '));
@@ -93,7 +93,7 @@ function nearest(samples, at) {
   return samples.reduce((best, sample) => !best || Math.abs(sample.at - at) < Math.abs(best.at - at) ? sample : best, null);
 }
 
-/** The next round number, so that the scale does not twitch. */
+/** The next round number above a value, so that the scale changes rarely. */
 function ceiling(value) {
   if (value <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(value));

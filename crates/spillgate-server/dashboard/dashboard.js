@@ -1,4 +1,4 @@
-// The dashboard: follows the server's events, and lets operators look closer and set things.
+// The dashboard: follows the server's events, and connects them with the panels.
 
 import { chart } from './chart.js';
 import { Problem, ask, follow, metrics, quantile, token } from './server.js';
@@ -10,27 +10,27 @@ const $ = id => document.getElementById(id);
 
 const charts = {
   verdicts: chart($('chart-verdicts'), {
-    kind: 'stack', span: SPAN, told: rate,
+    kind: 'stack', span: SPAN, format: rate,
     series: [{ name: 'allowed', label: 'allowed' }, { name: 'denied', label: 'denied' }, { name: 'never', label: 'never' }],
   }),
   sources: chart($('chart-sources'), {
-    kind: 'stack', span: SPAN, told: rate,
+    kind: 'stack', span: SPAN, format: rate,
     series: [
       { name: 'store', label: 'store' }, { name: 'lease', label: 'lease' }, { name: 'denial-cache', label: 'denial cache' },
       { name: 'fallback', label: 'fallback' }, { name: 'outage-policy', label: 'outage policy' },
     ],
   }),
   latency: chart($('chart-latency'), {
-    kind: 'lines', span: SPAN, told: duration,
+    kind: 'lines', span: SPAN, format: duration,
     series: [{ name: 'p50', label: 'median' }, { name: 'p99', label: '99 of 100' }, { name: 'store-p99', label: 'store, 99 of 100' }],
   }),
 };
 
-const state = { before: null, rules: [], overrides: [], rates: new Map(), top: null, heardAt: 0, lost: null };
+const state = { before: null, rules: [], overrides: [], rates: new Map(), top: null, eventAt: 0, lost: null };
 
-/** What changed between two events, by the second. */
-function heard(event) {
-  state.heardAt = performance.now();
+/** Shows an event, with the rates since the one before it. */
+function show(event) {
+  state.eventAt = performance.now();
   state.lost = null;
   const now = { at: event.at_ms / 1000, metrics: metrics(event.metrics), event };
   const { before } = state;
@@ -120,7 +120,7 @@ function store(before, now) {
 
 const PARTS = { secret: 'key secret', ring: 'ring', schema: 'schema' };
 
-/** How many live instances differ from this one, and in what. */
+/** The numbers of live instances that differ from this one, by the part that differs. */
 function differing(now) {
   const parts = now.metrics.all('instance_mismatch').filter(({ value }) => value > 0);
   return parts.map(({ labels, value }) => `${number(value)} with another ${PARTS[labels.part]}`);
@@ -133,15 +133,15 @@ function status(now) {
   $('about').textContent = `${now.event.version} · ${location.host}`;
   const differ = differing(now);
   if (!away.length && differ.length) {
-    return say('bad', 'unsafe', `Live instances on this store differ from this one: ${differ.join(', ')}. They keep separate counters, and each limit is admitted more than once.`);
+    return report('bad', 'unsafe', `Live instances on this store differ from this one: ${differ.join(', ')}. They keep separate counters, and each limit is admitted more than once.`);
   }
   const warning = now.event.warning ?? '';
-  if (!away.length) return warning ? say('warn', 'policy', warning) : say('good', 'healthy', '');
+  if (!away.length) return warning ? report('warn', 'policy', warning) : report('good', 'healthy', '');
   const names = away.map(shard => shard.name).join(', ');
-  say('warn', 'degraded', `Degraded: ${names} ${away.length > 1 ? 'are' : 'is'} out of reach. Each rule's on_outage decides for ${away.length > 1 ? 'their' : 'its'} subjects, and nobody waits. ${warning}`.trim());
+  report('warn', 'degraded', `Degraded: ${names} ${away.length > 1 ? 'are' : 'is'} unavailable. Each rule's on_outage decides for ${away.length > 1 ? 'their' : 'its'} subjects, and no request waits. ${warning}`.trim());
 }
 
-function say(level, word, banner) {
+function report(level, word, banner) {
   $('status').className = `pill ${level}`;
   $('status').textContent = word;
   const place = $('banner');
@@ -153,10 +153,10 @@ function say(level, word, banner) {
 function lose(why) {
   state.lost ??= performance.now();
   const seconds = Math.round((performance.now() - state.lost) / 1000);
-  say('bad', 'no connection', `No connection to the server${seconds ? ` for ${seconds} s` : ''}: ${why}. What is shown is old; trying again.`);
+  report('bad', 'no connection', `No connection to the server${seconds ? ` for ${seconds} s` : ''}: ${why}. The figures are old; trying again.`);
 }
 
-/** What is set, and what is in force; asked again after each change, and every few seconds. */
+/** Loads rules and overrides. Called after each change, and every few seconds. */
 async function refresh() {
   const [rules, overrides] = await Promise.all([ask('GET', 'admin/v1/rules'), ask('GET', 'admin/v1/overrides')]);
   state.rules = rules.rules;
@@ -169,23 +169,23 @@ async function refresh() {
 async function keepFollowing() {
   for (let pause = 500; ; pause = Math.min(pause * 2, 5000)) {
     const abort = new AbortController();
-    const watch = setInterval(() => { if (performance.now() - state.heardAt > SILENCE_MS) abort.abort(); }, 1000);
-    state.heardAt = performance.now();
+    const watch = setInterval(() => { if (performance.now() - state.eventAt > SILENCE_MS) abort.abort(); }, 1000);
+    state.eventAt = performance.now();
     try {
       await refresh();
-      await follow('admin/v1/events', event => { pause = 500; heard(event); }, abort.signal);
-      lose('it ended the stream');
+      await follow('admin/v1/events', event => { pause = 500; show(event); }, abort.signal);
+      lose('the server ended the stream');
     } catch (problem) {
       if (problem instanceof Problem && problem.status === 401) {
         const was = token.get();
         token.forget();
-        say('warn', 'token needed', '');
-        await askForToken(was ? 'That is not the token.' : '');
+        report('warn', 'token needed', '');
+        await askForToken(was ? 'The token is wrong.' : '');
         pause = 250;
         continue;
       }
       if (problem instanceof Problem) lose(problem.message);
-      else lose(abort.signal.aborted ? 'it does not answer' : 'it cannot be reached');
+      else lose(abort.signal.aborted ? 'the server does not answer' : 'the server cannot be reached');
     } finally {
       clearInterval(watch);
     }

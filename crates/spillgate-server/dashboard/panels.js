@@ -1,11 +1,11 @@
-// The panels: what they show, and what operators do in them.
+// The panels: their content, and the actions of operators.
 
 import { Problem, ask, token } from './server.js';
 import { attributes, duration, number, rate, subject } from './words.js';
 
 const $ = id => document.getElementById(id);
 
-/** An element with properties and children; text is never taken for markup. */
+/** An element with properties and children. Text is never parsed as markup. */
 export function el(name, properties = {}, ...children) {
   const made = document.createElement(name);
   for (const [property, value] of Object.entries(properties)) {
@@ -26,7 +26,7 @@ function rows(id, all, none, columns) {
 export const fill = {
   shards(shards) {
     rows('shards', shards.map(shard => {
-      const state = shard.open ? 'breaker open' : shard.degraded ? 'out of reach' : 'answers';
+      const state = shard.open ? 'breaker open' : shard.degraded ? 'unavailable' : 'answers';
       const pill = el('span', { className: `pill ${shard.degraded || shard.open ? 'bad' : 'good'}` }, state);
       const name = el('td', { className: 'name' }, shard.name, shard.trouble ? el('small', {}, shard.trouble) : null);
       return el('tr', {}, name, cell('State', pill), cell('Calls/s', rate(Math.max(0, shard.calls)), 'n'),
@@ -66,8 +66,8 @@ export const fill = {
     if (body.contains(document.activeElement)) return;
     rows('overrides', overrides.map(override => {
       const limits = override.limits.map(limit => limit.quota).join(', ');
-      const back = el('button', { type: 'button', className: 'quiet' }, 'Take back');
-      back.setAttribute('aria-label', `Take back the override of ${override.rule} for ${subject(override.subject)}`);
+      const back = el('button', { type: 'button', className: 'quiet' }, 'Remove');
+      back.setAttribute('aria-label', `Remove the override of ${override.rule} for ${subject(override.subject)}`);
       back.dataset.rule = override.rule;
       back.dataset.subject = JSON.stringify(override.subject);
       const why = override.not_in_force ?? (override.lacking.length ? `not yet on ${override.lacking.join(', ')}` : null);
@@ -102,7 +102,7 @@ function updateRates(body, rates, top, rules) {
   }
 }
 
-/** How much of what its first limit lets pass in the time the heaviest subject used. */
+/** The part of a rule's first limit that its heaviest subject used. */
 function utilisation(rule, top) {
   const heaviest = top?.rules.find(of => of.rule === rule.name)?.consumers[0];
   const [limit] = rule.limits;
@@ -140,17 +140,17 @@ function modeOf(rule) {
 
 function ranking(place, subjects, none, unit) {
   if (!subjects.length) return place.replaceChildren(el('li', { className: 'note' }, none));
-  // What counts in different units has no common measure.
+  // Counts in different units are not comparable, so each bar is relative to the largest count in its unit.
   const most = item => Math.max(...subjects.filter(other => unit(other) === unit(item)).map(other => other.count));
   place.replaceChildren(...subjects.map(item => {
     const fillOf = el('span', { className: 'fill' });
     fillOf.style.width = `${Math.max(2, item.count / most(item) * 100)}%`;
-    const who = el('span', { className: 'who' }, subject(item.subject) + (item.whole ? '' : '…'), ' ', el('small', {}, item.rule ?? 'own limit'));
-    return el('li', {}, fillOf, who, el('span', { className: 'count' }, number(item.count), ' ', el('small', {}, unit(item))));
+    const name = el('span', { className: 'who' }, subject(item.subject) + (item.whole ? '' : '…'), ' ', el('small', {}, item.rule ?? 'inline limit'));
+    return el('li', {}, fillOf, name, el('span', { className: 'count' }, number(item.count), ' ', el('small', {}, unit(item))));
   }));
 }
 
-/** Forms, buttons and choices. */
+/** Connects forms, buttons and selects with their actions. */
 export function operate({ refresh, state }) {
   const said = (id, level, text) => {
     $(id).className = `said ${level}`;
@@ -220,7 +220,7 @@ export function operate({ refresh, state }) {
   });
 }
 
-/** Nothing was set while running, so the file holds already. */
+/** Ignores a 404: no mode was set at run time, so the file's mode is in force already. */
 function gone(problem) {
   if (problem.status !== 404) throw problem;
   return { missed: [] };
@@ -240,7 +240,7 @@ function hint(rules) {
   if (rule) form.subject.placeholder = rule.key.map(name => `${name}=…`).join(' ');
 }
 
-/** The last question's answer. There is one dialog, which tells that it closed only after it has: the next question waits for that. */
+/** The answer to the last question. There is one dialog, and its close event comes after it is closed, so the next question waits for that event. */
 let lastAnswer = Promise.resolve();
 
 function confirmed(title, text) {
@@ -255,7 +255,7 @@ function confirmed(title, text) {
   return lastAnswer;
 }
 
-/** Until somebody has written one. */
+/** Asks the operator for a token, and waits until one is entered. */
 export function askForToken(complaint) {
   const dialog = $('ask'), form = $('token');
   $('token-said').className = 'said bad';

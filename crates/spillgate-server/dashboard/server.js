@@ -1,8 +1,8 @@
-// What the server is asked, and how its metrics are read.
+// Requests to the server, and a parser for its metrics.
 
 const KEPT = 'spillgate-token';
 
-/** An answer that is a problem; its message is for people. */
+/** An error answer of the server. Its message is for people. */
 export class Problem extends Error {
   constructor(status, message) {
     super(message);
@@ -17,8 +17,8 @@ export const token = {
 };
 
 function headers() {
-  const shown = token.get();
-  return shown ? { Authorization: `Bearer ${shown}` } : {};
+  const known = token.get();
+  return known ? { Authorization: `Bearer ${known}` } : {};
 }
 
 async function checked(response) {
@@ -27,14 +27,14 @@ async function checked(response) {
   throw new Problem(response.status, problem.detail ?? `the server answered ${response.status}`);
 }
 
-/** Asks, and answers the JSON. */
+/** Sends a request, and returns the JSON of the answer. */
 export async function ask(method, path, body) {
   const response = await fetch(path, { method, headers: headers(), body: body && JSON.stringify(body) });
   return (await checked(response)).json();
 }
 
-/** Calls `heard` with each event until the stream ends; EventSource could not show a token. */
-export async function follow(path, heard, signal) {
+/** Calls `handle` with each event until the stream ends. EventSource cannot send a token, so this parses the stream. */
+export async function follow(path, handle, signal) {
   const response = await checked(await fetch(path, { headers: headers(), signal }));
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';
@@ -45,12 +45,12 @@ export async function follow(path, heard, signal) {
     rest = events.pop();
     for (const event of events) {
       const data = event.split('\n').filter(line => line.startsWith('data: ')).map(line => line.slice(6));
-      if (data.length) heard(JSON.parse(data.join('\n')));
+      if (data.length) handle(JSON.parse(data.join('\n')));
     }
   }
 }
 
-/** Prometheus's text as a list of {name, labels, value}, found by name. */
+/** Parses metrics in the text format of Prometheus. */
 export function metrics(text) {
   const found = new Map();
   for (const line of text.split('\n')) {
@@ -66,12 +66,12 @@ export function metrics(text) {
   }
   return {
     all: name => found.get(name) ?? [],
-    /** The sum of those whose labels are these. */
+    /** The sum of the series with these labels. */
     sum(name, labels = {}) {
       const fits = sample => Object.entries(labels).every(([label, value]) => sample.labels[label] === value);
       return (found.get(name) ?? []).filter(fits).reduce((sum, { value }) => sum + value, 0);
     },
-    /** A histogram's counts by bound, those of all series together. */
+    /** The counts of a histogram by bound, summed over all series with these labels. */
     histogram(name, labels = {}) {
       const counts = new Map();
       for (const sample of found.get(`${name}_bucket`) ?? []) {
@@ -84,7 +84,7 @@ export function metrics(text) {
   };
 }
 
-/** The time within which a part of what came between two histograms was done; undefined if nothing did. */
+/** The quantile `part` of the values between two states of a histogram; undefined if there are none. */
 export function quantile(part, before, now) {
   const bounds = [...now.keys()].sort((a, b) => a - b);
   const counts = bounds.map(bound => now.get(bound) - (before.get(bound) ?? 0));

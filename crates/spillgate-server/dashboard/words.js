@@ -1,11 +1,11 @@
-// Numbers as people read them.
+// Formats numbers and subjects for people.
 
-/** With thin spaces between thousands, and so many digits behind the point at most. */
+/** A number with thin spaces between thousands and at most `digits` decimals. */
 export function number(value, digits = 0) {
   return value.toLocaleString('en', { maximumFractionDigits: digits }).replaceAll(',', '\u2009');
 }
 
-/** A number per second. */
+/** A number per second, shortened. */
 export function rate(value) {
   if (value >= 1e6) return `${number(value / 1e6, 2)} M`;
   if (value >= 1e5) return `${number(value / 1e3, 0)} k`;
@@ -13,7 +13,7 @@ export function rate(value) {
   return number(value, value < 10 ? 1 : 0);
 }
 
-/** Seconds, in the unit that fits. */
+/** Seconds, in a fitting unit. */
 export function duration(seconds) {
   if (seconds === 0) return '0';
   if (seconds < 1e-6) return `${number(seconds * 1e9)} ns`;
@@ -25,13 +25,13 @@ export function duration(seconds) {
   return `${number(Math.floor(seconds / 86400))} d`;
 }
 
-/** A subject, its attributes by name. */
+/** A subject as text: `tenant=acme user="ann b"`. */
 export function subject(attributes) {
-  const said = Object.entries(attributes).map(([name, value]) => `${name}=${/[\s"]/.test(value) ? JSON.stringify(value) : value}`);
-  return said.join(' ') || 'everybody';
+  const shown = Object.entries(attributes).map(([name, value]) => `${name}=${/[\s"]/.test(value) ? JSON.stringify(value) : value}`);
+  return shown.join(' ') || 'all requests';
 }
 
-/** The attributes that somebody wrote: `tenant=acme user="ann b"`; or what is wrong with them. */
+/** Parses attributes such as `tenant=acme user="ann b"`. Throws an error with the problem and the fix. */
 export function attributes(text) {
   const found = {};
   const rest = text.replace(/([^\s=]+)=("(?:\\.|[^"\\])*"|\S*)/g, (_, name, value) => {
