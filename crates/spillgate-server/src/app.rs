@@ -1,4 +1,5 @@
-//! What the doors know: one thing that answers questions. Nothing here knows a protocol.
+//! The state behind every listener: the limiter, and the settings that its answers depend on. Nothing here knows a
+//! protocol.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -24,19 +25,20 @@ pub struct App {
     limiter: Limiter,
     pub(crate) reloads: Arc<Reloads>,
     pub(crate) unsafe_store: Arc<UnsafeStore>,
-    /// As people know it.
+    /// The name of the store, without credentials.
     pub(crate) store: Arc<str>,
     pub(crate) domains: Domains,
     pub(crate) traces: Traces,
-    /// Why reservations are not taken, if they are not.
+    /// The reason for which reservations are refused, if they are.
     no_reservations: Option<&'static str>,
 }
 
-/// An app whose store is being opened. Boxed, so that a caller's crate does not compile another copy of the limiter.
+/// The future of an app whose store is being opened. It is boxed, so that a caller's crate does not compile another
+/// copy of the limiter.
 type Opening<'a> = Pin<Box<dyn Future<Output = Result<App, ConfigError>> + Send + 'a>>;
 
 impl App {
-    /// Opens the store. One that is out of reach is no error: it is an outage, and decided as one.
+    /// Opens the store. An unreachable store is no error: decisions then follow `on_outage` of each rule.
     ///
     /// # Errors
     ///
@@ -45,7 +47,7 @@ impl App {
         Box::pin(App::open_with(store, Limiter::builder().policy(policy).top(false)))
     }
 
-    /// Opens the store for a command that asks it once and leaves: other instances do not count this one.
+    /// Opens the store for a command that asks it once and ends. Live instances do not count this process.
     ///
     /// # Errors
     ///
@@ -54,7 +56,7 @@ impl App {
         Box::pin(App::open_with(store, Limiter::builder().policy(policy).top(false).onlooker()))
     }
 
-    /// The service's own, which counts and watches as its settings say.
+    /// Opens the store for the service, with metrics and `top` as the settings turn them on or off.
     pub(crate) async fn open_to_serve(
         settings: &Settings,
         policy: Policy,
@@ -65,7 +67,7 @@ impl App {
     }
 
     async fn open_with(store: &Store, builder: LimiterBuilder) -> Result<App, ConfigError> {
-        let mut builder = store.told_to(builder);
+        let mut builder = store.configure(builder);
         if let Some(file) = &store.key_secret_file {
             builder = builder.key_secret(read_secret("store.key_secret_file", file)?);
         }
@@ -88,23 +90,27 @@ impl App {
         })
     }
 
-    /// The same, for these domains only.
+    /// Returns this app, which answers these domains only.
     pub(crate) fn for_domains(self, domains: Domains) -> App {
         App { domains, ..self }
     }
 
-    /// The same, whose answers are told to these.
+    /// Returns this app, which records its decisions in these traces.
     pub(crate) fn traced_by(self, traces: Traces) -> App {
         App { traces, ..self }
     }
 
-    /// The same, taking no reservations: strangers reach a door, and could make up receipts, for they
-    /// have the secret that everybody has.
+    /// Returns this app without reservations. It is for a listener that strangers reach while no secret is set: the
+    /// default secret is public, so a client could forge receipts.
     pub(crate) fn without_reservations(self) -> App {
         App { no_reservations: Some(NO_RESERVATIONS), ..self }
     }
 
-    /// Whether reservations are taken here; else why not, and the way out.
+    /// Checks whether reservations are taken.
+    ///
+    /// # Errors
+    ///
+    /// The reason for which they are not, and the fix.
     pub(crate) fn takes_reservations(&self) -> Result<(), &'static str> {
         self.no_reservations.map_or(Ok(()), Err)
     }
@@ -115,7 +121,7 @@ impl App {
         reserve: &Reserve<'_>,
     ) -> Result<Decision, ReservationError> {
         let decision = self.limiter.reserve_for(question, reserve).await?;
-        self.traces.tell(&decision);
+        self.traces.record(&decision);
         Ok(decision)
     }
 
@@ -145,37 +151,41 @@ impl App {
 
     pub(crate) async fn check(&self, question: &Question<'_>) -> Decision {
         let decision = self.limiter.check_for(question).await;
-        self.traces.tell(&decision);
+        self.traces.record(&decision);
         decision
     }
 
-    /// The same, once there is room, if that is within so long.
+    /// Charges a request as soon as its limits allow it, and waits at most `within`.
     pub(crate) async fn acquire(&self, question: &Question<'_>, within: Duration) -> Decision {
         let decision = Box::pin(self.limiter.acquire_for(question, within)).await;
-        self.traces.tell(&decision);
+        self.traces.record(&decision);
         decision
     }
 
-    /// Returns the name of the store, as people know it.
+    /// Returns the name of the store, without credentials.
     pub fn store_name(&self) -> &str {
         &self.store
     }
 
-    /// Returns the limiter, for what operators look at and set. Listeners that decide ask the app.
+    /// Returns the limiter, for the admin API and the commands of operators. Listeners that decide use the app.
     pub fn limiter(&self) -> &Limiter {
         &self.limiter
     }
 
-    /// What there is to count, for Prometheus.
+    /// Returns all metrics, in the text format of Prometheus.
     pub(crate) fn metrics_text(&self) -> String {
         let unsafe_store = self.unsafe_store.text(self.limiter.instance_mismatch());
         let own = [self.reloads.text(), unsafe_store, self.traces.text()];
         self.limiter.metrics_text() + &own.concat() + &sink::metrics_text()
     }
 
-    /// From the next connection to the store on, these credentials and certificates.
+    /// Puts credentials and certificates of the store in force, from its next connection on.
+    ///
+    /// # Errors
+    ///
+    /// If a certificate cannot be read, or the library refuses an address.
     pub(crate) fn set_store_access(&self, store: &Store) -> Result<(), ConfigError> {
-        let mut builder = store.told_to(Limiter::builder());
+        let mut builder = store.configure(Limiter::builder());
         if let Some(tls) = tls(&store.tls)? {
             builder = builder.tls(tls);
         }
@@ -183,27 +193,27 @@ impl App {
         Ok(renewed.map_err(|error| store.problem(error.to_string()))?)
     }
 
-    /// From the next request on, this policy.
+    /// Puts a policy in force, from the next request on.
     pub(crate) fn set_policy(&self, policy: Policy) {
         self.limiter.set_policy(policy);
     }
 
-    /// Looks at the store; `samples` calls are measured.
+    /// Probes the store, and measures `samples` calls.
     pub fn probe(&self, samples: usize) -> Pin<Box<dyn Future<Output = StoreProbe> + Send + '_>> {
         Box::pin(self.limiter.probe(samples))
     }
 
-    /// Judges several requests as one, all or none, and waits no longer for the store than `within`.
+    /// Charges all of these requests or none, and waits for the store at most `within`.
     pub(crate) async fn check_all(&self, parts: &[Part<'_>], within: Duration) -> Combined {
         let combined = self.limiter.check_all(parts, within).await;
-        self.traces.tell(combined.whole());
+        self.traces.record(combined.whole());
         combined
     }
 
-    /// Judges each question alone, in order.
+    /// Checks each request by itself, in order.
     pub(crate) async fn decide(&self, questions: &[Question<'_>]) -> Vec<Decision> {
         let decisions = self.limiter.decide(questions).await;
-        self.traces.tell_of_all(&decisions);
+        self.traces.record_all(&decisions);
         decisions
     }
 }
@@ -211,12 +221,13 @@ impl App {
 fn read_secret(setting: &str, file: &Path) -> Result<[u8; 16], Problem> {
     let text = read_text(setting, file, MAKE_ONE)?;
     secret(&text).ok_or_else(|| {
-        let why = "holds no secret, which is 32 hexadecimal digits";
+        let why = "holds no secret of 32 hexadecimal digits";
         problem(setting, file, why, MAKE_ONE)
     })
 }
 
-/// Whoever had no secret of their own before had the one that everybody has.
+/// Reads the secret that was in force before. `shared` is the default, which every installation without a secret of its
+/// own has.
 fn read_previous_secret(setting: &str, file: &Path) -> Result<[u8; 16], Problem> {
     let text = read_text(setting, file, PREVIOUS)?;
     let shared = (text == "shared").then_some(SHARED_SECRET);
@@ -262,10 +273,10 @@ fn secret(text: &str) -> Option<[u8; 16]> {
 
 const MAKE_ONE: &str = "make one with: openssl rand -hex 16";
 const PREVIOUS: &str =
-    "name the file that key_secret_file named before, or one that says `shared` if there was none";
-/// Answered to whoever reserves, and said at the start.
-pub(crate) const NO_RESERVATIONS: &str = "no reservations are taken: a door is open beyond loopback, \
-     and without a secret of its own anybody could make up receipts; set store.key_secret_file";
+    "name the file that key_secret_file named before, or one that holds `shared` if there was none";
+/// The answer to a refused reservation, and the warning at the start.
+pub(crate) const NO_RESERVATIONS: &str = "reservations are off: a listener is open beyond loopback and no \
+     secret is set, so any client could forge receipts; set store.key_secret_file";
 
 #[cfg(test)]
 mod tests {

@@ -1,28 +1,28 @@
-//! What a question may hold at most, through whichever door it comes.
+//! The bounds of a request, the same on every listener.
 
 use std::time::Duration;
 
-/// How many attributes, or units, a request may have.
+/// The most attributes, or units, that a request may have.
 pub const ATTRIBUTES_MAX: usize = 32;
 
-/// Bytes of the name of an attribute, a unit or a domain.
+/// The most bytes in the name of an attribute, a unit or a domain.
 pub(crate) const NAME_MAX: usize = 64;
 
-/// Bytes of an attribute's value or of a key: the longest path or token that is still told whole.
+/// The most bytes in an attribute's value or in a key: longer than the paths and tokens of real requests.
 pub(crate) const VALUE_MAX: usize = 4 * 1024;
 
-/// Bytes of what a caller calls a reservation: a UUID and what goes with it.
+/// The most bytes in the id of a reservation: a UUID with a prefix has room.
 pub(crate) const RESERVATION_NAME_MAX: usize = 128;
 
-/// What a reservation is answered that is refused as `overloaded`.
+/// The message of a reservation that is refused as `overloaded`.
 pub(crate) const NO_ROOM: &str = "there is no room for another record, or the store is too busy; \
-     try again, and settle or cancel what is finished";
+     try again, and settle or cancel reservations that are finished";
 
-/// Questions judged together: one call to the store, and an answer of less than a megabyte.
+/// The most requests in one batch: they take one call to the store, and their answer has less than a megabyte.
 pub(crate) const BATCH_MAX: usize = 1_000;
 
-/// How long a question may wait for room: proxies and clients give up at about that time.
+/// The longest that a request may wait for its limits: proxies and clients give up at about that time.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// The domain of questions that name none: the same at every door, so that one key is one state.
+/// The domain of requests that name none. Every listener uses the same, so that one key has one counter.
 pub(crate) const DOMAIN: &str = "default";

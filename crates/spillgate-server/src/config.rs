@@ -1,5 +1,5 @@
-//! Settings, from three places with one meaning: the file, over it the environment, over that the
-//! flags. The file holds the policy too.
+//! Settings, from three places: the environment overrides the file, and flags override both. The file holds the policy
+//! too.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -28,45 +28,45 @@ pub(crate) use store::StoreTls;
 use telemetry::{FORMATS, LEVELS};
 pub(crate) use telemetry::{Format, Log, Otlp, Sample};
 
-/// All that a command runs on.
+/// The settings and the policy of a command.
 pub struct Config {
-    /// Where the service listens, where it keeps state, and the rest that is not rules.
+    /// Listeners, store, log and everything else that is not policy.
     pub settings: Settings,
     /// The rules.
     pub policy: Policy,
 }
 
-/// Every setting, with its default where nothing else is set.
+/// Every setting, with its default where nothing is set.
 pub struct Settings {
     pub(crate) http: Listen,
     pub(crate) grpc: Listen,
     pub(crate) domains: Domains,
     pub(crate) envoy: Envoy,
     pub(crate) resp: Listen,
-    /// What callers of the RESP door must show; else the token of all data doors.
+    /// The file with the password of the RESP listener. Without it the listener asks for the data token.
     pub(crate) resp_password_file: Option<PathBuf>,
     pub(crate) admin: Listen,
-    /// Whether whoever reaches a data door may use it.
+    /// Allows data listeners that other machines reach without a token or a certificate.
     pub(crate) insecure: bool,
-    /// What the data doors ask of a caller.
+    /// The file with the token that the data listeners ask for.
     pub(crate) data_token_file: Option<PathBuf>,
-    /// What the admin door asks.
+    /// The file with the token that the admin listener asks for.
     pub(crate) admin_token_file: Option<PathBuf>,
-    /// The proxies that are believed when they say whose request it is.
+    /// The proxies whose `X-Forwarded-For` names the client's address.
     pub(crate) trusted_proxies: ByIp,
     pub(crate) auth: Auth,
     pub(crate) tls: Tls,
-    /// Where state lives.
+    /// The store that holds the counters.
     pub store: Store,
     pub(crate) log: Log,
     pub(crate) otlp: Otlp,
-    /// Whether it is watched who uses most.
+    /// Whether the subjects with the most use are recorded.
     pub(crate) top: bool,
     /// Whether decisions are counted.
     pub(crate) metrics: bool,
 }
 
-/// Where a door listens; nowhere if it is off.
+/// The address of a listener; `None` if it is off.
 pub(crate) type Listen = Option<SocketAddr>;
 
 /// `server.domains`: the domains that are answered.
@@ -75,7 +75,7 @@ pub(crate) enum Domains {
     /// Every domain; a request that matches no rule is allowed.
     #[default]
     Open,
-    /// Domains that have a rule; another domain is a mistake of the client.
+    /// Domains that have a rule; a request of another domain is refused as a mistake of the client.
     Known,
 }
 
@@ -84,20 +84,20 @@ pub(crate) enum Domains {
 pub(crate) struct Tls {
     pub(crate) cert: Option<PathBuf>,
     pub(crate) key: Option<PathBuf>,
-    /// Who signs the certificates that callers must show.
+    /// The authority that must have signed a client's certificate.
     pub(crate) client_ca: Option<PathBuf>,
 }
 
 /// The flags that are settings too, as the operator wrote them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flags<'a> {
-    /// `--http`: where the HTTP API listens.
+    /// `--http`: the address of the HTTP API.
     pub http: Option<&'a str>,
-    /// `--grpc`: where Envoy's gRPC API listens.
+    /// `--grpc`: the address of Envoy's gRPC API.
     pub grpc: Option<&'a str>,
-    /// `--resp`: where the RESP API listens.
+    /// `--resp`: the address of the RESP API.
     pub resp: Option<&'a str>,
-    /// `--admin`: where the admin API listens.
+    /// `--admin`: the address of the admin API.
     pub admin: Option<&'a str>,
     /// `--redis`: the URL of the store.
     pub redis: Option<&'a str>,
@@ -131,8 +131,12 @@ impl Config {
     }
 }
 
-/// The store as file, environment and flags describe it now. What is wrong with the rest of the file is reported where
-/// the policy is read.
+/// Reads the settings of the store anew from file, environment and flags. Problems of other settings are left to the
+/// reload of the policy, which reports them.
+///
+/// # Errors
+///
+/// If the file cannot be read, or a setting of the store is wrong.
 pub(crate) fn store_now(file: Option<&Path>, flags: Flags<'_>) -> Result<Store, ConfigError> {
     let mut given = match file {
         Some(file) => file::settings_in(&file.display().to_string(), &read(file)?)?,
@@ -158,7 +162,11 @@ pub fn read(file: &Path) -> Result<String, Problem> {
     std::fs::read_to_string(file).map_err(unreadable)
 }
 
-/// The policy of a file, or everything that keeps the file from loading, in the order of its lines.
+/// Reads the policy of a file's text.
+///
+/// # Errors
+///
+/// Every problem that keeps the file from loading, in the order of its lines.
 pub(crate) fn check(file: &str, text: &str) -> Result<Policy, Vec<Problem>> {
     look(file, text).map(|looked| looked.policy)
 }
@@ -172,7 +180,7 @@ pub fn policy_of(file: &Path) -> Result<Policy, ConfigError> {
     check(&file.display().to_string(), &read(file)?).map_err(ConfigError)
 }
 
-/// What a file says by itself, without environment and flags.
+/// The content of a file, without environment and flags.
 pub struct Looked {
     /// Its rules.
     pub policy: Policy,
@@ -186,7 +194,7 @@ pub struct Looked {
 ///
 /// # Errors
 ///
-/// Everything that keeps the file from loading, in the order of its lines.
+/// Every problem that keeps the file from loading, in the order of its lines.
 pub fn look(file: &str, text: &str) -> Result<Looked, Vec<Problem>> {
     let Contents { given, policy, mut problems } = Contents::of(file, text);
     let mut settings = Settings::default();
@@ -200,18 +208,18 @@ pub fn look(file: &str, text: &str) -> Result<Looked, Vec<Problem>> {
     Ok(Looked { policy, settings, set })
 }
 
-/// The settings of a file as it was read last, to tell what changed.
+/// The settings of a file as it was read last, to compare a changed file with.
 pub(crate) struct Version {
     /// In the file's order, without their places.
     settings: Vec<(String, Option<String>)>,
 }
 
-/// A file that changed.
+/// The content of a file that changed.
 pub(crate) struct Change {
     pub(crate) policy: Policy,
-    /// Settings are read at the start only.
+    /// Whether settings changed too, which take effect at the next start only.
     pub(crate) other_settings: bool,
-    /// To compare the next change with, once this one is in force.
+    /// The version to compare the next change with, once this one is in force.
     pub(crate) version: Version,
 }
 
@@ -221,7 +229,11 @@ impl Version {
         Version { settings: given.into_iter().map(|given| (given.name, given.value)).collect() }
     }
 
-    /// What the file says now, or all that is wrong with it.
+    /// Reads the file again, and compares its settings with this version.
+    ///
+    /// # Errors
+    ///
+    /// Every problem of the file.
     pub(crate) fn next(&self, file: &str, text: &str) -> Result<Change, ConfigError> {
         let policy = check(file, text).map_err(ConfigError)?;
         let version = Version::of(file, text);
@@ -230,7 +242,7 @@ impl Version {
     }
 }
 
-/// What a file holds.
+/// The parts of a file, and its problems.
 #[derive(Default)]
 struct Contents {
     given: Vec<Given>,
@@ -250,7 +262,7 @@ impl Contents {
         }
         match file::settings_in(file, text) {
             Ok(given) => contents.given = given,
-            // What is no TOML here is none to the policy either, and is told once.
+            // A file that is no TOML is a problem of the policy too, and one report of it is enough.
             Err(_) if !contents.problems.is_empty() => {}
             Err(syntax) => contents.problems.push(syntax),
         }
@@ -258,11 +270,11 @@ impl Contents {
     }
 }
 
-/// One setting as somebody gave it.
+/// One setting as an operator gave it.
 struct Given {
-    /// `server.http`.
+    /// Its whole name, such as `server.http`.
     name: String,
-    /// Absent if it is none that text can hold.
+    /// Its value as text; `None` for a value of a kind that no setting has, such as a table or a date.
     value: Option<String>,
     place: Place,
 }
@@ -310,7 +322,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Takes them in order, the later over the earlier; returns those that mean nothing.
+    /// Applies settings in order, so that a later one overrides an earlier one. Returns the problems of those that are
+    /// wrong.
     fn apply(&mut self, given: &[Given]) -> Vec<Problem> {
         let wrong = |given: &Given, message| Problem::Setting {
             place: given.place.clone(),
@@ -370,12 +383,12 @@ impl Settings {
     }
 }
 
-/// Only this machine, so that a first try opens nothing to strangers.
+/// Returns an address that only this machine reaches, so that a first try opens nothing to strangers.
 fn local(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-/// The tables of the file that are ours; the others are the policy's.
+/// The tables of the file that hold settings; the others are the policy's.
 const SECTIONS: [&str; 3] = ["server", "store", "telemetry"];
 
 fn settings() -> Vec<&'static str> {

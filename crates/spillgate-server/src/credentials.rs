@@ -1,5 +1,5 @@
-//! Certificates, keys, tokens and passwords that change while the service runs: each is read again when its files
-//! change, and at each hangup signal. Files that are no good change nothing.
+//! Certificates, keys, tokens and passwords that change while the service runs. Each is read again when its files
+//! change, and at each hangup signal. Invalid files change nothing.
 
 use std::error::Error;
 use std::fs;
@@ -10,27 +10,28 @@ use std::time::Duration;
 use tokio::signal::unix::Signal;
 use tokio::time::interval;
 
-/// All that is followed.
+/// The credentials that the service watches.
 #[derive(Default)]
 pub(crate) struct Credentials(Vec<Watched>);
 
-/// What is read together.
+/// One credential, in one file or in several that are read together.
 struct Watched {
-    /// As the log names it.
+    /// Its name in the log.
     name: &'static str,
-    /// Returns what the files hold, as a number: no copy of a secret is kept.
+    /// Returns a fingerprint of the files' content, so that no copy of a secret is kept.
     look: Box<dyn FnMut() -> u64 + Send>,
     read: Box<dyn Fn() -> Result<(), Box<dyn Error>> + Send>,
-    /// What was there when it began to be followed.
+    /// The fingerprint when watching began.
     at_start: u64,
-    /// What was there at the last look.
+    /// The fingerprint at the last look.
     seen: Option<u64>,
-    /// What is in force, or was found to be no good. Unknown at first: the files may have changed before they were followed.
+    /// The fingerprint that is in force, or that was refused. It is unknown at first: the files may have changed
+    /// between their first reading and the start of watching.
     settled: Option<u64>,
 }
 
 impl Credentials {
-    /// Follows these files; `read` reads them again and puts in force what they hold.
+    /// Watches these files; `read` reads them again and puts their content in force.
     pub(crate) fn follow_files<E: Error + 'static>(
         &mut self,
         name: &'static str,
@@ -41,7 +42,7 @@ impl Credentials {
         self.follow(name, move || fingerprint(files.iter().map(PathBuf::as_path)), read);
     }
 
-    /// Follows what `look` returns.
+    /// Watches the fingerprint that `look` returns; `read` reads the credential again.
     pub(crate) fn follow<E: Error + 'static>(
         &mut self,
         name: &'static str,
@@ -66,21 +67,22 @@ impl Credentials {
                 self.0.iter_mut().for_each(|watched| watched.look_again(why));
                 self
             });
-            self = looking.await.expect("reading files answers errors and does not panic");
+            self = looking.await.expect("reading files returns errors and does not panic");
         }
     }
 }
 
-/// Why files are looked at.
+/// The reason for a look at the files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Why {
+    /// An operator sent a hangup signal.
     Asked,
     Time,
 }
 
 impl Watched {
-    /// Reads what has changed, once it is the same in two looks: a file may be half written, and a certificate is
-    /// written before or after its key. An operator who sends a signal has finished writing.
+    /// Reads changed files once two looks in a row find the same content: a file may be half written, and a certificate
+    /// is written before or after its key. After a signal one look suffices: the operator has finished writing.
     fn look_again(&mut self, why: Why) {
         let now = (self.look)();
         let is_still = self.seen.replace(now) == Some(now);
@@ -94,13 +96,13 @@ impl Watched {
                 tracing::info!(target: "spillgate", "{}: read again; new connections use it", self.name);
             }
             Err(error) => {
-                tracing::error!(target: "spillgate", "{error}\n{}: what is in force stays", self.name);
+                tracing::error!(target: "spillgate", "{error}\n{}: the version in force stays", self.name);
             }
         }
     }
 }
 
-/// A number for what files hold now; another for one that cannot be read.
+/// Returns a fingerprint of the files' content. An unreadable file has another fingerprint than an empty one.
 pub(crate) fn fingerprint<'f>(files: impl Iterator<Item = &'f Path>) -> u64 {
     let mut hasher = DefaultHasher::new();
     for file in files {
@@ -109,7 +111,7 @@ pub(crate) fn fingerprint<'f>(files: impl Iterator<Item = &'f Path>) -> u64 {
     hasher.finish()
 }
 
-/// As often as the policy's file is looked at. These files have a few kilobytes.
+/// The time between two looks, as for the policy's file. These files have a few kilobytes.
 const LOOK: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
@@ -121,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_read_once_it_is_the_same_in_two_looks_and_at_once_where_asked_for() {
+    fn reads_a_change_after_two_equal_looks_and_at_once_after_a_signal() {
         let (held, reads) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU32::new(0)));
         let mut credentials = Credentials::default();
         let (look, read) = (Arc::clone(&held), Arc::clone(&reads));

@@ -1,5 +1,5 @@
-//! Judges what a probe of the store found: the service at its start and in `/readyz`, the command `spillgate doctor`
-//! whenever an operator asks.
+//! Finds problems in a probe of the store: for the service at its start and in `/readyz`, and for the command
+//! `spillgate doctor`.
 
 mod checks;
 mod finding;

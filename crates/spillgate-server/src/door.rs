@@ -1,4 +1,4 @@
-//! Doors: sockets that listen, and their connections, each with a bound on what it may take.
+//! Listeners and their connections, each with a bound on its share of the process's resources.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -35,21 +35,21 @@ use strangers::{Shown, Tries};
 pub(crate) use tls::Tls;
 pub(crate) use token::Token;
 
-/// What a door speaks.
+/// The protocol of a listener.
 pub(crate) trait Protocol: Clone + Send + Sync + 'static {
-    /// Serves one connection until its client leaves, or for as long as its stage lets it.
+    /// Serves one connection until its client leaves or its stage ends it.
     fn serve(self, connection: Connection) -> impl Future<Output = ()> + Send;
 }
 
-/// What a door answers with.
+/// The threads of a listener, and its bound on connections.
 #[derive(Clone)]
 pub(crate) struct Capacity {
     pub(crate) cores: Cores,
-    /// Connections that it holds at most.
+    /// The most connections at once.
     pub(crate) share: u32,
 }
 
-/// How far the way out has come, as each connection sees it.
+/// The stages of a listener's end. Each connection watches them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     Open,
@@ -59,22 +59,22 @@ pub(crate) enum Stage {
     Closing,
 }
 
-/// Listens, or says why not and what to do; `flag` is where another address is said.
+/// Opens a socket that listens. `flag` is the flag for another address, which the error names.
 pub(crate) async fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener, String> {
     TcpListener::bind(address).await.map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => format!(
-            "cannot listen on {address}: it is in use by another process; \
-             end that one, or choose another port with {flag} {}:0, or none with {flag} off",
+            "cannot listen on {address}: another process uses it; end that process, choose a free \
+             port with {flag} {}:0, or turn the listener off with {flag} off",
             address.ip()
         ),
         _ => format!("cannot listen on {address}: {error}; choose another address with {flag}"),
     })
 }
 
-/// Answers in a protocol until `stop`; then finishes what has come in, within a bound.
+/// Serves a protocol until `stop`, then answers the requests that have arrived, within a bound.
 ///
-/// Clients that send without a pause are told with an answer that their connection ends; those
-/// that say nothing for a while are cut. So nobody's request is dropped unanswered.
+/// No request is dropped without an answer: a busy client learns with an answer that its connection ends, and only
+/// connections that are silent for a while are closed without one.
 pub(crate) async fn serve<P: Protocol>(
     listener: TcpListener,
     protocol: P,
@@ -82,7 +82,7 @@ pub(crate) async fn serve<P: Protocol>(
     capacity: Capacity,
     stop: impl Future<Output = ()>,
 ) {
-    let door = Door {
+    let listening = Listening {
         protocol,
         tls,
         cores: capacity.cores,
@@ -90,19 +90,21 @@ pub(crate) async fn serve<P: Protocol>(
         stage: watch::Sender::new(Stage::Open),
     };
     tokio::select! {
-        () = door.accept_all(&listener) => {}
+        () = listening.accept_all(&listener) => {}
         () = stop => {}
     }
-    door.stage.send_replace(Stage::Leaving);
-    door.accept_waiting(&listener).await;
+    // Busy clients end their connections themselves while `Leaving`, without an error. Closing at once would reset a
+    // connection on which a client is just sending its next request.
+    listening.stage.send_replace(Stage::Leaving);
+    listening.accept_waiting(&listener).await;
     drop(listener);
-    door.places.all_free_within(LINGER).await;
-    door.stage.send_replace(Stage::Closing);
-    door.places.all_free_within(FINISH).await;
+    listening.places.all_free_within(LINGER).await;
+    listening.stage.send_replace(Stage::Closing);
+    listening.places.all_free_within(FINISH).await;
 }
 
-/// What every connection of a door shares.
-struct Door<P> {
+/// The state that every connection of a listener shares.
+struct Listening<P> {
     protocol: P,
     tls: Option<Tls>,
     cores: Cores,
@@ -110,19 +112,19 @@ struct Door<P> {
     stage: watch::Sender<Stage>,
 }
 
-impl<P: Protocol> Door<P> {
-    /// When all places are taken, a connection that is not used leaves.
+impl<P: Protocol> Listening<P> {
+    /// Accepts connections for ever. If all places are taken, an idle connection is closed for a new one.
     async fn accept_all(&self, listener: &TcpListener) {
         loop {
             match listener.accept().await {
                 Ok((stream, peer)) => self.admit(stream, peer.ip()).await,
-                // Too many open files, or a caller that left: neither is helped by a busy loop.
+                // Too many open files, or a client that left: trying again at once would only burn the processor.
                 Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
             }
         }
     }
 
-    /// Takes in those whom the system has let connect already, and nobody after them.
+    /// Accepts the connections that the system has completed already, and none after them.
     async fn accept_waiting(&self, listener: &TcpListener) {
         loop {
             tokio::select! {
@@ -136,21 +138,22 @@ impl<P: Protocol> Door<P> {
         }
     }
 
-    /// Where no place is to be had, the connection is closed, so that its client knows at once.
+    /// Serves a connection, or closes it at once if every place has a call under way.
     async fn admit(&self, stream: TcpStream, peer: IpAddr) {
         if let Some(place) = self.places.take().await {
             self.spawn(stream, peer, place);
         }
     }
 
-    /// In a task of its own: a handler that panics takes down only its connection.
+    /// Serves a connection in a task of its own, so that a panic of a handler ends only this connection.
     fn spawn(&self, stream: TcpStream, peer: IpAddr, place: Place) {
         let (protocol, tls, stage) =
             (self.protocol.clone(), self.tls.clone(), self.stage.subscribe());
         let seat = Arc::clone(place.seat());
         let task = self.cores.answer(stream, async move |stream| {
             let seat = Arc::clone(place.seat());
-            // Answers are complete: nothing is gained by waiting for more. Fails on a dead socket.
+            // Answers are written whole, so waiting for more bytes gains nothing. The call fails on a dead socket only,
+            // and reading that ends the connection.
             let _ = stream.set_nodelay(true);
             if let Some(connection) = Connection::open(stream, Peer(peer), tls, stage, seat).await {
                 protocol.serve(connection).await;
@@ -163,11 +166,11 @@ impl<P: Protocol> Door<P> {
     }
 }
 
-/// Between tries while the system refuses to accept.
+/// The pause between tries while the system refuses to accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// While leaving: a client that keeps its connection busy sends again sooner than this.
+/// The length of the stage `Leaving`: a busy client sends its next request sooner.
 pub(crate) const LINGER: Duration = Duration::from_millis(500);
 
-/// Then requests under way have this long; supervisors kill after 30 s, some after 10 s.
+/// The longest wait for requests under way after that: supervisors kill after 30 s, some after 10 s.
 const FINISH: Duration = Duration::from_secs(9);

@@ -1,4 +1,4 @@
-//! What the server counts besides its limiter.
+//! Metrics of the server, beside those of its limiter.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -9,17 +9,17 @@ use spillgate::InstanceMismatch;
 
 use crate::doctor::{self, Finding, Level};
 
-/// Policy files that were read again.
+/// Counts policy files that were read again.
 #[derive(Default)]
 pub(crate) struct Reloads {
     applied: AtomicU64,
     refused: AtomicU64,
-    /// What an operator should know about the file in force.
+    /// The warning about the file in force.
     warning: Mutex<Option<Arc<str>>>,
 }
 
 impl Reloads {
-    /// Counts a file that is in force now. Its warning, if it has one, stands until the next such file.
+    /// Counts a file that is in force now. Its warning, if it has one, stands until the next file is in force.
     pub(crate) fn count_applied(&self, warning: Option<&str>) {
         self.applied.fetch_add(1, Ordering::Relaxed);
         let mut standing = self.warning.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -35,7 +35,7 @@ impl Reloads {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// As the limiter's own metrics are written.
+    /// Returns the count of reloads, in the text format of Prometheus.
     pub(crate) fn text(&self) -> String {
         let applied = self.applied.load(Ordering::Relaxed);
         let refused = self.refused.load(Ordering::Relaxed);
@@ -48,7 +48,7 @@ impl Reloads {
     }
 }
 
-/// What of the store was found to be unsafe at the start, by the names of the doctor's checks.
+/// The doctor's checks that found the store unsafe at the start, by name.
 #[derive(Default)]
 pub(crate) struct UnsafeStore(Mutex<BTreeSet<&'static str>>);
 
@@ -59,11 +59,11 @@ impl UnsafeStore {
         *known = reasons.map(|finding| finding.check).collect();
     }
 
-    /// As the limiter's own metrics are written; with instances that differ now.
+    /// Returns one gauge for each unsafe check, in the text format of Prometheus, with instances that differ now.
     pub(crate) fn text(&self, mismatch: InstanceMismatch) -> String {
         let mut text =
-            "# HELP spillgate_store_unsafe What `spillgate doctor` calls unsafe of the store, as \
-                        found at the start; instances that differ, as found now.\n\
+            "# HELP spillgate_store_unsafe Checks of `spillgate doctor` that found the store unsafe at the \
+                        start; instances that differ, as found now.\n\
              # TYPE spillgate_store_unsafe gauge\n"
                 .to_owned();
         let known = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -1,8 +1,8 @@
-//! Following the file: a good one is in force from the next request on, a bad one changes nothing.
+//! Reload of the policy file: a valid file is in force from the next request on, an invalid one changes nothing.
 //!
-//! A file is read once two looks at it found the same content, so that one that is being written is not put
-//! in force by halves. A file without rules is refused where rules are in force, for it was cut short, unless
-//! it says `rules = []`.
+//! A changed file is read once two looks find the same content, so that a file that is still being written is not put
+//! in force half. A file without rules is refused while rules are in force, because it was probably cut short;
+//! `rules = []` in it confirms that it is meant.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
@@ -23,36 +23,36 @@ mod gone;
 
 use gone::warning_of_gone_rules;
 
-/// A file of settings and policy, as it was put in force or refused last.
+/// A file of settings and policy that is watched for changes.
 pub(crate) struct Followed {
     file: PathBuf,
-    /// What was put in force or refused last.
+    /// The content that was put in force or refused last.
     handled: Content,
-    /// What was found since, if it is something else.
+    /// Other content that was found since.
     changing: Option<Changing>,
-    /// Of a large file, as it was looked at last.
+    /// The stamp of a large file at the last look.
     stamp: Option<Stamp>,
     version: Version,
 }
 
-/// Content that a look found for the first time.
+/// New content, and the instant of the look that found it first.
 struct Changing {
     content: Content,
     since: Instant,
 }
 
-/// What a look at the file found.
+/// The result of one look at the file.
 enum Found {
-    /// What is in force, or was refused.
+    /// The content that is in force, or was refused.
     Same,
-    /// Something else, which may be half of what is being written.
+    /// New content, which may still be half written.
     Changing,
-    /// The same as in the look before.
+    /// New content that did not change between two looks.
     Whole(Result<Change, ConfigError>),
 }
 
 impl Followed {
-    /// As it is now; to be taken before the file is loaded, so that no change is missed.
+    /// Notes the content of the file now. Call it before the file is loaded, so that no change is missed.
     pub(crate) fn now(file: &Path) -> Followed {
         let text = config::read(file);
         let handled = Content::of(&text);
@@ -60,14 +60,14 @@ impl Followed {
         Followed { file: file.to_owned(), handled, changing: None, stamp: None, version }
     }
 
-    /// Warns at the start of a file that has no rules and does not say so.
+    /// Warns at the start if the file has no rules and no `rules = []`.
     pub(crate) fn warn_of_no_rules(&self, app: &App) {
         let policy = app.limiter().policy();
         if has_no_rules(&policy) {
             tracing::warn!(
                 target: "spillgate",
-                "{}: it has no rules, so only limits that come with a request are enforced; write \
-                 `rules = []` in it if that is meant",
+                "{}: it has no rules, so only inline limits are enforced; write `rules = []` in it \
+                 if that is meant",
                 self.file.display()
             );
         }
@@ -77,6 +77,8 @@ impl Followed {
     pub(crate) async fn follow(mut self, app: App, mut hangup: Signal, manager: Manager) {
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The last signal that has no answer yet. The manager waits for `ready`, also if the content did not change or
+        // the file keeps changing, so each branch below either answers or keeps waiting for the next look.
         let mut asked: Option<Instant> = None;
         loop {
             let now = tokio::select! {
@@ -85,6 +87,8 @@ impl Followed {
                         return;
                     }
                     manager.reloading();
+                    // The next look comes a full interval after this one, else it could come too soon to find the
+                    // file unchanged.
                     ticks.reset();
                     let now = Instant::now();
                     asked = Some(now);
@@ -110,17 +114,17 @@ impl Followed {
         }
     }
 
-    /// Away from the requests: a million overrides take seconds to read.
+    /// Looks at the file on a blocking thread: a million overrides take seconds to read.
     async fn look(mut self, asked: bool, now: Instant) -> (Followed, Found) {
         let looking = tokio::task::spawn_blocking(move || {
             let found = self.look_now(asked, now);
             (self, found)
         });
-        looking.await.expect("reading a file answers errors and does not panic")
+        looking.await.expect("reading a file returns errors and does not panic")
     }
 
     fn look_now(&mut self, asked: bool, now: Instant) -> Found {
-        // Taken before reading: what is written meanwhile is another change.
+        // The stamp is taken before reading, so a write during the reading shows as another change.
         let stamp = Stamp::of_large(&self.file);
         let is_settled = !asked && self.changing.is_none();
         if is_settled && stamp.is_some() && stamp == self.stamp {
@@ -148,7 +152,7 @@ impl Followed {
         Found::Whole(text.and_then(|text| self.version.next(&self.name(), &text)))
     }
 
-    /// Puts a change in force, unless it would leave no rule; answers what is in force now.
+    /// Puts a change in force, unless it would leave no rule. Returns the status for the service's manager.
     fn judge(&mut self, change: Change, app: &App) -> String {
         let in_force = app.limiter().policy().rules().len();
         if in_force > 0 && has_no_rules(&change.policy) {
@@ -178,8 +182,8 @@ impl Followed {
         if other_settings {
             tracing::warn!(
                 target: "spillgate",
-                "{}: settings under [server], [store] and [telemetry] changed too; but for credentials \
-                 of the store they take effect at the next start",
+                "{}: settings under [server], [store] and [telemetry] changed too; except the store's \
+                 credentials, they take effect at the next start",
                 self.name()
             );
         }
@@ -203,12 +207,12 @@ impl Followed {
     }
 }
 
-/// Whether a file looks as if it was cut short.
+/// Returns whether a file looks as if it was cut short.
 fn has_no_rules(policy: &Policy) -> bool {
     policy.rules().len() == 0 && !policy.is_empty_on_purpose()
 }
 
-/// The content of a file, or why it cannot be read: two that are equal are taken for the same.
+/// A fingerprint of a file's content, or of the error that reading it gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Content {
     length: usize,
@@ -233,8 +237,8 @@ impl Content {
     }
 }
 
-/// What a large file looks like from outside; through links, so that a swapped link shows. No program can
-/// set the time of a change (`ctime`), so one that has another content has another stamp.
+/// The metadata by which a change of a large file shows. It is taken through links, so that a swapped link shows. No
+/// program can set the time of a change (`ctime`), so changed content has another stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -244,7 +248,7 @@ struct Stamp {
 }
 
 impl Stamp {
-    /// Returns nothing for a file that is small enough to be read at every look.
+    /// Returns the stamp of a file; `None` if the file is small enough to be read at every look.
     fn of_large(file: &Path) -> Option<Stamp> {
         let metadata = std::fs::metadata(file).ok()?;
         (metadata.len() > READ_ALWAYS_MAX).then(|| Stamp {
@@ -256,11 +260,11 @@ impl Stamp {
     }
 }
 
-/// How often the file is looked at: a change is in force after two looks, within about a second.
+/// The time between two looks: a change is in force after two looks, within about a second.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long content must stay the same to be whole: two looks, whose timers may be a little late.
+/// The time for which content must stay the same: a little less than between two looks, whose timers may be late.
 const QUIET: Duration = Duration::from_millis(450);
-/// How long a reload that was asked for waits for a file that keeps changing.
+/// The longest that a reload by signal waits for a file that keeps changing.
 const CHANGING_MAX: Duration = Duration::from_secs(10);
 /// A larger file is read only when its stamp changes: to read 100 MB twice a second takes a tenth of a core.
 const READ_ALWAYS_MAX: u64 = 1 << 20;
@@ -273,7 +277,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that is gone at the end of the test.
+    /// A file that is removed at the end of the test.
     struct HeldFile(PathBuf);
 
     impl HeldFile {
@@ -313,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_a_file_once_two_looks_found_the_same() {
+    fn reads_a_file_once_two_looks_find_the_same_content() {
         let (file, mut followed) = followed(&rules(4));
         let began = Instant::now();
         let at = |looks: u32| began + LOOK * looks;
@@ -322,7 +326,7 @@ mod tests {
             file.write(&rules(count));
             assert!(matches!(followed.look_now(false, at(look)), Found::Changing), "{count}");
         }
-        // A signal between two looks makes none of them.
+        // A signal shortly after a look does not count as the second look.
         let soon = at(3) + LOOK / 4;
         assert!(matches!(followed.look_now(true, soon), Found::Changing));
         assert_eq!(rules_of(followed.look_now(false, at(4))), Some(3));
@@ -330,7 +334,7 @@ mod tests {
         assert_eq!(
             rules_of(followed.look_now(true, at(5))),
             Some(3),
-            "asked for, it is read again"
+            "a signal reads the file again"
         );
     }
 
@@ -359,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_gone_for_a_moment_is_not_missed() {
+    fn a_file_that_is_gone_for_a_moment_changes_nothing() {
         let (file, mut followed) = followed(&rules(1));
         let began = Instant::now();
         std::fs::remove_file(&file.0).unwrap();

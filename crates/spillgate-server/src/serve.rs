@@ -32,17 +32,17 @@ use store_access::StoreSettings;
 
 type Failure = Box<dyn Error>;
 
-/// Serves by the settings of this file, of the environment and of these flags, until SIGTERM or Ctrl-C, and then until
-/// every request is answered.
+/// Runs the service with the settings of this file, of the environment and of these flags. At SIGTERM or Ctrl-C it
+/// answers the requests under way, then returns.
 ///
 /// # Errors
 ///
-/// If the settings are wrong, or a listener or the log cannot be opened. A store that is out of reach is no error.
+/// If the settings are wrong, or a listener or the log cannot be opened. An unreachable store is no error.
 pub fn serve(file: Option<&Path>, flags: Flags<'_>) -> Result<(), Box<dyn Error>> {
     sink::start()?;
     let followed = file.map(Followed::now);
     let config = Config::load(file, flags)?;
-    // Each connection is a file; where this fails, what POSIX promises at least is counted on.
+    // Each connection is a file. If the system does not report its bound, the usual least is assumed.
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(FILES_AT_LEAST);
     let store =
         StoreSettings { file: file.map(Path::to_owned), redis: flags.redis.map(str::to_owned) };
@@ -57,13 +57,14 @@ async fn keep(
 ) -> Result<(), Failure> {
     let Config { settings, policy } = config;
     let telemetry = Telemetry::begin(settings.log, &settings.otlp)?;
-    // From here on signals mean what they should; before, they just end the process.
+    // From here on signals stop or reload the service; before, they just end the process.
     let stop = stop_on_signals()?;
     let hangup = signal(SignalKind::hangup())?;
-    let manager = Manager::of_environment();
+    let manager = Manager::from_environment();
     let app = App::open_to_serve(&settings, policy).await?;
     let app = app.for_domains(settings.domains).traced_by(telemetry.traces.clone());
-    let app = if settings.anybody_can_forge_receipts() { app.without_reservations() } else { app };
+    let app =
+        if settings.strangers_can_forge_receipts() { app.without_reservations() } else { app };
     let mut doors = Doors::open(&settings, &app, files, stop.clone()).await?;
     let mut credentials = std::mem::take(&mut doors.credentials);
     if settings.store.is_shared() {
@@ -74,7 +75,7 @@ async fn keep(
 
     let ready = format!("{}, store: {}", doors.names.join(", "), settings.store.topology);
     match settings.log.format {
-        // Told at any level: scripts wait for it.
+        // Written at any level of the log, because scripts wait for it.
         Format::Text => complain(&ready),
         Format::Json => tracing::info!(target: "spillgate", "{ready}"),
     }
@@ -97,13 +98,13 @@ async fn keep(
     Ok(())
 }
 
-/// The doors that are not off, all listening before any of them answers.
+/// The listeners that are on. All of them listen before any of them answers.
 struct Doors {
-    /// As they are announced.
+    /// The API and address of each, for the line that reports the start.
     names: Vec<String>,
     open: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
     shares: Shares,
-    /// What they greet and ask with.
+    /// Their certificates, and the tokens and passwords that they ask for.
     credentials: Credentials,
     stop: watch::Receiver<bool>,
 }
@@ -116,9 +117,9 @@ impl Doors {
         stop: watch::Receiver<bool>,
     ) -> Result<Doors, Failure> {
         let cores = Cores::start()?;
-        let (listeners, store) = (settings.data_doors_open(), settings.store.connections_max());
-        // Those that decide, and as many that do all else.
-        let shares = Shares::of(files, listeners, store, 2 * cores.count());
+        let (data, store) = (settings.data_listeners(), settings.store.connections_max());
+        // Each core has a runtime that decides and a worker for everything else, and each of them opens files.
+        let shares = Shares::of(files, data, store, 2 * cores.count());
         if shares.are_small() {
             tracing::warn!(target: "spillgate", "{}", few_files(files, shares));
         }
@@ -135,7 +136,8 @@ impl Doors {
             let routes = http::routes(app.clone()).merge(auth::routes(app.clone(), auth, by_ip));
             let http = Http::new(app.traces.over(routes), token.clone(), Strangers::at("HTTP"))
                 .with_browsers(browsers_at(address, settings));
-            // A trace is made where routes are taken.
+            // Spans are opened by a layer of the router, so the fast path for checks, which goes around the router,
+            // is off while requests are traced.
             let http = if app.traces.are_made() { http } else { http.with_checks_by(app.clone()) };
             doors.add(name, address, "--http", http, tls, capacity.clone()).await?;
         }
@@ -169,7 +171,8 @@ impl Doors {
         Ok(doors)
     }
 
-    /// Its callers are operators and probes, which have a token or nothing, and no certificates.
+    /// Opens the admin listener. It asks for a token and for no certificate, since its clients are operators and
+    /// probes.
     async fn add_admin(
         &mut self,
         address: SocketAddr,
@@ -188,7 +191,7 @@ impl Doors {
         self.add(name, address, "--admin", http, tls, capacity).await
     }
 
-    /// The token of a file, which is followed from here on.
+    /// Reads the token of a file, and watches the file from here on.
     fn token(
         &mut self,
         setting: &'static str,
@@ -201,11 +204,11 @@ impl Doors {
         Ok(Some(token))
     }
 
-    /// Follows the files of all doors together: what is wrong with them is reported once.
-    fn follow_tls(&mut self, files: &config::Tls, greetings: Vec<Tls>) {
+    /// Watches the certificates of all listeners together, so that a problem is reported once.
+    fn follow_tls(&mut self, files: &config::Tls, certificates: Vec<Tls>) {
         let files = [&files.cert, &files.key, &files.client_ca].into_iter().flatten().cloned();
-        if !greetings.is_empty() {
-            let read = move || greetings.iter().try_for_each(Tls::read_again);
+        if !certificates.is_empty() {
+            let read = move || certificates.iter().try_for_each(Tls::read_again);
             self.credentials.follow_files("server.tls", files, read);
         }
     }
@@ -223,17 +226,17 @@ impl Doors {
         self.names.push(format!("{name}{}", listener.local_addr()?));
         let mut stop = self.stop.clone();
         self.open.push(Box::pin(async move {
-            // The sender lives as long as the process.
+            // The result says whether the sender is gone; it lives as long as the process.
             let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
             door::serve(listener, protocol, tls, capacity, stopped).await;
         }));
         Ok(())
     }
 
-    /// Answers until told to stop and all is answered.
+    /// Serves until the service stops and every request is answered.
     async fn closed(self) {
-        let doors: JoinSet<()> = self.open.into_iter().collect();
-        doors.join_all().await;
+        let open: JoinSet<()> = self.open.into_iter().collect();
+        open.join_all().await;
     }
 }
 
@@ -245,12 +248,12 @@ fn few_files(files: u64, shares: Shares) -> String {
     let Shares { data, admin } = shares;
     format!(
         "this process may open {files} files: {data} connections to each listener that decides, \
-         {admin} to admin, the rest for store and files; beyond that idle connections are cut; \
+         {admin} to admin, the rest for store and files; beyond that idle connections are closed; \
          raise it with LimitNOFILE= of systemd, ulimits of a container, or ulimit -n"
     )
 }
 
-/// Whoever asks for a reload is answered without a file too.
+/// Answers each reload by signal where there is no file: the service's manager waits for an answer.
 async fn nothing_to_read_again(mut hangup: Signal, manager: Manager) {
     while hangup.recv().await.is_some() {
         manager.reloading();
@@ -258,7 +261,7 @@ async fn nothing_to_read_again(mut hangup: Signal, manager: Manager) {
     }
 }
 
-/// Whoever still waits for room when the service stops is refused, and so answered in time.
+/// Denies requests that still wait for their limits when the service stops, so that they are answered in time.
 async fn end_waiting(app: App, mut stop: watch::Receiver<bool>, manager: Manager) {
     if stop.wait_for(|stop| *stop).await.is_ok() {
         manager.stopping();
@@ -266,7 +269,7 @@ async fn end_waiting(app: App, mut stop: watch::Receiver<bool>, manager: Manager
     }
 }
 
-/// Says once what `spillgate doctor` would call unsafe. A bad store never stops the start.
+/// Logs once each finding of `spillgate doctor` that makes the store unsafe. An unsafe store never stops the start.
 async fn warn_of_store(app: App, settings: Settings) {
     let findings = doctor::findings(&app.probe(0).await, &settings);
     app.unsafe_store.note(&findings);
@@ -275,7 +278,7 @@ async fn warn_of_store(app: App, settings: Settings) {
     }
 }
 
-/// Returns a value that becomes true at SIGTERM or Ctrl-C; from here on neither ends the process by itself.
+/// Returns a value that becomes true at SIGTERM or Ctrl-C. From here on these signals no longer end the process.
 ///
 /// # Errors
 ///
@@ -299,5 +302,5 @@ pub fn stop_on_signals() -> io::Result<watch::Receiver<bool>> {
     Ok(stopped)
 }
 
-/// Files that every system lets a process open.
+/// The open files that Linux allows a process by default.
 const FILES_AT_LEAST: u64 = 1_024;

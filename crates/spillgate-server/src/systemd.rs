@@ -1,7 +1,7 @@
-//! What the service's manager is told, by the protocol of `sd_notify`: ready, reading again, stopping.
+//! Reports the state of the service to its manager, by the protocol of `sd_notify`: ready, reloading, stopping.
 //!
-//! Where `NOTIFY_SOCKET` names no socket nobody is told. A message that cannot be sent is lost: no
-//! manager is worth a door that does not open.
+//! Without `NOTIFY_SOCKET` nothing is sent. A report that cannot be sent is logged and lost: a broken manager must not
+//! keep the service from starting.
 
 use std::env;
 use std::ffi::OsStr;
@@ -12,44 +12,44 @@ use std::time::Duration;
 
 use nix::time::ClockId;
 
-/// Whoever started us and wants to know. Clones tell the same one.
+/// The manager that started this process, if it asked for reports. Clones report to the same manager.
 #[derive(Clone, Default)]
 pub(crate) struct Manager(Option<Arc<(UnixDatagram, SocketAddr)>>);
 
 impl Manager {
-    pub(crate) fn of_environment() -> Manager {
+    pub(crate) fn from_environment() -> Manager {
         let Some(name) = env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
             return Manager::default();
         };
         match open(&name) {
-            Ok(told) => Manager(Some(Arc::new(told))),
+            Ok(socket) => Manager(Some(Arc::new(socket))),
             Err(error) => {
-                tracing::warn!(target: "spillgate", "NOTIFY_SOCKET: cannot be told anything: {error}");
+                tracing::warn!(target: "spillgate", "NOTIFY_SOCKET: cannot open the socket: {error}");
                 Manager::default()
             }
         }
     }
 
-    /// Every door listens, or a reload is over.
+    /// Reports that every listener is open, or that a reload is over.
     pub(crate) fn ready(&self, status: &str) {
-        self.tell(&format!("READY=1\nSTATUS={}", in_one_line(status)));
+        self.send(&format!("READY=1\nSTATUS={}", in_one_line(status)));
     }
 
-    /// A reload that was asked for has begun: the instant tells it from those before.
+    /// Reports that a reload has begun. systemd tells reloads apart by the instant.
     pub(crate) fn reloading(&self) {
-        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_us()));
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_us()));
     }
 
-    /// No new callers.
+    /// Reports that the service takes no new connections.
     pub(crate) fn stopping(&self) {
-        self.tell("STOPPING=1");
+        self.send("STOPPING=1");
     }
 
-    fn tell(&self, state: &str) {
-        let Some(told) = &self.0 else { return };
-        let (socket, address) = &**told;
+    fn send(&self, state: &str) {
+        let Some(manager) = &self.0 else { return };
+        let (socket, address) = &**manager;
         if let Err(error) = socket.send_to_addr(state.as_bytes(), address) {
-            tracing::warn!(target: "spillgate", "NOTIFY_SOCKET: not told {state:?}: {error}");
+            tracing::warn!(target: "spillgate", "NOTIFY_SOCKET: cannot send {state:?}: {error}");
         }
     }
 }
@@ -59,14 +59,14 @@ fn monotonic_us() -> u128 {
     ClockId::CLOCK_MONOTONIC.now().map_or(0, |now| Duration::from(now).as_micros())
 }
 
-/// A path, or with an `@` in front a name that is in no file system.
+/// Opens a socket to an address: a path, or with an `@` in front a name in the abstract namespace.
 fn open(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match name.as_encoded_bytes() {
         [b'@', name @ ..] => abstract_address(name)?,
         _ => SocketAddr::from_pathname(name)?,
     };
     let socket = UnixDatagram::unbound()?;
-    // A manager that does not read holds nobody up.
+    // A manager that does not read must not block this process.
     socket.set_nonblocking(true)?;
     Ok((socket, address))
 }
@@ -82,7 +82,7 @@ fn abstract_address(_: &[u8]) -> io::Result<SocketAddr> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Each line of a message is a field of its own.
+/// Joins the lines of a text, since each line of a report is a field of its own.
 fn in_one_line(text: &str) -> String {
     text.replace('\n', "; ")
 }

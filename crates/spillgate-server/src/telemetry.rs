@@ -1,5 +1,5 @@
-//! The log: what changes, on the error output, as text or as JSON. Whoever reads it adds the time to text,
-//! as journald and containers do. And traces, where the settings name a collector.
+//! The log, on the error output, as text or as JSON, and traces if the settings name a collector. Lines of text have no
+//! time: journald and container runtimes add it.
 
 use std::fmt;
 #[cfg(feature = "otlp")]
@@ -29,7 +29,7 @@ mod traces;
 
 pub(crate) use traces::Traces;
 
-/// What is told, until it is closed.
+/// The log and the traces of this process, until it is closed.
 pub(crate) struct Telemetry {
     pub(crate) traces: Traces,
     #[cfg(feature = "otlp")]
@@ -37,8 +37,12 @@ pub(crate) struct Telemetry {
 }
 
 impl Telemetry {
-    /// From here on, for the whole process. What other crates have to say stays theirs: it may hold what
-    /// callers sent.
+    /// Starts the log and the traces of the whole process. Events of other crates are left out: they may hold values
+    /// that callers sent.
+    ///
+    /// # Errors
+    ///
+    /// If the collector's address is invalid.
     #[cfg(feature = "otlp")]
     pub(crate) fn begin(log: Log, otlp: &Otlp) -> Result<Telemetry, Problem> {
         let Some(collector) = &otlp.collector else {
@@ -51,30 +55,30 @@ impl Telemetry {
         let spans = tracing_opentelemetry::layer().with_tracer(exporting.tracer());
         let spans = spans.with_location(false).with_threads(false).with_target(false);
         begin_log(log, Some(spans.with_filter(dynamic_filter_fn(is_traced))));
-        Ok(Telemetry { traces: Traces::of(otlp.sample, counts), exporting: Some(exporting) })
+        Ok(Telemetry { traces: Traces::sampling(otlp.sample, counts), exporting: Some(exporting) })
     }
 
     #[cfg(not(feature = "otlp"))]
     pub(crate) fn begin(log: Log, otlp: &Otlp) -> Result<Telemetry, Problem> {
         if otlp.collector.is_some() {
-            let message = "this program was built without traces; build it with --features otlp";
+            let message = "this program was built without traces; build it with --features otlp, or leave the setting out";
             return Err(Problem::of_setting("telemetry.otlp", message.to_owned()));
         }
         begin_log(log, None::<Identity>);
         Ok(Telemetry { traces: Traces::default() })
     }
 
-    /// Sends what is left of the traces, within a bound.
+    /// Sends the spans that still wait, within a bound.
     pub(crate) async fn close(self) {
         #[cfg(feature = "otlp")]
         if let Some(exporting) = self.exporting {
-            // It blocks; and where the task is gone, so is the process.
+            // Closing blocks, so it runs on a blocking thread. The task fails only when the process ends anyway.
             let _ = tokio::task::spawn_blocking(move || exporting.close()).await;
         }
     }
 }
 
-/// Spans only, and what happens within a request that was not drawn is nobody's.
+/// Returns whether a span is exported: the first span of a sampled request, and those within it. Events are not.
 #[cfg(feature = "otlp")]
 fn is_traced<S: Subscriber + for<'a> LookupSpan<'a>>(
     metadata: &Metadata<'_>,
@@ -96,14 +100,14 @@ fn begin_log(log: Log, spans: Option<impl Layer<Registry> + Send + Sync>) {
         json.with_writer(lines).with_filter(ours.clone())
     };
     let registry = tracing_subscriber::registry().with(spans);
-    // Whoever was there first stays: in tests many begin.
+    // The first subscriber of a process stays. Tests start several, so an error here is no problem.
     let _ = match log.format {
         Format::Text => registry.with(text()).try_init(),
         Format::Json => registry.with(json()).try_init(),
     };
 }
 
-/// As the commands complain: `spillgate: warning: breaker opened server=…`.
+/// The format of a line of text, as the commands write theirs: `spillgate: warning: breaker opened server=…`.
 struct Line;
 
 impl<S, N> FormatEvent<S, N> for Line

@@ -195,7 +195,7 @@ fn a_peer_that_is_not_trusted_is_told_of_once_with_the_way_out() {
     }
     let words = server.last_words();
     assert_eq!(
-        words.matches("127.0.0.1 asked and is not in trusted_proxies").count(),
+        words.matches("127.0.0.1 sent a request and is not in trusted_proxies").count(),
         1,
         "{words}"
     );

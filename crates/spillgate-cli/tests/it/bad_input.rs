@@ -16,7 +16,7 @@ const BAD_CHECKS: &[(&str, &str, &str)] = &[
     (r#"{"key":"u"}"#, "limit", "missing beside key"),
     (r#"{"key":"u","limit":null}"#, "limit", "missing beside key"),
     (r#"{"limit":{"quota":"5/minute"}}"#, "key", "missing beside limit"),
-    (r#"{"key":"u","limit":{"quota":"5/minute"},"attributes":{}}"#, "attributes", "meets no rules"),
+    (r#"{"key":"u","limit":{"quota":"5/minute"},"attributes":{}}"#, "attributes", "uses no rules"),
     // Domain and key.
     (r#"{"domain":5}"#, "domain", "expected a string"),
     (r#"{"domain":""}"#, "domain", "names have 1 to 64"),
@@ -77,7 +77,7 @@ const BAD_CHECKS: &[(&str, &str, &str)] = &[
         "is no algorithm",
     ),
     // Waiting.
-    (r#"{"wait_ms":60001}"#, "wait_ms", "60001, and 60000 at most; ask again later"),
+    (r#"{"wait_ms":60001}"#, "wait_ms", "must be at most 60000, got 60001; check again later"),
     (r#"{"wait_ms":-1}"#, "wait_ms", "expected a whole number"),
     // Broken JSON.
     ("", "", "no JSON: EOF while parsing a value at line 1, column 0"),

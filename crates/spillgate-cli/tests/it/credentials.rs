@@ -74,7 +74,7 @@ fn new_handshakes_use_a_new_certificate_and_open_connections_stay() {
     ask();
 
     fs::write(cert.path(), "no certificate").unwrap();
-    let words = server.words_until("server.tls: what is in force stays");
+    let words = server.words_until("server.tls: the version in force stays");
     assert!(words.contains("error: field `server.tls.cert`: "), "{words}");
     assert!(takes(server.port, &old.authority()));
 
@@ -85,7 +85,7 @@ fn new_handshakes_use_a_new_certificate_and_open_connections_stay() {
     open.kill().unwrap();
     open.wait().unwrap();
     let words = server.last_words();
-    assert!(!words.contains("what is in force stays"), "reported more than once: {words}");
+    assert!(!words.contains("the version in force stays"), "reported more than once: {words}");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn new_tokens_and_passwords_are_in_force_and_bad_files_change_nothing() {
     assert_eq!((takes(&server, OLD), takes(&server, NEW)), ([true; 3], [false; 3]));
 
     fs::write(data.path(), "short").unwrap();
-    let words = server.words_until("server.data_token_file: what is in force stays");
+    let words = server.words_until("server.data_token_file: the version in force stays");
     assert!(words.contains("error: field `server.data_token_file`: "), "{words}");
     assert_eq!(takes(&server, OLD), [true; 3]);
 

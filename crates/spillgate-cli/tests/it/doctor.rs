@@ -15,24 +15,24 @@ fn a_server_as_installed_is_described_with_what_to_mind() {
     assert_eq!(code, Some(0), "{said}");
     let version = redis.info("server", "redis_version");
     let expected = format!(
-        "redis://127.0.0.1:PORT: Redis {version}, by itself, replicas: 0; refuses keys that a script does not name
+        "redis://127.0.0.1:PORT: Redis {version}, standalone, replicas: 0; refuses keys that a script does not name
   PING    p50 N ms, p99 N ms, p99.9 N ms
   script  p50 N ms, p99 N ms, p99.9 N ms
-  clock   N ms WAY ours
+  clock   N ms WAY this machine's
 
 warning memory-bound, redis://127.0.0.1:PORT: maxmemory is not set
-  why:  out of memory it is killed, and every limit begins afresh; with a bound it refuses, and the processes decide by their shares
-  mend: redis-cli -u redis://127.0.0.1:PORT CONFIG SET maxmemory 1gb
+  why: out of memory it is killed, and every limit starts full again; with a bound it refuses writes, and the instances decide by their local shares
+  fix: redis-cli -u redis://127.0.0.1:PORT CONFIG SET maxmemory 1gb
 
-note key-secret: no key_secret_file is set, so subjects are hashed under a secret that everybody has
-  why:  whoever reaches a door can aim at one shard; whoever reads the store can guess who is limited
-  mend: openssl rand -hex 16 > FILE, the same for the whole fleet, and name FILE as key_secret_file under [store]
+note key-secret: no key_secret_file is set, so subjects are hashed under the default secret, which is public
+  why: a client can aim its requests at one shard, and a reader of the store can guess its subjects
+  fix: openssl rand -hex 16 > FILE, the same for all instances, and name FILE as key_secret_file under [store]
 
-note fallback-share: without the store, each process enforces 1/16 of a limit: nobody has said how many processes there are
-  why:  more processes admit more than the limit together, fewer admit less
-  mend: write expected_instances under [store]; or say on_outage = \"deny\" or \"allow\" in the rule
+note fallback-share: expected_instances is not set, so without the store each instance enforces 1/16 of a limit
+  why: more instances admit more than the limit together, fewer admit less
+  fix: write expected_instances under [store], or on_outage = \"deny\" or \"allow\" in the rule
 
-0 unsafe, 1 to be warned of, 2 to note; 15 checks on each of 1 servers
+0 unsafe, 1 warning, 2 notes; 15 checks on each of 1 server
 "
     );
     assert_eq!(without_numbers(&said, redis.port()), expected);
@@ -44,8 +44,9 @@ note fallback-share: without the store, each process enforces 1/16 of a limit: n
 /// Times and the port by a letter; the clocks of one machine may differ either way.
 fn without_numbers(said: &str, port: u16) -> String {
     let said = said.replace(&format!(":{port}"), ":PORT");
-    let said =
-        said.replace("ms ahead of ours", "ms WAY ours").replace("ms behind ours", "ms WAY ours");
+    let said = said
+        .replace("ms ahead of this machine's", "ms WAY this machine's")
+        .replace("ms behind this machine's", "ms WAY this machine's");
     let is_time = |words: &[&str]| words[1].starts_with("ms") && words[0].contains('.');
     let words: Vec<&str> = said.split(' ').collect();
     let mut shown: Vec<&str> = words.clone();

@@ -6,7 +6,7 @@ use crate::server::{Server, TempFile};
 const RULES: &str =
     "[[rule]]\nname = \"web\"\ndomain = \"web\"\nkey = [\"ip\"]\nlimits = [\"5/day\"]\n";
 const WHY: &str =
-    "no rule is for the domain \"wbe\", and server.domains is \"known\"; correct the domain";
+    "no rule has the domain \"wbe\", and server.domains is \"known\"; correct the domain";
 
 fn server(domains: &str, rules: &str) -> Server {
     let file =
@@ -24,7 +24,7 @@ fn http_refuses_a_domain_that_no_rule_is_for() {
     assert_eq!(server.check(&of_domain("web"))["remaining"], 4);
     let refused = server.post("/v1/check", of_domain("wbe").as_bytes());
     assert_eq!((refused.status, &refused.json()["field"]), (400, &"domain".into()));
-    assert!(refused.body.contains("no rule is for the domain"), "{}", refused.body);
+    assert!(refused.body.contains("no rule has the domain"), "{}", refused.body);
 }
 
 #[test]

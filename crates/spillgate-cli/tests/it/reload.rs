@@ -164,7 +164,7 @@ fn a_file_that_lost_most_of_its_rules_is_in_force_and_warned_about_until_the_nex
 fn a_start_without_rules_is_valid_and_warned_about_unless_it_is_said() {
     let file = TempFile::new("limits.toml", "");
     let mut server = Server::start(&["--config", file.path()]);
-    server.words_until("it has no rules, so only limits that come with a request are enforced");
+    server.words_until("it has no rules, so only inline limits are enforced");
     assert_eq!(server.check("{}")["allowed"], true);
     fs::write(file.path(), text("5/day")).unwrap();
     eventually(|| server.check(PEEK)["capacity"] == 5);

@@ -82,7 +82,7 @@ const BAD_FILES: &[(&str, &str)] = &[
     ("[server]\ngrpc = \"8081\"\n", ":2: field `server.grpc`: \"8081\" is no address to listen on"),
     (
         "[telemetry]\notlp = \"x\"\n",
-        ":2: field `telemetry.otlp`: \"x\" is no collector; write where it takes OTLP over gRPC",
+        ":2: field `telemetry.otlp`: \"x\" is no address of a collector; write its address for OTLP over gRPC",
     ),
     (
         "[telemetry.otlp]\nsample = \"101%\"\n",
@@ -109,7 +109,7 @@ const BAD_FILES: &[(&str, &str)] = &[
     ),
     (
         "[server.auth]\ndeny_status = 200\n",
-        ":2: field `server.auth.deny_status`: \"200\" is no status of a refusal",
+        ":2: field `server.auth.deny_status`: \"200\" is no status of a denial",
     ),
     ("[telemetry]\nlog = \"loud\"\n", ":2: field `telemetry.log`: \"loud\" is none of \"off\""),
     (
@@ -131,16 +131,16 @@ const BAD_FILES: &[(&str, &str)] = &[
     ("[store]\ncluster = []\n", ":2: field `store.cluster`: name the address of one server"),
     (
         "[store]\nclock = \"client\"\ncluster = [\"redis://b\"]\n",
-        ":2: field `store.clock`: a node of a Cluster that takes over slots",
+        ":2: field `store.clock`: \"client\" cannot hold on a Cluster: a node that takes over slots",
     ),
     ("[store]\nclock = \"mine\"\n", ":2: field `store.clock`: \"mine\" is none of \"store\", "),
     (
         "[store]\n\nsentinel = { master = \"a\" }\n",
-        ":3: field `store.sentinel.urls`: urls is missing: write where sentinels are",
+        ":3: field `store.sentinel.urls`: urls is missing; write the addresses of sentinels",
     ),
     (
         "[store]\nsentinel = { urls = [\"redis://a\"] }\n",
-        ":2: field `store.sentinel.urls`: master is missing: write the name",
+        ":2: field `store.sentinel.urls`: master is missing; write the name",
     ),
     (
         "[store.ring]\nnodes = [\n{ name = \"a\", ulr = \"redis://a\" },\n]\n",
@@ -202,7 +202,9 @@ fn a_bad_variable_is_named_with_the_closest_and_those_of_kubernetes_are_left_alo
         "spillgate: environment, SPILLGATE_STORE__TIMEOUT: field `store.timeout`: \"soon\" is no time"
     ));
     assert!(complain("SPILLGATE_STORE__ULR", "x").contains("field `store.ulr`: no such setting"));
-    assert!(complain("SPILLGATE_TELEMETRY__OTLP", "x").contains("is no collector; write"));
+    assert!(
+        complain("SPILLGATE_TELEMETRY__OTLP", "x").contains("is no address of a collector; write")
+    );
     let said = complain("SPILLGATE_STORE_URL", "redis://user:hunter2@127.0.0.1");
     let expected = "spillgate: environment, SPILLGATE_STORE_URL: field `store_url`: no such setting; the \
                     closest is SPILLGATE_STORE__URL";
@@ -240,8 +242,8 @@ fn a_port_that_is_taken_is_named_with_the_way_out() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = other.local_addr().unwrap();
     let said = refusal(&["serve", "--http", &taken.to_string()], &[]);
-    assert!(said.contains(&format!("cannot listen on {taken}: it is in use")), "{said}");
-    assert!(said.contains("choose another port with --http"), "{said}");
+    assert!(said.contains(&format!("cannot listen on {taken}: another process uses it")), "{said}");
+    assert!(said.contains("choose a free port with --http"), "{said}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Which domains are answered: one rule for every listener.
+//! Decides which domains are answered, by one rule for every listener.
 
 use std::fmt;
 
@@ -12,13 +12,13 @@ use crate::config::Domains;
 pub(crate) struct UnknownDomain(String);
 
 impl App {
-    /// Whether questions by the rules of this domain are answered.
+    /// Checks whether requests of this domain are answered.
     pub(crate) fn answers(&self, domain: &str) -> Result<(), UnknownDomain> {
         let known = self.domains == Domains::Open || self.limiter().policy().has_domain(domain);
         if known { Ok(()) } else { Err(UnknownDomain(domain.to_owned())) }
     }
 
-    /// The same of a question; a limit that comes along needs no rule.
+    /// Checks whether a request is answered. An inline limit needs no rule, so it has no domain to check.
     pub(crate) fn answers_question(&self, question: &Question<'_>) -> Result<(), UnknownDomain> {
         match question {
             Question::Request(request) => self.answers(request.domain()),
@@ -32,7 +32,7 @@ impl fmt::Display for UnknownDomain {
         let UnknownDomain(domain) = self;
         write!(
             f,
-            "no rule is for the domain {domain:?}, and server.domains is \"known\"; correct the \
+            "no rule has the domain {domain:?}, and server.domains is \"known\"; correct the \
              domain, or write a rule for it"
         )
     }

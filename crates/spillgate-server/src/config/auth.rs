@@ -1,4 +1,4 @@
-//! `[server.auth]`: what the forward-auth path takes from a request, and how it says no.
+//! `[server.auth]`: the attributes that the forward-auth API takes from a request, and the status of its denials.
 
 use hyper::StatusCode;
 use hyper::header::HeaderName;
@@ -6,19 +6,19 @@ use hyper::header::HeaderName;
 use super::{Problem, value};
 use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX};
 
-/// What becomes of a proxy's question, besides the client's address.
+/// The settings of the forward-auth API.
 #[derive(Clone)]
 pub(crate) struct Auth {
     pub(crate) original: Original,
-    /// Headers that are attributes.
+    /// The headers that become attributes.
     pub(crate) headers: Vec<HeaderName>,
-    /// Query parameters that are attributes.
+    /// The query parameters that become attributes.
     pub(crate) query: Vec<String>,
-    /// In place of 429 and 503.
+    /// The status of a denial, in place of 429 and 503.
     pub(crate) deny_status: Option<StatusCode>,
 }
 
-/// The one place that is believed about method, host and URI: clients can forge the others.
+/// The one source of method, host and URI. The others are ignored, because clients can forge them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::enum_variant_names, reason = "they are called as the setting's values are")]
 pub(crate) enum Original {
@@ -26,7 +26,7 @@ pub(crate) enum Original {
     XForwarded,
     /// `X-Original-Method`, `-Host` and `-URI`: nginx.
     XOriginal,
-    /// The request itself, its path behind the door's own: Envoy's ext_authz.
+    /// The request itself, with its path after `/v1/auth`: Envoy's ext_authz.
     Request,
 }
 
@@ -42,7 +42,8 @@ impl Default for Auth {
 }
 
 impl Auth {
-    /// A name that is an attribute twice would let a client choose which one counts.
+    /// Returns a problem if two settings name the same attribute, since a client could then choose its value, or if
+    /// there are too many attributes.
     pub(super) fn contradiction(&self) -> Option<Problem> {
         let headers = self.headers.iter().map(HeaderName::as_str);
         let mut names: Vec<&str> = OWN_ATTRIBUTES.to_vec();
@@ -91,15 +92,15 @@ pub(super) fn parameters(text: &str) -> Result<Vec<String>, String> {
     value::list(text).map(parameter).collect()
 }
 
-/// A refusal that a proxy could take for a yes is none.
+/// Parses the status of a denial. Below 400 a proxy would take it for an admission.
 pub(crate) fn deny_status(text: &str) -> Result<StatusCode, String> {
     let status = text.parse().ok().and_then(|code| StatusCode::from_u16(code).ok());
     status.filter(|status| (400..600).contains(&status.as_u16())).ok_or_else(|| {
-        format!("{text:?} is no status of a refusal; write one from 400 to 599, such as 403")
+        format!("{text:?} is no status of a denial; write one from 400 to 599, such as 403")
     })
 }
 
-/// What every question of a proxy holds.
+/// The attributes of every request to the forward-auth API.
 const OWN_ATTRIBUTES: [&str; 4] = ["ip", "method", "host", "path"];
 
 #[cfg(test)]
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_that_is_no_refusal_is_refused() {
+    fn deny_status_is_a_status_from_400_to_599() {
         assert_eq!(deny_status("403"), Ok(StatusCode::FORBIDDEN));
         for text in ["", "200", "302", "399", "600", "forbidden", "0403x"] {
             assert!(deny_status(text).is_err(), "{text:?}");

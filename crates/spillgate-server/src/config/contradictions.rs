@@ -1,5 +1,5 @@
-//! What is wrong only with all settings together: doors that are open to strangers, files that take
-//! effect only with others.
+//! Problems between several settings: listeners that strangers reach without a guard, and files that take effect only
+//! together with others.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::{Given, Listen, Problem, Settings, Tls};
 
 impl Settings {
-    /// What is wrong only with all of them together.
+    /// Returns the problems between several settings.
     pub(super) fn contradictions(&self, given: &[Given]) -> Vec<Problem> {
         let guarded =
             self.insecure || self.data_token_file.is_some() || self.tls.client_ca.is_some();
@@ -24,7 +24,8 @@ impl Settings {
         problems
     }
 
-    /// Whoever reaches the admin door may lift every limit, so no network is trusted with it.
+    /// Returns a problem if other machines reach the admin listener without a token. Its clients may lift every limit,
+    /// so `insecure` does not open it.
     fn unguarded_admin(&self) -> Option<Problem> {
         let address = self.admin.filter(|address| is_exposed(*address))?;
         let message = format!(
@@ -35,9 +36,9 @@ impl Settings {
         self.admin_token_file.is_none().then(|| Problem::of_setting("server.admin", message))
     }
 
-    /// Whether strangers reach a door where reservations are made, and know the secret that receipts are
-    /// sealed with.
-    pub(crate) fn anybody_can_forge_receipts(&self) -> bool {
+    /// Returns whether strangers reach a listener that takes reservations, while receipts are sealed with the default
+    /// secret, which is public.
+    pub(crate) fn strangers_can_forge_receipts(&self) -> bool {
         let exposed = [self.http, self.resp].into_iter().flatten().any(is_exposed);
         exposed && self.store.key_secret_file.is_none()
     }
@@ -49,12 +50,12 @@ impl Settings {
         !guarded && !is_exposed(address)
     }
 
-    /// How many doors are open that decide.
-    pub(crate) fn data_doors_open(&self) -> usize {
+    /// Returns the number of listeners that decide and are on.
+    pub(crate) fn data_listeners(&self) -> usize {
         self.data_doors().filter(|(_, address, _)| address.is_some()).count()
     }
 
-    /// The doors that decide, where they listen, and what guards them beside what guards all.
+    /// Returns the listeners that decide: setting, address, and the file of a password of their own.
     fn data_doors(&self) -> impl Iterator<Item = (&'static str, Listen, Option<&PathBuf>)> {
         [
             ("server.http", self.http, None),
@@ -66,7 +67,7 @@ impl Settings {
 }
 
 impl Tls {
-    /// The same for a door that asks for no certificates.
+    /// Returns these files without `client_ca`, for a listener that asks for no certificates.
     pub(crate) fn without_client_ca(&self) -> Tls {
         Tls { client_ca: None, ..self.clone() }
     }

@@ -1,12 +1,12 @@
-//! Settings in the process's environment. A variable that begins as one and is none keeps a command from starting: a
-//! typing mistake there would otherwise leave a default in force, unseen.
+//! Settings in the process's environment. A variable `SPILLGATE_…` that names no setting keeps a command from starting:
+//! otherwise a typing mistake would silently leave a default in force.
 
 use std::ffi::OsString;
 
 use super::problem::{Place, Problem};
 use super::{Given, SECTIONS, settings};
 
-/// Returns the settings, ordered by name, and all that is wrong with the variables.
+/// Returns the settings, ordered by name, and the problems of the variables.
 pub(super) fn settings_in(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> (Vec<Given>, Vec<Problem>) {
@@ -14,7 +14,7 @@ pub(super) fn settings_in(
     for (variable, value) in variables {
         let Ok(variable) = variable.into_string() else { continue };
         let Some(rest) = variable.strip_prefix(PREFIX) else { continue };
-        // A variable that is set to nothing is what some launchers make of one that is not set.
+        // Some launchers pass an unset variable as an empty one.
         if value.is_empty() {
             continue;
         }
@@ -42,7 +42,7 @@ pub(super) fn settings_in(
     (given, problems)
 }
 
-/// Whether a setting has this name, or could: the fields of a ring's nodes are checked where they are read.
+/// Returns whether a setting may have this name. The fields of a ring's nodes are checked where they are read.
 fn is_setting(name: &str) -> bool {
     let known = settings();
     let within = |list: &str| name.strip_prefix(list).is_some_and(|field| field.starts_with('.'));
@@ -51,9 +51,9 @@ fn is_setting(name: &str) -> bool {
         && (known.contains(&name) || within("store.ring.nodes") || within("store.ring.previous"))
 }
 
-/// Whether it is one of those that Kubernetes sets in each container for a Service that is named `spillgate`, or whose
-/// name begins so: `SPILLGATE_SERVICE_HOST`, `SPILLGATE_SERVICE_PORT_HTTP`, `SPILLGATE_PORT` and
-/// `SPILLGATE_PORT_8080_TCP_ADDR` are the shapes.
+/// Returns whether Kubernetes sets this variable: it sets some in each container for every Service whose name begins
+/// with `spillgate`, such as `SPILLGATE_SERVICE_HOST`, `SPILLGATE_SERVICE_PORT_HTTP`, `SPILLGATE_PORT` and
+/// `SPILLGATE_PORT_8080_TCP_ADDR`.
 fn is_of_kubernetes(rest: &str, value: &str) -> bool {
     let words: Vec<&str> = rest.split('_').collect();
     let is_port = |text: &str| text.parse::<u16>().is_ok();
@@ -76,7 +76,7 @@ fn is_of_kubernetes(rest: &str, value: &str) -> bool {
     })
 }
 
-/// The variable of a setting that differs least.
+/// Returns the variable of a setting that differs least from this one.
 fn closest(variable: &str) -> String {
     let variables = settings()
         .into_iter()
@@ -85,8 +85,9 @@ fn closest(variable: &str) -> String {
     closest.expect("there are settings")
 }
 
-/// How many characters are to be put in, taken out or changed (Levenshtein).
+/// Returns how many bytes to insert, remove or change to turn one text into the other (Levenshtein).
 fn distance(a: &str, b: &str) -> usize {
+    // One row of the usual table at a time: before `a`'s byte `i`, `row[j]` is the distance of `a[..i]` and `b[..j]`.
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, from) in a.bytes().enumerate() {
         let mut diagonal = i;
@@ -121,9 +122,9 @@ mod tests {
         ] {
             let (given, problems) = read(variable, "x");
             assert!(given.is_empty(), "{variable}");
-            let said = problems[0].to_string();
-            assert!(said.starts_with(&format!("environment, {variable}: ")), "{said}");
-            assert!(said.contains(&format!("the closest is {closest}")), "{said}");
+            let message = problems[0].to_string();
+            assert!(message.starts_with(&format!("environment, {variable}: ")), "{message}");
+            assert!(message.contains(&format!("the closest is {closest}")), "{message}");
         }
         assert!(read("SPILLGATE_STORE_URL", "").1.is_empty(), "set to nothing is not set");
         assert!(read("SPILLGATE", "x").1.is_empty());

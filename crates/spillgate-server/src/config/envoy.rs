@@ -1,4 +1,4 @@
-//! `[server.grpc]`: what Envoy's gRPC API does besides listening.
+//! `[server.grpc]`: timeout, outage answer and headers of Envoy's gRPC API.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use spillgate::HeaderStyle;
 /// The settings of Envoy's gRPC API.
 #[derive(Clone, Copy)]
 pub(crate) struct Envoy {
-    /// How long the store may take.
+    /// The longest wait for the store.
     pub(crate) timeout: Duration,
     pub(crate) on_outage_deny: OnOutageDeny,
     pub(crate) headers: HeaderStyle,
@@ -23,7 +23,7 @@ impl Default for Envoy {
     }
 }
 
-/// The answer to Envoy if a rule denies because the store is out of reach.
+/// The answer to Envoy if a rule denies because the store is unreachable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OnOutageDeny {
     /// `OVER_LIMIT`: nothing passes.
@@ -33,5 +33,5 @@ pub(crate) enum OnOutageDeny {
     Unavailable,
 }
 
-/// Envoy waits 20 ms for us unless told otherwise, and the ways there and back take some of it.
+/// Less than the 20 ms that Envoy waits by default, of which the network takes some.
 const TIMEOUT: Duration = Duration::from_millis(15);

@@ -1,4 +1,4 @@
-//! The file's own settings: the tables that are not the policy's, each field with its line.
+//! Reads the settings of a file: the fields of the tables that are not the policy's, each with its line.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,11 @@ use toml::de::{DeTable, DeValue, Error};
 use super::nesting::first_dot_too_many;
 use super::{Given, Place, Problem, SECTIONS};
 
-/// Every field under our tables, inner tables as `server.tls.cert`.
+/// Returns every field of the settings' tables; a field of an inner table is named `server.tls.cert`.
+///
+/// # Errors
+///
+/// If the text is no TOML, or would take too much memory as a tree.
 pub(super) fn settings_in(file: &str, text: &str) -> Result<Vec<Given>, Problem> {
     if let Some(at) = first_dot_too_many(text) {
         let line = 1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count();
@@ -18,7 +22,8 @@ pub(super) fn settings_in(file: &str, text: &str) -> Result<Vec<Given>, Problem>
     whole_settings_in(file, &without_entries(text))
 }
 
-/// The same of a text with nothing blanked.
+/// Returns every field of the settings' tables, and parses the whole text, also rules and overrides. See
+/// [`settings_in`].
 pub(super) fn whole_settings_in(file: &str, text: &str) -> Result<Vec<Given>, Problem> {
     if text.bytes().filter(|byte| *byte != b'\n').count() > TREE_MAX {
         let message = format!(
@@ -34,14 +39,14 @@ pub(super) fn whole_settings_in(file: &str, text: &str) -> Result<Vec<Given>, Pr
             reader.read(key.get_ref(), key, value, &mut given);
         }
     }
-    // A table is in the order of its names.
+    // The parser yields the fields of a table by name.
     given.sort_by_key(|given| given.place.line());
     Ok(given)
 }
 
-/// The file with its rules and overrides blanked, line for line: as a tree, a million of them would
-/// take gigabytes. What looks like a head inside a text of several lines is none, so a file with
-/// such texts is read whole.
+/// Returns the text with its rules and overrides blanked, line for line: as a tree, a million of them would take
+/// gigabytes. A file with multi-line strings is returned whole, because such a string may hold a line that looks like
+/// the head of a table.
 fn without_entries(text: &str) -> Cow<'_, str> {
     if text.contains("\"\"\"") || text.contains("'''") {
         return Cow::Borrowed(text);
@@ -91,13 +96,13 @@ impl Reader<'_> {
     fn syntax(&self, error: &Error) -> Problem {
         let start = error.span().map_or(0, |span| span.start);
         let (file, line) = (self.file, self.lines.line(start));
-        // Only the message: the whole error quotes the line, and there may be a password in it.
+        // Only the message is shown: the whole error quotes the line, which may hold a password.
         Problem::File(format!("{file}:{line}: no TOML: {}", error.message()))
     }
 }
 
-/// Where the lines of a text end. A table yields its fields by name, so counting from the beginning for
-/// each would take time by the square of the file.
+/// The offsets at which the lines of a text end. Fields come ordered by name, so counting lines from the beginning for
+/// each field would take quadratic time.
 struct Lines(Vec<usize>);
 
 impl Lines {
@@ -114,11 +119,11 @@ fn holds_tables(items: &[Spanned<DeValue<'_>>]) -> bool {
     items.iter().any(|item| matches!(item.get_ref(), DeValue::Table(_)))
 }
 
-/// As the environment would say it.
+/// Returns a value as the environment would write it; `None` for a kind of value that no setting has.
 fn as_text(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
-        DeValue::Boolean(claim) => Some(claim.to_string()),
+        DeValue::Boolean(value) => Some(value.to_string()),
         DeValue::Integer(number) => Some(number.to_string()),
         DeValue::Array(items) => {
             let items = items.iter().map(|item| match item.get_ref() {
@@ -131,9 +136,9 @@ fn as_text(value: &DeValue<'_>) -> Option<String> {
     }
 }
 
-/// As a tree, so many bytes may take gigabytes.
+/// The most bytes that are parsed into a tree: a larger text may take gigabytes.
 const TREE_MAX: usize = 4 << 20;
-/// How a table begins that is the policy's.
+/// The heads of the policy's tables.
 const ENTRIES: [&str; 4] = ["[[rule]]", "[[override]]", "[rule.", "[override."];
 
 #[cfg(test)]
@@ -148,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_settings_at_all_is_refused_before_it_is_a_tree() {
+    fn refuses_a_file_that_is_too_large_before_it_parses_it() {
         let text = "[server]\n".to_owned() + &"....\n".repeat(TREE_MAX / 4);
         let taken = allocation_counter::measure(|| assert!(settings_in("f", &text).is_err()));
         assert!(taken.bytes_max < 4 * TREE_MAX as u64, "{} bytes", taken.bytes_max);

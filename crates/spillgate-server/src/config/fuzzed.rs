@@ -1,9 +1,9 @@
-//! What holds of any file of settings and policy.
+//! A claim about every file of settings and policy.
 
 use super::file::{settings_in, whole_settings_in};
 use super::{Problem, Version, check};
 
-/// Panics if a mistake is told at no line of the file, or settings depend on the rules around them.
+/// Panics if a problem names a line outside of the file, or if settings depend on the rules around them.
 pub fn holds(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let version = Version::of("f", text);
@@ -26,7 +26,7 @@ pub fn holds(input: &[u8]) {
     }
 }
 
-/// By name: the table of a file has no order.
+/// Returns names and values of settings, without their lines.
 fn values(given: Result<Vec<super::Given>, Problem>) -> Vec<(String, Option<String>)> {
     let given = given.unwrap_or_else(|problem| panic!("{problem}"));
     given.into_iter().map(|given| (given.name, given.value)).collect()

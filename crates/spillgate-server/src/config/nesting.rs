@@ -1,10 +1,10 @@
-//! How deep the keys of a file nest, bounded before the file becomes a tree.
+//! Bounds how deep the keys of a file nest, before the file is parsed into a tree.
 
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
-/// Returns the offset of the first dot that is one too many for the length of the text; `None` for every file that an
-/// operator needs.
+/// Returns the offset of the first dot beyond the number that a text of this length may have; `None` for every file
+/// that an operator needs.
 ///
 /// Each dot of a key makes a table, and a table of one field takes 1.4 kB: a megabyte of dots would take a gigabyte as
 /// a tree. The library bounds the rules of a file by the same rule. Dots in strings and comments make no table and are

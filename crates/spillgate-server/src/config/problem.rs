@@ -1,11 +1,11 @@
-//! What is wrong with settings or policy: where, which field, and the way out.
+//! Problems of settings and policy: the place, the field, and the fix.
 
 use std::error::Error;
 use std::fmt;
 
 use spillgate::PolicyError;
 
-/// What keeps a command from starting: one line for each problem.
+/// The problems that keep a command from starting, shown on one line each.
 #[derive(Debug)]
 pub struct ConfigError(pub(super) Vec<Problem>);
 
@@ -24,25 +24,25 @@ impl From<Problem> for ConfigError {
     }
 }
 
-/// One thing that is wrong: where, which field, and how to fix it.
+/// One problem: its place, its field, and how to fix it.
 #[derive(Clone, Debug)]
 pub enum Problem {
-    /// A setting that is wrong.
+    /// A wrong setting.
     Setting {
-        /// Where it was given.
+        /// The place where it was given.
         place: Place,
         /// Its name, such as `server.http`.
         name: String,
-        /// What is wrong, and how to fix it.
+        /// The problem, and how to fix it.
         message: String,
     },
-    /// A rule or an override that is wrong.
+    /// A wrong rule or override.
     Policy(PolicyError),
     /// A file that cannot be read, or is no TOML.
     File(String),
 }
 
-/// Where a setting was given.
+/// The place where a setting was given.
 #[derive(Clone, Debug)]
 pub enum Place {
     Line {
@@ -51,7 +51,7 @@ pub enum Place {
     },
     Variable(String),
     Flag(&'static str),
-    /// Wherever it was: what is wrong shows only once all is put together.
+    /// No one place: the problem is between several settings.
     Anywhere,
 }
 
@@ -60,7 +60,7 @@ impl Problem {
         Problem::Setting { place: Place::Anywhere, name: name.to_owned(), message }
     }
 
-    /// Returns the line of the file that it is about.
+    /// Returns the line of the file that the problem is about; `None` if it is about no line.
     pub fn line(&self) -> Option<usize> {
         match self {
             Problem::Setting { place, .. } => place.line(),
@@ -69,7 +69,7 @@ impl Problem {
         }
     }
 
-    /// Returns the field that it is about; empty if it is about none.
+    /// Returns the field that the problem is about; empty if it is about none.
     pub fn field(&self) -> &str {
         match self {
             Problem::Setting { name, .. } => name,
@@ -94,7 +94,7 @@ impl fmt::Display for Problem {
 impl Error for Problem {}
 
 impl Place {
-    /// Whether both are lines of the file, or variables, or flags: none of them goes over the other.
+    /// Returns whether both are lines of the file, both variables or both flags, so that neither overrides the other.
     pub(super) fn is_like(&self, other: &Place) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }

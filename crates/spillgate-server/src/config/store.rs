@@ -1,4 +1,4 @@
-//! `[store]`: where state lives, and how it is spoken to.
+//! `[store]`: the servers that hold the counters, and how the service connects to them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,28 +13,28 @@ mod ring;
 
 use ring::NumberedNodes;
 
-/// Where state lives. No `Debug`: addresses may hold credentials.
+/// The settings of the store. They have no `Debug`, because addresses may hold credentials.
 #[derive(Default)]
 pub struct Store {
     pub(crate) topology: Topology,
     pub(crate) timeout: Option<Duration>,
     pub(crate) overload_wait: Option<Duration>,
-    /// How many connections to keep to each server; the library's own number if it is absent.
+    /// The number of connections to each server; the library chooses one if it is absent.
     pub connections: Option<usize>,
-    /// Decide by our own clock, set by the store's.
+    /// Decide by the clock of this instance, corrected to the store's.
     pub(crate) client_clock: bool,
     on_state_loss: Option<OnStateLoss>,
     pub(crate) key_secret_file: Option<PathBuf>,
     pub(crate) secret_previous_file: Option<PathBuf>,
-    /// How many instances share the store, for the local share of each during an outage.
+    /// How many instances share the store, which sets the local share of each during an outage.
     pub expected_instances: Option<u32>,
     pub(crate) max_keys: Option<usize>,
     pub(crate) tls: StoreTls,
-    /// Where the topology was named.
+    /// The place where the topology was named.
     named: Option<Place>,
 }
 
-/// How the servers hang together that hold the state.
+/// The servers that hold the state, and how clients find them.
 #[derive(Default)]
 pub(crate) enum Topology {
     #[default]
@@ -57,20 +57,20 @@ pub(crate) struct StoreTls {
 }
 
 impl Store {
-    /// How many connections to the store there may be at once, at most or by a guess.
+    /// Returns the most connections to the store at once. For a Cluster it is an estimate.
     pub(crate) fn connections_max(&self) -> usize {
         let of_server = self.connections.unwrap_or(CONNECTIONS_BY_ITSELF) + CONNECTIONS_BESIDE;
         match &self.topology {
             Topology::Memory => 0,
             Topology::Url(_) => of_server,
             Topology::Sentinel { urls, .. } => of_server + urls.len(),
-            // Its nodes are found by asking those that are named.
+            // The settings name some nodes of a Cluster; clients ask these for the others.
             Topology::Cluster(urls) => of_server * urls.len().max(CLUSTER_NODES),
             Topology::Ring(nodes) => of_server * nodes.count(),
         }
     }
 
-    /// Takes one setting, named without its `store.`; none of that name is `Ok(false)`.
+    /// Applies one setting, named without its `store.`. Returns `Ok(false)` if there is no setting of that name.
     pub(super) fn set(&mut self, name: &str, text: &str, place: &Place) -> Result<bool, String> {
         match name {
             "timeout" => self.timeout = Some(value::duration(text)?),
@@ -124,7 +124,11 @@ impl Store {
         Ok(true)
     }
 
-    /// The topology to fill in: what was named last holds, and two at one place contradict.
+    /// Returns the topology to fill in. A later place overrides the topology of an earlier one.
+    ///
+    /// # Errors
+    ///
+    /// If the same place, such as the file, names two topologies.
     fn named(
         &mut self,
         kind: &'static str,
@@ -145,7 +149,7 @@ impl Store {
         Ok(&mut self.topology)
     }
 
-    /// Returns whether other processes may share it: it is no memory of this process.
+    /// Returns whether instances can share the store: it is not the memory of this process.
     pub fn is_shared(&self) -> bool {
         !matches!(self.topology, Topology::Memory)
     }
@@ -155,7 +159,7 @@ impl Store {
         matches!(self.topology, Topology::Cluster(_) | Topology::Ring(_))
     }
 
-    /// Returns the URL of its server, if it is one server that is named by its URL.
+    /// Returns the URL of the server, if the store is one server that is named by its URL.
     pub fn url(&self) -> Option<&str> {
         match &self.topology {
             Topology::Url(url) => Some(url),
@@ -163,8 +167,8 @@ impl Store {
         }
     }
 
-    /// What a limiter is to know of it, but for what stands in files.
-    pub(crate) fn told_to(&self, mut builder: LimiterBuilder) -> LimiterBuilder {
+    /// Sets up a limiter for this store. Secrets and certificates, which are read from files, are left to the caller.
+    pub(crate) fn configure(&self, mut builder: LimiterBuilder) -> LimiterBuilder {
         builder = match &self.topology {
             Topology::Memory => builder,
             Topology::Url(url) => builder.redis(url),
@@ -187,8 +191,8 @@ impl Store {
         if let Some(on_state_loss) = self.on_state_loss {
             builder = builder.on_state_loss(on_state_loss);
         }
-        if let Some(nodes) = self.expected_instances {
-            builder = builder.expected_instances(nodes);
+        if let Some(instances) = self.expected_instances {
+            builder = builder.expected_instances(instances);
         }
         if let Some(max_keys) = self.max_keys {
             builder = builder.max_keys(max_keys);
@@ -196,7 +200,7 @@ impl Store {
         builder
     }
 
-    /// What is wrong with the topology, where it was named.
+    /// Returns a problem of the topology, at the place where it was named.
     pub(crate) fn problem(&self, message: String) -> Problem {
         let name = match self.topology.kind() {
             Some("sentinel") => "store.sentinel.urls".to_owned(),
@@ -206,33 +210,33 @@ impl Store {
         Problem::Setting { place, name, message }
     }
 
-    /// What is wrong only with all of the settings together, each where it was given.
+    /// Returns the problems between several settings of the store, each at its place.
     pub(super) fn contradictions(&self, given: &[Given]) -> Vec<Problem> {
-        let said = |name: &str| given.iter().rev().find(|given| given.name == name);
+        let in_force = |name: &str| given.iter().rev().find(|given| given.name == name);
         let wrong = |name: &str, message: &str| {
-            let place = said(name).map_or(Place::Anywhere, |given| given.place.clone());
+            let place = in_force(name).map_or(Place::Anywhere, |given| given.place.clone());
             Problem::Setting { place, name: name.to_owned(), message: message.to_owned() }
         };
         let mut problems = Vec::new();
         match &self.topology {
             Topology::Memory => {
-                let idle = NEEDS_A_STORE.into_iter().filter(|name| said(name).is_some());
+                let idle = NEEDS_A_STORE.into_iter().filter(|name| in_force(name).is_some());
                 problems.extend(idle.map(|name| wrong(name, "no store is named, so state would be in \
                     memory; name one with url, sentinel, cluster or ring under [store], or leave \
                     this out")));
             }
             Topology::Sentinel { master, .. } if master.is_empty() => problems.push(self.problem(
-                "master is missing: write the name in the sentinels' own `sentinel monitor` line"
+                "master is missing; write the name from the sentinels' own `sentinel monitor` line"
                     .to_owned(),
             )),
             Topology::Sentinel { urls, .. } if urls.is_empty() => problems.push(self.problem(
-                "urls is missing: write where sentinels are, such as [\"redis://10.0.0.1:26379\"]"
+                "urls is missing; write the addresses of sentinels, such as [\"redis://10.0.0.1:26379\"]"
                     .to_owned(),
             )),
             Topology::Cluster(_) if self.client_clock => problems.push(wrong(
                 "store.clock",
-                "a node of a Cluster that takes over slots has not told its clock yet, and would \
-                 decide nothing until it has; leave clock out, or use a ring",
+                "\"client\" cannot hold on a Cluster: a node that takes over slots decides nothing until \
+                 the service knows its clock; leave clock out, or use a ring",
             )),
             Topology::Cluster(_) if self.on_state_loss == Some(OnStateLoss::Exhausted) => {
                 problems.push(wrong(
@@ -245,7 +249,7 @@ impl Store {
         }
         let secured = self.urls().iter().any(|url| url.starts_with("rediss://"));
         let given_tls = ["store.tls.ca", "store.tls.cert", "store.tls.key"];
-        if let Some(name) = given_tls.into_iter().find(|name| said(name).is_some())
+        if let Some(name) = given_tls.into_iter().find(|name| in_force(name).is_some())
             && self.is_shared()
             && !secured
         {
@@ -269,7 +273,7 @@ impl Store {
         problems
     }
 
-    /// Every address, with its credentials.
+    /// Returns every address, with its credentials.
     pub(crate) fn urls(&self) -> Vec<&str> {
         match &self.topology {
             Topology::Memory => Vec::new(),
@@ -294,8 +298,7 @@ impl Topology {
     }
 }
 
-/// As it is announced: no user, no password, no parameters.
-/// Writes the servers as people know them, without credentials.
+/// Writes the addresses of the servers, without user, password and parameters.
 impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.topology.fmt(f)
@@ -327,18 +330,19 @@ fn connections(text: &str) -> Result<usize, String> {
     })
 }
 
-/// What may be shown of a store's address: no user, no password, no parameters.
+/// Returns an address without user, password and parameters.
 fn without_credentials(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let shown = rest.split(['?', '#']).next().unwrap_or_default();
-    // The last @ of all: a password may hold every one of these characters, even unescaped.
+    // The host begins after the last @: a password may hold every one of these characters, even unescaped.
     let host = rest
         .rsplit_once('@')
         .map_or(shown, |(_, host)| host.split(['?', '#']).next().unwrap_or_default());
     format!("{scheme}://{host}")
 }
 
-/// As `store.` settings; those of a ring's nodes are `store.ring.nodes.0.name` and so on.
+/// The names of all settings of the store. The fields of a ring's nodes, such as `store.ring.nodes.0.name`, are not
+/// listed.
 pub(super) const SETTINGS: [&str; 20] = [
     "store.url",
     "store.sentinel.master",
@@ -362,7 +366,7 @@ pub(super) const SETTINGS: [&str; 20] = [
     "store.tls.key",
 ];
 
-/// Said of state in memory, they would be a store that somebody forgot to name.
+/// Settings that take effect only with a store outside of this process. Without one, the operator forgot to name it.
 const NEEDS_A_STORE: [&str; 9] = [
     "store.overload_wait",
     "store.on_state_loss",
@@ -377,16 +381,16 @@ const NEEDS_A_STORE: [&str; 9] = [
 const ON_STATE_LOSS: [(&str, OnStateLoss); 2] =
     [("fresh", OnStateLoss::Fresh), ("exhausted", OnStateLoss::Exhausted)];
 const CLOCKS: [(&str, bool); 2] = [("store", false), ("client", true)];
-/// More than one task for each core that a machine has.
+/// The most connections to one server that a setting may ask for.
 const CONNECTIONS_MAX: usize = 16;
 
-/// Connections to one server where nothing is set.
+/// The most connections to one server that the library chooses where nothing is set.
 const CONNECTIONS_BY_ITSELF: usize = 4;
 
-/// Of one server, beside those of decisions: heartbeats and what operators set.
+/// Connections to one server beside those of decisions: for heartbeats and for runtime changes.
 const CONNECTIONS_BESIDE: usize = 2;
 
-/// Primaries of a Cluster that are assumed.
+/// The assumed number of primaries in a Cluster.
 const CLUSTER_NODES: usize = 16;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `[telemetry]`: what the log holds, and which requests are traced.
+//! `[telemetry]`: level and format of the log, and the traces.
 
 use tracing_subscriber::filter::LevelFilter;
 
@@ -11,10 +11,10 @@ pub(crate) struct Log {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// A line each, for people.
+    /// One line of text for each event, for people.
     #[default]
     Text,
-    /// An object each, for programs.
+    /// One JSON object for each event, for programs.
     Json,
 }
 
@@ -24,15 +24,15 @@ impl Default for Log {
     }
 }
 
-/// Where traces go, and which requests are traced if their caller does not decide that.
+/// The collector of traces, and the share of requests that are traced if their caller does not decide that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Otlp {
-    /// A collector that takes OTLP over gRPC; none, and nothing is traced.
+    /// The address of a collector that takes OTLP over gRPC. Without one nothing is traced.
     pub(crate) collector: Option<String>,
     pub(crate) sample: Sample,
 }
 
-/// How many of a million requests.
+/// The share of requests that are traced, in millionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sample(pub(crate) u32);
 

@@ -1,4 +1,4 @@
-//! Values of settings, out of text: whichever place they come from, they mean the same.
+//! Parses the values of settings, in the same way for file, environment and flags.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use spillgate::ByIp;
 
 use super::{Listen, Sample};
 
-/// Where a door listens, or nowhere.
+/// Parses the address of a listener; `off` is `None`.
 pub(super) fn address(text: &str) -> Result<Listen, String> {
     if text == "off" {
         return Ok(None);
@@ -22,17 +22,17 @@ pub(super) fn address(text: &str) -> Result<Listen, String> {
     })
 }
 
-/// Never quoted in a message: there may be a password in it.
+/// Checks the address of a store. The message does not quote it, because it may hold a password.
 pub(super) fn store_url(text: &str) -> Result<String, String> {
     let known = ["redis://", "rediss://", "unix://"].iter().any(|scheme| text.starts_with(scheme));
     known.then(|| text.to_owned()).ok_or_else(|| {
         "no address of a store; write redis://user:password@host:port/database, rediss:// for TLS, \
-         or unix:///path, or leave it out for memory"
+         or unix:///path, or leave the setting out to keep state in memory"
             .to_owned()
     })
 }
 
-/// One at least.
+/// Parses the addresses of a store: a list of at least one.
 pub(super) fn store_urls(text: &str) -> Result<Vec<String>, String> {
     let urls: Vec<String> = list(text).map(store_url).collect::<Result<_, _>>()?;
     if urls.is_empty() {
@@ -42,7 +42,7 @@ pub(super) fn store_urls(text: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// Where traces are sent, or nowhere.
+/// Parses the address of a collector of traces; `off` is `None`.
 pub(super) fn collector(text: &str) -> Result<Option<String>, String> {
     if text == "off" {
         return Ok(None);
@@ -51,13 +51,13 @@ pub(super) fn collector(text: &str) -> Result<Option<String>, String> {
     let named = host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '@', ' ']));
     named.then(|| Some(text.to_owned())).ok_or_else(|| {
         format!(
-            "{text:?} is no collector; write where it takes OTLP over gRPC, such as \
+            "{text:?} is no address of a collector; write its address for OTLP over gRPC, such as \
              \"http://127.0.0.1:4317\", or \"off\"; for TLS, put a collector beside this process"
         )
     })
 }
 
-/// A share of all requests, to a ten-thousandth of a percent.
+/// Parses a share of all requests, with a resolution of a ten-thousandth of a percent.
 pub(super) fn sample(text: &str) -> Result<Sample, String> {
     let share = || {
         let (whole, rest) =
@@ -72,7 +72,7 @@ pub(super) fn sample(text: &str) -> Result<Sample, String> {
     })
 }
 
-/// Several values, as a list of the file or with commas between.
+/// Splits a list: its values are separated by commas.
 pub(super) fn list(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
@@ -85,7 +85,7 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
     text.parse().map_err(|_| format!("{text:?} is neither true nor false; write one of them"))
 }
 
-/// One of a few words.
+/// Parses one of a few words.
 pub(super) fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
     let found = choices.iter().find(|(word, _)| *word == text);
     found.map(|(_, choice)| *choice).ok_or_else(|| {
@@ -101,7 +101,7 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
     })
 }
 
-/// A count of few.
+/// Parses a small number from 1 up.
 pub(super) fn number(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| format!("{text:?} is no number; write a whole number from 1 up"))
@@ -118,7 +118,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is no time from 1ms to 60s; write for example \"25ms\""))
 }
 
-/// A caller that waits longer for a verdict has left.
+/// The longest time that a setting may name: no caller waits longer for a decision.
 const DURATION_MAX_MS: u64 = 60_000;
 
 #[cfg(test)]
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_says_its_unit() {
+    fn a_duration_has_a_unit() {
         assert_eq!(duration("25ms"), Ok(Duration::from_millis(25)));
         assert_eq!(duration("60s"), Ok(Duration::from_secs(60)));
         for text in ["", "25", "0ms", "61s", "-1s", "1.5s", "ms", "1m", "18446744073709551615s"] {

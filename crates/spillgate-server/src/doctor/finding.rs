@@ -1,4 +1,4 @@
-//! What the doctor finds: what is so, why it matters, and what mends it.
+//! A finding of the doctor: the problem, why it matters, and how to fix it.
 
 use serde::Serialize;
 
@@ -7,27 +7,29 @@ use serde::Serialize;
 pub struct Finding {
     /// How bad it is.
     pub level: Level,
-    /// The name of the check; it stays the same.
+    /// The name of the check, which stays the same between versions.
     pub check: &'static str,
-    /// The server that it is about; absent if it is the store as a whole, or the settings.
+    /// The server that has the problem; `None` if the store as a whole or the settings have it.
     pub server: Option<String>,
     /// The problem.
-    pub what: String,
+    #[serde(rename = "what")]
+    pub problem: String,
     /// Why it matters.
     pub why: &'static str,
     /// How to fix it: a command, or a task.
-    pub mend: String,
+    #[serde(rename = "mend")]
+    pub fix: String,
 }
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// Limits do not hold, or are not decided by the store, or either can happen unseen.
+    /// Limits do not hold or the store does not decide, or one of the two can happen without an error.
     Unsafe,
-    /// One foreseeable event away from that.
+    /// One foreseeable event makes the store unsafe.
     Warning,
-    /// As it is meant to be in some places.
+    /// A choice that is right for some operators.
     Note,
 }
 
@@ -40,14 +42,14 @@ impl Finding {
             Level::Note => "note",
         };
         let of = self.server.as_ref().map_or(String::new(), |server| format!(", {server}"));
-        let Finding { check, what, why, mend, .. } = self;
-        format!("{level} {check}{of}: {what}\n  why:  {why}\n  mend: {mend}")
+        let Finding { check, problem, why, fix, .. } = self;
+        format!("{level} {check}{of}: {problem}\n  why: {why}\n  fix: {fix}")
     }
 
-    /// For the log: one line.
+    /// Returns the finding as one line of the log.
     pub(crate) fn for_log(&self) -> String {
         let of = self.server.as_ref().map_or(String::new(), |server| format!(" of {server}"));
-        let Finding { check, what, why, mend, .. } = self;
-        format!("the store is unsafe ({check}{of}): {what}: {why}; mend it: {mend}")
+        let Finding { check, problem, why, fix, .. } = self;
+        format!("the store is unsafe ({check}{of}): {problem}: {why}; to fix it: {fix}")
     }
 }

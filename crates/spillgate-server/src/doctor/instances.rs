@@ -1,4 +1,4 @@
-//! Live instances that keep separate counters, because they differ in what all must have in common.
+//! Finds live instances that keep separate counters, because their key secret, ring or schema differs.
 
 use spillgate::{InstanceMismatch, StoreProbe};
 
@@ -8,19 +8,19 @@ use crate::counted::counted;
 /// Returns the findings on live instances that differ from the configuration of this process.
 pub fn instance_findings(probe: &StoreProbe) -> impl Iterator<Item = Finding> {
     let live = probe.live_instances;
-    mismatches(probe.mismatch).map(move |(check, what)| Finding {
+    mismatches(probe.mismatch).map(move |(check, problem)| Finding {
         level: Level::Unsafe,
         check,
         server: None,
-        what: format!("{what}, of {live}"),
+        problem: format!("{problem}, of {live}"),
         why: "they keep separate counters, so each limit is admitted more than once",
-        mend: match check {
+        fix: match check {
             SECRET => {
-                "give all instances and the doctor the same key_secret_file; while you change it, name the one \
-                 before as secret_previous_file"
+                "give all instances and the doctor the same key_secret_file; while you change it, name the old \
+                 one as secret_previous_file"
             }
             RING => {
-                "give all instances and the doctor the same ring; while you change it, name the nodes before as \
+                "give all instances and the doctor the same ring; while you change it, name the old nodes as \
                  previous"
             }
             _ => "run the same version of spillgate everywhere",
@@ -29,7 +29,7 @@ pub fn instance_findings(probe: &StoreProbe) -> impl Iterator<Item = Finding> {
     })
 }
 
-/// The name of the check for each part in which live instances differ, and how many do.
+/// Returns each check that fails, and a text that counts the instances that differ.
 pub(crate) fn mismatches(
     mismatch: InstanceMismatch,
 ) -> impl Iterator<Item = (&'static str, String)> {

@@ -1,4 +1,4 @@
-//! What is looked at across servers, and in our own settings.
+//! The checks across all servers of the store, and of the settings.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::checks;
 use super::finding::{Finding, Level};
 use crate::config::Settings;
 
-/// Returns everything that is wrong with a store and the settings for it, worst first.
+/// Returns all findings on a store and on the settings for it, the worst first.
 pub fn findings(probe: &StoreProbe, settings: &Settings) -> Vec<Finding> {
     if probe.servers.is_empty() {
         return Vec::new();
@@ -30,9 +30,9 @@ fn out_of_reach((address, why): (&str, &spillgate::StoreError)) -> Finding {
         level: Level::Unsafe,
         check: "reach",
         server: Some(address.to_owned()),
-        what: format!("no answer: {why}"),
-        why: "its subjects are limited by each process alone",
-        mend: "start it, or mend its address, the network or our credentials".to_owned(),
+        problem: format!("no answer: {why}"),
+        why: "each instance limits its subjects by itself",
+        fix: "start it, or correct its address, the network or our credentials".to_owned(),
     }
 }
 
@@ -40,7 +40,7 @@ fn latency(address: &str, facts: &ServerFacts, timeout: Duration) -> Option<Find
     let timeout_us = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
     let (half, tail) = (percentile(&facts.script_us, 500), percentile(&facts.script_us, 990));
     let fork_us = facts.info.get("latest_fork_usec").and_then(|us| us.parse().ok()).unwrap_or(0);
-    let (level, what) = if half? > timeout_us {
+    let (level, problem) = if half? > timeout_us {
         (Level::Unsafe, format!("half of the checks took longer than {}", ms(half?)))
     } else if tail? > timeout_us {
         (Level::Warning, format!("one check of a hundred took longer than {}", ms(tail?)))
@@ -53,13 +53,13 @@ fn latency(address: &str, facts: &ServerFacts, timeout: Duration) -> Option<Find
         level,
         check: "latency",
         server: Some(address.to_owned()),
-        what: format!("{what}, and a decision may wait {}", ms(timeout_us)),
-        why: "what takes longer is decided by the process alone, and counts as charged",
-        mend: "bring the store nearer, or raise timeout under [store]".to_owned(),
+        problem: format!("{problem}, and a decision may wait {}", ms(timeout_us)),
+        why: "the instance decides later calls by itself, and counts them as charged",
+        fix: "bring the store nearer, or raise timeout under [store]".to_owned(),
     })
 }
 
-/// Of all servers and ourselves: by whose clock a window ends differs by so much.
+/// Compares the clocks of all servers and of this process. Windows end by the clock of the server that holds them.
 fn clocks(probe: &StoreProbe) -> Vec<Finding> {
     let ahead_us: Vec<i64> = probe.reached().map(|(_, facts)| facts.ahead_us).collect();
     let apart_us = match (ahead_us.iter().min(), ahead_us.iter().max()) {
@@ -67,14 +67,14 @@ fn clocks(probe: &StoreProbe) -> Vec<Finding> {
         _ => 0,
     };
     let from_us = ahead_us.iter().map(|us| us.unsigned_abs()).max().unwrap_or_default();
-    let finding = |level, what| Finding {
+    let finding = |level, problem| Finding {
         level,
         check: "clocks",
         server: None,
-        what,
-        why: "windows end at other moments on other servers; and after a failover between clocks \
-              so far apart, limits are held longer or begin afresh",
-        mend: "run chrony or ntpd on each, and let the clock slew, not step".to_owned(),
+        problem,
+        why: "windows end at different times on different servers, and after a failover limits hold \
+              longer or start full again",
+        fix: "run chrony or ntpd on each, and let the clock slew, not step".to_owned(),
     };
     let mut findings = Vec::new();
     if apart_us > CLOCKS_APART_WARNING_US {
@@ -82,24 +82,26 @@ fn clocks(probe: &StoreProbe) -> Vec<Finding> {
         findings.push(finding(level, format!("the servers' clocks are {} apart", ms(apart_us))));
     }
     if from_us > CLOCKS_APART_UNSAFE_US {
-        let what = format!("a server's clock and ours are {} apart", ms(from_us));
-        findings.push(finding(Level::Warning, what));
+        let problem = format!("a server's clock and ours are {} apart", ms(from_us));
+        findings.push(finding(Level::Warning, problem));
     }
     findings
 }
 
 fn secret(settings: &Settings) -> Option<Finding> {
-    let exposed = settings.http.is_some_and(|door| !door.ip().to_canonical().is_loopback());
+    let exposed = settings.http.is_some_and(|http| !http.ip().to_canonical().is_loopback());
     settings.store.key_secret_file.is_none().then(|| Finding {
         level: if exposed { Level::Unsafe } else { Level::Note },
         check: "key-secret",
         server: None,
-        what: "no key_secret_file is set, so subjects are hashed under a secret that everybody has"
-            .to_owned(),
-        why: "whoever reaches a door can aim at one shard; whoever reads the store can guess who is \
-              limited",
-        mend: "openssl rand -hex 16 > FILE, the same for the whole fleet, and name FILE as \
-               key_secret_file under [store]"
+        problem:
+            "no key_secret_file is set, so subjects are hashed under the default secret, which is \
+               public"
+                .to_owned(),
+        why: "a client can aim its requests at one shard, and a reader of the store can guess its \
+              subjects",
+        fix: "openssl rand -hex 16 > FILE, the same for all instances, and name FILE as \
+              key_secret_file under [store]"
             .to_owned(),
     })
 }
@@ -109,19 +111,18 @@ fn shares(probe: &StoreProbe) -> Option<Finding> {
         level: Level::Note,
         check: "fallback-share",
         server: None,
-        what: format!(
-            "without the store, each process enforces 1/{} of a limit: nobody has said how many \
-             processes there are",
+        problem: format!(
+            "expected_instances is not set, so without the store each instance enforces 1/{} of a limit",
             probe.shares
         ),
-        why: "more processes admit more than the limit together, fewer admit less",
-        mend: "write expected_instances under [store]; or say on_outage = \"deny\" or \"allow\" in the rule"
+        why: "more instances admit more than the limit together, fewer admit less",
+        fix: "write expected_instances under [store], or on_outage = \"deny\" or \"allow\" in the rule"
             .to_owned(),
     })
 }
 
-/// Returns the least value that so many thousandths of the values do not exceed. The list is in order; an empty one
-/// has none.
+/// Returns a percentile, in thousandths: the least value that this share of the values does not exceed. The list must
+/// be sorted; an empty one has no percentile.
 pub fn percentile(sorted: &[u64], thousandths: usize) -> Option<u64> {
     let last = sorted.len().checked_sub(1)?;
     sorted.get((sorted.len() * thousandths).div_ceil(1_000).saturating_sub(1).min(last)).copied()
@@ -132,9 +133,9 @@ pub fn ms(us: u64) -> String {
     format!("{}.{:03} ms", us / 1_000, us % 1_000)
 }
 
-/// What a network between two data centres can explain.
+/// The largest difference of two clocks that the network between two data centres can explain.
 const CLOCKS_APART_WARNING_US: u64 = 50_000;
-/// What it cannot.
+/// The least difference that no network explains.
 const CLOCKS_APART_UNSAFE_US: u64 = 500_000;
 
 #[cfg(test)]
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percentile_is_the_least_that_so_many_do_not_exceed() {
+    fn a_percentile_is_the_least_value_that_its_share_does_not_exceed() {
         let sorted: Vec<u64> = (1..=1_000).collect();
         assert_eq!(percentile(&sorted, 500), Some(500));
         assert_eq!(percentile(&sorted, 990), Some(990));

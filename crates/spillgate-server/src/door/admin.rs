@@ -1,5 +1,5 @@
-//! The admin door: health, metrics and the dashboard's files for everybody who reaches it; rules, state and
-//! overrides for operators, who show a token or sit at this machine.
+//! The admin API. Health, metrics and the dashboard's files are open to every client that reaches the listener. Rules,
+//! state and overrides are for operators, which send a token or are programs of this machine.
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
@@ -29,7 +29,7 @@ use events::Events;
 pub(crate) use guard::Guard;
 pub(crate) use health::Health;
 
-/// The door's paths.
+/// Returns the routes of the admin API.
 pub(crate) fn routes(app: App, guard: Guard, health: Health) -> Router {
     let events = Router::new()
         .route("/admin/v1/events", get(events::listen))
@@ -58,7 +58,7 @@ pub(crate) fn routes(app: App, guard: Guard, health: Health) -> Router {
     open.merge(guarded).merge(files).fallback(no_such_path)
 }
 
-/// Just what explains, for whoever asks in this process.
+/// Returns the route of `explain` alone, for the command that calls it in its own process.
 pub fn explain_routes(app: App) -> Router {
     Router::new().route(EXPLAIN, get(explain::show)).with_state(app)
 }
@@ -71,10 +71,10 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
     Problem::wrong_method(&method, uri.path(), PATHS)
 }
 
-/// Named where somebody looks for another.
+/// The paths that the answer to an unknown path names.
 const PATHS: &str = "GET /livez, /readyz and /metrics, the dashboard at /, GET /admin/v1/rules, PUT and DELETE \
     /admin/v1/rules/NAME/mode, GET, POST and DELETE /admin/v1/state, GET, PUT and DELETE \
     /admin/v1/overrides, and GET /admin/v1/explain, /admin/v1/top and /admin/v1/events";
 
-/// Where requests are explained.
+/// The path of `explain`.
 pub const EXPLAIN: &str = "/admin/v1/explain";

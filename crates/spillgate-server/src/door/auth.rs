@@ -1,8 +1,8 @@
-//! Forward auth, `/v1/auth`: a proxy asks about a request before it lets it through. The answer is a
-//! status: 200, or that of a refusal.
+//! The forward-auth API, `/v1/auth`: a proxy asks about a request before it forwards it. The answer is a status: 200,
+//! or that of a denial.
 //!
-//! Nothing that a client controls makes an error of it, for a proxy may take one for a yes: values of
-//! any length and any bytes are judged as they are.
+//! No value that a client controls causes an error, because some proxies admit a request on an error. Values of any
+//! length and any bytes are checked as they are.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Once};
@@ -24,9 +24,9 @@ use crate::config::{Auth, Original, deny_status};
 pub(crate) mod fuzzed;
 mod original;
 
-use original::Told;
+use original::Reported;
 
-/// The paths below the door's own, for ext_authz puts the client's path behind it.
+/// Returns the routes of the API. They include every path below it, since ext_authz appends the client's path.
 pub(crate) fn routes(app: App, auth: Auth, by_ip: ByIp) -> Router {
     let mut router = Router::new();
     for path in ["/v1/auth", "/v1/auth/", "/v1/auth/{*path}", "/v1/auth*"] {
@@ -41,14 +41,14 @@ pub(crate) fn routes(app: App, auth: Auth, by_ip: ByIp) -> Router {
     }))
 }
 
-/// What decides about a proxy's questions.
+/// The state behind the forward-auth API.
 struct Gate {
     app: App,
     auth: Auth,
     by_ip: ByIp,
-    /// Told once that a peer asked who is not trusted.
+    /// The warning about a peer that is no trusted proxy, logged once.
     stranger: Once,
-    /// Told once that a proxy does not say what it asks about.
+    /// The warning about a trusted proxy that does not send the client's path, logged once.
     silent: Once,
 }
 
@@ -59,7 +59,7 @@ async fn answer(
 ) -> Response {
     let question = Question::Request(gate.question(peer, &request));
     if let Err(unknown) = gate.app.answers_question(&question) {
-        // The operator's slip, not the client's: questions of proxies have one domain.
+        // A mistake of the operator and not of the client: all requests of this API have one domain.
         let problem = Problem::from(unknown).with_status(StatusCode::INTERNAL_SERVER_ERROR);
         return problem.into_response();
     }
@@ -68,8 +68,8 @@ async fn answer(
 }
 
 impl Gate {
-    /// What is known of the client's request. Only a trusted proxy is believed about it; a stranger is
-    /// asked about by its own address.
+    /// Returns the request to check. Only a trusted proxy may report a client's request; for any other peer the request
+    /// has the peer's own address and the configured headers.
     fn question<'r>(&self, peer: IpAddr, request: &'r Request) -> spillgate::Request<'r> {
         let headers = request.headers();
         let ip = self.by_ip.attribute(self.by_ip.client(peer, headers));
@@ -78,19 +78,19 @@ impl Gate {
             self.stranger.call_once(|| tracing::warn!(target: "spillgate", "{}", stranger(peer)));
             return question;
         }
-        let told = Told::by(self.auth.original, request);
-        if told.target.is_none() {
+        let reported = Reported::by(self.auth.original, request);
+        if reported.target.is_none() {
             self.silent.call_once(|| {
                 tracing::warn!(target: "spillgate", "{}", silent(self.auth.original));
             });
         }
-        if let Some(method) = told.method {
+        if let Some(method) = reported.method {
             question = question.with("method", original::upper_case(method));
         }
-        if let Some(host) = told.host {
+        if let Some(host) = reported.host {
             question = question.with("host", normalised_host(host));
         }
-        if let Some(target) = told.target {
+        if let Some(target) = reported.target {
             question = question.with("path", original::path(target));
             for (name, value) in original::parameters(target, &self.auth.query) {
                 question = question.with(name, value);
@@ -99,7 +99,7 @@ impl Gate {
         question
     }
 
-    /// Of a repeated header the first line counts.
+    /// Adds the configured headers as attributes. Of a repeated header the first line counts.
     fn with_headers<'r>(
         &self,
         question: spillgate::Request<'r>,
@@ -125,8 +125,9 @@ impl Gate {
         refusal.response(HeaderStyle::Ietf).map(Body::from)
     }
 
-    /// As the proxy's own URL says, else the setting. In ext_authz the URL is the client's. What is no
-    /// refusal is passed over: some proxies let the client's query through.
+    /// Returns the status of a denial: `deny_status` in the query of the proxy's URL, else the setting. The query is
+    /// ignored with ext_authz, where the URL is the client's. A status that is no error is ignored too, because some
+    /// proxies pass the client's query on.
     fn deny_status(&self, uri: &Uri) -> Option<StatusCode> {
         let query = uri.query().filter(|_| self.auth.original != Original::Request);
         let mut parameters = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
@@ -137,8 +138,8 @@ impl Gate {
 
 fn stranger(peer: IpAddr) -> String {
     format!(
-        "forward auth: {peer} asked and is not in trusted_proxies, so only its own address is \
-         judged; add it there if it is your proxy"
+        "forward auth: {peer} sent a request and is not in trusted_proxies, so only its own address \
+         is limited; add it there if it is your proxy"
     )
 }
 
@@ -149,7 +150,7 @@ fn silent(original: Original) -> String {
         Original::Request => "a path",
     };
     format!(
-        "forward auth: a trusted proxy sends no {header}, so rules that match paths are not met; \
-         let it send that, or set original under [server.auth] to what it does send"
+        "forward auth: a trusted proxy sends no {header}, so rules that match paths do not apply; \
+         make it send that, or set original under [server.auth] to the fields that it sends"
     )
 }

@@ -1,38 +1,44 @@
-//! Requests that a browser makes for a page of a stranger.
+//! Refuses requests that a browser makes for a foreign page.
 //!
-//! A browser on this machine runs pages of strangers. They can send requests to a loopback address, and a name
-//! of theirs can be made to lead there: so the name must be ours, and so must the page.
+//! A browser on this machine runs pages of other sites. Such a page can send requests to a loopback address, and its
+//! site can make a host name of its own resolve to that address (DNS rebinding). So both the host name of a request
+//! and the page that sent it must belong to this machine.
 
 use hyper::header::{FORWARDED, HOST, HeaderMap, HeaderName, ORIGIN, USER_AGENT, VIA};
 use hyper::http::uri::Authority;
 use hyper::{Request, http};
 
-/// What becomes of browsers' requests at a listener that decides.
+/// How a listener that decides treats requests of browsers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Browsers {
-    /// Callers show a token or a certificate, which no page has.
+    /// All are admitted: clients need a token or a certificate, which no foreign page has.
     Admitted,
-    /// Callers are programs of this machine, and pages of this machine's own.
+    /// Only pages of this machine are admitted.
     OwnOnly,
 }
 
-/// Why a browser's request is a stranger's.
+/// The reason for which a browser's request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stranger {
-    /// The name that it was sent to is none of this machine's.
+    /// The `Host` is no name of this machine.
     Host(String),
-    /// By the browser's own word another site asks.
+    /// `Sec-Fetch-Site` names another site.
     Site(String),
-    /// The page that asks is from elsewhere.
+    /// The `Origin` is another than this listener.
     Origin(String),
 }
 
 impl Browsers {
-    /// Whether a request may be answered; `port` is the listener's own.
+    /// Checks whether a request may be answered. `port` is the listener's own.
     ///
-    /// Programs may call the listener by any name. A proxy that asks about a browser's request passes on the
-    /// browser's fields; what it adds distinguishes it from the browser, unless a name was made to lead here, which
-    /// shows by the listener's own port behind it.
+    /// Programs may call the listener by any name. A proxy that checks a browser's request passes the browser's fields
+    /// on. The fields that the proxy adds distinguish it from a browser, with one exception: a page can add them to
+    /// requests to its own origin, and its host name may resolve to this machine. Such a request has the listener's own
+    /// port in its `Host`.
+    ///
+    /// # Errors
+    ///
+    /// The reason for which the request is refused.
     pub(super) fn admit<B>(self, request: &Request<B>, port: u16) -> Result<(), Stranger> {
         let headers = request.headers();
         if self == Browsers::Admitted || !is_of_browser(headers) {
@@ -44,30 +50,30 @@ impl Browsers {
         };
         let is_for_proxies = request.uri().path().starts_with(FOR_PROXIES);
         if is_for_proxies && OF_PROXIES.iter().any(|name| headers.contains_key(name)) {
-            let leads_here = !is_loopback(host) && port_of(host) == Some(port);
-            return if leads_here { Err(Stranger::Host(shortened(host))) } else { Ok(()) };
+            let is_rebound = !is_loopback(host) && port_of(host) == Some(port);
+            return if is_rebound { Err(Stranger::Host(shortened(host))) } else { Ok(()) };
         }
         own_page(host, headers)
     }
 }
 
 impl Stranger {
-    /// What is wrong, and the ways out.
+    /// Returns the problem and the fix.
     pub(super) fn message(&self) -> String {
-        let what = match self {
+        let problem = match self {
             Stranger::Host(host) => format!("Host is {host:?}, no name of this machine"),
             Stranger::Site(site) => format!("Sec-Fetch-Site is {site:?}"),
             Stranger::Origin(origin) => format!("Origin is {origin:?}, another than this listener"),
         };
         format!(
-            "a browser sent this for a page from elsewhere: {what}; without a token this listener \
+            "a browser sent this for a page from elsewhere: {problem}; without a token this listener \
              answers programs of this machine and its own pages only; set data_token_file under \
              [server] and send Authorization: Bearer TOKEN from a server of yours"
         )
     }
 }
 
-/// Whether a request is for this machine by name and, if a browser sent it, by one of this listener's pages.
+/// Returns whether the `Host` of a request is this machine and, if a browser sent it, the page is this listener's own.
 pub(super) fn is_local(headers: &HeaderMap) -> bool {
     own_page(text(headers, &HOST).unwrap_or_default(), headers).is_ok()
 }
@@ -90,19 +96,20 @@ fn own_page(host: &str, headers: &HeaderMap) -> Result<(), Stranger> {
     Ok(())
 }
 
-/// Every browser sends one of these with whatever a page can make it send.
+/// Returns whether a browser sent the request. Every browser sends one of these fields with each request that a page
+/// can cause.
 fn is_of_browser(headers: &HeaderMap) -> bool {
     headers.contains_key(ORIGIN)
         || headers.contains_key(SEC_FETCH_SITE)
         || headers.get(USER_AGENT).is_some_and(|agent| agent.as_bytes().starts_with(BROWSER))
 }
 
-/// Bytes that are no text are no name.
+/// Returns a header's value; empty if it is no ASCII text, so that it equals no name.
 fn text<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
     headers.get(name).map(|value| value.to_str().unwrap_or_default())
 }
 
-/// Whether a `Host` names this machine to itself, with or without a port.
+/// Returns whether a `Host`, with or without a port, is `localhost` or a loopback address.
 fn is_loopback(host: &str) -> bool {
     let Ok(authority) = host.parse::<Authority>() else { return false };
     let name = authority.host().trim_start_matches('[').trim_end_matches(']');
@@ -112,7 +119,7 @@ fn is_loopback(host: &str) -> bool {
             || address.is_ok_and(|address| address.to_canonical().is_loopback()))
 }
 
-/// The port of a `Host`, which is that of HTTP if it names none.
+/// Returns the port of a `Host`; 80 if it names none.
 fn port_of(host: &str) -> Option<u16> {
     let authority = host.parse::<http::uri::Authority>().ok()?;
     Some(authority.port_u16().unwrap_or(80))
@@ -122,11 +129,11 @@ fn shortened(text: &str) -> String {
     text.chars().take(QUOTED_MAX).collect()
 }
 
-/// Where proxies ask about requests of others.
+/// The path of the forward-auth API, where proxies ask about requests of their clients.
 const FOR_PROXIES: &str = "/v1/auth";
 
-/// What a proxy adds to a request that it passes on or asks about. A page cannot add any of them to a request
-/// to another origin: the browser asks first, without them, and is refused.
+/// The fields that a proxy adds to a request. A page cannot add them to a request to another origin: the browser sends
+/// a preflight request first, which is refused.
 const OF_PROXIES: [HeaderName; 9] = [
     HeaderName::from_static("x-forwarded-for"),
     HeaderName::from_static("x-forwarded-host"),
@@ -141,10 +148,10 @@ const OF_PROXIES: [HeaderName; 9] = [
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// What the `User-Agent` of every browser begins with.
+/// The beginning of the `User-Agent` of every browser.
 const BROWSER: &[u8] = b"Mozilla/";
 
-/// Characters of a client's in a message: enough to recognise them by.
+/// The most characters of a client's field that a message quotes.
 const QUOTED_MAX: usize = 100;
 
 #[cfg(test)]
@@ -181,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_from_elsewhere_is_a_stranger_even_on_this_machine() {
+    fn a_page_of_another_port_is_foreign_even_on_this_machine() {
         let local = |host: &str, origin: Option<&str>| {
             let mut headers = HeaderMap::new();
             headers.insert(HOST, host.parse().unwrap());
@@ -237,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_passes_a_browsers_fields_on_is_none() {
+    fn a_proxy_that_passes_a_browsers_fields_on_is_admitted_on_the_auth_path() {
         let of_browser = [("origin", "https://shop.example"), ("sec-fetch-site", "cross-site")];
         for of_proxy in [
             &[("host", "127.0.0.1:8080"), ("x-original-uri", "/login")][..],

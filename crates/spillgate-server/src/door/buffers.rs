@@ -1,18 +1,19 @@
-//! What the connections of one listener buffer: a little is free to each, the rest comes out of one budget.
+//! Bounds the bytes that the connections of one listener buffer: a few are free to each, the rest comes from one
+//! budget.
 //!
-//! A connection that needs more than there is waits and is not read meanwhile, so its client is held back
-//! by TCP. Its message's deadline goes on, and so ends the wait.
+//! A connection that needs more than the budget has left waits and is not read meanwhile, so TCP holds its client back.
+//! The deadline of its message goes on, and ends the wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::{Semaphore, TryAcquireError};
 
-/// The bytes that all connections of one listener may buffer beyond what is free to each.
+/// The bytes that all connections of one listener may buffer beyond the free bytes of each.
 pub(super) struct Budget {
     blocks: Semaphore,
     /// Connections that may go beyond the budget to the end of one message. Without them many half messages
-    /// could use up the budget, and none of them could end.
+    /// could use up the budget, and none of them could be completed.
     overdrafts: Semaphore,
 }
 
@@ -25,7 +26,7 @@ impl Budget {
     }
 }
 
-/// What one connection has of the budget; dropping it returns all.
+/// The share of the budget that one connection holds. Dropping it returns the share.
 pub(super) struct Hold {
     budget: Arc<Budget>,
     blocks: AtomicUsize,
@@ -41,7 +42,7 @@ impl Hold {
         }
     }
 
-    /// How many bytes the connection may buffer with what it has.
+    /// Returns how many bytes the connection may buffer with its share.
     pub(super) fn allowance(&self) -> usize {
         if self.overdrawn.load(Ordering::Relaxed) {
             return usize::MAX;
@@ -49,7 +50,7 @@ impl Hold {
         FREE + self.blocks.load(Ordering::Relaxed) * BLOCK
     }
 
-    /// Takes what is missing for so many bytes, and waits for it if need be. Dropping the future takes nothing.
+    /// Enlarges the share to `bytes`, and waits for the budget if need be. Dropping the future takes nothing.
     pub(super) async fn cover(&self, bytes: usize) {
         let missing = self.missing(bytes);
         if missing == 0 {
@@ -70,7 +71,7 @@ impl Hold {
         }
     }
 
-    /// Takes what is missing for so many bytes if it is there.
+    /// Enlarges the share to `bytes` if the budget has enough left, and returns whether it did.
     pub(super) fn try_cover(&self, bytes: usize) -> bool {
         let missing = self.missing(bytes);
         if missing == 0 {
@@ -87,7 +88,7 @@ impl Hold {
         }
     }
 
-    /// Returns what is not needed for so many bytes.
+    /// Returns the part of the share beyond `bytes` to the budget.
     pub(super) fn shrink_to(&self, bytes: usize) {
         let needed = blocks(bytes);
         let held = self.blocks.load(Ordering::Relaxed);
@@ -100,7 +101,7 @@ impl Hold {
         }
     }
 
-    /// Whether the budget is used up, so that others may wait.
+    /// Returns whether the budget is used up, so that other connections may wait.
     pub(super) fn is_contended(&self) -> bool {
         self.budget.blocks.available_permits() == 0
     }
@@ -123,17 +124,17 @@ fn blocks(bytes: usize) -> usize {
     bytes.saturating_sub(FREE).div_ceil(BLOCK)
 }
 
-/// What each connection may buffer without asking: nearly all messages are shorter, so those of good clients
-/// get through while others use up the budget. For 20,000 connections these are 160 MiB.
+/// The bytes that each connection may buffer without the budget. Nearly all messages are shorter, so good clients are
+/// served while others use up the budget. For 20,000 connections these are 160 MiB.
 pub(super) const FREE: usize = 8 * 1024;
 
-/// What all connections of one listener may buffer beyond that: 64 of the longest messages at once.
+/// The bytes of the budget: 64 of the longest messages at once.
 const BUFFERED_MAX: usize = 64 * 1024 * 1024;
 
-/// The unit of the budget: small enough that little is taken in vain, large enough that it is rarely asked for.
+/// The unit of the budget: small enough to waste little, large enough to be taken rarely.
 const BLOCK: usize = 16 * 1024;
 
-/// Connections that may go beyond the budget at once, each to the end of one message of 2 MiB at most.
+/// The most connections beyond the budget at once, each to the end of one message of at most 2 MiB.
 const OVERDRAFTS_MAX: usize = 8;
 
 #[cfg(test)]
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_ends_or_leaves_returns_all_that_it_held() {
+    async fn shrinking_and_dropping_return_the_share_to_the_budget() {
         let budget = Arc::new(Budget::new());
         let all = budget.blocks.available_permits();
         let hold = Hold::of(&budget);

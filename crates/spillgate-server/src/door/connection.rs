@@ -1,5 +1,5 @@
-//! One connection as every protocol gets it: plain or TLS, with bounded writes, read no faster than its
-//! listener has room for, and ended with its listener.
+//! A client's connection, the same for every protocol: plain or TLS, with bounded writes, read no faster than the
+//! listener's budget allows, and ended with its listener.
 
 use std::io;
 use std::net::IpAddr;
@@ -20,40 +20,40 @@ use super::buffers::FREE;
 use super::seat::Seat;
 use super::{Stage, Tls};
 
-/// A client's bytes, in and out. One that takes no byte of its answer for a while is cut.
+/// The bytes of a client, in and out. A client that takes no byte of its answer for a while is disconnected.
 pub(crate) struct Connection {
     stream: Pin<Box<TimeoutWriter<Stream>>>,
     peer: Peer,
-    /// Where it was accepted.
+    /// The listener's port.
     port: u16,
     stage: watch::Receiver<Stage>,
     seat: Arc<Seat>,
     metering: Metering,
-    /// For room to buffer more.
+    /// The wait for a larger share of the budget, while there is one.
     waiting: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// Bytes read since the last pause.
     turn: usize,
 }
 
-/// How the reader of a connection is held to what its listener may buffer.
+/// How reading a connection is held to the listener's budget.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Metering {
-    /// It sees to that itself.
+    /// The protocol calls [`Seat::cover`] itself.
     None,
     /// One message at a time: all bytes count until it is answered.
     Bytes,
-    /// Many messages at once, which count their own bytes while they are not whole.
+    /// Many messages at once, which count their own bytes until they are whole.
     Messages,
 }
 
-/// Who is at the other end: a client, or a proxy that speaks for one.
+/// The address of the other end: a client, or a proxy that forwards for one.
 #[derive(Clone, Copy)]
 pub(crate) struct Peer(pub(crate) IpAddr);
 
 type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 impl Connection {
-    /// The connection, once its client has greeted as it must; none if it did not in time.
+    /// Opens a connection, after the TLS handshake if there is TLS; `None` if the handshake fails or takes too long.
     pub(super) async fn open(
         stream: TcpStream,
         peer: Peer,
@@ -65,8 +65,8 @@ impl Connection {
         let stream = match tls {
             None => Either::Left(stream),
             Some(tls) => {
-                let greeted = timeout(HANDSHAKE, tls.accept(stream)).await;
-                Either::Right(Box::new(greeted.ok()?.ok()?))
+                let accepted = timeout(HANDSHAKE, tls.accept(stream)).await;
+                Either::Right(Box::new(accepted.ok()?.ok()?))
             }
         };
         let mut stream = TimeoutWriter::new(stream);
@@ -83,12 +83,12 @@ impl Connection {
         })
     }
 
-    /// The same, read no further than there is room while one message at a time is not answered.
+    /// Returns the connection, metered for a protocol with one message at a time.
     pub(crate) fn metered_by_bytes(self) -> Connection {
         Connection { metering: Metering::Bytes, ..self }
     }
 
-    /// The same, read no further than there is room for the messages that are not whole.
+    /// Returns the connection, metered for a protocol with many messages at once.
     pub(crate) fn metered_by_messages(self) -> Connection {
         Connection { metering: Metering::Messages, ..self }
     }
@@ -97,7 +97,7 @@ impl Connection {
         Arc::clone(&self.seat)
     }
 
-    /// The listener's own.
+    /// Returns the listener's port.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
@@ -106,14 +106,14 @@ impl Connection {
         self.peer
     }
 
-    /// When to end.
+    /// Returns the listener's stage, which says when the connection must end.
     pub(crate) fn stage(&self) -> watch::Receiver<Stage> {
         self.stage.clone()
     }
 }
 
 impl Connection {
-    /// Until the connection may buffer so many bytes.
+    /// Waits until the connection may buffer `bytes`.
     fn poll_room(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<()> {
         if bytes <= self.seat.hold().allowance() {
             self.waiting = None;
@@ -148,11 +148,13 @@ impl Connection {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.turn >= READ_MAX {
-            // The calls that were read count what they hold before more is read.
+            // Yield, so that the tasks of the calls that were read can count their bytes before more is read. Without
+            // a pause a fast client could fill the buffers before any call is counted.
             self.turn = 0;
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
+        // The waker is registered before the count is read: a call that ends in between wakes the reader.
         self.seat.wake_when_less(context.waker());
         let buffered = self.seat.buffered();
         if buffered >= MESSAGES_MAX {
@@ -238,14 +240,14 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// A handshake is two round trips; a client that takes longer holds a place for nothing.
+/// The longest TLS handshake, which takes two round trips. A slower client would hold a place for nothing.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// A client that takes no byte of its answer for so long has gone.
+/// The longest time in which a client may take no byte of its answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is read at once: what a connection may have in its buffers beside its message.
+/// The most bytes that are read at once, which a connection may buffer beside its message.
 const READ_MAX: usize = FREE;
 
-/// What one connection buffers of messages that are not whole, if it has several at once: two of the longest.
+/// The most bytes of incomplete messages on a connection with many messages at once: two of the longest.
 const MESSAGES_MAX: usize = 2 * 1024 * 1024;

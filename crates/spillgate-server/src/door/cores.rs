@@ -1,5 +1,5 @@
-//! One thread for each core, each with a runtime of its own. A connection stays where it was given:
-//! whoever reads its request answers it, and no thread is woken for what another has read.
+//! One thread for each core, each with a runtime of its own. A connection stays on its thread: the thread that reads a
+//! request answers it, and wakes no other.
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Handle};
 use tokio::task::AbortHandle;
 
-/// Where connections are answered. Clones share the threads, which live as long as the process.
+/// The threads that serve connections. Clones share them; they live as long as the process.
 #[derive(Clone)]
 pub(crate) struct Cores {
     handles: Arc<[Handle]>,
@@ -18,10 +18,10 @@ pub(crate) struct Cores {
 }
 
 impl Cores {
-    /// As many as the machine has, or may use.
+    /// Starts one thread for each core that this process may use.
     pub(crate) fn start() -> io::Result<Cores> {
         let count = thread::available_parallelism().map_or(1, usize::from);
-        let handles = (0..count).map(|core| start_one(&format!("door-{core}")));
+        let handles = (0..count).map(|core| start_one(&format!("core-{core}")));
         Ok(Cores { handles: handles.collect::<Result<_, _>>()?, next: Arc::default() })
     }
 
@@ -30,13 +30,13 @@ impl Cores {
         Ok(Cores { handles: Arc::new([start_one("admin")?]), next: Arc::default() })
     }
 
-    /// Has the next core in turn answer a connection; the handle ends that early.
+    /// Serves a connection on the next core in turn, and returns a handle that aborts it; `None` for a dead socket.
     pub(super) fn answer<A: Future<Output = ()> + Send>(
         &self,
         stream: TcpStream,
         answer: impl FnOnce(TcpStream) -> A + Send + 'static,
     ) -> Option<AbortHandle> {
-        // Whoever reads it must be the one who waits for it. Fails on a dead socket.
+        // A socket is registered with the runtime that waits for it, so it must move to the core's runtime.
         let stream = stream.into_std().ok()?;
         let core = self.next.fetch_add(1, Ordering::Relaxed) % self.handles.len();
         let task = self.handles[core].spawn(async move {
@@ -47,7 +47,7 @@ impl Cores {
         Some(task.abort_handle())
     }
 
-    /// How many threads there are.
+    /// Returns the number of threads.
     pub(crate) fn count(&self) -> usize {
         self.handles.len()
     }

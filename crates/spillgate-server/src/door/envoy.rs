@@ -1,9 +1,7 @@
-//! The gRPC door: Envoy's rate limit service, version 3, with the standard health and reflection
-//! services beside it.
+//! The gRPC API: Envoy's rate limit service, version 3, with the standard health and reflection services.
 //!
-//! Envoy admits whatever is answered with an error. So nothing that a client of Envoy controls is
-//! one here: only what its operator got wrong is, and an outage where the operator wants to leave
-//! it to Envoy.
+//! Envoy admits a request if this service answers with an error. So no value that a client of Envoy controls causes an
+//! error here. Only a mistake of the operator does, and an outage if `on_outage_deny` leaves it to Envoy.
 
 use axum::Router;
 use spillgate::{Part, Reason};
@@ -30,7 +28,7 @@ pub(crate) use health::Health;
 use proto::envoy::service::ratelimit::v3 as rls;
 use rls::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
 
-/// The door's services.
+/// Returns the routes of the gRPC services.
 pub(crate) fn routes(app: App, choices: config::Envoy, health: &Health) -> Router {
     let envoy = RateLimitServiceServer::new(Envoy { app, choices })
         .max_decoding_message_size(MESSAGE_MAX)
@@ -40,7 +38,7 @@ pub(crate) fn routes(app: App, choices: config::Envoy, health: &Health) -> Route
             .register_encoded_file_descriptor_set(REFLECTED)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let built = "the committed descriptors are whole, as a test sees";
+    let built = "a test decodes the committed descriptors";
     Routes::new(envoy)
         .add_service(health.service())
         .add_service(reflection().build_v1().expect(built))
@@ -48,7 +46,7 @@ pub(crate) fn routes(app: App, choices: config::Envoy, health: &Health) -> Route
         .into_axum_router()
 }
 
-/// The service of that name.
+/// Envoy's rate limit service.
 struct Envoy {
     app: App,
     choices: config::Envoy,
@@ -60,7 +58,7 @@ impl RateLimitService for Envoy {
         &self,
         request: Request<rls::RateLimitRequest>,
     ) -> Result<Response<rls::RateLimitResponse>, Status> {
-        let within = question::patience(request.metadata(), self.choices.timeout);
+        let within = question::store_timeout(request.metadata(), self.choices.timeout);
         let request = request.get_ref();
         let known = self.app.answers(question::domain(request));
         known.map_err(|unknown| Status::not_found(unknown.to_string()))?;
@@ -80,9 +78,9 @@ impl RateLimitService for Envoy {
 const OVERLOADED: &str = "the rate limiter is overloaded";
 const UNAVAILABLE: &str =
     "the rate limiter cannot reach its store, and a matched rule has on_outage = \"deny\"";
-/// What a message may have. The values in it are headers of Envoy's clients, of which Envoy takes
-/// 60 KiB unless told otherwise, each perhaps in several descriptors; a longer message is an error.
+/// The most bytes of a message; a longer one is an error. Its values are headers of Envoy's clients, of which Envoy
+/// takes 60 KiB by default, each perhaps in several descriptors.
 const MESSAGE_MAX: usize = 1024 * 1024;
 
-/// The files of `proto/`, as reflection tells them.
+/// The descriptors of the files in `proto/`, for reflection.
 const REFLECTED: &[u8] = include_bytes!("envoy/proto/reflected.bin");

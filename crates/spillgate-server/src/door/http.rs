@@ -1,5 +1,6 @@
-//! The HTTP door, `POST /v1/check`, `POST /v1/check/batch` and those of reservations: decodes a body, asks the app, writes
-//! the answer. Every decision is a 200; a malformed request is a problem, and charges nothing.
+//! The HTTP API: `POST /v1/check`, `POST /v1/check/batch` and the paths of reservations. A handler decodes the body,
+//! asks the app, and encodes the answer. Every decision is a 200; a malformed request is a problem, and charges
+//! nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +33,7 @@ pub(crate) use connection::Http;
 use problem::Problem;
 use question::{Batch, Check};
 
-/// The door's paths.
+/// Returns the routes of the HTTP API.
 pub fn routes(app: App) -> Router {
     Router::new()
         .route(CHECK, post(check))
@@ -48,7 +49,7 @@ async fn check(State(app): State<Arc<App>>, body: Body) -> Result<Response, Prob
     check_by(&app, body).await
 }
 
-/// Whether a request is a check, as nearly all are.
+/// Returns whether a request is a check, as nearly all are.
 fn is_check<B>(request: &Request<B>) -> bool {
     request.uri().path() == CHECK && request.method() == Method::POST
 }
@@ -85,7 +86,7 @@ async fn check_batch(
     Ok(answer::to_many(&decisions, batch.headers()))
 }
 
-/// All paths of all doors that speak HTTP, for programs that write clients.
+/// Answers with the description of all HTTP paths, for generators of clients.
 async fn openapi() -> Response {
     let mut response = Response::new(Body::from(include_str!("http/openapi.json")));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -101,7 +102,7 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
 }
 
 const CHECK: &str = "/v1/check";
-/// The bytes of one answer of a batch, by estimate.
+/// The estimated bytes of one answer of a batch.
 const ANSWER_OF_ONE: usize = 512;
-/// Named where somebody looks for another.
+/// The paths that the answer to an unknown path names.
 const PATHS: &str = "POST /v1/check, /v1/check/batch, /v1/reserve, /v1/settle, /v1/cancel, /v1/release and /v1/renew, /v1/auth for proxies and GET /v1/openapi.json";

@@ -1,9 +1,10 @@
-//! The seats of one listener, and which connection leaves when all are taken.
+//! The seats of one listener, and the choice of the connection that is closed when all are taken.
 //!
-//! Clients that sit without a whole request must not keep the others out, and a client in the system's queue
-//! learns nothing of it. So every connection is accepted, and when all seats are taken one is cut: first the
-//! oldest that never had an answer, which a good client has within milliseconds; then one that has had none
-//! for longest. A connection with a call under way is never cut; if all have one, the new connection is.
+//! Clients that hold a connection without sending a request must not keep others out. A client in the system's queue
+//! would wait without an answer, so every connection is accepted, and when all seats are taken one is closed. First
+//! the oldest that never had an answer: a good client has one within milliseconds. Then the one whose last answer is
+//! oldest, by the clock algorithm. A connection with a call under way is never closed; if all have one, the new
+//! connection is.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +16,7 @@ use tokio::time::timeout;
 use super::buffers::Budget;
 use super::seat::Seat;
 
-/// The seats that a listener has.
+/// The seats of a listener.
 pub(super) struct Places {
     count: u32,
     free: Arc<Semaphore>,
@@ -28,7 +29,7 @@ pub(super) struct Places {
 struct Taken {
     seats: BTreeMap<u64, Arc<Seat>>,
     next: u64,
-    /// Where the search for an unused seat goes on.
+    /// The number of the seat at which the search for an unused seat goes on.
     hand: u64,
 }
 
@@ -50,7 +51,7 @@ impl Places {
         }
     }
 
-    /// A seat for a new connection, if need be that of another; none if all have calls under way.
+    /// Returns a seat for a new connection, and closes another for it if need be; `None` if all have calls under way.
     pub(super) async fn take(self: &Arc<Places>) -> Option<Place> {
         if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
             return Some(self.seated(permit));
@@ -60,7 +61,7 @@ impl Places {
         permit.ok()?.ok().map(|permit| self.seated(permit))
     }
 
-    /// Waits until all seats are free, but no longer than `bound`.
+    /// Waits until all seats are free, for at most `bound`.
     pub(super) async fn all_free_within(&self, bound: Duration) {
         // Running out of time is no failure: the caller goes on to a harsher step.
         let _ = timeout(bound, self.free.acquire_many(self.count)).await;
@@ -87,7 +88,8 @@ impl Taken {
         if let Some(seat) = self.seats.values().find(never_served) {
             return Some(Arc::clone(seat));
         }
-        // Every seat is passed once, and has a second chance if it was used since.
+        // The clock algorithm: the first round takes a seat that was not used since the last search, and clears the
+        // mark of each that was. If all were used, the second round takes the first idle one.
         for _ in 0..2 {
             let from_hand = self.seats.range(self.hand..).chain(self.seats.range(..self.hand));
             let unused = |(_, seat): &(&u64, &Arc<Seat>)| seat.is_idle() && !seat.take_used();
@@ -113,7 +115,7 @@ impl Drop for Place {
     }
 }
 
-/// How long a connection that was cut may take to close: its thread has a call under way for less.
+/// The longest wait for a closed connection to free its seat: a call that occupies its thread takes less.
 const CUTTING: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The RESP door: whatever speaks to Redis can ask here. Requests are decoded, those that came together
-//! are judged together, and answered in their order. One client's mistake ends no other's connection.
+//! The RESP API, for clients of Redis. Commands that arrive together are checked in one batch and answered in their
+//! order. A client's mistake ends no other client's connection.
 
 mod answer;
 mod batch;

@@ -1,5 +1,5 @@
-//! One connection's seat at a listener: what the connection buffers, whether a call is under way on it, and
-//! so whether it may be cut to make room for another.
+//! One connection's seat at a listener: the bytes that it buffers, and the calls under way on it. By these the listener
+//! decides whether it may close the connection to make room for another.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -10,22 +10,22 @@ use tokio::task::AbortHandle;
 
 use super::buffers::{Budget, Hold};
 
-/// What a listener knows of one connection.
+/// A listener's record of one connection.
 pub(crate) struct Seat {
     /// Calls that have arrived whole and are not answered.
     calls: AtomicU32,
     /// Whether a call has been answered since the connection was opened.
     served: AtomicBool,
-    /// Whether a call has been answered since the listener last looked for a connection to cut.
+    /// Whether a call has been answered since the listener last searched for a connection to close.
     used: AtomicBool,
     task: OnceLock<AbortHandle>,
     hold: Hold,
-    /// Bytes of the messages that are not whole or not answered.
+    /// Bytes of messages that are incomplete or not answered.
     buffered: AtomicUsize,
     phase: AtomicU8,
     messages: AtomicU32,
     received: AtomicUsize,
-    /// Messages that were refused for their length.
+    /// Messages that were refused because they are too long.
     oversized: AtomicU32,
     /// Wakes the task that ends the connection.
     ends: Notify,
@@ -33,14 +33,14 @@ pub(crate) struct Seat {
     reader: Mutex<Option<Waker>>,
 }
 
-/// Where a connection of one message at a time is with it.
+/// The phase of a connection with one message at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Its head comes in, or nothing does.
+    /// The connection waits for a message or receives its head.
     Head,
-    /// It is answered.
+    /// A handler reads the body and makes the answer.
     Call,
-    /// The client takes the answer.
+    /// The client receives the answer.
     Answer,
 }
 
@@ -62,18 +62,18 @@ impl Seat {
         }
     }
 
-    /// The seat of a connection that shares its listener with no other.
+    /// Returns the seat of a connection that shares its listener with no other.
     #[cfg(test)]
     pub(crate) fn alone() -> Arc<Seat> {
         Arc::new(Seat::new(&Arc::new(Budget::new())))
     }
 
     pub(super) fn served_by(&self, task: AbortHandle) {
-        // It is set once, when the task has begun.
+        // A seat has one task, so the handle is never set twice.
         let _ = self.task.set(task);
     }
 
-    /// Whether nothing would be lost by cutting the connection but what its client has not sent whole.
+    /// Returns whether no whole call is under way, so that closing the connection loses no answer.
     pub(super) fn is_idle(&self) -> bool {
         self.calls.load(Ordering::Relaxed) == 0
     }
@@ -82,39 +82,39 @@ impl Seat {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// Whether a call was answered since this was last asked.
+    /// Returns whether a call was answered since the last call of this function.
     pub(super) fn take_used(&self) -> bool {
         self.used.swap(false, Ordering::Relaxed)
     }
 
-    /// Ends the connection, with all that is under way on it.
+    /// Closes the connection and drops its calls.
     pub(super) fn cut(&self) {
         if let Some(task) = self.task.get() {
             task.abort();
         }
     }
 
-    /// What the connection has of the listener's budget.
+    /// Returns the connection's share of the listener's budget.
     pub(super) fn hold(&self) -> &Hold {
         &self.hold
     }
 
-    /// Waits until the connection may buffer so many bytes.
+    /// Waits until the connection may buffer `bytes`.
     pub(crate) async fn cover(&self, bytes: usize) {
         self.hold.cover(bytes).await;
     }
 
-    /// Whether the connection may buffer so many bytes, without a wait.
+    /// Returns whether the connection may buffer `bytes`, and takes them from the budget if need be. Does not wait.
     pub(crate) fn try_cover(&self, bytes: usize) -> bool {
         self.hold.try_cover(bytes)
     }
 
-    /// The connection buffers no more than so many bytes now.
+    /// Returns to the budget all that is not needed to buffer `bytes`.
     pub(crate) fn shrink_to(&self, bytes: usize) {
         self.hold.shrink_to(bytes);
     }
 
-    /// Whether other connections may wait for what this one holds.
+    /// Returns whether other connections may wait for this one's share.
     pub(crate) fn is_contended(&self) -> bool {
         self.hold.is_contended()
     }
@@ -123,12 +123,12 @@ impl Seat {
         self.buffered.load(Ordering::Relaxed)
     }
 
-    /// So many bytes more are buffered.
+    /// Counts `bytes` more as buffered.
     pub(crate) fn add(&self, bytes: usize) {
         self.buffered.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// So many bytes less are buffered, and the connection may be read again.
+    /// Counts `bytes` less as buffered, and wakes the reader of the connection.
     pub(crate) fn subtract(&self, bytes: usize) {
         if bytes == 0 {
             return;
@@ -144,7 +144,7 @@ impl Seat {
         *self.reader() = Some(waker.clone());
     }
 
-    /// All bytes that the client has sent.
+    /// Returns the number of all bytes that the client has sent.
     pub(crate) fn received(&self) -> usize {
         self.received.load(Ordering::Relaxed)
     }
@@ -153,29 +153,29 @@ impl Seat {
         self.received.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts a message that was refused for its length.
+    /// Counts a message that was refused because it is too long.
     pub(crate) fn refuse_oversized(&self) {
         if self.oversized.fetch_add(1, Ordering::Relaxed) + 1 == OVERSIZED_MAX {
             self.ends.notify_one();
         }
     }
 
-    /// Ends once the client has sent [`OVERSIZED_MAX`] messages that were refused for their length.
+    /// Waits until the client has sent [`OVERSIZED_MAX`] messages that are too long.
     pub(crate) async fn until_flooded(&self) {
         self.ends.notified().await;
     }
 
-    /// The head has come in.
+    /// Notes that the head of a message has arrived.
     pub(crate) fn calls(&self) {
         self.phase.store(Phase::Call as u8, Ordering::Relaxed);
     }
 
-    /// There is an answer, which the client has not taken.
+    /// Notes that the answer to the message is ready.
     pub(crate) fn answers(&self) {
         self.phase.store(Phase::Answer as u8, Ordering::Relaxed);
     }
 
-    /// All that was written is with the system. If that was an answer, its message is over.
+    /// Notes that the system has taken all written bytes. If an answer was among them, its message is over.
     pub(super) fn flushed(&self) {
         if self.phase.load(Ordering::Relaxed) == Phase::Answer as u8 {
             self.phase.store(Phase::Head as u8, Ordering::Relaxed);
@@ -185,7 +185,7 @@ impl Seat {
         }
     }
 
-    /// Where the connection is, and with which message; none if it waits for the first byte of one.
+    /// Returns the phase and the number of the current message; `None` while the connection waits for a first byte.
     pub(crate) fn progress(&self) -> Option<(Phase, u32)> {
         let phase = match self.phase.load(Ordering::Relaxed) {
             phase if phase == Phase::Call as u8 => Phase::Call,
@@ -219,7 +219,7 @@ impl Call {
         &self.0.seat
     }
 
-    /// The call has arrived: from now to its end its connection is not cut for another.
+    /// Notes that the call has arrived whole. Until it ends, its connection is not closed for another.
     pub(crate) fn is_whole(&self) {
         if !self.0.whole.swap(true, Ordering::Relaxed) {
             self.0.seat.calls.fetch_add(1, Ordering::Relaxed);
@@ -237,7 +237,7 @@ impl Drop for Calling {
     }
 }
 
-/// Oversized messages on one connection before it is closed. Refusing one is cheap, but its client sends up to a
-/// stream's window with it: on a connection without this bound that is 20,000 messages and 300 MB a second. A
-/// proxy whose own clients cause a few opens another connection and loses no call.
+/// The number of oversized messages at which a connection is closed. Refusing one is cheap, but its client sends up
+/// to a stream's window with it: without this bound one connection sends 20,000 messages and 300 MB a second. A proxy
+/// whose own clients cause a few opens another connection and loses no call.
 const OVERSIZED_MAX: u32 = 16;

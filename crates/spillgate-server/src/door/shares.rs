@@ -1,19 +1,20 @@
-//! How many connections each listener may hold, by the bound on open files of the process.
+//! Divides the open files of the process among its listeners: each connection is a file.
 //!
-//! One listener's clients must not take the files that another, the store or a reload needs. So each has its
-//! own share, and what the process itself opens is set aside first.
+//! The clients of one listener must not take the files that another listener, the store or a reload needs. So each
+//! listener has a share of its own, and the files of the process itself are set aside first.
 
 /// The shares, in connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shares {
-    /// Of each listener that decides.
+    /// The share of each listener that decides.
     pub(crate) data: u32,
+    /// The share of the admin listener.
     pub(crate) admin: u32,
 }
 
 impl Shares {
-    /// Divides `files` among `listeners` that decide, and admin; `store` connections are set aside twice, for a
-    /// new one is opened before an old one is gone, and some files for each of `threads`.
+    /// Divides `files` among `listeners` that decide and the admin listener. Some files are set aside for each of
+    /// `threads`, and two for each of `store` connections, since a new one is opened before the old one is closed.
     pub(crate) fn of(files: u64, listeners: usize, store: usize, threads: usize) -> Shares {
         let files = u32::try_from(files).unwrap_or(u32::MAX);
         let wanted = FILES_RESERVED + FILES_OF_THREAD * bounded(threads) + 2 * bounded(store);
@@ -23,7 +24,7 @@ impl Shares {
         Shares { data: data.clamp(1, CONNECTIONS_MAX), admin }
     }
 
-    /// Whether a busy service could use more than this.
+    /// Returns whether a busy service could need more connections.
     pub(crate) fn are_small(self) -> bool {
         self.data < SMALL
     }
@@ -33,21 +34,21 @@ fn bounded(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX).min(FILES_RESERVED * 64)
 }
 
-/// More than a busy fleet of sidecars holds open to one node. At some 20 KiB each while they are silent,
-/// 400 MiB.
+/// The most connections of a listener that decides: more than a busy fleet of sidecars opens to one instance. Silent
+/// ones take some 20 KiB each, together 400 MiB.
 pub(super) const CONNECTIONS_MAX: u32 = 20_000;
 
-/// Operators, probes and scrapers of one instance are some dozens.
+/// The most connections to the admin listener, which has some dozens of operators, probes and scrapers.
 const ADMIN_MAX: u32 = 1_000;
 
-/// Listeners, standard streams, the policy's file and those it names, signals, the journal, the collector of
-/// traces, name resolution, and one connection of each listener that is accepted before another is cut.
+/// Files for listeners, standard streams, the policy's file and those it names, signals, the journal, the collector of
+/// traces, name resolution, and one connection of each listener that is accepted before another is closed.
 const FILES_RESERVED: u32 = 32;
 
-/// What a runtime of tokio opens for each thread, and one to spare.
+/// Files that a tokio runtime opens for each thread, and one to spare.
 const FILES_OF_THREAD: u32 = 4;
 
-/// A fleet of a few hundred callers, each with a pool, needs more.
+/// The share below which the service warns: a few hundred clients, each with a pool, need more.
 const SMALL: u32 = 1_000;
 
 #[cfg(test)]

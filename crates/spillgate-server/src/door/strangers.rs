@@ -1,5 +1,6 @@
-//! Callers that show wrong credentials. Each is answered late and cut after a few tries, all of one listener together
-//! are slowed the more of them wait, and the log has a line a second at most. A right token is never delayed.
+//! Slows down clients that send wrong credentials. Each is answered late, and disconnected after a few tries. The
+//! more of them wait at a listener, the later each is answered. The log has at most one line a second about them. A
+//! client with the right token is never delayed.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,17 +18,17 @@ pub(crate) struct Strangers(Arc<Listener>);
 
 #[derive(Debug)]
 struct Listener {
-    /// As the log names it.
+    /// Its name in the log.
     name: &'static str,
-    /// Connections whose answer is delayed now.
+    /// Connections with a delayed answer now.
     waiting: AtomicU32,
     /// Failures since the last line of the log.
     unreported: AtomicU64,
-    /// Whether there was a line in this second.
+    /// Whether the log has a line of this second, so that further failures wait for the next.
     is_quiet: AtomicBool,
 }
 
-/// The tries of one connection. Clones share them.
+/// The failed tries of one connection. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Tries(Arc<Connection>);
 
@@ -39,11 +40,11 @@ struct Connection {
     over: Notify,
 }
 
-/// What a caller showed.
+/// The credentials that a client sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
     Right,
-    /// No credentials at all: the caller may not know that they are asked for.
+    /// No credentials: the client may not know that it needs some.
     Nothing,
     Wrong,
 }
@@ -59,7 +60,7 @@ impl Strangers {
         Tries(Arc::new(Connection { strangers: self.clone(), peer, stage, failed, over }))
     }
 
-    /// Reports a failure, the first of a second at once, and the others of it together at its end.
+    /// Logs a failure: the first of a second at once, the others together at the end of that second.
     fn report(&self, peer: IpAddr) {
         let listener = &self.0;
         listener.unreported.fetch_add(1, Ordering::Relaxed);
@@ -84,14 +85,14 @@ impl Strangers {
 }
 
 impl Tries {
-    /// Judges what a caller shows. After too many failures nothing is judged any more: calls that arrive together on one
-    /// connection are no way around the delay.
+    /// Compares the credentials of a client. After too many failures everything is wrong, so that a client cannot avoid
+    /// the delay by sending many tries at once on one connection.
     pub(super) fn judge(&self, shown: impl FnOnce() -> Shown) -> Shown {
         if self.are_over() { Shown::Wrong } else { shown() }
     }
 
-    /// Counts and reports a failure, and returns once it may be answered: later with each failure of this connection and
-    /// with each connection that waits, and at once when the service stops.
+    /// Counts and logs a failure, then waits until it may be answered. The wait grows with each failure of this
+    /// connection and with each other connection that waits. It ends when the service stops.
     pub(super) async fn fail(&self) {
         let connection = &self.0;
         let failed = connection.failed.fetch_add(1, Ordering::Relaxed);
@@ -110,18 +111,18 @@ impl Tries {
         }
     }
 
-    /// Whether the connection has failed too often: it ends with its next answer.
+    /// Returns whether the connection has failed too often. It then ends with its next answer.
     pub(super) fn are_over(&self) -> bool {
         self.0.failed.load(Ordering::Relaxed) >= TRIES_MAX
     }
 
-    /// Returns when the last failure is answered.
+    /// Waits until the last failure may be answered.
     pub(super) async fn over(&self) {
         self.0.over.notified().await;
     }
 }
 
-/// A place among those whose answer is delayed.
+/// One of the connections with a delayed answer, counted while this lives.
 struct Waiting<'s> {
     listener: &'s Listener,
     others: u32,
@@ -140,20 +141,20 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Failures of one connection, after which it is closed: enough for a person who types.
+/// The failures after which a connection is closed: enough for a person at a keyboard.
 const TRIES_MAX: u32 = 4;
 
-/// Before the answer to the first failure of a connection; twice as long before each that follows.
+/// The delay of the answer to the first failure of a connection. It doubles with each that follows.
 const DELAY: Duration = Duration::from_millis(250);
 
-/// For each connection that waits already: a thousand tries a second is the most that one listener judges, over
-/// however many connections.
+/// The delay for each other connection that waits, which bounds a listener to a thousand tries a second over all
+/// connections.
 const DELAY_OF_EACH: Duration = Duration::from_millis(1);
 
-/// Of all connections that a listener takes, each waits this long.
+/// The longest delay: reached when all connections that a listener may hold wait.
 const DELAY_MAX: Duration = Duration::from_secs(20);
 
-/// Between two lines of the log about one listener.
+/// The time between two lines of the log about one listener.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_failure_of_a_connection_is_answered_later_until_none_is_judged() {
+    async fn each_failure_of_a_connection_is_answered_later_until_all_tries_fail() {
         let (_stage, tries) = tries(&Strangers::at("HTTP"));
         for expected_ms in [250, 500, 1_000, 2_000] {
             assert_eq!(tries.judge(|| Shown::Right), Shown::Right);
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_listener_judges_a_thousand_failures_a_second_over_many_connections() {
+    async fn a_listener_answers_a_thousand_failures_a_second_over_many_connections() {
         let strangers = Strangers::at("HTTP");
         let began = Instant::now();
         let attackers: Vec<_> = (0..5_000)
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_service_that_stops_answers_at_once() {
+    async fn failures_are_answered_at_once_when_the_service_stops() {
         let (stage, tries) = tries(&Strangers::at("HTTP"));
         stage.send_replace(Stage::Leaving);
         let began = Instant::now();

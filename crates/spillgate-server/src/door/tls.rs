@@ -1,4 +1,4 @@
-//! TLS for the doors: our certificate, and whose certificates callers must show.
+//! TLS of the listeners: the service's certificate, and the authority of its clients' certificates.
 
 use std::io;
 use std::path::Path;
@@ -14,28 +14,37 @@ use tokio_rustls::server::TlsStream;
 
 use crate::config::{self, Problem};
 
-/// How a door greets its callers. Clones share it, also when its files are read again.
+/// The TLS configuration of a listener. Clones share it, also when its files are read again.
 #[derive(Clone)]
-pub(crate) struct Tls(Arc<Greeting>);
+pub(crate) struct Tls(Arc<Certificates>);
 
-struct Greeting {
+struct Certificates {
     files: config::Tls,
     protocols: Vec<Vec<u8>>,
     acceptor: RwLock<TlsAcceptor>,
 }
 
 impl Tls {
-    /// Reads the files; none named means no TLS. `protocols` is what ALPN offers, the best first.
+    /// Reads the files; returns `None` if none are named. `protocols` are the protocols that ALPN offers, the best
+    /// first.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read or is invalid.
     pub(crate) fn of(files: &config::Tls, protocols: &[&str]) -> Result<Option<Tls>, Problem> {
         let protocols: Vec<_> = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         let Some(acceptor) = acceptor(files, &protocols)? else { return Ok(None) };
         let (files, acceptor) = (files.clone(), RwLock::new(acceptor));
-        Ok(Some(Tls(Arc::new(Greeting { files, protocols, acceptor }))))
+        Ok(Some(Tls(Arc::new(Certificates { files, protocols, acceptor }))))
     }
 
-    /// Greets with what the files hold now, from the next handshake on. Where that is no good, nothing changes.
+    /// Reads the files again, and puts them in force from the next handshake on. An error changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read or is invalid.
     pub(crate) fn read_again(&self) -> Result<(), Problem> {
-        let Greeting { files, protocols, acceptor: current } = &*self.0;
+        let Certificates { files, protocols, acceptor: current } = &*self.0;
         if let Some(acceptor) = acceptor(files, protocols)? {
             *current.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = acceptor;
         }

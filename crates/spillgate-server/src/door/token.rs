@@ -1,4 +1,4 @@
-//! A shared secret that callers of a door must show.
+//! The shared secret that clients of a listener must send.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use subtle::ConstantTimeEq;
 use super::strangers::Shown;
 use crate::config::Problem;
 
-/// The secret; compared without telling how much of it was right. Clones share it, also when it is read again.
+/// A token, compared in constant time. Clones share it, also when it is read again.
 #[derive(Clone)]
 pub(crate) struct Token(Arc<Secret>);
 
@@ -22,14 +22,22 @@ struct Secret {
 }
 
 impl Token {
-    /// The token that a file holds on its one line; `setting` names the file in what is wrong.
+    /// Reads the token of a file, which holds it on one line. `setting` is the setting that an error names.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read or holds no token.
     pub(crate) fn read(setting: &str, file: &Path) -> Result<Token, Problem> {
         let value = RwLock::new(value_in(setting, file)?);
         let (setting, file) = (setting.to_owned(), file.to_owned());
         Ok(Token(Arc::new(Secret { setting, file, value })))
     }
 
-    /// Puts in force what the file holds now. Where that is no token, the one before stays.
+    /// Reads the file again. On an error the token before stays in force.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read or holds no token.
     pub(crate) fn read_again(&self) -> Result<(), Problem> {
         let Secret { setting, file, value } = &*self.0;
         let read = value_in(setting, file)?;
@@ -37,13 +45,13 @@ impl Token {
         Ok(())
     }
 
-    /// Whether this is the token.
+    /// Returns whether these bytes are the token.
     pub(crate) fn is(&self, shown: &[u8]) -> bool {
         let value = self.0.value.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         value.ct_eq(shown).into()
     }
 
-    /// What a request shows of it: `Authorization: Bearer …`.
+    /// Compares the credentials of a request, in `Authorization: Bearer …`.
     pub(crate) fn shown_in(&self, headers: &HeaderMap) -> Shown {
         let shown = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
         let Some(shown) = shown.filter(|shown| !shown.is_empty()) else { return Shown::Nothing };
@@ -61,10 +69,10 @@ fn value_in(setting: &str, file: &Path) -> Result<Arc<[u8]>, Problem> {
     };
     let text = std::fs::read_to_string(file).map_err(|error| problem(error.to_string()))?;
     let token = text.trim();
-    let speakable = token.bytes().all(|byte| byte.is_ascii_graphic());
-    if token.len() < LENGTH_MIN || !speakable {
+    let printable = token.bytes().all(|byte| byte.is_ascii_graphic());
+    if token.len() < LENGTH_MIN || !printable {
         return Err(problem(format!(
-            "holds no token, which is one line of at least {LENGTH_MIN} printable characters"
+            "holds no token of one line with at least {LENGTH_MIN} printable ASCII characters"
         )));
     }
     Ok(token.as_bytes().into())
@@ -78,7 +86,7 @@ impl fmt::Debug for Token {
 
 const BEARER: &[u8] = b"Bearer ";
 
-/// Shorter ones are guessed, or were meant as something else.
+/// The least length of a token: a shorter one could be guessed, or was meant as something else.
 const LENGTH_MIN: usize = 16;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A file that has lost most of its rules is in force, and probably not meant.
+//! Warns of a file that has lost most of its rules: it is in force, and probably a mistake.
 
 use spillgate::{Policy, Rule};
 
@@ -20,7 +20,7 @@ pub(super) fn warning_of_gone_rules(in_force: &Policy, next: &Policy) -> Option<
     ))
 }
 
-/// Enough to recognise what was lost.
+/// The most rules that the warning names: enough to recognise the lost part of the file.
 const NAMED_MAX: usize = 4;
 
 #[cfg(test)]
@@ -35,9 +35,9 @@ mod tests {
 
     #[track_caller]
     fn check(before: &[&str], after: &[&str], warning: Option<&str>) {
-        let told = warning_of_gone_rules(&policy(before), &policy(after));
-        let told = told.as_deref().and_then(|told| told.split_once("; ")).map(|(gone, _)| gone);
-        assert_eq!(told, warning);
+        let found = warning_of_gone_rules(&policy(before), &policy(after));
+        let found = found.as_deref().and_then(|text| text.split_once("; ")).map(|(gone, _)| gone);
+        assert_eq!(found, warning);
     }
 
     #[test]

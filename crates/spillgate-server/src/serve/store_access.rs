@@ -1,4 +1,4 @@
-//! The credentials of the store: users and passwords stand in its addresses, in the settings file.
+//! Watches the credentials of the store: users and passwords in its addresses, and the files of `store.tls`.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,20 +10,21 @@ use crate::app::App;
 use crate::config::{self, ConfigError, Flags, Store};
 use crate::credentials::{Credentials, fingerprint};
 
-/// Where the settings of the store stand.
+/// The sources of the store's settings, besides the environment.
 pub(super) struct StoreSettings {
     pub(super) file: Option<PathBuf>,
-    /// The flag, which goes over the file.
+    /// The flag `--redis`, which overrides the file.
     pub(super) redis: Option<String>,
 }
 
-/// What was found when the settings file was read last.
+/// The result of the last reading of the settings file.
 struct Found {
+    /// A hash of the addresses with their credentials.
     urls: u64,
     tls_files: Vec<PathBuf>,
 }
 
-/// Inode, size and time of the last change: a file that is written anew and a link that is swapped both show in it.
+/// Inode, size and time of the last change (`ctime`). A rewritten file and a swapped link both show in it.
 type Stamp = Option<(u64, u64, i64, i64)>;
 
 impl StoreSettings {
@@ -53,8 +54,8 @@ impl Found {
     }
 }
 
-/// Follows the credentials in the store's addresses, and the files of `store.tls`. A settings file is read only when
-/// it has changed, for it may hold a large policy.
+/// Watches the credentials in the store's addresses, and the files of `store.tls`. The settings file is read only when
+/// it has changed, because it may hold a large policy.
 pub(super) fn follow(credentials: &mut Credentials, settings: StoreSettings, app: App) {
     let settings = Arc::new(settings);
     let looked_at = Arc::clone(&settings);
@@ -63,7 +64,7 @@ pub(super) fn follow(credentials: &mut Credentials, settings: StoreSettings, app
         let stamp = looked_at.stamp();
         if read_at != Some(stamp) {
             read_at = Some(stamp);
-            // What is wrong with the file is reported where the policy is read.
+            // The reload of the policy reports problems of the file; here the last valid version stays.
             found = Found::of(&looked_at).or(found.take());
         }
         found.as_ref().map_or(0, Found::fingerprint)

@@ -1,6 +1,5 @@
-//! The way of traces to a collector, by OTLP over gRPC. Spans are gathered and sent by a thread of the SDK's own; a
-//! collector that is slow or gone costs the spans that do not fit into its queue, and no request
-//! anything. What was sent and what was lost is counted.
+//! Sends traces to a collector, by OTLP over gRPC. A thread of the SDK gathers and sends spans. A slow or lost
+//! collector delays no request: spans that do not fit into the queue are dropped. Sent and lost spans are counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,13 +20,17 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use super::traces::{Caller, SpanCounts};
 
-/// Spans on their way, until this is closed.
+/// The export of spans, until it is closed.
 pub(super) struct Exporting {
     provider: SdkTracerProvider,
 }
 
 impl Exporting {
-    /// Within a runtime, which carries the connections. The collector need not be there yet.
+    /// Starts the export. It needs a tokio runtime for its connections; the collector may start later.
+    ///
+    /// # Errors
+    ///
+    /// If the collector's address is invalid.
     pub(super) fn to(collector: &str, counts: &Arc<SpanCounts>) -> Result<Exporting, String> {
         let exporter = opentelemetry_otlp::SpanExporter::builder()
             .with_tonic()
@@ -38,13 +41,13 @@ impl Exporting {
         let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
         let resource = Resource::builder().with_service_name("spillgate").with_attribute(version);
         let exporter =
-            Told { exporter, counts: Arc::clone(counts), failing: AtomicBool::new(false) };
-        // Its own queue has room for all that the bound before it lets through.
+            Reported { exporter, counts: Arc::clone(counts), failing: AtomicBool::new(false) };
+        // The SDK's queue has room for every span that `Bounded` passes on, so it drops none uncounted.
         let batches = BatchConfigBuilder::default().with_max_queue_size(SPANS_MAX as usize);
         let next = BatchSpanProcessor::builder(exporter).with_batch_config(batches.build()).build();
         let provider = SdkTracerProvider::builder()
             .with_resource(resource.build())
-            // Whoever opens a span has drawn already.
+            // Spans are opened only for requests that were sampled, so the SDK samples no second time.
             .with_sampler(Sampler::AlwaysOn)
             .with_span_processor(Bounded { next, counts: Arc::clone(counts) })
             .build();
@@ -55,10 +58,10 @@ impl Exporting {
         self.provider.tracer("spillgate")
     }
 
-    /// Sends what is left, and waits for it no longer than [`PATIENCE`].
+    /// Sends the spans that still wait, for at most [`PATIENCE`].
     pub(super) fn close(&self) {
         if self.provider.shutdown_with_timeout(PATIENCE).is_err() {
-            tracing::warn!(target: "spillgate", "the last traces were not taken by the collector");
+            tracing::warn!(target: "spillgate", "the collector did not take the last traces");
         }
     }
 }
@@ -72,7 +75,7 @@ pub(super) fn follow(span: &tracing::Span, caller: Caller) {
         true,
         TraceState::default(),
     );
-    // No error where it was opened a moment ago; and where nobody takes spans, nobody misses it.
+    // A span that was just opened takes a parent. Without a subscriber the call fails, and there is no trace to join.
     let _ = span.set_parent(Context::new().with_remote_span_context(context));
 }
 
@@ -112,16 +115,16 @@ impl SpanProcessor for Bounded {
     }
 }
 
-/// Counts what is sent, and says once when a collector begins to fail and once when it is well again.
+/// Counts the spans that are sent, and logs once when the collector begins to fail and once when it takes spans again.
 #[derive(Debug)]
-struct Told<E> {
+struct Reported<E> {
     exporter: E,
     counts: Arc<SpanCounts>,
     /// Whether the collector did not take the last batch.
     failing: AtomicBool,
 }
 
-impl<E: SpanExporter> SpanExporter for Told<E> {
+impl<E: SpanExporter> SpanExporter for Reported<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len() as u64;
         let result = self.exporter.export(batch).await;
@@ -158,8 +161,8 @@ impl<E: SpanExporter> SpanExporter for Told<E> {
     }
 }
 
-/// Spans that wait for the collector or are on their way to it: some 2 MiB.
+/// The most spans that wait for the collector or are on their way to it: some 2 MiB.
 const SPANS_MAX: u64 = 2_048;
 
-/// How long one batch may take, and the last ones when the service stops.
+/// The longest that one batch may take, and the last ones together when the service stops.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -1,5 +1,5 @@
-//! The way of log lines to the error output. Lines wait in a bounded queue, and one thread writes them. When the
-//! output takes no bytes, lines are dropped and counted, and no thread that answers requests waits.
+//! Writes log lines to the error output. Lines wait in a bounded queue, and one thread writes them. When the output
+//! takes no bytes, lines are dropped and counted, and no thread that answers requests waits.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::config::Format;
 /// The queue of this process, once [`start`] has run.
 static SINK: OnceLock<Sink> = OnceLock::new();
 
-/// Lines on their way to the error output.
+/// The lines that wait for the error output.
 #[derive(Debug, Default)]
 struct Sink {
     queue: Mutex<Queue>,
@@ -33,7 +33,7 @@ struct Queue {
     lines: u64,
     /// Lines that were dropped since the writer last took the queue.
     dropped: u64,
-    /// Whether the writer has lines in its hands.
+    /// Whether the writer is writing lines.
     is_writing: bool,
     format: Format,
 }
@@ -70,7 +70,7 @@ pub fn complain(line: &impl fmt::Display) {
     self::line(&format!("spillgate: {line}\n"));
 }
 
-/// Writes a line, which ends in a line feed. Without a writer it is written here and now.
+/// Writes a line, which ends in a line feed. Before [`start`] the calling thread writes it.
 pub(crate) fn line(text: &str) {
     match SINK.get() {
         Some(sink) => sink.push(text.as_bytes()),
@@ -107,7 +107,7 @@ impl Drop for FlushAtEnd {
     }
 }
 
-/// What `tracing` writes an event to: each event is one call of `write`.
+/// The output of `tracing`, which writes each event by one call of `write`.
 pub(super) struct Lines;
 
 impl Write for Lines {
@@ -129,11 +129,11 @@ impl Sink {
         self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Adds a line, or drops it where there is no room. After the first that is dropped all are, until the writer
-    /// takes the queue: the note then stands where the lines are missing.
+    /// Adds a line, or drops it if there is no room. After the first dropped line all are dropped until the writer
+    /// takes the queue, so that the note about them stands where the lines are missing.
     fn push(&self, line: &[u8]) {
         let mut queue = self.lock();
-        // An empty queue takes a line of any length: its author holds it in memory anyway.
+        // An empty queue takes a line of any length: the line is in memory anyway.
         let has_room = queue.bytes.is_empty() || queue.bytes.len() + line.len() <= WAITING_MAX;
         if queue.dropped > 0 || !has_room {
             queue.dropped += 1;
@@ -148,13 +148,13 @@ impl Sink {
 
     fn flush(&self, bound: Duration) {
         let is_busy = |queue: &mut Queue| queue.is_writing || !queue.bytes.is_empty();
-        // A reader that stalls does not keep the process from ending.
+        // The wait is bounded, so that a stalled reader does not keep the process from ending.
         drop(self.changed.wait_timeout_while(self.lock(), bound, is_busy));
     }
 
     fn write_for_ever(&self, output: &mut impl Write) {
         let mut bytes = Vec::new();
-        // Dropped lines that no note has reported.
+        // Dropped lines that no note has reported yet.
         let mut unreported = 0;
         loop {
             let (lines, dropped, format) = self.take(&mut bytes);
@@ -187,7 +187,7 @@ impl Sink {
     }
 }
 
-/// Writes all bytes, however long the output takes.
+/// Writes all bytes, and waits for the output without a bound.
 fn write_all(output: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match output.write(bytes) {
@@ -204,7 +204,7 @@ fn write_all(output: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The line about dropped lines, in the form of the others. No level of the log leaves it out.
+/// Returns the line about dropped lines, in the log's format. It is written at every level of the log.
 fn note(dropped: u64, format: Format) -> String {
     let message = format!("{dropped} log lines were dropped: the error output took no bytes");
     match format {
@@ -221,13 +221,14 @@ fn note(dropped: u64, format: Format) -> String {
     }
 }
 
-/// Bytes that wait: some ten thousand lines, more than any burst of a healthy process. The writer holds as many again.
+/// The most bytes that wait: some ten thousand lines, more than a healthy process logs at once. The writer may hold as
+/// many again.
 const WAITING_MAX: usize = 1024 * 1024;
 
-/// The wait for the last lines when the process ends: a reader that works takes a pipe's 64 KiB in milliseconds.
+/// The longest wait for the last lines when the process ends. A working reader takes a pipe's 64 KiB in milliseconds.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// Between two tries to write to a full pipe that does not block.
+/// The pause between two writes to a full pipe that does not block.
 const FULL_PIPE_PAUSE: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_waits_for_all_lines_and_not_for_a_stalled_output() {
+    fn flush_waits_for_all_lines_and_gives_up_on_a_stalled_output() {
         let (sink, allow, reads) = start();
         sink.push(b"stalled\n");
         sink.flush(Duration::from_millis(1));
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_note_is_an_object_where_the_log_is_one_for_each_line() {
+    fn the_note_about_dropped_lines_is_an_object_in_a_json_log() {
         let line = note(3, Format::Json);
         let object: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!((&object["level"], &object["dropped"]), (&"WARN".into(), &3.into()));

@@ -1,8 +1,8 @@
-//! Traces: some requests as spans, for whoever follows one through several services.
+//! Traces: some requests are recorded as spans, so that an operator can follow a request through several services.
 //!
-//! What is not traced costs a look at a head and a number. Whoever calls with a `traceparent` has drawn
-//! already, and is followed; else each request has the same small chance. A span says what was
-//! answered and by which rule, and nothing of who asked.
+//! A request with a `traceparent` is traced if its caller traces it; each other request is sampled with the same small
+//! chance. An untraced request costs one header look-up and one random number. A span holds the decision and its rule,
+//! and no attribute of the request.
 
 use std::fmt::Write;
 use std::hash::{BuildHasher, RandomState};
@@ -19,65 +19,65 @@ use tracing::{Instrument, Span, info_span};
 
 use crate::config::Sample;
 
-/// Draws requests, and opens their spans. Clones draw together.
+/// Samples requests, and opens their spans. Clones share one sequence of samples.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Traces {
-    drawing: Option<Arc<Drawing>>,
+    sampler: Option<Arc<Sampler>>,
 }
 
 #[derive(Debug)]
-struct Drawing {
+struct Sampler {
     sample: Sample,
-    /// A request's number, whose hash is its draw: no two processes draw alike.
+    /// The number of the next request. Its hash under `seed` is the random number, so no two processes sample alike.
     requests: AtomicU64,
     seed: RandomState,
     counts: Arc<SpanCounts>,
 }
 
-/// What became of the spans that ended. Those that are none of sent, failed and dropped still wait.
+/// Counts the spans that ended. An ended span that is neither sent, failed nor dropped still waits.
 #[derive(Debug, Default)]
 pub(super) struct SpanCounts {
     pub(super) ended: AtomicU64,
     pub(super) sent: AtomicU64,
     pub(super) failed: AtomicU64,
-    /// Found no place among those that wait.
+    /// Spans that found the queue full.
     pub(super) dropped: AtomicU64,
-    /// Wait, or are on their way.
+    /// Spans that wait, or are on their way.
     #[cfg(feature = "otlp")]
     pub(super) waiting: AtomicU64,
 }
 
 impl Traces {
     #[cfg(any(feature = "otlp", test))]
-    pub(super) fn of(sample: Sample, counts: Arc<SpanCounts>) -> Traces {
+    pub(super) fn sampling(sample: Sample, counts: Arc<SpanCounts>) -> Traces {
         let (requests, seed) = (AtomicU64::new(0), RandomState::new());
-        Traces { drawing: Some(Arc::new(Drawing { sample, requests, seed, counts })) }
+        Traces { sampler: Some(Arc::new(Sampler { sample, requests, seed, counts })) }
     }
 
     pub(crate) fn are_made(&self) -> bool {
-        self.drawing.is_some()
+        self.sampler.is_some()
     }
 
-    /// Routes whose questions are traced.
+    /// Returns these routes with a layer that traces their requests.
     pub(crate) fn over(&self, routes: Router) -> Router {
-        let Some(drawing) = self.drawing.clone() else { return routes };
+        let Some(sampler) = self.sampler.clone() else { return routes };
         routes.layer(from_fn(move |request: Request, next: Next| {
-            let span = drawing.span(&request);
+            let span = sampler.span(&request);
             next.run(request).instrument(span)
         }))
     }
 
-    /// The span of a batch that came over RESP, which has no place for a caller's own.
+    /// Returns the span of a batch of RESP commands. RESP carries no `traceparent`, so the batch is sampled.
     pub(crate) fn of_batch(&self) -> Span {
-        match &self.drawing {
-            Some(drawing) if drawing.draws() => opened("RESP"),
+        match &self.sampler {
+            Some(sampler) if sampler.samples() => opened("RESP"),
             Some(_) | None => Span::none(),
         }
     }
 
-    /// Says in the span of the request under way what it was answered.
-    pub(crate) fn tell(&self, decision: &Decision) {
-        if self.drawing.is_none() {
+    /// Records a decision in the span of the current request.
+    pub(crate) fn record(&self, decision: &Decision) {
+        if self.sampler.is_none() {
             return;
         }
         let span = Span::current();
@@ -91,15 +91,15 @@ impl Traces {
         }
     }
 
-    /// As the limiter's own metrics are written; nothing where nothing is traced.
+    /// Returns the counts of spans, in the text format of Prometheus; empty if traces are off.
     pub(crate) fn text(&self) -> String {
-        let Some(drawing) = &self.drawing else { return String::new() };
+        let Some(sampler) = &self.sampler else { return String::new() };
         let mut text =
             "# HELP spillgate_spans_total Spans of traces: ended here, and of these sent to \
                         the collector, not taken by it, or dropped because too many waited.\n\
                         # TYPE spillgate_spans_total counter\n"
                 .to_owned();
-        let SpanCounts { ended, sent, failed, dropped, .. } = &*drawing.counts;
+        let SpanCounts { ended, sent, failed, dropped, .. } = &*sampler.counts;
         let results = [("ended", ended), ("sent", sent), ("failed", failed), ("dropped", dropped)];
         for (result, count) in results {
             let count = count.load(Ordering::Relaxed);
@@ -109,37 +109,38 @@ impl Traces {
         text
     }
 
-    /// What several at once were answered.
-    pub(crate) fn tell_of_all(&self, decisions: &[Decision]) {
+    /// Records the decisions of a batch in the span of the current request.
+    pub(crate) fn record_all(&self, decisions: &[Decision]) {
         if let [one] = decisions {
-            return self.tell(one);
+            return self.record(one);
         }
-        if self.drawing.is_some() {
-            let refused = decisions.iter().filter(|decision| !decision.allowed()).count();
+        if self.sampler.is_some() {
+            let denied = decisions.iter().filter(|decision| !decision.allowed()).count();
             let span = Span::current();
             span.record("spillgate.questions", decisions.len());
-            span.record("spillgate.refused", refused);
+            span.record("spillgate.refused", denied);
         }
     }
 }
 
-impl Drawing {
+impl Sampler {
     fn span(&self, request: &Request) -> Span {
         let path = request.uri().path();
-        // Probes and pages are nobody's questions.
+        // Probes and pages are not traced.
         let Some(name) = TRACED.into_iter().find(|known| path.starts_with(known)) else {
             return Span::none();
         };
         match Caller::of(request.headers()) {
             Some(caller) if caller.sampled => follow(opened(name), caller),
-            None if self.draws() => opened(name),
+            None if self.samples() => opened(name),
             Some(_) | None => Span::none(),
         }
     }
 
-    fn draws(&self) -> bool {
-        let draw = self.seed.hash_one(self.requests.fetch_add(1, Ordering::Relaxed));
-        draw % 1_000_000 < u64::from(self.sample.0)
+    /// Returns whether the next request is sampled.
+    fn samples(&self) -> bool {
+        let random = self.seed.hash_one(self.requests.fetch_add(1, Ordering::Relaxed));
+        random % 1_000_000 < u64::from(self.sample.0)
     }
 }
 
@@ -158,17 +159,17 @@ fn opened(name: &'static str) -> Span {
     )
 }
 
-/// The caller's span, as `traceparent` names it: `00-4bf9…4736-00f0…02b7-01`.
+/// The caller's span, from a `traceparent` such as `00-4bf9…4736-00f0…02b7-01`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Caller {
     pub(super) trace: u128,
     pub(super) span: u64,
-    /// Whether it is traced.
+    /// Whether the caller traces this request.
     pub(super) sampled: bool,
 }
 
 impl Caller {
-    /// A field that is malformed names nobody.
+    /// Reads the caller's span; `None` if the field is absent or malformed.
     fn of(headers: &HeaderMap) -> Option<Caller> {
         let mut fields = headers.get("traceparent")?.to_str().ok()?.split('-');
         let mut field = |length: usize| fields.next().filter(|text| text.len() == length);
@@ -182,12 +183,12 @@ impl Caller {
         };
         let (trace, span, flags) = (number(trace)?, number(span)?, number(flags)?);
         let whole = trace != 0 && span != 0;
-        // Sixteen digits and two.
+        // The casts lose nothing: the field's length bounds a span to 16 digits.
         whole.then_some(Caller { trace, span: span as u64, sampled: flags & 1 == 1 })
     }
 }
 
-/// The span, within its caller's trace.
+/// Makes a span part of its caller's trace, and returns it.
 #[cfg(feature = "otlp")]
 fn follow(span: Span, caller: Caller) -> Span {
     super::otlp::follow(&span, caller);
@@ -199,10 +200,10 @@ fn follow(span: Span, _caller: Caller) -> Span {
     span
 }
 
-/// The target of spans that begin a trace here; what is traced within has the target of the log.
+/// The target of spans that begin a trace here. Spans within have the target of the log.
 pub(super) const REQUEST: &str = "spillgate::request";
 
-/// The paths whose requests are traced, the longer of two that begin alike first.
+/// The paths whose requests are traced. Of two that begin alike the longer comes first.
 const TRACED: [&str; 9] = [
     "/v1/check/batch",
     "/v1/check",
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_has_drawn_is_followed_and_one_that_is_malformed_says_nothing() {
+    fn a_traceparent_decides_and_a_malformed_one_is_ignored() {
         let ids = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7";
         let (trace, span) = (0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736, 0x00f0_67aa_0ba9_02b7);
         let by = |sampled| Some(Caller { trace, span, sampled });
@@ -250,14 +251,14 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_drawn_as_the_settings_say() {
-        let drawn = |sample| {
-            let traces = Traces::of(Sample(sample), Arc::default());
-            let drawing = traces.drawing.unwrap();
-            (0..1_000_000).filter(|_| drawing.draws()).count()
+    fn samples_the_share_of_requests_that_the_settings_name() {
+        let sampled = |sample| {
+            let traces = Traces::sampling(Sample(sample), Arc::default());
+            let sampler = traces.sampler.unwrap();
+            (0..1_000_000).filter(|_| sampler.samples()).count()
         };
-        assert_eq!((drawn(0), drawn(1_000_000)), (0, 1_000_000));
-        let few = drawn(10_000);
+        assert_eq!((sampled(0), sampled(1_000_000)), (0, 1_000_000));
+        let few = sampled(10_000);
         assert!((9_000..11_000).contains(&few), "{few}");
     }
 }

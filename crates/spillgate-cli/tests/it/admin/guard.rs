@@ -98,5 +98,5 @@ fn a_door_that_finds_its_port_taken_says_so_and_how_to_choose_another() {
     let mut process = Process::start(command.stderr(Stdio::piped()));
     let mut said = String::new();
     std::io::Read::read_to_string(&mut process.stderr().unwrap(), &mut said).unwrap();
-    assert!(said.contains("or choose another port with --admin 127.0.0.1:0"), "{said}");
+    assert!(said.contains("choose a free port with --admin 127.0.0.1:0"), "{said}");
 }

@@ -177,7 +177,10 @@ fn commands_about_the_connection_are_answered_as_redis_answers_them() {
         ("QUIT", "+OK\r\n"),
         ("RESET", "+RESET\r\n"),
         ("AUTH x", "-ERR AUTH without a password set: "),
-        ("GET a", "-ERR unknown command 'GET'; ask with CL.THROTTLE, THROTTLE or SG.CHECK\r\n"),
+        (
+            "GET a",
+            "-ERR unknown command 'GET'; check limits with CL.THROTTLE, THROTTLE or SG.CHECK\r\n",
+        ),
         (
             "SG.RESERVE web 1",
             "-ERR wrong number of arguments for SG.RESERVE; write SG.RESERVE domain ",

@@ -28,7 +28,7 @@ fn nothing_is_asked_before_the_password_is_shown() {
             .as_bytes(),
         );
         let no_auth = "-NOAUTH Authentication required: send AUTH with the password first\r\n";
-        let wrong = "-WRONGPASS invalid username-password pair: the user is default, the password the server's\r\n";
+        let wrong = "-WRONGPASS invalid username-password pair: the user is default, the password is the one in password_file or data_token_file\r\n";
         let before = format!(
             "+PONG\r\n{}{wrong}{wrong}{no_auth}+OK\r\n*5\r\n:0\r\n:2\r\n:1\r\n",
             no_auth.repeat(5)
@@ -77,7 +77,7 @@ fn what_http_sends_is_never_taken_for_commands() {
         stream.write_all(request.as_bytes()).unwrap();
         let mut said = String::new();
         stream.read_to_string(&mut said).unwrap();
-        assert!(said.ends_with("HTTP has a door of its own\r\n"), "{start}: {said}");
+        assert!(said.ends_with("send HTTP requests to the HTTP listener\r\n"), "{start}: {said}");
     }
     let said = exchange(&server, b"CL.THROTTLE smuggled 0 1 86400\r\n");
     assert!(said.starts_with("*5\r\n:0\r\n"), "{said}");

@@ -1,4 +1,4 @@
-//! `store.ring`: independent nodes, and those that they take the place of.
+//! `store.ring`: the independent servers of a ring, and those of the ring that it replaces.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use spillgate::Ring;
 use super::without_credentials;
 use crate::config::value;
 
-/// A ring, and the one before it.
+/// A ring, and the one that it replaces.
 pub(crate) struct NumberedNodes {
     number: u32,
     nodes: Vec<Node>,
     previous: Vec<Node>,
-    /// One less, unless said.
+    /// The number of the ring before; by default one less than `number`.
     previous_number: Option<u32>,
 }
 
-/// A node, as far as it was said.
+/// A node of a ring. Fields that are not set yet are empty.
 struct Node {
     name: String,
     url: String,
@@ -31,12 +31,12 @@ impl Default for NumberedNodes {
 }
 
 impl NumberedNodes {
-    /// Those that are asked, before a change and after.
+    /// Returns the number of nodes that the service connects to: during a change, those of both rings.
     pub(super) fn count(&self) -> usize {
         self.nodes.len() + self.previous.len()
     }
 
-    /// Takes one setting, named without its `store.ring.`; none of that name is `Ok(false)`.
+    /// Applies one setting, named without its `store.ring.`. Returns `Ok(false)` if there is no setting of that name.
     pub(super) fn set(&mut self, field: &str, text: &str) -> Result<bool, String> {
         match field {
             "number" => self.number = value::number(text)?,
@@ -55,7 +55,7 @@ impl NumberedNodes {
         Ok(true)
     }
 
-    /// As the library takes it, good or not.
+    /// Returns the ring in the library's form. The library checks it.
     pub(super) fn ring(&self) -> Ring {
         let of = |number: u32, nodes: &[Node]| {
             nodes.iter().fold(Ring::numbered(number), |ring, node| {
@@ -84,7 +84,7 @@ impl fmt::Display for NumberedNodes {
 }
 
 impl Node {
-    /// `name=url`, or `name*weight=url`.
+    /// Parses `name=url` or `name*weight=url`.
     fn of(text: &str) -> Result<Node, String> {
         let (name, url) = text.split_once('=').ok_or_else(|| {
             "a node is written name=redis://host:port, or name*weight=redis://host:port".to_owned()
@@ -102,7 +102,7 @@ fn nodes(text: &str) -> Result<Vec<Node>, String> {
     value::list(text).map(Node::of).collect()
 }
 
-/// A field of one node, as `0.url`.
+/// Applies one field of one node, named `0.url`. Returns `Ok(false)` if there is no field of that name.
 fn set_node(nodes: &mut Vec<Node>, field: &str, text: &str) -> Result<bool, String> {
     let Some((place, field)) = field.split_once('.') else { return Ok(false) };
     let Ok(place) = place.parse::<usize>() else { return Ok(false) };
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_says_its_name_its_address_and_perhaps_its_weight() {
+    fn a_node_has_a_name_an_address_and_perhaps_a_weight() {
         let node = Node::of("b*2=redis://host:6379?a=b").unwrap();
         assert_eq!((&node.name[..], &node.url[..], node.weight), ("b", "redis://host:6379?a=b", 2));
         for text in ["redis://host", "a", "a*=redis://host", "a=host"] {

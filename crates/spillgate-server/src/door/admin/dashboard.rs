@@ -1,5 +1,5 @@
-//! The dashboard: plain files that ask the network for nothing but this door. They hold nothing worth a
-//! token; what they show is asked for with one.
+//! The dashboard: plain files that send requests to this listener only. The files are public; the data that they show
+//! needs the token of the admin API.
 
 use axum::Router;
 use axum::body::Body;
@@ -10,7 +10,7 @@ use hyper::header::{
     X_CONTENT_TYPE_OPTIONS,
 };
 
-/// Path, kind and contents of each file.
+/// Path, type and contents of each file.
 const FILES: [(&str, &str, &str); 8] = [
     ("/", "text/html; charset=utf-8", include_str!("../../../dashboard/index.html")),
     ("/dashboard.css", "text/css; charset=utf-8", include_str!("../../../dashboard/dashboard.css")),
@@ -36,7 +36,7 @@ fn file(kind: &'static str, contents: &'static str) -> Response {
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (REFERRER_POLICY, "no-referrer"),
-        // Another version may be behind the same path a moment later.
+        // After an upgrade the same path serves another version.
         (CACHE_CONTROL, "no-cache"),
     ];
     for (name, value) in headers {
@@ -47,6 +47,6 @@ fn file(kind: &'static str, contents: &'static str) -> Response {
 
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// Only what came from here runs, and it talks to nobody else; no page may frame it.
+/// Allows only scripts, styles and images of this listener, and requests to it only. No page may frame the dashboard.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";

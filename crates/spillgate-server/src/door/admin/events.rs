@@ -1,5 +1,5 @@
-//! Server-sent events: once a second, all that the dashboard shows and that changes by itself. Few listen at
-//! a time, and all of them are told the same.
+//! Server-sent events for the dashboard: once a second, the values that change by themselves. All dashboards get the
+//! same event.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ use super::health::Health;
 use super::top::TopAnswer;
 use crate::door::http::answer;
 
-/// Who listens, and what was told last.
+/// The state behind the events. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Events {
     health: Health,
@@ -33,13 +33,13 @@ pub(crate) struct Events {
 
 #[derive(Serialize)]
 struct Event<'e> {
-    /// On a clock of the process that nobody steps.
+    /// The time since the process started, by a clock that never steps.
     at_ms: u64,
     up_ms: u64,
     version: &'static str,
     store: &'e str,
     rules: usize,
-    /// About the policy's file.
+    /// The warning about the policy file that stands.
     warning: Option<&'e str>,
     shards: Vec<ShardAnswer<'e>>,
     top: TopAnswer<'e>,
@@ -60,7 +60,7 @@ impl Events {
         Events { health, began: Instant::now(), listeners, last }
     }
 
-    /// What is so now, made anew once a second at most, however many listen.
+    /// Returns the current event. It is made at most twice a second, for any number of dashboards.
     async fn now(&self) -> Bytes {
         let mut last = self.last.lock().await;
         match &*last {
@@ -98,8 +98,8 @@ impl Events {
         bytes.into()
     }
 
-    /// Until the listener leaves or the server does.
-    async fn tell(self, mut to: Sender<Bytes>, _place: Place) {
+    /// Sends events until the dashboard leaves or the service stops.
+    async fn send_all(self, mut to: Sender<Bytes>, _place: Place) {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stop = self.health.stop.clone();
@@ -108,7 +108,8 @@ impl Events {
                 _ = stop.wait_for(|stop| *stop) => return,
                 _ = ticks.tick() => {}
             }
-            // Whoever does not read holds nobody else up, and is cut by the connection's bounds.
+            // Each dashboard has a task of its own, so one that does not read delays no other. The time-out of its
+            // connection's writes ends it.
             if to.send_data(self.now().await).await.is_err() {
                 return;
             }
@@ -122,7 +123,7 @@ pub(super) async fn listen(State(events): State<Events>) -> Result<Response, Pro
         return Err(Problem::of(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY.to_owned()));
     }
     let (sender, channel) = Channel::<Bytes>::new(1);
-    tokio::spawn(events.tell(sender, place));
+    tokio::spawn(events.send_all(sender, place));
     let mut response = Response::new(Body::new(channel));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -130,7 +131,7 @@ pub(super) async fn listen(State(events): State<Events>) -> Result<Response, Pro
     Ok(response)
 }
 
-/// A place among the listeners.
+/// One of the dashboards that listen, counted while this lives.
 struct Place(Arc<AtomicUsize>);
 
 impl Drop for Place {
@@ -147,8 +148,8 @@ impl<'e> ShardAnswer<'e> {
 }
 
 const EVERY: Duration = Duration::from_secs(1);
-/// Of each rule, for the two lists.
+/// The subjects of each rule in each of the two lists.
 const TOP: usize = 8;
-/// More screens than operators have.
+/// The most dashboards that listen at once: more than operators have open.
 const LISTENERS_MAX: usize = 32;
-const TOO_MANY: &str = "32 listen already; close a dashboard that nobody looks at";
+const TOO_MANY: &str = "32 dashboards receive events already; close one of them";

@@ -1,4 +1,4 @@
-//! Why a request would be decided as it would: `?domain=web&attr.ip=203.0.113.7&cost=2`.
+//! Explains how a request would be decided, without charging it: `?domain=web&attr.ip=203.0.113.7&cost=2`.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -87,7 +87,7 @@ struct RuleAnswer<'e> {
     name: &'e str,
     mode: &'static str,
     matched: bool,
-    /// Why the request does not match it.
+    /// The reason for which the request does not match the rule.
     why: Option<String>,
     overridden: Option<&'static str>,
 }
@@ -101,12 +101,12 @@ pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, P
     Ok(answer::json(&answer, answer::ANSWER_BYTES * items))
 }
 
-/// The request that a query describes.
+/// Reads the request that a query describes.
 pub(super) fn request_in(uri: &Uri) -> Result<Request<'_>, Problem> {
     let (mut request, mut domain, mut cost) = (Request::new(), None, None);
     for (name, value) in parameters(uri) {
         let unit = name.strip_prefix("cost.");
-        let again = match name.as_ref() {
+        let is_repeated = match name.as_ref() {
             _ if name.starts_with("attr.") => {
                 request = attribute(request, &name, value)?;
                 false
@@ -126,7 +126,7 @@ pub(super) fn request_in(uri: &Uri) -> Result<Request<'_>, Problem> {
                 false
             }
         };
-        if again {
+        if is_repeated {
             return Err(Problem::in_field(&name, "given twice; give it once"));
         }
     }

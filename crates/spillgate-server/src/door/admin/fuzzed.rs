@@ -1,6 +1,6 @@
-//! What holds of anything that the admin door reads: three kinds of bodies, and a query.
+//! A claim about every input of the admin API: three kinds of bodies, and a query.
 //!
-//! An input is one byte that says which, then the body or the query.
+//! An input is one byte that selects the kind, then the body or the query.
 
 use hyper::Uri;
 use spillgate::Request;
@@ -15,7 +15,7 @@ use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX};
 use crate::door::http::fuzzed::is_short;
 use crate::door::http::json::{Object, parse};
 
-/// Panics if what is read is beyond the bounds, or does not read back as it was.
+/// Panics if a parsed input exceeds the bounds, or changes when it is written and parsed again.
 pub fn holds(input: &[u8]) {
     let Some((kind, rest)) = input.split_first() else { return };
     match kind % 4 {
@@ -23,7 +23,7 @@ pub fn holds(input: &[u8]) {
             Ok(Object(fields)) => {
                 assert!(fields.limits.0.len() <= LIMITS_MAX);
                 for limit in &fields.limits.0 {
-                    // A limit, or what is wrong with it.
+                    // A limit or an error, but no panic.
                     drop(limit.0.build());
                 }
                 is_bounded(&subject(&fields.subject));
@@ -60,7 +60,7 @@ fn query(text: &[u8]) {
         let value = std::str::from_utf8(value).expect("a query is read as UTF-8");
         written.append_pair(&format!("attr.{name}"), value);
     }
-    let again = Uri::try_from(written.finish()).expect("what is encoded is a URI");
+    let again = Uri::try_from(written.finish()).expect("an encoded query makes a URI");
     let again = Query::of(&again).unwrap_or_else(|problem| panic!("{problem:?}"));
     assert_eq!(again.rule, query.rule);
     assert!(again.subject.attributes().eq(query.subject.attributes()));

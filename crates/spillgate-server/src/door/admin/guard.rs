@@ -1,5 +1,5 @@
-//! Who may use the admin door: whoever shows the token, or without one, programs of this machine
-//! and pages that this door itself served, as `browser` recognises them.
+//! Admits operators to the admin API: clients with the token. If no token is set, programs of this machine and pages of
+//! this listener are admitted instead; `browser` recognises them.
 
 use axum::Extension;
 use axum::extract::{Request, State};
@@ -12,7 +12,7 @@ use super::Problem;
 use crate::door::browser::is_local;
 use crate::door::{Shown, Token, Tries};
 
-/// What is asked of operators.
+/// The way to recognise an operator.
 #[derive(Clone)]
 pub(crate) enum Guard {
     Token(Token),
@@ -21,7 +21,8 @@ pub(crate) enum Guard {
 }
 
 impl Guard {
-    /// Whether a request with these headers is an operator's. A wrong token is a failure of its connection.
+    /// Returns whether a request with these headers is an operator's. A wrong token counts as a failure of its
+    /// connection.
     pub(super) async fn admits(&self, headers: &HeaderMap, tries: &Tries) -> bool {
         let Guard::Token(token) = self else { return is_local(headers) };
         let shown = tries.judge(|| token.shown_in(headers));
@@ -32,7 +33,7 @@ impl Guard {
     }
 }
 
-/// Lets a request through, or answers in its place.
+/// Passes an operator's request on, and refuses any other.
 pub(super) async fn admit(
     State(guard): State<Guard>,
     Extension(tries): Extension<Tries>,
@@ -47,8 +48,8 @@ pub(super) async fn admit(
 }
 
 fn stranger() -> Problem {
-    let message = "without a token this door answers only programs of this machine that call it \
-                   localhost, 127.0.0.1 or [::1], and its own pages; do so, or set \
+    let message = "without a token this listener answers only programs of this machine that call it \
+                   localhost, 127.0.0.1 or [::1], and its own pages; use one of these names, or set \
                    admin_token_file under [server] and send Authorization: Bearer TOKEN";
     Problem::of(StatusCode::FORBIDDEN, message.to_owned())
 }

@@ -1,5 +1,5 @@
-//! Whether the process lives, and whether it can answer: which it can without a store, by policy.
-//! One outage of the store must not take every replica out of service.
+//! The probes `/livez` and `/readyz`, and the metrics. An outage of the store does not make the service unready: rules
+//! decide by `on_outage`, and one outage must not take every replica out of service.
 
 use std::fmt::Write;
 
@@ -18,13 +18,13 @@ use crate::counted::counted;
 use crate::doctor;
 use crate::door::Tries;
 
-/// What health is about.
+/// The state behind the probes.
 #[derive(Clone)]
 pub(crate) struct Health {
     pub(crate) app: App,
-    /// Becomes true when the process is told to end.
+    /// Becomes true when the service stops.
     pub(crate) stop: watch::Receiver<bool>,
-    /// Which callers are operators.
+    /// Recognises operators.
     guard: Guard,
     pub(super) scrapes: Scrapes,
 }
@@ -40,9 +40,9 @@ pub(super) async fn live() -> Response {
     plain(StatusCode::OK, "ok\n".to_owned())
 }
 
-/// Returns whether the process is ready, and the warning about the policy file if one stands. With `?verbose`, also what
-/// the process stands on, as it knows it: no command is sent to the store. Operators see the names and troubles of
-/// shards, which hold addresses.
+/// Answers whether the process is ready, with the warning about the policy file if one stands. With `?verbose` the
+/// answer also has the number of rules and the last known state of the store; no command is sent to the store. Only
+/// operators see the names and troubles of shards, which hold addresses.
 pub(super) async fn ready(
     State(health): State<Health>,
     Extension(tries): Extension<Tries>,
@@ -68,7 +68,7 @@ pub(super) async fn ready(
             });
         written.expect("a string takes all text");
         let mismatch = health.app.limiter().instance_mismatch();
-        text.extend(doctor::mismatches(mismatch).map(|(_, what)| format!("unsafe: {what}\n")));
+        text.extend(doctor::mismatches(mismatch).map(|(_, text)| format!("unsafe: {text}\n")));
     }
     plain(status, text)
 }

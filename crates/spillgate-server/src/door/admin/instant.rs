@@ -1,4 +1,4 @@
-//! Instants as operators write and read them: RFC 3339, such as `2027-01-31T18:00:00Z`.
+//! Instants in the text form of RFC 3339, such as `2027-01-31T18:00:00Z`.
 
 use std::time::SystemTime;
 
@@ -22,7 +22,7 @@ impl<'de> Deserialize<'de> for Instant {
 
 impl Serialize for Instant {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Beyond the year 9999 there is no text for it; nobody can write such an instant either.
+        // An instant after the year 9999 has no text. Only the library can set one, since it cannot be parsed either.
         let instant = Timestamp::try_from(self.0).unwrap_or(Timestamp::MAX);
         serializer.collect_str(&instant)
     }

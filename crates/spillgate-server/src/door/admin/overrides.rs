@@ -52,9 +52,9 @@ struct OverrideAnswer<'o> {
     limits: Vec<LimitAnswer<'o>>,
     written_at: Instant,
     expires_at: Option<Instant>,
-    /// Why not, if it is not in force.
+    /// The reason for which it is not in force, if it is not.
     not_in_force: Option<String>,
-    /// Shards that are still to learn of it.
+    /// Shards that do not have it yet.
     lacking: &'o [String],
 }
 
@@ -148,11 +148,12 @@ impl<'o> LimitAnswer<'o> {
     }
 }
 
-/// Values that are no text, which only the library can set, are shown with marks in place of bytes.
+/// Writes the attributes of a subject. Bytes that are no UTF-8, which only the library can set, become replacement
+/// characters.
 fn attributes<S: Serializer>(set: &&Override, serializer: S) -> Result<S::Ok, S::Error> {
     let text = |value| -> Cow<'_, str> { String::from_utf8_lossy(value) };
     serializer.collect_map(set.subject().map(|(name, value)| (name, text(value))))
 }
 
-/// As many as a rule may have.
+/// The most limits of an override, as of a rule.
 pub(super) const LIMITS_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! What the library says no to, as problem details.
+//! Errors of runtime changes, as problem details.
 
 use hyper::StatusCode;
 use spillgate::{ControlError, WhyNot};
@@ -16,11 +16,11 @@ impl From<ControlError> for Problem {
             ControlError::Expired => (StatusCode::BAD_REQUEST, "expires_at"),
             ControlError::NotSet => (StatusCode::NOT_FOUND, ""),
             ControlError::Full => (StatusCode::CONFLICT, ""),
-            // Nothing is wrong with the request: the same again will do once the store is back.
+            // The request is valid: the client can send it again once the store is back.
             _ => (StatusCode::SERVICE_UNAVAILABLE, ""),
         };
         let message = error.to_string();
-        // The field goes before the message by itself.
+        // A problem shows its field before the message, so the message must not name it a second time.
         let bare = message.strip_prefix(field).and_then(|rest| rest.strip_prefix(": "));
         Problem::in_field(field, bare.unwrap_or(&message)).with_status(status)
     }

@@ -1,4 +1,4 @@
-//! The rules in force, and their modes: the kill switch.
+//! Lists the rules in force, and sets their modes: the kill switch.
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
@@ -36,9 +36,9 @@ struct RuleAnswer<'p> {
 struct ModeAnswer<'p> {
     rule: &'p str,
     in_force: &'static str,
-    /// What the policy file says.
+    /// The mode in the policy file.
     written: Option<&'static str>,
-    /// What was set while running.
+    /// The mode that an operator set at run time.
     runtime: Option<&'static str>,
     expires_at: Option<Instant>,
 }
@@ -46,17 +46,17 @@ struct ModeAnswer<'p> {
 #[derive(Serialize)]
 struct LimitAnswer<'p> {
     name: String,
-    /// As a policy would say it.
+    /// The limit as a policy writes it.
     quota: String,
     algorithm: &'static str,
     unit: &'p str,
     capacity: Option<u64>,
     refill_ms: Option<u64>,
-    /// In which the capacity comes back.
+    /// The time in which the whole capacity comes back.
     window_ms: Option<u64>,
 }
 
-/// What became of something that was set.
+/// The result of a runtime change.
 #[derive(Serialize)]
 struct WrittenAnswer<'w> {
     result: &'static str,
@@ -101,7 +101,7 @@ pub(super) async fn set_mode(
     Ok(written(&app.limiter().set_mode(&rule, mode, expires_at).await?))
 }
 
-/// The policy file's mode holds again.
+/// Removes the mode that was set at run time, so that the policy file's mode is in force again.
 pub(super) async fn clear_mode(
     State(app): State<App>,
     path: Result<Path<String>, PathRejection>,
@@ -111,7 +111,7 @@ pub(super) async fn clear_mode(
     Ok(written(&app.limiter().clear_mode(&rule).await?))
 }
 
-/// Done, and which shards are still to learn of it.
+/// Answers a runtime change, with the shards that do not have it yet.
 pub(super) fn written(written: &Written) -> Response {
     let missed = written.missed().iter();
     let missed = missed.map(|missed| MissedAnswer { shard: missed.shard(), why: missed.why() });
@@ -119,7 +119,7 @@ pub(super) fn written(written: &Written) -> Response {
     answer::json(&answer, answer::ANSWER_BYTES)
 }
 
-/// Names hold slashes, so the rule is all before the last `/mode`.
+/// Returns the rule that a path names. Names may hold slashes, so the name is all before the last `/mode`.
 fn rule_in(path: Result<Path<String>, PathRejection>, uri: &Uri) -> Result<String, Problem> {
     let rule = path.ok().and_then(|Path(path)| Some(path.strip_suffix("/mode")?.to_owned()));
     rule.ok_or_else(|| Problem::no_such_path(uri.path(), PATHS))

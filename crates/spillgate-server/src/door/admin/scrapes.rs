@@ -1,4 +1,4 @@
-//! The metrics as scrapers get them: rendered by one thread at a time and once a second at most, whatever their number.
+//! Renders the metrics for scrapers: by one thread at a time and at most once a second, for any number of scrapers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(crate) struct Scrapes {
     app: App,
     /// Locked while a rendering is made.
     last: Arc<Mutex<Option<(Instant, Bytes)>>>,
-    /// When the next scraper gets its answer.
+    /// The time at which the next scraper gets its answer.
     next: Arc<Mutex<Instant>>,
 }
 
@@ -24,8 +24,8 @@ impl Scrapes {
         Scrapes { app, last: Arc::default(), next: Arc::new(Mutex::new(Instant::now())) }
     }
 
-    /// The metrics for a scraper. Scrapers without a pause are answered one after another, [`EVERY`] apart: each answer
-    /// is a megabyte where rules are many, and what writes it takes the processor from those that decide.
+    /// Returns the metrics for a scraper. Scrapers are answered one after another, [`EVERY`] apart: with many rules an
+    /// answer has a megabyte, and writing it takes the processor from threads that decide.
     pub(super) async fn in_turn(&self) -> Bytes {
         let mut next = self.next.lock().await;
         sleep_until(*next).await;
@@ -34,7 +34,7 @@ impl Scrapes {
         self.text(SHARED).await
     }
 
-    /// The metrics, at most this old.
+    /// Returns the metrics, at most this old.
     pub(super) async fn text(&self, age_max: Duration) -> Bytes {
         let mut last = Arc::clone(&self.last).lock_owned().await;
         if let Some((at, text)) = &*last
@@ -43,7 +43,8 @@ impl Scrapes {
             return text.clone();
         }
         let app = self.app.clone();
-        // The lock goes along: a scraper that leaves meanwhile lets no second rendering begin beside this one.
+        // The lock moves into the blocking thread: if the scraper leaves, its future is dropped but the rendering goes
+        // on, and no second rendering may begin beside it.
         let rendering = tokio::task::spawn_blocking(move || {
             let began = Instant::now();
             let text = Bytes::from(app.metrics_text());
@@ -54,8 +55,8 @@ impl Scrapes {
     }
 }
 
-/// Scrapes within this time share a rendering: Prometheus asks every few seconds.
+/// The time within which scrapers share a rendering: Prometheus asks every few seconds.
 const SHARED: Duration = Duration::from_secs(1);
 
-/// Between two answers: fifty a second are more than a fleet of scrapers asks for.
+/// The time between two answers: fifty a second are more than a fleet of scrapers needs.
 const EVERY: Duration = Duration::from_millis(20);

@@ -1,4 +1,4 @@
-//! How a rule stands for one subject, and setting that right by hand.
+//! Shows the limits of a rule for one subject, and lets operators charge, refund and reset them.
 
 use axum::body::Body;
 use axum::extract::State;
@@ -47,7 +47,7 @@ pub(super) async fn change(State(app): State<App>, body: Body) -> Result<Respons
     Ok(answer::to_one(&state, None))
 }
 
-/// One subject's state, or with `all=true` that of all.
+/// Resets one subject, or with `all=true` all subjects of a rule.
 pub(super) async fn forget(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
     let query = Query::of(&uri)?;
     if query.all {

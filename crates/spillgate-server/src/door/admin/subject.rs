@@ -1,4 +1,4 @@
-//! Whom an operator means: a rule and some attributes, in a query or in a body.
+//! Reads the subject of an operator's request: a rule and attributes, in a query or in a body.
 
 use std::borrow::Cow;
 
@@ -10,11 +10,12 @@ use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX};
 use crate::door::http::json::Named;
 use crate::door::http::question::Attribute;
 
-/// `?rule=login&attr.ip=203.0.113.7`.
+/// A query such as `?rule=login&attr.ip=203.0.113.7`.
 pub(super) struct Query<'u> {
     pub(super) rule: Cow<'u, str>,
     pub(super) subject: Request<'u>,
-    /// `&all=true`: everybody, in so many words.
+    /// `&all=true`: all subjects of the rule. It must be explicit, so that a forgotten attribute resets no other
+    /// subject.
     pub(super) all: bool,
 }
 
@@ -22,7 +23,7 @@ impl<'u> Query<'u> {
     pub(super) fn of(uri: &'u Uri) -> Result<Query<'u>, Problem> {
         let (mut rule, mut all, mut subject) = (None, false, Request::new());
         for (name, value) in parameters(uri) {
-            let again = match name.as_ref() {
+            let is_repeated = match name.as_ref() {
                 _ if name.starts_with("attr.") => {
                     subject = attribute(subject, &name, value)?;
                     false
@@ -34,7 +35,7 @@ impl<'u> Query<'u> {
                 }
                 _ => return Err(Problem::in_field(&name, NO_SUCH_PARAMETER)),
             };
-            if again {
+            if is_repeated {
                 return Err(Problem::in_field(&name, TWICE));
             }
         }
@@ -43,12 +44,12 @@ impl<'u> Query<'u> {
     }
 }
 
-/// What a query says, in its order.
+/// Returns the parameters of a query, in their order.
 pub(super) fn parameters(uri: &Uri) -> form_urlencoded::Parse<'_> {
     form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes())
 }
 
-/// A subject with what one more parameter, `attr.NAME=VALUE`, says of it.
+/// Adds the attribute of a parameter `attr.NAME=VALUE` to a subject.
 pub(super) fn attribute<'u>(
     subject: Request<'u>,
     name: &str,
@@ -67,7 +68,7 @@ pub(super) fn attribute<'u>(
     Ok(subject.with(attribute.to_owned(), Value::from(value.into_owned())))
 }
 
-/// The attributes of a body as a subject.
+/// Returns the attributes of a body as a subject.
 pub(super) fn subject<'a>(attributes: &'a Named<'_, Attribute<'_>>) -> Request<'a> {
     let with = |subject: Request<'a>, (name, Attribute(value)): &'a (Cow<'_, str>, _)| {
         subject.with(name.as_ref(), Value::from(value.as_ref()))

@@ -1,4 +1,4 @@
-//! Who uses most and who is refused most: `?rule=api&n=20`.
+//! Lists the subjects with the most use and those with the most denials: `?rule=api&n=20`.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ pub(super) struct TopAnswer<'t> {
 
 #[derive(Serialize)]
 struct RuleAnswer<'t> {
-    /// Null for limits that come with the question.
+    /// Null for inline limits.
     rule: Option<&'t str>,
     unit: &'t str,
     consumed: u64,
@@ -35,7 +35,7 @@ struct RuleAnswer<'t> {
 struct SubjectAnswer<'t> {
     #[serde(serialize_with = "attributes")]
     subject: &'t TopSubject,
-    /// Whether long values were cut.
+    /// Whether the values are whole; long ones are cut.
     whole: bool,
     count: u64,
 }
@@ -93,17 +93,17 @@ impl<'t> SubjectAnswer<'t> {
     }
 }
 
-/// Values that are no text are shown with marks in place of bytes.
+/// Writes the attributes of a subject. Bytes that are no UTF-8 become replacement characters.
 fn attributes<S: Serializer>(subject: &&TopSubject, serializer: S) -> Result<S::Ok, S::Error> {
     let text = |value| -> Cow<'_, str> { String::from_utf8_lossy(value) };
     serializer.collect_map(subject.attributes().map(|(name, value)| (name, text(value))))
 }
 
-/// As many as people look at.
+/// The subjects of a list by default: as many as an operator reads.
 const N: usize = 10;
-/// Those with a hundredth each are told for sure.
+/// The most subjects of a list. A subject with a hundredth of a rule's use is always listed.
 const N_MAX: usize = 100;
-/// A subject and its count, about.
+/// The estimated bytes of a subject and its count.
 const SUBJECT_BYTES: usize = 96;
 const NO_N: &str = "no number from 1 to 100; write for example n=20";
 const NO_SUCH_PARAMETER: &str = "no such parameter; there are rule and n";

@@ -1,7 +1,7 @@
-//! What holds of any request that reaches the forward-auth path.
+//! A claim about every request to the forward-auth API.
 //!
-//! An input is one byte that says which source is believed and whether the peer is trusted, then a
-//! request: its target on the first line, and on each line behind it a header, `name: value`.
+//! An input is one byte that selects the source and whether the peer is trusted, then a request: its target on the
+//! first line, and on each line after it a header, `name: value`.
 
 use std::sync::{LazyLock, Once};
 
@@ -15,7 +15,7 @@ use super::original::{X_FORWARDED, X_ORIGINAL, upper_case};
 use crate::app::App;
 use crate::config::{Auth, Original, Store};
 
-/// Panics if somebody is believed who must not be, or anything is told in a second spelling.
+/// Panics if a forged value becomes an attribute, or if a value has two spellings.
 pub fn holds(input: &[u8]) {
     let Some((choice, rest)) = input.split_first() else { return };
     let gate = &GATES[usize::from(choice % 3)];
@@ -26,9 +26,9 @@ pub fn holds(input: &[u8]) {
     let headers: Vec<(HeaderName, HeaderValue)> =
         lines.clone().skip(1).filter_map(header).collect();
     let target = lines.next().unwrap_or_default();
-    let Some(told) = request(target, &headers) else { return };
+    let Some(received) = request(target, &headers) else { return };
 
-    let question = gate.question(peer, &told);
+    let question = gate.question(peer, &received);
     for (name, value) in question.attributes() {
         match name {
             "ip" => assert!(value.len() <= 43 && value.is_ascii()),
@@ -37,22 +37,22 @@ pub fn holds(input: &[u8]) {
             "host" => assert!(!value.iter().any(u8::is_ascii_uppercase)),
             "path" => assert_eq!(normalised_path(value).as_bytes(), value),
             "user" | "b c" => assert!(std::str::from_utf8(value).is_ok()),
-            other => panic!("{other:?} is no attribute of this door"),
+            other => panic!("{other:?} is no attribute of this API"),
         }
         assert!(is_trusted || ["ip", "x-api-key"].contains(&name), "{name:?} of a stranger");
     }
     assert!(
-        gate.deny_status(told.uri())
+        gate.deny_status(received.uri())
             .is_none_or(|status| { status.is_client_error() || status.is_server_error() })
     );
 
-    // Lines that stood there before the proxy wrote its own change nothing.
-    let told_by_proxy = |name: &str| headers.iter().any(|(known, _)| known == name);
-    let forged = [X_FORWARDED, X_ORIGINAL].concat().into_iter().filter(|name| told_by_proxy(name));
+    // Header lines that a client sent change nothing if the proxy adds its own after them.
+    let from_proxy = |name: &str| headers.iter().any(|(known, _)| known == name);
+    let forged = [X_FORWARDED, X_ORIGINAL].concat().into_iter().filter(|name| from_proxy(name));
     let forged = forged.map(|name| (HeaderName::from_static(name), FORGED));
     let with_forged: Vec<_> = forged.chain(headers.iter().cloned()).collect();
-    let told = request(target, &with_forged).expect("more headers make it no worse");
-    assert!(gate.question(peer, &told).attributes().eq(question.attributes()));
+    let received = request(target, &with_forged).expect("the request was valid with fewer headers");
+    assert!(gate.question(peer, &received).attributes().eq(question.attributes()));
 }
 
 fn header(line: &[u8]) -> Option<(HeaderName, HeaderValue)> {

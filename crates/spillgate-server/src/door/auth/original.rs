@@ -1,4 +1,4 @@
-//! The client's request as a proxy tells it, each part in the one spelling that rules match.
+//! Reads the client's request from the fields that a proxy sends, each part in the one spelling that rules match.
 
 use std::borrow::Cow;
 
@@ -8,31 +8,32 @@ use spillgate::normalised_path;
 
 use crate::config::Original;
 
-/// Method, host and target (path and query), as they were told.
-pub(super) struct Told<'r> {
+/// Method, host and target (path and query) that a proxy reported.
+pub(super) struct Reported<'r> {
     pub(super) method: Option<&'r [u8]>,
     pub(super) host: Option<&'r [u8]>,
     pub(super) target: Option<&'r [u8]>,
 }
 
-impl<'r> Told<'r> {
-    /// By the one source that is believed.
-    pub(super) fn by(original: Original, request: &'r Request) -> Told<'r> {
+impl<'r> Reported<'r> {
+    /// Reads them from the configured source.
+    pub(super) fn by(original: Original, request: &'r Request) -> Reported<'r> {
         let names = match original {
             Original::XForwarded => X_FORWARDED,
             Original::XOriginal => X_ORIGINAL,
-            Original::Request => return Told::by_itself(request),
+            Original::Request => return Reported::by_itself(request),
         };
         let [method, host, target] = names.map(|name| last(request.headers(), name));
-        // A proxy behind another lists what it was told before what it says itself.
+        // A proxy behind another appends its value to the list of the first.
         let last_of_list = |list: &'r [u8]| list.rsplit(|byte| *byte == b',').next();
-        Told { method: method.and_then(last_of_list), host: host.and_then(last_of_list), target }
+        let (method, host) = (method.and_then(last_of_list), host.and_then(last_of_list));
+        Reported { method, host, target }
     }
 
-    fn by_itself(request: &'r Request) -> Told<'r> {
+    fn by_itself(request: &'r Request) -> Reported<'r> {
         let target = request.uri().path_and_query().map(|target| target.as_str());
         let target = target.and_then(|target| target.strip_prefix(OWN_PATH));
-        Told {
+        Reported {
             method: Some(request.method().as_str().as_bytes()),
             host: last(request.headers(), HOST.as_str()),
             target: target.map(str::as_bytes),
@@ -48,7 +49,7 @@ pub(super) fn path(target: &[u8]) -> String {
     normalised_path(target).into_owned()
 }
 
-/// The wanted parameters that the target has; of a repeated one the first.
+/// Returns the wanted parameters of a target; of a repeated one the first.
 pub(super) fn parameters(target: &[u8], wanted: &[String]) -> Vec<(String, String)> {
     if wanted.is_empty() {
         return Vec::new();
@@ -65,7 +66,7 @@ pub(super) fn parameters(target: &[u8], wanted: &[String]) -> Vec<(String, Strin
     found
 }
 
-/// Of several lines the last is that of the nearest proxy.
+/// Returns the last line of a header, which the nearest proxy wrote.
 fn last<'r>(headers: &'r HeaderMap, name: &str) -> Option<&'r [u8]> {
     headers.get_all(name).iter().next_back().map(|value| value.as_bytes())
 }
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_repeated_parameter_the_first_counts_however_it_is_written() {
+    fn the_first_of_a_repeated_parameter_counts_in_any_encoding() {
         let wanted = ["key".to_owned(), "b c".to_owned()];
         let found = |target: &str| parameters(target.as_bytes(), &wanted);
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());

@@ -1,5 +1,5 @@
-//! From a decision to Envoy's response: a status for every descriptor, and on refusals what the
-//! client is told.
+//! Encodes a decision as Envoy's response: a status for every descriptor, and for a denial the body and the header
+//! fields of the client's answer.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) fn to(combined: &Combined, style: HeaderStyle) -> RateLimitResponse {
         ..RateLimitResponse::default()
     };
     if let Some(refusal) = Refusal::of(whole) {
-        // What Envoy sends unless it is told otherwise, whatever the reason.
+        // The body names the status that Envoy sends by default, for every reason of a denial.
         response.raw_body = refusal.body_for(StatusCode::TOO_MANY_REQUESTS).into_bytes();
         let mut add = |key: &str, value: &str| {
             response.response_headers_to_add.push(named(key, value));
@@ -35,46 +35,46 @@ pub(super) fn to(combined: &Combined, style: HeaderStyle) -> RateLimitResponse {
     response
 }
 
-/// How one descriptor stands. Rules that only watch are no part of it.
+/// Returns the status of one descriptor. Rules in shadow mode are no part of it.
 fn status(part: &Decision) -> DescriptorStatus {
-    let refuses = |tier: TierDecision<'_>| !tier.shadow() && tier.reason().is_some();
-    let ok = !part.tiers().any(refuses);
+    let denies = |limit: TierDecision<'_>| !limit.shadow() && limit.reason().is_some();
+    let ok = !part.tiers().any(denies);
     let mut status = DescriptorStatus { code: code(ok).into(), ..DescriptorStatus::default() };
-    let Some(tier) = part.top() else { return status };
-    let Some(capacity) = tier.capacity() else {
+    let Some(limit) = part.top() else { return status };
+    let Some(capacity) = limit.capacity() else {
         status.limit_remaining = u32::MAX;
         return status;
     };
-    let wait = if ok { tier.reset_after() } else { tier.retry_after() };
-    // A slot may be released at any time.
-    let known = wait.filter(|_| tier.algorithm() != Algorithm::Concurrency);
+    let wait = if ok { limit.reset_after() } else { limit.retry_after() };
+    // A permit may be released at any time, so a wait for one is no promise.
+    let known = wait.filter(|_| limit.algorithm() != Algorithm::Concurrency);
     status.duration_until_reset = known.map(whole_seconds);
-    // Without numbers Envoy is told of no limit, and tells its clients of none.
-    let Some(remaining) = tier.remaining() else { return status };
+    // Without numbers the response names no limit, so that Envoy sends its clients none.
+    let Some(remaining) = limit.remaining() else { return status };
     status.limit_remaining = saturated(remaining);
     status.current_limit = Some(RateLimit {
-        name: name(part, &tier),
+        name: name(part, &limit),
         requests_per_unit: saturated(capacity),
-        unit: unit(tier.definition()).into(),
+        unit: unit(limit.definition()).into(),
     });
     status
 }
 
-/// The rule, and the limit where the rule has several.
-fn name(part: &Decision, tier: &TierDecision<'_>) -> String {
-    let rule = tier.rule().unwrap_or_default();
+/// Returns the name of the rule, followed by that of the limit if the rule has several.
+fn name(part: &Decision, limit: &TierDecision<'_>) -> String {
+    let rule = limit.rule().unwrap_or_default();
     let of_rule = part.tiers().filter(|other| other.rule() == Some(rule)).count();
-    if of_rule > 1 { format!("{rule}/{}", tier.limit()) } else { rule.to_owned() }
+    if of_rule > 1 { format!("{rule}/{}", limit.limit()) } else { rule.to_owned() }
 }
 
-/// The unit in which the whole capacity comes back, if Envoy has one for that; calendar windows are
-/// as long as they are. Else unknown, and Envoy tells its clients the capacity alone.
+/// Returns the unit in which the whole capacity comes back, if Envoy has that unit. Calendar windows count by their
+/// longest length. Without a unit Envoy sends its clients the capacity alone.
 fn unit(limit: &Limit) -> Unit {
     let Some(window) = limit.window() else { return Unit::Unknown };
     let is = |days: u64| window == DAY * days as u32;
     let hours = window.as_secs() / 3_600;
     let calendar = limit.algorithm() == Algorithm::FixedWindow;
-    // An hour more where clocks are put back.
+    // A day has an hour more when clocks are set back.
     let is_calendar = |days: u64| calendar && (24 * days..=24 * days + 1).contains(&hours);
     match window {
         SECOND => Unit::Second,
@@ -102,7 +102,7 @@ fn named(key: &str, value: &str) -> HeaderValue {
     HeaderValue { key: key.to_owned(), value: value.to_owned(), ..HeaderValue::default() }
 }
 
-/// Up: Envoy cuts fractions off, and who comes back too early is refused again.
+/// Rounds up to whole seconds: Envoy cuts fractions off, and a client that comes back too early is denied again.
 fn whole_seconds(duration: Duration) -> prost_types::Duration {
     let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
     prost_types::Duration { seconds: seconds.try_into().unwrap_or(i64::MAX), nanos: 0 }
@@ -123,7 +123,7 @@ mod tests {
     use spillgate::LimitSpec;
 
     #[test]
-    fn a_unit_is_named_only_where_the_capacity_comes_back_in_it() {
+    fn a_unit_is_named_only_if_the_whole_capacity_comes_back_in_it() {
         let window = |quota: &str| LimitSpec::new(quota).algorithm("fixed-window");
         for (limit, expected) in [
             (LimitSpec::new("10/second"), Unit::Second),

@@ -1,5 +1,4 @@
-//! HTTP/2 over one connection, with a bound on everything that a peer may ask for, and a way to
-//! leave that loses no call.
+//! Serves HTTP/2 on one connection, with a bound on everything that a peer may use, and an end that loses no call.
 
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
@@ -19,8 +18,8 @@ use super::MESSAGE_MAX;
 use super::message::Messages;
 use crate::door::{Browsers, Call, Connection, Protocol, Seat, Shown, Stage, Strangers, Token};
 
-/// gRPC that is answered by routes, for callers who show the token if there is one. Health is told
-/// to everybody: what probes it has no token to show.
+/// gRPC, answered by routes, for clients with the token if one is set. The health service is open to every client,
+/// because probes have no token.
 #[derive(Clone)]
 pub(crate) struct Grpc {
     routes: TowerToHyperService<Router>,
@@ -44,13 +43,13 @@ impl Protocol for Grpc {
     async fn serve(self, connection: Connection) {
         let mut closing = connection.stage();
         let (port, seat) = (connection.port(), connection.seat());
-        let greeted = until_greeted(connection.seat());
+        let silent = without_preface(connection.seat());
         let flooded = connection.seat();
         let Grpc { routes, token, browsers, strangers } = self;
         let tries = strangers.tries(connection.peer().0, connection.stage());
         let failed = tries.clone();
-        // A call whose caller resets it is dropped where it waits, before the store is asked. What is refused
-        // here is refused before a byte of its message is read.
+        // hyper drops the future of a call that its client resets, so a call that still waits charges nothing. A call
+        // that is refused here is refused before a byte of its message is read.
         let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
             let path = request.uri().path();
             let shown = match &token {
@@ -105,10 +104,10 @@ impl Protocol for Grpc {
                 .keep_alive_timeout(PONG)
                 .serve_connection(TokioIo::new(connection.metered_by_messages()), service)
         );
-        // What ends a connection early (a client that left, a time-out) concerns no other.
+        // An error ends this connection only (the client left, or a time-out), so it is ignored.
         let leaving = tokio::select! {
             _ = connection.as_mut() => return,
-            () = greeted => return,
+            () = silent => return,
             () = sleep(age()) => LEAVING,
             () = failed.over() => LEAVING,
             () = flooded.until_flooded() => {
@@ -125,22 +124,23 @@ impl Protocol for Grpc {
     }
 }
 
-/// Ends if the client has not greeted in time; else never.
-async fn until_greeted(seat: Arc<Seat>) {
-    sleep(GREETING).await;
-    if seat.received() >= GREETING_BYTES {
+/// Returns if the client has not sent the preface of HTTP/2 in time; else never.
+async fn without_preface(seat: Arc<Seat>) {
+    sleep(PREFACE).await;
+    if seat.received() >= PREFACE_BYTES {
         std::future::pending::<()>().await;
     }
 }
 
 fn no_token() -> Status {
     Status::unauthenticated(
-        "this door wants a token: send the metadata `authorization: Bearer …` with what \
-         data_token_file holds",
+        "no token or a wrong one; send the metadata `authorization: Bearer TOKEN` with the token in \
+         data_token_file",
     )
 }
 
-/// How old a connection gets, a tenth more or less, so that a fleet does not come back at once.
+/// Returns the age at which a connection ends: a tenth more or less than [`AGE`] at random, so that the clients of a
+/// fleet do not all connect again at once.
 fn age() -> Duration {
     let random = RandomState::new().hash_one(());
     let spread = AGE / 5;
@@ -150,47 +150,48 @@ fn age() -> Duration {
 const HEALTH: &str = "/grpc.health.v1.Health/";
 const ENVOY: &str = "/envoy.service.ratelimit.v3.RateLimitService/";
 
-/// A message to the health and reflection services: a name, or a handful of them.
+/// The most bytes of a message to the health and reflection services: a few names.
 const PROBE_MAX: usize = 1024;
 
-/// What a client may send of one call before it is taken out of the buffers: the default of HTTP/2.
+/// The most bytes of one call that a client may send before they are taken from the buffers: the default of HTTP/2.
 const STREAM_WINDOW: u32 = 64 * 1024;
 
-/// The same of all calls of one connection. The h2 crate also takes half of this for the cost of small frames
-/// that wait: 500 of them, which is two of every call.
+/// The most bytes of all calls of one connection that may be in the buffers. The h2 crate also counts the cost of small
+/// frames that wait against half of it: 500 of them, two for every call.
 const CONNECTION_WINDOW: u32 = 256 * 1024;
 
-/// The preface and the settings are the first that a client sends, in one go.
-const GREETING: Duration = Duration::from_secs(10);
+/// The longest time for the preface and the settings, which a client sends first and at once.
+const PREFACE: Duration = Duration::from_secs(10);
 
-/// The preface, and the head of the settings.
-const GREETING_BYTES: usize = 24 + 9;
+/// The bytes of the preface and of the head of the settings.
+const PREFACE_BYTES: usize = 24 + 9;
 
-/// Calls under way when a connection is as old as it gets have this long. Streams that watch end with it.
+/// The longest time for calls under way when a connection ends by its age. Streams that watch health end with it.
 const LEAVING: Duration = Duration::from_secs(60);
 
-/// Calls under way have this long on a connection with too many oversized messages that also served good calls.
-/// A call takes milliseconds, so that the good callers of a proxy's connection lose none.
+/// The longest time for calls under way when a connection ends after too many oversized messages, if it has also served
+/// good calls. A call takes milliseconds, so the good clients of a proxy's connection lose none.
 const FLOODED_LEAVING: Duration = Duration::from_millis(500);
 
-/// Callers pick a server when they connect: those that never do again would not see new ones.
+/// The age of a connection. Clients choose a server when they connect; a client that never connects again would never
+/// use a new instance.
 const AGE: Duration = Duration::from_secs(30 * 60);
 
-/// Calls at once on one connection. A proxy's worker has fewer, and opens another connection.
+/// The most calls at once on one connection. A proxy's worker has fewer, or opens another connection.
 const STREAMS_MAX: u32 = 256;
 
-/// A call's metadata are a dozen short lines.
+/// The most bytes of a call's metadata, which are a dozen short lines.
 const HEADERS_MAX: u32 = 16 * 1024;
 
-/// Calls that were reset before they were looked at, and by us for errors of the peer: a peer that
-/// makes more of them floods.
+/// The most calls that were reset by the client before a handler took them, or by this server for errors of the
+/// client. A client with more of them floods.
 const RESETS_MAX: usize = 64;
 
-/// What waits to be sent on one call.
+/// The most bytes that wait to be sent on one call.
 const SEND_BUFFER_MAX: usize = 64 * 1024;
 
-/// A peer that is silent for so long is asked for a sign of life …
+/// The silence after which the server sends a PING.
 const PING: Duration = Duration::from_secs(60);
 
-/// … and cut if it gives none.
+/// The longest wait for the answer to a PING, after which the connection is closed.
 const PONG: Duration = Duration::from_secs(20);

@@ -1,6 +1,6 @@
-//! What holds of any message of Envoy's, and of any time-out beside it.
+//! A claim about every message of Envoy, and about every time-out in its metadata.
 //!
-//! An input is one byte that says how many of the next are the text of the time-out, then the message.
+//! An input is one byte with the length of the time-out's text, then that text, then the message.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,18 +8,18 @@ use std::time::Duration;
 use prost::Message;
 use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 
-use super::question::{DESCRIPTORS_MAX, attributes, domain, parts, patience};
+use super::question::{DESCRIPTORS_MAX, attributes, domain, parts, store_timeout};
 use super::rls::RateLimitRequest;
 use crate::bounds::ATTRIBUTES_MAX;
 
-/// Panics if an entry is lost or told by another's name, or a bound does not hold.
+/// Panics if an entry is lost or gets the name of another, or if a bound does not hold.
 pub fn holds(input: &[u8]) {
     let Some((length, rest)) = input.split_first() else { return };
     let (timeout, message) = rest.split_at(rest.len().min(usize::from(*length)));
     if let Ok(timeout) = AsciiMetadataValue::try_from(timeout) {
         let mut metadata = MetadataMap::new();
         metadata.insert("grpc-timeout", timeout);
-        assert!(patience(&metadata, PATIENCE) <= PATIENCE);
+        assert!(store_timeout(&metadata, TIMEOUT) <= TIMEOUT);
     }
     let Ok(request) = RateLimitRequest::decode(message) else { return };
     let again = RateLimitRequest::decode(&request.encode_to_vec()[..]);
@@ -34,10 +34,10 @@ pub fn holds(input: &[u8]) {
     };
     assert_eq!(parts.len(), request.descriptors.len());
     for descriptor in &request.descriptors {
-        let told = attributes(&descriptor.entries);
-        let names: BTreeSet<&str> = told.attributes().map(|(name, _)| name).collect();
+        let request = attributes(&descriptor.entries);
+        let names: BTreeSet<&str> = request.attributes().map(|(name, _)| name).collect();
         assert_eq!(names.len(), descriptor.entries.len());
-        for ((name, value), entry) in told.attributes().zip(&descriptor.entries) {
+        for ((name, value), entry) in request.attributes().zip(&descriptor.entries) {
             assert_eq!(value, entry.value);
             let number = name.strip_prefix(entry.key.as_str());
             assert!(number.is_some_and(|number| number.is_empty() || number.starts_with('.')));
@@ -45,4 +45,4 @@ pub fn holds(input: &[u8]) {
     }
 }
 
-const PATIENCE: Duration = Duration::from_millis(15);
+const TIMEOUT: Duration = Duration::from_millis(15);

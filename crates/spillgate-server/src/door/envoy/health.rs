@@ -1,5 +1,5 @@
-//! `grpc.health.v1`: serving as long as the door is open. An outage of the store is none of ours:
-//! what is asked is still answered by policy.
+//! `grpc.health.v1`: serving while the listener is open. An outage of the store does not change it, because rules
+//! decide by `on_outage`.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use tonic_health::server::{HealthReporter, HealthService};
 use super::Envoy;
 use super::rls::rate_limit_service_server::RateLimitServiceServer;
 
-/// What the health service says, of the whole and of Envoy's service.
+/// The status of the server as a whole and of Envoy's service.
 #[derive(Clone)]
 pub(crate) struct Health(HealthReporter);
 
 impl Health {
     pub(crate) async fn serving() -> Health {
         let health = Health(HealthReporter::new());
-        health.say(ServingStatus::Serving).await;
+        health.set(ServingStatus::Serving).await;
         health
     }
 
@@ -27,19 +27,19 @@ impl Health {
         HealthServer::new(HealthService::from_health_reporter(self.0.clone()))
     }
 
-    /// At `stop` says that we are leaving, and after a while ends the streams of those who watch,
-    /// which would hold their connections open.
+    /// At `stop` reports that the server leaves. After `linger` it ends the streams of clients that watch the status,
+    /// which would keep their connections open.
     pub(crate) async fn follow(mut self, mut stop: watch::Receiver<bool>, linger: Duration) {
-        // The sender lives as long as the process.
+        // The result says whether the sender is gone; it lives as long as the process.
         drop(stop.wait_for(|stop| *stop).await);
-        self.say(ServingStatus::NotServing).await;
+        self.set(ServingStatus::NotServing).await;
         tokio::time::sleep(linger).await;
         for name in NAMES {
             self.0.clear_service_status(name).await;
         }
     }
 
-    async fn say(&self, status: ServingStatus) {
+    async fn set(&self, status: ServingStatus) {
         for name in NAMES {
             self.0.set_service_status(name, status).await;
         }

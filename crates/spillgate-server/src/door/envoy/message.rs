@@ -1,8 +1,8 @@
-//! The messages of a call as they come in: none is longer than its service takes, each is whole in time, and
-//! what is held of one that is not is counted.
+//! Receives the messages of a call, with bounds on the length and the time of each. The bytes of an incomplete message
+//! are counted.
 //!
-//! A message that is too long is refused by its first five bytes. Bytes are taken from HTTP/2's windows as they
-//! come, so that only this count and those windows say how much a client may send.
+//! A message that is too long is refused by its first five bytes. Bytes are taken from HTTP/2's windows as they arrive,
+//! so this count and those windows alone bound the bytes that a client may send.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use tonic::Status;
 
 use crate::door::{Call, Seat};
 
-/// The body of a request that is messages.
+/// The body of a request: a series of messages.
 pub(super) struct Messages {
     body: Incoming,
     seat: Arc<Seat>,
     call: Option<Call>,
     prefixes: Prefixes,
-    /// Bytes of the message that is not whole, as the seat counts them.
+    /// Bytes of the incomplete message that the seat counts.
     counted: usize,
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl Messages {
-    /// Messages of at most `longest` bytes; `call` is whole with the first of them.
+    /// Receives messages of at most `longest` bytes. With the first of them `call` has arrived whole.
     pub(super) fn of(
         body: Incoming,
         longest: usize,
@@ -38,7 +38,7 @@ impl Messages {
         Messages { body, seat, call, prefixes: Prefixes::new(longest), counted: 0, deadline: None }
     }
 
-    /// Takes bytes of the client's into account.
+    /// Counts bytes that arrived.
     fn take(&mut self, bytes: &[u8]) -> Result<(), Status> {
         let ended = self.prefixes.take(bytes).map_err(|refused| {
             self.seat.refuse_oversized();
@@ -81,7 +81,7 @@ impl HttpBody for Messages {
             }
             Poll::Ready(None) => Poll::Ready(None),
             Poll::Pending => {
-                // Most messages come with their heads, and cost no timer.
+                // The deadline begins only here: most messages arrive with their heads, and cost no timer.
                 let deadline =
                     self.deadline.get_or_insert_with(|| Box::pin(sleep(MESSAGE_TIMEOUT)));
                 deadline.as_mut().poll(context).map(|()| Some(Err(too_slow())))
@@ -104,19 +104,20 @@ impl Drop for Messages {
     }
 }
 
-/// Where one message ends and the next begins: each has five bytes before it, the last four its length.
+/// Finds the ends of messages. Each message has a prefix of five bytes, whose last four are its length.
 #[derive(Debug)]
 struct Prefixes {
     longest: usize,
     prefix: [u8; PREFIX],
-    /// Bytes of the prefix that have come.
+    /// Bytes of the prefix that have arrived.
     known: usize,
-    /// Bytes that the message still has, and had in all.
+    /// Bytes of the message that have not arrived.
     rest: usize,
+    /// Bytes of the whole message.
     length: usize,
 }
 
-/// A message of so many bytes where there may be fewer.
+/// A message that is too long.
 #[derive(Debug, PartialEq, Eq)]
 struct TooLong {
     length: usize,
@@ -128,7 +129,7 @@ impl Prefixes {
         Prefixes { longest, prefix: [0; PREFIX], known: 0, rest: 0, length: 0 }
     }
 
-    /// How many messages end within these bytes.
+    /// Takes bytes, and returns how many messages end within them.
     fn take(&mut self, mut bytes: &[u8]) -> Result<usize, TooLong> {
         let mut ended = 0;
         while !bytes.is_empty() {
@@ -159,7 +160,7 @@ impl Prefixes {
         Ok(ended)
     }
 
-    /// The bytes that have come of a message that is not whole.
+    /// Returns the bytes of the incomplete message that have arrived.
     fn unfinished(&self) -> usize {
         match self.known {
             PREFIX => PREFIX + self.length - self.rest,
@@ -170,20 +171,20 @@ impl Prefixes {
 
 fn too_long(TooLong { length, longest }: TooLong) -> Status {
     Status::resource_exhausted(format!(
-        "a message of {length} bytes; this service takes {longest} at most"
+        "a message must have at most {longest} bytes, got {length}; send fewer or shorter values"
     ))
 }
 
 fn too_slow() -> Status {
     let seconds = MESSAGE_TIMEOUT.as_secs();
     Status::deadline_exceeded(format!(
-        "no whole message within {seconds} s; send it in one go, and end the call after the last"
+        "no whole message within {seconds} s; send it at once, and end the call after the last"
     ))
 }
 
 const PREFIX: usize = 5;
 
-/// From one message to the next, or to the end of the call: a client sends both in one go.
+/// The longest time from one message to the next, or to the end of the call. A client sends both at once.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -212,9 +213,8 @@ mod tests {
     }
 
     proptest! {
-        /// However the bytes are cut, the messages are the same, and what is held is what is not whole.
         #[test]
-        fn messages_end_where_they_end_however_they_are_cut(
+        fn messages_end_at_the_same_bytes_in_any_chunks(
             lengths in prop::collection::vec(0_usize..40, 0..8),
             cut in 1_usize..30,
         ) {

@@ -1,4 +1,4 @@
-//! From Envoy's request to what is asked of the limiter.
+//! Decodes Envoy's request into requests to the limiter.
 
 use std::time::Duration;
 
@@ -13,16 +13,20 @@ use crate::bounds::{ATTRIBUTES_MAX, DOMAIN};
 use common::RateLimitDescriptor;
 use common::rate_limit_descriptor::{Entry, RateLimitOverride};
 
-/// The domain; an empty one, which Envoy does not send, is that of rules without one.
+/// Returns the domain of a request. An empty one, which Envoy does not send, is the default domain.
 pub(super) fn domain(request: &RateLimitRequest) -> &str {
     if request.domain.is_empty() { DOMAIN } else { &request.domain }
 }
 
-/// Each descriptor, to be matched by itself. Too many of them, or of entries, are what Envoy's
-/// operator wrote and no client can bring about: that is an error.
+/// Returns a request for each descriptor, which rules match by itself.
+///
+/// # Errors
+///
+/// If there are too many descriptors or entries. Envoy's operator configured them, and no client can add any, so an
+/// error admits no request that a client chose.
 pub(super) fn parts(request: &RateLimitRequest) -> Result<Vec<Part<'_>>, Status> {
-    let too_many = |what: &str, count: usize, max: usize| {
-        Status::invalid_argument(format!("{count} {what}, and there may be {max}; leave some out"))
+    let too_many = |noun: &str, count: usize, max: usize| {
+        Status::invalid_argument(format!("at most {max} {noun}, got {count}; leave some out"))
     };
     let descriptors = &request.descriptors;
     if descriptors.len() > DESCRIPTORS_MAX {
@@ -35,8 +39,9 @@ pub(super) fn parts(request: &RateLimitRequest) -> Result<Vec<Part<'_>>, Status>
     Ok(descriptors.iter().map(|descriptor| part(request, descriptor)).collect())
 }
 
-/// How long the store may take: a part of what the caller waits, so that the answer still arrives.
-pub(super) fn patience(metadata: &MetadataMap, most: Duration) -> Duration {
+/// Returns the longest wait for the store: three quarters of the client's own time-out, so that the answer still
+/// arrives, and at most `most`.
+pub(super) fn store_timeout(metadata: &MetadataMap, most: Duration) -> Duration {
     let waits = metadata.get("grpc-timeout").and_then(|timeout| timeout.to_str().ok());
     let waits = waits.and_then(duration);
     waits.map_or(most, |waits| (waits.saturating_mul(3) / 4).min(most))
@@ -60,7 +65,7 @@ fn part<'a>(request: &'a RateLimitRequest, descriptor: &'a RateLimitDescriptor) 
     if descriptor.is_negative_hits { part.giving_back() } else { part }
 }
 
-/// Entries are attributes; of several with one key the second is `key.2`, and so on.
+/// Returns the entries of a descriptor as attributes. The second entry with the same key is named `key.2`, and so on.
 pub(super) fn attributes(entries: &[Entry]) -> Request<'_> {
     entries.iter().fold(Request::new(), |request, Entry { key, value }| {
         if request.attribute(key).is_none() {
@@ -73,7 +78,7 @@ pub(super) fn attributes(entries: &[Entry]) -> Request<'_> {
     })
 }
 
-/// The limit that a descriptor brings along; one that could never be below a rule's is none.
+/// Returns the limit in a descriptor; `None` if it has none, or one that is larger than any rule's.
 fn limit(limit: &RateLimitOverride) -> Option<Limit> {
     let unit = match limit.unit() {
         RateLimitUnit::Unknown => return None,
@@ -90,7 +95,7 @@ fn limit(limit: &RateLimitOverride) -> Option<Limit> {
     }
 }
 
-/// A duration as gRPC writes it: up to eight digits and a unit.
+/// Parses a duration in the form of gRPC: up to eight digits and a unit.
 fn duration(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let well_formed = (1..=8).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
@@ -106,10 +111,10 @@ fn duration(text: &str) -> Option<Duration> {
     }
 }
 
-/// The attribute that lists the others, for rules that are for no others.
+/// The attribute that lists the names of the entries, for rules that match exactly these.
 const ENTRIES: &str = "envoy.entries";
 
-/// More than any proxy's configuration has for one route.
+/// The most descriptors of a request: more than a proxy's configuration has for one route.
 pub(super) const DESCRIPTORS_MAX: usize = 32;
 
 #[cfg(test)]
@@ -137,23 +142,23 @@ mod tests {
     }
 
     #[test]
-    fn the_store_gets_three_quarters_of_what_the_caller_waits_within_a_bound() {
+    fn the_store_gets_three_quarters_of_the_clients_timeout_within_a_bound() {
         let most = Duration::from_millis(15);
-        let patience_of = |timeout: &'static str| {
+        let timeout_of = |timeout: &'static str| {
             let mut metadata = MetadataMap::new();
             metadata.insert("grpc-timeout", timeout.parse().unwrap());
-            patience(&metadata, most)
+            store_timeout(&metadata, most)
         };
-        assert_eq!(patience(&MetadataMap::new(), most), most);
-        assert_eq!(patience_of("8m"), Duration::from_millis(6));
-        assert_eq!(patience_of("8000u"), Duration::from_millis(6));
-        assert_eq!(patience_of("8000000n"), Duration::from_millis(6));
-        assert_eq!(patience_of("0m"), Duration::ZERO);
+        assert_eq!(store_timeout(&MetadataMap::new(), most), most);
+        assert_eq!(timeout_of("8m"), Duration::from_millis(6));
+        assert_eq!(timeout_of("8000u"), Duration::from_millis(6));
+        assert_eq!(timeout_of("8000000n"), Duration::from_millis(6));
+        assert_eq!(timeout_of("0m"), Duration::ZERO);
         for long in ["20m", "1S", "1M", "99999999H"] {
-            assert_eq!(patience_of(long), most, "{long}");
+            assert_eq!(timeout_of(long), most, "{long}");
         }
         for nonsense in ["", "m", "5", "-5m", "+5m", "123456789m", "5x"] {
-            assert_eq!(patience_of(nonsense), most, "{nonsense:?}");
+            assert_eq!(timeout_of(nonsense), most, "{nonsense:?}");
         }
     }
 }

@@ -36,8 +36,9 @@ pub(in crate::door) fn to_many(
     response(bytes)
 }
 
-// What every check is answered with is written piece by piece, each field's name with the marks about it: serializing it
-// took longer than deciding. The names of rules, limits and units, and receipts, hold nothing that JSON escapes.
+// The answer to a check is written by hand, piece by piece, each field's name together with the marks around it:
+// serializing it took longer than deciding. The names of rules, limits and units, and receipts, hold no character that
+// JSON escapes.
 
 fn write_decision(bytes: &mut Vec<u8>, decision: &Decision, headers: Option<HeaderStyle>) {
     write_flag(bytes, r#"{"allowed":"#, decision.allowed());
@@ -136,12 +137,12 @@ fn write_null(bytes: &mut Vec<u8>, name: &str) {
     bytes.extend_from_slice(b"null");
 }
 
-/// Rounds up to whole milliseconds, so that a client that waits that long is not too early.
+/// Rounds up to whole milliseconds, so that a client that waits for this time is not too early.
 pub(in crate::door) fn ms_up(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
 
-/// Any answer as JSON; `capacity` is about how many bytes it takes.
+/// Returns any answer as JSON. `capacity` is the estimated number of its bytes.
 pub(in crate::door) fn json(answer: &impl Serialize, capacity: usize) -> Response {
     let mut bytes = Vec::with_capacity(capacity);
     serde_json::to_writer(&mut bytes, answer)
@@ -155,7 +156,7 @@ fn response<B: From<Vec<u8>>>(json: Vec<u8>) -> Response<B> {
     response
 }
 
-/// An answer of one limit with its numbers, so that most are written without growing the buffer.
+/// The estimated bytes of an answer with one limit, so that most answers are written without growing the buffer.
 pub(in crate::door) const ANSWER_BYTES: usize = 512;
 
 #[cfg(test)]

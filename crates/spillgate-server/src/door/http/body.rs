@@ -1,4 +1,4 @@
-//! Bodies, read up to a bound and within a time.
+//! Reads bodies, within a bound on their length and time.
 
 use std::time::Duration;
 
@@ -10,7 +10,11 @@ use tokio::time::timeout;
 use super::problem::Problem;
 use crate::door::Seat;
 
-/// All of it, or why not. Most come in one piece with their heads, and wait for nothing.
+/// Reads a whole body. Most arrive in one piece with their heads, so that there is no wait.
+///
+/// # Errors
+///
+/// If the body is too long, too slow or incomplete.
 pub(in crate::door) async fn read<B>(mut body: B) -> Result<Bytes, Problem>
 where
     B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin,
@@ -21,12 +25,16 @@ where
             discard(body).await;
             Err(Problem::too_large(BODY_MAX))
         }
-        Ok(Err(_)) => Err(Problem::broken_off()),
+        Ok(Err(_)) => Err(Problem::incomplete()),
         Err(_) => Err(Problem::too_slow(BODY_TIMEOUT)),
     }
 }
 
-/// Waits until the connection may buffer so many bytes of body and answer, or fails when it has waited for too long.
+/// Waits until the connection may buffer `bytes` of body and answer.
+///
+/// # Errors
+///
+/// If the listener's budget has no room for too long.
 pub(super) async fn room_for(seat: &Seat, bytes: usize) -> Result<(), Problem> {
     let covered = timeout(BODY_TIMEOUT, seat.cover(bytes)).await;
     covered.map_err(|_| Problem::no_room())
@@ -49,7 +57,8 @@ where
     Ok(bytes.into())
 }
 
-/// Most clients read no answer before all is sent; closing in front of them would hide it.
+/// Reads and drops the rest of an overlong body. Most clients read the answer only after they have sent all; closing
+/// the connection before that would reset it, and they would see no answer.
 async fn discard(mut body: impl HttpBody<Data = Bytes> + Unpin) {
     let mut discarded = 0;
     let rest = async {
@@ -59,15 +68,15 @@ async fn discard(mut body: impl HttpBody<Data = Bytes> + Unpin) {
             discarded += frame.data_ref().map_or(0, Bytes::len);
         }
     };
-    // Too slow, too long or broken off: the problem is answered all the same.
+    // The result does not matter: the answer is the same for a body that is too slow, too long or incomplete.
     let _ = timeout(BODY_TIMEOUT, rest).await;
 }
 
-/// A batch of 1,000 checks with long attributes; what needs more is split by the caller.
+/// The most bytes of a body: room for a batch of 1,000 checks with long attributes.
 const BODY_MAX: usize = 1024 * 1024;
 
-/// Bodies are small and sent with their heads; a caller that takes longer is stuck.
+/// The longest time for a body, which clients send with its head.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What of an overlong body is read for politeness' sake.
+/// The most bytes of an overlong body that are read and dropped.
 const DISCARDED_MAX: usize = 16 * BODY_MAX;

@@ -1,4 +1,4 @@
-//! HTTP/1 over one connection: heads and bodies within bounds, and a way to leave.
+//! Serves HTTP/1 on one connection: with bounded heads and bodies, and an end that loses no request.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -27,18 +27,18 @@ use crate::door::{
     Browsers, Call, Connection, Protocol, Seat, Shown, Stage, Strangers, Token, Tries,
 };
 
-/// HTTP/1 that is answered by routes, for callers who show the token if there is one.
+/// HTTP/1, answered by routes, for clients with the token if one is set.
 #[derive(Clone)]
 pub(crate) struct Http {
     routes: TowerToHyperService<Router>,
-    /// Who answers checks, unless they take the way of all others.
+    /// The app that answers checks on the fast path. Without it checks go through the routes.
     checks: Option<Arc<App>>,
     token: Option<Token>,
     browsers: Browsers,
     strangers: Strangers,
 }
 
-/// What becomes of a request.
+/// The way in which a request is answered.
 enum Answering<F> {
     Refusal(Problem, Shown),
     Check(Arc<App>, Arriving),
@@ -51,12 +51,13 @@ impl Http {
         Http { routes: TowerToHyperService::new(routes), checks: None, token, browsers, strangers }
     }
 
-    /// The same, for these browsers.
+    /// Returns this protocol, which admits these browsers.
     pub(crate) fn with_browsers(self, browsers: Browsers) -> Http {
         Http { browsers, ..self }
     }
 
-    /// The same, whose checks go around the routes: a router takes a tenth of what they take.
+    /// Returns this protocol with the fast path for checks, which goes around the router. A router takes a tenth of the
+    /// time of a check.
     pub(crate) fn with_checks_by(self, app: App) -> Http {
         Http { checks: Some(Arc::new(app)), ..self }
     }
@@ -126,7 +127,7 @@ impl Protocol for Http {
                 .serve_connection(TokioIo::new(connection.metered_by_bytes()), service)
         );
         let mut pace = Pace::default();
-        // What ends a connection early (a client that left, a time-out) concerns nobody else.
+        // An error ends this connection only (the client left, or a time-out), so the loop just returns.
         let mut is_closing = false;
         loop {
             tokio::select! {
@@ -147,7 +148,7 @@ impl Protocol for Http {
     }
 }
 
-/// The body of a request; its end is that of the request.
+/// The body of a request. When it ends, the request has arrived whole, which the call notes.
 struct Arriving {
     body: Incoming,
     call: Call,
@@ -186,7 +187,7 @@ impl HttpBody for Arriving {
     }
 }
 
-/// How long one step of one message takes, in ticks.
+/// Counts the ticks that one phase of one message takes.
 #[derive(Default)]
 struct Pace {
     last: Option<(Phase, u32)>,
@@ -194,7 +195,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Whether the client has been at one step for too long; to be asked at every tick.
+    /// Returns whether the client has been in one phase for too long. Call it at every tick.
     fn is_too_slow(&mut self, seat: &Seat) -> bool {
         let now = seat.progress();
         self.ticks = if now == self.last { self.ticks + 1 } else { 0 };
@@ -202,32 +203,32 @@ impl Pace {
         match now {
             Some((Phase::Head, _)) => self.ticks >= HEAD_TICKS,
             Some((Phase::Answer, _)) => self.ticks >= ANSWER_TICKS,
-            // The body has a deadline of its own, and silence that of the head.
+            // The body has a deadline of its own, and hyper's header time-out ends a silent connection.
             Some((Phase::Call, _)) | None => false,
         }
     }
 }
 
-/// What a request shows of the token; right, where none is asked for.
+/// Compares the token of a request. Without a token every request is right.
 fn shown(token: Option<&Token>, tries: &Tries, headers: &HeaderMap) -> Shown {
     token.map_or(Shown::Right, |token| tries.judge(|| token.shown_in(headers)))
 }
 
-/// From the end of an answer to the next request's head: long enough for the idle time of
-/// common client pools, short enough that silent connections give their places back. Noticed by the next tick.
+/// The longest time from the end of an answer to the next request's head: longer than the idle time of common client
+/// pools, and short enough that silent connections free their seats. The next tick ends the connection.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// A head takes two ticks from its first byte, and three at most: it is sent in one go.
+/// The ticks for a head, which clients send at once: ten to fifteen seconds from its first byte.
 const HEAD_TICKS: u32 = 2;
 
-/// A client takes its whole answer within a minute and a tick: the longest has a megabyte.
+/// The ticks in which a client must take its whole answer: a minute and a tick. The longest answer has a megabyte.
 const ANSWER_TICKS: u32 = 12;
 
-/// The fields of a head. Proxies pass on what clients send: 100 of most of them, and what they add. With more
-/// the answer is 431, which no proxy takes for a yes.
+/// The most fields of a head. Proxies pass on the fields of clients, mostly at most 100, and add some. With more fields
+/// the answer is 431, which no proxy takes for an admission.
 const FIELDS_MAX: usize = 256;
 
-/// The most that one connection buffers of what came in: heads, and bodies piece by piece.
+/// The most received bytes that one connection buffers: heads, and bodies piece by piece.
 const BUFFER_MAX: usize = 64 * 1024;
 
 #[cfg(test)]
@@ -245,8 +246,9 @@ mod tests {
     use crate::door::connection::Peer;
     use crate::door::http::routes;
 
-    /// How long a client is borne that sends this and no more; time passes as fast as nothing happens.
-    async fn borne(sent: &[u8]) -> Duration {
+    /// Returns how long a connection stays open whose client sends these bytes and no more. Time is paused, so it
+    /// passes at once while nothing happens.
+    async fn kept_open(sent: &[u8]) -> Duration {
         let app = App::open(&Store::default(), Policy::default()).await.unwrap();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -263,25 +265,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silence_between_requests_is_borne_for_so_long_and_a_tick() {
+    async fn a_silent_connection_is_closed_after_the_idle_timeout_and_a_tick() {
         let whole = b"POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}";
         for sent in [&b""[..], whole] {
-            let borne = borne(sent).await;
+            let open = kept_open(sent).await;
             let most = IDLE_TIMEOUT + Duration::from_secs(10);
-            assert!((IDLE_TIMEOUT..=most).contains(&borne), "{borne:?} after {sent:?}");
+            assert!((IDLE_TIMEOUT..=most).contains(&open), "{open:?} after {sent:?}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn half_a_request_is_borne_for_ten_seconds_and_a_tick() {
+    async fn a_connection_with_half_a_request_is_closed_after_ten_seconds_and_a_tick() {
         let whole = b"POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}";
         let second = [&whole[..], b"POST /v1/che"].concat();
         for sent in [&b"POST /v1/check HTTP/1.1\r\nhost:"[..], &whole[..whole.len() - 1]] {
-            let borne = borne(sent).await;
+            let open = kept_open(sent).await;
             let range = Duration::from_secs(10)..=Duration::from_secs(20);
-            assert!(range.contains(&borne), "{borne:?} after {sent:?}");
+            assert!(range.contains(&open), "{open:?} after {sent:?}");
         }
-        let borne = borne(&second).await;
-        assert!(borne <= IDLE_TIMEOUT + Duration::from_secs(10), "{borne:?} after {second:?}");
+        let open = kept_open(&second).await;
+        assert!(open <= IDLE_TIMEOUT + Duration::from_secs(10), "{open:?} after {second:?}");
     }
 }

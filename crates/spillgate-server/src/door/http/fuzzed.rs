@@ -1,4 +1,4 @@
-//! What holds of any body of a check, or of a batch.
+//! A claim about every body of a check or a batch.
 
 use spillgate::{Question, Request};
 
@@ -7,8 +7,7 @@ use super::problem::Problem;
 use super::question::{Batch, Check};
 use crate::bounds::{ATTRIBUTES_MAX, BATCH_MAX, NAME_MAX, VALUE_MAX};
 
-/// Panics if a body becomes more than the bounds allow, or a request that is written down does not
-/// read back.
+/// Panics if a parsed body exceeds the bounds, or if a request changes when it is written and parsed again.
 pub fn holds(body: &[u8]) {
     super::reservation::fuzzed::holds(body);
     match parse::<Check<'_>>(body) {
@@ -66,17 +65,17 @@ fn reads_back(request: &Request<'_>) {
         attributes.join(","),
         request.cost().of("requests")
     );
-    let check: Check<'_> = parse(body.as_bytes()).expect("what was written down is a body");
-    let Ok(Question::Request(again)) = check.question() else { panic!("{body} asks else") };
+    let check: Check<'_> = parse(body.as_bytes()).expect("a written request is a body");
+    let Ok(Question::Request(again)) = check.question() else { panic!("{body} is no request") };
     assert_eq!(again.domain(), request.domain());
     assert_eq!(again.cost().of("requests"), request.cost().of("requests"));
     assert!(again.attributes().eq(request.attributes()), "{body}");
 }
 
-/// An answer must not grow with its question.
+/// Panics if a problem is long: an answer must not grow with its request.
 pub(in crate::door) fn is_short(problem: &Problem) {
     assert!(format!("{problem:?}").len() <= PROBLEM_MAX, "{problem:?}");
 }
 
-/// A field and a message of 300 characters each, every one of them escaped.
+/// The longest problem: a field and a message of 300 characters each, all of them escaped.
 const PROBLEM_MAX: usize = 8 * 1024;

@@ -1,5 +1,5 @@
-//! JSON taken strictly: an object is an object, its fields are known and there once, every list is
-//! bounded, and an error names its field, or its place where the JSON itself is broken.
+//! Parses JSON strictly: an object is no array, its fields are known and unique, and every list is bounded. An error
+//! names its field, or its line and column if the text is no JSON.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,12 +11,16 @@ use serde::forward_to_deserialize_any;
 use super::problem::Problem;
 use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX};
 
-/// A body as `T`.
+/// Parses a body as `T`.
+///
+/// # Errors
+///
+/// A problem that names the field, or the line and column.
 pub(in crate::door) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|error| explain::<T>(body, &error))
 }
 
-/// Goes through the body once more, this time keeping track of where it is: only the unlucky pay.
+/// Finds the field of an error: parses the body a second time and tracks the path, so that a valid body pays nothing.
 fn explain<'a, T: Deserialize<'a>>(body: &'a [u8], error: &serde_json::Error) -> Problem {
     let (line, column) = (error.line(), error.column());
     let message = error.to_string();
@@ -32,7 +36,8 @@ fn explain<'a, T: Deserialize<'a>>(body: &'a [u8], error: &serde_json::Error) ->
     Problem::in_field(&field(&path, message), message)
 }
 
-/// The path, and what only the message names: a field missing or doubled is an error of its parent.
+/// Returns the field of an error. For a missing or duplicate field the path is that of its parent, and the message
+/// names the field.
 fn field(path: &str, message: &str) -> String {
     let named = ["missing field `", "duplicate field `"]
         .iter()
@@ -71,7 +76,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for AsMap<D> {
     }
 }
 
-/// An object whose names are the caller's: each once, none too long, not too many.
+/// An object with field names that the client chooses: each once, with a bound on their length and number.
 pub(in crate::door) struct Named<'a, T>(pub(in crate::door) Vec<(Cow<'a, str>, T)>);
 
 impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Named<'a, T> {
@@ -99,7 +104,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for NamedVisitor<T> {
             }
             if entries.len() == ATTRIBUTES_MAX {
                 return Err(A::Error::custom(format_args!(
-                    "more than {ATTRIBUTES_MAX} names; leave out what no rule needs"
+                    "more than {ATTRIBUTES_MAX} names; leave out names that no rule uses"
                 )));
             }
             entries.push((name, map.next_value()?));

@@ -1,4 +1,4 @@
-//! A limit, field by field, as in the policy file.
+//! The fields of a limit, as in the policy file.
 
 use spillgate::LimitSpec;
 
@@ -24,7 +24,7 @@ pub(in crate::door) struct LimitFields<'a> {
 }
 
 impl LimitFields<'_> {
-    /// As it was written, valid or not.
+    /// Returns the limit as it was written, valid or not.
     pub(in crate::door) fn spec(&self) -> LimitSpec {
         let owned = |text: &Option<Text<'_>>| text.as_ref().map(|Text(text)| text.to_string());
         LimitSpec {

@@ -1,4 +1,4 @@
-//! Refusals to answer, as RFC 9457 problem details: what is wrong, in which field, and the way out.
+//! Errors as problem details of RFC 9457: the problem, the field and the fix.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use spillgate::Reason;
 
 use crate::app::UnknownDomain;
 
-/// Why a request got no verdict; nothing was charged.
+/// The reason for which a request got no decision and was not charged.
 #[derive(Debug)]
 pub(in crate::door) struct Problem {
     status: StatusCode,
-    /// `limit.quota`, `[3].cost`; empty if it is about no field.
+    /// The field with the problem, such as `limit.quota` or `[3].cost`; empty if the problem is about no field.
     field: String,
     message: String,
-    /// Whether the very same call may be made again at once.
+    /// Whether the client may send the same call again at once.
     retryable: bool,
-    /// How the reservation under the id of a call has ended.
+    /// How the reservation under the id of the call has ended, if it has.
     ended: Option<&'static str>,
-    /// Whether the service is too busy, or has no room for a record.
+    /// Whether the service is too busy, or has no room for another record.
     overloaded: bool,
 }
 
@@ -32,12 +32,12 @@ impl Problem {
         Problem { field: shortened(field), ..problem }
     }
 
-    /// The same problem under another status than 400.
+    /// Returns this problem with another status than 400.
     pub(in crate::door) fn with_status(self, status: StatusCode) -> Problem {
         Problem { status, ..self }
     }
 
-    /// The same problem, as that of one item of a batch.
+    /// Returns this problem as that of one item of a batch.
     pub(in crate::door) fn in_item(self, index: usize) -> Problem {
         Problem { field: format!("[{index}].{}", self.field), ..self }
     }
@@ -50,10 +50,10 @@ impl Problem {
         )
     }
 
-    pub(in crate::door) fn broken_off() -> Problem {
+    pub(in crate::door) fn incomplete() -> Problem {
         Problem::of(
             StatusCode::BAD_REQUEST,
-            "the body broke off; send as much as Content-Length says".to_owned(),
+            "the body is incomplete; send as many bytes as Content-Length names".to_owned(),
         )
     }
 
@@ -69,39 +69,39 @@ impl Problem {
         Problem::of(StatusCode::REQUEST_TIMEOUT, message)
     }
 
-    /// Nothing was charged, for there was no room for the answer.
+    /// Returns the problem of a batch that was not charged, because the buffers have no room for its answer.
     pub(in crate::door) fn no_room() -> Problem {
         Problem::retryable(
-            "this listener buffers all that it may; send smaller batches, or the same again later"
+            "the buffers of this listener are full; send smaller batches, or the same batch later"
                 .to_owned(),
         )
     }
 
-    /// What this server does not do as it is set up.
+    /// Returns the problem of a call that the settings of this server forbid.
     pub(in crate::door) fn forbidden(why: &str) -> Problem {
         Problem::of(StatusCode::FORBIDDEN, why.to_owned())
     }
 
-    /// Part of it or nothing is done, and the same call does the rest.
+    /// Returns the problem of a call that was done in part or not at all. The same call does the rest.
     pub(in crate::door) fn retryable(message: String) -> Problem {
         let problem = Problem::of(StatusCode::SERVICE_UNAVAILABLE, message);
         Problem { retryable: true, ..problem }
     }
 
-    /// The reservation under the id has ended.
+    /// Returns the problem of a call with the id of an ended reservation.
     pub(in crate::door) fn ended(how: &'static str, message: &str) -> Problem {
         let problem = Problem::in_field("id", message).with_status(StatusCode::CONFLICT);
         Problem { ended: Some(how), ..problem }
     }
 
-    /// There is no room for another record.
+    /// Returns the problem of a reservation that finds no room for its record.
     pub(in crate::door) fn overloaded(message: String) -> Problem {
         let problem = Problem::of(StatusCode::SERVICE_UNAVAILABLE, message);
         Problem { overloaded: true, ..problem }
     }
 
     pub(in crate::door) fn no_token() -> Problem {
-        let message = "this door asks for a token; send the header Authorization: Bearer TOKEN";
+        let message = "no token or a wrong one; send the header Authorization: Bearer TOKEN";
         Problem::of(StatusCode::UNAUTHORIZED, message.to_owned())
     }
 
@@ -120,7 +120,7 @@ impl Problem {
 
     pub(in crate::door) fn wrong_method(method: &Method, path: &str, paths: &str) -> Problem {
         let message = format!(
-            "{} is not for {}; there are {paths}",
+            "{} does not take {}; there are {paths}",
             shortened(path),
             shortened(method.as_str())
         );
@@ -162,7 +162,7 @@ impl IntoResponse for Problem {
             field => format!("{field}: {}", self.message),
         };
         let body = Body9457 {
-            // Says that the status says it all: no page of ours explains more.
+            // RFC 9457's type for a problem that the status describes and no page explains further.
             r#type: "about:blank",
             title: self.status.canonical_reason().unwrap_or_default(),
             status: self.status.as_u16(),
@@ -191,7 +191,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// What comes from the caller goes back in part only: an answer must not grow with its question.
+/// Shortens a text of the client, since an answer must not grow with its request.
 fn shortened(text: &str) -> String {
     match text.char_indices().nth(TEXT_MAX) {
         None => text.to_owned(),
@@ -199,7 +199,7 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// Characters: two lines of a terminal, and any message of our own.
+/// The most characters of a text: longer than every message of this program.
 const TEXT_MAX: usize = 300;
 
 #[cfg(test)]

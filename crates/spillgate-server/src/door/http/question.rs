@@ -1,4 +1,4 @@
-//! The bodies of checks: what they hold, their bounds, and the question that they ask.
+//! Parses the bodies of checks and batches within their bounds.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,13 +13,13 @@ use super::limit::LimitFields;
 use super::problem::Problem;
 use crate::bounds::{BATCH_MAX, DOMAIN, RESERVATION_NAME_MAX, VALUE_MAX, WAIT_MAX};
 
-/// One check, by the rules of the policy or with a limit of its own. Borrows from the body.
+/// One check, by the rules of the policy or with an inline limit. It borrows from the body.
 pub(in crate::door) type Check<'a> = Object<CheckFields<'a>>;
 
-/// Several, each judged alone.
+/// Several checks, each decided by itself.
 pub(in crate::door) type Batch<'a> = List<Check<'a>, BATCH_MAX>;
 
-/// A field that is null is left out.
+/// The fields of a check. A field that is null counts as left out.
 #[derive(serde::Deserialize)]
 #[serde(
     deny_unknown_fields,
@@ -37,7 +37,7 @@ pub(in crate::door) struct CheckFields<'a> {
     #[serde(borrow)]
     cost: Option<CostField<'a>>,
     wait_ms: Option<Whole>,
-    /// With `id` only where a check is a reservation.
+    /// A field of reservations only, as `id` is.
     ttl_ms: Option<Whole>,
     #[serde(borrow)]
     id: Option<ReservationName<'a>>,
@@ -80,18 +80,20 @@ impl CheckFields<'_> {
         }
     }
 
-    /// Returns the style of the header fields that the answer is to carry.
+    /// Returns the style of the ready-made header fields in the answer; `None` for none.
     fn headers(&self) -> Option<HeaderStyle> {
         self.headers.as_ref().and_then(|headers| headers.0)
     }
 
-    /// How long it may wait for room.
+    /// Returns how long the check may wait for its limits.
     fn wait(&self) -> Result<Duration, Problem> {
         let wait_ms = self.wait_ms.as_ref().map_or(0, |wait| wait.0);
         let wait = Duration::from_millis(wait_ms);
         if wait > WAIT_MAX {
-            let message =
-                format!("{wait_ms}, and {} at most; ask again later", WAIT_MAX.as_millis());
+            let message = format!(
+                "must be at most {}, got {wait_ms}; check again later",
+                WAIT_MAX.as_millis()
+            );
             return Err(Problem::in_field("wait_ms", &message));
         }
         Ok(wait)
@@ -115,23 +117,31 @@ impl CheckFields<'_> {
 }
 
 impl Check<'_> {
-    /// What it asks, or which field keeps it from asking anything.
+    /// Returns the request of the check.
+    ///
+    /// # Errors
+    ///
+    /// If fields are missing, contradict each other or belong to reservations.
     pub(in crate::door) fn question(&self) -> Result<Question<'_>, Problem> {
         self.0.is_no_reservation()?;
         self.0.question(&mut LastLimit::default())
     }
 
-    /// Returns the style of the header fields that the answer is to carry.
+    /// Returns the style of the ready-made header fields in the answer; `None` for none.
     pub(in crate::door) fn headers(&self) -> Option<HeaderStyle> {
         self.0.headers()
     }
 
-    /// How long it may wait for room.
+    /// Returns how long the check may wait for its limits.
     pub(in crate::door) fn wait(&self) -> Result<Duration, Problem> {
         self.0.wait()
     }
 
-    /// The same of a reservation.
+    /// Returns the request of a reservation, with its time to live and its id.
+    ///
+    /// # Errors
+    ///
+    /// If fields are missing or contradict each other, or if the reservation asks to wait.
     pub(in crate::door) fn reservation(&self) -> Result<(Question<'_>, Reserve<'_>), Problem> {
         if self.wait()? > Duration::ZERO {
             return Err(Problem::in_field("wait_ms", NO_WAITING_RESERVATION));
@@ -141,12 +151,16 @@ impl Check<'_> {
 }
 
 impl Batch<'_> {
-    /// Returns, for each check in order, the style of the header fields that its answer is to carry.
+    /// Returns, for each check in order, the style of the ready-made header fields in its answer.
     pub(in crate::door) fn headers(&self) -> impl Iterator<Item = Option<HeaderStyle>> {
         self.0.iter().map(|Object(check)| check.headers())
     }
 
-    /// What they ask, in order: all, or the first that asks nothing.
+    /// Returns the requests of all checks, in order.
+    ///
+    /// # Errors
+    ///
+    /// The problem of the first check that has one.
     pub(in crate::door) fn questions(&self) -> Result<Vec<Question<'_>>, Problem> {
         let mut last = LastLimit::default();
         let checks = self.0.iter().enumerate();
@@ -164,7 +178,7 @@ impl Batch<'_> {
     }
 }
 
-/// The limit that was built last: the checks of a batch are mostly by the same.
+/// The inline limit that was built last: most checks of a batch have the same.
 #[derive(Default)]
 struct LastLimit<'f>(Option<(&'f LimitFields<'f>, Limit)>);
 
@@ -181,11 +195,12 @@ impl<'f> LastLimit<'f> {
     }
 }
 
-/// The limit of a check's own, which is told apart by its key and counts what the check costs.
+/// Builds an inline limit. It has no name, since its key identifies its counter, and no unit, since it counts the
+/// cost of the check.
 fn built(fields: &LimitFields<'_>) -> Result<Limit, Problem> {
     let spec = fields.spec();
-    for (field, said) in [("name", &spec.name), ("unit", &spec.unit)] {
-        if said.is_some() {
+    for (field, given) in [("name", &spec.name), ("unit", &spec.unit)] {
+        if given.is_some() {
             return Err(Problem::in_field(&format!("limit.{field}"), NOT_BESIDE_KEY));
         }
     }
@@ -193,7 +208,7 @@ fn built(fields: &LimitFields<'_>) -> Result<Limit, Problem> {
         .map_err(|error| Problem::in_field(&format!("limit.{}", error.field()), error.message()))
 }
 
-/// Whom a limit of the check's own is for.
+/// The subject of an inline limit.
 struct Key<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
@@ -201,8 +216,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
         let Text(key) = Text::deserialize(deserializer)?;
         match key.len() {
             1..=VALUE_MAX => Ok(Key(key)),
-            // Most likely a variable that was never set: all such callers would share one limit.
-            0 => Err(D::Error::custom("an empty key; name who is limited")),
+            // Most likely a variable that was never set: all such clients would share one counter.
+            0 => Err(D::Error::custom("an empty key; name the subject of the limit")),
             length => Err(too_long(length)),
         }
     }
@@ -236,7 +251,7 @@ impl Visitor<'_> for HeadersVisitor {
     }
 }
 
-/// What a reservation is called by whoever makes it.
+/// The id that a client gives a reservation.
 struct ReservationName<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for ReservationName<'a> {
@@ -294,10 +309,10 @@ fn bounded<E: Error>(value: Cow<'_, str>) -> Result<Cow<'_, str>, E> {
 }
 
 fn too_long<E: Error>(length: usize) -> E {
-    E::custom(format_args!("{length} bytes, and {VALUE_MAX} at most; send a hash of it"))
+    E::custom(format_args!("must have at most {VALUE_MAX} bytes, got {length}; send a hash of it"))
 }
 
-/// A number of requests, or numbers by unit.
+/// A cost: a number of requests, or a number for each unit.
 pub(in crate::door) enum CostField<'a> {
     Requests(u64),
     ByUnit(Vec<(Cow<'a, str>, Whole)>),
@@ -366,13 +381,14 @@ impl Visitor<'_> for WholeVisitor {
 }
 
 const NOT_IN_A_BATCH: &str =
-    "one that waits would hold all of the batch up; leave it out, or send the check by itself";
+    "a check that waits would delay the whole batch; leave it out, or send the check by itself";
 const NO_WAITING_RESERVATION: &str =
     "a reservation does not wait; leave it out, and reserve again after retry_after_ms";
 const NO_RESERVATION: &str = "is for POST /v1/reserve; leave it out, or reserve";
 const NO_LIMIT: &str = "missing beside key; add for example \"limit\": {\"quota\": \"5/minute\"}, \
      or send attributes in place of key";
-const NO_KEY: &str = "missing beside limit; add whom it limits, for example \"key\": \"user:42\"";
-const NO_RULES: &str =
-    "a check with key and limit meets no rules; leave attributes out, or key and limit";
+const NO_KEY: &str =
+    "missing beside limit; add the subject of the limit, for example \"key\": \"user:42\"";
+const NO_RULES: &str = "a check with key and limit uses no rules, so attributes have no effect; leave \
+     attributes out, or key and limit";
 const NOT_BESIDE_KEY: &str = "is for the limits of rules; leave it out";

@@ -1,5 +1,5 @@
-//! Reservations over HTTP: `POST /v1/reserve`, `/v1/settle`, `/v1/cancel`, `/v1/release`, `/v1/renew`.
-//! A reservation is a check with a time that it lasts, and perhaps a name; the others take its receipt.
+//! Reservations over HTTP: `POST /v1/reserve`, `/v1/settle`, `/v1/cancel`, `/v1/release`, `/v1/renew`. A reservation
+//! is a check with a time to live and perhaps an id. The other calls take its receipt.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use super::question::{Check, CostField, Whole};
 use crate::app::App;
 use crate::bounds::NO_ROOM;
 
-/// The paths of reservations.
+/// Returns the routes of reservations.
 pub(super) fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/v1/reserve", post(reserve))
@@ -34,36 +34,36 @@ pub(super) fn routes() -> Router<Arc<App>> {
 async fn reserve(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
     app.takes_reservations().map_err(Problem::forbidden)?;
     let body = super::body::read(body).await?;
-    let asked: Check<'_> = parse(&body)?;
-    let (question, reserve) = asked.reservation()?;
+    let check: Check<'_> = parse(&body)?;
+    let (question, reserve) = check.reservation()?;
     app.answers_question(&question)?;
     let decision = app.reserve(&question, &reserve).await?;
     if decision.reason() == Some(Reason::Overloaded) {
         return Err(Problem::overloaded(NO_ROOM.to_owned()));
     }
-    Ok(answer::to_one(&decision, asked.headers()))
+    Ok(answer::to_one(&decision, check.headers()))
 }
 
 async fn settle(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
     app.takes_reservations().map_err(Problem::forbidden)?;
     let body = super::body::read(body).await?;
     let Object(SettleFields { receipt, cost }) = parse(&body)?;
-    told(app.settle(&receipt.0, &cost.usage()).await)
+    answer_outcome(app.settle(&receipt.0, &cost.usage()).await)
 }
 
 async fn cancel(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
-    told(app.cancel(&receipt_of(&app, body).await?).await)
+    answer_outcome(app.cancel(&receipt_of(&app, body).await?).await)
 }
 
 async fn release(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
-    told(app.release(&receipt_of(&app, body).await?).await)
+    answer_outcome(app.release(&receipt_of(&app, body).await?).await)
 }
 
 async fn renew(State(app): State<Arc<App>>, body: Body) -> Result<Response, Problem> {
     app.takes_reservations().map_err(Problem::forbidden)?;
     let body = super::body::read(body).await?;
     let Object(RenewFields { receipt, ttl_ms }) = parse(&body)?;
-    told(app.renew(&receipt.0, Duration::from_millis(ttl_ms.0)).await)
+    answer_outcome(app.renew(&receipt.0, Duration::from_millis(ttl_ms.0)).await)
 }
 
 async fn receipt_of(app: &App, body: Body) -> Result<Receipt, Problem> {
@@ -73,13 +73,13 @@ async fn receipt_of(app: &App, body: Body) -> Result<Receipt, Problem> {
     Ok(receipt.0)
 }
 
-fn told(outcome: Result<Outcome, ReservationError>) -> Result<Response, Problem> {
+fn answer_outcome(outcome: Result<Outcome, ReservationError>) -> Result<Response, Problem> {
     let result = outcome?.name();
-    Ok(json(&Told { result }, answer::ANSWER_BYTES))
+    Ok(json(&OutcomeAnswer { result }, answer::ANSWER_BYTES))
 }
 
 #[derive(Serialize)]
-struct Told {
+struct OutcomeAnswer {
     result: &'static str,
 }
 
@@ -107,7 +107,7 @@ struct RenewFields {
     ttl_ms: Whole,
 }
 
-/// What looks like a receipt; whether it is one only the limiter can tell.
+/// A text in the form of a receipt. Only the limiter can verify it.
 struct ReceiptField(Receipt);
 
 impl<'de> Deserialize<'de> for ReceiptField {
@@ -118,7 +118,7 @@ impl<'de> Deserialize<'de> for ReceiptField {
 }
 
 impl CostField<'_> {
-    /// What was used, by the units that are named.
+    /// Returns the usage, by the units that are named.
     fn usage(&self) -> Usage<'_> {
         match self {
             CostField::Requests(amount) => Usage::from(*amount),
@@ -154,7 +154,7 @@ pub(crate) mod fuzzed {
     use super::*;
     use crate::door::http::fuzzed::is_short;
 
-    /// Panics if a body becomes more than the bounds allow.
+    /// Panics if a parsed body exceeds the bounds.
     pub(crate) fn holds(body: &[u8]) {
         if let Err(problem) = parse::<Object<SettleFields<'_>>>(body) {
             is_short(&problem);

@@ -1,4 +1,4 @@
-//! Deadlines of a connection, told in ticks so that no request costs a timer.
+//! Deadlines of a connection, measured in ticks of one shared interval, so that no request costs a timer.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use hyper::rt::{Sleep, Timer};
 use tokio::time::{self, Interval, MissedTickBehavior, interval};
 
-/// What hyper sleeps by. Nobody is woken at a deadline, but each tick has whoever holds the connection
-/// look at it.
+/// The timer of hyper. A deadline wakes no task: the connection's task wakes at each tick, polls the connection, and
+/// hyper then finds its deadlines passed.
 #[derive(Clone, Debug)]
 pub(super) struct Ticks {
     began: Instant,
@@ -22,7 +22,7 @@ impl Ticks {
         Ticks { began: time::Instant::now().into_std(), passed: Arc::default() }
     }
 
-    /// What each tick is waited for by.
+    /// Returns the interval of the ticks that the connection's task waits for.
     pub(super) fn clock(&self) -> Interval {
         let mut clock = interval(TICK);
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -41,18 +41,18 @@ impl Timer for Ticks {
 
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
         let ticks = deadline.saturating_duration_since(self.began).as_secs() / TICK.as_secs();
-        // The tick that is under way does not count.
+        // The current tick has begun already, so it does not count in full.
         Box::pin(Until { passed: Arc::clone(&self.passed), until: ticks + 1 })
     }
 
-    /// The last tick.
+    /// Returns the time of the last tick.
     fn now(&self) -> Instant {
         let ticks = u32::try_from(self.passed.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
         self.began + TICK * ticks
     }
 }
 
-/// Over with a tick.
+/// A sleep that ends with a tick. It registers no waker, because every tick polls the connection.
 struct Until {
     passed: Arc<AtomicU64>,
     until: u64,
@@ -71,5 +71,5 @@ impl Future for Until {
 
 impl Sleep for Until {}
 
-/// A deadline is met so much later at most.
+/// The time between two ticks, and so the most by which a deadline is late.
 const TICK: Duration = Duration::from_secs(5);

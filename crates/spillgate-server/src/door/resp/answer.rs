@@ -1,4 +1,4 @@
-//! Writes decisions as replies: five or six fields each, in the order that the command's clients know.
+//! Writes decisions as replies: five to seven fields each, in the order that the command's clients expect.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use spillgate::{Decision, Reason, Receipt};
 
 use super::reply::Replies;
 
-/// The form of an answer, and what of the question it needs.
+/// The form of an answer, with the numbers of the command that it repeats.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
     /// `[limited, limit, remaining, retry_after, reset_after]`, as redis-cell.
@@ -19,7 +19,7 @@ pub(super) enum Answer {
     Reserved,
 }
 
-/// What was asked about a limit that came with the question.
+/// The numbers of a command with an inline limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Throttled {
     pub(super) capacity: u64,
@@ -43,20 +43,20 @@ impl Answer {
         };
         replies.array(fields + usize::from(has_receipt));
         match self {
-            Answer::Cell(asked) => {
-                let passes = asked.passes(decision);
+            Answer::Cell(throttled) => {
+                let passes = throttled.passes(decision);
                 let wait = decision.retry_after().filter(|_| !passes);
                 replies.number(u64::from(!passes));
-                replies.number(asked.capacity);
+                replies.number(throttled.capacity);
                 replies.number_or_unknown(decision.remaining());
                 replies.number_or_unknown(wait.map(seconds_up));
                 replies.number_or_unknown(decision.reset_after().map(seconds_up));
             }
-            Answer::Crab(asked) => {
-                let passes = asked.passes(decision);
+            Answer::Crab(throttled) => {
+                let passes = throttled.passes(decision);
                 let wait = if passes { Some(Duration::ZERO) } else { decision.retry_after() };
                 replies.number(u64::from(passes));
-                replies.number(asked.capacity);
+                replies.number(throttled.capacity);
                 replies.number_or_unknown(decision.remaining());
                 replies.number_or_unknown(decision.reset_after().map(seconds_up));
                 replies.number_or_unknown(wait.map(seconds_up));
@@ -77,14 +77,16 @@ impl Answer {
 }
 
 impl Throttled {
-    /// Nothing is never too much, though a decision about it says what one more would be told.
+    /// Returns whether the command passes. A quantity of 0 always does: its decision holds the answer that one more
+    /// request would get.
     fn passes(self, decision: &Decision) -> bool {
         decision.allowed() || self.quantity == 0
     }
 }
 
-/// The code is the one of reservations that find no room.
-const OVERLOADED: &str = "OVERLOADED the store is busy, and did not answer in time";
+/// The reply to a check that the store has no time for. Its code is that of reservations that find no room.
+const OVERLOADED: &str =
+    "OVERLOADED the store is busy, and did not answer in time; try again later";
 
 fn string_or_nothing(text: Option<&str>, replies: &mut Replies) {
     match text {
@@ -93,7 +95,7 @@ fn string_or_nothing(text: Option<&str>, replies: &mut Replies) {
     }
 }
 
-/// Rounds up, so that a client that waits that long is not too early.
+/// Rounds up, so that a client that waits for this time is not too early.
 fn seconds_up(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }

@@ -1,4 +1,4 @@
-//! The requests that came together: the questions among them are asked together.
+//! The commands that arrived together. Their checks are decided in one batch.
 
 use std::fmt::Display;
 
@@ -9,54 +9,55 @@ use super::command::{Command, Control};
 use super::frame::{Frame, Malformed, decode};
 use super::reservation::Reservation;
 
-/// Requests in their order, up to one that may change how those after it are taken.
+/// Commands in their order, up to one that may change the meaning of those after it.
 pub(super) struct Batch<'a> {
     pub(super) questions: Vec<Question<'a>>,
     pub(super) entries: Vec<Entry<'a>>,
-    /// The bytes that they took.
+    /// The bytes of all commands.
     pub(super) length: usize,
     pub(super) end: End,
 }
 
 pub(super) enum Entry<'a> {
-    /// To the next question.
+    /// The answer to the next of the batch's checks.
     Answer(Answer),
     Control(Control<'a>),
-    /// The last of its batch: it is done when all before it is answered.
+    /// The last command of its batch, which runs when all before it are answered.
     Reservation(Reservation<'a>),
-    /// Asked before the password was shown.
+    /// A command that needs the password, sent before it.
     Barred,
 }
 
-/// Why a batch goes no further.
+/// The reason for which a batch ends.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// It is as long as it may be, or what follows depends on it.
+    /// It is as long as it may be, or the meaning of the next command depends on it.
     Cut,
-    /// The next request is not whole before there are so many bytes behind this batch.
+    /// The next command is incomplete until `wanted` bytes follow this batch.
     Partial {
         wanted: usize,
     },
     Malformed(Malformed),
 }
 
-/// Whether the client may ask.
+/// Whether the client may send checks.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asking {
+pub(super) enum Access {
     Open,
+    /// The client must send the password first.
     Barred,
 }
 
 impl<'a> Batch<'a> {
-    /// At most `most` requests.
-    pub(super) fn of(bytes: &'a [u8], asking: Asking, most: usize) -> Batch<'a> {
+    /// Decodes at most `most` commands.
+    pub(super) fn of(bytes: &'a [u8], access: Access, most: usize) -> Batch<'a> {
         let mut batch =
             Batch { questions: Vec::new(), entries: Vec::new(), length: 0, end: End::Cut };
         while batch.entries.len() < most {
             match decode(&bytes[batch.length..]) {
                 Ok(Frame::Whole { arguments, length }) => {
                     batch.length += length;
-                    if !arguments.is_empty() && batch.takes_no_more_after(&arguments, asking) {
+                    if !arguments.is_empty() && batch.add(&arguments, access) == Place::Last {
                         break;
                     }
                 }
@@ -73,16 +74,16 @@ impl<'a> Batch<'a> {
         batch
     }
 
-    /// Answers those questions with an error that there is one for.
-    pub(super) fn refuse<E: Display>(&mut self, why: impl Fn(&Question<'_>) -> Option<E>) {
-        let mut refusals = self.questions.iter().map(why);
+    /// Replaces the answer of each check by the error that `error_of` returns for it.
+    pub(super) fn refuse<E: Display>(&mut self, error_of: impl Fn(&Question<'_>) -> Option<E>) {
+        let mut refusals = self.questions.iter().map(error_of);
         let mut kept = Vec::with_capacity(self.questions.len());
         for entry in &mut self.entries {
             let Entry::Answer(_) = entry else { continue };
             let refusal = refusals.next().flatten();
             kept.push(refusal.is_none());
-            if let Some(why) = refusal {
-                *entry = Entry::Control(Control::Refused(format!("ERR domain: {why}")));
+            if let Some(error) = refusal {
+                *entry = Entry::Control(Control::Refused(format!("ERR domain: {error}")));
             }
         }
         drop(refusals);
@@ -90,22 +91,29 @@ impl<'a> Batch<'a> {
         self.questions.retain(|_| kept.next().unwrap_or(true));
     }
 
-    fn takes_no_more_after(&mut self, request: &[&'a [u8]], asking: Asking) -> bool {
-        let (entry, is_last) = match Command::of(request) {
-            Command::Control(control) if asking == Asking::Open || control.is_for_all() => {
-                let is_last = control.ends_batch();
-                (Entry::Control(control), is_last)
+    fn add(&mut self, request: &[&'a [u8]], access: Access) -> Place {
+        let (entry, place) = match Command::of(request) {
+            Command::Control(control) if access == Access::Open || control.is_for_all() => {
+                let place = if control.ends_batch() { Place::Last } else { Place::Within };
+                (Entry::Control(control), place)
             }
-            Command::Ask(question, answer) if asking == Asking::Open => {
+            Command::Check(question, answer) if access == Access::Open => {
                 self.questions.push(question);
-                (Entry::Answer(answer), false)
+                (Entry::Answer(answer), Place::Within)
             }
-            Command::Reservation(reservation) if asking == Asking::Open => {
-                (Entry::Reservation(reservation), true)
+            Command::Reservation(reservation) if access == Access::Open => {
+                (Entry::Reservation(reservation), Place::Last)
             }
-            _ => (Entry::Barred, false),
+            _ => (Entry::Barred, Place::Within),
         };
         self.entries.push(entry);
-        is_last
+        place
     }
+}
+
+/// The place of a command in its batch.
+#[derive(PartialEq, Eq)]
+enum Place {
+    Within,
+    Last,
 }

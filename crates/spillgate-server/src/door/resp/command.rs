@@ -1,28 +1,28 @@
-//! The commands: their names, what each takes, and what a request means by them.
+//! The commands of the RESP API: their names and arguments, and how a request is parsed.
 
 use std::ops::RangeInclusive;
 
 use spillgate::Question;
 
 use super::answer::Answer;
-use super::question::{self, Asked, quoted};
+use super::question::{self, ParsedCheck, quoted};
 use super::reply::Version;
-use super::reservation::{self, Reservation, Reserving};
+use super::reservation::{self, ParsedReservation, Reservation};
 use crate::bounds::{ATTRIBUTES_MAX, NAME_MAX};
 
-/// What a request means.
+/// A parsed command.
 #[expect(
     clippy::large_enum_variant,
-    reason = "a busy client's requests are nearly all questions, and a box would cost each an allocation"
+    reason = "a busy client's commands are nearly all checks, and a box would cost each an allocation"
 )]
 #[derive(Debug)]
 pub(super) enum Command<'a> {
-    Ask(Question<'a>, Answer),
+    Check(Question<'a>, Answer),
     Reservation(Reservation<'a>),
     Control(Control<'a>),
 }
 
-/// What is about the connection itself, or can be told without asking the app.
+/// A command about the connection itself, or one that is answered without the app.
 #[derive(Debug)]
 pub(super) enum Control<'a> {
     Auth(Credentials<'a>),
@@ -35,9 +35,9 @@ pub(super) enum Control<'a> {
     Quit,
     Reset,
     Select,
-    /// An error reply, its code first.
+    /// An invalid command, with its error reply, which begins with its code.
     Refused(String),
-    /// Someone who speaks HTTP: a web page can make a browser send it anywhere.
+    /// A line of HTTP. A web page can make a browser send it here, so it ends the connection.
     Http,
 }
 
@@ -53,7 +53,7 @@ pub(super) enum Client<'a> {
     Id,
     Name,
     SetName(&'a [u8]),
-    /// Wishes that change nothing here.
+    /// A setting that has no effect here, which is answered with `OK`.
     Noted,
 }
 
@@ -75,10 +75,10 @@ pub(super) struct Hello<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// What a request of at least a name means.
+    /// Parses a request, which holds at least the name of a command.
     pub(super) fn of(request: &[&'a [u8]]) -> Command<'a> {
         let (name, arguments) = (request[0], &request[1..]);
-        let Some(entry) = entry(name) else { return Command::Control(stranger(name)) };
+        let Some(entry) = entry(name) else { return Command::Control(unknown(name)) };
         if !entry.takes.contains(&arguments.len()) {
             let Entry { name, usage, .. } = entry;
             return refused(format!(
@@ -86,8 +86,8 @@ impl<'a> Command<'a> {
             ));
         }
         let read = match entry.read {
-            Read::Ask(ask) => {
-                ask(arguments).map(|(question, answer)| Command::Ask(question, answer))
+            Read::Check(read) => {
+                read(arguments).map(|(question, answer)| Command::Check(question, answer))
             }
             Read::Reservation(read) => read(arguments).map(Command::Reservation),
             Read::Control(control) => control(arguments).map(Command::Control),
@@ -97,7 +97,7 @@ impl<'a> Command<'a> {
 }
 
 impl Control<'_> {
-    /// Whether it may change how the requests after it are taken.
+    /// Returns whether the command may change the meaning of the commands after it.
     pub(super) fn ends_batch(&self) -> bool {
         matches!(
             self,
@@ -110,41 +110,41 @@ impl Control<'_> {
         )
     }
 
-    /// Whether it is for those who have not shown the password, too.
+    /// Returns whether a client may send the command before the password.
     pub(super) fn is_for_all(&self) -> bool {
         self.ends_batch() && !matches!(self, Control::Select) || matches!(self, Control::Ping(_))
     }
 }
 
-/// One command, as `COMMAND` tells it.
+/// The description of a command, which `COMMAND` lists.
 pub(super) struct Entry {
     pub(super) name: &'static str,
     usage: &'static str,
-    /// How many arguments.
+    /// The number of its arguments.
     takes: RangeInclusive<usize>,
     read: Read,
 }
 
 enum Read {
-    Ask(for<'a> fn(&[&'a [u8]]) -> Asked<'a>),
-    Reservation(for<'a> fn(&[&'a [u8]]) -> Reserving<'a>),
+    Check(for<'a> fn(&[&'a [u8]]) -> ParsedCheck<'a>),
+    Reservation(for<'a> fn(&[&'a [u8]]) -> ParsedReservation<'a>),
     Control(for<'a> fn(&[&'a [u8]]) -> Result<Control<'a>, String>),
 }
 
 impl Entry {
-    /// The name counted; negative if there may be more.
+    /// Returns the number of arguments with the name, as Redis counts them; negative if more may follow.
     pub(super) fn arity(&self) -> i64 {
         let least = *self.takes.start() as i64 + 1;
         if self.takes.start() == self.takes.end() { least } else { -least }
     }
 
-    /// Whether its first argument is a key.
+    /// Returns whether the first argument is a key.
     pub(super) fn has_key(&self) -> bool {
         self.usage.starts_with("key ")
     }
 }
 
-/// The command of that name.
+/// Returns the command of this name.
 pub(super) fn entry(name: &[u8]) -> Option<&'static Entry> {
     ENTRIES.iter().find(|entry| entry.name.as_bytes().eq_ignore_ascii_case(name))
 }
@@ -153,15 +153,15 @@ fn refused<'a>(message: String) -> Command<'a> {
     Command::Control(Control::Refused(message))
 }
 
-/// A name that is no command's.
-fn stranger<'a>(name: &[u8]) -> Control<'a> {
+/// Returns the command for a name that no command has: an error, or a line of HTTP.
+fn unknown<'a>(name: &[u8]) -> Control<'a> {
     let is = |known: &&str| name.eq_ignore_ascii_case(known.as_bytes());
     if HTTP.iter().any(is) {
         return Control::Http;
     }
     let name = quoted(name);
     Control::Refused(format!(
-        "ERR unknown command {name}; ask with CL.THROTTLE, THROTTLE or SG.CHECK"
+        "ERR unknown command {name}; check limits with CL.THROTTLE, THROTTLE or SG.CHECK"
     ))
 }
 
@@ -169,7 +169,7 @@ fn auth<'a>(arguments: &[&'a [u8]]) -> Result<Control<'a>, String> {
     Ok(Control::Auth(match *arguments {
         [password] => Credentials { user: USER, password },
         [user, password] => Credentials { user, password },
-        _ => unreachable!("the table says how many it takes"),
+        _ => unreachable!("the caller has compared the number with `takes`"),
     }))
 }
 
@@ -208,42 +208,44 @@ fn hello<'a>(arguments: &[&'a [u8]]) -> Result<Control<'a>, String> {
 }
 
 fn client<'a>(arguments: &[&'a [u8]]) -> Result<Control<'a>, String> {
-    let (what, rest) = (arguments[0].to_ascii_uppercase(), &arguments[1..]);
-    Ok(Control::Client(match (what.as_slice(), rest) {
+    let (subcommand, rest) = (arguments[0].to_ascii_uppercase(), &arguments[1..]);
+    Ok(Control::Client(match (subcommand.as_slice(), rest) {
         (b"ID", []) => Client::Id,
         (b"GETNAME", []) => Client::Name,
         (b"SETNAME", [name]) => Client::SetName(printable(name)?),
         (b"SETINFO", [_, _]) | (b"NO-EVICT" | b"NO-TOUCH", [_]) => Client::Noted,
         _ => {
-            let what = quoted(arguments[0]);
+            let subcommand = quoted(arguments[0]);
             return Err(format!(
-                "{what}: there are ID, GETNAME, SETNAME name, SETINFO attribute value"
+                "{subcommand}: there are ID, GETNAME, SETNAME name, SETINFO attribute value"
             ));
         }
     }))
 }
 
 fn commands<'a>(arguments: &[&'a [u8]]) -> Result<Control<'a>, String> {
-    let Some((what, names)) = arguments.split_first() else {
+    let Some((subcommand, names)) = arguments.split_first() else {
         return Ok(Control::Commands(Commands::All));
     };
-    Ok(Control::Commands(match (what.to_ascii_uppercase().as_slice(), names) {
+    Ok(Control::Commands(match (subcommand.to_ascii_uppercase().as_slice(), names) {
         (b"COUNT", []) => Commands::Count,
         (b"DOCS", _) => Commands::Docs,
         (b"INFO", []) => Commands::All,
         (b"INFO", names) => Commands::Named(names.to_vec()),
-        _ => return Err(format!("{}: there are COUNT, DOCS, INFO name …", quoted(what))),
+        _ => return Err(format!("{}: there are COUNT, DOCS, INFO name …", quoted(subcommand))),
     }))
 }
 
 fn select<'a>(arguments: &[&'a [u8]]) -> Result<Control<'a>, String> {
     match arguments {
         [b"0"] => Ok(Control::Select),
-        _ => Err("index: there is one database, 0; tell callers apart by key or domain".to_owned()),
+        _ => {
+            Err("index: there is one database, 0; distinguish clients by key or domain".to_owned())
+        }
     }
 }
 
-/// As a name of a connection.
+/// Checks the name of a connection: one printable word.
 fn printable(name: &[u8]) -> Result<&[u8], String> {
     let plain = name.len() <= NAME_MAX && name.iter().all(u8::is_ascii_graphic);
     plain.then_some(name).ok_or_else(|| {
@@ -251,25 +253,25 @@ fn printable(name: &[u8]) -> Result<&[u8], String> {
     })
 }
 
-/// Those that are asked most come first: a name is looked for from the top.
+/// All commands, the most frequent first, because a name is searched from the top.
 pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         name: "CL.THROTTLE",
         usage: "key max_burst count period [quantity]",
         takes: 4..=5,
-        read: Read::Ask(question::cl_throttle),
+        read: Read::Check(question::cl_throttle),
     },
     Entry {
         name: "THROTTLE",
         usage: "key max_burst count period [quantity]",
         takes: 4..=5,
-        read: Read::Ask(question::throttle_crab),
+        read: Read::Check(question::throttle_crab),
     },
     Entry {
         name: "SG.CHECK",
         usage: "domain cost [attribute value …], of 32 attributes at most",
         takes: 2..=2 + 2 * ATTRIBUTES_MAX,
-        read: Read::Ask(question::sg_check),
+        read: Read::Check(question::sg_check),
     },
     Entry {
         name: "SG.RESERVE",
@@ -343,8 +345,8 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry { name: "RESET", usage: "", takes: 0..=0, read: Read::Control(|_| Ok(Control::Reset)) },
 ];
 
-/// What the lines of an HTTP request begin with that a web page can have a browser send here.
+/// The first words of HTTP requests that a web page can make a browser send here.
 const HTTP: &[&str] = &["POST", "HOST:"];
 
-/// Who `AUTH password` is.
+/// The user of `AUTH password`.
 pub(super) const USER: &[u8] = b"default";

@@ -1,5 +1,5 @@
-//! One client's connection: requests in, as many as have come at once, and all their answers out in
-//! one go. It reads nothing while its answers are not taken, so what it holds has a bound.
+//! Serves RESP on one connection. All commands that arrive at once are answered by one write. Nothing is read while the
+//! client does not take its answers, so the memory of a connection has a bound.
 
 use std::future::ready;
 use std::io;
@@ -16,13 +16,13 @@ use tracing::Instrument;
 use super::batch::{Batch, End, Entry};
 use super::received::Received;
 use super::reply::Replies;
-use super::session::{NOT_SHOWN, Next, Session};
+use super::session::{NOT_AUTHENTICATED, Next, Session};
 use crate::app::App;
 use crate::bounds::BATCH_MAX;
 use crate::config::Domains;
 use crate::door::{Call, Connection, Protocol, Seat, Stage, Strangers, Token, Tries};
 
-/// The protocol of Redis, for callers who show the password if there is one.
+/// The protocol of Redis, for clients with the password if one is set.
 #[derive(Clone)]
 pub(crate) struct Resp {
     app: App,
@@ -46,7 +46,7 @@ impl Resp {
             tries,
             received: Received::new(),
             replies: Replies::default(),
-            patience: Patience::new(),
+            idle: Idle::new(),
         }
     }
 }
@@ -54,8 +54,8 @@ impl Resp {
 impl Protocol for Resp {
     async fn serve(self, connection: Connection) {
         let (stage, seat) = (connection.stage(), connection.seat());
-        // A client that left, or does not take its answers, concerns nobody else.
         let tries = self.strangers.tries(connection.peer().0, connection.stage());
+        // An error ends this connection only (the client left, or does not take its answers), so it is ignored.
         let _ = self.converse(connection, seat, tries).hold(stage).await;
     }
 }
@@ -68,14 +68,14 @@ struct Conversation<S> {
     tries: Tries,
     received: Received,
     replies: Replies,
-    patience: Patience,
+    idle: Idle,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
-    /// Until the client leaves or is silent for too long, or the door closes.
+    /// Serves the connection until the client leaves or is silent for too long, or the listener closes.
     async fn hold(mut self, stage: watch::Receiver<Stage>) -> io::Result<()> {
         let mut until_closing = stage.clone();
-        // The sender lives as long as the door.
+        // The result says whether the sender is gone; it lives as long as the listener.
         let mut closing =
             pin!(async { drop(until_closing.wait_for(|stage| *stage == Stage::Closing).await) });
         let mut leaving = false;
@@ -84,18 +84,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
             tokio::select! {
                 biased;
                 read = self.received.read(&mut self.stream, &self.seat) => if read? == 0 { return Ok(()) },
-                () = self.patience.tick() => {
-                    if self.patience.is_over(between_requests) {
+                () = self.idle.tick() => {
+                    if self.idle.is_over(between_requests) {
                         return Ok(());
                     }
-                    self.give_memory_back();
+                    self.free_memory();
                     continue;
                 }
                 () = &mut closing, if between_requests => return Ok(()),
-                () = ready(()), if leaving && between_requests => return self.part().await,
+                () = ready(()), if leaving && between_requests => return self.close().await,
             }
             if between_requests {
-                self.patience.renew();
+                self.idle.restart();
             }
             if !self.received.is_enough() {
                 continue;
@@ -103,26 +103,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
             let next = self.answer().await?;
             leaving = *stage.borrow() != Stage::Open;
             if next == Next::Leave || *stage.borrow() == Stage::Closing {
-                return self.part().await;
+                return self.close().await;
             }
         }
     }
 
-    /// Answers every request that is there as a whole.
+    /// Answers every command that has arrived whole.
     async fn answer(&mut self) -> io::Result<Next> {
         let call = Call::on(&self.seat);
         let mut answered = 0;
         let mut wanted = 1;
         let mut next = Next::Stay;
         let received = self.received.bytes().len();
-        // Without room for many at once they are answered a few at a time.
+        // A batch takes memory for each of its checks. If the listener's budget has no room for the largest batch that
+        // these bytes can hold, they are answered in small batches.
         let answering = BATCH_MAX.min(received / SHORTEST) * ANSWERING;
         let covered = self.seat.try_cover(self.received.capacity() + answering);
         let (most, replies_max) =
             if covered { (BATCH_MAX, REPLIES_MAX) } else { (BATCH_FREE, REPLIES_FREE) };
         while next == Next::Stay {
-            let asking = self.session.asking();
-            let mut batch = Batch::of(&self.received.bytes()[answered..], asking, most);
+            let access = self.session.access();
+            let mut batch = Batch::of(&self.received.bytes()[answered..], access, most);
             if !batch.entries.is_empty() {
                 call.is_whole();
             }
@@ -140,11 +141,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
             for entry in &batch.entries {
                 match entry {
                     Entry::Answer(answer) => {
-                        let decision = decisions.next().expect("each question has its decision");
+                        let decision = decisions.next().expect("each check has a decision");
                         answer.write(decision, &mut self.replies);
                     }
                     Entry::Control(control) => {
-                        next = self.session.obey(control, &mut self.replies);
+                        next = self.session.run(control, &mut self.replies);
                         if self.session.has_failed() {
                             self.tries.fail().await;
                         }
@@ -155,7 +156,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
                     Entry::Reservation(reservation) => {
                         reservation.run(&self.app, &mut self.replies).await;
                     }
-                    Entry::Barred => self.replies.error(NOT_SHOWN),
+                    Entry::Barred => self.replies.error(NOT_AUTHENTICATED),
                 }
                 if self.replies.bytes().len() >= replies_max {
                     send(&mut self.stream, &mut self.replies).await?;
@@ -177,35 +178,36 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
         send(&mut self.stream, &mut self.replies).await?;
         self.received.keep_after(answered, wanted);
         if answered > 0 {
-            self.patience.renew();
+            self.idle.restart();
         }
         if self.seat.is_contended() {
-            self.give_memory_back();
+            self.free_memory();
         }
         self.seat.shrink_to(self.received.capacity());
         Ok(next)
     }
 
-    fn give_memory_back(&mut self) {
-        self.received.give_memory_back();
-        self.replies.give_memory_back();
+    fn free_memory(&mut self) {
+        self.received.free_memory();
+        self.replies.free_memory();
         self.seat.shrink_to(self.received.capacity());
     }
 
-    /// The client has its answers, and that they are all. What it sends meanwhile is read and
-    /// dropped: closing in front of it would take back answers that are still on their way.
-    async fn part(mut self) -> io::Result<()> {
+    /// Closes the connection after the last answer. Bytes that the client sends meanwhile are read and dropped: closing
+    /// a socket with unread bytes resets the connection, and the client would lose answers that are on their way.
+    async fn close(mut self) -> io::Result<()> {
         self.stream.shutdown().await?;
         let mut dropped = [0; 1024];
         let until_gone = async {
             while self.stream.read(&mut dropped).await? > 0 {}
             Ok(())
         };
-        timeout(PARTING, until_gone).await.unwrap_or(Ok(()))
+        timeout(CLOSING, until_gone).await.unwrap_or(Ok(()))
     }
 }
 
-/// A client that takes its answers byte by byte is cut, as one that takes none is.
+/// Sends the replies within [`SENDING`], so that a client that takes them byte by byte is disconnected, as one that
+/// takes none is.
 async fn send<S: AsyncWrite + Unpin>(stream: &mut S, replies: &mut Replies) -> io::Result<()> {
     let sent = async {
         stream.write_all(replies.bytes()).await?;
@@ -216,17 +218,17 @@ async fn send<S: AsyncWrite + Unpin>(stream: &mut S, replies: &mut Replies) -> i
     Ok(())
 }
 
-/// How long a client may say nothing, told in ticks so that no request costs a timer.
-struct Patience {
+/// The time for which a client is silent, counted in ticks so that no command costs a timer.
+struct Idle {
     ticks: Interval,
     passed: u32,
 }
 
-impl Patience {
-    fn new() -> Patience {
+impl Idle {
+    fn new() -> Idle {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Patience { ticks, passed: 0 }
+        Idle { ticks, passed: 0 }
     }
 
     async fn tick(&mut self) {
@@ -234,7 +236,7 @@ impl Patience {
         self.passed += 1;
     }
 
-    fn renew(&mut self) {
+    fn restart(&mut self) {
         self.passed = 0;
     }
 
@@ -243,33 +245,36 @@ impl Patience {
     }
 }
 
-/// Replies that are gathered before they are sent: those of a batch of checks.
+/// The bytes of replies that are gathered before they are sent: those of a batch of checks.
 const REPLIES_MAX: usize = 64 * 1024;
 
-/// The same, and requests that are answered together, while the listener buffers all that it may.
+/// The bytes of replies that are gathered while the listener's budget is used up.
 const REPLIES_FREE: usize = 4 * 1024;
+
+/// The most commands of a batch while the listener's budget is used up.
 const BATCH_FREE: usize = 16;
 
-/// What answering takes for each request, by estimate: question, decision and reply.
+/// The estimated memory to answer one command: request, decision and reply.
 const ANSWERING: usize = 512;
 
-/// The shortest check: `THROTTLE u 1 1 1`.
+/// The bytes of the shortest check, `THROTTLE u 1 1 1`.
 const SHORTEST: usize = 18;
 
-/// For a client to take the answers that are sent in one go.
+/// The longest time in which a client must take the replies of one write.
 const SENDING: Duration = Duration::from_secs(60);
 
-/// A connection is looked at so often.
+/// The time between two looks at a connection.
 const TICK: Duration = Duration::from_secs(5);
 
-/// Ten minutes: pools of common clients keep connections that long, and lose one on its next use.
+/// The ticks after which a silent connection is closed: ten minutes. Pools of common clients keep connections for that
+/// time, and a command on a closed one fails.
 const IDLE_TICKS: u32 = 120;
 
-/// Ten seconds and a tick for the rest of a request that has begun: it is sent in one go.
+/// The ticks for the rest of a command that has begun, which clients send at once: ten seconds and a tick.
 const REQUEST_TICKS: u32 = 2;
 
-/// For the client to take its last answers.
-const PARTING: Duration = Duration::from_secs(1);
+/// The longest time for a client to take its last answers.
+const CLOSING: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -281,7 +286,7 @@ mod tests {
     use super::*;
     use crate::config::Store;
 
-    /// The client's end of a connection that is held until the server lets go.
+    /// Returns the client's end of a connection, and a future that serves it.
     async fn client() -> (DuplexStream, impl Future<Output = io::Result<()>>) {
         let app = App::open(&Store::default(), Policy::default()).await.unwrap();
         let (client, server) = duplex(1024);
@@ -307,13 +312,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_asks_now_and_then_is_kept() {
+    async fn a_client_that_sends_a_command_within_ten_minutes_is_kept() {
         let (mut client, held) = client().await;
         let held = tokio::spawn(held);
         for _ in 0..5 {
             client.write_all(b"PING\r\n").await.unwrap();
-            let mut said = [0; 7];
-            client.read_exact(&mut said).await.unwrap();
+            let mut reply = [0; 7];
+            client.read_exact(&mut reply).await.unwrap();
             tokio::time::sleep(Duration::from_secs(590)).await;
         }
         assert!(!held.is_finished());

@@ -1,23 +1,23 @@
-//! Requests in the protocol of Redis: an array of strings, or words on one line. Pure: bytes in,
-//! slices of them out. No declared length makes it take memory.
+//! Decodes requests in the protocol of Redis: an array of strings, or words on one line. It returns slices of the
+//! bytes, and allocates nothing for a declared length.
 
 use std::fmt;
 
 use smallvec::SmallVec;
 
-/// What stands at the front of the bytes.
+/// The request at the front of the bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Frame<'a> {
-    /// A request, and the bytes it took. Without arguments it asks nothing, as an empty line does.
+    /// A whole request, and the number of its bytes. Without arguments, as for an empty line, it is no command.
     Whole { arguments: Arguments<'a>, length: usize },
-    /// The beginning of a request, which cannot be whole before there are so many bytes.
+    /// The beginning of a request that is incomplete until there are `wanted` bytes.
     Partial { wanted: usize },
 }
 
-/// The name of a command and what follows it; most have no more than eight.
+/// The name of a command and its arguments; most commands have at most eight words.
 pub(super) type Arguments<'a> = SmallVec<[&'a [u8]; 8]>;
 
-/// Bytes that are no request and cannot become one: nothing after them makes sense.
+/// Bytes that are no request and cannot become one. The bytes after them have no meaning either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed(&'static str);
 
@@ -27,7 +27,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Reads the request that the bytes begin with.
+/// Decodes the request at the front of the bytes.
 pub(super) fn decode(bytes: &[u8]) -> Result<Frame<'_>, Malformed> {
     let mut reader = Reader { bytes, at: 0 };
     let read = match bytes.first() {
@@ -47,14 +47,14 @@ struct Reader<'a> {
     at: usize,
 }
 
-/// Why there is no request to read.
+/// The reason for which decoding stops without a request.
 enum Stop {
     Partial { wanted: usize },
     Malformed(&'static str),
 }
 
 impl<'a> Reader<'a> {
-    /// `*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n`
+    /// Reads an array such as `*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n`.
     fn array(&mut self) -> Result<Arguments<'a>, Stop> {
         let count = self.length(0)?.unwrap_or(0);
         if count > ARGUMENTS_MAX {
@@ -67,7 +67,7 @@ impl<'a> Reader<'a> {
         Ok(arguments)
     }
 
-    /// `$2\r\nhi\r\n`, when at least `rest` bytes must follow.
+    /// Reads a string such as `$2\r\nhi\r\n`, after which at least `rest` bytes must follow.
     fn string(&mut self, rest: usize) -> Result<&'a [u8], Stop> {
         match self.bytes.get(self.at) {
             None => return Err(self.partial(rest)),
@@ -87,13 +87,13 @@ impl<'a> Reader<'a> {
             return Err(Stop::Partial { wanted: after + rest });
         };
         if ending != LINE_END {
-            return Err(Stop::Malformed(LONGER_THAN_SAID));
+            return Err(Stop::Malformed(LONGER_THAN_DECLARED));
         }
         self.at = after;
         Ok(&self.bytes[start..end])
     }
 
-    /// The number on a line behind its mark; none if it is -1.
+    /// Reads the number on a line after its mark; `None` if it is -1.
     fn length(&mut self, rest: usize) -> Result<Option<usize>, Stop> {
         let line = &self.bytes[self.at + 1..];
         let mut length = 0;
@@ -117,7 +117,7 @@ impl<'a> Reader<'a> {
         Ok(length)
     }
 
-    /// `ECHO "hi there"\r\n`, as people type it.
+    /// Reads a line such as `ECHO "hi there"\r\n`, which people type.
     fn line(&mut self) -> Result<Arguments<'a>, Stop> {
         let searched = &self.bytes[..self.bytes.len().min(LINE_MAX)];
         let Some(end) = searched.iter().position(|byte| *byte == b'\n') else {
@@ -130,15 +130,18 @@ impl<'a> Reader<'a> {
         words(&self.bytes[..end])
     }
 
-    /// Not all of what is being read is there, and at least `rest` bytes must follow it.
+    /// Stops because the current item is incomplete. At least `rest` bytes must follow it.
+    ///
+    /// The number of wanted bytes is a lower bound, so that a connection decodes a slow request only a few times and
+    /// never waits for bytes that do not come.
     fn partial(&self, rest: usize) -> Stop {
         let wanted = (self.bytes.len() + 1).max(self.at + SHORTEST_STRING);
-        // The head of an array may be all there is.
+        // Nothing needs to follow the head of an array, which may be empty.
         Stop::Partial { wanted: if self.at == 0 { self.bytes.len() + 1 } else { wanted + rest } }
     }
 }
 
-/// Words between spaces; quotes keep spaces in one.
+/// Splits a line into words. Quotes keep spaces within a word.
 fn words(line: &[u8]) -> Result<Arguments<'_>, Stop> {
     let mut words = Arguments::new();
     let mut rest = line.trim_ascii_start();
@@ -169,37 +172,37 @@ fn quoted(text: &[u8], quote: u8) -> Result<(&[u8], &[u8]), Stop> {
 
 const LINE_END: &[u8] = b"\r\n";
 
-/// Six bytes: `$0\r\n\r\n`.
+/// The bytes of the shortest string, `$0\r\n\r\n`.
 const SHORTEST_STRING: usize = 6;
 
-/// A check has 32 attributes at most, which is 67 words; this is what Redis takes from strangers.
+/// The most words of a request. The longest command, `SG.RESERVE` with 32 attributes, has 69.
 const ARGUMENTS_MAX: usize = 1_024;
 
-/// Sixteen times the longest key.
+/// The most bytes of a string: sixteen times the longest key.
 const STRING_MAX: usize = 64 * 1024;
 
-/// As long as a string; also how Redis has it.
+/// The most bytes of a line, as in Redis.
 const LINE_MAX: usize = 64 * 1024;
 
-/// The bytes of one request, and so of what is kept of a request that is not whole yet.
+/// The most bytes of one request, and so the most that are kept of an incomplete one.
 pub(super) const REQUEST_MAX: usize = 128 * 1024;
 
-/// More than any length that is in bounds has.
+/// The most digits of a length: more than any valid length has.
 const DIGITS_MAX: usize = 8;
 
-const TOO_MANY: &str = "invalid multibulk length: a request has 1024 strings at most";
+const TOO_MANY: &str = "invalid multibulk length: a request has at most 1024 strings";
 const STRING_TOO_LONG: &str =
-    "invalid bulk length: a string has 65536 bytes at most; send a hash of a longer one";
-const TOO_LONG: &str = "too big request: 131072 bytes at most; send more requests in its place";
+    "invalid bulk length: a string has at most 65536 bytes; send a hash of a longer one";
+const TOO_LONG: &str = "too big request: it has at most 131072 bytes; send several requests";
 const NO_STRING: &str = "expected '$': a request is an array of strings such as $4 PING";
 const NO_LENGTH: &str =
     "invalid length: write decimal digits without zeros before them, then CR LF";
-const LONGER_THAN_SAID: &str =
+const LONGER_THAN_DECLARED: &str =
     "expected CR LF after a string: its length counts bytes, not characters";
-const LINE_TOO_LONG: &str = "too big inline request: a line has 65536 bytes at most";
-const UNBALANCED: &str = "unbalanced quotes in request: close each behind its word";
+const LINE_TOO_LONG: &str = "too big inline request: a line has at most 65536 bytes";
+const UNBALANCED: &str = "unbalanced quotes in request: close each after its word";
 const ESCAPED: &str =
-    "a backslash within quotes is not read on a line: send the request as an array of strings";
+    "a line takes no backslash within quotes: send the request as an array of strings";
 
 #[cfg(test)]
 mod tests {
@@ -211,7 +214,7 @@ mod tests {
         Ok(Frame::Whole { arguments: arguments.into(), length })
     }
 
-    /// As a client sends it.
+    /// Encodes a request as a client does.
     fn encode(arguments: &[Vec<u8>]) -> Vec<u8> {
         let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
         for argument in arguments {
@@ -245,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_no_request_is_told_at_once() {
+    fn malformed_bytes_are_refused_as_early_as_possible() {
         for (bytes, why) in [
             (b"*1025\r\n".as_slice(), TOO_MANY),
             (b"*99999999\r\n", TOO_MANY),
@@ -261,7 +264,7 @@ mod tests {
             (b"*1\r$", NO_LENGTH),
             (b"*1\r\n:1\r\n", NO_STRING),
             (b"*1\r\n*1\r\n", NO_STRING),
-            (b"*1\r\n$1\r\nabc", LONGER_THAN_SAID),
+            (b"*1\r\n$1\r\nabc", LONGER_THAN_DECLARED),
             (b"ECHO \"a\n", UNBALANCED),
             (b"ECHO \"a\"b\n", UNBALANCED),
             (b"ECHO 'a\\'b'\n", ESCAPED),
@@ -290,7 +293,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_request_comes_out_as_it_was_sent(
+        fn decoding_returns_the_encoded_request(
             arguments in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..20),
         ) {
             let bytes = encode(&arguments);
@@ -301,10 +304,8 @@ mod tests {
             );
         }
 
-        /// Wherever the bytes are cut, the part before says that it wants more, and no more than
-        /// there is to come.
         #[test]
-        fn a_part_of_a_request_wants_no_more_than_the_rest(
+        fn every_part_of_a_request_wants_more_and_no_more_than_the_rest(
             arguments in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..20),
         ) {
             let bytes = encode(&arguments);
@@ -318,10 +319,8 @@ mod tests {
             }
         }
 
-        /// What the first bytes say stays true whatever follows: a whole request is the same, and
-        /// bytes that are none never become one.
         #[test]
-        fn more_bytes_never_change_what_was_read(
+        fn more_bytes_never_change_a_decoded_request_or_an_error(
             bytes in "[*$:0-9a\\-\\\\\"' \r\n]{0,60}",
         ) {
             let bytes = bytes.as_bytes();
@@ -335,7 +334,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn decoding_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             if let Ok(Frame::Whole { length, .. }) = decode(&bytes) {
                 prop_assert!(length <= bytes.len());
             }

@@ -1,30 +1,30 @@
-//! What holds of any bytes that the RESP door receives.
+//! A claim about all bytes that the RESP API receives.
 //!
-//! An input is one byte that says in pieces of how many bytes the rest arrives.
+//! The first byte of an input is the size of the pieces in which the rest arrives.
 
 use spillgate::Question;
 
-use super::batch::{Asking, Batch, End, Entry};
+use super::batch::{Access, Batch, End, Entry};
 use super::frame::{Frame, Malformed, REQUEST_MAX, decode};
 use super::reply::Replies;
 use super::session::{Next, Session};
 use crate::bounds::BATCH_MAX;
 
-/// Panics if the pieces in which bytes arrive change the requests that are read from them, or a batch
-/// of them is not answered one by one.
+/// Panics if the pieces in which bytes arrive change the requests that are decoded, or if a command of a batch gets no
+/// answer.
 pub fn holds(input: &[u8]) {
     let Some((piece, bytes)) = input.split_first() else { return };
     let (at_once, end) = requests(bytes, bytes.len().max(1));
     let (in_pieces, end_in_pieces) = requests(bytes, usize::from(*piece).max(1));
     assert_eq!(at_once, in_pieces);
-    // In pieces it may still wait for bytes that at once were seen not to matter.
+    // In pieces the decoder may still wait for bytes when the error shows only in later ones.
     assert!(end_in_pieces.is_none() || end == end_in_pieces, "{end:?}, {end_in_pieces:?}");
-    for asking in [Asking::Open, Asking::Barred] {
-        answered(bytes, asking);
+    for access in [Access::Open, Access::Barred] {
+        answered(bytes, access);
     }
 }
 
-/// What the door reads, asking again whenever there are as many bytes as were wanted.
+/// Decodes bytes that arrive in pieces, trying again whenever there are as many as were wanted.
 fn requests(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, Option<Malformed>) {
     let mut requests = Vec::new();
     let (mut start, mut received, mut wanted) = (0, 0, 1);
@@ -50,20 +50,20 @@ fn requests(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, Option<Malformed>
     (requests, None)
 }
 
-/// Batch after batch, as a connection takes them.
-fn answered(bytes: &[u8], asking: Asking) {
+/// Takes batch after batch, as a connection does, and checks that each command has an answer.
+fn answered(bytes: &[u8], access: Access) {
     let (mut session, mut rest) = (Session::new(1, None), bytes);
     loop {
-        let batch = Batch::of(rest, asking, BATCH_MAX);
+        let batch = Batch::of(rest, access, BATCH_MAX);
         assert!(batch.entries.len() <= BATCH_MAX);
         let questions = batch.entries.iter().filter(|entry| matches!(entry, Entry::Answer(_)));
         assert_eq!(questions.count(), batch.questions.len());
-        assert!(asking == Asking::Open || batch.questions.is_empty());
+        assert!(access == Access::Open || batch.questions.is_empty());
         batch.questions.iter().for_each(is_bounded);
         for entry in &batch.entries {
             let Entry::Control(control) = entry else { continue };
             let mut replies = Replies::default();
-            let next = session.obey(control, &mut replies);
+            let next = session.run(control, &mut replies);
             assert!(replies.bytes().ends_with(b"\r\n"), "{control:?}");
             assert!(next == Next::Stay || control.ends_batch(), "{control:?}");
         }

@@ -1,4 +1,4 @@
-//! The commands that ask: what each takes, the bounds of it, and the question that it makes.
+//! Parses the commands that check limits, within their bounds.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -9,20 +9,18 @@ use spillgate::{Cost, Limit, Question, Request};
 use super::answer::{Answer, Throttled};
 use crate::bounds::{ATTRIBUTES_MAX, DOMAIN, NAME_MAX, VALUE_MAX};
 
-/// A question, and the form of its answer; or the argument that keeps it from being one.
-pub(super) type Asked<'a> = Result<(Question<'a>, Answer), String>;
+/// A check and the form of its answer, or the problem of an argument.
+pub(super) type ParsedCheck<'a> = Result<(Question<'a>, Answer), String>;
 
-/// `CL.THROTTLE key max_burst count period [quantity]`, as redis-cell has it: what may pass at once
-/// is one more than the burst.
-pub(super) fn cl_throttle<'a>(arguments: &[&'a [u8]]) -> Asked<'a> {
+/// Parses `CL.THROTTLE key max_burst count period [quantity]` of redis-cell: the capacity is one more than the burst.
+pub(super) fn cl_throttle<'a>(arguments: &[&'a [u8]]) -> ParsedCheck<'a> {
     let burst = number("max_burst", arguments[1], 0..=COUNT_MAX - 1)?;
     let (question, throttled) = throttle(arguments, burst + 1)?;
     Ok((question, Answer::Cell(throttled)))
 }
 
-/// `THROTTLE key max_burst count period [quantity]`, as throttlecrab has it: what may pass at once
-/// is the burst.
-pub(super) fn throttle_crab<'a>(arguments: &[&'a [u8]]) -> Asked<'a> {
+/// Parses `THROTTLE key max_burst count period [quantity]` of throttlecrab: the capacity is the burst.
+pub(super) fn throttle_crab<'a>(arguments: &[&'a [u8]]) -> ParsedCheck<'a> {
     let burst = number("max_burst", arguments[1], 1..=COUNT_MAX)?;
     let (question, throttled) = throttle(arguments, burst)?;
     Ok((question, Answer::Crab(throttled)))
@@ -45,8 +43,8 @@ fn throttle<'a>(
     Ok((question, Throttled { capacity, quantity }))
 }
 
-/// `SG.CHECK domain cost [attribute value …]`: by the rules of the policy.
-pub(super) fn sg_check<'a>(arguments: &[&'a [u8]]) -> Asked<'a> {
+/// Parses `SG.CHECK domain cost [attribute value …]`, a check by the rules of the policy.
+pub(super) fn sg_check<'a>(arguments: &[&'a [u8]]) -> ParsedCheck<'a> {
     let domain = name("domain", arguments[0])?;
     let mut request = Request::new().in_domain(domain).costing(cost(arguments[1])?);
     let (pairs, odd) = arguments[2..].as_chunks::<2>();
@@ -64,32 +62,38 @@ pub(super) fn sg_check<'a>(arguments: &[&'a [u8]]) -> Asked<'a> {
     Ok((Question::Request(request), Answer::Check))
 }
 
-/// Who is limited. Bytes that are no text are refused, not repaired: two callers might become one.
+/// Checks the key of an inline limit. Bytes that are no UTF-8 are refused and not repaired: repaired keys of two
+/// clients might be equal.
 fn key(bytes: &[u8]) -> Result<&str, String> {
     if bytes.is_empty() {
-        // Most likely a variable that was never set: all such callers would share one limit.
-        return Err("key: is empty; name who is limited".to_owned());
+        // Most likely a variable that was never set: all such clients would share one counter.
+        return Err("key: is empty; name the subject of the limit".to_owned());
     }
     std::str::from_utf8(bounded("key", bytes)?)
         .map_err(|_| "key: is no UTF-8; send it as hexadecimal digits".to_owned())
 }
 
-fn bounded<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a [u8], String> {
+fn bounded<'a>(argument: &str, bytes: &'a [u8]) -> Result<&'a [u8], String> {
     if bytes.len() > VALUE_MAX {
         let length = bytes.len();
-        return Err(format!("{what}: {length} bytes, and {VALUE_MAX} at most; send a hash of it"));
+        return Err(format!(
+            "{argument}: must have at most {VALUE_MAX} bytes, got {length}; send a hash of it"
+        ));
     }
     Ok(bytes)
 }
 
-pub(super) fn name<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a str, String> {
+pub(super) fn name<'a>(argument: &str, bytes: &'a [u8]) -> Result<&'a str, String> {
     let name = std::str::from_utf8(bytes).ok();
     name.filter(|name| (1..=NAME_MAX).contains(&name.len())).ok_or_else(|| {
-        format!("{what}: {} is no name; names are 1 to {NAME_MAX} bytes of UTF-8", quoted(bytes))
+        format!(
+            "{argument}: {} is no name; names are 1 to {NAME_MAX} bytes of UTF-8",
+            quoted(bytes)
+        )
     })
 }
 
-/// `5`, or `requests=1,tokens=900`.
+/// Parses a cost such as `5` or `requests=1,tokens=900`.
 pub(super) fn cost(text: &[u8]) -> Result<Cost<'_>, String> {
     if !text.contains(&b'=') {
         return number("cost", text, 0..=u64::MAX).map(Cost::requests);
@@ -116,17 +120,21 @@ pub(super) fn cost(text: &[u8]) -> Result<Cost<'_>, String> {
     Ok(cost)
 }
 
-pub(super) fn number(what: &str, text: &[u8], range: RangeInclusive<u64>) -> Result<u64, String> {
+pub(super) fn number(
+    argument: &str,
+    text: &[u8],
+    range: RangeInclusive<u64>,
+) -> Result<u64, String> {
     // A sign is no digit, though the standard library takes a plus.
     let digits = text.first().filter(|first| first.is_ascii_digit()).map(|_| text);
     let number = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
     number.filter(|number| range.contains(number)).ok_or_else(|| {
         let (least, most) = range.into_inner();
-        format!("{what}: {} is no whole number from {least} to {most}", quoted(text))
+        format!("{argument}: {} is no whole number from {least} to {most}", quoted(text))
     })
 }
 
-/// Bytes of a client's as they may stand in a message.
+/// Quotes bytes of a client in a message: escaped, and only the first ones.
 pub(super) fn quoted(bytes: &[u8]) -> String {
     let shown = &bytes[..bytes.len().min(QUOTED_MAX)];
     let more = if shown.len() < bytes.len() { "…" } else { "" };
@@ -139,35 +147,35 @@ const COUNT_MAX: u64 = 1_000_000_000;
 /// The seconds of 366 days, the longest period of any limit.
 const PERIOD_MAX: u64 = 366 * 86_400;
 
-/// Enough to recognise it by.
+/// The most bytes that a message quotes.
 const QUOTED_MAX: usize = 32;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    type Ask = for<'a> fn(&[&'a [u8]]) -> Asked<'a>;
+    type Parser = for<'a> fn(&[&'a [u8]]) -> ParsedCheck<'a>;
 
-    fn ask<'a>(ask: Ask, line: &'a str) -> Asked<'a> {
+    fn parse<'a>(parser: Parser, line: &'a str) -> ParsedCheck<'a> {
         let arguments: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-        ask(&arguments)
+        parser(&arguments)
     }
 
     #[track_caller]
-    fn refusal(ask_by: Ask, line: &str) -> String {
-        ask(ask_by, line).map(|_| ()).expect_err(line)
+    fn refusal(parser: Parser, line: &str) -> String {
+        parse(parser, line).map(|_| ()).expect_err(line)
     }
 
     #[test]
-    fn what_may_pass_at_once_is_the_burst_of_throttle_and_one_more_for_cl_throttle() {
-        for (by, line, capacity) in [
-            (cl_throttle as Ask, "u1 0 30 60", 1),
+    fn the_capacity_is_the_burst_of_throttle_and_one_more_for_cl_throttle() {
+        for (parser, line, capacity) in [
+            (cl_throttle as Parser, "u1 0 30 60", 1),
             (cl_throttle, "u1 15 30 60", 16),
             (cl_throttle, "u1 999999999 1000000000 1", 1_000_000_000),
             (throttle_crab, "u1 15 30 60", 15),
         ] {
-            let Ok((Question::AdHoc { domain, key, limit, cost }, _)) = ask(by, line) else {
-                panic!("{line} is no question about a limit of its own");
+            let Ok((Question::AdHoc { domain, key, limit, cost }, _)) = parse(parser, line) else {
+                panic!("{line} is no check of an inline limit");
             };
             assert_eq!((domain, key, limit.capacity()), ("default", "u1", Some(capacity)));
             assert_eq!(cost, Cost::requests(1));
@@ -175,9 +183,9 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_argument_is_named_with_the_way_out() {
+    fn an_error_names_the_argument_and_the_fix() {
         for (line, complaint) in [
-            (" 1 1 1", "key: is empty; name who is limited"),
+            (" 1 1 1", "key: is empty; name the subject of the limit"),
             ("u 1000000000 1 1", "max_burst: '1000000000' is no whole number from 0 to 999999999"),
             ("u -1 1 1", "max_burst: '-1' is no whole number from 0"),
             ("u 1.5 1 1", "max_burst: '1.5' is no whole number"),
@@ -190,20 +198,21 @@ mod tests {
             ("u 1 1  1", "period: '' is no whole number"),
             ("u 900000000 1 31622400", "max_burst: a full bucket of 900000001 would take longer"),
         ] {
-            let said = refusal(cl_throttle, line);
-            assert!(said.starts_with(complaint), "{line}: {said}");
+            let error = refusal(cl_throttle, line);
+            assert!(error.starts_with(complaint), "{line}: {error}");
         }
         assert!(refusal(throttle_crab, "u 0 1 1").starts_with("max_burst: '0' is no whole number"));
         let key = "k".repeat(VALUE_MAX + 1);
-        assert!(refusal(cl_throttle, &format!("{key} 1 1 1")).starts_with("key: 4097 bytes"));
+        let error = refusal(cl_throttle, &format!("{key} 1 1 1"));
+        assert!(error.starts_with("key: must have at most 4096 bytes, got 4097"), "{error}");
         assert!(cl_throttle(&[b"\xff", b"1", b"1", b"1"]).is_err());
     }
 
     #[test]
     fn a_check_has_attributes_in_pairs_and_a_cost_by_unit() {
         let line = "web requests=1,tokens=900 ip 203.0.113.7 route /login";
-        let Ok((Question::Request(request), Answer::Check)) = ask(sg_check, line) else {
-            panic!("{line} is no question by the rules");
+        let Ok((Question::Request(request), Answer::Check)) = parse(sg_check, line) else {
+            panic!("{line} is no check by the rules");
         };
         assert_eq!(request.domain(), "web");
         assert_eq!(request.attribute("route"), Some(b"/login".as_slice()));
@@ -223,13 +232,13 @@ mod tests {
             ("web 1 ip a ip b", "attribute \"ip\": is there twice"),
             ("web 1  a", "attribute: '' is no name"),
         ] {
-            let said = refusal(sg_check, line);
-            assert!(said.starts_with(complaint), "{line}: {said}");
+            let error = refusal(sg_check, line);
+            assert!(error.starts_with(complaint), "{line}: {error}");
         }
     }
 
     #[test]
-    fn what_is_quoted_is_short_and_plain() {
+    fn quoted_bytes_are_short_and_escaped() {
         assert_eq!(quoted(b"a'\r\n\xff"), r"'a\'\r\n\xff'");
         assert_eq!(quoted(&[b'a'; 40]), format!("'{}…'", "a".repeat(32)));
     }

@@ -1,4 +1,4 @@
-//! What has come from a client and is not answered yet.
+//! The bytes of a client that are received and not answered.
 
 use std::io;
 
@@ -10,9 +10,9 @@ use crate::door::Seat;
 #[derive(Debug)]
 pub(super) struct Received {
     bytes: Vec<u8>,
-    /// How many there must be before there is anything to answer.
+    /// The number of bytes below which no request is whole.
     wanted: usize,
-    /// How much is read at once: about as much as the client sends at once.
+    /// The number of bytes to read at once: about as many as the client sends at once.
     chunk: usize,
 }
 
@@ -29,16 +29,16 @@ impl Received {
         self.bytes.is_empty()
     }
 
-    /// Whether there may be a whole request.
+    /// Returns whether there may be a whole request.
     pub(super) fn is_enough(&self) -> bool {
         self.bytes.len() >= self.wanted
     }
 
-    /// Reads what is there, or waits until there is something; 0 bytes are the end.
+    /// Reads bytes, and waits until there are some. Returns their number; 0 is the end.
     ///
-    /// A request that is not whole is kept, and `frame` bounds its length; so this never holds more
-    /// than that and one chunk. What is beyond the free part comes out of the listener's budget: where that
-    /// is used up, chunks are short, and at last waited for.
+    /// An incomplete request is kept, and `frame` bounds its length, so this never holds more than that and one chunk.
+    /// Bytes beyond the free part come from the listener's budget. If that is used up, chunks are short, and a client
+    /// with nothing free left waits.
     pub(super) async fn read(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
@@ -63,15 +63,14 @@ impl Received {
         self.bytes.capacity()
     }
 
-    /// The first `answered` bytes have been answered, and the rest makes sense once there are so
-    /// many of it.
+    /// Drops the first `answered` bytes, and notes that the rest is no whole request until it has `wanted` bytes.
     pub(super) fn keep_after(&mut self, answered: usize, wanted: usize) {
         self.bytes.drain(..answered);
         self.wanted = wanted;
     }
 
-    /// For a client that says nothing for a while.
-    pub(super) fn give_memory_back(&mut self) {
+    /// Frees the memory of a client that is silent for a while.
+    pub(super) fn free_memory(&mut self) {
         if self.bytes.is_empty() {
             self.bytes = Vec::new();
             self.chunk = CHUNK_MIN;
@@ -79,8 +78,8 @@ impl Received {
     }
 }
 
-/// What a client sends at once with nothing said before: a dozen checks.
+/// The bytes to read at once from a new client: a dozen checks.
 const CHUNK_MIN: usize = 1024;
 
-/// What one with long pipelines sends at once.
+/// The bytes to read at once from a client with long pipelines.
 const CHUNK_MAX: usize = 64 * 1024;

@@ -1,4 +1,4 @@
-//! Replies in the protocol of Redis, in the version that the client asked for.
+//! Encodes replies in the protocol of Redis, in the version that the client chose.
 
 /// Replies that wait to be sent.
 #[derive(Debug, Default)]
@@ -7,7 +7,7 @@ pub(super) struct Replies {
     version: Version,
 }
 
-/// Of the protocol. The third has maps, and one kind of nothing.
+/// The version of the protocol. Version 3 has maps, and a null of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Version {
     #[default]
@@ -20,13 +20,13 @@ impl Replies {
         &self.bytes
     }
 
-    /// For when they have been sent; keeps the memory.
+    /// Removes the replies after they are sent, and keeps the memory for the next.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
     }
 
-    /// For a client that says nothing for a while.
-    pub(super) fn give_memory_back(&mut self) {
+    /// Frees the memory of a client that is silent for a while.
+    pub(super) fn free_memory(&mut self) {
         self.bytes = Vec::new();
     }
 
@@ -34,17 +34,18 @@ impl Replies {
         self.version
     }
 
-    /// From the next reply on.
-    pub(super) fn speak(&mut self, version: Version) {
+    /// Sets the version of the protocol, from the next reply on.
+    pub(super) fn set_version(&mut self, version: Version) {
         self.version = version;
     }
 
-    /// `OK`, `PONG`: one line of ours.
+    /// Writes a status such as `OK` or `PONG`.
     pub(super) fn status(&mut self, text: &str) {
         self.line(b'+', text.as_bytes());
     }
 
-    /// Its code first: `ERR …`. What of it came from the client may hold no line's end.
+    /// Writes an error, which begins with its code, such as `ERR …`. Control characters become spaces, so that a text
+    /// of the client cannot end the line.
     pub(super) fn error(&mut self, text: &str) {
         let start = self.bytes.len() + 1;
         self.line(b'-', text.as_bytes());
@@ -55,12 +56,12 @@ impl Replies {
             .for_each(|byte| *byte = b' ');
     }
 
-    /// Integers of the protocol have a sign: what is above is as good as without end.
+    /// Writes a number. Integers of the protocol have a sign, so a larger one becomes the largest.
     pub(super) fn number(&mut self, number: u64) {
         self.header(b':', number.min(i64::MAX as u64));
     }
 
-    /// A number that is not known is -1.
+    /// Writes a number, or -1 if it is unknown.
     pub(super) fn number_or_unknown(&mut self, number: Option<u64>) {
         match number {
             Some(number) => self.number(number),
@@ -85,12 +86,12 @@ impl Replies {
         }
     }
 
-    /// So many replies follow and are its items.
+    /// Begins an array. The next `items` replies are its items.
     pub(super) fn array(&mut self, items: usize) {
         self.header(b'*', items as u64);
     }
 
-    /// So many pairs of replies follow.
+    /// Begins a map. The next `pairs` pairs of replies are its entries.
     pub(super) fn map(&mut self, pairs: usize) {
         match self.version {
             Version::Two => self.array(pairs * 2),
@@ -121,7 +122,7 @@ impl Replies {
 
 const LINE_END: &[u8] = b"\r\n";
 
-/// Those of the largest number.
+/// The digits of the largest number.
 const DIGITS_MAX: usize = 20;
 
 #[cfg(test)]
@@ -130,7 +131,7 @@ mod tests {
 
     fn written(version: Version, write: impl Fn(&mut Replies)) -> String {
         let mut replies = Replies::default();
-        replies.speak(version);
+        replies.set_version(version);
         write(&mut replies);
         String::from_utf8(replies.bytes().to_vec()).unwrap()
     }
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_stays_on_one_line_whatever_it_quotes() {
+    fn an_error_with_a_quoted_line_end_stays_on_one_line() {
         assert_eq!(
             written(Version::Two, |replies| replies.error("ERR a\r\n+OK")),
             "-ERR a  +OK\r\n"

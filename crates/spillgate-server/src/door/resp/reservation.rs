@@ -1,5 +1,5 @@
-//! `SG.RESERVE` and what is done with the receipt: `SG.SETTLE SG.CANCEL SG.RELEASE SG.RENEW`. Each waits
-//! for the store by itself, after the questions that came before it.
+//! Parses and runs the commands of reservations: `SG.RESERVE`, `SG.SETTLE`, `SG.CANCEL`, `SG.RELEASE` and `SG.RENEW`.
+//! Each runs by itself, after the checks before it are answered.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::reply::Replies;
 use crate::app::App;
 use crate::bounds::{NO_ROOM, RESERVATION_NAME_MAX};
 
-/// What is to be done about a reservation.
+/// A command about a reservation.
 #[derive(Debug)]
 pub(super) enum Reservation<'a> {
     Reserve { question: Box<Question<'a>>, reserve: Reserve<'a> },
@@ -21,11 +21,11 @@ pub(super) enum Reservation<'a> {
     Renew { receipt: Receipt, lasting: Duration },
 }
 
-/// A reservation, or the argument that keeps it from being one.
-pub(super) type Reserving<'a> = Result<Reservation<'a>, String>;
+/// A command about a reservation, or the problem of an argument.
+pub(super) type ParsedReservation<'a> = Result<Reservation<'a>, String>;
 
-/// `SG.RESERVE domain cost ttl_ms id [attribute value …]`; without a name of its own the id is `-`.
-pub(super) fn reserve<'a>(arguments: &[&'a [u8]]) -> Reserving<'a> {
+/// Parses `SG.RESERVE domain cost ttl_ms id [attribute value …]`. The id `-` is none.
+pub(super) fn reserve<'a>(arguments: &[&'a [u8]]) -> ParsedReservation<'a> {
     let lasting = milliseconds(arguments[2])?;
     let mut reserve = Reserve::lasting(lasting);
     if arguments[3] != b"-" {
@@ -41,23 +41,23 @@ pub(super) fn reserve<'a>(arguments: &[&'a [u8]]) -> Reserving<'a> {
     Ok(Reservation::Reserve { question: Box::new(question), reserve })
 }
 
-/// `SG.SETTLE receipt cost`
-pub(super) fn settle<'a>(arguments: &[&'a [u8]]) -> Reserving<'a> {
+/// Parses `SG.SETTLE receipt cost`.
+pub(super) fn settle<'a>(arguments: &[&'a [u8]]) -> ParsedReservation<'a> {
     Ok(Reservation::Settle { receipt: receipt(arguments[0])?, usage: usage(arguments[1])? })
 }
 
-/// `SG.CANCEL receipt`
-pub(super) fn cancel<'a>(arguments: &[&'a [u8]]) -> Reserving<'a> {
+/// Parses `SG.CANCEL receipt`.
+pub(super) fn cancel<'a>(arguments: &[&'a [u8]]) -> ParsedReservation<'a> {
     receipt(arguments[0]).map(Reservation::Cancel)
 }
 
-/// `SG.RELEASE receipt`
-pub(super) fn release<'a>(arguments: &[&'a [u8]]) -> Reserving<'a> {
+/// Parses `SG.RELEASE receipt`.
+pub(super) fn release<'a>(arguments: &[&'a [u8]]) -> ParsedReservation<'a> {
     receipt(arguments[0]).map(Reservation::Release)
 }
 
-/// `SG.RENEW receipt ttl_ms`
-pub(super) fn renew<'a>(arguments: &[&'a [u8]]) -> Reserving<'a> {
+/// Parses `SG.RENEW receipt ttl_ms`.
+pub(super) fn renew<'a>(arguments: &[&'a [u8]]) -> ParsedReservation<'a> {
     let lasting = milliseconds(arguments[1])?;
     Ok(Reservation::Renew { receipt: receipt(arguments[0])?, lasting })
 }
@@ -112,7 +112,7 @@ fn milliseconds(text: &[u8]) -> Result<Duration, String> {
     number("ttl_ms", text, 1..=u64::MAX).map(Duration::from_millis)
 }
 
-/// `512`, or `requests=1,tokens=512`: a unit that is not named was used as estimated.
+/// Parses a usage such as `512` or `requests=1,tokens=512`. A unit that is not named was used as estimated.
 fn usage(text: &[u8]) -> Result<Usage<'_>, String> {
     let whole = cost(text)?;
     if !text.contains(&b'=') {
@@ -132,8 +132,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bad_argument_is_named_with_the_way_out() {
-        let refusal = |read: fn(&[&'static [u8]]) -> Reserving<'static>, line: &'static str| {
+    fn an_error_names_the_argument_and_the_fix() {
+        let refusal = |read: fn(&[&'static [u8]]) -> ParsedReservation<'static>,
+                       line: &'static str| {
             let arguments: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
             read(&arguments).map(|_| ()).expect_err(line)
         };
@@ -144,8 +145,8 @@ mod tests {
             ("web x 1000 -", "cost: 'x' is no whole number"),
             ("web 1 1000 - ip", "attribute 'ip': has no value"),
         ] {
-            let said = refusal(reserve, line);
-            assert!(said.starts_with(complaint), "{line}: {said}");
+            let error = refusal(reserve, line);
+            assert!(error.starts_with(complaint), "{line}: {error}");
         }
         assert!(refusal(settle, "x 1").starts_with("receipt: this is no receipt"));
         assert!(refusal(renew, "AQAB 0").starts_with("ttl_ms: '0'"));

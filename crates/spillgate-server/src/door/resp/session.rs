@@ -1,23 +1,23 @@
-//! What one connection has said of itself, and the commands that are about that.
+//! The state of one RESP connection (name, protocol version, authentication), and the commands that change it.
 
-use super::batch::Asking;
+use super::batch::Access;
 use super::command::{Client, Commands, Control, Credentials, ENTRIES, Entry, Hello, USER, entry};
 use super::reply::{Replies, Version};
 use crate::door::Token;
 
-/// One client, from its first byte to its last.
+/// The session of one client.
 #[derive(Debug)]
 pub(super) struct Session {
     id: u64,
     name: Vec<u8>,
-    /// What it must show before it may ask.
+    /// The password that the client must send before it may check limits.
     password: Option<Token>,
-    shown: bool,
-    /// Whether the last command showed a wrong password.
+    authenticated: bool,
+    /// Whether the last command had a wrong password.
     failed: bool,
 }
 
-/// Whether the connection goes on.
+/// Whether the connection stays open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Stay,
@@ -26,24 +26,24 @@ pub(super) enum Next {
 
 impl Session {
     pub(super) fn new(id: u64, password: Option<Token>) -> Session {
-        Session { id, name: Vec::new(), password, shown: false, failed: false }
+        Session { id, name: Vec::new(), password, authenticated: false, failed: false }
     }
 
-    /// Whether this client may ask.
-    pub(super) fn asking(&self) -> Asking {
-        if self.shown || self.password.is_none() { Asking::Open } else { Asking::Barred }
+    /// Returns whether the client may check limits.
+    pub(super) fn access(&self) -> Access {
+        if self.authenticated || self.password.is_none() { Access::Open } else { Access::Barred }
     }
 
-    /// Whether the last command showed a wrong password.
+    /// Returns whether the last command had a wrong password.
     pub(super) fn has_failed(&self) -> bool {
         self.failed
     }
 
-    /// Does what a command wants, and answers it.
-    pub(super) fn obey(&mut self, control: &Control<'_>, replies: &mut Replies) -> Next {
+    /// Runs a command, and writes its reply.
+    pub(super) fn run(&mut self, control: &Control<'_>, replies: &mut Replies) -> Next {
         self.failed = false;
         match control {
-            Control::Auth(credentials) => match self.show(*credentials) {
+            Control::Auth(credentials) => match self.authenticate(*credentials) {
                 Ok(()) => replies.status("OK"),
                 Err(why) => replies.error(why),
             },
@@ -58,8 +58,8 @@ impl Session {
             Control::Refused(why) => replies.error(why),
             Control::Reset => {
                 self.name.clear();
-                self.shown = false;
-                replies.speak(Version::Two);
+                self.authenticated = false;
+                replies.set_version(Version::Two);
                 replies.status("RESET");
             }
             Control::Quit => {
@@ -74,12 +74,13 @@ impl Session {
         Next::Stay
     }
 
-    fn show(&mut self, credentials: Credentials<'_>) -> Result<(), &'static str> {
+    fn authenticate(&mut self, credentials: Credentials<'_>) -> Result<(), &'static str> {
         let Some(password) = &self.password else { return Err(NO_PASSWORD) };
-        // Both are looked at, so that the time taken tells nothing of either.
+        // The password is compared for every user name, so that the time of the reply does not show whether the name
+        // was right.
         let right = password.is(credentials.password);
         if right && credentials.user == USER {
-            self.shown = true;
+            self.authenticated = true;
             return Ok(());
         }
         self.failed = true;
@@ -101,7 +102,7 @@ impl Session {
 
     fn hello(&mut self, hello: &Hello<'_>, replies: &mut Replies) {
         if let Some(credentials) = hello.credentials
-            && let Err(why) = self.show(credentials)
+            && let Err(why) = self.authenticate(credentials)
         {
             return replies.error(why);
         }
@@ -109,7 +110,7 @@ impl Session {
             self.name = name.to_vec();
         }
         if let Some(version) = hello.version {
-            replies.speak(version);
+            replies.set_version(version);
         }
         replies.map(7);
         replies.string(b"server");
@@ -152,7 +153,7 @@ fn describe(commands: &Commands<'_>, replies: &mut Replies) {
     }
 }
 
-/// Name, arity, flags, and which arguments are keys: the first, the last, the step between them.
+/// Writes the description of a command: name, arity, flags, and the positions of its keys (first, last, step).
 fn describe_one(entry: &Entry, replies: &mut Replies) {
     replies.array(6);
     replies.string(entry.name.to_ascii_lowercase().as_bytes());
@@ -163,18 +164,19 @@ fn describe_one(entry: &Entry, replies: &mut Replies) {
     (0..3).for_each(|_| replies.number(key));
 }
 
-/// Some clients choose by the version what they may say, and wait until nothing is loading.
+/// The reply to `INFO`. Some clients choose their commands by the version, and wait while `loading` is 1.
 const INFO: &str = concat!(
     "# Server\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\nspillgate_version:",
     env!("CARGO_PKG_VERSION"),
     "\r\n# Persistence\r\nloading:0\r\n# Replication\r\nrole:master\r\n"
 );
 
-/// To whoever asks before.
-pub(super) const NOT_SHOWN: &str =
+/// The reply to a check before the password.
+pub(super) const NOT_AUTHENTICATED: &str =
     "NOAUTH Authentication required: send AUTH with the password first";
-const WRONG_PASSWORD: &str =
-    "WRONGPASS invalid username-password pair: the user is default, the password the server's";
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair: the user is default, the \
+     password is the one in password_file or data_token_file";
 const NO_PASSWORD: &str = "ERR AUTH without a password set: leave the password out, or set \
      password_file under [server.resp]";
-const NOT_HTTP: &str = "ERR this door speaks the protocol of Redis: HTTP has a door of its own";
+const NOT_HTTP: &str =
+    "ERR this listener speaks the protocol of Redis: send HTTP requests to the HTTP listener";
