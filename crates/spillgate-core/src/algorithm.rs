@@ -1,9 +1,9 @@
 //! The five algorithms: pure, `now` an argument, integers only.
 //!
 //! Each has a Lua file of its name in the crate `spillgate`, below `engine/redis/algorithm/`. [`step`] is one decision
-//! over loaded tiers; `check.lua` is the same in Redis. Nothing here reads a clock, does IO or logs.
+//! over loaded counters; `check.lua` is the same in Redis. Nothing here reads a clock, does IO or logs.
 //!
-//! A tier's stored state is a [`State`]. [`View::of`] shows it as it stands at an instant, under
+//! A counter's stored state is a [`State`]. [`View::of`] shows it as it stands at an instant, under
 //! the numbers in force: what is stored may have been written under other numbers, or by a clock
 //! ahead of this one. What is charged goes through the view into the state.
 
@@ -24,25 +24,25 @@ mod view;
 
 pub use error::LimitError;
 pub use kind::Algorithm;
-pub use step::{GiveBack, Intent, Tier, force, give_back, holds, renew, step};
+pub use step::{Intent, Refund, StepCounter, force, holds, refund, renew, step};
 pub use view::View;
 
 /// A limit's numbers, valid and ready to compute with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Numbers {
+pub enum LimitParams {
     /// See [`token_bucket`].
-    TokenBucket(token_bucket::Numbers),
+    TokenBucket(token_bucket::Params),
     /// See [`fixed_window`].
-    FixedWindow(fixed_window::Numbers),
+    FixedWindow(fixed_window::Params),
     /// See [`sliding_log`].
-    SlidingLog(sliding_log::Numbers),
+    SlidingLog(sliding_log::Params),
     /// See [`sliding_window`].
-    SlidingWindow(sliding_window::Numbers),
+    SlidingWindow(sliding_window::Params),
     /// See [`concurrency`].
-    Concurrency(concurrency::Numbers),
+    Concurrency(concurrency::Params),
 }
 
-/// What is stored of a tier that is not untouched.
+/// What is stored of a counter that is not untouched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// See [`token_bucket`].
@@ -57,7 +57,7 @@ pub enum State {
     Concurrency(Box<concurrency::State>),
 }
 
-/// A tier's numbers for people, for one cost.
+/// A counter's numbers for people, for one cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// The largest cost that would have room now.
@@ -68,10 +68,10 @@ pub struct Reading {
     pub reset_after_us: u64,
 }
 
-/// What a receipt says of one tier: enough to give the charge back, and no more than that.
+/// What a receipt says of one counter: enough to give the charge back, and no more than that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
-    /// The life of the tier's state that was charged; another life gives nothing back.
+    /// The life of the counter's state that was charged; another life gives nothing back.
     pub incarnation: u64,
     /// The store's instant of the charge; for a slot, with `incarnation` and `slot` its name.
     pub at_us: u64,
@@ -81,16 +81,16 @@ pub struct Charge {
     pub slot: u64,
 }
 
-impl Numbers {
+impl LimitParams {
     /// The algorithm that these numbers belong to.
     #[inline]
     pub fn algorithm(&self) -> Algorithm {
         match self {
-            Numbers::TokenBucket(_) => Algorithm::TokenBucket,
-            Numbers::FixedWindow(_) => Algorithm::FixedWindow,
-            Numbers::SlidingLog(_) => Algorithm::SlidingLog,
-            Numbers::SlidingWindow(_) => Algorithm::SlidingWindow,
-            Numbers::Concurrency(_) => Algorithm::Concurrency,
+            LimitParams::TokenBucket(_) => Algorithm::TokenBucket,
+            LimitParams::FixedWindow(_) => Algorithm::FixedWindow,
+            LimitParams::SlidingLog(_) => Algorithm::SlidingLog,
+            LimitParams::SlidingWindow(_) => Algorithm::SlidingWindow,
+            LimitParams::Concurrency(_) => Algorithm::Concurrency,
         }
     }
 
@@ -98,11 +98,11 @@ impl Numbers {
     #[inline]
     pub fn capacity(&self) -> u64 {
         u64::from(match self {
-            Numbers::TokenBucket(numbers) => numbers.burst,
-            Numbers::FixedWindow(numbers) => numbers.count,
-            Numbers::SlidingLog(numbers) => numbers.count,
-            Numbers::SlidingWindow(numbers) => numbers.count,
-            Numbers::Concurrency(numbers) => numbers.count,
+            LimitParams::TokenBucket(params) => params.burst,
+            LimitParams::FixedWindow(params) => params.count,
+            LimitParams::SlidingLog(params) => params.count,
+            LimitParams::SlidingWindow(params) => params.count,
+            LimitParams::Concurrency(params) => params.count,
         })
     }
 
@@ -110,11 +110,11 @@ impl Numbers {
     /// thought to be.
     pub fn words(&self, out: &mut Vec<u64>, estimate_us: u64) {
         match self {
-            Numbers::TokenBucket(numbers) => numbers.words(out),
-            Numbers::FixedWindow(numbers) => numbers.words(out, estimate_us),
-            Numbers::SlidingLog(numbers) => numbers.words(out),
-            Numbers::SlidingWindow(numbers) => numbers.words(out),
-            Numbers::Concurrency(numbers) => numbers.words(out),
+            LimitParams::TokenBucket(params) => params.words(out),
+            LimitParams::FixedWindow(params) => params.words(out, estimate_us),
+            LimitParams::SlidingLog(params) => params.words(out),
+            LimitParams::SlidingWindow(params) => params.words(out),
+            LimitParams::Concurrency(params) => params.words(out),
         }
     }
 
@@ -122,11 +122,11 @@ impl Numbers {
     #[inline]
     pub fn longest_wait_us(&self) -> u64 {
         match self {
-            Numbers::TokenBucket(numbers) => numbers.refill_us(),
-            Numbers::FixedWindow(numbers) => numbers.longest_wait_us(),
-            Numbers::SlidingLog(numbers) => numbers.period_us,
-            Numbers::SlidingWindow(numbers) => 2 * numbers.period_us,
-            Numbers::Concurrency(numbers) => numbers.hold_us,
+            LimitParams::TokenBucket(params) => params.refill_us(),
+            LimitParams::FixedWindow(params) => params.longest_wait_us(),
+            LimitParams::SlidingLog(params) => params.period_us,
+            LimitParams::SlidingWindow(params) => 2 * params.period_us,
+            LimitParams::Concurrency(params) => params.hold_us,
         }
     }
 
@@ -137,16 +137,16 @@ impl Numbers {
             (total.saturating_sub(1) / u64::from(count)).saturating_mul(period_us)
         };
         match self {
-            Numbers::TokenBucket(numbers) => {
-                let parts = u128::from(total.saturating_sub(first)) * u128::from(numbers.n);
-                u64::try_from(parts / u128::from(numbers.d)).unwrap_or(u64::MAX)
+            LimitParams::TokenBucket(params) => {
+                let parts = u128::from(total.saturating_sub(first)) * u128::from(params.n);
+                u64::try_from(parts / u128::from(params.d)).unwrap_or(u64::MAX)
             }
-            Numbers::FixedWindow(numbers) => periods(numbers.count, numbers.shortest_us()),
-            Numbers::SlidingLog(numbers) => periods(numbers.count, numbers.period_us),
+            LimitParams::FixedWindow(params) => periods(params.count, params.shortest_us()),
+            LimitParams::SlidingLog(params) => periods(params.count, params.period_us),
             // Up to twice the count can pass in one period.
-            Numbers::SlidingWindow(numbers) => periods(numbers.count, numbers.period_us / 2),
+            LimitParams::SlidingWindow(params) => periods(params.count, params.period_us / 2),
             // Whoever holds a slot may let it go at any time.
-            Numbers::Concurrency(_) => 0,
+            LimitParams::Concurrency(_) => 0,
         }
     }
 }
@@ -183,14 +183,14 @@ impl State {
     }
 }
 
-impl fmt::Display for Numbers {
+impl fmt::Display for LimitParams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Numbers::TokenBucket(numbers) => numbers.fmt(f),
-            Numbers::FixedWindow(numbers) => numbers.fmt(f),
-            Numbers::SlidingLog(numbers) => numbers.fmt(f),
-            Numbers::SlidingWindow(numbers) => numbers.fmt(f),
-            Numbers::Concurrency(numbers) => numbers.fmt(f),
+            LimitParams::TokenBucket(params) => params.fmt(f),
+            LimitParams::FixedWindow(params) => params.fmt(f),
+            LimitParams::SlidingLog(params) => params.fmt(f),
+            LimitParams::SlidingWindow(params) => params.fmt(f),
+            LimitParams::Concurrency(params) => params.fmt(f),
         }
     }
 }

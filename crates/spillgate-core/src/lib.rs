@@ -14,5 +14,7 @@ pub mod subject;
 pub mod time;
 
 pub use limit::{Algorithm, Limit, LimitError, LimitSpec};
-pub use policy::{LeaseTerms, Mode, OnOutage, Pattern, Policy, PolicyError, Rule, Unmet, WhyNot};
+pub use policy::{
+    InvalidChange, LeaseTerms, Mode, NotMatched, OnOutage, Pattern, Policy, PolicyError, Rule,
+};
 pub use request::{Cost, Request, Value};

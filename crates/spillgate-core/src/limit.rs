@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::algorithm::COUNT_MAX;
 pub use crate::algorithm::{Algorithm, LimitError};
-use crate::algorithm::{Numbers, token_bucket};
+use crate::algorithm::{LimitParams, token_bucket};
 
 mod binding;
 mod named;
@@ -53,7 +53,7 @@ pub enum Kind {
     /// Said as `"none"`: a capacity of nothing, so every cost is above it.
     Nothing,
     /// A count by an algorithm.
-    Counted(Numbers),
+    Counted(LimitParams),
 }
 
 /// A length of time as written, as `1s`, in us.
@@ -81,13 +81,13 @@ impl Limit {
     /// Returns what it counts over, in words that differ where the periods do: state of one period says nothing of
     /// another. Limits without a period have none.
     pub(crate) fn period(&self) -> Option<String> {
-        let Kind::Counted(numbers) = &self.kind else { return None };
-        Some(match numbers {
-            Numbers::TokenBucket(numbers) => numbers.period_us.to_string(),
-            Numbers::FixedWindow(numbers) => numbers.window.period(),
-            Numbers::SlidingLog(numbers) => numbers.period_us.to_string(),
-            Numbers::SlidingWindow(numbers) => numbers.period_us.to_string(),
-            Numbers::Concurrency(_) => return None,
+        let Kind::Counted(params) = &self.kind else { return None };
+        Some(match params {
+            LimitParams::TokenBucket(params) => params.period_us.to_string(),
+            LimitParams::FixedWindow(params) => params.window.period(),
+            LimitParams::SlidingLog(params) => params.period_us.to_string(),
+            LimitParams::SlidingWindow(params) => params.period_us.to_string(),
+            LimitParams::Concurrency(_) => return None,
         })
     }
 
@@ -226,13 +226,13 @@ impl Limit {
     /// If this is no token bucket, or `burst` is 0 or above 10⁹.
     #[track_caller]
     pub fn burst(self, burst: u64) -> Limit {
-        let Kind::Counted(Numbers::TokenBucket(numbers)) = self.kind else {
+        let Kind::Counted(LimitParams::TokenBucket(params)) = self.kind else {
             return Limit::valid(Err(LimitError::burst_elsewhere(self.algorithm)));
         };
-        let numbers = token_bucket::Numbers::new(numbers.count, numbers.period_us, burst);
+        let params = token_bucket::Params::new(params.count, params.period_us, burst);
         Limit::valid(
-            numbers.map(|numbers| Limit {
-                kind: Kind::Counted(Numbers::TokenBucket(numbers)),
+            params.map(|params| Limit {
+                kind: Kind::Counted(LimitParams::TokenBucket(params)),
                 ..self
             }),
         )
@@ -282,15 +282,15 @@ impl Limit {
         match &self.kind {
             Kind::Unlimited => None,
             Kind::Nothing => Some(0),
-            Kind::Counted(numbers) => Some(numbers.capacity()),
+            Kind::Counted(params) => Some(params.capacity()),
         }
     }
 
-    /// How long a used-up tier takes to be untouched again, by the limit's own numbers.
+    /// How long a used-up counter takes to be untouched again, by the limit's own numbers.
     pub fn refill(&self) -> Option<Duration> {
         match &self.kind {
             Kind::Unlimited | Kind::Nothing => None,
-            Kind::Counted(numbers) => Some(Duration::from_micros(numbers.longest_wait_us())),
+            Kind::Counted(params) => Some(Duration::from_micros(params.longest_wait_us())),
         }
     }
 
@@ -306,22 +306,22 @@ impl Limit {
     /// ```
     pub fn window(&self) -> Option<Duration> {
         match &self.kind {
-            Kind::Unlimited | Kind::Nothing | Kind::Counted(Numbers::Concurrency(_)) => None,
-            Kind::Counted(Numbers::SlidingWindow(numbers)) => {
-                Some(Duration::from_micros(numbers.period_us))
+            Kind::Unlimited | Kind::Nothing | Kind::Counted(LimitParams::Concurrency(_)) => None,
+            Kind::Counted(LimitParams::SlidingWindow(params)) => {
+                Some(Duration::from_micros(params.period_us))
             }
-            Kind::Counted(numbers) => Some(Duration::from_micros(numbers.longest_wait_us())),
+            Kind::Counted(params) => Some(Duration::from_micros(params.longest_wait_us())),
         }
     }
 
     /// How long a bucket takes to drain so many tokens, rounded down; the others do not drain evenly.
     pub fn drain_us(&self, tokens: u64) -> Option<u64> {
-        let Kind::Counted(Numbers::TokenBucket(numbers)) = &self.kind else { return None };
+        let Kind::Counted(LimitParams::TokenBucket(params)) = &self.kind else { return None };
         // Most rates take whole µs for a token.
-        if let (Some(us), 1) = (tokens.checked_mul(numbers.n), numbers.d) {
+        if let (Some(us), 1) = (tokens.checked_mul(params.n), params.d) {
             return Some(us);
         }
-        let us = u128::from(tokens) * u128::from(numbers.n) / u128::from(numbers.d);
+        let us = u128::from(tokens) * u128::from(params.n) / u128::from(params.d);
         u64::try_from(us).ok()
     }
 
@@ -332,9 +332,9 @@ impl Limit {
     }
 
     /// A limit of which nothing is known but its numbers.
-    pub fn counted(numbers: Numbers) -> Limit {
-        let algorithm = numbers.algorithm();
-        Limit::of(Kind::Counted(numbers), algorithm)
+    pub fn counted(params: LimitParams) -> Limit {
+        let algorithm = params.algorithm();
+        Limit::of(Kind::Counted(params), algorithm)
     }
 
     /// Returns what it counts by, if it counts.
@@ -372,8 +372,8 @@ impl Clone for Limit {
     #[inline]
     fn clone(&self) -> Limit {
         let kind = match &self.kind {
-            Kind::Counted(Numbers::TokenBucket(numbers)) => {
-                Kind::Counted(Numbers::TokenBucket(*numbers))
+            Kind::Counted(LimitParams::TokenBucket(params)) => {
+                Kind::Counted(LimitParams::TokenBucket(*params))
             }
             kind => kind.clone(),
         };
@@ -386,7 +386,7 @@ impl fmt::Display for Limit {
         match &self.kind {
             Kind::Unlimited => f.write_str("unlimited"),
             Kind::Nothing => f.write_str("none"),
-            Kind::Counted(numbers) => numbers.fmt(f),
+            Kind::Counted(params) => params.fmt(f),
         }
     }
 }

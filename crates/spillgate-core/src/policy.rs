@@ -38,10 +38,10 @@ use overrides::Overrides;
 pub use problem::PolicyError;
 use problem::{Problem, Problems};
 pub use rule::{Mode, OnOutage, Rule};
-pub use runtime::WhyNot;
+pub use runtime::InvalidChange;
 pub use runtime::{RuntimeEntry, Subject};
 pub use share::Share;
-pub use unmet::Unmet;
+pub use unmet::NotMatched;
 
 #[doc = include_str!("policy.md")]
 #[derive(Clone, Default)]
@@ -71,7 +71,7 @@ struct Rules {
 
 /// A rule that a request meets.
 #[derive(Debug)]
-pub struct Met<'p> {
+pub struct Matched<'p> {
     /// The rule.
     pub rule: &'p Rule,
     /// Its index in the file.
@@ -82,7 +82,7 @@ pub struct Met<'p> {
     pub limits: &'p [NamedLimit],
 }
 
-/// Where in a policy the limit of a tier stands; of a limit that came with the question the first.
+/// Where in a policy the limit of a counter stands; of a limit that came with the question the first.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LimitPlace {
     /// The index of the rule.
@@ -162,12 +162,12 @@ impl Policy {
     }
 
     /// The rules that a request meets, in the order of the file, those that are off left out.
-    pub fn met<'p>(&'p self, request: &Request<'_>) -> SmallVec<[Met<'p>; 4]> {
-        let mut met = SmallVec::new();
+    pub fn matched<'p>(&'p self, request: &Request<'_>) -> SmallVec<[Matched<'p>; 4]> {
+        let mut matched = SmallVec::new();
         let mut note = |rule_index: u32| {
             let rule = &self.rules[rule_index as usize];
             if rule.is_met_by(request) {
-                met.push(self.met_as(rule_index, rule, request));
+                matched.push(self.met_as(rule_index, rule, request));
             }
         };
         // Without conditions the index has nothing to say.
@@ -175,11 +175,15 @@ impl Policy {
             Some(rules) => rules.iter().for_each(|rule_index| note(*rule_index)),
             None => self.index.candidates(request).into_iter().for_each(note),
         }
-        met
+        matched
     }
 
     /// One rule as a subject meets it, which has all key attributes, be the rule off or not.
-    pub fn met_by_subject<'p>(&'p self, rule: &'p Rule, subject: &Request<'_>) -> Option<Met<'p>> {
+    pub fn met_by_subject<'p>(
+        &'p self,
+        rule: &'p Rule,
+        subject: &Request<'_>,
+    ) -> Option<Matched<'p>> {
         let rule_index = *self.places_by_name.get(rule.name())?;
         Some(self.met_as(rule_index, rule, subject))
     }
@@ -244,9 +248,9 @@ impl Policy {
         &self.limits_in_force(rule, place.overridden)[place.limit as usize]
     }
 
-    fn met_as<'p>(&'p self, rule_index: u32, rule: &'p Rule, request: &Request<'_>) -> Met<'p> {
+    fn met_as<'p>(&'p self, rule_index: u32, rule: &'p Rule, request: &Request<'_>) -> Matched<'p> {
         let overridden = self.override_of(rule_index, rule, request);
-        Met { rule, rule_index, overridden, limits: self.limits_in_force(rule, overridden) }
+        Matched { rule, rule_index, overridden, limits: self.limits_in_force(rule, overridden) }
     }
 
     /// The override that wins for a subject: the one of more attributes, and between the file's and

@@ -16,7 +16,7 @@ pub struct SubjectKey {
     pub tag: u128,
     /// Domain, rule, generation and subject.
     pub id: u128,
-    /// The rule alone: whose new subjects share a tier when memory is full of live ones.
+    /// The rule alone: whose new subjects share a counter when memory is full of live ones.
     pub rule: u128,
 }
 
@@ -61,17 +61,17 @@ impl Secret {
 
     /// Whose state it is that a key of the domain `default` has, which comes with its limit.
     #[inline]
-    pub fn ad_hoc_key(&self, key: &str) -> SubjectKey {
-        SubjectKey::ad_hoc(self.in_default_domain.hash(key.as_bytes()).as_u128())
+    pub fn inline_key(&self, key: &str) -> SubjectKey {
+        SubjectKey::inline(self.in_default_domain.hash(key.as_bytes()).as_u128())
     }
 
     /// The same in any domain.
-    pub fn ad_hoc_key_in(&self, domain: &str, key: &str) -> SubjectKey {
+    pub fn inline_key_in(&self, domain: &str, key: &str) -> SubjectKey {
         if domain == DEFAULT_DOMAIN {
-            return self.ad_hoc_key(key);
+            return self.inline_key(key);
         }
         let hasher = in_domain(self.hasher, domain);
-        SubjectKey::ad_hoc(hasher.hash(key.as_bytes()).as_u128())
+        SubjectKey::inline(hasher.hash(key.as_bytes()).as_u128())
     }
 
     /// The hash of bytes that are an injective encoding already.
@@ -103,7 +103,7 @@ impl Secret {
 }
 
 impl SubjectKey {
-    fn ad_hoc(id: u128) -> SubjectKey {
+    fn inline(id: u128) -> SubjectKey {
         SubjectKey { tag: id, id, rule: 0 }
     }
 }

@@ -3,14 +3,14 @@
 use std::borrow::Borrow;
 use std::cmp::Reverse;
 
-use crate::algorithm::{Charge, GiveBack, Numbers, Reading};
+use crate::algorithm::{Charge, LimitParams, Reading, Refund};
 use crate::limit::NamedLimit;
 use crate::subject::SubjectKey;
 
 /// One counter of a decision, and its charge. `L` is how it holds its limit: by reference in memory, where a decision
 /// ends before its caller goes on, and by value on a store, where a charge outlives its caller.
 #[derive(Clone, Copy, Debug)]
-pub struct AskTier<L = NamedLimit> {
+pub struct PlannedCharge<L = NamedLimit> {
     /// The subject.
     pub key: SubjectKey,
     /// A limit that keeps state.
@@ -19,34 +19,34 @@ pub struct AskTier<L = NamedLimit> {
     pub cost: u64,
     /// An earlier admission of this instance that the store does not know of. It is charged by force, before anything
     /// else; in memory it is always 0.
-    pub owed: u64,
+    pub deferred: u64,
     /// 0 is enforced; each other number is a shadow rule.
     pub group: u16,
     /// The index of the counter in the decision.
-    pub place: u16,
+    pub index: u16,
     /// The number of attributes of the subject: the fewer, the more requests share it.
     pub attributes: u8,
 }
 
 /// How a plan holds its limits.
-pub trait HoldsLimit: Borrow<NamedLimit> + Clone {
+pub trait LimitHandle: Borrow<NamedLimit> + Clone {
     /// As many charges as need no memory of their own. A plan on a store has room for one, since it is moved more
     /// often than it is made; one in memory for as many as most decisions over several counters have.
-    type Inline: smallvec::Array<Item = AskTier<Self>>;
+    type Inline: smallvec::Array<Item = PlannedCharge<Self>>;
 }
 
-impl HoldsLimit for &NamedLimit {
-    type Inline = [AskTier<Self>; TIERS_INLINE];
+impl LimitHandle for &NamedLimit {
+    type Inline = [PlannedCharge<Self>; COUNTERS_INLINE];
 }
 
-impl HoldsLimit for NamedLimit {
-    type Inline = [AskTier<Self>; 1];
+impl LimitHandle for NamedLimit {
+    type Inline = [PlannedCharge<Self>; 1];
 }
 
-impl<L: Borrow<NamedLimit>> AskTier<L> {
+impl<L: Borrow<NamedLimit>> PlannedCharge<L> {
     /// Returns a counter with a charge of 0.
-    pub fn new(key: SubjectKey, limit: L) -> AskTier<L> {
-        AskTier { key, limit, cost: 0, owed: 0, group: 0, place: 0, attributes: 0 }
+    pub fn new(key: SubjectKey, limit: L) -> PlannedCharge<L> {
+        PlannedCharge { key, limit, cost: 0, deferred: 0, group: 0, index: 0, attributes: 0 }
     }
 
     /// Returns the limit.
@@ -57,8 +57,8 @@ impl<L: Borrow<NamedLimit>> AskTier<L> {
 
     /// Returns the parameters of the limit.
     #[inline]
-    pub fn numbers(&self) -> &Numbers {
-        self.limit().numbers().expect("a limit without state is never asked for")
+    pub fn params(&self) -> &LimitParams {
+        self.limit().params().expect("a limit without state is never asked for")
     }
 
     /// Returns the number that names the counter among all: two keyed hashes joined, so that no caller can aim two
@@ -69,20 +69,20 @@ impl<L: Borrow<NamedLimit>> AskTier<L> {
     }
 
     /// Returns the charge with a limit of its own.
-    pub(crate) fn to_owned(&self) -> AskTier {
+    pub(crate) fn to_owned(&self) -> PlannedCharge {
         self.under(self.limit().clone())
     }
 
     /// Returns the charge under another limit.
-    pub(crate) fn under<M>(&self, limit: M) -> AskTier<M> {
-        let AskTier { key, cost, owed, group, place, attributes, .. } = *self;
-        AskTier { key, limit, cost, owed, group, place, attributes }
+    pub(crate) fn under<M>(&self, limit: M) -> PlannedCharge<M> {
+        let PlannedCharge { key, cost, deferred, group, index, attributes, .. } = *self;
+        PlannedCharge { key, limit, cost, deferred, group, index, attributes }
     }
 }
 
-/// What became of one tier.
+/// What became of one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ToldTier {
+pub struct ChargeReply {
     /// Whether the cost had room.
     pub fits: bool,
     /// The numbers for people.
@@ -91,7 +91,7 @@ pub struct ToldTier {
     pub charge: Option<Charge>,
 }
 
-impl ToldTier {
+impl ChargeReply {
     /// What is kept in two places holds by the one that is tighter: by its refusal, its wait, its rest.
     pub(crate) fn tightness(&self) -> (bool, u64, Reverse<u64>) {
         // An unknown wait is the longest.
@@ -100,17 +100,17 @@ impl ToldTier {
     }
 }
 
-/// Something done to one tier that is no decision.
+/// Something done to one counter that is no decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Charge so much, room or not.
     Force(u64),
-    /// Give back.
-    GiveBack(GiveBack),
+    /// Refund.
+    Refund(Refund),
 }
 
-/// Leaves a tier as it was charged when a reservation ends.
+/// Leaves a counter as it was charged when a reservation ends.
 #[cfg(feature = "redis")]
 pub const AS_CHARGED: u64 = 1 << 41;
-/// As many tiers as most decisions over several have: they are decided without allocating.
-pub(crate) const TIERS_INLINE: usize = 4;
+/// As many counters as most decisions over several have: they are decided without allocating.
+pub(crate) const COUNTERS_INLINE: usize = 4;

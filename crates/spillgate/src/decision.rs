@@ -1,4 +1,4 @@
-//! The answer: one verdict, and what it means for each tier that was asked.
+//! The answer: one verdict, and what it means for each counter that was asked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,73 +10,73 @@ use crate::limit::{Algorithm, Limit};
 use crate::policy::{LimitPlace, Policy};
 use crate::reservation::Receipt;
 
+mod counter_outcome;
 mod debug;
-mod judged;
 mod kept;
 mod words;
 
-pub(crate) use judged::Judged;
+pub(crate) use counter_outcome::CounterOutcome;
 use kept::Kept;
 pub use words::{Reason, Source, Verdict};
 
-/// One verdict over every tier that a request met.
+/// One verdict over every counter that a request met.
 ///
-/// The numbers at the top are those of the tier that matters most: of the refusing one that takes
+/// The numbers at the top are those of the counter that matters most: of the refusing one that takes
 /// longest, else of the one nearest to its end. What is not known is `None`, never made up.
 #[derive(Clone)]
 pub struct Decision {
     verdict: Verdict,
     source: Source,
     top: Option<u16>,
-    tiers: Kept,
+    counters: Kept,
     names: Names,
 }
 
-/// The tiers of a decision while it is made.
-pub(crate) type Tiers = SmallVec<[Judged; 1]>;
+/// The counters of a decision while it is made.
+pub(crate) type CounterOutcomes = SmallVec<[CounterOutcome; 1]>;
 
-/// Where the names of tiers are found.
+/// Where the names of counters are found.
 #[derive(Clone)]
 pub(crate) enum Names {
     Policy(Arc<Policy>),
-    AdHoc(Limit),
+    Inline(Limit),
 }
 
-/// One tier of a decision.
+/// One counter of a decision.
 #[derive(Clone, Copy)]
-pub struct TierDecision<'d> {
-    tier: &'d Judged,
+pub struct LimitDecision<'d> {
+    counter: &'d CounterOutcome,
     names: &'d Names,
 }
 
 impl Decision {
     #[inline]
-    pub(crate) fn new(tiers: Tiers, names: Names) -> Decision {
-        let enforced = || tiers.iter().filter(|tier| !tier.shadow);
-        let decisive = enforced().filter(|tier| !tier.advisory);
-        let verdict = decisive.map(|tier| tier.verdict).max().unwrap_or(Verdict::Allowed);
-        let source = enforced().map(|tier| tier.source).max().unwrap_or(Source::Store);
-        // A decision is over 64 tiers at most.
-        let top = top(&tiers, verdict).map(|top| top as u16);
-        Decision { verdict, source, top, tiers: tiers.into(), names }
+    pub(crate) fn new(counters: CounterOutcomes, names: Names) -> Decision {
+        let enforced = || counters.iter().filter(|counter| !counter.shadow);
+        let decisive = enforced().filter(|counter| !counter.advisory);
+        let verdict = decisive.map(|counter| counter.verdict).max().unwrap_or(Verdict::Allowed);
+        let source = enforced().map(|counter| counter.source).max().unwrap_or(Source::Store);
+        // A decision is over 64 counters at most.
+        let top = top(&counters, verdict).map(|top| top as u16);
+        Decision { verdict, source, top, counters: counters.into(), names }
     }
 
     /// The decision over one enforced counter.
     #[inline]
-    pub(crate) fn of_one(judged: Judged, names: Names) -> Decision {
+    pub(crate) fn of_one(judged: CounterOutcome, names: Names) -> Decision {
         let (verdict, source) = (judged.verdict, judged.source);
-        Decision { verdict, source, top: Some(0), tiers: Kept::One(judged), names }
+        Decision { verdict, source, top: Some(0), counters: Kept::One(judged), names }
     }
 
     pub(crate) fn with_receipt(mut self, receipt: Receipt) -> Decision {
-        self.tiers.set_receipt(receipt);
+        self.counters.set_receipt(receipt);
         self
     }
 
     /// What a reservation is settled, cancelled, released or renewed by, and a check over a
     /// concurrency limit released or renewed: there if it was allowed.
     pub fn receipt(&self) -> Option<&Receipt> {
-        self.tiers.receipt()
+        self.counters.receipt()
     }
 
     /// May it happen?
@@ -95,8 +95,8 @@ impl Decision {
         if self.allowed() {
             return None;
         }
-        let decisive = self.tiers().filter(|tier| !tier.shadow() && !tier.advisory());
-        decisive.filter_map(|tier| tier.reason()).min()
+        let decisive = self.limits().filter(|counter| !counter.shadow() && !counter.advisory());
+        decisive.filter_map(|counter| counter.reason()).min()
     }
 
     /// How long to wait; zero if allowed, `None` if no wait helps or nobody knows.
@@ -104,36 +104,36 @@ impl Decision {
         match self.verdict {
             Verdict::Allowed => Some(Duration::ZERO),
             Verdict::Never => None,
-            Verdict::Denied => self.top().and_then(|tier| tier.retry_after()),
+            Verdict::Denied => self.top().and_then(|counter| counter.retry_after()),
         }
     }
 
-    /// The rule of the tier that matters most.
+    /// The rule of the counter that matters most.
     pub fn rule(&self) -> Option<&str> {
-        self.top().and_then(|tier| tier.rule())
+        self.top().and_then(|counter| counter.rule())
     }
 
-    /// The limit of the tier that matters most.
+    /// The limit of the counter that matters most.
     pub fn limit(&self) -> Option<&str> {
-        self.top().map(|tier| tier.limit())
+        self.top().map(|counter| counter.limit())
     }
 
-    /// How much that tier holds when untouched.
+    /// How much that counter holds when untouched.
     pub fn capacity(&self) -> Option<u64> {
-        self.top().and_then(|tier| tier.capacity())
+        self.top().and_then(|counter| counter.capacity())
     }
 
     /// The largest cost that it would admit now.
     pub fn remaining(&self) -> Option<u64> {
-        self.top().and_then(|tier| tier.remaining())
+        self.top().and_then(|counter| counter.remaining())
     }
 
     /// How long until it is untouched again.
     pub fn reset_after(&self) -> Option<Duration> {
-        self.top().and_then(|tier| tier.reset_after())
+        self.top().and_then(|counter| counter.reset_after())
     }
 
-    /// Who judged: the worst of the enforced tiers' sources.
+    /// Who judged: the worst of the enforced counters' sources.
     pub fn source(&self) -> Source {
         self.source
     }
@@ -143,37 +143,38 @@ impl Decision {
         self.source >= Source::Fallback
     }
 
-    /// Every tier, in the order of the policy, shadow rules included.
-    pub fn tiers(&self) -> impl ExactSizeIterator<Item = TierDecision<'_>> {
-        self.tiers.as_slice().iter().map(|tier| TierDecision { tier, names: &self.names })
+    /// Every counter, in the order of the policy, shadow rules included.
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitDecision<'_>> {
+        self.counters.as_slice().iter().map(|counter| LimitDecision { counter, names: &self.names })
     }
 
-    /// The tier that matters most, whose numbers are those of the decision: of the refusing ones the
+    /// The counter that matters most, whose numbers are those of the decision: of the refusing ones the
     /// one with the longest wait, else the one with the least left of its capacity.
-    pub fn top(&self) -> Option<TierDecision<'_>> {
-        let tiers = self.tiers.as_slice();
-        self.top.map(|top| TierDecision { tier: &tiers[usize::from(top)], names: &self.names })
+    pub fn top(&self) -> Option<LimitDecision<'_>> {
+        let counters = self.counters.as_slice();
+        self.top
+            .map(|top| LimitDecision { counter: &counters[usize::from(top)], names: &self.names })
     }
 }
 
-impl<'d> TierDecision<'d> {
+impl<'d> LimitDecision<'d> {
     /// The rule; `None` for a limit that came with the request.
     pub fn rule(&self) -> Option<&'d str> {
         match self.names {
-            Names::Policy(policy) => Some(policy.rule_name(self.place())),
-            Names::AdHoc(_) => None,
+            Names::Policy(policy) => Some(policy.rule_name(self.index())),
+            Names::Inline(_) => None,
         }
     }
 
     /// The limit's name: as given, else its position in the rule. A limit that the request asked for beside it is
     /// `NAME.request`.
     pub fn limit(&self) -> &'d str {
-        if let Some(name) = self.tier.narrowed().and_then(Limit::name) {
+        if let Some(name) = self.counter.narrowed().and_then(Limit::name) {
             return name;
         }
         match self.names {
-            Names::Policy(policy) => policy.limit_name(self.place()),
-            Names::AdHoc(limit) => limit.name().unwrap_or("0"),
+            Names::Policy(policy) => policy.limit_name(self.index()),
+            Names::Inline(limit) => limit.name().unwrap_or("0"),
         }
     }
 
@@ -189,28 +190,28 @@ impl<'d> TierDecision<'d> {
 
     /// The limit itself.
     pub fn definition(&self) -> &'d Limit {
-        if let Some(narrowed) = self.tier.narrowed() {
+        if let Some(narrowed) = self.counter.narrowed() {
             return narrowed;
         }
         match self.names {
-            Names::Policy(policy) => policy.limit(self.place()),
-            Names::AdHoc(limit) => limit,
+            Names::Policy(policy) => policy.limit(self.index()),
+            Names::Inline(limit) => limit,
         }
     }
 
-    /// What this tier alone would have said; a tier that nobody was asked about, because another
+    /// What this counter alone would have said; a counter that nobody was asked about, because another
     /// had refused already, refused nothing, and has no numbers.
     pub fn verdict(&self) -> Verdict {
-        self.tier.verdict
+        self.counter.verdict
     }
 
-    /// Returns why this tier denies, `None` if it does not.
+    /// Returns why this counter denies, `None` if it does not.
     pub fn reason(&self) -> Option<Reason> {
-        match (self.tier.verdict, self.tier.source) {
+        match (self.counter.verdict, self.counter.source) {
             (Verdict::Allowed, _) => None,
             (Verdict::Never, _) if self.capacity() == Some(0) => Some(Reason::Blocked),
             (Verdict::Never, _) => Some(Reason::CostExceedsLimit),
-            (Verdict::Denied, Source::OutagePolicy) if self.tier.overloaded => {
+            (Verdict::Denied, Source::OutagePolicy) if self.counter.overloaded => {
                 Some(Reason::Overloaded)
             }
             (Verdict::Denied, Source::OutagePolicy) => Some(Reason::StoreUnavailable),
@@ -220,57 +221,57 @@ impl<'d> TierDecision<'d> {
 
     /// Who judged.
     pub fn source(&self) -> Source {
-        self.tier.source
+        self.counter.source
     }
 
     /// Whether its rule is only watched, and had no part in the verdict.
     pub fn shadow(&self) -> bool {
-        self.tier.shadow
+        self.counter.shadow
     }
 
     /// Whether it had no part in the verdict because nothing was asked of it: its rule is charged
-    /// afterwards, or it was given back to. What it says is how it stands.
+    /// afterwards, or it was refunded to. What it says is how it stands.
     pub fn advisory(&self) -> bool {
-        self.tier.advisory
+        self.counter.advisory
     }
 
     /// How much it holds when untouched; `None` if unlimited.
     pub fn capacity(&self) -> Option<u64> {
-        self.tier.capacity.number()
+        self.counter.capacity.number()
     }
 
     /// The largest cost that it would admit now.
     pub fn remaining(&self) -> Option<u64> {
-        self.tier.remaining.number()
+        self.counter.remaining.number()
     }
 
     /// How long until it would admit the cost; zero if it does, `None` if never or unknown.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.tier.retry_after_us.number().map(Duration::from_micros)
+        self.counter.retry_after_us.number().map(Duration::from_micros)
     }
 
     /// How long until it is untouched again.
     pub fn reset_after(&self) -> Option<Duration> {
-        self.tier.reset_after_us.number().map(Duration::from_micros)
+        self.counter.reset_after_us.number().map(Duration::from_micros)
     }
 
-    /// [`TierDecision::reset_after`] as it is kept.
+    /// [`LimitDecision::reset_after`] as it is kept.
     #[cfg(feature = "http")]
     pub(crate) fn reset_after_us(&self) -> Option<u64> {
-        self.tier.reset_after_us.number()
+        self.counter.reset_after_us.number()
     }
 
-    /// What a receipt needs to give this tier's charge back.
+    /// What a receipt needs to give this counter's charge back.
     #[doc(hidden)]
     pub fn charge(&self) -> Option<Charge> {
-        self.tier.charge()
+        self.counter.charge()
     }
 
     /// Which rule of the policy it is of, and which limit of that rule, counted from 0.
     #[doc(hidden)]
     #[inline]
     pub fn position(&self) -> (usize, usize) {
-        (self.tier.rule as usize, usize::from(self.tier.limit))
+        (self.counter.rule as usize, usize::from(self.counter.limit))
     }
 
     /// Where header fields keep what they say of the limit, unless another is in force in its place.
@@ -280,26 +281,26 @@ impl<'d> TierDecision<'d> {
         limit_is_named: bool,
     ) -> Option<&'d std::sync::OnceLock<bytes::Bytes>> {
         let Names::Policy(policy) = self.names else { return None };
-        let is_whole = self.tier.narrowed().is_none()
-            && policy.limit(self.place()).capacity() == self.capacity();
-        policy.written_limit(self.place(), limit_is_named).filter(|_| is_whole)
+        let is_whole = self.counter.narrowed().is_none()
+            && policy.limit(self.index()).capacity() == self.capacity();
+        policy.written_limit(self.index(), limit_is_named).filter(|_| is_whole)
     }
 
-    fn place(&self) -> LimitPlace {
-        let Judged { rule, overridden, limit, .. } = *self.tier;
+    fn index(&self) -> LimitPlace {
+        let CounterOutcome { rule, overridden, limit, .. } = *self.counter;
         LimitPlace { rule, overridden: overridden.number(), limit: u32::from(limit) }
     }
 }
 
-/// The tier that speaks for all: the refusing one with the longest wait, unknown being longest;
+/// The counter that speaks for all: the refusing one with the longest wait, unknown being longest;
 /// else the one with the least left of its capacity; ties go to the first in the file.
-fn top(tiers: &[Judged], verdict: Verdict) -> Option<usize> {
-    let enforced = tiers.iter().enumerate().filter(|(_, tier)| !tier.shadow);
+fn top(counters: &[CounterOutcome], verdict: Verdict) -> Option<usize> {
+    let enforced = counters.iter().enumerate().filter(|(_, counter)| !counter.shadow);
     if verdict == Verdict::Allowed {
         let mut least: Option<(usize, u64, u64)> = None;
-        for (i, tier) in enforced {
-            let numbers = tier.remaining.number().zip(tier.capacity.number());
-            let Some((remaining, capacity)) = numbers else { continue };
+        for (i, counter) in enforced {
+            let params = counter.remaining.number().zip(counter.capacity.number());
+            let Some((remaining, capacity)) = params else { continue };
             let is_less = |(_, other, of): (usize, u64, u64)| {
                 u128::from(remaining) * u128::from(of) < u128::from(other) * u128::from(capacity)
             };
@@ -307,14 +308,17 @@ fn top(tiers: &[Judged], verdict: Verdict) -> Option<usize> {
                 least = Some((i, remaining, capacity));
             }
         }
-        let first = || tiers.iter().position(|tier| !tier.shadow);
+        let first = || counters.iter().position(|counter| !counter.shadow);
         return least.map(|(i, ..)| i).or_else(first);
     }
-    let wait = |tier: &Judged| tier.retry_after_us.number().map_or((1, 0), |us| (0, us));
+    let wait =
+        |counter: &CounterOutcome| counter.retry_after_us.number().map_or((1, 0), |us| (0, us));
     let mut longest: Option<(usize, (u8, u64))> = None;
-    for (i, tier) in enforced.filter(|(_, tier)| !tier.advisory && tier.verdict == verdict) {
-        if longest.is_none_or(|(_, known)| wait(tier) > known) {
-            longest = Some((i, wait(tier)));
+    for (i, counter) in
+        enforced.filter(|(_, counter)| !counter.advisory && counter.verdict == verdict)
+    {
+        if longest.is_none_or(|(_, known)| wait(counter) > known) {
+            longest = Some((i, wait(counter)));
         }
     }
     longest.map(|(i, _)| i)

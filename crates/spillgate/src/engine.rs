@@ -1,4 +1,4 @@
-//! Where tier state lives: memory or Redis. An engine decides; it knows nothing of rules, requests
+//! Where counter state lives: memory or Redis. An engine decides; it knows nothing of rules, requests
 //! or doors.
 
 use crate::error::StoreError;
@@ -12,9 +12,9 @@ pub mod redis;
 
 #[cfg(feature = "redis")]
 pub use crate::counter::AS_CHARGED;
-pub(crate) use crate::counter::TIERS_INLINE;
-pub use crate::counter::{AskTier, Change, ToldTier};
-pub use crate::plan::{Ask, AtRecord, Told};
+pub(crate) use crate::counter::COUNTERS_INLINE;
+pub use crate::counter::{Change, ChargeReply, PlannedCharge};
+pub use crate::plan::{RecordAction, Transaction, TransactionReply};
 pub use memory::Memory;
 #[cfg(feature = "redis")]
 pub(crate) use memory::takes_permits;
@@ -23,7 +23,7 @@ pub use redis::Redis;
 #[cfg(feature = "redis")]
 pub(crate) use redis::jitter::jittered;
 #[cfg(feature = "redis")]
-pub(crate) use redis::spread::{Question, StandIn, decide, decide_each};
+pub(crate) use redis::spread::{ShardFallback, StoreCall, decide, decide_each};
 
 /// The engine of a limiter.
 #[derive(Debug)]
@@ -37,33 +37,41 @@ pub enum Engine {
 
 impl Engine {
     /// Decides each of `asks`, in order, each by itself.
-    pub async fn decide(&self, asks: &[Ask]) -> Vec<Result<Told, StoreError>> {
+    pub async fn decide(
+        &self,
+        transactions: &[Transaction],
+    ) -> Vec<Result<TransactionReply, StoreError>> {
         match self {
-            Engine::Memory(memory) => asks.iter().map(|ask| Ok(memory.decide(ask))).collect(),
+            Engine::Memory(memory) => {
+                transactions.iter().map(|transaction| Ok(memory.decide(transaction))).collect()
+            }
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => redis.decide(asks).await,
+            Engine::Redis(redis) => redis.decide(transactions).await,
         }
     }
 
     /// Decides one.
-    pub async fn decide_one(&self, ask: &Ask) -> Result<Told, StoreError> {
+    pub async fn decide_one(
+        &self,
+        transaction: &Transaction,
+    ) -> Result<TransactionReply, StoreError> {
         match self {
-            Engine::Memory(memory) => Ok(memory.decide(ask)),
+            Engine::Memory(memory) => Ok(memory.decide(transaction)),
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => redis.decide_one(ask).await,
+            Engine::Redis(redis) => redis.decide_one(transaction).await,
         }
     }
 
-    /// Changes one tier; answers the whole units that came back, and the tier as it is then.
+    /// Changes one counter; answers the whole units that came back, and the counter as it is then.
     pub async fn change(
         &self,
-        tier: &AskTier,
+        counter: &PlannedCharge,
         change: Change,
-    ) -> Result<(u64, ToldTier), StoreError> {
+    ) -> Result<(u64, ChargeReply), StoreError> {
         match self {
-            Engine::Memory(memory) => Ok(memory.change(tier, change)),
+            Engine::Memory(memory) => Ok(memory.change(counter, change)),
             #[cfg(feature = "redis")]
-            Engine::Redis(redis) => redis.change(tier, change).await,
+            Engine::Redis(redis) => redis.change(counter, change).await,
         }
     }
 

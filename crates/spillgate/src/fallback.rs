@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::algorithm::{Charge, GiveBack, Intent, Numbers};
-use crate::counter::{AskTier, Change, ToldTier};
-use crate::engine::{Memory, Question, Redis, StandIn};
+use crate::algorithm::{Charge, Intent, LimitParams, Refund};
+use crate::counter::{Change, ChargeReply, PlannedCharge};
+use crate::engine::{Memory, Redis, ShardFallback, StoreCall};
 use crate::error::StoreError;
 #[cfg(feature = "metrics")]
 use crate::limit::{Algorithm, NamedLimit};
-use crate::plan::{Ask, AtRecord, Cause, Heard, Heards, Plan};
+use crate::plan::{Cause, ChargeOutcome, ChargeOutcomes, Plan, RecordAction, Transaction};
 use crate::policy::{OnOutage, Policy, Rule, Share};
 use crate::time::{Clock, monotonic_us};
 
-mod debts;
+mod deferred_charges;
 mod known;
 mod live;
 mod reserved;
@@ -26,7 +26,7 @@ mod share;
 
 pub(crate) use reserved::{Alone, ChargedHere};
 
-use debts::{Debt, Debts};
+use deferred_charges::{DeferredCharge, DeferredCharges};
 use known::Known;
 use live::LiveInstances;
 
@@ -37,9 +37,9 @@ pub(crate) struct Fallback {
     memory: Memory,
     clock: Clock,
     known: Known,
-    debts: Debts,
+    deferred_charges: DeferredCharges,
     /// The largest count of the last heartbeats; 0 before the first.
-    live_nodes: AtomicU32,
+    live_instances: AtomicU32,
     live: Mutex<LiveInstances>,
     /// By the settings; 0 where they say nothing.
     expected_instances: u32,
@@ -50,16 +50,16 @@ pub(crate) struct Fallback {
     alone: Mutex<BTreeMap<String, u64>>,
 }
 
-/// Who decides for tiers of one plan whose shard gives no answer.
+/// Who decides for counters of one plan whose shard gives no answer.
 pub(crate) struct Outage<'p> {
     fallback: &'p Fallback,
-    /// The rule of each tier; a limit that came with the request has none.
+    /// The rule of each counter; a limit that came with the request has none.
     rules: SmallVec<[Option<&'p Rule>; 4]>,
-    /// What this plan's calls are to pay, by the place of its tier.
-    owed: Mutex<Vec<(usize, Debt)>>,
-    /// The shares that admitted what the store surely knows nothing of, by the place of their tier: a debt
+    /// What this plan's calls are to pay, by the place of its counter.
+    deferred: Mutex<Vec<(usize, DeferredCharge)>>,
+    /// The shares that admitted what the store surely knows nothing of, by the place of their counter: a deferred charge
     /// once the whole decision stands, for until then others would pay it.
-    incurred: Mutex<Vec<(usize, Numbers)>>,
+    incurred: Mutex<Vec<(usize, LimitParams)>>,
 }
 
 impl Fallback {
@@ -68,8 +68,8 @@ impl Fallback {
             memory: Memory::new(max_keys, clock.clone()),
             clock,
             known: Known::new(),
-            debts: Debts::default(),
-            live_nodes: AtomicU32::new(0),
+            deferred_charges: DeferredCharges::default(),
+            live_instances: AtomicU32::new(0),
             live: Mutex::new(LiveInstances::new(monotonic_us())),
             expected_instances,
             errors: AtomicU64::new(0),
@@ -78,62 +78,62 @@ impl Fallback {
         }
     }
 
-    /// The question that a plan puts to the store; it pays what its tiers owe.
-    pub(crate) fn question<'q>(
+    /// The question that a plan puts to the store; it pays what its counters owe.
+    pub(crate) fn store_call<'q>(
         &'q self,
         plan: &'q mut Plan,
         policy: Option<&'q Policy>,
-    ) -> Question<'q, Outage<'q>> {
-        let owed = Mutex::new(self.take_debts(&mut plan.ask));
+    ) -> StoreCall<'q, Outage<'q>> {
+        let deferred = Mutex::new(self.take_deferred(&mut plan.transaction));
         let plan = &*plan;
-        let rule = |tier| policy.map(|policy| policy.rule_at(plan.rule_of(tier)));
-        let rules = plan.ask.tiers.iter().map(rule).collect();
-        let stand_in = Outage { fallback: self, rules, owed, incurred: Mutex::default() };
-        Question { ask: &plan.ask, order: plan.order(policy), stand_in }
+        let rule = |counter| policy.map(|policy| policy.rule_at(plan.rule_of(counter)));
+        let rules = plan.transaction.counters.iter().map(rule).collect();
+        let fallback = Outage { fallback: self, rules, deferred, incurred: Mutex::default() };
+        StoreCall { transaction: &plan.transaction, order: plan.order(policy), fallback }
     }
 
     /// Takes note of what the store said.
-    pub(crate) fn settle(&self, question: &Question<'_, Outage<'_>>, heard: &Heards) {
+    pub(crate) fn settle(&self, call: &StoreCall<'_, Outage<'_>>, outcomes: &ChargeOutcomes) {
         let now_us = self.clock.now_us();
-        for (tier, heard) in question.ask.tiers.iter().zip(heard) {
-            if let Heard::Store(told) = heard {
-                self.known.note(tier.name(), &told.reading, now_us);
+        for (counter, outcome) in call.transaction.counters.iter().zip(outcomes) {
+            if let ChargeOutcome::Store(reply) = outcome {
+                self.known.note(counter.name(), &reply.reading, now_us);
             }
         }
-        for (place, debt) in question.stand_in.owed.lock().drain(..) {
-            match heard[place] {
-                Heard::Nobody => self.debts.put_back(debt),
-                _ => self.forget(&debt),
+        for (index, deferred) in call.fallback.deferred.lock().drain(..) {
+            match outcomes[index] {
+                ChargeOutcome::NotAsked => self.deferred_charges.put_back(deferred),
+                _ => self.forget(&deferred),
             }
         }
-        for (place, share) in question.stand_in.incurred.lock().drain(..) {
-            let tier = &question.ask.tiers[place];
-            self.debts.add(tier, &share, tier.cost);
+        for (index, share) in call.fallback.incurred.lock().drain(..) {
+            let counter = &call.transaction.counters[index];
+            self.deferred_charges.add(counter, &share, counter.cost);
         }
     }
 
-    /// Pays some of what is owed by subjects that nobody asks about.
+    /// Pays some of what is deferred by subjects that nobody asks about.
     pub(crate) async fn repay(&self, redis: &Redis) {
-        if self.debts.are_none() {
+        if self.deferred_charges.are_none() {
             return;
         }
-        let payable = |debt: &Debt| redis.is_asked(debt.key.tag);
-        for name in self.debts.some(REPAID_IN_A_ROUND, payable) {
-            // Each when its turn comes: what waits is owed still, and no share begins anew over it.
-            let Some(debt) = self.debts.take_named(name) else { continue };
-            let occupied = self.occupied_by(&debt);
+        let payable = |deferred: &DeferredCharge| redis.is_asked(deferred.key.tag);
+        for name in self.deferred_charges.some(REPAID_IN_A_ROUND, payable) {
+            // Each when its turn comes: what waits is deferred still, and no share begins anew over it.
+            let Some(deferred) = self.deferred_charges.take_named(name) else { continue };
+            let occupied = self.occupied_by(&deferred);
             if occupied == 0 {
                 continue;
             }
-            let tier = AskTier::new(debt.key, debt.limit.clone());
-            match redis.change(&tier, Change::Force(occupied)).await {
-                Ok((_, told)) => {
+            let counter = PlannedCharge::new(deferred.key, deferred.limit.clone());
+            match redis.change(&counter, Change::Force(occupied)).await {
+                Ok((_, reply)) => {
                     // Its share begins from what is left now: else each payment to a store that works, and is only too
                     // slow for some callers, would renew the share.
-                    self.known.note(tier.name(), &told.reading, self.clock.now_us());
-                    self.forget(&debt);
+                    self.known.note(counter.name(), &reply.reading, self.clock.now_us());
+                    self.forget(&deferred);
                 }
-                Err(error) if error.is_uncharged() => self.debts.put_back(debt),
+                Err(error) if error.is_uncharged() => self.deferred_charges.put_back(deferred),
                 // Unknown means paid.
                 Err(_) => {}
             }
@@ -141,15 +141,15 @@ impl Fallback {
     }
 
     /// Counts the instances that a heartbeat found alive at `now_us`, on a clock that is never set.
-    pub(crate) fn note_live_nodes(&self, live: u32, now_us: u64) {
+    pub(crate) fn note_live_instances(&self, live: u32, now_us: u64) {
         let largest = self.live.lock().note(live, now_us);
-        self.live_nodes.store(largest, Ordering::Relaxed);
+        self.live_instances.store(largest, Ordering::Relaxed);
     }
 
     /// How many processes share each limit while the store is out of reach.
     pub(crate) fn nodes(&self) -> u32 {
-        let told = self.live_nodes.load(Ordering::Relaxed).max(self.expected_instances);
-        if told > 0 { told } else { NODES_UNTOLD }
+        let reply = self.live_instances.load(Ordering::Relaxed).max(self.expected_instances);
+        if reply > 0 { reply } else { INSTANCES_UNKNOWN }
     }
 
     /// The same for a process that starts while the store is out of reach, and has heard of nobody;
@@ -160,7 +160,7 @@ impl Fallback {
 
     /// Nothing is decided alone any more; what was admitted so is history once it is paid.
     pub(crate) fn note_recovery(&self) {
-        if self.debts.are_none() {
+        if self.deferred_charges.are_none() {
             self.alone.lock().clear();
         }
     }
@@ -175,8 +175,8 @@ impl Fallback {
     /// is out of reach: all their shares, and what leases hold; nothing where that has no bound.
     #[cfg(feature = "metrics")]
     pub(crate) fn excess_bound(&self, rule: &Rule) -> Option<u64> {
-        let share = |numbers| self.share_of(Some(rule), numbers).capacity();
-        let shares = rule.named_limits().iter().filter_map(NamedLimit::numbers).map(share);
+        let share = |params| self.share_of(Some(rule), params).capacity();
+        let shares = rule.named_limits().iter().filter_map(NamedLimit::params).map(share);
         let alone = match rule.on_outage() {
             OnOutage::Allow => return None,
             OnOutage::Deny => 0,
@@ -192,8 +192,8 @@ impl Fallback {
     }
 
     /// Takes note of how much of a share is in use, of an admission that it made.
-    fn note_alone(&self, rule: &Rule, share: &Numbers, told: &ToldTier) {
-        let used = share.capacity().saturating_sub(told.reading.remaining);
+    fn note_alone(&self, rule: &Rule, share: &LimitParams, reply: &ChargeReply) {
+        let used = share.capacity().saturating_sub(reply.reading.remaining);
         let mut alone = self.alone.lock();
         let full = alone.len() >= RULES_MAX;
         match alone.get_mut(rule.name()) {
@@ -229,19 +229,20 @@ impl Fallback {
     }
 
     /// This process's share of a limit, for a rule or for a limit that came with the request.
-    fn share_of(&self, rule: Option<&Rule>, numbers: &Numbers) -> Numbers {
+    fn share_of(&self, rule: Option<&Rule>, params: &LimitParams) -> LimitParams {
         let own = rule.and_then(Rule::local_share);
-        share::part_of(numbers, own.unwrap_or_else(|| Share::one_of(self.nodes())))
+        share::part_of(params, own.unwrap_or_else(|| Share::one_of(self.nodes())))
     }
 
     /// Charges a share as far as the whole was used when the store last spoke of it, unless it was
     /// used alone since: then a window may have begun anew here that has not yet ended there.
-    fn begin(&self, tier: &AskTier, local: &AskTier) {
-        let Some(left) = self.known.remaining(tier, self.clock.now_us()) else { return };
-        if self.look(local).reading.reset_after_us > 0 || self.debts.is_owed(tier) {
+    fn begin(&self, counter: &PlannedCharge, local: &PlannedCharge) {
+        let Some(left) = self.known.remaining(counter, self.clock.now_us()) else { return };
+        if self.look(local).reading.reset_after_us > 0 || self.deferred_charges.is_deferred(counter)
+        {
             return;
         }
-        let (part, whole) = (local.numbers().capacity(), tier.numbers().capacity());
+        let (part, whole) = (local.params().capacity(), counter.params().capacity());
         let left = u128::from(left) * u128::from(part) / u128::from(whole);
         // No more is left of a part than the part.
         let used = part - left as u64;
@@ -250,157 +251,172 @@ impl Fallback {
         }
     }
 
-    /// A call that writes pays what its tiers owe.
-    fn take_debts(&self, ask: &mut Ask) -> Vec<(usize, Debt)> {
-        let writes = ask.intent != Intent::Peek && ask.tiers.iter().any(|tier| tier.cost > 0);
-        if self.debts.are_none() || !writes {
+    /// A call that writes pays what its counters owe.
+    fn take_deferred(&self, transaction: &mut Transaction) -> Vec<(usize, DeferredCharge)> {
+        let writes = transaction.intent != Intent::Peek
+            && transaction.counters.iter().any(|counter| counter.cost > 0);
+        if self.deferred_charges.are_none() || !writes {
             return Vec::new();
         }
         let mut taken = Vec::new();
-        for (place, tier) in ask.tiers.iter_mut().enumerate() {
-            let Some(debt) = self.debts.take(tier) else { continue };
-            tier.owed = self.occupied_by(&debt);
-            // What has drained is owed no more, whatever becomes of the call.
-            if tier.owed > 0 {
-                taken.push((place, debt));
+        for (index, counter) in transaction.counters.iter_mut().enumerate() {
+            let Some(deferred) = self.deferred_charges.take(counter) else { continue };
+            counter.deferred = self.occupied_by(&deferred);
+            // What has drained is deferred no more, whatever becomes of the call.
+            if counter.deferred > 0 {
+                taken.push((index, deferred));
             }
         }
         taken
     }
 
-    /// What of a debt's admissions still counts: what has drained, or lies in a past window, does
+    /// What of a deferred charge's admissions still counts: what has drained, or lies in a past window, does
     /// not.
-    fn occupied_by(&self, debt: &Debt) -> u64 {
-        let tier = AskTier::new(debt.key, debt.limit.with_numbers(debt.share.clone()));
-        let used = debt.share.capacity().saturating_sub(self.look(&tier).reading.remaining);
-        used.min(debt.admitted)
+    fn occupied_by(&self, deferred: &DeferredCharge) -> u64 {
+        let counter =
+            PlannedCharge::new(deferred.key, deferred.limit.with_params(deferred.share.clone()));
+        let used = deferred.share.capacity().saturating_sub(self.look(&counter).reading.remaining);
+        used.min(deferred.admitted)
     }
 
     /// The store knows of it now, and is asked from now on.
-    fn forget(&self, debt: &Debt) {
-        self.memory.reset(debt.key, std::slice::from_ref(&debt.limit));
+    fn forget(&self, deferred: &DeferredCharge) {
+        self.memory.reset(deferred.key, std::slice::from_ref(&deferred.limit));
     }
 
-    fn look(&self, tier: &AskTier) -> ToldTier {
-        self.memory.decide_one(tier, Intent::Peek)
+    fn look(&self, counter: &PlannedCharge) -> ChargeReply {
+        self.memory.decide_one(counter, Intent::Peek)
     }
 }
 
-impl StandIn for Outage<'_> {
+impl ShardFallback for Outage<'_> {
     type Error = Infallible;
 
     /// All or none over the mix of what the rules say.
-    fn decide(&self, ask: &Ask, places: &[usize], error: StoreError) -> Result<Heards, Infallible> {
+    fn decide(
+        &self,
+        transaction: &Transaction,
+        indices: &[usize],
+        error: StoreError,
+    ) -> Result<ChargeOutcomes, Infallible> {
         self.fallback.count_error(&error);
-        self.note_unpaid(places, &error);
+        self.note_unpaid(indices, &error);
         if let StoreError::Overloaded { admits_itself: false, .. } = error {
-            return Ok(places.iter().map(|place| self.overloaded(*place)).collect());
+            return Ok(indices.iter().map(|index| self.overloaded(*index)).collect());
         }
         let cause = if error.is_overload() { Cause::Overload } else { Cause::Outage };
-        let tiers = || ask.tiers.iter().zip(places);
-        let shares: Vec<Numbers> = tiers()
-            .map(|(tier, place)| self.fallback.share_of(self.rules[*place], tier.numbers()))
+        let counters = || transaction.counters.iter().zip(indices);
+        let shares: Vec<LimitParams> = counters()
+            .map(|(counter, index)| self.fallback.share_of(self.rules[*index], counter.params()))
             .collect();
-        let mut local: Ask =
-            Ask { intent: ask.intent, record: AtRecord::None, tiers: SmallVec::new() };
+        let mut local: Transaction = Transaction {
+            intent: transaction.intent,
+            record: RecordAction::None,
+            counters: SmallVec::new(),
+        };
         let mut local_places: SmallVec<[usize; 4]> = SmallVec::new();
-        for ((tier, place), share) in tiers().zip(&shares) {
-            let says = self.says(*place);
-            let fits = tier.cost <= share.capacity();
+        for ((counter, index), share) in counters().zip(&shares) {
+            let says = self.says(*index);
+            let fits = counter.cost <= share.capacity();
             if says == OnOutage::Local {
-                let limit = tier.limit.with_numbers(share.clone());
-                let share = AskTier {
-                    cost: if fits { tier.cost } else { 0 },
-                    owed: 0,
-                    ..tier.under(limit)
+                let limit = counter.limit.with_params(share.clone());
+                let share = PlannedCharge {
+                    cost: if fits { counter.cost } else { 0 },
+                    deferred: 0,
+                    ..counter.under(limit)
                 };
-                self.fallback.begin(tier, &share);
-                local.tiers.push(share);
-                local_places.push(*place);
+                self.fallback.begin(counter, &share);
+                local.counters.push(share);
+                local_places.push(*index);
             }
-            if tier.group == 0 && (says == OnOutage::Deny || says == OnOutage::Local && !fits) {
+            if counter.group == 0 && (says == OnOutage::Deny || says == OnOutage::Local && !fits) {
                 local.intent = Intent::Peek;
             }
         }
-        let is_full = local.intent != Intent::Peek && !self.fallback.has_room(ask);
+        let is_full = local.intent != Intent::Peek && !self.fallback.has_room(transaction);
         if is_full {
             local.intent = Intent::Peek;
         }
-        let told = self.fallback.memory.decide(&local);
+        let reply = self.fallback.memory.decide(&local);
         // What the shares say of it comes first.
-        let is_refused = is_full && told.allowed;
-        if let AtRecord::Open(opening) = &ask.record
+        let is_refused = is_full && reply.allowed;
+        if let RecordAction::Open(opening) = &transaction.record
             && is_refused
         {
             opening.note_full();
         }
-        if told.allowed && local.intent != Intent::Peek {
-            // What the store may have charged already is no debt.
-            let is_debt = error.is_uncharged();
-            for ((tier, told), place) in local.tiers.iter().zip(&told.tiers).zip(&local_places) {
-                if tier.cost == 0 || !told.fits {
+        if reply.allowed && local.intent != Intent::Peek {
+            // What the store may have charged already is no deferred charge.
+            let is_deferred = error.is_uncharged();
+            for ((counter, reply), index) in
+                local.counters.iter().zip(&reply.counters).zip(&local_places)
+            {
+                if counter.cost == 0 || !reply.fits {
                     continue;
                 }
-                if is_debt {
-                    self.incurred.lock().push((*place, tier.numbers().clone()));
+                if is_deferred {
+                    self.incurred.lock().push((*index, counter.params().clone()));
                 }
-                if let Some(rule) = self.rules[*place] {
-                    self.fallback.note_alone(rule, tier.numbers(), told);
+                if let Some(rule) = self.rules[*index] {
+                    self.fallback.note_alone(rule, counter.params(), reply);
                 }
             }
         }
-        let mut told = told.tiers.into_iter();
-        let heard = tiers().zip(&shares).map(|((tier, place), share)| match self.says(*place) {
-            OnOutage::Deny => Heard::OutagePolicy { passes: false, cause },
-            OnOutage::Allow => Heard::OutagePolicy { passes: true, cause },
-            OnOutage::Local if is_refused => Heard::OutagePolicy { passes: false, cause },
-            OnOutage::Local => {
-                let mut told = told.next().expect("each local tier was asked");
-                if tier.cost > share.capacity() {
-                    // It may fit the whole limit, once the store is back.
-                    told.fits = false;
-                    told.reading.retry_after_us = None;
+        let mut reply = reply.counters.into_iter();
+        let outcomes =
+            counters().zip(&shares).map(|((counter, index), share)| match self.says(*index) {
+                OnOutage::Deny => ChargeOutcome::OutagePolicy { passes: false, cause },
+                OnOutage::Allow => ChargeOutcome::OutagePolicy { passes: true, cause },
+                OnOutage::Local if is_refused => {
+                    ChargeOutcome::OutagePolicy { passes: false, cause }
                 }
-                Heard::Fallback(told, cause)
-            }
-        });
-        Ok(heard.collect())
+                OnOutage::Local => {
+                    let mut reply = reply.next().expect("each local counter was asked");
+                    if counter.cost > share.capacity() {
+                        // It may fit the whole limit, once the store is back.
+                        reply.fits = false;
+                        reply.reading.retry_after_us = None;
+                    }
+                    ChargeOutcome::Fallback(reply, cause)
+                }
+            });
+        Ok(outcomes.collect())
     }
 
-    fn give_back(&self, tier: &AskTier, place: usize, charge: Charge) -> Option<ToldTier> {
-        let share = self.fallback.share_of(self.rules[place], tier.numbers());
-        let what = GiveBack::Unused { charge, unused: charge.amount };
-        self.incurred.lock().retain(|(incurred, _)| *incurred != place);
-        let local = tier.under(tier.limit.with_numbers(share));
-        Some(self.fallback.memory.change(&local, Change::GiveBack(what)).1)
+    fn refund(&self, counter: &PlannedCharge, index: usize, charge: Charge) -> Option<ChargeReply> {
+        let share = self.fallback.share_of(self.rules[index], counter.params());
+        let what = Refund::Unused { charge, unused: charge.amount };
+        self.incurred.lock().retain(|(incurred, _)| *incurred != index);
+        let local = counter.under(counter.limit.with_params(share));
+        Some(self.fallback.memory.change(&local, Change::Refund(what)).1)
     }
 }
 
 impl Outage<'_> {
     /// A store that works and did not answer in time: its shares are not for this process to give out.
-    fn overloaded(&self, place: usize) -> Heard {
-        let passes = self.says(place) == OnOutage::Allow;
-        Heard::OutagePolicy { passes, cause: Cause::Overload }
+    fn overloaded(&self, index: usize) -> ChargeOutcome {
+        let passes = self.says(index) == OnOutage::Allow;
+        ChargeOutcome::OutagePolicy { passes, cause: Cause::Overload }
     }
 
     /// Limits without a rule are enforced locally.
-    fn says(&self, place: usize) -> OnOutage {
-        self.rules[place].map_or(OnOutage::Local, Rule::on_outage)
+    fn says(&self, index: usize) -> OnOutage {
+        self.rules[index].map_or(OnOutage::Local, Rule::on_outage)
     }
 
     /// What surely was not executed paid nothing; unknown means paid.
-    fn note_unpaid(&self, places: &[usize], error: &StoreError) {
-        let mut owed = self.owed.lock();
-        for (_, debt) in owed.extract_if(.., |(place, _)| places.contains(place)) {
+    fn note_unpaid(&self, indices: &[usize], error: &StoreError) {
+        let mut deferred = self.deferred.lock();
+        for (_, deferred) in deferred.extract_if(.., |(index, _)| indices.contains(index)) {
             if error.is_uncharged() {
-                self.fallback.debts.put_back(debt);
+                self.fallback.deferred_charges.put_back(deferred);
             }
         }
     }
 }
 
 /// Nobody has told how many processes share the limit: enough for most fleets.
-pub(crate) const NODES_UNTOLD: u32 = 16;
+pub(crate) const INSTANCES_UNKNOWN: u32 = 16;
 /// As many rules as have series of their own.
 const RULES_MAX: usize = 1_000;
 /// Payments in one round of upkeep: below a hundredth of what a server takes in a second.

@@ -11,7 +11,7 @@ mod advice;
 mod text;
 
 use advice::Advice;
-pub(crate) use advice::{PolicyName, enforced_tiers, whole_seconds};
+pub(crate) use advice::{PolicyName, enforced_counters, whole_seconds};
 use text::Text;
 
 /// Which fields say how much is left.
@@ -145,8 +145,8 @@ impl Fields {
     /// Of the tightest, a field for each number.
     fn separate(advice: &[Advice<'_>], names: &'static [HeaderName]) -> Fields {
         let Some((one, reset_s)) = resetting(advice).next() else { return Fields::default() };
-        let numbers = [one.capacity, one.remaining, reset_s].map(HeaderValue::from);
-        Fields { names, values: numbers.into_iter().collect() }
+        let params = [one.capacity, one.remaining, reset_s].map(HeaderValue::from);
+        Fields { names, values: params.into_iter().collect() }
     }
 
     /// `5;w=60` for each, if there is any: before names had a place.

@@ -1,17 +1,17 @@
-//! Leases: tokens of a tier that a process took ahead, to decide with until they are spent, returned
+//! Leases: tokens of a counter that a process took ahead, to decide with until they are spent, returned
 //! or too old.
 //!
 //! What a process holds is a [`Holder`]; what the store knows of all of them is a [`Ledger`], of which
 //! `lease.lua` is the same in Redis. Both are pure, and every short history of them is tried in `tests/it/leases/model.rs`.
-//! [`Leases`] holds what this process has of all tiers, and how much of each is worth taking; it sends
+//! [`Leases`] holds what this process has of all counters, and how much of each is worth taking; it sends
 //! nothing: `limiter/leasing.rs` does.
 //!
 //! What must hold: tokens are charged before they are granted, spent or returned once, and never both;
-//! and no more than the rule's share of a tier is held at once, over all processes. So a crash loses
+//! and no more than the rule's share of a counter is held at once, over all processes. So a crash loses
 //! tokens, and nothing admits more than the limit's bound and that share.
 
 use crate::algorithm::Reading;
-use crate::counter::AskTier;
+use crate::counter::PlannedCharge;
 
 mod demand;
 mod holder;
@@ -23,16 +23,16 @@ use holder::Taken;
 pub use ledger::Ledger;
 pub(crate) use table::{Candidate, Leases, Spent, Wanted};
 
-/// What a process says to the ledger of a tier: which leases it is done with, and what it would take.
+/// What a process says to the ledger of a counter: which leases it is done with, and what it would take.
 #[derive(Clone, Debug)]
 pub struct Exchange<'a> {
-    /// Of which tier; its cost means nothing.
-    pub tier: AskTier,
+    /// Of which counter; its cost means nothing.
+    pub counter: PlannedCharge,
     /// Who asks, and how.
     pub asked: Asked<'a>,
 }
 
-/// The same without the tier.
+/// The same without the counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     /// Who asks: a number that no other process draws.
@@ -65,7 +65,7 @@ pub struct Granted {
     pub amount: u64,
     /// For how long they may be spent, counted from before the call left.
     pub lasts_us: u64,
-    /// How the tier stands after it.
+    /// How the counter stands after it.
     pub reading: Reading,
 }
 

@@ -60,14 +60,14 @@ pub mod tower;
 mod waiting;
 
 pub use control::{ControlError, Missed, Override, RuleMode, Written};
-pub use decision::{Decision, Reason, Source, TierDecision, Verdict};
+pub use decision::{Decision, LimitDecision, Reason, Source, Verdict};
 pub use error::{BuildError, StoreError};
 #[cfg(feature = "http")]
 pub use headers::HeaderStyle;
 #[cfg(feature = "http")]
 pub use identity::{ByIp, CidrError};
 pub use limiter::{
-    ExplainedRule, ExplainedTier, Explanation, Limiter, LimiterBuilder, OverriddenBy, Question,
+    ExplainedLimit, ExplainedRule, Explanation, Limiter, LimiterBuilder, OverriddenBy, Question,
     Raise, Stats,
 };
 #[cfg(feature = "metrics")]
@@ -81,8 +81,8 @@ pub use probe::{ServerFacts, ServerProbe, StoreProbe};
 pub use refusal::Refusal;
 pub use reservation::{Ended, Outcome, Receipt, ReceiptError, ReservationError, Reserve, Usage};
 pub use spillgate_core::{
-    Algorithm, Cost, LeaseTerms, Limit, LimitError, LimitSpec, Mode, OnOutage, Pattern, Policy,
-    PolicyError, Request, Rule, Unmet, Value, WhyNot,
+    Algorithm, Cost, InvalidChange, LeaseTerms, Limit, LimitError, LimitSpec, Mode, NotMatched,
+    OnOutage, Pattern, Policy, PolicyError, Request, Rule, Value,
 };
 #[cfg(feature = "redis")]
 pub use store::{InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls};

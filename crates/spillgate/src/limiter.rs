@@ -13,7 +13,7 @@ use crate::decision::Decision;
 use crate::denial_cache::DenialCache;
 use crate::engine::Engine;
 #[cfg(feature = "redis")]
-use crate::fallback::{Fallback, NODES_UNTOLD};
+use crate::fallback::{Fallback, INSTANCES_UNKNOWN};
 #[cfg(feature = "redis")]
 use crate::lease::Leases;
 use crate::limit::{Limit, NamedLimit};
@@ -33,7 +33,7 @@ use crate::waiting::Waiting;
 mod access;
 mod acquiring;
 mod answer;
-mod asked;
+mod bound;
 mod builder;
 mod control;
 mod counters;
@@ -49,13 +49,13 @@ mod together;
 #[cfg(feature = "redis")]
 mod upkeep;
 
-use asked::Asked;
+use bound::BoundRequest;
 pub use builder::LimiterBuilder;
 use control::Control;
 use counters::Counters;
 pub use counters::Stats;
 use evaluate::Evaluated;
-pub use explain::{ExplainedRule, ExplainedTier, Explanation, OverriddenBy, Raise};
+pub use explain::{ExplainedLimit, ExplainedRule, Explanation, OverriddenBy, Raise};
 pub(crate) use in_force::InForce;
 
 /// Decides whether something may happen now, for a whole fleet when its store is shared.
@@ -116,7 +116,7 @@ pub enum Question<'a> {
     Request(Request<'a>),
     /// One limit that comes with the question. The same domain, key and algorithm with other
     /// numbers is the same state under a changed limit.
-    AdHoc {
+    Inline {
         /// The domain of the key.
         domain: &'a str,
         /// Who is limited.
@@ -139,7 +139,7 @@ impl Limiter {
     pub(crate) fn check_in_memory(&self, request: &Request<'_>) -> Option<Decision> {
         match &self.inner.engine {
             Engine::Memory(memory) => {
-                Some(self.inner.decide_in(memory, self.inner.asked_by_policy(request)))
+                Some(self.inner.decide_in(memory, self.inner.bind_to_policy(request)))
             }
             #[cfg(feature = "redis")]
             Engine::Redis(_) => None,
@@ -150,16 +150,16 @@ impl Limiter {
     pub async fn check(&self, request: &Request<'_>) -> Decision {
         match &self.inner.engine {
             Engine::Memory(memory) => {
-                self.inner.decide_in(memory, self.inner.asked_by_policy(request))
+                self.inner.decide_in(memory, self.inner.bind_to_policy(request))
             }
             #[cfg(feature = "redis")]
-            Engine::Redis(_) => self.inner.decide(self.inner.asked_by_policy(request)).await,
+            Engine::Redis(_) => self.inner.decide(self.inner.bind_to_policy(request)).await,
         }
     }
 
     /// What a cost of one would be told now, with the numbers as they stand; nothing is written.
     pub async fn peek(&self, request: &Request<'_>) -> Decision {
-        Box::pin(self.inner.look(self.inner.asked_by_policy(request))).await
+        Box::pin(self.inner.look(self.inner.bind_to_policy(request))).await
     }
 
     /// One key against one limit, without a policy.
@@ -183,12 +183,12 @@ impl Limiter {
         match &self.inner.engine {
             Engine::Memory(memory) => {
                 let cost = cost.into();
-                self.inner.decide_in(memory, Asked::limit(DEFAULT_DOMAIN, key, limit, &cost))
+                self.inner.decide_in(memory, BoundRequest::limit(DEFAULT_DOMAIN, key, limit, &cost))
             }
             #[cfg(feature = "redis")]
             Engine::Redis(_) => {
                 let cost = cost.into();
-                self.inner.decide(Asked::limit(DEFAULT_DOMAIN, key, limit, &cost)).await
+                self.inner.decide(BoundRequest::limit(DEFAULT_DOMAIN, key, limit, &cost)).await
             }
         }
     }
@@ -196,9 +196,9 @@ impl Limiter {
     /// [`Limiter::check`] or [`Limiter::check_limit`], as the question is, and that in any domain.
     pub async fn check_for(&self, question: &Question<'_>) -> Decision {
         match &self.inner.engine {
-            Engine::Memory(memory) => self.inner.decide_in(memory, self.inner.asked(question)),
+            Engine::Memory(memory) => self.inner.decide_in(memory, self.inner.bind(question)),
             #[cfg(feature = "redis")]
-            Engine::Redis(_) => self.inner.decide(self.inner.asked(question)).await,
+            Engine::Redis(_) => self.inner.decide(self.inner.bind(question)).await,
         }
     }
 
@@ -209,12 +209,12 @@ impl Limiter {
         }
         match &self.inner.engine {
             Engine::Memory(memory) => {
-                let now = |question| self.inner.decide_in(memory, self.inner.asked(question));
+                let now = |question| self.inner.decide_in(memory, self.inner.bind(question));
                 questions.iter().map(now).collect()
             }
             #[cfg(feature = "redis")]
             Engine::Redis(_) => {
-                let all = questions.iter().map(|question| self.inner.asked(question));
+                let all = questions.iter().map(|question| self.inner.bind(question));
                 Box::pin(self.inner.decide_each(all.collect())).await
             }
         }
@@ -236,9 +236,9 @@ impl Limiter {
     pub async fn store_answers(&self) -> bool {
         let named = NamedLimit::new(Limit::per_second(1), 0);
         // The key of nobody: callers' keys are never empty.
-        let key = self.inner.secret.ad_hoc_key("");
-        let plan: Plan = Plan::ad_hoc([key], &named, &Cost::requests(0));
-        self.inner.engine.decide_one(&plan.ask).await.is_ok()
+        let key = self.inner.secret.inline_key("");
+        let plan: Plan = Plan::inline([key], &named, &Cost::requests(0));
+        self.inner.engine.decide_one(&plan.transaction).await.is_ok()
     }
 
     /// What this limiter has done so far.
@@ -268,7 +268,7 @@ impl Limiter {
         let probe = self.inner.engine.probe(samples).await;
         #[cfg(feature = "redis")]
         let probe = StoreProbe {
-            shares: self.inner.fallback.expected_instances().unwrap_or(NODES_UNTOLD),
+            shares: self.inner.fallback.expected_instances().unwrap_or(INSTANCES_UNKNOWN),
             share_is_guessed: self.inner.fallback.expected_instances().is_none(),
             ..probe
         };
@@ -313,8 +313,8 @@ impl Inner {
                 Engine::Redis(redis) => redis.clock_steps(),
             },
             nodes: self.fallback.nodes(),
-            leased_tiers: self.leases.tiers(),
-            lease_outstanding: self.leases.outstanding(crate::time::awake_or_not_us()),
+            leased_counters: self.leases.counters(),
+            lease_outstanding: self.leases.outstanding(crate::time::boottime_us()),
             ..stats
         };
         stats
@@ -327,7 +327,7 @@ impl Inner {
         self.waiting.note_room();
     }
 
-    /// Counts what an operator gave back.
+    /// Counts what an operator refunded.
     pub(crate) fn note_given_back(&self, amount: u64) {
         self.counters.given_back.fetch_add(amount, Ordering::Relaxed);
     }

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::decision::{Judged, Verdict};
+use crate::decision::{CounterOutcome, Verdict};
 use crate::policy::Policy;
 use crate::request::Request;
 use crate::subject::{Secret, SubjectKey};
@@ -37,7 +37,7 @@ pub(crate) use wanted::Wanted;
 #[derive(Debug)]
 pub(crate) struct Metrics {
     /// Limits that come with the question: they have no rule, and any domain.
-    ad_hoc: Meter,
+    inline: Meter,
     unmatched: AtomicU64,
     decision: Histogram,
     /// Whether all decisions are timed, or one in [`TIMED_IN_MEMORY`].
@@ -58,7 +58,7 @@ pub(crate) struct Took(Option<u64>);
 impl Metrics {
     pub(crate) fn new(on_store: bool, wanted: Wanted) -> Metrics {
         Metrics {
-            ad_hoc: Meter::new(OTHER, ""),
+            inline: Meter::new(OTHER, ""),
             unmatched: AtomicU64::new(0),
             decision: Histogram::default(),
             on_store,
@@ -96,17 +96,17 @@ impl Metrics {
         policy: &Policy,
         request: &Request<'_>,
         secret: &Secret,
-        tiers: &[Judged],
+        counters: &[CounterOutcome],
         allowed: impl FnOnce() -> bool,
     ) {
         if let Some(weight) = self.tops.draw() {
-            self.tops.note(weight, policy, request, secret, tiers, allowed());
+            self.tops.note(weight, policy, request, secret, counters, allowed());
         }
     }
 
     /// The same over a limit that came with its key.
     #[inline]
-    pub(crate) fn watch_ad_hoc(
+    pub(crate) fn watch_inline(
         &self,
         key: &str,
         subject: impl FnOnce() -> SubjectKey,
@@ -115,7 +115,7 @@ impl Metrics {
     ) {
         if let Some(weight) = self.tops.draw() {
             let allowed = verdict == Verdict::Allowed;
-            self.tops.note_ad_hoc(weight, key, subject().id, cost, allowed);
+            self.tops.note_inline(weight, key, subject().id, cost, allowed);
         }
     }
 
@@ -124,21 +124,23 @@ impl Metrics {
         self.tops.read(rule, n, counter_ns())
     }
 
-    /// Each rule counts once, as the worst of its tiers; a shadow rule as it would have decided. Without
+    /// Each rule counts once, as the worst of its counters; a shadow rule as it would have decided. Without
     /// meters of rules it was a limit that came with the request.
-    pub(crate) fn count(&self, tiers: &[Judged], meters: Option<&Meters>) {
+    pub(crate) fn count(&self, counters: &[CounterOutcome], meters: Option<&Meters>) {
         if self.wanted == Wanted::Nothing {
             return;
         }
-        match (tiers, meters) {
+        match (counters, meters) {
             ([], _) => {
                 self.unmatched.fetch_add(1, Ordering::Relaxed);
             }
-            (tiers, None) => self.ad_hoc.count(tiers),
-            (tiers, Some(meters)) => {
-                let allows = |tier: &Judged| tier.shadow || tier.verdict == Verdict::Allowed;
-                let allowed = tiers.iter().all(allows);
-                for rule in tiers.chunk_by(|one, next| one.rule == next.rule) {
+            (counters, None) => self.inline.count(counters),
+            (counters, Some(meters)) => {
+                let allows = |counter: &CounterOutcome| {
+                    counter.shadow || counter.verdict == Verdict::Allowed
+                };
+                let allowed = counters.iter().all(allows);
+                for rule in counters.chunk_by(|one, next| one.rule == next.rule) {
                     // Shadow rules are judged only where the others allow.
                     if !rule[0].shadow || allowed {
                         meters.of_rule(rule[0].rule).count(rule);
@@ -158,10 +160,10 @@ fn is_drawn() -> bool {
 }
 
 /// Whether an admission has used up four fifths of what there is.
-fn is_near_limit(tier: &Judged) -> bool {
-    let (remaining, capacity) = (tier.remaining.number(), tier.capacity.number());
+fn is_near_limit(counter: &CounterOutcome) -> bool {
+    let (remaining, capacity) = (counter.remaining.number(), counter.capacity.number());
     let (Some(remaining), Some(capacity)) = (remaining, capacity) else { return false };
-    tier.verdict == Verdict::Allowed && remaining <= capacity / NEAR
+    counter.verdict == Verdict::Allowed && remaining <= capacity / NEAR
 }
 
 /// Enough for percentiles within minutes, too few to be felt.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 
-use crate::decision::{Decision, Reason, TierDecision};
-use crate::headers::{Fields, HeaderStyle, PolicyName, enforced_tiers, whole_seconds};
+use crate::decision::{Decision, LimitDecision, Reason};
+use crate::headers::{Fields, HeaderStyle, PolicyName, enforced_counters, whole_seconds};
 use crate::limit::Algorithm;
 
 #[cfg(any(test, fuzzing))]
@@ -124,15 +124,16 @@ impl<'d> Refusal<'d> {
             Reason::Blocked | Reason::CostExceedsLimit => None,
             Reason::StoreUnavailable | Reason::Overloaded => Some(OUTAGE_WAIT),
             Reason::LimitExceeded => {
-                let timed = |tier: &TierDecision<'_>| tier.algorithm() != Algorithm::Concurrency;
-                let refusing = self.refusing().map(|(tier, _)| tier).filter(timed);
-                refusing.filter_map(|tier| tier.retry_after()).max()
+                let timed =
+                    |counter: &LimitDecision<'_>| counter.algorithm() != Algorithm::Concurrency;
+                let refusing = self.refusing().map(|(counter, _)| counter).filter(timed);
+                refusing.filter_map(|counter| counter.retry_after()).max()
             }
         }
     }
 
-    fn refusing(&self) -> impl Iterator<Item = (TierDecision<'d>, PolicyName<'d>)> {
-        enforced_tiers(self.decision).filter(|(tier, _)| tier.reason().is_some())
+    fn refusing(&self) -> impl Iterator<Item = (LimitDecision<'d>, PolicyName<'d>)> {
+        enforced_counters(self.decision).filter(|(counter, _)| counter.reason().is_some())
     }
 }
 

@@ -1,8 +1,8 @@
 //! Reservations: charges whose true cost is known afterwards, and slots that are held meanwhile.
 //!
 //! A reservation is charged as any decision is, all or none, and leaves a record beside what it charged:
-//! what each tier was charged, what the reservation was for, and until when it can be settled. The
-//! record is written by the call that charges and closed by the call that gives back, so that a call
+//! what each counter was charged, what the reservation was for, and until when it can be settled. The
+//! record is written by the call that charges and closed by the call that refunds, so that a call
 //! whose answer was lost can be made again. Who holds the [`Receipt`] can settle, cancel, release or
 //! renew it, in any process of the fleet.
 
@@ -16,7 +16,7 @@ use siphasher::sip128::SipHasher13;
 use smallvec::SmallVec;
 
 #[cfg(feature = "redis")]
-use crate::counter::AskTier;
+use crate::counter::PlannedCharge;
 use crate::limit::Algorithm;
 
 mod ended;
@@ -28,7 +28,7 @@ pub(crate) mod record;
 pub use ended::Ended;
 use ended::{MARK_CANCELLED, MARK_RELEASED, MARK_SETTLED};
 pub use error::{ReceiptError, ReservationError};
-use kept::{KeptTier, KeptTiers};
+use kept::{RecordedCharge, RecordedCharges};
 pub use receipt::Receipt;
 pub(crate) use receipt::{Contents, Seal};
 
@@ -109,8 +109,8 @@ impl<'a> Usage<'a> {
         Usage(self.0.into_iter().map(|(unit, amount)| (unit.into_owned().into(), amount)).collect())
     }
 
-    fn of_tier(&self, tier: &KeptTier) -> Option<u64> {
-        self.0.iter().find(|(unit, _)| kept::unit(unit) == tier.unit).map(|(_, amount)| *amount)
+    fn of_counter(&self, counter: &RecordedCharge) -> Option<u64> {
+        self.0.iter().find(|(unit, _)| kept::unit(unit) == counter.unit).map(|(_, amount)| *amount)
     }
 
     /// The same however it was put together.
@@ -185,12 +185,12 @@ pub(crate) enum Ending<'a> {
 }
 
 impl Ending<'_> {
-    /// What a tier is charged in the end; nothing where that stays as it is.
-    pub(crate) fn actual(&self, tier: &KeptTier) -> Option<u64> {
-        let is_slot = tier.limit.algorithm() == Algorithm::Concurrency;
+    /// What a counter is charged in the end; nothing where that stays as it is.
+    pub(crate) fn actual(&self, counter: &RecordedCharge) -> Option<u64> {
+        let is_slot = counter.limit.algorithm() == Algorithm::Concurrency;
         match self {
             Ending::Settle(_) | Ending::Release if is_slot => Some(0),
-            Ending::Settle(usage) => usage.of_tier(tier),
+            Ending::Settle(usage) => usage.of_counter(counter),
             Ending::Cancel => Some(0),
             #[cfg(feature = "redis")]
             Ending::Undo => Some(0),
@@ -214,7 +214,7 @@ impl Ending<'_> {
 /// What an engine answers to the end or renewal of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Answer {
-    Told(Outcome),
+    Outcome(Outcome),
     /// It ended before, and otherwise.
     EndedOtherwise,
 }
@@ -256,13 +256,13 @@ impl Noted {
     }
 }
 
-/// What one call charged: the tiers that one record is about.
+/// What one call charged: the counters that one record is about.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
-    /// Where the record is: with the first of the tiers.
+    /// Where the record is: with the first of the counters.
     pub(crate) tag: u128,
     /// Nothing where only the record knows.
-    pub(crate) tiers: Option<KeptTiers>,
+    pub(crate) counters: Option<RecordedCharges>,
 }
 
 /// What became of a record that was to be opened.
@@ -276,7 +276,7 @@ pub(crate) enum Opened {
     Ended(Ended),
     /// One for something else was.
     Conflict,
-    /// Some tier had no room.
+    /// Some counter had no room.
     Refused,
     /// Nobody has room for it.
     Full,
@@ -285,16 +285,16 @@ pub(crate) enum Opened {
 #[cfg(feature = "redis")]
 impl Group {
     /// What one call charges.
-    pub(crate) fn of(tiers: &[AskTier]) -> Group {
+    pub(crate) fn of(counters: &[PlannedCharge]) -> Group {
         Group {
-            tag: tiers.first().map_or(0, |tier| tier.key.tag),
-            tiers: Some(tiers.iter().map(KeptTier::of).collect()),
+            tag: counters.first().map_or(0, |counter| counter.key.tag),
+            counters: Some(counters.iter().map(RecordedCharge::of).collect()),
         }
     }
 
-    /// The same of a record that another call made: only the record knows its tiers.
-    pub(crate) fn unread(tiers: &[AskTier]) -> Group {
-        Group { tiers: None, ..Group::of(tiers) }
+    /// The same of a record that another call made: only the record knows its counters.
+    pub(crate) fn unread(counters: &[PlannedCharge]) -> Group {
+        Group { counters: None, ..Group::of(counters) }
     }
 }
 
@@ -356,7 +356,7 @@ pub struct Closing {
     answer: Mutex<Option<Closed>>,
 }
 
-/// What is done with a record beside correcting its tiers.
+/// What is done with a record beside correcting its counters.
 #[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Closes {
@@ -374,8 +374,8 @@ pub(crate) enum Closes {
 #[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Closed {
-    Told(Answer),
-    /// The record is about other tiers than the caller took it to be.
+    Answered(Answer),
+    /// The record is about other counters than the caller took it to be.
     OtherTiers,
 }
 

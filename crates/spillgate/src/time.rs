@@ -95,7 +95,7 @@ pub fn monotonic_us() -> u64 {
 /// Microseconds on a clock that nobody steps and that goes on while the machine sleeps; only differences
 /// mean something. Where the system has none, sleep is not counted.
 #[cfg(feature = "redis")]
-pub fn awake_or_not_us() -> u64 {
+pub fn boottime_us() -> u64 {
     #[cfg(feature = "simulation")]
     if let Some(now_us) = crate::simulation::now_us() {
         return now_us;

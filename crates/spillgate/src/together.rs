@@ -9,7 +9,7 @@ use crate::request::Request;
 pub struct Part<'a> {
     request: Request<'a>,
     limit: Option<Limit>,
-    gives_back: bool,
+    refunds: bool,
 }
 
 /// What became of several requests together.
@@ -22,7 +22,7 @@ pub struct Combined {
 impl<'a> Part<'a> {
     /// This request.
     pub fn new(request: Request<'a>) -> Part<'a> {
-        Part { request, limit: None, gives_back: false }
+        Part { request, limit: None, refunds: false }
     }
 
     /// With a limit of the caller's own: a rule with `request_limit = true` enforces it beside each of its limits that
@@ -34,7 +34,7 @@ impl<'a> Part<'a> {
     /// The other way round: what it costs goes back to the rules with `negative_hits = true`, never
     /// below nothing used, and nothing is charged. It is never refused.
     pub fn giving_back(self) -> Part<'a> {
-        Part { gives_back: true, ..self }
+        Part { refunds: true, ..self }
     }
 
     pub(crate) fn request(&self) -> &Request<'a> {
@@ -45,8 +45,8 @@ impl<'a> Part<'a> {
         self.limit.as_ref()
     }
 
-    pub(crate) fn gives_back(&self) -> bool {
-        self.gives_back
+    pub(crate) fn refunds(&self) -> bool {
+        self.refunds
     }
 }
 
@@ -55,12 +55,12 @@ impl Combined {
         Combined { whole, parts }
     }
 
-    /// The one decision: every tier once, its costs added up.
+    /// The one decision: every counter once, its costs added up.
     pub fn whole(&self) -> &Decision {
         &self.whole
     }
 
-    /// For each part, in order, the tiers that it met: how they stand, and what they alone would
+    /// For each part, in order, the counters that it met: how they stand, and what they alone would
     /// have said. Whether anything was charged only [`Combined::whole`] tells.
     pub fn parts(&self) -> &[Decision] {
         &self.parts

@@ -1,4 +1,4 @@
-//! Callers who would rather wait than be refused: one line for each tier that has refused somebody.
+//! Callers who would rather wait than be refused: one line for each counter that has refused somebody.
 //!
 //! Who is first in a line asks again when its wait is over, and nobody behind it asks before it has left. So those
 //! who wait in one process are let in by the order of their arrival, and a small request does not overtake
@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use crate::algorithm::Numbers;
+use crate::algorithm::LimitParams;
 use crate::time::Deadline;
 
 /// All who wait in this process.
@@ -33,13 +33,13 @@ pub(crate) struct Patience {
 
 #[derive(Debug, Default)]
 struct Lines {
-    by_tier: HashMap<u128, Line>,
+    by_counter: HashMap<u128, Line>,
     /// How many wait in all of them.
     waiting: usize,
     last_ticket: u64,
 }
 
-/// Who waits for one tier, the first at the front.
+/// Who waits for one counter, the first at the front.
 #[derive(Debug, Default)]
 struct Line {
     waiters: VecDeque<Waiter>,
@@ -61,15 +61,15 @@ struct Waiter {
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     /// The limit that has no room.
-    pub(crate) numbers: Numbers,
+    pub(crate) params: LimitParams,
     /// When it has room for the first.
     pub(crate) until: Deadline,
 }
 
-/// A tier that somebody wants to be let in by.
+/// A counter that somebody wants to be let in by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
-    pub(crate) tier: u128,
+    pub(crate) counter: u128,
     pub(crate) cost: u64,
 }
 
@@ -77,12 +77,12 @@ pub(crate) struct Wanted {
 #[derive(Debug)]
 pub(crate) struct Place<'w> {
     waiting: &'w Waiting,
-    tier: u128,
+    counter: u128,
     ticket: u64,
     turn: Arc<Notify>,
 }
 
-/// As many wait already as may, for this tier or others.
+/// As many wait already as may, for this counter or others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TooMany(pub(crate) u128);
 
@@ -96,7 +96,7 @@ impl Waiting {
         if lines.waiting == 0 {
             return None;
         }
-        let waited_for = |wanted: &&Wanted| lines.by_tier.contains_key(&wanted.tier);
+        let waited_for = |wanted: &&Wanted| lines.by_counter.contains_key(&wanted.counter);
         let wanted = *wanted.into_iter().find(waited_for)?;
         Some(lines.join(self, wanted))
     }
@@ -151,20 +151,20 @@ impl Patience {
 impl Lines {
     fn join<'w>(&mut self, waiting: &'w Waiting, wanted: Wanted) -> Result<Place<'w>, TooMany> {
         if self.waiting == WAITING_MAX {
-            return Err(TooMany(wanted.tier));
+            return Err(TooMany(wanted.counter));
         }
         self.waiting += 1;
         self.last_ticket += 1;
-        let Wanted { tier, cost } = wanted;
+        let Wanted { counter, cost } = wanted;
         let (ticket, turn) = (self.last_ticket, Arc::new(Notify::new()));
-        let line = self.by_tier.entry(tier).or_default();
+        let line = self.by_counter.entry(counter).or_default();
         line.cost = line.cost.saturating_add(cost);
         line.waiters.push_back(Waiter { ticket, cost, turn: Arc::clone(&turn) });
-        Ok(Place { waiting, tier, ticket, turn })
+        Ok(Place { waiting, counter, ticket, turn })
     }
 
-    fn leave(&mut self, tier: u128, ticket: u64) {
-        let Some(line) = self.by_tier.get_mut(&tier) else { return };
+    fn leave(&mut self, counter: u128, ticket: u64) {
+        let Some(line) = self.by_counter.get_mut(&counter) else { return };
         // Tickets ascend along a line.
         let Ok(at) = line.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket) else {
             return;
@@ -178,7 +178,7 @@ impl Lines {
         line.refusal = None;
         match line.waiters.front() {
             Some(first) => first.turn.notify_one(),
-            None => drop(self.by_tier.remove(&tier)),
+            None => drop(self.by_counter.remove(&counter)),
         }
     }
 }
@@ -197,20 +197,20 @@ impl Place<'_> {
     }
 
     /// What it is waited for here.
-    pub(crate) fn tier(&self) -> u128 {
-        self.tier
+    pub(crate) fn counter(&self) -> u128 {
+        self.counter
     }
 
     /// Whether nobody stands before it.
     pub(crate) fn is_first(&self) -> bool {
         let lines = self.waiting.lines.lock();
-        let line = lines.by_tier.get(&self.tier);
+        let line = lines.by_counter.get(&self.counter);
         line.and_then(|line| line.waiters.front()).is_some_and(|first| first.ticket == self.ticket)
     }
 
     /// Says why the first waits, for those behind it.
     pub(crate) fn note(&self, refusal: Refusal) {
-        if let Some(line) = self.waiting.lines.lock().by_tier.get_mut(&self.tier) {
+        if let Some(line) = self.waiting.lines.lock().by_counter.get_mut(&self.counter) {
             line.refusal = Some(refusal);
         }
     }
@@ -219,17 +219,17 @@ impl Place<'_> {
     /// perhaps later, and unknown while nobody knows why the first waits.
     pub(crate) fn earliest(&self) -> Option<Deadline> {
         let lines = self.waiting.lines.lock();
-        let line = lines.by_tier.get(&self.tier)?;
+        let line = lines.by_counter.get(&self.counter)?;
         let refusal = line.refusal.as_ref()?;
         let first = line.waiters.front()?.cost;
-        let after_us = refusal.numbers.spaced_us(first, line.cost);
+        let after_us = refusal.params.spaced_us(first, line.cost);
         refusal.until.later(Duration::from_micros(after_us))
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.waiting.lines.lock().leave(self.tier, self.ticket);
+        self.waiting.lines.lock().leave(self.counter, self.ticket);
     }
 }
 
@@ -241,15 +241,15 @@ mod tests {
     use super::*;
     use crate::limit::{Kind, Limit, LimitSpec};
 
-    fn numbers(quota: &str, algorithm: &str) -> Numbers {
+    fn params(quota: &str, algorithm: &str) -> LimitParams {
         let spec = LimitSpec::new(quota).algorithm(algorithm);
         let limit: Limit = spec.build().unwrap();
-        let Kind::Counted(numbers) = limit.kind() else { panic!("{quota} counts nothing") };
-        numbers.clone()
+        let Kind::Counted(params) = limit.kind() else { panic!("{quota} counts nothing") };
+        params.clone()
     }
 
-    fn wanted(tier: u128) -> Wanted {
-        Wanted { tier, cost: 1 }
+    fn wanted(counter: u128) -> Wanted {
+        Wanted { counter, cost: 1 }
     }
 
     #[test]
@@ -263,11 +263,11 @@ mod tests {
         assert_eq!(waiting.count(), 3);
         places.clear();
         assert_eq!(waiting.count(), 0);
-        assert!(waiting.lines.lock().by_tier.is_empty());
+        assert!(waiting.lines.lock().by_counter.is_empty());
     }
 
     #[test]
-    fn a_newcomer_stands_behind_whoever_waits_for_one_of_its_tiers() {
+    fn a_newcomer_stands_behind_whoever_waits_for_one_of_its_counters() {
         let waiting = Waiting::default();
         assert!(waiting.behind_others(&[wanted(1)]).is_none());
         let first = waiting.join(wanted(1)).unwrap();
@@ -290,17 +290,17 @@ mod tests {
     async fn what_stands_before_somebody_says_when_it_can_be_let_in_at_the_earliest() {
         let cases = [
             // Of 10 a minute one is free every six seconds.
-            (numbers("10/minute", "token-bucket"), 12),
-            (numbers("2/minute", "fixed-window"), 60),
-            (numbers("2/minute", "sliding-log"), 60),
-            (numbers("2/minute", "sliding-window"), 30),
+            (params("10/minute", "token-bucket"), 12),
+            (params("2/minute", "fixed-window"), 60),
+            (params("2/minute", "sliding-log"), 60),
+            (params("2/minute", "sliding-window"), 30),
         ];
-        for (numbers, after) in cases {
+        for (params, after) in cases {
             let waiting = Waiting::default();
             let first = waiting.join(wanted(1)).unwrap();
             assert_eq!(first.earliest(), None, "nobody has said why the first waits");
             let until = Deadline::after(Duration::from_secs(5));
-            first.note(Refusal { numbers, until });
+            first.note(Refusal { params, until });
             assert_eq!(first.earliest(), Some(until));
             let _second = waiting.join(wanted(1)).unwrap();
             let third = waiting.join(wanted(1)).unwrap();

@@ -17,13 +17,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use self::holds::{HOLD_BYTES, Hold, Holds};
-use super::{Charge, FORCED_TIMES, GiveBack, Reading, tolerated_us};
+use super::{Charge, FORCED_TIMES, Reading, Refund, tolerated_us};
 
 mod holds;
 
 /// At most `count` slots held at once, each for at most `hold`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Numbers {
+pub struct Params {
     /// The capacity.
     pub count: u32,
     /// How long a slot is held that nobody releases.
@@ -53,7 +53,7 @@ struct End {
 /// The slots at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View<'n> {
-    numbers: &'n Numbers,
+    params: &'n Params,
     /// Slots held and not expired.
     pub held: u64,
     /// Now, by the holds' clock.
@@ -64,7 +64,7 @@ pub struct View<'n> {
     rebased: bool,
 }
 
-impl Numbers {
+impl Params {
     /// These numbers as `concurrency.lua` reads them.
     pub fn words(&self, out: &mut Vec<u64>) {
         out.extend([u64::from(self.count), self.hold_us]);
@@ -81,7 +81,7 @@ impl Numbers {
     }
 }
 
-impl fmt::Display for Numbers {
+impl fmt::Display for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} hold ", self.count)?;
         super::period::write_period(f, self.hold_us)
@@ -90,11 +90,11 @@ impl fmt::Display for Numbers {
 
 impl<'n> View<'n> {
     /// The stored slots as they stand at `now_us` under `numbers`.
-    pub fn of(state: Option<&State>, numbers: &'n Numbers, now_us: u64) -> View<'n> {
-        let Some(state) = state else { return View::untouched(numbers, now_us) };
+    pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
+        let Some(state) = state else { return View::untouched(params, now_us) };
         let (mut shift_us, mut clock_us) = (state.shift_us, now_us + state.shift_us);
         let mut ahead_us = state.last_us.saturating_sub(clock_us);
-        let rebased = ahead_us > tolerated_us(numbers.hold_us);
+        let rebased = ahead_us > tolerated_us(params.hold_us);
         if rebased {
             shift_us += ahead_us;
             clock_us = state.last_us;
@@ -102,19 +102,19 @@ impl<'n> View<'n> {
         }
         clock_us += ahead_us;
         match state.holds.weight_after(clock_us) {
-            0 => View::untouched(numbers, now_us),
-            held => View { numbers, held, clock_us, shift_us, ahead_us, rebased },
+            0 => View::untouched(params, now_us),
+            held => View { params, held, clock_us, shift_us, ahead_us, rebased },
         }
     }
 
     /// Whether `cost` more slots are free now.
     pub fn has_room(&self, cost: u64) -> bool {
-        self.held + cost <= u64::from(self.numbers.count)
+        self.held + cost <= u64::from(self.params.count)
     }
 
     /// The numbers for people, for `cost`.
     pub fn reading(&self, state: Option<&State>, cost: u64) -> Reading {
-        let count = u64::from(self.numbers.count);
+        let count = u64::from(self.params.count);
         let holds = state.filter(|_| self.held > 0).map(|state| &state.holds);
         let wait_us = |room| {
             let end_us = holds.and_then(|holds| holds.end_leaving(room));
@@ -151,7 +151,7 @@ impl<'n> View<'n> {
     /// Takes up to `cost` slots though there is no room, as far as force goes; they end with
     /// `hold_us`, as nobody has a receipt.
     pub fn force(&mut self, slots: &mut State, cost: u64, now_us: u64) {
-        let forced_max = FORCED_TIMES * u64::from(self.numbers.count);
+        let forced_max = FORCED_TIMES * u64::from(self.params.count);
         match cost.min(forced_max.saturating_sub(self.held)) {
             0 => self.save(slots),
             forced => {
@@ -160,17 +160,17 @@ impl<'n> View<'n> {
         }
     }
 
-    /// Gives back; answers the slots that came back, nothing where nothing changed. Without a
+    /// Refunds; answers the slots that came back, nothing where nothing changed. Without a
     /// receipt, whatever ends soonest goes first: it is the likeliest to be abandoned. That is
     /// O(log n) for each hold that goes.
-    pub fn give_back(&mut self, slots: &mut State, what: GiveBack, now_us: u64) -> Option<u64> {
+    pub fn refund(&mut self, slots: &mut State, what: Refund, now_us: u64) -> Option<u64> {
         let held = self.held;
         match what {
-            GiveBack::Unused { charge, unused } => {
+            Refund::Unused { charge, unused } => {
                 let hold = self.held_by(slots, &charge)?;
                 self.lower(slots, hold, unused);
             }
-            GiveBack::Amount(amount) => {
+            Refund::Amount(amount) => {
                 let left = held.saturating_sub(amount);
                 while self.held > left
                     && let Some(hold) = slots.holds.first_after(self.clock_us)
@@ -184,7 +184,7 @@ impl<'n> View<'n> {
             return None;
         }
         if self.held == 0 {
-            *self = View::untouched(self.numbers, now_us);
+            *self = View::untouched(self.params, now_us);
         }
         self.save(slots);
         Some(returned)
@@ -199,7 +199,7 @@ impl<'n> View<'n> {
     /// is still held; answers when it now ends.
     pub fn renew(&mut self, slots: &mut State, charge: &Charge, for_us: u64) -> Option<u64> {
         let hold = self.held_by(slots, charge)?;
-        let end_us = hold.end_us.max(self.clock_us + self.numbers.hold_us.min(for_us));
+        let end_us = hold.end_us.max(self.clock_us + self.params.hold_us.min(for_us));
         slots.forget(hold);
         slots.put(Hold { end_us, ..hold }, charge.incarnation);
         slots.last_us = self.clock_us;
@@ -215,8 +215,8 @@ impl<'n> View<'n> {
         }
     }
 
-    fn untouched(numbers: &'n Numbers, now_us: u64) -> View<'n> {
-        View { numbers, held: 0, clock_us: now_us, shift_us: 0, ahead_us: 0, rebased: false }
+    fn untouched(params: &'n Params, now_us: u64) -> View<'n> {
+        View { params, held: 0, clock_us: now_us, shift_us: 0, ahead_us: 0, rebased: false }
     }
 
     /// Takes a hold of `weight`; answers which slot it is.
@@ -226,7 +226,7 @@ impl<'n> View<'n> {
         let slot = slots.taken;
         slots.taken += 1;
         slots.last_us = self.clock_us;
-        slots.put(Hold { end_us: self.clock_us + self.numbers.hold_us, slot, weight }, incarnation);
+        slots.put(Hold { end_us: self.clock_us + self.params.hold_us, slot, weight }, incarnation);
         self.held += weight;
         slot
     }
@@ -292,7 +292,7 @@ impl State {
     }
 }
 
-/// How many integers `concurrency.lua` replies for a tier.
+/// How many integers `concurrency.lua` replies for a counter.
 pub const REPLY_WIDTH: usize = 3;
 /// More than one, so that expired holds get fewer; few, so that taking a slot stays cheap.
 const FORGOTTEN_MOST: usize = 64;
@@ -308,7 +308,7 @@ mod tests {
     const NOW_US: u64 = 1_700_000_000_000_000;
     const SECOND_US: u64 = 1_000_000;
 
-    const NUMBERS: Numbers = Numbers { count: 10, hold_us: 30 * SECOND_US };
+    const NUMBERS: Params = Params { count: 10, hold_us: 30 * SECOND_US };
 
     /// Slots with one set of numbers after the other, and everything that can be done to them.
     #[derive(Clone, Default)]
@@ -318,24 +318,24 @@ mod tests {
     }
 
     impl Slots {
-        fn take(&mut self, numbers: &Numbers, cost: u64, now_us: u64) -> Charge {
+        fn take(&mut self, params: &Params, cost: u64, now_us: u64) -> Charge {
             self.nonce += 1;
-            let mut view = View::of(Some(&self.state), numbers, now_us);
+            let mut view = View::of(Some(&self.state), params, now_us);
             assert!(view.has_room(cost), "no room for {cost}: {view:?}");
             view.charge(&mut self.state, cost, now_us, Some(self.nonce)).unwrap()
         }
 
-        fn release(&mut self, numbers: &Numbers, charge: Charge, now_us: u64) -> Option<u64> {
-            let what = GiveBack::Unused { charge, unused: charge.amount };
-            View::of(Some(&self.state), numbers, now_us).give_back(&mut self.state, what, now_us)
+        fn release(&mut self, params: &Params, charge: Charge, now_us: u64) -> Option<u64> {
+            let what = Refund::Unused { charge, unused: charge.amount };
+            View::of(Some(&self.state), params, now_us).refund(&mut self.state, what, now_us)
         }
 
-        fn reading(&self, numbers: &Numbers, cost: u64, now_us: u64) -> Reading {
-            View::of(Some(&self.state), numbers, now_us).reading(Some(&self.state), cost)
+        fn reading(&self, params: &Params, cost: u64, now_us: u64) -> Reading {
+            View::of(Some(&self.state), params, now_us).reading(Some(&self.state), cost)
         }
 
-        fn held(&self, numbers: &Numbers, now_us: u64) -> u64 {
-            View::of(Some(&self.state), numbers, now_us).held
+        fn held(&self, params: &Params, now_us: u64) -> u64 {
+            View::of(Some(&self.state), params, now_us).held
         }
     }
 
@@ -383,7 +383,7 @@ mod tests {
     fn a_receipt_outlives_changed_numbers_and_a_stepped_clock() {
         let mut slots = Slots::default();
         let charge = slots.take(&NUMBERS, 5, NOW_US);
-        let changed = Numbers { count: 3, hold_us: SECOND_US };
+        let changed = Params { count: 3, hold_us: SECOND_US };
         let hour_ago_us = NOW_US - 3_600 * SECOND_US;
         assert_eq!(slots.held(&changed, hour_ago_us), 5);
         assert_eq!(slots.release(&changed, charge, hour_ago_us), Some(5));
@@ -393,9 +393,9 @@ mod tests {
     fn a_changed_count_binds_at_once_and_a_changed_hold_from_then_on() {
         let mut slots = Slots::default();
         slots.take(&NUMBERS, 5, NOW_US);
-        let smaller = Numbers { count: 5, hold_us: SECOND_US };
+        let smaller = Params { count: 5, hold_us: SECOND_US };
         assert_eq!(slots.reading(&smaller, 1, NOW_US).retry_after_us, Some(30 * SECOND_US));
-        let larger = Numbers { count: 6, hold_us: SECOND_US };
+        let larger = Params { count: 6, hold_us: SECOND_US };
         slots.take(&larger, 1, NOW_US);
         assert_eq!(slots.held(&larger, NOW_US + SECOND_US), 5);
     }
@@ -417,8 +417,8 @@ mod tests {
     fn renewing_keeps_a_slot_for_another_hold_and_never_shortens_it() {
         let mut slots = Slots::default();
         let charge = slots.take(&NUMBERS, 2, NOW_US);
-        let renew = |slots: &mut Slots, numbers: &Numbers, now_us| {
-            View::of(Some(&slots.state), numbers, now_us).renew(
+        let renew = |slots: &mut Slots, params: &Params, now_us| {
+            View::of(Some(&slots.state), params, now_us).renew(
                 &mut slots.state,
                 &charge,
                 u64::MAX >> 8,
@@ -427,7 +427,7 @@ mod tests {
         let later_us = NOW_US + 20 * SECOND_US;
         let end_us = later_us + NUMBERS.hold_us;
         assert_eq!(renew(&mut slots, &NUMBERS, later_us), Some(end_us));
-        let shorter = Numbers { hold_us: SECOND_US, ..NUMBERS };
+        let shorter = Params { hold_us: SECOND_US, ..NUMBERS };
         assert_eq!(renew(&mut slots, &shorter, later_us), Some(end_us));
         assert_eq!(slots.held(&NUMBERS, end_us - 1), 2);
         assert_eq!(renew(&mut slots, &NUMBERS, end_us), None);
@@ -450,21 +450,21 @@ mod tests {
         let first = slots.take(&NUMBERS, 3, NOW_US);
         let second = slots.take(&NUMBERS, 3, NOW_US);
         let mut view = View::of(Some(&slots.state), &NUMBERS, NOW_US);
-        assert_eq!(view.give_back(&mut slots.state, GiveBack::Amount(4), NOW_US), Some(4));
+        assert_eq!(view.refund(&mut slots.state, Refund::Amount(4), NOW_US), Some(4));
         assert_eq!(slots.release(&NUMBERS, first, NOW_US), None);
         assert_eq!(slots.release(&NUMBERS, second, NOW_US), Some(2));
     }
 
     #[test]
     fn ten_thousand_calls_in_one_instant_are_ten_thousand_slots() {
-        let numbers = Numbers { count: 10_000, hold_us: SECOND_US };
+        let params = Params { count: 10_000, hold_us: SECOND_US };
         let mut slots = Slots::default();
-        let charges: Vec<Charge> = (0..10_000).map(|_| slots.take(&numbers, 1, NOW_US)).collect();
-        assert_eq!(slots.reading(&numbers, 1, NOW_US).remaining, 0);
+        let charges: Vec<Charge> = (0..10_000).map(|_| slots.take(&params, 1, NOW_US)).collect();
+        assert_eq!(slots.reading(&params, 1, NOW_US).remaining, 0);
         for charge in charges {
-            assert_eq!(slots.release(&numbers, charge, NOW_US), Some(1));
+            assert_eq!(slots.release(&params, charge, NOW_US), Some(1));
         }
-        assert_eq!(slots.held(&numbers, NOW_US), 0);
+        assert_eq!(slots.held(&params, NOW_US), 0);
     }
 
     #[test]
@@ -476,18 +476,18 @@ mod tests {
 
     #[test]
     fn taking_slots_forgets_the_expired_ones_a_few_at_a_time() {
-        let numbers = Numbers { count: 1_000_000, hold_us: SECOND_US };
+        let params = Params { count: 1_000_000, hold_us: SECOND_US };
         let mut slots = Slots::default();
         for i in 0..10 * FORGOTTEN_MOST as u64 {
-            slots.take(&numbers, 1, NOW_US + i);
+            slots.take(&params, 1, NOW_US + i);
         }
         let last_us = NOW_US + SECOND_US + 10 * FORGOTTEN_MOST as u64 - 2;
         for kept in (1..10).rev() {
-            slots.take(&numbers, 1, last_us);
+            slots.take(&params, 1, last_us);
             assert!(slots.state.ends.len() >= kept * FORGOTTEN_MOST, "forgets all at once");
         }
-        slots.take(&numbers, 1, last_us);
-        assert_eq!(slots.state.ends.len() as u64, slots.held(&numbers, last_us));
+        slots.take(&params, 1, last_us);
+        assert_eq!(slots.state.ends.len() as u64, slots.held(&params, last_us));
     }
 
     #[test]
@@ -575,7 +575,7 @@ mod tests {
         for seed in 1..=1_000_u64 {
             let mut random = Xorshift(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             let mut now_us = NOW_US;
-            let mut numbers = Numbers { count: 12, hold_us: SECOND_US };
+            let mut params = Params { count: 12, hold_us: SECOND_US };
             let (mut slots, mut oracle) = (Slots::default(), Oracle::default());
             let mut charges: Vec<(Charge, usize)> = Vec::new();
             for step in 0..300 {
@@ -586,7 +586,7 @@ mod tests {
                     9 => now_us -= random.any(21),
                     10 if step % 4 == 0 => now_us -= random.any(34),
                     11 => {
-                        numbers = Numbers {
+                        params = Params {
                             count: 1 + random.any(8) as u32,
                             hold_us: 1_000 + random.any(26),
                         };
@@ -600,11 +600,11 @@ mod tests {
                     }
                     _ => {}
                 }
-                let (mut now_held, rules_us) = oracle.at(numbers.hold_us, now_us);
-                let count = u64::from(numbers.count);
+                let (mut now_held, rules_us) = oracle.at(params.hold_us, now_us);
+                let count = u64::from(params.count);
                 let held = now_held.held_after(rules_us);
                 let cost = (1 + random.any(8)).min(count);
-                let mut view = View::of(Some(&slots.state), &numbers, now_us);
+                let mut view = View::of(Some(&slots.state), &params, now_us);
                 let expected = Reading {
                     remaining: count.saturating_sub(held),
                     retry_after_us: Some(now_held.wait_us(count - cost, rules_us, now_us)),
@@ -618,7 +618,7 @@ mod tests {
                     "{at}"
                 );
 
-                let end_us = rules_us + i128::from(numbers.hold_us);
+                let end_us = rules_us + i128::from(params.hold_us);
                 let take = |oracle: &mut Oracle, weight| {
                     *oracle = now_held.clone();
                     oracle.last_us = rules_us;
@@ -639,7 +639,7 @@ mod tests {
                         }
                         let wait_us = expected.retry_after_us.unwrap();
                         let has_room_at =
-                            |at_us| View::of(Some(&slots.state), &numbers, at_us).has_room(cost);
+                            |at_us| View::of(Some(&slots.state), &params, at_us).has_room(cost);
                         assert!(!has_room_at(now_us + wait_us - 1), "{at}: too long");
                         assert!(has_room_at(now_us + wait_us), "{at}: too short");
                     }
@@ -659,8 +659,8 @@ mod tests {
                         for i in order {
                             back += now_held.lower(i, amount - back, rules_us);
                         }
-                        let what = GiveBack::Amount(amount);
-                        let returned = view.give_back(&mut slots.state, what, now_us);
+                        let what = Refund::Amount(amount);
+                        let returned = view.refund(&mut slots.state, what, now_us);
                         assert_eq!(returned, Some(back).filter(|back| *back > 0), "{at}");
                         if back > 0 {
                             now_held.forget_unless_held(rules_us);
@@ -674,7 +674,7 @@ mod tests {
                             let for_us = 1 + random.any(26);
                             let renewed = view.renew(&mut slots.state, &charge, for_us);
                             let (old_end_us, weight) = now_held.holds[i];
-                            let end_us = rules_us + i128::from(numbers.hold_us.min(for_us));
+                            let end_us = rules_us + i128::from(params.hold_us.min(for_us));
                             assert_eq!(
                                 renewed.is_some(),
                                 weight > 0 && old_end_us > rules_us,
@@ -688,8 +688,8 @@ mod tests {
                             }
                         } else {
                             let unused = random.below(charge.amount + 1);
-                            let what = GiveBack::Unused { charge, unused };
-                            let returned = view.give_back(&mut slots.state, what, now_us);
+                            let what = Refund::Unused { charge, unused };
+                            let returned = view.refund(&mut slots.state, what, now_us);
                             let back = now_held.lower(i, unused, rules_us);
                             assert_eq!(returned, Some(back).filter(|back| *back > 0), "{at}");
                             if back > 0 {

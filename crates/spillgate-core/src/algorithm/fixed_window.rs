@@ -9,12 +9,12 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::{Charge, FORCED_TIMES, GiveBack, Reading, tolerated_us};
+use super::{Charge, FORCED_TIMES, Reading, Refund, tolerated_us};
 use crate::calendar::Calendar;
 
 /// At most `count` in each window.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Numbers {
+pub struct Params {
     /// The capacity.
     pub count: u32,
     /// When windows begin and end.
@@ -59,7 +59,7 @@ pub struct State {
 /// The window at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View<'n> {
-    numbers: &'n Numbers,
+    params: &'n Params,
     /// The window that counts; an empty one while nothing is used.
     state: State,
     now_us: u64,
@@ -75,7 +75,7 @@ pub struct Level {
     pub left_us: u64,
 }
 
-impl Numbers {
+impl Params {
     /// These numbers as `fixed_window.lua` reads them, a calendar as the windows around the
     /// caller's estimate of the store's time.
     pub fn words(&self, out: &mut Vec<u64>, estimate_us: u64) {
@@ -111,7 +111,7 @@ impl Numbers {
     }
 }
 
-impl fmt::Display for Numbers {
+impl fmt::Display for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.count)?;
         match &self.window {
@@ -139,16 +139,16 @@ impl Window {
 
 impl<'n> View<'n> {
     /// The stored window as it stands at `now_us` under `numbers`.
-    pub fn of(state: Option<&State>, numbers: &'n Numbers, now_us: u64) -> View<'n> {
+    pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
         let untouched =
-            View { numbers, state: State::new(now_us..now_us, 0), now_us, rebased: false };
+            View { params, state: State::new(now_us..now_us, 0), now_us, rebased: false };
         match state {
             Some(state) if now_us < state.end_us => {
                 let ahead_us = state.start_us.saturating_sub(now_us);
-                if ahead_us <= tolerated_us(numbers.longest_wait_us()) {
+                if ahead_us <= tolerated_us(params.longest_wait_us()) {
                     return View { state: *state, ..untouched };
                 }
-                let window = numbers.window.at(now_us);
+                let window = params.window.at(now_us);
                 let state = State::new(window, state.used);
                 View { state, rebased: true, ..untouched }
             }
@@ -158,12 +158,12 @@ impl<'n> View<'n> {
 
     /// Whether `cost` more fits now.
     pub fn has_room(&self, cost: u64) -> bool {
-        self.level().has_room(self.numbers, cost)
+        self.level().has_room(self.params, cost)
     }
 
     /// The numbers for people, for `cost`.
     pub fn reading(&self, cost: u64) -> Reading {
-        self.level().reading(self.numbers, cost)
+        self.level().reading(self.params, cost)
     }
 
     /// Whether the stored window lay too far ahead of now, so that usage was kept from now on.
@@ -174,7 +174,7 @@ impl<'n> View<'n> {
     /// Uses `cost` in the current window of these numbers.
     pub fn charge(&mut self, cost: u64, now_us: u64) {
         // Only here is the calendar asked: a stored window that contains now rules by itself.
-        let window = self.numbers.window.at(now_us.max(self.state.start_us));
+        let window = self.params.window.at(now_us.max(self.state.start_us));
         if window != (self.state.start_us..self.state.end_us) {
             self.state = State::new(window, self.state.used);
         }
@@ -184,7 +184,7 @@ impl<'n> View<'n> {
 
     /// Uses up to `cost` though there is no room, as far as force goes.
     pub fn force(&mut self, cost: u64, now_us: u64) {
-        let forced_max = FORCED_TIMES * u64::from(self.numbers.count);
+        let forced_max = FORCED_TIMES * u64::from(self.params.count);
         let cost = cost.min(forced_max.saturating_sub(self.level().used));
         if cost > 0 {
             self.charge(cost, now_us);
@@ -199,12 +199,12 @@ impl<'n> View<'n> {
         Charge { incarnation: self.state.incarnation, at_us: now_us, amount, slot: 0 }
     }
 
-    /// Gives back; answers how much came back, nothing where nothing changed.
-    pub fn give_back(&mut self, what: GiveBack, now_us: u64) -> Option<u64> {
+    /// Refunds; answers how much came back, nothing where nothing changed.
+    pub fn refund(&mut self, what: Refund, now_us: u64) -> Option<u64> {
         let back = match what {
-            GiveBack::Unused { charge, unused } if self.holds(&charge, now_us) => unused,
-            GiveBack::Unused { .. } => 0,
-            GiveBack::Amount(amount) => amount,
+            Refund::Unused { charge, unused } if self.holds(&charge, now_us) => unused,
+            Refund::Unused { .. } => 0,
+            Refund::Amount(amount) => amount,
         };
         let back = back.min(self.level().used);
         self.state.used -= back as u32;
@@ -237,22 +237,22 @@ impl State {
 }
 
 impl Level {
-    fn has_room(self, numbers: &Numbers, cost: u64) -> bool {
-        cost <= u64::from(numbers.count).saturating_sub(self.used)
+    fn has_room(self, params: &Params, cost: u64) -> bool {
+        cost <= u64::from(params.count).saturating_sub(self.used)
     }
 
     /// The numbers for people, for `cost`.
-    pub fn reading(self, numbers: &Numbers, cost: u64) -> Reading {
-        let fits = self.has_room(numbers, cost);
+    pub fn reading(self, params: &Params, cost: u64) -> Reading {
+        let fits = self.has_room(params, cost);
         Reading {
-            remaining: u64::from(numbers.count).saturating_sub(self.used),
+            remaining: u64::from(params.count).saturating_sub(self.used),
             retry_after_us: Some(if fits { 0 } else { self.left_us }),
             reset_after_us: self.left_us,
         }
     }
 }
 
-/// How many integers `fixed_window.lua` replies for a tier.
+/// How many integers `fixed_window.lua` replies for a counter.
 pub const REPLY_WIDTH: usize = 2;
 
 #[cfg(test)]
@@ -262,13 +262,13 @@ mod tests {
     use crate::algorithm::{self, Intent};
     use crate::calendar::CalendarUnit;
 
-    fn every(count: u32, period_us: u64) -> algorithm::Numbers {
-        algorithm::Numbers::FixedWindow(Numbers { count, window: Window::Every { period_us } })
+    fn every(count: u32, period_us: u64) -> algorithm::LimitParams {
+        algorithm::LimitParams::FixedWindow(Params { count, window: Window::Every { period_us } })
     }
 
-    fn calendar(count: u32, unit: CalendarUnit, zone: &str) -> algorithm::Numbers {
+    fn calendar(count: u32, unit: CalendarUnit, zone: &str) -> algorithm::LimitParams {
         let window = Window::Calendar(Calendar::new(unit, zone).unwrap());
-        algorithm::Numbers::FixedWindow(Numbers { count, window })
+        algorithm::LimitParams::FixedWindow(Params { count, window })
     }
 
     #[test]
@@ -304,11 +304,11 @@ mod tests {
     fn another_count_binds_and_helps_at_once() {
         let mut stored = Stored::new(every(10, HOUR));
         assert!(stored.allows(8, NOON));
-        stored.numbers = every(5, HOUR);
+        stored.params = every(5, HOUR);
         let (allowed, reading) = stored.check(1, NOON + 1);
         assert!(!allowed);
         assert_eq!((reading.remaining, reading.retry_after_us), (0, Some(HOUR - 1)));
-        stored.numbers = every(20, HOUR);
+        stored.params = every(20, HOUR);
         assert!(stored.allows(12, NOON + 2));
         assert!(!stored.allows(1, NOON + 3));
     }
@@ -317,7 +317,7 @@ mod tests {
     fn a_window_of_other_numbers_counts_until_its_own_end() {
         let mut stored = Stored::new(calendar(10, CalendarUnit::Day, "UTC"));
         assert!(stored.allows(8, NOON));
-        stored.numbers = every(10, HOUR);
+        stored.params = every(10, HOUR);
         let (allowed, reading) = stored.check(3, NOON + 1);
         assert_eq!((allowed, reading.retry_after_us), (false, Some(12 * HOUR - 1)));
         assert!(!stored.clone().allows(3, NOON + 12 * HOUR - 1));
@@ -332,7 +332,7 @@ mod tests {
     fn a_window_carried_into_a_longer_one_counts_to_its_end() {
         let mut stored = Stored::new(every(10, HOUR));
         assert!(stored.allows(8, NOON));
-        stored.numbers = calendar(10, CalendarUnit::Month, "UTC");
+        stored.params = calendar(10, CalendarUnit::Month, "UTC");
         assert!(stored.allows(2, NOON + 1));
         assert!(!stored.allows(1, NOON + DAY));
         // 2026-04-01
@@ -376,7 +376,7 @@ mod tests {
         let Some(algorithm::State::FixedWindow(state)) = &stored.state else { panic!() };
         assert_eq!(state.used, 20);
         let before = stored.clone();
-        stored.numbers = calendar(3, CalendarUnit::Month, "UTC");
+        stored.params = calendar(3, CalendarUnit::Month, "UTC");
         stored.force(5, NOON + 1);
         assert_eq!(stored.state, before.state);
     }
@@ -385,38 +385,38 @@ mod tests {
     fn a_receipt_gives_back_in_its_own_window_only() {
         let mut stored = Stored::new(every(10, HOUR));
         let charge = stored.reserve(7, 99, NOON);
-        let unused = |unused| GiveBack::Unused { charge, unused };
-        assert_eq!(stored.clone().give_back(unused(7), NOON - 1), 0, "before it was charged");
-        assert_eq!(stored.clone().give_back(unused(7), NOON + HOUR), 0, "after its window");
+        let unused = |unused| Refund::Unused { charge, unused };
+        assert_eq!(stored.clone().refund(unused(7), NOON - 1), 0, "before it was charged");
+        assert_eq!(stored.clone().refund(unused(7), NOON + HOUR), 0, "after its window");
         let other = Charge { incarnation: 98, ..charge };
-        assert_eq!(stored.give_back(GiveBack::Unused { charge: other, unused: 7 }, NOON), 0);
-        assert_eq!(stored.give_back(unused(3), NOON + HOUR - 1), 3);
+        assert_eq!(stored.refund(Refund::Unused { charge: other, unused: 7 }, NOON), 0);
+        assert_eq!(stored.refund(unused(3), NOON + HOUR - 1), 3);
         assert_eq!(stored.peek(NOON).remaining, 6);
-        assert_eq!(stored.give_back(unused(9), NOON + 1), 4);
+        assert_eq!(stored.refund(unused(9), NOON + 1), 4);
         assert_eq!(stored.state, None);
         // What is used by others since is theirs.
         assert!(stored.allows(5, NOON + 2));
-        assert_eq!(stored.give_back(unused(2), NOON + 3), 0);
+        assert_eq!(stored.refund(unused(2), NOON + 3), 0);
     }
 
     #[test]
     fn a_charge_under_another_window_ends_the_life_of_older_receipts() {
         let mut stored = Stored::new(every(10, HOUR));
         let charge = stored.reserve(3, 99, NOON);
-        stored.numbers = every(10, 2 * HOUR);
-        let what = GiveBack::Unused { charge, unused: 1 };
-        assert_eq!(stored.clone().give_back(what, NOON), 1);
+        stored.params = every(10, 2 * HOUR);
+        let what = Refund::Unused { charge, unused: 1 };
+        assert_eq!(stored.clone().refund(what, NOON), 1);
         assert!(stored.allows(1, NOON));
-        assert_eq!(stored.give_back(what, NOON), 0);
+        assert_eq!(stored.refund(what, NOON), 0);
     }
 
     #[test]
     fn an_amount_is_given_back_down_to_nothing() {
         let mut stored = Stored::new(every(10, HOUR));
         assert!(stored.allows(7, NOON));
-        assert_eq!(stored.give_back(GiveBack::Amount(3), NOON), 3);
-        assert_eq!(stored.give_back(GiveBack::Amount(9), NOON), 4);
-        assert_eq!(stored.give_back(GiveBack::Amount(9), NOON), 0);
+        assert_eq!(stored.refund(Refund::Amount(3), NOON), 3);
+        assert_eq!(stored.refund(Refund::Amount(9), NOON), 4);
+        assert_eq!(stored.refund(Refund::Amount(9), NOON), 0);
     }
 
     #[test]
@@ -442,26 +442,26 @@ mod tests {
         }
 
         /// Forgets what is over, moves what is too far ahead; answers whether it moved anything.
-        fn settle(&mut self, numbers: &Numbers, now: i128) -> bool {
+        fn settle(&mut self, params: &Params, now: i128) -> bool {
             if self.charges.is_empty() || self.window.1 <= now {
                 *self = Oracle::default();
                 return false;
             }
-            let longest = match numbers.window {
+            let longest = match params.window {
                 Window::Every { period_us } => period_us.into(),
                 Window::Calendar(_) => i128::MAX,
             };
             if self.window.0 - now <= longest.min(1_000_000) {
                 return false;
             }
-            self.window = plain_window(&numbers.window, now);
+            self.window = plain_window(&params.window, now);
             self.life = None;
             true
         }
 
-        fn charge(&mut self, numbers: &Numbers, amount: i128, now: i128) {
+        fn charge(&mut self, params: &Params, amount: i128, now: i128) {
             let at = if self.charges.is_empty() { now } else { now.max(self.window.0) };
-            let window = plain_window(&numbers.window, at);
+            let window = plain_window(&params.window, at);
             if window != self.window {
                 self.window = window;
                 self.life = None;
@@ -539,16 +539,18 @@ mod tests {
         for turn in 0..1_500 {
             now = random.later(now);
             if random.below(6) == 0 {
-                stored.numbers = kinds[random.below(10) as usize].clone();
+                stored.params = kinds[random.below(10) as usize].clone();
             }
-            let algorithm::Numbers::FixedWindow(numbers) = stored.numbers.clone() else { panic!() };
-            let (count, at) = (i128::from(numbers.count), i128::from(now));
+            let algorithm::LimitParams::FixedWindow(params) = stored.params.clone() else {
+                panic!()
+            };
+            let (count, at) = (i128::from(params.count), i128::from(now));
             let before = (oracle.window, oracle.charges.clone(), oracle.life);
-            let rebased = oracle.settle(&numbers, at);
+            let rebased = oracle.settle(&params, at);
             let used = oracle.used();
-            let cost = 1 + random.below(u64::from(numbers.count)) / (1 + random.below(6));
+            let cost = 1 + random.below(u64::from(params.count)) / (1 + random.below(6));
             let case =
-                format!("seed {seed}, turn {turn}: {numbers} at {now}, cost {cost}, used {used}");
+                format!("seed {seed}, turn {turn}: {params} at {now}, cost {cost}, used {used}");
             let mut saved = false;
             let reading = match random.below(8) {
                 0 => {
@@ -559,7 +561,7 @@ mod tests {
                 1 => {
                     let forced = i128::from(cost).min(2 * count - used).max(0);
                     if forced > 0 {
-                        oracle.charge(&numbers, forced, at);
+                        oracle.charge(&params, forced, at);
                     }
                     saved = true;
                     stored.force(cost, now)
@@ -571,7 +573,7 @@ mod tests {
                     let holds = life.is_some() && life == oracle.life && charge.at_us <= now;
                     let expected = if holds { oracle.lower(unused.into()) } else { 0 };
                     receipts[place].0.amount -= unused;
-                    let returned = stored.give_back(GiveBack::Unused { charge, unused }, now);
+                    let returned = stored.refund(Refund::Unused { charge, unused }, now);
                     assert_eq!(i128::from(returned), expected, "{case}");
                     saved = expected > 0;
                     stored.peek(now)
@@ -580,7 +582,7 @@ mod tests {
                     let amount = random.below(cost + 1);
                     let expected = oracle.lower(amount.into());
                     assert_eq!(
-                        i128::from(stored.give_back(GiveBack::Amount(amount), now)),
+                        i128::from(stored.refund(Refund::Amount(amount), now)),
                         expected,
                         "{case}"
                     );
@@ -593,7 +595,7 @@ mod tests {
                     let (fits, reading, charge) = stored.step(cost, intent, now);
                     assert_eq!(fits, used + i128::from(cost) <= count, "{case}");
                     if fits {
-                        oracle.charge(&numbers, cost.into(), at);
+                        oracle.charge(&params, cost.into(), at);
                         oracle.life = oracle.life.or(nonce);
                     }
                     saved = fits || rebased;

@@ -1,7 +1,7 @@
 //! Sliding log: in every half-open window of one period, admitted ≤ count, exactly.
 //!
 //! An entry is an instant and what was admitted in it; it is live while instant + period > now. The
-//! entries before the head have expired or were given back: each write moves the head, and only an
+//! entries before the head have expired or were refunded: each write moves the head, and only an
 //! admission frees what lies before it, a few chunks at a time.
 //!
 //! State written under other numbers is judged by the new period over the entries from the head on,
@@ -14,13 +14,13 @@
 use std::fmt;
 
 use self::entries::{Entries, Place};
-use super::{Charge, FORCED_TIMES, GiveBack, Reading, tolerated_us};
+use super::{Charge, FORCED_TIMES, Reading, Refund, tolerated_us};
 
 mod entries;
 
 /// `count` units in every window of one period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Numbers {
+pub struct Params {
     /// The capacity.
     pub count: u32,
     /// The period.
@@ -31,7 +31,7 @@ pub struct Numbers {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     entries: Entries,
-    /// Where those begin that have neither expired nor been given back, as of the last write.
+    /// Where those begin that have neither expired nor been refunded, as of the last write.
     head: Place,
     /// The units from there on; 0 is an untouched log.
     used: u64,
@@ -48,7 +48,7 @@ pub struct State {
 /// The log at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View<'n> {
-    numbers: &'n Numbers,
+    params: &'n Params,
     /// The live units.
     pub used: u64,
     /// Until the log is gone by the period it was written under, where that was another.
@@ -64,7 +64,7 @@ pub struct View<'n> {
     rebased: bool,
 }
 
-impl Numbers {
+impl Params {
     /// These numbers as `sliding_log.lua` reads them.
     pub fn words(&self, out: &mut Vec<u64>) {
         out.extend([u64::from(self.count), self.period_us, self.at_width()]);
@@ -88,7 +88,7 @@ impl Numbers {
     }
 }
 
-impl fmt::Display for Numbers {
+impl fmt::Display for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.count)?;
         super::period::write_period(f, self.period_us)
@@ -113,29 +113,29 @@ impl State {
 
 impl<'n> View<'n> {
     /// The stored log as it stands at `now_us` under `numbers`.
-    pub fn of(state: Option<&State>, numbers: &'n Numbers, now_us: u64) -> View<'n> {
+    pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
         let Some(state) = state.filter(|state| state.used > 0) else {
-            return View::untouched(numbers, now_us);
+            return View::untouched(params, now_us);
         };
         let (mut shift_us, mut clock_us) = (state.shift_us, now_us + state.shift_us);
-        if state.last_us + state.period_us.min(numbers.period_us) <= clock_us {
-            return View::untouched(numbers, now_us);
+        if state.last_us + state.period_us.min(params.period_us) <= clock_us {
+            return View::untouched(params, now_us);
         }
         let mut ahead_us = state.last_us.saturating_sub(clock_us);
-        let rebased = ahead_us > tolerated_us(numbers.period_us);
+        let rebased = ahead_us > tolerated_us(params.period_us);
         if rebased {
             shift_us += ahead_us;
             clock_us = state.last_us;
             ahead_us = 0;
         }
         clock_us += ahead_us;
-        let live_from_us = (clock_us + 1).saturating_sub(numbers.period_us);
+        let live_from_us = (clock_us + 1).saturating_sub(params.period_us);
         let (head, expired) = state.entries.seek(state.head, live_from_us, 0);
         // A re-base is written under the numbers in force, and begins another life.
-        let same_period = rebased || state.period_us == numbers.period_us;
-        let same_life = !rebased && same_period && state.count == numbers.count;
+        let same_period = rebased || state.period_us == params.period_us;
+        let same_life = !rebased && same_period && state.count == params.count;
         View {
-            numbers,
+            params,
             used: state.used - expired,
             gone_after_us: (!same_period)
                 .then(|| state.last_us + state.period_us - clock_us + ahead_us),
@@ -151,12 +151,12 @@ impl<'n> View<'n> {
 
     /// Whether `cost` more units fit now.
     pub fn has_room(&self, cost: u64) -> bool {
-        self.used + cost <= u64::from(self.numbers.count)
+        self.used + cost <= u64::from(self.params.count)
     }
 
     /// The numbers for people, for `cost`.
     pub fn reading(&self, state: Option<&State>, cost: u64) -> Reading {
-        let count = u64::from(self.numbers.count);
+        let count = u64::from(self.params.count);
         let over = (self.used + cost).saturating_sub(count);
         let expiry_us = |state: &State, unit| {
             let (place, _) = state.entries.seek(self.head, 0, unit);
@@ -199,19 +199,19 @@ impl<'n> View<'n> {
 
     /// Admits up to `cost` units though there is no room, as far as force goes.
     pub fn force(&mut self, state: &mut State, cost: u64, _now_us: u64) {
-        let forced_max = FORCED_TIMES * u64::from(self.numbers.count);
+        let forced_max = FORCED_TIMES * u64::from(self.params.count);
         let cost = cost.min(forced_max.saturating_sub(self.used));
         self.gone_after_us = None;
         if cost == 0 { self.save(state) } else { self.admit(state, cost) }
     }
 
-    /// Gives back; answers the units that came back, nothing where nothing changed. Without a
+    /// Refunds; answers the units that came back, nothing where nothing changed. Without a
     /// receipt the oldest go, as if they had expired: that frees no more in any later window than
     /// whichever others could have been meant.
-    pub fn give_back(&mut self, state: &mut State, what: GiveBack, now_us: u64) -> Option<u64> {
+    pub fn refund(&mut self, state: &mut State, what: Refund, now_us: u64) -> Option<u64> {
         let returned = match what {
-            GiveBack::Unused { charge, unused } => self.lower_own(state, &charge, unused, now_us),
-            GiveBack::Amount(amount) => self.lower_oldest(state, amount),
+            Refund::Unused { charge, unused } => self.lower_own(state, &charge, unused, now_us),
+            Refund::Amount(amount) => self.lower_oldest(state, amount),
         };
         if returned == 0 {
             return None;
@@ -219,7 +219,7 @@ impl<'n> View<'n> {
         self.gone_after_us = None;
         self.used -= returned;
         if self.used == 0 {
-            *self = View { rebased: self.rebased, ..View::untouched(self.numbers, now_us) };
+            *self = View { rebased: self.rebased, ..View::untouched(self.params, now_us) };
         } else {
             let (place, _) = state.entries.seek(self.head, 0, self.used);
             self.last_us = state.entries.at_us(place);
@@ -234,8 +234,8 @@ impl<'n> View<'n> {
         state.used = self.used;
         state.last_us = self.last_us;
         state.shift_us = self.shift_us;
-        state.count = self.numbers.count;
-        state.period_us = self.numbers.period_us;
+        state.count = self.params.count;
+        state.period_us = self.params.period_us;
         state.incarnation = self.incarnation;
     }
 
@@ -254,7 +254,7 @@ impl<'n> View<'n> {
     /// Lowers the entry of a charge by what of it was not used, and is left.
     fn lower_own(&self, state: &mut State, charge: &Charge, unused: u64, now_us: u64) -> u64 {
         let past_us = (charge.incarnation + INCARNATIONS - self.incarnation) % INCARNATIONS;
-        let same_life = self.incarnation > 0 && past_us <= tolerated_us(self.numbers.period_us);
+        let same_life = self.incarnation > 0 && past_us <= tolerated_us(self.params.period_us);
         if !same_life || now_us < charge.at_us {
             return 0;
         }
@@ -279,13 +279,13 @@ impl<'n> View<'n> {
     }
 
     fn expiry_us(&self, at_us: u64) -> u64 {
-        let wait_us = at_us + self.numbers.period_us - self.clock_us + self.ahead_us;
+        let wait_us = at_us + self.params.period_us - self.clock_us + self.ahead_us;
         wait_us.min(self.gone_after_us.unwrap_or(u64::MAX))
     }
 
-    fn untouched(numbers: &'n Numbers, now_us: u64) -> View<'n> {
+    fn untouched(params: &'n Params, now_us: u64) -> View<'n> {
         View {
-            numbers,
+            params,
             used: 0,
             gone_after_us: None,
             head: Place::default(),
@@ -301,7 +301,7 @@ impl<'n> View<'n> {
 
 /// A log keeps an entry for every instant, so that its count has an end.
 pub const COUNT_MAX: u32 = 1_000_000;
-/// How many integers `sliding_log.lua` replies for a tier.
+/// How many integers `sliding_log.lua` replies for a counter.
 pub const REPLY_WIDTH: usize = 3;
 /// Incarnations are below this.
 const INCARNATIONS: u64 = 1 << 48;
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn admits_the_count_in_every_half_open_window() {
-        let numbers = Numbers { count: 2, period_us: MINUTE_US };
+        let params = Params { count: 2, period_us: MINUTE_US };
         let mut state = State::default();
         for (at_us, allowed) in [
             (0, true),
@@ -329,27 +329,27 @@ mod tests {
             (MINUTE_US, false),
             (MINUTE_US + 1, true),
         ] {
-            assert_eq!(admitted(&mut state, &numbers, START_US + at_us, 1), allowed, "at {at_us}");
+            assert_eq!(admitted(&mut state, &params, START_US + at_us, 1), allowed, "at {at_us}");
         }
     }
 
     #[test]
     fn ten_thousand_calls_in_one_instant_all_count() {
-        let numbers = Numbers { count: 10_000, period_us: MINUTE_US };
+        let params = Params { count: 10_000, period_us: MINUTE_US };
         let mut state = State::default();
-        let calls = (0..10_001).filter(|_| admitted(&mut state, &numbers, START_US, 1));
+        let calls = (0..10_001).filter(|_| admitted(&mut state, &params, START_US, 1));
         assert_eq!(calls.count(), 10_000);
         assert!(state.heap_bytes() < 1_000);
     }
 
     #[test]
     fn the_wait_is_for_the_entry_that_makes_room() {
-        let numbers = Numbers { count: 10, period_us: MINUTE_US };
+        let params = Params { count: 10, period_us: MINUTE_US };
         let mut state = State::default();
         for (at_us, cost) in [(0, 1), (10, 6), (20, 3)] {
-            assert!(admitted(&mut state, &numbers, START_US + at_us, cost));
+            assert!(admitted(&mut state, &params, START_US + at_us, cost));
         }
-        let view = View::of(Some(&state), &numbers, START_US + 30);
+        let view = View::of(Some(&state), &params, START_US + 30);
         let wait_us = |cost| view.reading(Some(&state), cost).retry_after_us;
         assert_eq!(wait_us(1), Some(MINUTE_US - 30));
         assert_eq!([wait_us(2), wait_us(7)], [Some(MINUTE_US - 20); 2]);
@@ -358,88 +358,88 @@ mod tests {
 
     #[test]
     fn half_a_million_expired_entries_cost_one_call_no_more_than_a_few_chunks() {
-        let numbers = Numbers { count: COUNT_MAX, period_us: 2 * u64::from(COUNT_MAX) };
+        let params = Params { count: COUNT_MAX, period_us: 2 * u64::from(COUNT_MAX) };
         let mut state = State::default();
         for call in 0..u64::from(COUNT_MAX) {
-            assert!(admitted(&mut state, &numbers, START_US + call, 1));
+            assert!(admitted(&mut state, &params, START_US + call, 1));
         }
         let full = state.heap_bytes();
         assert!(full < 18 * COUNT_MAX as usize, "{full} bytes");
-        let half_us = START_US + numbers.period_us + u64::from(COUNT_MAX) / 2;
-        let view = View::of(Some(&state), &numbers, half_us);
+        let half_us = START_US + params.period_us + u64::from(COUNT_MAX) / 2;
+        let view = View::of(Some(&state), &params, half_us);
         assert_eq!(view.used, u64::from(COUNT_MAX) / 2 - 1);
-        assert!(admitted(&mut state, &numbers, half_us, 1));
+        assert!(admitted(&mut state, &params, half_us, 1));
         assert!(full - state.heap_bytes() < 10_000, "freed at once");
         for call in 1..10_000 {
-            assert!(admitted(&mut state, &numbers, half_us + call, 1));
+            assert!(admitted(&mut state, &params, half_us + call, 1));
         }
         assert!(state.heap_bytes() < full * 6 / 10, "freed in time");
     }
 
     #[test]
     fn a_small_log_stays_small() {
-        let numbers = Numbers { count: 10, period_us: MINUTE_US };
+        let params = Params { count: 10, period_us: MINUTE_US };
         let mut state = State::default();
         for call in 0..10_000 {
-            assert!(admitted(&mut state, &numbers, START_US + call * MINUTE_US / 10, 1));
+            assert!(admitted(&mut state, &params, START_US + call * MINUTE_US / 10, 1));
         }
         assert!(state.heap_bytes() <= 1_000, "{} bytes", state.heap_bytes());
     }
 
     #[test]
     fn reservations_that_are_cancelled_leave_nothing() {
-        let numbers = Numbers { count: 100, period_us: 86_400_000_000 };
+        let params = Params { count: 100, period_us: 86_400_000_000 };
         let mut state = State::default();
-        assert!(admitted(&mut state, &numbers, START_US, 1));
+        assert!(admitted(&mut state, &params, START_US, 1));
         for call in 1..100_000 {
             let now_us = START_US + call;
-            let mut view = View::of(Some(&state), &numbers, now_us);
+            let mut view = View::of(Some(&state), &params, now_us);
             let charge = view.charge(&mut state, 7, now_us, Some(5)).unwrap();
-            let what = GiveBack::Unused { charge, unused: 7 };
-            let mut view = View::of(Some(&state), &numbers, now_us);
-            assert_eq!(view.give_back(&mut state, what, now_us), Some(7));
+            let what = Refund::Unused { charge, unused: 7 };
+            let mut view = View::of(Some(&state), &params, now_us);
+            assert_eq!(view.refund(&mut state, what, now_us), Some(7));
         }
         assert!(state.heap_bytes() <= 1_000, "{} bytes", state.heap_bytes());
-        assert_eq!(View::of(Some(&state), &numbers, START_US + 100_000).used, 1);
+        assert_eq!(View::of(Some(&state), &params, START_US + 100_000).used, 1);
     }
 
     #[test]
     fn a_receipt_lowers_its_own_entry_and_no_other() {
-        let numbers = Numbers { count: 10, period_us: MINUTE_US };
+        let params = Params { count: 10, period_us: MINUTE_US };
         let mut state = State::default();
         let mut charges = Vec::new();
         for at_us in [START_US, START_US + 10] {
-            let mut view = View::of(Some(&state), &numbers, at_us);
+            let mut view = View::of(Some(&state), &params, at_us);
             charges.push(view.charge(&mut state, 4, at_us, Some(77)).unwrap());
         }
-        let mut give_back = |charge, unused, now_us| {
-            let mut view = View::of(Some(&state), &numbers, now_us);
-            view.give_back(&mut state, GiveBack::Unused { charge, unused }, now_us)
+        let mut refund = |charge, unused, now_us| {
+            let mut view = View::of(Some(&state), &params, now_us);
+            view.refund(&mut state, Refund::Unused { charge, unused }, now_us)
         };
         let foreign = Charge { incarnation: 76, ..charges[0] };
-        assert_eq!(give_back(foreign, 4, START_US + 20), None);
-        assert_eq!(give_back(charges[0], 3, START_US + 20), Some(3));
-        assert_eq!(give_back(charges[0], 3, START_US + 20), Some(1));
-        assert_eq!(give_back(charges[0], 3, START_US + 20), None);
-        assert_eq!(give_back(charges[1], 3, START_US + 9), None);
-        assert_eq!(give_back(charges[1], 3, START_US + 10 + MINUTE_US), None);
-        assert_eq!(give_back(charges[1], 4, START_US + 9 + MINUTE_US), Some(4));
+        assert_eq!(refund(foreign, 4, START_US + 20), None);
+        assert_eq!(refund(charges[0], 3, START_US + 20), Some(3));
+        assert_eq!(refund(charges[0], 3, START_US + 20), Some(1));
+        assert_eq!(refund(charges[0], 3, START_US + 20), None);
+        assert_eq!(refund(charges[1], 3, START_US + 9), None);
+        assert_eq!(refund(charges[1], 3, START_US + 10 + MINUTE_US), None);
+        assert_eq!(refund(charges[1], 4, START_US + 9 + MINUTE_US), Some(4));
     }
 
     #[test]
     fn a_clock_stepped_back_keeps_what_is_used_and_locks_nobody_out() {
-        let numbers = Numbers { count: 3, period_us: MINUTE_US };
+        let params = Params { count: 3, period_us: MINUTE_US };
         let mut state = State::default();
         for at_us in [0, 20_000_000, 40_000_000] {
-            assert!(admitted(&mut state, &numbers, START_US + at_us, 1));
+            assert!(admitted(&mut state, &params, START_US + at_us, 1));
         }
         let back_us = START_US - 86_400_000_000;
-        let view = View::of(Some(&state), &numbers, back_us);
+        let view = View::of(Some(&state), &params, back_us);
         assert!(view.rebased() && view.used == 3);
         assert_eq!(view.reading(Some(&state), 1).retry_after_us, Some(20_000_000));
         view.save(&mut state);
-        assert!(!admitted(&mut state, &numbers, back_us + 19_999_999, 1));
-        assert!(admitted(&mut state, &numbers, back_us + 20_000_000, 1));
+        assert!(!admitted(&mut state, &params, back_us + 19_999_999, 1));
+        assert!(admitted(&mut state, &params, back_us + 20_000_000, 1));
     }
 
     #[test]
@@ -454,52 +454,52 @@ mod tests {
         let counts = [1, 3, 10, 100, 1_000, 50_000];
         let count = counts[random.below(6) as usize];
         let periods = [1_000, 50_000, 2_000_000, MINUTE_US, 3_600_000_000];
-        let mut numbers = Numbers { count, period_us: periods[random.below(5) as usize] };
-        let pace_us = 1 + numbers.period_us / (1 + random.below(400));
+        let mut params = Params { count, period_us: periods[random.below(5) as usize] };
+        let pace_us = 1 + params.period_us / (1 + random.below(400));
         let mut now_us = START_US;
         let mut state = State::default();
         let mut oracle = Oracle::default();
         let mut receipts: Vec<(Charge, Own)> = Vec::new();
         for operation in 0..operations {
-            let place = format!("seed {seed}, operation {operation}, {numbers:?}, now {now_us}");
+            let place = format!("seed {seed}, operation {operation}, {params:?}, now {now_us}");
             now_us = match random.below(300) {
-                0 => now_us - random.below(2 * numbers.period_us + 2_000_000),
-                1..10 => now_us - random.below(tolerated_us(numbers.period_us) + 2),
-                10 => now_us + random.below(3 * numbers.period_us),
+                0 => now_us - random.below(2 * params.period_us + 2_000_000),
+                1..10 => now_us - random.below(tolerated_us(params.period_us) + 2),
+                10 => now_us + random.below(3 * params.period_us),
                 11..80 => now_us,
                 _ => now_us + random.below(pace_us),
             };
             if random.below(150) == 0 {
                 let factors = [1, 2, 5];
                 let [a, b, c, d] = [(); 4].map(|()| factors[random.below(3) as usize]);
-                numbers.count = (numbers.count * a / b).clamp(1, COUNT_MAX);
-                numbers.period_us = numbers.period_us * u64::from(c) / u64::from(d);
+                params.count = (params.count * a / b).clamp(1, COUNT_MAX);
+                params.period_us = params.period_us * u64::from(c) / u64::from(d);
             }
-            let mut view = View::of(Some(&state), &numbers, now_us);
-            oracle.judges(&numbers, now_us, |seen| {
+            let mut view = View::of(Some(&state), &params, now_us);
+            oracle.judges(&params, now_us, |seen| {
                 assert_eq!(view.used, seen.used(), "{place}");
-                for cost in [1, 1 + random.below(u64::from(numbers.count))] {
+                for cost in [1, 1 + random.below(u64::from(params.count))] {
                     let reading = view.reading(Some(&state), cost);
                     assert_eq!(
                         reading.remaining,
-                        u64::from(numbers.count).saturating_sub(seen.used()),
+                        u64::from(params.count).saturating_sub(seen.used()),
                         "{place}"
                     );
                     assert_eq!(reading.retry_after_us, Some(seen.wait_us(cost)), "{place}");
                     assert_eq!(reading.reset_after_us, seen.reset_us(), "{place}");
                 }
             });
-            let cost = 1 + random.below(u64::from(numbers.count))
-                / (1 + random.below(u64::from(numbers.count)));
+            let cost = 1 + random.below(u64::from(params.count))
+                / (1 + random.below(u64::from(params.count)));
             match random.below(20) {
                 0 => {
                     view.force(&mut state, cost, now_us);
-                    oracle.force(&numbers, now_us, cost);
+                    oracle.force(&params, now_us, cost);
                 }
                 1 => {
                     let amount = random.below(2 * cost);
-                    let returned = view.give_back(&mut state, GiveBack::Amount(amount), now_us);
-                    assert_eq!(returned, oracle.lower(&numbers, now_us, amount), "{place}");
+                    let returned = view.refund(&mut state, Refund::Amount(amount), now_us);
+                    assert_eq!(returned, oracle.lower(&params, now_us, amount), "{place}");
                 }
                 2..8 if !receipts.is_empty() => {
                     let newest = receipts.len() as u64 - 1;
@@ -507,30 +507,26 @@ mod tests {
                         [(newest - random.below(newest + 1).min(random.below(200))) as usize];
                     let unused = random.below(charge.amount + 1);
                     let returned =
-                        view.give_back(&mut state, GiveBack::Unused { charge, unused }, now_us);
-                    assert_eq!(
-                        returned,
-                        oracle.give_back(&numbers, now_us, own, unused),
-                        "{place}"
-                    );
+                        view.refund(&mut state, Refund::Unused { charge, unused }, now_us);
+                    assert_eq!(returned, oracle.refund(&params, now_us, own, unused), "{place}");
                 }
                 _ if view.has_room(cost) => {
-                    assert!(oracle.has_room(&numbers, now_us, cost), "{place}");
+                    assert!(oracle.has_room(&params, now_us, cost), "{place}");
                     let nonce = (random.below(2) == 0).then(|| 1 + random.below(INCARNATIONS - 1));
                     let charge = view.charge(&mut state, cost, now_us, nonce);
-                    let own = oracle.charge(&numbers, now_us, cost, nonce.is_some());
+                    let own = oracle.charge(&params, now_us, cost, nonce.is_some());
                     receipts.extend(charge.zip(own));
                 }
                 _ => {
-                    assert!(!oracle.has_room(&numbers, now_us, cost), "{place}");
+                    assert!(!oracle.has_room(&params, now_us, cost), "{place}");
                     if view.rebased() {
                         view.save(&mut state);
-                        oracle.rebase(&numbers, now_us);
+                        oracle.rebase(&params, now_us);
                     }
-                    let view = View::of(Some(&state), &numbers, now_us);
+                    let view = View::of(Some(&state), &params, now_us);
                     let wait_us = view.reading(Some(&state), cost).retry_after_us.unwrap();
                     for (later_us, fits) in [(wait_us - 1, false), (wait_us, true)] {
-                        let later = View::of(Some(&state), &numbers, now_us + later_us);
+                        let later = View::of(Some(&state), &params, now_us + later_us);
                         assert_eq!(later.has_room(cost), fits, "{place}: {cost} after {later_us}");
                     }
                 }
@@ -542,7 +538,7 @@ mod tests {
     #[derive(Clone, Default)]
     struct Oracle {
         entries: Vec<OracleEntry>,
-        written: Option<Numbers>,
+        written: Option<Params>,
         life: u64,
     }
 
@@ -563,14 +559,14 @@ mod tests {
     /// What the oracle holds to be live at an instant.
     struct Seen<'o> {
         entries: &'o [OracleEntry],
-        numbers: &'o Numbers,
+        params: &'o Params,
         gone_us: i128,
         now_us: i128,
     }
 
     impl Oracle {
         /// Brings the list to `now_us` under `numbers`, as a write would.
-        fn settle(&mut self, numbers: &Numbers, now_us: u64) {
+        fn settle(&mut self, params: &Params, now_us: u64) {
             let now_us = i128::from(now_us);
             let Some(last) = self.entries.last().copied() else { return };
             let ahead_us = last.at_us - now_us;
@@ -579,42 +575,42 @@ mod tests {
                 self.entries.clear();
                 return;
             }
-            if ahead_us > i128::from(numbers.period_us.min(1_000_000)) {
+            if ahead_us > i128::from(params.period_us.min(1_000_000)) {
                 self.entries.iter_mut().for_each(|entry| entry.at_us -= ahead_us);
                 self.life += 1;
-                self.written = Some(*numbers);
-            } else if written != *numbers {
+                self.written = Some(*params);
+            } else if written != *params {
                 self.life += 1;
             }
             let clock_us = now_us.max(self.entries.last().unwrap().at_us);
-            self.entries.retain(|entry| entry.at_us + i128::from(numbers.period_us) > clock_us);
+            self.entries.retain(|entry| entry.at_us + i128::from(params.period_us) > clock_us);
         }
 
-        fn judges(&self, numbers: &Numbers, now_us: u64, look: impl FnOnce(&Seen<'_>)) {
+        fn judges(&self, params: &Params, now_us: u64, look: impl FnOnce(&Seen<'_>)) {
             let mut settled = self.clone();
-            settled.settle(numbers, now_us);
+            settled.settle(params, now_us);
             let gone_us = match (settled.entries.last(), settled.written) {
                 (Some(last), Some(written)) => last.at_us + i128::from(written.period_us),
                 _ => 0,
             };
-            look(&Seen { entries: &settled.entries, numbers, gone_us, now_us: i128::from(now_us) });
+            look(&Seen { entries: &settled.entries, params, gone_us, now_us: i128::from(now_us) });
         }
 
-        fn has_room(&self, numbers: &Numbers, now_us: u64, cost: u64) -> bool {
+        fn has_room(&self, params: &Params, now_us: u64, cost: u64) -> bool {
             let mut room = false;
-            self.judges(numbers, now_us, |seen| {
-                room = seen.used() + cost <= u64::from(numbers.count)
+            self.judges(params, now_us, |seen| {
+                room = seen.used() + cost <= u64::from(params.count)
             });
             room
         }
 
-        fn rebase(&mut self, numbers: &Numbers, now_us: u64) {
-            self.settle(numbers, now_us);
-            self.wrote(numbers);
+        fn rebase(&mut self, params: &Params, now_us: u64) {
+            self.settle(params, now_us);
+            self.wrote(params);
         }
 
-        fn wrote(&mut self, numbers: &Numbers) {
-            self.written = Some(*numbers);
+        fn wrote(&mut self, params: &Params) {
+            self.written = Some(*params);
             if self.entries.is_empty() {
                 self.life += 1;
             }
@@ -622,12 +618,12 @@ mod tests {
 
         fn charge(
             &mut self,
-            numbers: &Numbers,
+            params: &Params,
             now_us: u64,
             cost: u64,
             receipt: bool,
         ) -> Option<Own> {
-            self.settle(numbers, now_us);
+            self.settle(params, now_us);
             if self.entries.is_empty() {
                 self.life += 1;
             }
@@ -636,56 +632,50 @@ mod tests {
                 Some(last) if last.at_us == at_us => last.units += cost,
                 _ => self.entries.push(OracleEntry { at_us, units: cost }),
             }
-            self.written = Some(*numbers);
+            self.written = Some(*params);
             receipt.then_some(Own { life: self.life, entry_us: at_us, charged_us: now_us })
         }
 
-        fn force(&mut self, numbers: &Numbers, now_us: u64, cost: u64) {
-            self.settle(numbers, now_us);
+        fn force(&mut self, params: &Params, now_us: u64, cost: u64) {
+            self.settle(params, now_us);
             let used: u64 = self.entries.iter().map(|entry| entry.units).sum();
-            let cost = cost.min((2 * u64::from(numbers.count)).saturating_sub(used));
+            let cost = cost.min((2 * u64::from(params.count)).saturating_sub(used));
             if cost > 0 {
-                self.charge(numbers, now_us, cost, false);
+                self.charge(params, now_us, cost, false);
             }
-            self.wrote(numbers);
+            self.wrote(params);
         }
 
-        fn lower(&mut self, numbers: &Numbers, now_us: u64, amount: u64) -> Option<u64> {
+        fn lower(&mut self, params: &Params, now_us: u64, amount: u64) -> Option<u64> {
             let mut settled = self.clone();
-            settled.settle(numbers, now_us);
+            settled.settle(params, now_us);
             let mut left = amount;
             for entry in &mut settled.entries {
                 let taken = left.min(entry.units);
                 entry.units -= taken;
                 left -= taken;
             }
-            self.take(settled, numbers, amount - left)
+            self.take(settled, params, amount - left)
         }
 
-        fn give_back(
-            &mut self,
-            numbers: &Numbers,
-            now_us: u64,
-            own: Own,
-            unused: u64,
-        ) -> Option<u64> {
+        fn refund(&mut self, params: &Params, now_us: u64, own: Own, unused: u64) -> Option<u64> {
             let mut settled = self.clone();
-            settled.settle(numbers, now_us);
+            settled.settle(params, now_us);
             if own.life != settled.life || now_us < own.charged_us {
                 return None;
             }
             let entry = settled.entries.iter_mut().find(|entry| entry.at_us == own.entry_us)?;
             let returned = unused.min(entry.units);
             entry.units -= returned;
-            self.take(settled, numbers, returned)
+            self.take(settled, params, returned)
         }
 
-        fn take(&mut self, mut settled: Oracle, numbers: &Numbers, returned: u64) -> Option<u64> {
+        fn take(&mut self, mut settled: Oracle, params: &Params, returned: u64) -> Option<u64> {
             if returned == 0 {
                 return None;
             }
             settled.entries.retain(|entry| entry.units > 0);
-            settled.wrote(numbers);
+            settled.wrote(params);
             *self = settled;
             Some(returned)
         }
@@ -700,7 +690,7 @@ mod tests {
             let mut used = self.used();
             let mut wait_us = 0;
             for entry in self.entries {
-                if used + cost <= u64::from(self.numbers.count) {
+                if used + cost <= u64::from(self.params.count) {
                     break;
                 }
                 used -= entry.units;
@@ -714,13 +704,13 @@ mod tests {
         }
 
         fn until_us(&self, entry: &OracleEntry) -> u64 {
-            let expiry_us = entry.at_us + i128::from(self.numbers.period_us);
+            let expiry_us = entry.at_us + i128::from(self.params.period_us);
             (expiry_us.min(self.gone_us) - self.now_us) as u64
         }
     }
 
-    fn admitted(state: &mut State, numbers: &Numbers, now_us: u64, cost: u64) -> bool {
-        let mut view = View::of(Some(state), numbers, now_us);
+    fn admitted(state: &mut State, params: &Params, now_us: u64, cost: u64) -> bool {
+        let mut view = View::of(Some(state), params, now_us);
         let room = view.has_room(cost);
         if room {
             view.charge(state, cost, now_us, None);

@@ -9,11 +9,11 @@
 
 use std::fmt;
 
-use super::{Charge, FORCED_TIMES, GiveBack, Reading, tolerated_us};
+use super::{Charge, FORCED_TIMES, Reading, Refund, tolerated_us};
 
 /// `count` in a period that slides, in good approximation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Numbers {
+pub struct Params {
     /// The capacity.
     pub count: u32,
     /// The period.
@@ -38,7 +38,7 @@ pub struct State {
 /// The two windows at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View<'n> {
-    numbers: &'n Numbers,
+    params: &'n Params,
     /// The window that contains now is its current one.
     state: State,
     now_us: u64,
@@ -58,7 +58,7 @@ pub struct Counts {
     pub period_us: u64,
 }
 
-impl Numbers {
+impl Params {
     /// These numbers as `sliding_window.lua` reads them.
     pub fn words(&self, out: &mut Vec<u64>) {
         out.extend([u64::from(self.count), self.period_us]);
@@ -72,7 +72,7 @@ impl Numbers {
     }
 }
 
-impl fmt::Display for Numbers {
+impl fmt::Display for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.count)?;
         super::period::write_period(f, self.period_us)
@@ -81,13 +81,13 @@ impl fmt::Display for Numbers {
 
 impl<'n> View<'n> {
     /// The stored windows as they stand at `now_us` under `numbers`.
-    pub fn of(state: Option<&State>, numbers: &'n Numbers, now_us: u64) -> View<'n> {
+    pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
         let untouched =
-            View { numbers, state: State::new(numbers, now_us, 0), now_us, rebased: false };
+            View { params, state: State::new(params, now_us, 0), now_us, rebased: false };
         let Some(state) = state else { return untouched };
-        if state.start_us.saturating_sub(now_us) > tolerated_us(2 * numbers.period_us) {
+        if state.start_us.saturating_sub(now_us) > tolerated_us(2 * params.period_us) {
             let used = state.counts(state.start_us).used();
-            let state = State::new(numbers, now_us, used);
+            let state = State::new(params, now_us, used);
             return View { state, rebased: true, ..untouched };
         }
         state.at(now_us).map_or(untouched, |state| View { state, ..untouched })
@@ -95,12 +95,12 @@ impl<'n> View<'n> {
 
     /// Whether `cost` more fits now.
     pub fn has_room(&self, cost: u64) -> bool {
-        self.counts().has_room(self.numbers, cost)
+        self.counts().has_room(self.params, cost)
     }
 
     /// The numbers for people, for `cost`.
     pub fn reading(&self, cost: u64) -> Reading {
-        self.counts().reading(self.numbers, cost)
+        self.counts().reading(self.params, cost)
     }
 
     /// Whether the stored window lay too far ahead of now, so that usage was kept from now on.
@@ -110,9 +110,9 @@ impl<'n> View<'n> {
 
     /// Uses `cost` in the current window.
     pub fn charge(&mut self, cost: u64, now_us: u64) {
-        if self.state.period_us != self.numbers.period_us {
+        if self.state.period_us != self.params.period_us {
             let used = self.counts().used();
-            self.state = State::new(self.numbers, now_us.max(self.state.start_us), used);
+            self.state = State::new(self.params, now_us.max(self.state.start_us), used);
         }
         // What has room, or is forced, ends at twice the largest count, which fits.
         self.state.curr = self.state.curr.saturating_add(cost as u32);
@@ -120,7 +120,7 @@ impl<'n> View<'n> {
 
     /// Uses up to `cost` though there is no room, as far as force goes.
     pub fn force(&mut self, cost: u64, now_us: u64) {
-        let forced_max = FORCED_TIMES * u64::from(self.numbers.count);
+        let forced_max = FORCED_TIMES * u64::from(self.params.count);
         let cost = cost.min(forced_max.saturating_sub(self.counts().used()));
         if cost > 0 {
             self.charge(cost, now_us);
@@ -135,12 +135,12 @@ impl<'n> View<'n> {
         Charge { incarnation: self.state.incarnation, at_us: now_us, amount, slot: 0 }
     }
 
-    /// Gives back; answers how much less is used now, nothing where nothing changed.
-    pub fn give_back(&mut self, what: GiveBack, now_us: u64) -> Option<u64> {
+    /// Refunds; answers how much less is used now, nothing where nothing changed.
+    pub fn refund(&mut self, what: Refund, now_us: u64) -> Option<u64> {
         let (before, used) = (self.state, self.counts().used());
         match what {
-            GiveBack::Unused { charge, unused } => self.uncharge(&charge, unused, now_us),
-            GiveBack::Amount(amount) => self.lower_by(amount),
+            Refund::Unused { charge, unused } => self.uncharge(&charge, unused, now_us),
+            Refund::Amount(amount) => self.lower_by(amount),
         }
         if (self.state.prev, self.state.curr) == (before.prev, before.curr) {
             return None;
@@ -193,10 +193,10 @@ impl State {
     }
 
     /// `used` in the window of `numbers` that contains `at_us`, nothing before it.
-    fn new(numbers: &Numbers, at_us: u64, used: u64) -> State {
+    fn new(params: &Params, at_us: u64, used: u64) -> State {
         State {
-            start_us: at_us - at_us % numbers.period_us,
-            period_us: numbers.period_us,
+            start_us: at_us - at_us % params.period_us,
+            period_us: params.period_us,
             prev: 0,
             curr: u32::try_from(used).unwrap_or(u32::MAX),
             incarnation: 0,
@@ -227,23 +227,23 @@ impl State {
 
 impl Counts {
     /// The numbers for people, for `cost`.
-    pub fn reading(self, numbers: &Numbers, cost: u64) -> Reading {
+    pub fn reading(self, params: &Params, cost: u64) -> Reading {
         let reset_us = match self {
             Counts { prev: 0, curr: 0, .. } => 0,
             Counts { curr: 0, .. } => self.ends_us(),
             Counts { .. } => self.ends_us() + self.period_us,
         };
-        let fits = self.has_room(numbers, cost);
+        let fits = self.has_room(params, cost);
         Reading {
-            remaining: u64::from(numbers.count).saturating_sub(self.used()),
-            retry_after_us: Some(if fits { 0 } else { self.wait_us(numbers, cost) }),
+            remaining: u64::from(params.count).saturating_sub(self.used()),
+            retry_after_us: Some(if fits { 0 } else { self.wait_us(params, cost) }),
             reset_after_us: reset_us,
         }
     }
 
     /// Until `cost`, which has no room now, has it.
-    fn wait_us(self, numbers: &Numbers, cost: u64) -> u64 {
-        let count = u64::from(numbers.count);
+    fn wait_us(self, params: &Params, cost: u64) -> u64 {
+        let count = u64::from(params.count);
         // A count weighs nothing any more at the end of the window after its own; so much earlier
         // it weighs no more than `room`.
         let earlier_us = |room: u64, of: u64| {
@@ -257,8 +257,8 @@ impl Counts {
         }
     }
 
-    fn has_room(self, numbers: &Numbers, cost: u64) -> bool {
-        cost <= u64::from(numbers.count).saturating_sub(self.used())
+    fn has_room(self, params: &Params, cost: u64) -> bool {
+        cost <= u64::from(params.count).saturating_sub(self.used())
     }
 
     /// What is used now, rounded up.
@@ -283,7 +283,7 @@ impl Counts {
     }
 }
 
-/// How many integers `sliding_window.lua` replies for a tier.
+/// How many integers `sliding_window.lua` replies for a counter.
 pub const REPLY_WIDTH: usize = 4;
 
 #[cfg(test)]
@@ -292,18 +292,18 @@ mod tests {
     use crate::algorithm::testing::{DAY, HOUR, NOON, Random, SECOND, Stored};
     use crate::algorithm::{self, Intent};
 
-    fn numbers(count: u32, period_us: u64) -> algorithm::Numbers {
-        algorithm::Numbers::SlidingWindow(Numbers { count, period_us })
+    fn params(count: u32, period_us: u64) -> algorithm::LimitParams {
+        algorithm::LimitParams::SlidingWindow(Params { count, period_us })
     }
 
     fn per_hour(count: u32) -> Stored {
-        Stored::new(numbers(count, HOUR))
+        Stored::new(params(count, HOUR))
     }
 
     /// Claims that, after a full window, a cost fits so many µs into the next one and not before.
     #[track_caller]
     fn fits_after(count: u32, period_us: u64, cost: u64, elapsed_us: u64) {
-        let mut stored = Stored::new(numbers(count, period_us));
+        let mut stored = Stored::new(params(count, period_us));
         let start = NOON - NOON % period_us;
         assert!(stored.allows(count.into(), start));
         let next = start + period_us;
@@ -353,12 +353,12 @@ mod tests {
     fn another_count_binds_and_helps_at_once() {
         let mut stored = per_hour(10);
         assert!(stored.allows(8, NOON));
-        stored.numbers = numbers(5, HOUR);
+        stored.params = params(5, HOUR);
         let (allowed, reading) = stored.check(1, NOON);
         // 8 × (P − e) ≤ 4 × P
         assert!(!allowed);
         assert_eq!((reading.remaining, reading.retry_after_us), (0, Some(HOUR + HOUR / 2)));
-        stored.numbers = numbers(20, HOUR);
+        stored.params = params(20, HOUR);
         assert!(stored.allows(12, NOON));
         assert!(!stored.allows(1, NOON));
     }
@@ -367,7 +367,7 @@ mod tests {
     fn another_period_is_judged_by_the_old_one_until_it_is_charged() {
         let mut stored = per_hour(10);
         assert!(stored.allows(8, NOON));
-        stored.numbers = numbers(10, DAY);
+        stored.params = params(10, DAY);
         let (allowed, reading) = stored.check(3, NOON + HOUR + 1);
         // 8 × (P − e) ≤ 7 × P
         assert_eq!((allowed, reading.retry_after_us), (false, Some(HOUR / 8 - 1)));
@@ -409,7 +409,7 @@ mod tests {
         stored.force(u64::MAX, NOON);
         assert_eq!(stored.check(1, NOON).1.retry_after_us, Some(HOUR + HOUR * 11 / 20));
         let before = stored.clone();
-        stored.numbers = numbers(3, DAY);
+        stored.params = params(3, DAY);
         stored.force(5, NOON + 1);
         assert_eq!(stored.state, before.state);
     }
@@ -420,23 +420,19 @@ mod tests {
         let first = stored.reserve(8, 99, NOON);
         let second = stored.reserve(6, 98, NOON + HOUR + 1);
         assert_eq!(second.incarnation, 99, "one life");
-        let unused = |charge, unused| GiveBack::Unused { charge, unused };
+        let unused = |charge, unused| Refund::Unused { charge, unused };
         let now = NOON + HOUR + HOUR / 2;
         assert_eq!(stored.peek(now).remaining, 10);
-        assert_eq!(stored.give_back(unused(first, 4), now), 2);
-        assert_eq!(stored.give_back(unused(second, 4), now), 4);
+        assert_eq!(stored.refund(unused(first, 4), now), 2);
+        assert_eq!(stored.refund(unused(second, 4), now), 4);
         assert_eq!(stored.peek(now).remaining, 16);
         let now = NOON + 2 * HOUR + 1;
-        assert_eq!(
-            stored.give_back(unused(first, 4), now),
-            0,
-            "its window weighs nothing any more"
-        );
-        assert_eq!(stored.clone().give_back(unused(second, 2), NOON), 0, "before it was charged");
-        assert_eq!(stored.give_back(unused(second, 2), now), 2);
+        assert_eq!(stored.refund(unused(first, 4), now), 0, "its window weighs nothing any more");
+        assert_eq!(stored.clone().refund(unused(second, 2), NOON), 0, "before it was charged");
+        assert_eq!(stored.refund(unused(second, 2), now), 2);
         assert_eq!(stored.state, None);
         assert!(stored.allows(5, now));
-        assert_eq!(stored.give_back(unused(second, 2), now), 0, "another life");
+        assert_eq!(stored.refund(unused(second, 2), now), 0, "another life");
     }
 
     #[test]
@@ -446,14 +442,14 @@ mod tests {
             assert!(stored.allows(9, NOON));
             let now = NOON + HOUR + HOUR / 3;
             assert!(stored.allows(4, now));
-            assert_eq!(stored.give_back(GiveBack::Amount(amount), now), amount.min(10));
+            assert_eq!(stored.refund(Refund::Amount(amount), now), amount.min(10));
             assert_eq!(stored.peek(now).remaining, amount.min(10));
         }
     }
 
     #[test]
     fn displays_as_a_quota() {
-        assert_eq!(numbers(100, 90 * SECOND).to_string(), "100/90s");
+        assert_eq!(params(100, 90 * SECOND).to_string(), "100/90s");
     }
 
     /// The definition once more: single charges by the window they fell in, and the products.
@@ -499,8 +495,8 @@ mod tests {
         }
 
         /// As it stands at an instant; answers whether it moved to now what was too far ahead.
-        fn settle(&mut self, numbers: &Numbers, now: i128) -> bool {
-            let period = i128::from(numbers.period_us);
+        fn settle(&mut self, params: &Params, now: i128) -> bool {
+            let period = i128::from(params.period_us);
             if self.charges.is_empty() {
                 *self = Oracle::afresh(period, now, 0);
                 return false;
@@ -519,8 +515,8 @@ mod tests {
             false
         }
 
-        fn charge(&mut self, numbers: &Numbers, amount: i128, now: i128) {
-            let period = i128::from(numbers.period_us);
+        fn charge(&mut self, params: &Params, amount: i128, now: i128) {
+            let period = i128::from(params.period_us);
             if self.period != period {
                 *self = Oracle::afresh(period, now.max(self.start), self.used(now));
             }
@@ -564,15 +560,15 @@ mod tests {
     fn differ(seed: u64) {
         let mut random = Random(seed);
         let kinds = [
-            numbers(10, 1_000),
-            numbers(25, 700_000),
-            numbers(20, 400_000),
-            numbers(12, 90 * SECOND),
-            numbers(7, HOUR),
-            numbers(104_250, DAY),
-            numbers(999_999_937, DAY),
-            numbers(1_000_000_000, 30 * DAY),
-            numbers(30, 366 * DAY),
+            params(10, 1_000),
+            params(25, 700_000),
+            params(20, 400_000),
+            params(12, 90 * SECOND),
+            params(7, HOUR),
+            params(104_250, DAY),
+            params(999_999_937, DAY),
+            params(1_000_000_000, 30 * DAY),
+            params(30, 366 * DAY),
         ];
         let mut stored = Stored::new(kinds[random.below(9) as usize].clone());
         let mut oracle = Oracle::default();
@@ -581,18 +577,18 @@ mod tests {
         for turn in 0..1_500 {
             now = random.later(now);
             if random.below(6) == 0 {
-                stored.numbers = kinds[random.below(9) as usize].clone();
+                stored.params = kinds[random.below(9) as usize].clone();
             }
-            let algorithm::Numbers::SlidingWindow(numbers) = stored.numbers.clone() else {
+            let algorithm::LimitParams::SlidingWindow(params) = stored.params.clone() else {
                 panic!()
             };
-            let (count, at) = (i128::from(numbers.count), i128::from(now));
+            let (count, at) = (i128::from(params.count), i128::from(now));
             let before = oracle.clone();
-            let rebased = oracle.settle(&numbers, at);
+            let rebased = oracle.settle(&params, at);
             let used = oracle.used(at);
-            let cost = 1 + random.below(u64::from(numbers.count)) / (1 + random.below(6));
+            let cost = 1 + random.below(u64::from(params.count)) / (1 + random.below(6));
             let case =
-                format!("seed {seed}, turn {turn}: {numbers} at {now}, cost {cost}, used {used}");
+                format!("seed {seed}, turn {turn}: {params} at {now}, cost {cost}, used {used}");
             let mut saved = false;
             let reading = match random.below(8) {
                 0 => {
@@ -607,7 +603,7 @@ mod tests {
                 1 => {
                     let forced = i128::from(cost).min(2 * count - used).max(0);
                     if forced > 0 {
-                        oracle.charge(&numbers, forced, at);
+                        oracle.charge(&params, forced, at);
                     }
                     saved = true;
                     stored.force(cost, now)
@@ -623,7 +619,7 @@ mod tests {
                         oracle.take(window.min(oracle.start), unused.into());
                     }
                     receipts[place].0.amount -= unused;
-                    let returned = stored.give_back(GiveBack::Unused { charge, unused }, now);
+                    let returned = stored.refund(Refund::Unused { charge, unused }, now);
                     assert_eq!(i128::from(returned), used - oracle.used(at), "{case}");
                     saved = counts != oracle.counts();
                     stored.peek(now)
@@ -631,7 +627,7 @@ mod tests {
                 3 => {
                     let amount = random.below(cost + 1);
                     oracle.lower(amount.into(), at);
-                    let returned = stored.give_back(GiveBack::Amount(amount), now);
+                    let returned = stored.refund(Refund::Amount(amount), now);
                     assert_eq!(i128::from(returned), i128::from(amount).min(used), "{case}");
                     assert_eq!(i128::from(returned), used - oracle.used(at), "{case}");
                     saved = returned > 0;
@@ -643,7 +639,7 @@ mod tests {
                     let (fits, reading, charge) = stored.step(cost, intent, now);
                     assert_eq!(fits, oracle.fits(cost.into(), count, at), "{case}");
                     if fits {
-                        oracle.charge(&numbers, cost.into(), at);
+                        oracle.charge(&params, cost.into(), at);
                         oracle.life = oracle.life.or(nonce);
                     } else {
                         // Tight, on what is stored now.

@@ -1,14 +1,14 @@
-//! One decision over loaded tiers: all or none. `check.lua` is the same in Redis.
+//! One decision over loaded counters: all or none. `check.lua` is the same in Redis.
 
 use smallvec::SmallVec;
 
-use super::{Charge, Numbers, Reading, State, View};
+use super::{Charge, LimitParams, Reading, State, View};
 
-/// One tier of a decision: what it is charged, and after [`step`] what became of it.
+/// One counter of a decision: what it is charged, and after [`step`] what became of it.
 #[derive(Debug)]
-pub struct Tier<'a> {
+pub struct StepCounter<'a> {
     /// The limit's numbers.
-    pub numbers: &'a Numbers,
+    pub params: &'a LimitParams,
     /// What this decision costs it; 0 peeks.
     pub cost: u64,
     /// 0 is enforced; each other number is a shadow rule, judged by itself.
@@ -39,12 +39,12 @@ pub enum Intent {
     Peek,
 }
 
-/// What is to be given back to one tier.
+/// What is to be refunded to one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GiveBack {
+pub enum Refund {
     /// So much of what a receipt says was charged.
     Unused {
-        /// The receipt's part for this tier.
+        /// The receipt's part for this counter.
         charge: Charge,
         /// How much of it was not used.
         unused: u64,
@@ -53,17 +53,31 @@ pub enum GiveBack {
     Amount(u64),
 }
 
-impl<'a> Tier<'a> {
-    /// A tier with its stored state, before the decision.
+impl<'a> StepCounter<'a> {
+    /// A counter with its stored state, before the decision.
     #[inline]
-    pub fn new(numbers: &'a Numbers, cost: u64, group: u16, state: Option<State>) -> Tier<'a> {
+    pub fn new(
+        params: &'a LimitParams,
+        cost: u64,
+        group: u16,
+        state: Option<State>,
+    ) -> StepCounter<'a> {
         let reading = Reading { remaining: 0, retry_after_us: None, reset_after_us: 0 };
-        Tier { numbers, cost, group, state, changed: false, fits: false, reading, charge: None }
+        StepCounter {
+            params,
+            cost,
+            group,
+            state,
+            changed: false,
+            fits: false,
+            reading,
+            charge: None,
+        }
     }
 
-    /// The tier at an instant; notes whether the cost has room.
+    /// The counter at an instant; notes whether the cost has room.
     fn view(&mut self, now_us: u64) -> View<'a> {
-        let view = View::of(self.state.as_ref(), self.numbers, now_us);
+        let view = View::of(self.state.as_ref(), self.params, now_us);
         self.fits = view.has_room(self.judged_cost());
         view
     }
@@ -92,16 +106,16 @@ impl<'a> Tier<'a> {
     }
 }
 
-/// Decides over `tiers`, enforced ones first, at `now_us`; answers whether it is allowed.
+/// Decides over `counters`, enforced ones first, at `now_us`; answers whether it is allowed.
 ///
-/// Every enforced tier has room and all are charged, or none is. Shadow rules are judged only
+/// Every enforced counter has room and all are charged, or none is. Shadow rules are judged only
 /// where the answer is yes, and each is charged all or none by itself.
-pub fn step(tiers: &mut [Tier<'_>], intent: Intent, now_us: u64) -> bool {
+pub fn step(counters: &mut [StepCounter<'_>], intent: Intent, now_us: u64) -> bool {
     let mut allowed = true;
-    let mut rest = tiers;
+    let mut rest = counters;
     while let Some(first) = rest.first() {
         let group = first.group;
-        let length = rest.iter().take_while(|tier| tier.group == group).count();
+        let length = rest.iter().take_while(|counter| counter.group == group).count();
         let (members, others) = rest.split_at_mut(length);
         rest = others;
         let enforced = group == 0;
@@ -112,50 +126,50 @@ pub fn step(tiers: &mut [Tier<'_>], intent: Intent, now_us: u64) -> bool {
     allowed
 }
 
-fn step_group(tiers: &mut [Tier<'_>], intent: Intent, now_us: u64) -> bool {
+fn step_group(counters: &mut [StepCounter<'_>], intent: Intent, now_us: u64) -> bool {
     let mut views: Views<'_> = SmallVec::new();
-    for tier in tiers.iter_mut() {
-        views.push(tier.view(now_us));
+    for counter in counters.iter_mut() {
+        views.push(counter.view(now_us));
     }
-    let fits = tiers.iter().all(|tier| tier.fits);
-    for (tier, view) in tiers.iter_mut().zip(&mut views) {
-        tier.settle(view, fits, intent, now_us);
+    let fits = counters.iter().all(|counter| counter.fits);
+    for (counter, view) in counters.iter_mut().zip(&mut views) {
+        counter.settle(view, fits, intent, now_us);
     }
     fits
 }
 
-/// Charges every tier, room or not, as far as force goes.
-pub fn force(tiers: &mut [Tier<'_>], now_us: u64) {
-    for tier in tiers {
-        let mut view = View::of(tier.state.as_ref(), tier.numbers, now_us);
-        view.force(&mut tier.state, tier.cost, now_us);
-        tier.changed = true;
-        tier.fits = true;
-        tier.reading = view.reading(tier.state.as_ref(), 1);
+/// Charges every counter, room or not, as far as force goes.
+pub fn force(counters: &mut [StepCounter<'_>], now_us: u64) {
+    for counter in counters {
+        let mut view = View::of(counter.state.as_ref(), counter.params, now_us);
+        view.force(&mut counter.state, counter.cost, now_us);
+        counter.changed = true;
+        counter.fits = true;
+        counter.reading = view.reading(counter.state.as_ref(), 1);
     }
 }
 
-/// Gives back to one tier; answers the whole units that came back.
-pub fn give_back(tier: &mut Tier<'_>, what: GiveBack, now_us: u64) -> u64 {
-    let mut view = View::of(tier.state.as_ref(), tier.numbers, now_us);
-    let returned = view.give_back(&mut tier.state, what, now_us);
-    tier.changed = returned.is_some();
-    tier.fits = true;
-    tier.reading = view.reading(tier.state.as_ref(), 1);
+/// Refunds to one counter; answers the whole units that came back.
+pub fn refund(counter: &mut StepCounter<'_>, what: Refund, now_us: u64) -> u64 {
+    let mut view = View::of(counter.state.as_ref(), counter.params, now_us);
+    let returned = view.refund(&mut counter.state, what, now_us);
+    counter.changed = returned.is_some();
+    counter.fits = true;
+    counter.reading = view.reading(counter.state.as_ref(), 1);
     returned.unwrap_or(0)
 }
 
 /// Whether a slot is still held; what is no slot always is.
-pub fn holds(tier: &Tier<'_>, charge: &Charge, now_us: u64) -> bool {
-    View::of(tier.state.as_ref(), tier.numbers, now_us).holds(tier.state.as_ref(), charge)
+pub fn holds(counter: &StepCounter<'_>, charge: &Charge, now_us: u64) -> bool {
+    View::of(counter.state.as_ref(), counter.params, now_us).holds(counter.state.as_ref(), charge)
 }
 
 /// Keeps a slot that is still held for so long from now.
-pub fn renew(tier: &mut Tier<'_>, charge: &Charge, for_us: u64, now_us: u64) {
-    let mut view = View::of(tier.state.as_ref(), tier.numbers, now_us);
-    tier.changed = view.renew(&mut tier.state, charge, for_us);
-    tier.reading = view.reading(tier.state.as_ref(), 1);
+pub fn renew(counter: &mut StepCounter<'_>, charge: &Charge, for_us: u64, now_us: u64) {
+    let mut view = View::of(counter.state.as_ref(), counter.params, now_us);
+    counter.changed = view.renew(&mut counter.state, charge, for_us);
+    counter.reading = view.reading(counter.state.as_ref(), 1);
 }
 
-/// Each tier at the instant of the decision.
+/// Each counter at the instant of the decision.
 type Views<'n> = SmallVec<[View<'n>; 4]>;

@@ -1,17 +1,19 @@
-//! What the tests of several algorithms share: one stored tier, and randomness that replays.
+//! What the tests of several algorithms share: one stored counter, and randomness that replays.
 
-use super::{Charge, GiveBack, Intent, Numbers, Reading, State, Tier, force, give_back, step};
+use super::{
+    Charge, Intent, LimitParams, Reading, Refund, State, StepCounter, force, refund, step,
+};
 
-/// One tier's stored state, and the numbers in force.
+/// One counter's stored state, and the numbers in force.
 #[derive(Clone)]
 pub(super) struct Stored {
-    pub(super) numbers: Numbers,
+    pub(super) params: LimitParams,
     pub(super) state: Option<State>,
 }
 
 impl Stored {
-    pub(super) fn new(numbers: Numbers) -> Stored {
-        Stored { numbers, state: None }
+    pub(super) fn new(params: LimitParams) -> Stored {
+        Stored { params, state: None }
     }
 
     pub(super) fn check(&mut self, cost: u64, now_us: u64) -> (bool, Reading) {
@@ -37,27 +39,27 @@ impl Stored {
         intent: Intent,
         now_us: u64,
     ) -> (bool, Reading, Option<Charge>) {
-        let mut tiers = [Tier::new(&self.numbers, cost, 0, self.state.clone())];
-        let fits = step(&mut tiers, intent, now_us);
-        let [tier] = tiers;
-        assert!(tier.changed || tier.state == self.state, "changed without saying so");
-        self.state = tier.state;
-        (fits, tier.reading, tier.charge)
+        let mut counters = [StepCounter::new(&self.params, cost, 0, self.state.clone())];
+        let fits = step(&mut counters, intent, now_us);
+        let [counter] = counters;
+        assert!(counter.changed || counter.state == self.state, "changed without saying so");
+        self.state = counter.state;
+        (fits, counter.reading, counter.charge)
     }
 
     pub(super) fn force(&mut self, cost: u64, now_us: u64) -> Reading {
-        let mut tiers = [Tier::new(&self.numbers, cost, 0, self.state.clone())];
-        force(&mut tiers, now_us);
-        let [tier] = tiers;
-        self.state = tier.state;
-        tier.reading
+        let mut counters = [StepCounter::new(&self.params, cost, 0, self.state.clone())];
+        force(&mut counters, now_us);
+        let [counter] = counters;
+        self.state = counter.state;
+        counter.reading
     }
 
-    pub(super) fn give_back(&mut self, what: GiveBack, now_us: u64) -> u64 {
-        let mut tier = Tier::new(&self.numbers, 0, 0, self.state.clone());
-        let returned = give_back(&mut tier, what, now_us);
-        assert!(tier.changed || tier.state == self.state, "changed without saying so");
-        self.state = tier.state;
+    pub(super) fn refund(&mut self, what: Refund, now_us: u64) -> u64 {
+        let mut counter = StepCounter::new(&self.params, 0, 0, self.state.clone());
+        let returned = refund(&mut counter, what, now_us);
+        assert!(counter.changed || counter.state == self.state, "changed without saying so");
+        self.state = counter.state;
         returned
     }
 }

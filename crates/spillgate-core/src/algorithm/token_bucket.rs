@@ -11,7 +11,7 @@
 use std::fmt;
 
 use super::{
-    COUNT_MAX, Charge, EXACT_MAX, FORCED_TIMES, GiveBack, LimitError, Reading, tolerated_us,
+    COUNT_MAX, Charge, EXACT_MAX, FORCED_TIMES, LimitError, Reading, Refund, tolerated_us,
 };
 
 mod coarse;
@@ -21,7 +21,7 @@ pub use tracked::Tracked;
 
 /// `count` tokens every `period`, at most `burst` at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Numbers {
+pub struct Params {
     /// Tokens a period.
     pub count: u32,
     /// The period.
@@ -66,7 +66,7 @@ pub struct Level {
 /// The bucket at an instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View<'n> {
-    numbers: &'n Numbers,
+    params: &'n Params,
     /// How full.
     pub level: Level,
     /// Until the state is gone by the numbers it was written under, where they were others.
@@ -77,9 +77,9 @@ pub struct View<'n> {
     rebased: bool,
 }
 
-impl Numbers {
+impl Params {
     /// The numbers in lowest terms, or which of them does not fit.
-    pub fn new(count: u32, period_us: u64, burst: u64) -> Result<Numbers, LimitError> {
+    pub fn new(count: u32, period_us: u64, burst: u64) -> Result<Params, LimitError> {
         let Some(burst) = u32::try_from(burst).ok().filter(|b| (1..=COUNT_MAX).contains(b)) else {
             let nearest = if burst == 0 { 1 } else { COUNT_MAX };
             return Err(LimitError::new(
@@ -99,7 +99,7 @@ impl Numbers {
             ));
         }
         let forced_max = burst_max.min(u128::from(FORCED_TIMES * u64::from(burst))) as u64;
-        Ok(Numbers { count, period_us, burst, n, d, forced_max })
+        Ok(Params { count, period_us, burst, n, d, forced_max })
     }
 
     /// These numbers as `token_bucket.lua` reads them.
@@ -159,7 +159,7 @@ impl Numbers {
     }
 }
 
-impl fmt::Display for Numbers {
+impl fmt::Display for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.count)?;
         super::period::write_period(f, self.period_us)?;
@@ -173,16 +173,16 @@ impl fmt::Display for Numbers {
 impl<'n> View<'n> {
     /// The stored bucket as it stands at `now_us` under `numbers`.
     #[inline(always)]
-    pub fn of(state: Option<&State>, numbers: &'n Numbers, now_us: u64) -> View<'n> {
-        let Some(state) = state else { return View::untouched(numbers, now_us) };
-        if (state.count, state.period_us) == (numbers.count, numbers.period_us) {
-            return View::drained_by(state, numbers, now_us);
+    pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
+        let Some(state) = state else { return View::untouched(params, now_us) };
+        if (state.count, state.period_us) == (params.count, params.period_us) {
+            return View::drained_by(state, params, now_us);
         }
-        View::under_other_numbers(state, numbers, now_us)
+        View::under_other_numbers(state, params, now_us)
     }
 
     #[cold]
-    fn under_other_numbers(state: &State, numbers: &'n Numbers, now_us: u64) -> View<'n> {
+    fn under_other_numbers(state: &State, params: &'n Params, now_us: u64) -> View<'n> {
         let gone_us = state.gone_us();
         let converted = State {
             boundary_us: state.boundary_us + u64::from(state.boundary_part > 0),
@@ -190,9 +190,9 @@ impl<'n> View<'n> {
             tracked: None,
             ..state.clone()
         };
-        let mut view = View::drained_by(&converted, numbers, now_us);
+        let mut view = View::drained_by(&converted, params, now_us);
         if gone_us <= now_us {
-            return View::untouched(numbers, now_us);
+            return View::untouched(params, now_us);
         }
         if !view.rebased && view.level.tokens > 0 {
             view.gone_after_us = Some(gone_us - now_us);
@@ -203,13 +203,13 @@ impl<'n> View<'n> {
     /// Whether `cost` more tokens fit now.
     #[inline]
     pub fn has_room(&self, cost: u64) -> bool {
-        self.level.tokens + cost <= u64::from(self.numbers.burst)
+        self.level.tokens + cost <= u64::from(self.params.burst)
     }
 
     /// The numbers for people, for `cost`.
     #[inline]
     pub fn reading(&self, cost: u64) -> Reading {
-        self.level.reading(self.numbers, cost, self.gone_after_us)
+        self.level.reading(self.params, cost, self.gone_after_us)
     }
 
     /// Whether the stored boundary lay too far ahead of now, so that usage was kept from now on.
@@ -228,24 +228,24 @@ impl<'n> View<'n> {
 
     /// Uses up to `cost` tokens though there is no room, as far as force goes.
     pub fn force(&mut self, cost: u64, now_us: u64) {
-        let forced = self.level.tokens.saturating_add(cost).min(self.numbers.forced_max);
+        let forced = self.level.tokens.saturating_add(cost).min(self.params.forced_max);
         self.charge(forced.saturating_sub(self.level.tokens), now_us);
     }
 
     /// A receipt for `amount` tokens charged just now; begins a life of `nonce` if there is none.
     pub fn receipt(&mut self, amount: u64, now_us: u64, nonce: u64) -> Charge {
         let level = self.level.begun();
-        let begun = || Box::new(Tracked::begun(nonce, self.numbers.burst, level, now_us));
+        let begun = || Box::new(Tracked::begun(nonce, self.params.burst, level, now_us));
         let tracked = self.tracked.get_or_insert_with(begun);
         Charge { incarnation: tracked.incarnation, at_us: now_us, amount, slot: tracked.returned }
     }
 
-    /// Gives back; answers the whole tokens that came back, nothing where nothing changed.
-    pub fn give_back(&mut self, what: GiveBack, now_us: u64) -> Option<u64> {
+    /// Refunds; answers the whole tokens that came back, nothing where nothing changed.
+    pub fn refund(&mut self, what: Refund, now_us: u64) -> Option<u64> {
         self.note_low(now_us);
         let back = match what {
-            GiveBack::Unused { charge, unused } => self.returnable(&charge, unused, now_us),
-            GiveBack::Amount(amount) => Level { tokens: amount, drained: 0 },
+            Refund::Unused { charge, unused } => self.returnable(&charge, unused, now_us),
+            Refund::Amount(amount) => Level { tokens: amount, drained: 0 },
         };
         let back = back.min(self.level);
         let back = if self.level.drained < 0 { back.whole() } else { back };
@@ -263,10 +263,10 @@ impl<'n> View<'n> {
         if tracked.incarnation != charge.incarnation || now_us < charge.at_us {
             return Level::default();
         }
-        let elapsed = u128::from(now_us - charge.at_us) * u128::from(self.numbers.d);
-        let charged = u128::from(charge.amount) * u128::from(self.numbers.n);
-        let left = Level::of_parts(charged.saturating_sub(elapsed), self.numbers.n);
-        let low = tracked.low_since(charge, self.numbers);
+        let elapsed = u128::from(now_us - charge.at_us) * u128::from(self.params.d);
+        let charged = u128::from(charge.amount) * u128::from(self.params.n);
+        let left = Level::of_parts(charged.saturating_sub(elapsed), self.params.n);
+        let low = tracked.low_since(charge, self.params);
         Level { tokens: unused, drained: 0 }.min(left.max(low))
     }
 
@@ -278,16 +278,16 @@ impl<'n> View<'n> {
             used: u32::try_from(self.level.tokens).unwrap_or(u32::MAX),
             boundary_us: self.boundary.0,
             boundary_part: self.boundary.1,
-            count: self.numbers.count,
-            period_us: self.numbers.period_us,
+            count: self.params.count,
+            period_us: self.params.period_us,
             tracked: self.tracked.clone(),
         })
     }
 
     #[inline]
-    fn untouched(numbers: &'n Numbers, now_us: u64) -> View<'n> {
+    fn untouched(params: &'n Params, now_us: u64) -> View<'n> {
         View {
-            numbers,
+            params,
             level: Level::default(),
             gone_after_us: None,
             boundary: (now_us, 0),
@@ -297,41 +297,41 @@ impl<'n> View<'n> {
     }
 
     #[inline(always)]
-    fn drained_by(state: &State, numbers: &'n Numbers, now_us: u64) -> View<'n> {
+    fn drained_by(state: &State, params: &'n Params, now_us: u64) -> View<'n> {
         // A smaller burst binds at once, but locks nobody out for what a larger one let pass.
-        let used = u64::from(state.used).min(numbers.forced_max);
-        let tracked = state.tracked.as_ref().filter(|tracked| tracked.burst == numbers.burst);
+        let used = u64::from(state.used).min(params.forced_max);
+        let tracked = state.tracked.as_ref().filter(|tracked| tracked.burst == params.burst);
         let tracked = tracked.cloned();
         let boundary = (state.boundary_us, state.boundary_part);
         if now_us <= state.boundary_us {
             let ahead_us = state.boundary_us - now_us;
-            if ahead_us > tolerated_us(numbers.refill_us()) {
+            if ahead_us > tolerated_us(params.refill_us()) {
                 let level = Level { tokens: used, drained: 0 };
-                return View { level, rebased: true, ..View::untouched(numbers, now_us) };
+                return View { level, rebased: true, ..View::untouched(params, now_us) };
             }
-            let ahead = u128::from(ahead_us) * u128::from(numbers.d) + u128::from(boundary.1);
+            let ahead = u128::from(ahead_us) * u128::from(params.d) + u128::from(boundary.1);
             let level = Level { tokens: used, drained: -(ahead as i64) };
-            return View { level, boundary, tracked, ..View::untouched(numbers, now_us) };
+            return View { level, boundary, tracked, ..View::untouched(params, now_us) };
         }
-        let (drained, part) = numbers.drained_in(now_us - boundary.0, boundary.1);
+        let (drained, part) = params.drained_in(now_us - boundary.0, boundary.1);
         if drained >= used {
-            return View::untouched(numbers, now_us);
+            return View::untouched(params, now_us);
         }
         let level = Level { tokens: used - drained, drained: part as i64 };
-        let boundary = before(now_us, part, numbers.d);
-        View { level, boundary, tracked, ..View::untouched(numbers, now_us) }
+        let boundary = before(now_us, part, params.d);
+        View { level, boundary, tracked, ..View::untouched(params, now_us) }
     }
 
     fn lower(&mut self, by: Level, now_us: u64) {
-        self.level = self.level.less(by, self.numbers.n);
+        self.level = self.level.less(by, self.params.n);
         if self.level.tokens == 0 {
-            *self = View { rebased: self.rebased, ..View::untouched(self.numbers, now_us) };
+            *self = View { rebased: self.rebased, ..View::untouched(self.params, now_us) };
             return;
         }
         if self.level.drained >= 0 {
-            self.boundary = before(now_us, self.level.drained as u64, self.numbers.d);
+            self.boundary = before(now_us, self.level.drained as u64, self.params.d);
         }
-        let n = self.numbers.n;
+        let n = self.params.n;
         if let Some(tracked) = &mut self.tracked {
             tracked.lower(by, n);
         }
@@ -342,7 +342,7 @@ impl<'n> View<'n> {
     fn note_low(&mut self, now_us: u64) {
         let level = self.level.begun();
         if let Some(tracked) = &mut self.tracked {
-            tracked.note(level, self.numbers.refill_us(), now_us);
+            tracked.note(level, self.params.refill_us(), now_us);
         }
     }
 }
@@ -364,10 +364,10 @@ impl State {
 impl Level {
     /// The numbers for people, for `cost`.
     #[inline(always)]
-    pub fn reading(self, numbers: &Numbers, cost: u64, gone_after_us: Option<u64>) -> Reading {
-        let burst = u64::from(numbers.burst);
+    pub fn reading(self, params: &Params, cost: u64, gone_after_us: Option<u64>) -> Reading {
+        let burst = u64::from(params.burst);
         let wait = |tokens: u64| {
-            numbers.drain_us(tokens, self.drained).min(gone_after_us.unwrap_or(u64::MAX))
+            params.drain_us(tokens, self.drained).min(gone_after_us.unwrap_or(u64::MAX))
         };
         let over = (self.tokens + cost).saturating_sub(burst);
         Reading {
@@ -438,7 +438,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// How many integers `token_bucket.lua` replies for a tier.
+/// How many integers `token_bucket.lua` replies for a counter.
 pub const REPLY_WIDTH: usize = 3;
 /// Periods that fit a short body in Redis, by code; `coded_period_us` in the Lua is the same.
 const PERIOD_SECONDS: [u64; 13] =

@@ -1,11 +1,11 @@
-//! A tier as it stands at one instant: one match over the five algorithms.
+//! A counter as it stands at one instant: one match over the five algorithms.
 
 use super::{
-    Charge, GiveBack, Intent, Numbers, Reading, State, concurrency, fixed_window, sliding_log,
+    Charge, Intent, LimitParams, Reading, Refund, State, concurrency, fixed_window, sliding_log,
     sliding_window, token_bucket,
 };
 
-/// A tier as it stands at one instant, under the numbers in force.
+/// A counter as it stands at one instant, under the numbers in force.
 #[derive(Clone, Debug)]
 pub enum View<'n> {
     /// See [`token_bucket`].
@@ -35,32 +35,32 @@ macro_rules! each {
 
 impl<'n> View<'n> {
     /// The stored state as it stands at `now_us` under `numbers`. State of another algorithm is
-    /// none of this tier's: it starts afresh.
-    pub fn of(state: Option<&State>, numbers: &'n Numbers, now_us: u64) -> View<'n> {
-        match numbers {
-            Numbers::TokenBucket(numbers) => View::TokenBucket(token_bucket::View::of(
+    /// none of this counter's: it starts afresh.
+    pub fn of(state: Option<&State>, params: &'n LimitParams, now_us: u64) -> View<'n> {
+        match params {
+            LimitParams::TokenBucket(params) => View::TokenBucket(token_bucket::View::of(
                 state.and_then(State::token_bucket),
-                numbers,
+                params,
                 now_us,
             )),
-            Numbers::FixedWindow(numbers) => View::FixedWindow(fixed_window::View::of(
+            LimitParams::FixedWindow(params) => View::FixedWindow(fixed_window::View::of(
                 state.and_then(State::fixed_window),
-                numbers,
+                params,
                 now_us,
             )),
-            Numbers::SlidingLog(numbers) => View::SlidingLog(sliding_log::View::of(
+            LimitParams::SlidingLog(params) => View::SlidingLog(sliding_log::View::of(
                 state.and_then(State::sliding_log),
-                numbers,
+                params,
                 now_us,
             )),
-            Numbers::SlidingWindow(numbers) => View::SlidingWindow(sliding_window::View::of(
+            LimitParams::SlidingWindow(params) => View::SlidingWindow(sliding_window::View::of(
                 state.and_then(State::sliding_window),
-                numbers,
+                params,
                 now_us,
             )),
-            Numbers::Concurrency(numbers) => View::Concurrency(concurrency::View::of(
+            LimitParams::Concurrency(params) => View::Concurrency(concurrency::View::of(
                 state.and_then(State::concurrency),
-                numbers,
+                params,
                 now_us,
             )),
         }
@@ -126,22 +126,17 @@ impl<'n> View<'n> {
         self.save(stored);
     }
 
-    /// Gives back, and stores; answers the whole units that came back, nothing where nothing
+    /// Refunds, and stores; answers the whole units that came back, nothing where nothing
     /// changed.
-    pub fn give_back(
-        &mut self,
-        stored: &mut Option<State>,
-        what: GiveBack,
-        now_us: u64,
-    ) -> Option<u64> {
+    pub fn refund(&mut self, stored: &mut Option<State>, what: Refund, now_us: u64) -> Option<u64> {
         // Where nothing is stored nothing is used.
         stored.as_ref()?;
         let returned = match self {
-            View::SlidingLog(view) => return view.give_back(State::log(stored), what, now_us),
-            View::Concurrency(view) => return view.give_back(State::slots(stored), what, now_us),
-            View::TokenBucket(view) => view.give_back(what, now_us),
-            View::FixedWindow(view) => view.give_back(what, now_us),
-            View::SlidingWindow(view) => view.give_back(what, now_us),
+            View::SlidingLog(view) => return view.refund(State::log(stored), what, now_us),
+            View::Concurrency(view) => return view.refund(State::slots(stored), what, now_us),
+            View::TokenBucket(view) => view.refund(what, now_us),
+            View::FixedWindow(view) => view.refund(what, now_us),
+            View::SlidingWindow(view) => view.refund(what, now_us),
         };
         if returned.is_some() {
             self.save(stored);

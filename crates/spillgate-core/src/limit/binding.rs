@@ -1,14 +1,14 @@
 //! Whether one limit can refuse anything that another lets pass, by the bounds that both promise.
 
 use super::{Kind, Limit};
-use crate::algorithm::Numbers;
+use crate::algorithm::LimitParams;
 use crate::algorithm::fixed_window::Window;
 
 impl Limit {
     /// Whether this limit never refuses what `other` has room for, if both are charged the same, or
     /// this one a part of it: then it may as well be left out.
     ///
-    /// That is so as long as nothing is given back or charged by force. Between token buckets, and from
+    /// That is so as long as nothing is refunded or charged by force. Between token buckets, and from
     /// a bucket or a log to a log, the answer is exact; elsewhere `false` may also mean that the two
     /// bounds are too close to tell.
     ///
@@ -31,21 +31,25 @@ impl Limit {
 }
 
 /// Whether `this` has room for whatever `other` lets pass.
-fn has_room(this: &Numbers, other: &Numbers) -> bool {
-    if let (Numbers::Concurrency(this), Numbers::Concurrency(other)) = (this, other) {
+fn has_room(this: &LimitParams, other: &LimitParams) -> bool {
+    if let (LimitParams::Concurrency(this), LimitParams::Concurrency(other)) = (this, other) {
         return other.count <= this.count && other.hold_us >= this.hold_us;
     }
     let Some(passing) = Passing::of(other) else { return false };
     match this {
-        Numbers::TokenBucket(this) => {
+        LimitParams::TokenBucket(this) => {
             let (count, period_us) = (u128::from(this.count), u128::from(this.period_us));
             passing.burst <= u128::from(this.burst)
                 && passing.count * period_us <= count * passing.period_us
         }
-        Numbers::FixedWindow(this) => passing.within_window(&this.window) <= u128::from(this.count),
-        Numbers::SlidingLog(this) => passing.within(this.period_us - 1) <= u128::from(this.count),
-        Numbers::SlidingWindow(this) => match other {
-            Numbers::SlidingWindow(other) if other.period_us == this.period_us => {
+        LimitParams::FixedWindow(this) => {
+            passing.within_window(&this.window) <= u128::from(this.count)
+        }
+        LimitParams::SlidingLog(this) => {
+            passing.within(this.period_us - 1) <= u128::from(this.count)
+        }
+        LimitParams::SlidingWindow(this) => match other {
+            LimitParams::SlidingWindow(other) if other.period_us == this.period_us => {
                 other.count <= this.count
             }
             // The weighed count is at most what passes within a period and at once.
@@ -56,7 +60,7 @@ fn has_room(this: &Numbers, other: &Numbers) -> bool {
             }
         },
         // What is held says nothing of what passed.
-        Numbers::Concurrency(_) => false,
+        LimitParams::Concurrency(_) => false,
     }
 }
 
@@ -80,30 +84,30 @@ enum Shape {
 
 impl Passing {
     /// Absent for slots, which are taken again as soon as they are released.
-    fn of(numbers: &Numbers) -> Option<Passing> {
+    fn of(params: &LimitParams) -> Option<Passing> {
         let windows = |count: u32, window: &Window| {
             let (count, period_us) = (u128::from(count), u128::from(shortest_us(window)));
             Passing { burst: 2 * count, count, period_us, shape: Shape::Windows(window.clone()) }
         };
-        Some(match numbers {
-            Numbers::TokenBucket(bucket) => Passing {
+        Some(match params {
+            LimitParams::TokenBucket(bucket) => Passing {
                 burst: bucket.burst.into(),
                 count: bucket.count.into(),
                 period_us: bucket.period_us.into(),
                 shape: Shape::Evenly,
             },
-            Numbers::FixedWindow(window) => windows(window.count, &window.window),
-            Numbers::SlidingLog(log) => Passing {
+            LimitParams::FixedWindow(window) => windows(window.count, &window.window),
+            LimitParams::SlidingLog(log) => Passing {
                 burst: log.count.into(),
                 count: log.count.into(),
                 period_us: log.period_us.into(),
                 shape: Shape::Spaced,
             },
             // It lets pass no more in any of its windows, whatever the one before.
-            Numbers::SlidingWindow(window) => {
+            LimitParams::SlidingWindow(window) => {
                 windows(window.count, &Window::Every { period_us: window.period_us })
             }
-            Numbers::Concurrency(_) => return None,
+            LimitParams::Concurrency(_) => return None,
         })
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use siphasher::sip128::SipHasher13;
 
 use super::{Algorithm, Kind, Limit, Words};
-use crate::algorithm::Numbers;
+use crate::algorithm::LimitParams;
 
 /// A limit with the name that its state goes by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl NamedLimit {
     /// A limit by its given name, or else by its position in the rule.
     #[inline]
     pub fn new(limit: Limit, position: usize) -> NamedLimit {
-        // A decision holds 64 tiers at most, so a rule has no more limits than that.
+        // A decision holds 64 counters at most, so a rule has no more limits than that.
         let position = position.min(POSITION_NAMES.len() - 1);
         let record = match limit.name() {
             // Limits that come with a request have no name: for them this is on the path.
@@ -87,8 +87,8 @@ impl NamedLimit {
     }
 
     /// Returns the limit under the same name with other parameters of its algorithm: a local share.
-    pub fn with_numbers(&self, numbers: Numbers) -> NamedLimit {
-        let limit = Limit { kind: Kind::Counted(numbers), ..self.limit.clone() };
+    pub fn with_params(&self, params: LimitParams) -> NamedLimit {
+        let limit = Limit { kind: Kind::Counted(params), ..self.limit.clone() };
         NamedLimit { limit, ..self.clone() }
     }
 
@@ -129,9 +129,9 @@ impl NamedLimit {
 
     /// What it counts with; absent for `unlimited` and `none`, which keep no state.
     #[inline]
-    pub fn numbers(&self) -> Option<&Numbers> {
+    pub fn params(&self) -> Option<&LimitParams> {
         match self.limit.kind() {
-            Kind::Counted(numbers) => Some(numbers),
+            Kind::Counted(params) => Some(params),
             Kind::Unlimited | Kind::Nothing => None,
         }
     }

@@ -1,7 +1,7 @@
 //! A limit that a caller asks for, as far as it is below the one in force.
 
 use super::{Kind, Limit};
-use crate::algorithm::{Numbers, fixed_window, sliding_log, sliding_window, token_bucket};
+use crate::algorithm::{LimitParams, fixed_window, sliding_log, sliding_window, token_bucket};
 
 impl Limit {
     /// This limit brought down to what `asked`, a bucket or `none`, says: never more at once, and
@@ -12,8 +12,8 @@ impl Limit {
             (_, Kind::Unlimited) | (Kind::Nothing, _) => return None,
             (_, Kind::Nothing) => Kind::Nothing,
             (Kind::Unlimited, Kind::Counted(_)) => asked.kind.clone(),
-            (Kind::Counted(numbers), Kind::Counted(Numbers::TokenBucket(asked))) => {
-                Kind::Counted(numbers_below(numbers, asked)?)
+            (Kind::Counted(params), Kind::Counted(LimitParams::TokenBucket(asked))) => {
+                Kind::Counted(numbers_below(params, asked)?)
             }
             (Kind::Counted(_), Kind::Counted(_)) => return None,
         };
@@ -28,39 +28,41 @@ struct Rate {
     period_us: u64,
 }
 
-fn numbers_below(numbers: &Numbers, asked: &token_bucket::Numbers) -> Option<Numbers> {
-    Some(match numbers {
-        Numbers::TokenBucket(bucket) => {
+fn numbers_below(params: &LimitParams, asked: &token_bucket::Params) -> Option<LimitParams> {
+    Some(match params {
+        LimitParams::TokenBucket(bucket) => {
             let own = Rate { count: bucket.count, period_us: bucket.period_us };
             let Rate { count, period_us } = own.lower(Rate::of(asked));
             let burst = bucket.burst.min(asked.burst);
-            Numbers::TokenBucket(token_bucket::Numbers::new(count, period_us, burst.into()).ok()?)
+            LimitParams::TokenBucket(
+                token_bucket::Params::new(count, period_us, burst.into()).ok()?,
+            )
         }
-        Numbers::FixedWindow(numbers) => {
-            let own = Rate { count: numbers.count, period_us: numbers.longest_wait_us() };
+        LimitParams::FixedWindow(params) => {
+            let own = Rate { count: params.count, period_us: params.longest_wait_us() };
             let Rate { count, period_us } = own.capped(asked)?;
-            let window = match period_us == numbers.longest_wait_us() {
-                true => numbers.window.clone(),
+            let window = match period_us == params.longest_wait_us() {
+                true => params.window.clone(),
                 false => fixed_window::Window::Every { period_us },
             };
-            Numbers::FixedWindow(fixed_window::Numbers { count, window })
+            LimitParams::FixedWindow(fixed_window::Params { count, window })
         }
-        Numbers::SlidingLog(numbers) => {
-            let own = Rate { count: numbers.count, period_us: numbers.period_us };
+        LimitParams::SlidingLog(params) => {
+            let own = Rate { count: params.count, period_us: params.period_us };
             let Rate { count, period_us } = own.capped(asked)?;
-            Numbers::SlidingLog(sliding_log::Numbers { count, period_us })
+            LimitParams::SlidingLog(sliding_log::Params { count, period_us })
         }
-        Numbers::SlidingWindow(numbers) => {
-            let own = Rate { count: numbers.count, period_us: numbers.period_us };
+        LimitParams::SlidingWindow(params) => {
+            let own = Rate { count: params.count, period_us: params.period_us };
             let Rate { count, period_us } = own.capped(asked)?;
-            Numbers::SlidingWindow(sliding_window::Numbers { count, period_us })
+            LimitParams::SlidingWindow(sliding_window::Params { count, period_us })
         }
-        Numbers::Concurrency(_) => return None,
+        LimitParams::Concurrency(_) => return None,
     })
 }
 
 impl Rate {
-    fn of(bucket: &token_bucket::Numbers) -> Rate {
+    fn of(bucket: &token_bucket::Params) -> Rate {
         Rate { count: bucket.count, period_us: bucket.period_us }
     }
 
@@ -74,7 +76,7 @@ impl Rate {
 
     /// The rate of windows that hold no more than ours and no more than asked for; nothing if even
     /// those would let more through in the long run than ours.
-    fn capped(self, asked: &token_bucket::Numbers) -> Option<Rate> {
+    fn capped(self, asked: &token_bucket::Params) -> Option<Rate> {
         let capped = Rate { count: self.count.min(asked.count), period_us: asked.period_us };
         let is_lower = self.lower(capped);
         (is_lower.period_us == capped.period_us && is_lower.count == capped.count).then_some(capped)

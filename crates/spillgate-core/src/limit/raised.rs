@@ -2,39 +2,42 @@
 
 use super::{COUNT_MAX, Kind, Limit};
 use crate::algorithm::{
-    Numbers, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
+    LimitParams, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
 };
 
 impl Limit {
     /// Twice as much; nothing where that is no limit that fits, or where nothing is counted.
     pub(super) fn raised(&self) -> Option<Limit> {
-        let Kind::Counted(numbers) = &self.kind else { return None };
-        Some(Limit { kind: Kind::Counted(twice(numbers)?), ..self.clone() })
+        let Kind::Counted(params) = &self.kind else { return None };
+        Some(Limit { kind: Kind::Counted(twice(params)?), ..self.clone() })
     }
 }
 
-fn twice(numbers: &Numbers) -> Option<Numbers> {
+fn twice(params: &LimitParams) -> Option<LimitParams> {
     let twice = |count: u32| count.checked_mul(2).filter(|count| *count <= COUNT_MAX);
-    Some(match numbers {
-        Numbers::TokenBucket(bucket) => {
+    Some(match params {
+        LimitParams::TokenBucket(bucket) => {
             let (count, burst) = (twice(bucket.count)?, twice(bucket.burst)?);
-            let raised = token_bucket::Numbers::new(count, bucket.period_us, burst.into());
-            Numbers::TokenBucket(raised.ok()?)
+            let raised = token_bucket::Params::new(count, bucket.period_us, burst.into());
+            LimitParams::TokenBucket(raised.ok()?)
         }
-        Numbers::FixedWindow(fixed_window::Numbers { count, window }) => {
+        LimitParams::FixedWindow(fixed_window::Params { count, window }) => {
             let (count, window) = (twice(*count)?, window.clone());
-            Numbers::FixedWindow(fixed_window::Numbers { count, window })
+            LimitParams::FixedWindow(fixed_window::Params { count, window })
         }
-        Numbers::SlidingLog(sliding_log::Numbers { count, period_us }) => {
+        LimitParams::SlidingLog(sliding_log::Params { count, period_us }) => {
             let count = twice(*count).filter(|count| *count <= sliding_log::COUNT_MAX)?;
-            Numbers::SlidingLog(sliding_log::Numbers { count, period_us: *period_us })
+            LimitParams::SlidingLog(sliding_log::Params { count, period_us: *period_us })
         }
-        Numbers::SlidingWindow(sliding_window::Numbers { count, period_us }) => {
+        LimitParams::SlidingWindow(sliding_window::Params { count, period_us }) => {
             let count = twice(*count)?;
-            Numbers::SlidingWindow(sliding_window::Numbers { count, period_us: *period_us })
+            LimitParams::SlidingWindow(sliding_window::Params { count, period_us: *period_us })
         }
-        Numbers::Concurrency(concurrency::Numbers { count, hold_us }) => {
-            Numbers::Concurrency(concurrency::Numbers { count: twice(*count)?, hold_us: *hold_us })
+        LimitParams::Concurrency(concurrency::Params { count, hold_us }) => {
+            LimitParams::Concurrency(concurrency::Params {
+                count: twice(*count)?,
+                hold_us: *hold_us,
+            })
         }
     })
 }

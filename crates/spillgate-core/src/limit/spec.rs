@@ -3,7 +3,7 @@
 use super::quota::{Length, Quota};
 use super::{Algorithm, COUNT_MAX, Kind, Limit, LimitError, checked_name};
 use crate::algorithm::{
-    Numbers, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
+    LimitParams, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
 };
 use crate::calendar::{Calendar, CalendarUnit};
 
@@ -107,7 +107,7 @@ impl LimitSpec {
             Quota::Unlimited => Kind::Unlimited,
             Quota::Nothing => Kind::Nothing,
             Quota::Slots { count } if algorithm == Algorithm::Concurrency => {
-                Kind::Counted(Numbers::Concurrency(self.slots(count)?))
+                Kind::Counted(LimitParams::Concurrency(self.slots(count)?))
             }
             Quota::Slots { count } => {
                 return Err(LimitError::new(
@@ -135,7 +135,7 @@ impl LimitSpec {
         Ok(limit)
     }
 
-    fn slots(&self, count: u64) -> Result<concurrency::Numbers, LimitError> {
+    fn slots(&self, count: u64) -> Result<concurrency::Params, LimitError> {
         let Some(hold) = &self.hold else {
             return Err(LimitError::new(
                 "hold",
@@ -143,7 +143,7 @@ impl LimitSpec {
             ));
         };
         let hold = Length::parse("hold", hold)?;
-        Ok(concurrency::Numbers { count: checked_count(count)?, hold_us: hold.us() })
+        Ok(concurrency::Params { count: checked_count(count)?, hold_us: hold.us() })
     }
 
     fn rate(
@@ -151,13 +151,13 @@ impl LimitSpec {
         count: u64,
         length: Length,
         algorithm: Algorithm,
-    ) -> Result<Numbers, LimitError> {
+    ) -> Result<LimitParams, LimitError> {
         let count = checked_count(count)?;
         let period_us = length.us();
         match algorithm {
             Algorithm::TokenBucket => {
                 let burst = self.burst.unwrap_or(u64::from(count));
-                token_bucket::Numbers::new(count, period_us, burst).map(Numbers::TokenBucket)
+                token_bucket::Params::new(count, period_us, burst).map(LimitParams::TokenBucket)
             }
             Algorithm::FixedWindow => {
                 let window = match (length.calendar(), &self.time_zone) {
@@ -174,7 +174,7 @@ impl LimitSpec {
                         ));
                     }
                 };
-                Ok(Numbers::FixedWindow(fixed_window::Numbers { count, window }))
+                Ok(LimitParams::FixedWindow(fixed_window::Params { count, window }))
             }
             Algorithm::SlidingLog if count > sliding_log::COUNT_MAX => Err(LimitError::new(
                 "quota",
@@ -184,12 +184,12 @@ impl LimitSpec {
                 ),
             )),
             Algorithm::SlidingLog => {
-                Ok(Numbers::SlidingLog(sliding_log::Numbers { count, period_us }))
+                Ok(LimitParams::SlidingLog(sliding_log::Params { count, period_us }))
             }
             Algorithm::SlidingWindow => {
-                Ok(Numbers::SlidingWindow(sliding_window::Numbers { count, period_us }))
+                Ok(LimitParams::SlidingWindow(sliding_window::Params { count, period_us }))
             }
-            Algorithm::Concurrency => Ok(Numbers::Concurrency(self.slots(u64::from(count))?)),
+            Algorithm::Concurrency => Ok(LimitParams::Concurrency(self.slots(u64::from(count))?)),
         }
     }
 }

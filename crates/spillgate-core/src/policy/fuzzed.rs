@@ -18,15 +18,15 @@ pub fn holds(input: &[u8]) {
     };
     assert!(problems.is_empty());
     let in_pieces = Policy::in_pieces_of(1, text).unwrap_or_else(|error| panic!("{error}"));
-    let told = |policy: &Policy| format!("{:?}", policy.rules().collect::<Vec<_>>());
-    assert_eq!(told(&in_pieces), told(&policy));
+    let reply = |policy: &Policy| format!("{:?}", policy.rules().collect::<Vec<_>>());
+    assert_eq!(reply(&in_pieces), reply(&policy));
     assert_eq!(in_pieces.override_count(), policy.override_count());
     for rule in policy.rules() {
         assert_eq!(policy.rule(rule.name()).map(|found| found.name()), Some(rule.name()));
         let request = Request::new().in_domain(rule.domain());
         let request = rule.needs().fold(request, |request, name| request.with(name, "x"));
-        let met = policy.met(&request);
-        assert!(met.iter().all(|met| (1..=64).contains(&met.limits.len())));
-        assert!(met.is_sorted_by_key(|met| met.rule_index));
+        let matched = policy.matched(&request);
+        assert!(matched.iter().all(|matched| (1..=64).contains(&matched.limits.len())));
+        assert!(matched.is_sorted_by_key(|matched| matched.rule_index));
     }
 }

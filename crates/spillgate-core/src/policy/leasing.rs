@@ -42,7 +42,7 @@ impl LeaseTerms {
         Duration::from_micros(self.ttl_us)
     }
 
-    /// The most that all processes together may hold of one tier under this limit, its share of the
+    /// The most that all processes together may hold of one counter under this limit, its share of the
     /// capacity rounded down; 0 where nothing is ever leased. That much more than the limit's own bound
     /// can pass in an interval.
     pub fn tokens_of(&self, limit: &Limit) -> u64 {
@@ -175,7 +175,7 @@ impl fmt::Debug for HotSubjects {
     }
 }
 
-/// Whether a part of it can be taken ahead and its rest given back.
+/// Whether a part of it can be taken ahead and its rest refunded.
 #[inline]
 pub fn is_leasable(algorithm: Algorithm) -> bool {
     match algorithm {

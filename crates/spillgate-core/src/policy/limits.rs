@@ -143,5 +143,5 @@ fn algorithm_name(name: Option<&String>) -> &str {
 }
 
 const FIELDS: [&str; 7] = ["name", "quota", "burst", "algorithm", "unit", "time_zone", "hold"];
-/// As many tiers as a decision holds.
+/// As many counters as a decision holds.
 pub(super) const LIMITS_MAX: usize = 64;

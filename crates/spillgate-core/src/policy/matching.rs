@@ -38,10 +38,11 @@ impl Condition {
 
     /// What it asks for, as people say it; a long list only in part.
     pub(super) fn wants(&self) -> String {
-        let mut wants: Vec<String> = self.patterns().take(TOLD_MAX).map(Pattern::told).collect();
-        let untold = (self.exact.len() + self.prefixes.len()).saturating_sub(TOLD_MAX);
-        if untold > 0 {
-            wants.push(format!("{untold} more"));
+        let mut wants: Vec<String> =
+            self.patterns().take(SHOWN_MAX).map(Pattern::describe).collect();
+        let hidden = (self.exact.len() + self.prefixes.len()).saturating_sub(SHOWN_MAX);
+        if hidden > 0 {
+            wants.push(format!("{hidden} more"));
         }
         wants.join(" or ")
     }
@@ -84,7 +85,7 @@ pub enum Pattern<'t> {
 }
 
 impl Pattern<'_> {
-    fn told(self) -> String {
+    fn describe(self) -> String {
         match self {
             Pattern::Exact(value) => format!("{:?}", String::from_utf8_lossy(value)),
             Pattern::Prefix(b"") => "anything".to_owned(),
@@ -96,7 +97,7 @@ impl Pattern<'_> {
 }
 
 /// Of a condition's patterns, so many are told to people.
-const TOLD_MAX: usize = 4;
+const SHOWN_MAX: usize = 4;
 
 /// The conditions of a rule: its field `match`.
 pub(super) fn read_conditions(table: &Table<'_>, problems: &mut Problems<'_>) -> Vec<Condition> {

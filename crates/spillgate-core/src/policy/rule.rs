@@ -177,7 +177,7 @@ impl Rule {
         self.postpaid
     }
 
-    /// Whether callers may give back what nobody holds a receipt of, as Envoy's negative hits do.
+    /// Whether callers may refund what nobody holds a receipt of, as Envoy's negative hits do.
     pub fn negative_hits(&self) -> bool {
         self.negative_hits
     }

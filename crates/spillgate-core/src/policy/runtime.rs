@@ -44,7 +44,7 @@ pub type Subject = Box<[(Box<str>, Box<[u8]>)]>;
 /// Why something that is set cannot hold under the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum WhyNot {
+pub enum InvalidChange {
     /// The policy has no rule of that name.
     UnknownRule {
         /// The name.
@@ -60,7 +60,7 @@ pub enum WhyNot {
         key: Vec<String>,
     },
     /// The subject names nobody.
-    NobodyNamed,
+    EmptySubject,
     /// A limit does not pair with one of the rule's, or makes no sense in its place.
     Limit {
         /// Its name, else its position in the list.
@@ -89,7 +89,7 @@ impl Policy {
     pub fn with_entries<'e>(
         &self,
         entries: impl IntoIterator<Item = &'e RuntimeEntry>,
-    ) -> (Policy, Vec<Result<(), WhyNot>>) {
+    ) -> (Policy, Vec<Result<(), InvalidChange>>) {
         let mut changes: HashMap<u32, (Option<Mode>, Option<u64>)> = HashMap::new();
         let mut runtime = Overrides::default();
         let mut enter = |at: u32, entry: &RuntimeEntry| {
@@ -121,7 +121,12 @@ impl Policy {
     }
 
     /// Whether these limits could hold for a subject, besides what is set already.
-    pub fn pairs(&self, rule: &str, subject: &Subject, limits: &[LimitSpec]) -> Result<(), WhyNot> {
+    pub fn pairs(
+        &self,
+        rule: &str,
+        subject: &Subject,
+        limits: &[LimitSpec],
+    ) -> Result<(), InvalidChange> {
         let rule_index = self.index_of(rule)?;
         let rule = &self.written[rule_index as usize];
         paired(rule, limits)?;
@@ -134,15 +139,15 @@ impl Policy {
         Some(self.written[*place as usize].mode())
     }
 
-    fn index_of(&self, rule: &str) -> Result<u32, WhyNot> {
+    fn index_of(&self, rule: &str) -> Result<u32, InvalidChange> {
         self.places_by_name.get(rule).copied().ok_or_else(|| self.unknown_rule(rule))
     }
 
     /// Returns the reason for a rule that does not exist, with the nearest name.
-    pub fn unknown_rule(&self, rule: &str) -> WhyNot {
+    pub fn unknown_rule(&self, rule: &str) -> InvalidChange {
         let names: Vec<&str> = self.rules().map(Rule::name).collect();
         let nearest = nearest(rule, &names).map(str::to_owned);
-        WhyNot::UnknownRule { rule: rule.to_owned(), nearest }
+        InvalidChange::UnknownRule { rule: rule.to_owned(), nearest }
     }
 
     fn rules_with(&self, changes: &HashMap<u32, (Option<Mode>, Option<u64>)>) -> Arc<[Rule]> {
@@ -158,10 +163,10 @@ impl Policy {
 }
 
 /// The rule's limits, with those written in their places.
-fn paired(rule: &Rule, written: &[LimitSpec]) -> Result<Box<[NamedLimit]>, WhyNot> {
+fn paired(rule: &Rule, written: &[LimitSpec]) -> Result<Box<[NamedLimit]>, InvalidChange> {
     let wrong = |position: usize, error: LimitError| {
         let name = written.get(position).and_then(|spec| spec.name.clone());
-        WhyNot::Limit { limit: name.unwrap_or_else(|| position.to_string()), error }
+        InvalidChange::Limit { limit: name.unwrap_or_else(|| position.to_string()), error }
     };
     if written.is_empty() || written.len() > LIMITS_MAX {
         let message = format!(
@@ -189,31 +194,31 @@ fn paired(rule: &Rule, written: &[LimitSpec]) -> Result<Box<[NamedLimit]>, WhyNo
     Ok(limits.into())
 }
 
-impl fmt::Display for WhyNot {
+impl fmt::Display for InvalidChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            WhyNot::UnknownRule { rule, nearest: Some(nearest) } => {
+            InvalidChange::UnknownRule { rule, nearest: Some(nearest) } => {
                 write!(f, "rule: there is no rule {rule:?}; did you mean {nearest:?}?")
             }
-            WhyNot::UnknownRule { rule, nearest: None } => {
+            InvalidChange::UnknownRule { rule, nearest: None } => {
                 write!(f, "rule: there is no rule {rule:?}; write the name of one in the policy")
             }
-            WhyNot::ForeignAttribute { attribute, key } => write!(
+            InvalidChange::ForeignAttribute { attribute, key } => write!(
                 f,
                 "subject: {attribute:?} is not in the rule's key; name one or more of {key:?}"
             ),
-            WhyNot::NobodyNamed => f.write_str(
+            InvalidChange::EmptySubject => f.write_str(
                 "subject: nobody is named; give one or more of the rule's key attributes, or change the rule itself",
             ),
-            WhyNot::Limit { limit, error } => write!(f, "limit {limit:?}: {error}"),
-            WhyNot::TooManySets => f.write_str(
+            InvalidChange::Limit { limit, error } => write!(f, "limit {limit:?}: {error}"),
+            InvalidChange::TooManySets => f.write_str(
                 "subject: this rule's overrides name too many different sets of attributes already, and each is looked up in turn; name the attributes that another override names",
             ),
         }
     }
 }
 
-impl std::error::Error for WhyNot {}
+impl std::error::Error for InvalidChange {}
 
 #[cfg(test)]
 mod tests;

@@ -15,14 +15,14 @@ fn policy(text: &str) -> Policy {
 }
 
 fn names_met<'p>(policy: &'p Policy, request: &Request<'_>) -> Vec<&'p str> {
-    policy.met(request).iter().map(|met| met.rule.name()).collect()
+    policy.matched(request).iter().map(|matched| matched.rule.name()).collect()
 }
 
 /// The limits in force for the one rule that the request meets.
 fn in_force(policy: &Policy, request: &Request<'_>) -> Vec<String> {
-    let met = policy.met(request);
-    assert_eq!(met.len(), 1);
-    met[0].limits.iter().map(|named| named.limit().to_string()).collect()
+    let matched = policy.matched(request);
+    assert_eq!(matched.len(), 1);
+    matched[0].limits.iter().map(|named| named.limit().to_string()).collect()
 }
 
 #[test]
@@ -76,18 +76,19 @@ fn only_a_star_at_the_end_is_special_and_only_where_it_is_not_taken_literally() 
         ("['z', { exact = '*' }]", &["z", "*"], &["", "x"]),
     ] {
         let policy = policy(&rule(pattern));
-        let holds_for = |value: &&&str| !policy.met(&Request::new().with("a", **value)).is_empty();
+        let holds_for =
+            |value: &&&str| !policy.matched(&Request::new().with("a", **value)).is_empty();
         assert_eq!(holds.iter().filter(holds_for).count(), holds.len(), "{pattern}");
         assert_eq!(fails.iter().filter(holds_for).count(), 0, "{pattern}");
-        assert!(policy.met(&Request::new().with("b", "x")).is_empty(), "{pattern}");
+        assert!(policy.matched(&Request::new().with("b", "x")).is_empty(), "{pattern}");
     }
 }
 
 #[test]
 fn values_are_any_bytes() {
     let policy = policy("[[rule]]\nname = 'a'\nkey = ['a']\nlimits = ['1/second']\nmatch.a = 'ÿ*'");
-    assert!(policy.met(&Request::new().with("a", &b"\xff\xfe"[..])).is_empty());
-    assert_eq!(policy.met(&Request::new().with("a", &b"\xc3\xbf\xff"[..])).len(), 1);
+    assert!(policy.matched(&Request::new().with("a", &b"\xff\xfe"[..])).is_empty());
+    assert_eq!(policy.matched(&Request::new().with("a", &b"\xc3\xbf\xff"[..])).len(), 1);
 }
 
 #[test]
@@ -100,10 +101,11 @@ fn ten_thousand_rules_are_no_more_to_look_at_than_one() {
     };
     let policy = policy(&(0..10_000).map(rule).collect::<String>());
     assert_eq!(policy.rules().len(), 10_000);
-    for (route, met) in [("/1234", &["r1234"][..]), ("/4321/x", &["r4321"]), ("/nowhere", &[])] {
+    for (route, matched) in [("/1234", &["r1234"][..]), ("/4321/x", &["r4321"]), ("/nowhere", &[])]
+    {
         let request = Request::new().with("method", "POST").with("route", route);
-        assert_eq!(policy.index.candidates(&request).len(), met.len());
-        assert_eq!(names_met(&policy, &request), met);
+        assert_eq!(policy.index.candidates(&request).len(), matched.len());
+        assert_eq!(names_met(&policy, &request), matched);
     }
 }
 
@@ -205,12 +207,12 @@ fn an_override_pairs_by_name_else_by_position_and_leaves_the_rest() {
 #[test]
 fn what_an_override_leaves_unsaid_is_as_in_the_rule() {
     let policy = api_with("['9/second', '9/month', '9']");
-    let met = policy.met(&user_of("t"));
-    let [bucket, monthly, slots] = met[0].limits else { panic!("three limits") };
+    let matched = policy.matched(&user_of("t"));
+    let [bucket, monthly, slots] = matched[0].limits else { panic!("three limits") };
     assert_eq!(bucket.limit(), &Limit::per_second(9), "the burst goes with the quota");
     assert_eq!((monthly.name(), monthly.limit().unit()), ("monthly", "tokens"));
     assert_eq!((slots.name(), slots.algorithm()), ("slots", Algorithm::Concurrency));
-    for (before, after) in met[0].rule.named_limits().iter().zip(met[0].limits) {
+    for (before, after) in matched[0].rule.named_limits().iter().zip(matched[0].limits) {
         assert_eq!(
             (before.record(), before.mix()),
             (after.record(), after.mix()),
@@ -224,8 +226,9 @@ fn an_override_need_not_unsay_what_does_not_fit_it() {
     let policy = api_with(
         "[{ name = 'monthly', quota = '9/90s' }, { name = 'slots', quota = '9/second', algorithm = 'sliding-log' }]",
     );
-    let met = policy.met(&user_of("t"));
-    let algorithms: Vec<Algorithm> = met[0].limits.iter().map(|limit| limit.algorithm()).collect();
+    let matched = policy.matched(&user_of("t"));
+    let algorithms: Vec<Algorithm> =
+        matched[0].limits.iter().map(|limit| limit.algorithm()).collect();
     assert_eq!(algorithms, [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingLog]);
 }
 
@@ -245,7 +248,7 @@ fn overrides_written_alike_share_their_limits() {
     let policy = policy(&format!("{API}{}", overrides_of_tenants(1_000)));
     let tenants = ["t1", "t2", "t3", "t998", "t1000"];
     let places: BTreeSet<Option<u32>> =
-        tenants.iter().map(|tenant| policy.met(&user_of(tenant))[0].overridden).collect();
+        tenants.iter().map(|tenant| policy.matched(&user_of(tenant))[0].overridden).collect();
     assert_eq!(places, [None, Some(0), Some(1)].into());
     assert_eq!(in_force(&policy, &user_of("t998"))[0], "7/1s");
     assert_eq!(in_force(&policy, &user_of("t999"))[0], "8/1s");
@@ -262,8 +265,8 @@ fn a_file_says_the_same_in_pieces_and_with_the_overrides_first() {
         assert!(problems.is_empty(), "{problems:?}");
         assert_eq!(policy.rules().map(|rule| rule.name()).collect::<Vec<_>>(), ["api", "b"]);
         assert_eq!(policy.overrides.count(), 50);
-        let met = policy.met(&user_of("t49"));
-        assert_eq!(met[0].limits[0].limit(), &Limit::per_second(8));
+        let matched = policy.matched(&user_of("t49"));
+        assert_eq!(matched[0].limits[0].limit(), &Limit::per_second(8));
     }
 }
 
@@ -288,10 +291,10 @@ fn a_piece_knows_its_lines_and_ends_inside_no_text() {
 fn a_linter_is_told_of_every_problem_in_the_order_of_the_file() {
     let text = "[[rule]]\nname = 'a b'\nlimits = ['5', '1/x']\ncolour = 1\n[[rule]]\n[server]\n[[colour]]\n";
     let errors = Policy::problems_in("policy", text);
-    let told: Vec<(usize, &str)> =
+    let reply: Vec<(usize, &str)> =
         errors.iter().map(|error| (error.line(), error.field())).collect();
-    assert_eq!(told[..5], [(1, "key"), (2, "name"), (3, "limits"), (3, "limits"), (4, "colour")]);
-    assert_eq!(told[5..], [(5, "name"), (5, "key"), (5, "limits"), (7, "colour")]);
+    assert_eq!(reply[..5], [(1, "key"), (2, "name"), (3, "limits"), (3, "limits"), (4, "colour")]);
+    assert_eq!(reply[5..], [(5, "name"), (5, "key"), (5, "limits"), (7, "colour")]);
 }
 
 #[test]
@@ -300,19 +303,19 @@ fn what_cannot_be_read_in_pieces_is_refused_before_it_is_a_tree() {
     let quoted = format!("{API}match.a = \"\"\"b\"\"\"\n{overrides}");
     let said = "[server]\n".to_owned() + &"....\n".repeat(TREE_MAX / 5);
     for text in [&quoted, &said] {
-        let mut told = Vec::new();
-        let taken = allocation_counter::measure(|| told = Policy::problems_in("f", text));
+        let mut reply = Vec::new();
+        let taken = allocation_counter::measure(|| reply = Policy::problems_in("f", text));
         assert!(taken.bytes_max < 1 << 20, "{} bytes", taken.bytes_max);
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].message().starts_with("no line in 4194304 bytes begins with [[rule]]"));
+        assert_eq!(reply.len(), 1, "{reply:?}");
+        assert!(reply[0].message().starts_with("no line in 4194304 bytes begins with [[rule]]"));
     }
     assert_eq!(policy(&format!("{API}{overrides}")).overrides.count(), TREE_MAX / 70);
 }
 
 #[test]
 fn a_hopeless_file_is_not_read_to_its_end() {
-    let told = Policy::problems_in("policy", &"[[rule]]\n".repeat(100_000)).len();
-    assert!((100..110).contains(&told), "{told}");
+    let reply = Policy::problems_in("policy", &"[[rule]]\n".repeat(100_000)).len();
+    assert!((100..110).contains(&reply), "{reply}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::request::Request;
 /// Why a request does not meet a rule of its domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Unmet {
+pub enum NotMatched {
     /// The rule's mode is `off`.
     Off,
     /// The rule's match or key needs an attribute that the request does not have.
@@ -25,14 +25,14 @@ pub enum Unmet {
     },
 }
 
-impl fmt::Display for Unmet {
+impl fmt::Display for NotMatched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unmet::Off => f.write_str("the rule is off"),
-            Unmet::Missing { attribute } => {
+            NotMatched::Off => f.write_str("the rule is off"),
+            NotMatched::Missing { attribute } => {
                 write!(f, "the request has no attribute {attribute:?}")
             }
-            Unmet::Mismatch { attribute, wants } => {
+            NotMatched::Mismatch { attribute, wants } => {
                 write!(f, "{attribute:?} is not {wants}")
             }
         }
@@ -41,19 +41,19 @@ impl fmt::Display for Unmet {
 
 impl Rule {
     /// The first reason why a request does not meet it; none if it does.
-    pub fn unmet_by(&self, request: &Request<'_>) -> Option<Unmet> {
+    pub fn unmet_by(&self, request: &Request<'_>) -> Option<NotMatched> {
         if self.mode() == Mode::Off {
-            return Some(Unmet::Off);
+            return Some(NotMatched::Off);
         }
         let failing = self.conditions().iter().find(|condition| !condition.holds(request));
         if let Some(condition) = failing {
             let attribute = condition.attribute().to_owned();
             return Some(match request.attribute(&attribute) {
-                None => Unmet::Missing { attribute },
-                Some(_) => Unmet::Mismatch { attribute, wants: condition.wants() },
+                None => NotMatched::Missing { attribute },
+                Some(_) => NotMatched::Mismatch { attribute, wants: condition.wants() },
             });
         }
         let missing = self.missing_from(request)?;
-        Some(Unmet::Missing { attribute: missing.to_owned() })
+        Some(NotMatched::Missing { attribute: missing.to_owned() })
     }
 }

@@ -22,7 +22,7 @@ impl App {
     pub(crate) fn answers_question(&self, question: &Question<'_>) -> Result<(), UnknownDomain> {
         match question {
             Question::Request(request) => self.answers(request.domain()),
-            Question::AdHoc { .. } => Ok(()),
+            Question::Inline { .. } => Ok(()),
         }
     }
 }

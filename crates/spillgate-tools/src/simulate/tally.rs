@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use spillgate::{Decision, Policy, Rule, TierDecision, Verdict};
+use spillgate::{Decision, LimitDecision, Policy, Rule, Verdict};
 
 use super::bins::{Bins, Join};
 use super::event::{Event, Vocabulary};
@@ -95,7 +95,7 @@ impl Tally {
             Verdict::Never => self.never += 1,
         }
         self.over_time.add(event.at_us, [1, u64::from(!allowed)]);
-        let mut tiers = decision.tiers().peekable();
+        let mut tiers = decision.limits().peekable();
         if tiers.peek().is_none() {
             self.unmatched += 1;
         }
@@ -123,7 +123,7 @@ impl Tally {
     fn note_tier(
         &mut self,
         event: &Event,
-        tier: &TierDecision<'_>,
+        tier: &LimitDecision<'_>,
         allowed: bool,
         words: &Vocabulary,
         outcome: &mut Outcome,
@@ -178,7 +178,7 @@ impl Tally {
         })
     }
 
-    fn note_followed(&mut self, event: &Event, tier: &TierDecision<'_>, cost: u64, charged: bool) {
+    fn note_followed(&mut self, event: &Event, tier: &LimitDecision<'_>, cost: u64, charged: bool) {
         let place = tier.position();
         let known = self.followed.iter().position(|known| (known.rule, known.limit) == place);
         let known = known.or_else(|| {

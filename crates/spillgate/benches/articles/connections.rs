@@ -60,11 +60,11 @@ pub fn one_to_fifty(job: &Job) -> Outcome {
     drop(contenders);
     let rows = COUNTS.iter().enumerate().map(|(place, connections)| {
         let (ours, bare) = (2 * place, 2 * place + 1);
-        let told = |text: String| if *connections > 16 { "-".to_owned() } else { text };
+        let reply = |text: String| if *connections > 16 { "-".to_owned() } else { text };
         vec![
             connections.to_string(),
-            told(rounded(rounds.figure(ours))),
-            told(micros(rounds.store_us(ours))),
+            reply(rounded(rounds.figure(ours))),
+            reply(micros(rounds.store_us(ours))),
             rounded(rounds.figure(bare)),
             micros(rounds.store_us(bare)),
         ]

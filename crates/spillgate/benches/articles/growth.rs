@@ -1,4 +1,4 @@
-//! How speed changes with what grows: keys, the size of a limit, rules that nobody meets, tiers of a decision,
+//! How speed changes with what grows: keys, the size of a limit, rules that nobody meets, counters of a decision,
 //! servers of a ring.
 
 use std::error::Error;
@@ -23,7 +23,7 @@ pub fn curves(job: &Job) -> Outcome {
         keys_in_memory(job.effort)?,
         limit_size(job.effort)?,
         idle_rules(job.effort)?,
-        tiers(job.effort)?,
+        counters(job.effort)?,
         ring(job.effort)?,
     ];
     if let Some(folder) = &job.plots {
@@ -163,7 +163,7 @@ impl Filled {
         let limit = slow();
         for names in order.chunks(500) {
             let names: Vec<String> = names.iter().map(|key| format!("user:{key}")).collect();
-            let question = |key| Question::AdHoc {
+            let question = |key| Question::Inline {
                 domain: "default",
                 key,
                 limit: limit.clone(),
@@ -315,20 +315,20 @@ fn rule(name: &str) -> String {
     )
 }
 
-fn tiers(effort: Effort) -> Result<Grown, Box<dyn Error>> {
+fn limits(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     let server = RedisServer::start();
     let runtime = runtime();
     let counts = [1_usize, 2, 3, 4, 8];
     let mut values = vec![Vec::new(), Vec::new()];
-    for tiers in counts {
+    for counters in counts {
         let limits = |range: std::ops::Range<usize>| {
             range.map(|place| format!("\"{}/second\"", 100 << place)).collect::<Vec<_>>().join(", ")
         };
         let one = format!(
             "[[rule]]\nname = \"one\"\nkey = [\"user\"]\nlimits = [{}]\n",
-            limits(0..tiers)
+            limits(0..counters)
         );
-        let several: String = (0..tiers)
+        let several: String = (0..counters)
             .map(|place| {
                 let limit = limits(place..place + 1);
                 format!("[[rule]]\nname = \"r{place}\"\nkey = [\"user\"]\nlimits = [{limit}]\n")
@@ -358,11 +358,11 @@ fn tiers(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         server.command(&["FLUSHALL"]);
     }
     Ok(Grown {
-        file: "tiers",
+        file: "counters",
         title: "Tiers of a decision, on Redis",
         counts: "decisions a second, 200 callers",
-        heads: vec!["tiers", "limits of one rule", "rules of one limit"],
-        points: counts.map(|tiers| tiers.to_string()).into(),
+        heads: vec!["counters", "limits of one rule", "rules of one limit"],
+        points: counts.map(|counters| counters.to_string()).into(),
         values,
         bound: None,
     })

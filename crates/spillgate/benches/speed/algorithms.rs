@@ -27,7 +27,8 @@ pub fn by_store_time(effort: Effort) -> Outcome {
         ratio: Some(rounds.store_us_ratio(who, 0)),
         budget: Budget::Nothing,
     });
-    let title = "Redis, the script's own time per call of one tier; yardstick: token bucket".into();
+    let title =
+        "Redis, the script's own time per call of one counter; yardstick: token bucket".into();
     Ok(vec![Table { title, rows: rows.collect() }])
 }
 

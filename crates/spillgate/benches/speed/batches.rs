@@ -38,7 +38,8 @@ pub fn of_sizes(effort: Effort) -> Outcome {
             },
         ]
     });
-    let title = format!("Redis, one tier, {IN_FLIGHT} decisions under way; yardstick: one a call");
+    let title =
+        format!("Redis, one counter, {IN_FLIGHT} decisions under way; yardstick: one a call");
     Ok(vec![Table { title, rows: rows.collect() }])
 }
 
@@ -56,7 +57,7 @@ fn batches(
             let keys: Vec<String> =
                 (call * size..(call + 1) * size).map(|n| key(caller, n)).collect();
             let limit = Limit::per_second(QUOTA.0).burst(QUOTA.1);
-            let question = |key| Question::AdHoc {
+            let question = |key| Question::Inline {
                 domain: "default",
                 key,
                 limit: limit.clone(),

@@ -14,7 +14,7 @@ use crate::yardstick::Yardstick;
 pub fn in_memory(_: Effort) -> Outcome {
     let runtime = runtime();
     let mut rows = Vec::new();
-    // Kept to the end: memory that one gave back would hide the next one's growth.
+    // Kept to the end: memory that one refunded would hide the next one's growth.
     let mut limiters = Vec::new();
     // What a batch of questions takes for a moment is there before anything is counted.
     let warm = runtime.block_on(Limiter::builder().build())?;
@@ -94,7 +94,7 @@ async fn charge_each(limiter: &Limiter, limit: &Limit, subjects: usize) {
     let full = limit.capacity().unwrap_or(1);
     for first in (0..subjects).step_by(BATCH) {
         let keys: Vec<String> = (first..first + BATCH).map(|n| format!("user:{n}")).collect();
-        let question = |key| Question::AdHoc {
+        let question = |key| Question::Inline {
             domain: "default",
             key,
             limit: limit.clone(),

@@ -45,7 +45,8 @@ pub fn against_bare_scripts(effort: Effort) -> Outcome {
             },
         ]);
     }
-    let title = format!("Redis, one tier, {CALLERS} callers at hot keys; yardstick: bare EVALSHA");
+    let title =
+        format!("Redis, one counter, {CALLERS} callers at hot keys; yardstick: bare EVALSHA");
     Ok(vec![Table { title, rows }])
 }
 

@@ -55,7 +55,7 @@ pub fn against_memory(effort: Effort) -> Outcome {
             budget: Budget::AtMost(0.01),
         },
     ];
-    Ok(vec![Table { title: "Redis, one leased tier, far from empty, one thread".into(), rows }])
+    Ok(vec![Table { title: "Redis, one leased counter, far from empty, one thread".into(), rows }])
 }
 
 /// One caller who asks and asks, and lets the limiter's own tasks run now and then, as a service does.

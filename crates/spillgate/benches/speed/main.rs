@@ -18,6 +18,7 @@ use std::process::ExitCode;
 mod algorithms;
 mod batches;
 mod bytes;
+mod counters;
 mod hot;
 mod layer;
 mod leased;
@@ -28,7 +29,6 @@ mod reservations;
 mod rounds;
 mod strict;
 mod table;
-mod tiers;
 mod topologies;
 mod yardstick;
 
@@ -94,7 +94,7 @@ const SECTIONS: [(&str, Section); 12] = [
     ("redis topologies", topologies::against_bare_scripts),
     ("redis hot", hot::against_bare_scripts),
     ("redis batches", batches::of_sizes),
-    ("redis tiers", tiers::one_to_eight),
+    ("redis counters", counters::one_to_eight),
     ("redis algorithms", algorithms::by_store_time),
     ("redis reservations", reservations::against_checks),
     ("redis leased", leased::against_memory),
@@ -103,4 +103,4 @@ const USAGE: &str =
     "Usage: cargo bench -p spillgate --bench speed --all-features -- [--quick] [WORD ...]
 
 Runs the sections whose names hold every WORD: memory bytes, memory, memory layer, redis bytes, redis strict,
-redis topologies, redis hot, redis batches, redis tiers, redis algorithms, redis reservations, redis leased.";
+redis topologies, redis hot, redis batches, redis counters, redis algorithms, redis reservations, redis leased.";

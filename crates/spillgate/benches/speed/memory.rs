@@ -19,11 +19,11 @@ pub fn against_governor(effort: Effort) -> Outcome {
     for (keys, budget) in [(100_000, Budget::AtLeast(2.0)), (1_000, Budget::Nothing)] {
         rows.extend(checks(effort, keys, 1, budget)?);
     }
-    let title = "Memory engine, one thread; yardstick: governor's keyed check, one tier".into();
+    let title = "Memory engine, one thread; yardstick: governor's keyed check, one counter".into();
     let one = Table { title, rows };
     let rows = checks(effort, 100_000, THREADS, Budget::Nothing)?.into();
     let title =
-        format!("Memory engine, {THREADS} threads; yardstick: governor's keyed check, one tier");
+        format!("Memory engine, {THREADS} threads; yardstick: governor's keyed check, one counter");
     Ok(vec![one, Table { title, rows }])
 }
 
@@ -38,7 +38,7 @@ fn checks(
     let runtime = runtime();
 
     let limit = Limit::per_second(RATE).burst(BURST);
-    let ad_hoc = runtime.block_on(Limiter::builder().build())?;
+    let inline = runtime.block_on(Limiter::builder().build())?;
     let check_limit = || {
         on_threads(threads, |first| {
             runtime_of_its_own(async {
@@ -46,7 +46,7 @@ fn checks(
                 while !pass.is_over(effort) {
                     for place in from(&order, first, threads) {
                         let name = &names[*place as usize];
-                        pass.note(black_box(ad_hoc.check_limit(name, &limit, 1).await).allowed());
+                        pass.note(black_box(inline.check_limit(name, &limit, 1).await).allowed());
                     }
                 }
                 pass.end()
@@ -54,8 +54,8 @@ fn checks(
         })
     };
 
-    let one_tier = runtime.block_on(by_policy(&[RATE]))?;
-    let three_tiers = runtime.block_on(by_policy(&[RATE, RATE + 1, RATE + 2]))?;
+    let one_counter = runtime.block_on(by_policy(&[RATE]))?;
+    let three_counters = runtime.block_on(by_policy(&[RATE, RATE + 1, RATE + 2]))?;
     let check = |limiter: &Limiter| {
         on_threads(threads, |first| {
             runtime_of_its_own(async {
@@ -90,8 +90,8 @@ fn checks(
         &mut [
             Box::new(governor),
             Box::new(check_limit),
-            Box::new(|| check(&one_tier)),
-            Box::new(|| check(&three_tiers)),
+            Box::new(|| check(&one_counter)),
+            Box::new(|| check(&three_counters)),
         ],
     );
     let row = |name: &str, who, budget| Row {
@@ -104,7 +104,7 @@ fn checks(
     Ok([
         row("check_limit", 1, budget),
         row("check by a policy", 2, Budget::Nothing),
-        row("check of three tiers", 3, Budget::Nothing),
+        row("check of three counters", 3, Budget::Nothing),
     ])
 }
 

@@ -50,13 +50,13 @@ pub fn against_checks(effort: Effort) -> Outcome {
             budget: Budget::AtMost(TIMES),
         },
     ];
-    let title = format!("Redis, reservations of one tier, distinct keys, {CALLERS} callers");
+    let title = format!("Redis, reservations of one counter, distinct keys, {CALLERS} callers");
     Ok(vec![Table { title, rows }])
 }
 
 async fn reserve_and_settle(limiter: &Limiter, key: &str) {
     let cost = Cost::requests(2);
-    let question = Question::AdHoc { domain: "default", key, limit: limit(), cost };
+    let question = Question::Inline { domain: "default", key, limit: limit(), cost };
     let decision = limiter.reserve_for(&question, &Reserve::default()).await;
     if let Some(receipt) = decision.ok().as_ref().and_then(|decision| decision.receipt()) {
         // What is out of reach is not counted any better for being settled.

@@ -20,7 +20,7 @@ pub fn against_yardsticks(effort: Effort) -> Outcome {
     let mut rows = throughput(effort, &server, &runtime, &limiter, &bare);
     rows.push(lone_latency(effort, &runtime, &limiter, &bare));
     let title =
-        format!("Redis, one tier per call, distinct keys, {CALLERS} callers on one connection");
+        format!("Redis, one counter per call, distinct keys, {CALLERS} callers on one connection");
     Ok(vec![Table { title, rows }])
 }
 
@@ -57,9 +57,8 @@ fn throughput(
         drive(runtime, server, SET_CALLERS, effort.span, move |caller, call| {
             let bare = bare.clone();
             async move {
-                let numbers = call * PIPELINE..(call + 1) * PIPELINE;
-                bare.set(numbers.map(|number| format!("set:{}", key(caller, number))), TTL_MS)
-                    .await;
+                let params = call * PIPELINE..(call + 1) * PIPELINE;
+                bare.set(params.map(|number| format!("set:{}", key(caller, number))), TTL_MS).await;
                 PIPELINE
             }
         })

@@ -65,13 +65,13 @@ impl Copies {
         let mut copies = self.by_shard.lock();
         let copy = copies.entry(shard.to_owned()).or_default();
         let lacked = table.entries().filter(|(id, entry)| copy.lacks(*id, entry));
-        let told = match writing {
+        let reply = match writing {
             Some((id, entry)) => vec![self.seal.sealed(id, entry)],
             None => lacked.take(TOLD_MAX).map(|(id, entry)| self.seal.sealed(id, entry)).collect(),
         };
         let forgotten = copy.forgotten(now_us).take(TOLD_MAX).collect();
         let seen = copy.version.clone();
-        Exchange { seen, epoch: random(), entries_max: ENTRIES_MAX, told, forgotten }
+        Exchange { seen, epoch: random(), entries_max: ENTRIES_MAX, reply, forgotten }
     }
 
     /// Takes note of what a copy answered; tells the entries that were not seen before.

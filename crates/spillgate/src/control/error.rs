@@ -5,14 +5,14 @@ use std::fmt;
 use super::table::ENTRIES_MAX;
 use super::{Missed, SUBJECT_BYTES_MAX};
 use crate::error::StoreError;
-use crate::policy::WhyNot;
+use crate::policy::InvalidChange;
 
 /// Why an operator's call did nothing, or may have done a part.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ControlError {
     /// It cannot hold under the policy in force; nothing was done.
-    Refused(WhyNot),
+    Refused(InvalidChange),
     /// The rule's key needs an attribute that was not given; nothing was done.
     MissingAttribute(String),
     /// It would have ended before it began; nothing was done.
@@ -69,8 +69,8 @@ impl std::error::Error for ControlError {
     }
 }
 
-impl From<WhyNot> for ControlError {
-    fn from(why: WhyNot) -> ControlError {
+impl From<InvalidChange> for ControlError {
+    fn from(why: InvalidChange) -> ControlError {
         ControlError::Refused(why)
     }
 }

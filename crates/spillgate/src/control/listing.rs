@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use crate::limit::LimitSpec;
-use crate::policy::{Mode, Subject, WhyNot};
+use crate::policy::{InvalidChange, Mode, Subject};
 
 /// Limits that were set for a subject while running.
 #[derive(Clone, Debug)]
@@ -14,7 +14,7 @@ pub struct Override {
     pub(crate) limits: Vec<LimitSpec>,
     pub(crate) written_at: SystemTime,
     pub(crate) expires_at: Option<SystemTime>,
-    pub(crate) not_in_force: Option<WhyNot>,
+    pub(crate) not_in_force: Option<InvalidChange>,
     pub(crate) lacking: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ impl Override {
     }
 
     /// Why it is not in force, if it is not: its rule is gone, or has other limits now.
-    pub fn not_in_force(&self) -> Option<&WhyNot> {
+    pub fn not_in_force(&self) -> Option<&InvalidChange> {
         self.not_in_force.as_ref()
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::policy::{RuntimeEntry, WhyNot};
+use crate::policy::{InvalidChange, RuntimeEntry};
 use crate::subject::{Encoding, Secret};
 
 /// One entry's name: a keyed hash of what it is about, so that it tells nobody.
@@ -32,7 +32,7 @@ pub(crate) struct Entry {
 pub(crate) struct Table {
     entries: HashMap<EntryId, Entry>,
     /// Whether those last published hold.
-    held: HashMap<EntryId, Result<(), WhyNot>>,
+    held: HashMap<EntryId, Result<(), InvalidChange>>,
     /// When the next of those published expires.
     next_expiry_us: Option<u64>,
 }
@@ -103,7 +103,7 @@ impl Table {
     /// Notes what became of the live entries.
     pub(crate) fn published(
         &mut self,
-        held: impl Iterator<Item = (EntryId, Result<(), WhyNot>)>,
+        held: impl Iterator<Item = (EntryId, Result<(), InvalidChange>)>,
         now_us: u64,
     ) {
         self.forget(now_us);
@@ -123,7 +123,7 @@ impl Table {
     }
 
     /// Why a published entry does not hold.
-    pub(crate) fn why_not(&self, id: EntryId) -> Option<&WhyNot> {
+    pub(crate) fn why_not(&self, id: EntryId) -> Option<&InvalidChange> {
         self.held.get(&id)?.as_ref().err()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Decision, TierDecision};
+use super::{Decision, LimitDecision};
 
 impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -14,13 +14,13 @@ impl fmt::Debug for Decision {
         if let Some(receipt) = self.receipt() {
             shown.field("receipt", receipt);
         }
-        shown.field("tiers", &self.tiers().collect::<Vec<_>>()).finish()
+        shown.field("counters", &self.limits().collect::<Vec<_>>()).finish()
     }
 }
 
-impl fmt::Debug for TierDecision<'_> {
+impl fmt::Debug for LimitDecision<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("TierDecision");
+        let mut shown = f.debug_struct("LimitDecision");
         shown
             .field("rule", &self.rule())
             .field("limit", &self.limit())

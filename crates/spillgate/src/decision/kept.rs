@@ -1,31 +1,31 @@
 //! The counters of a decision as it keeps them.
 
-use super::{Judged, Tiers};
+use super::{CounterOutcome, CounterOutcomes};
 use crate::reservation::Receipt;
 
 /// The counters of a decision. Most have one, and need no memory of their own.
 #[derive(Clone)]
 pub(super) enum Kept {
-    One(Judged),
-    Several(Box<[Judged]>),
+    One(CounterOutcome),
+    Several(Box<[CounterOutcome]>),
     /// No rule matched, and a reservation was made all the same.
     NothingReserved(Receipt),
 }
 
 impl Kept {
-    pub(super) fn as_slice(&self) -> &[Judged] {
+    pub(super) fn as_slice(&self) -> &[CounterOutcome] {
         match self {
-            Kept::One(tier) => std::slice::from_ref(tier),
-            Kept::Several(tiers) => tiers,
+            Kept::One(counter) => std::slice::from_ref(counter),
+            Kept::Several(counters) => counters,
             Kept::NothingReserved(_) => &[],
         }
     }
 
-    /// Keeps it with the first tier, or alone where there is none.
+    /// Keeps it with the first counter, or alone where there is none.
     pub(super) fn set_receipt(&mut self, receipt: Receipt) {
         let first = match self {
-            Kept::One(tier) => Some(tier),
-            Kept::Several(tiers) => tiers.first_mut(),
+            Kept::One(counter) => Some(counter),
+            Kept::Several(counters) => counters.first_mut(),
             Kept::NothingReserved(_) => None,
         };
         match first {
@@ -37,19 +37,21 @@ impl Kept {
     pub(super) fn receipt(&self) -> Option<&Receipt> {
         match self {
             Kept::NothingReserved(receipt) => Some(receipt),
-            Kept::One(_) | Kept::Several(_) => self.as_slice().first().and_then(Judged::receipt),
+            Kept::One(_) | Kept::Several(_) => {
+                self.as_slice().first().and_then(CounterOutcome::receipt)
+            }
         }
     }
 }
 
-impl From<Tiers> for Kept {
+impl From<CounterOutcomes> for Kept {
     #[inline]
-    fn from(mut tiers: Tiers) -> Kept {
-        if tiers.len() == 1
-            && let Some(one) = tiers.pop()
+    fn from(mut counters: CounterOutcomes) -> Kept {
+        if counters.len() == 1
+            && let Some(one) = counters.pop()
         {
             return Kept::One(one);
         }
-        Kept::Several(tiers.into_boxed_slice())
+        Kept::Several(counters.into_boxed_slice())
     }
 }

@@ -7,7 +7,7 @@ pub enum Verdict {
     Allowed,
     /// Not now; nothing was charged anywhere.
     Denied,
-    /// Not ever: it costs more than a tier can hold. Nothing was charged.
+    /// Not ever: it costs more than a counter can hold. Nothing was charged.
     Never,
 }
 

@@ -32,7 +32,7 @@ struct World {
 #[derive(Clone, Copy, Debug)]
 struct Call {
     sent: Sent,
-    told: Option<ToldTier>,
+    reply: Option<ChargeReply>,
 }
 
 /// Our own, which the store executes before we forget.
@@ -100,7 +100,7 @@ fn the_search_finds_what_is_wrong() {
 fn search(mistake: Mistake) -> Result<(usize, usize), String> {
     let limit = NamedLimit::new(Limit::per(1, Duration::from_micros(3 * TICK_US)), 0);
     let key = SubjectKey { tag: 1, id: 2, rule: 3 };
-    let tier = AskTier { cost: 1, ..AskTier::new(key, limit) };
+    let counter = PlannedCharge { cost: 1, ..PlannedCharge::new(key, limit) };
     let (mut seen, mut refused) = (BTreeSet::new(), 0);
     let mut histories = vec![(World::new(mistake), Vec::new())];
     while !histories.is_empty() {
@@ -111,7 +111,7 @@ fn search(mistake: Mistake) -> Result<(usize, usize), String> {
                 let mut history: Vec<Step> = history.clone();
                 history.push(step);
                 refused += usize::from(
-                    next.take(step, &tier).map_err(|why| format!("{history:?}: {why}"))?,
+                    next.take(step, &counter).map_err(|why| format!("{history:?}: {why}"))?,
                 );
                 if seen.insert(format!("{next:?}")) {
                     longer.push((next, history));
@@ -129,7 +129,7 @@ impl World {
             now_us: START_US,
             room_at_us: START_US,
             refused_until_us: None,
-            cache: DenialCache { places: Box::new([Mutex::default()]), ..DenialCache::new(false) },
+            cache: DenialCache { indices: Box::new([Mutex::default()]), ..DenialCache::new(false) },
             calls: Vec::new(),
             reset: Reset::NotYet,
             reset_elsewhere_us: None,
@@ -139,10 +139,10 @@ impl World {
     }
 
     fn copied(&self) -> World {
-        let place = self.cache.places[0].lock().clone();
+        let index = self.cache.indices[0].lock().clone();
         let read = |counter: &AtomicU64| AtomicU64::new(counter.load(Ordering::Relaxed));
         let cache = DenialCache {
-            places: Box::new([Mutex::new(place)]),
+            indices: Box::new([Mutex::new(index)]),
             ended: read(&self.cache.ended),
             latest_us: read(&self.cache.latest_us),
             ..DenialCache::new(false)
@@ -155,8 +155,8 @@ impl World {
         let mut may = |it: bool, step| steps.extend(Some(step).filter(|_| it));
         may(self.left.decisions > 0, Step::Ask);
         for (number, call) in self.calls.iter().enumerate() {
-            let heard = Step::Hear(number);
-            may(true, if call.told.is_none() { Step::Execute(number) } else { heard });
+            let reply = Step::Hear(number);
+            may(true, if call.reply.is_none() { Step::Execute(number) } else { reply });
         }
         may(self.left.admissions_elsewhere > 0 && self.has_room(), Step::AdmitElsewhere);
         may(self.reset_elsewhere_us.is_none(), Step::ResetElsewhere);
@@ -170,16 +170,18 @@ impl World {
     }
 
     /// Whether a decision was refused from memory, and what is wrong with it.
-    fn take(&mut self, step: Step, tier: &AskTier) -> Result<bool, String> {
+    fn take(&mut self, step: Step, counter: &PlannedCharge) -> Result<bool, String> {
         match step {
             Step::Ask => {
                 self.left.decisions -= 1;
                 let era = self.cache.ended.load(Ordering::Acquire);
                 let sent = Sent { at_us: self.now_us, era };
-                if let Heard::Refused { retry_after_us, .. } = self.cache.heard_of(tier, sent) {
+                if let ChargeOutcome::Remembered { retry_after_us, .. } =
+                    self.cache.outcome_of(counter, sent)
+                {
                     return self.judge(retry_after_us).map(|()| true);
                 }
-                self.calls.push(Call { sent, told: None });
+                self.calls.push(Call { sent, reply: None });
             }
             Step::Execute(call) => {
                 let fits = self.has_room();
@@ -191,22 +193,29 @@ impl World {
                 let wait_us = self.room_at_us - self.now_us;
                 let retry_after_us = Some(if fits { 0 } else { wait_us });
                 let reading = Reading { remaining: 0, retry_after_us, reset_after_us: wait_us };
-                self.calls[call].told = Some(ToldTier { fits, reading, charge: None });
+                self.calls[call].reply = Some(ChargeReply { fits, reading, charge: None });
             }
             Step::Hear(call) => {
-                let Call { mut sent, told } = self.calls.remove(call);
-                let mut heard_us = self.now_us;
+                let Call { mut sent, reply } = self.calls.remove(call);
+                let mut received_us = self.now_us;
                 match self.mistake {
                     Mistake::ForgetsByReceipt => {
                         sent.era = self.cache.ended.load(Ordering::Acquire)
                     }
-                    Mistake::HoldsFromReceipt => sent.at_us = heard_us,
-                    Mistake::TellsFromSending => heard_us = sent.at_us,
+                    Mistake::HoldsFromReceipt => sent.at_us = received_us,
+                    Mistake::TellsFromSending => received_us = sent.at_us,
                     Mistake::None | Mistake::KeepsOnReset => {}
                 }
-                let refused = told.filter(|told| !told.fits);
-                let refusal = refused.and_then(|told| {
-                    Refusal::of(tier.name(), tier.numbers(), tier.cost, &told, sent, heard_us)
+                let refused = reply.filter(|reply| !reply.fits);
+                let refusal = refused.and_then(|reply| {
+                    Refusal::of(
+                        counter.name(),
+                        counter.params(),
+                        counter.cost,
+                        &reply,
+                        sent,
+                        received_us,
+                    )
                 });
                 refusal.into_iter().for_each(|refusal| self.cache.remember(refusal));
             }

@@ -1,4 +1,4 @@
-//! Tier state in this process: shards of packed slots, bounded, swept as they are used.
+//! Counter state in this process: shards of packed slots, bounded, swept as they are used.
 
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,9 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use super::{Ask, AskTier, AtRecord, Change, TIERS_INLINE, Told, ToldTier};
-use crate::algorithm::{self, Intent, Reading, Tier};
-use crate::counter::HoldsLimit;
+use super::{
+    COUNTERS_INLINE, Change, ChargeReply, PlannedCharge, RecordAction, Transaction,
+    TransactionReply,
+};
+use crate::algorithm::{self, Intent, Reading, StepCounter};
+use crate::counter::LimitHandle;
 use crate::limit::NamedLimit;
 use crate::subject::SubjectKey;
 use crate::time::{Clock, CoarseTime};
@@ -23,7 +26,7 @@ pub use records::RecordsHeld;
 pub(crate) use records::{Corrected, Kept, subject_of, takes_permits};
 use shard::{Place, Shard, Written};
 
-/// The memory engine. All tiers of one rule and subject live in one shard, so most decisions take
+/// The memory engine. All counters of one rule and subject live in one shard, so most decisions take
 /// one lock.
 #[derive(Debug)]
 pub struct Memory {
@@ -38,14 +41,14 @@ pub struct Memory {
 /// What the memory engine has had to do for want of room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evictions {
-    /// Live tiers that were forgotten.
+    /// Live counters that were forgotten.
     pub live: u64,
-    /// Decisions on a tier shared by all new subjects of a limit.
+    /// Decisions on a counter shared by all new subjects of a limit.
     pub overflowed: u64,
 }
 
 impl Memory {
-    /// An engine of at most `max_keys` tiers.
+    /// An engine of at most `max_keys` counters.
     pub fn new(max_keys: usize, clock: Clock) -> Memory {
         let each = max_keys.div_ceil(SHARDS).max(1);
         let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(each))).collect();
@@ -60,44 +63,48 @@ impl Memory {
 
     /// Decides, all or none, over any number of limits. Takes the locks of all shards first and reads the
     /// clock then: a coarse one, which is exact enough for buckets in use, and else the exact one.
-    pub fn decide<L: HoldsLimit>(&self, ask: &Ask<L>) -> Told {
-        let mut tiers = SmallVec::new();
-        let allowed = self.decide_each(ask, |told| tiers.push(told));
-        Told { allowed, tiers }
+    pub fn decide<L: LimitHandle>(&self, transaction: &Transaction<L>) -> TransactionReply {
+        let mut counters = SmallVec::new();
+        let allowed = self.decide_each(transaction, |reply| counters.push(reply));
+        TransactionReply { allowed, counters }
     }
 
-    /// Decides as [`Memory::decide`] does; hands over what became of each tier, in order, and returns whether
-    /// every enforced tier had room.
+    /// Decides as [`Memory::decide`] does; hands over what became of each counter, in order, and returns whether
+    /// every enforced counter had room.
     #[inline]
-    pub(crate) fn decide_each<L: HoldsLimit>(
+    pub(crate) fn decide_each<L: LimitHandle>(
         &self,
-        ask: &Ask<L>,
-        answer: impl FnMut(ToldTier),
+        transaction: &Transaction<L>,
+        answer: impl FnMut(ChargeReply),
     ) -> bool {
-        if let AtRecord::Open(opening) = &ask.record {
-            let Told { allowed, tiers } = self.open(ask, opening);
-            tiers.into_iter().for_each(answer);
+        if let RecordAction::Open(opening) = &transaction.record {
+            let TransactionReply { allowed, counters } = self.open(transaction, opening);
+            counters.into_iter().for_each(answer);
             return allowed;
         }
-        self.decide_tiers(&ask.tiers, ask.intent, answer)
+        self.decide_counters(&transaction.counters, transaction.intent, answer)
     }
 
-    /// Decides over one tier, without lists.
-    pub(crate) fn decide_one<L: HoldsLimit>(&self, asked: &AskTier<L>, intent: Intent) -> ToldTier {
-        let mut told = None;
-        self.decide_tiers(from_ref(asked), intent, |one| told = Some(one));
-        told.expect("each tier that is asked for is answered")
+    /// Decides over one counter, without lists.
+    pub(crate) fn decide_one<L: LimitHandle>(
+        &self,
+        asked: &PlannedCharge<L>,
+        intent: Intent,
+    ) -> ChargeReply {
+        let mut reply = None;
+        self.decide_counters(from_ref(asked), intent, |one| reply = Some(one));
+        reply.expect("each counter that is asked for is answered")
     }
 
     /// Takes the locks of all shards, then reads the clock: a coarse one, which is certain for buckets in use,
-    /// and else the exact one. Hands over what became of each tier, in order, and returns whether every enforced
-    /// tier had room.
+    /// and else the exact one. Hands over what became of each counter, in order, and returns whether every enforced
+    /// counter had room.
     #[inline]
-    fn decide_tiers<L: HoldsLimit>(
+    fn decide_counters<L: LimitHandle>(
         &self,
-        asked: &[AskTier<L>],
+        asked: &[PlannedCharge<L>],
         intent: Intent,
-        mut answer: impl FnMut(ToldTier),
+        mut answer: impl FnMut(ChargeReply),
     ) -> bool {
         let mut locked = self.lock(asked);
         let by_coarse = intent == Intent::Charge
@@ -105,57 +112,66 @@ impl Memory {
         by_coarse || self.decide_by_exact_clock(asked, intent, &mut locked, &mut answer)
     }
 
-    /// Loads the state of each tier, decides at the exact instant, and stores it.
+    /// Loads the state of each counter, decides at the exact instant, and stores it.
     #[inline(never)]
-    fn decide_by_exact_clock<L: HoldsLimit>(
+    fn decide_by_exact_clock<L: LimitHandle>(
         &self,
-        asked: &[AskTier<L>],
+        asked: &[PlannedCharge<L>],
         intent: Intent,
         locked: &mut Locked<'_>,
-        answer: &mut impl FnMut(ToldTier),
+        answer: &mut impl FnMut(ChargeReply),
     ) -> bool {
         let now_us = self.clock.now_us();
-        let mut places: SmallVec<[Place; TIERS_INLINE]> = SmallVec::new();
-        let mut tiers: SmallVec<[Tier<'_>; TIERS_INLINE]> = SmallVec::new();
+        let mut places: SmallVec<[Place; COUNTERS_INLINE]> = SmallVec::new();
+        let mut counters: SmallVec<[StepCounter<'_>; COUNTERS_INLINE]> = SmallVec::new();
         for asked in asked {
             let shard = locked.of(asked.key);
             let place = self.place(shard, asked, now_us);
-            tiers.push(Tier::new(asked.numbers(), asked.cost, asked.group, shard.take(&place)));
+            counters.push(StepCounter::new(
+                asked.params(),
+                asked.cost,
+                asked.group,
+                shard.take(&place),
+            ));
             places.push(place);
         }
-        let allowed = algorithm::step(&mut tiers, intent, now_us);
-        for ((asked, tier), place) in asked.iter().zip(&mut tiers).zip(places) {
-            answer(ToldTier::of(tier));
-            locked.of(asked.key).put(place, tier);
+        let allowed = algorithm::step(&mut counters, intent, now_us);
+        for ((asked, counter), place) in asked.iter().zip(&mut counters).zip(places) {
+            answer(ChargeReply::of(counter));
+            locked.of(asked.key).put(place, counter);
         }
         allowed
     }
 
-    /// Changes one tier without a decision; answers the whole units that came back.
-    pub fn change<L: HoldsLimit>(&self, asked: &AskTier<L>, change: Change) -> (u64, ToldTier) {
-        self.with_tier(asked, |tier, now_us| match change {
+    /// Changes one counter without a decision; answers the whole units that came back.
+    pub fn change<L: LimitHandle>(
+        &self,
+        asked: &PlannedCharge<L>,
+        change: Change,
+    ) -> (u64, ChargeReply) {
+        self.with_counter(asked, |counter, now_us| match change {
             Change::Force(cost) => {
-                tier.cost = cost;
-                algorithm::force(std::slice::from_mut(tier), now_us);
+                counter.cost = cost;
+                algorithm::force(std::slice::from_mut(counter), now_us);
                 0
             }
-            Change::GiveBack(what) => algorithm::give_back(tier, what, now_us),
+            Change::Refund(what) => algorithm::refund(counter, what, now_us),
         })
     }
 
-    /// Does something with a tier's state, and stores what became of it.
-    fn with_tier<L: HoldsLimit, T>(
+    /// Does something with a counter's state, and stores what became of it.
+    fn with_counter<L: LimitHandle, T>(
         &self,
-        asked: &AskTier<L>,
-        act: impl FnOnce(&mut Tier<'_>, u64) -> T,
-    ) -> (T, ToldTier) {
+        asked: &PlannedCharge<L>,
+        act: impl FnOnce(&mut StepCounter<'_>, u64) -> T,
+    ) -> (T, ChargeReply) {
         let mut shard = self.shards[shard_of(asked.key)].lock();
         let now_us = self.clock.now_us();
         let place = self.place(&mut shard, asked, now_us);
-        let mut tier = Tier::new(asked.numbers(), asked.cost, 0, shard.take(&place));
-        let done = act(&mut tier, now_us);
-        shard.put(place, &mut tier);
-        (done, ToldTier::of(&tier))
+        let mut counter = StepCounter::new(asked.params(), asked.cost, 0, shard.take(&place));
+        let done = act(&mut counter, now_us);
+        shard.put(place, &mut counter);
+        (done, ChargeReply::of(&counter))
     }
 
     /// Forgets what these limits hold for a subject.
@@ -166,7 +182,7 @@ impl Memory {
         }
     }
 
-    /// How many tiers are held.
+    /// How many counters are held.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
@@ -189,9 +205,14 @@ impl Memory {
         }
     }
 
-    /// Where a tier's state is or will be. A new subject finds room, or shares the limit's
-    /// overflow tier with all others that found none.
-    fn place<L: HoldsLimit>(&self, shard: &mut Shard, asked: &AskTier<L>, now_us: u64) -> Place {
+    /// Where a counter's state is or will be. A new subject finds room, or shares the limit's
+    /// overflow counter with all others that found none.
+    fn place<L: LimitHandle>(
+        &self,
+        shard: &mut Shard,
+        asked: &PlannedCharge<L>,
+        now_us: u64,
+    ) -> Place {
         let mix = asked.limit().mix();
         let place = shard.find(asked.key.id ^ mix);
         if place.is_known() || asked.cost == 0 || shard.make_room(now_us, &self.evicted) {
@@ -201,20 +222,20 @@ impl Memory {
         shard.find(asked.key.rule ^ mix)
     }
 
-    /// Locks every shard that the tiers live in, in one order for all callers.
+    /// Locks every shard that the counters live in, in one order for all callers.
     #[inline]
-    fn lock<L>(&self, tiers: &[AskTier<L>]) -> Locked<'_> {
-        let first = tiers.first().map_or(0, |tier| shard_of(tier.key));
-        if tiers.iter().all(|tier| shard_of(tier.key) == first) {
+    fn lock<L>(&self, counters: &[PlannedCharge<L>]) -> Locked<'_> {
+        let first = counters.first().map_or(0, |counter| shard_of(counter.key));
+        if counters.iter().all(|counter| shard_of(counter.key) == first) {
             return Locked::One(self.shards[first].lock());
         }
-        self.lock_several(tiers)
+        self.lock_several(counters)
     }
 
     #[cold]
-    fn lock_several<L>(&self, tiers: &[AskTier<L>]) -> Locked<'_> {
-        let mut numbers: SmallVec<[usize; TIERS_INLINE]> =
-            tiers.iter().map(|tier| shard_of(tier.key)).collect();
+    fn lock_several<L>(&self, counters: &[PlannedCharge<L>]) -> Locked<'_> {
+        let mut numbers: SmallVec<[usize; COUNTERS_INLINE]> =
+            counters.iter().map(|counter| shard_of(counter.key)).collect();
         numbers.sort_unstable();
         numbers.dedup();
         let lock = |number: usize| (number, self.shards[number].lock());
@@ -236,28 +257,28 @@ impl Locked<'_> {
             Locked::Several(shards) => {
                 let number = shard_of(key);
                 let place = shards.iter().position(|(locked, _)| *locked == number);
-                &mut shards[place.expect("every tier's shard was locked before")].1
+                &mut shards[place.expect("every counter's shard was locked before")].1
             }
         }
     }
 
-    /// Charges every tier where it lies, if all are enforced buckets and the coarse clock is certain. Returns
+    /// Charges every counter where it lies, if all are enforced buckets and the coarse clock is certain. Returns
     /// whether it did; else nothing is changed or answered.
     #[inline]
-    fn charge_in_place<L: HoldsLimit>(
+    fn charge_in_place<L: LimitHandle>(
         &mut self,
-        asked: &[AskTier<L>],
+        asked: &[PlannedCharge<L>],
         now: CoarseTime,
-        answer: &mut impl FnMut(ToldTier),
+        answer: &mut impl FnMut(ChargeReply),
     ) -> bool {
-        let told = |reading| ToldTier { fits: true, reading, charge: None };
+        let reply = |reading| ChargeReply { fits: true, reading, charge: None };
         // One needs no list of what to undo.
         if let [asked] = asked {
             let charged = self.of(asked.key).charge(asked, now);
-            charged.map(|(reading, _)| answer(told(reading))).is_some()
+            charged.map(|(reading, _)| answer(reply(reading))).is_some()
         } else {
-            let mut readings: SmallVec<[Reading; TIERS_INLINE]> = SmallVec::new();
-            let mut before: SmallVec<[Written; TIERS_INLINE]> = SmallVec::new();
+            let mut readings: SmallVec<[Reading; COUNTERS_INLINE]> = SmallVec::new();
+            let mut before: SmallVec<[Written; COUNTERS_INLINE]> = SmallVec::new();
             for one in asked {
                 let Some((reading, written)) = self.of(one.key).charge(one, now) else { break };
                 readings.push(reading);
@@ -268,15 +289,15 @@ impl Locked<'_> {
                 written.for_each(|(one, written)| self.of(one.key).undo(written));
                 return false;
             }
-            readings.into_iter().for_each(|reading| answer(told(reading)));
+            readings.into_iter().for_each(|reading| answer(reply(reading)));
             true
         }
     }
 }
 
-impl ToldTier {
-    fn of(tier: &Tier<'_>) -> ToldTier {
-        ToldTier { fits: tier.fits, reading: tier.reading, charge: tier.charge }
+impl ChargeReply {
+    fn of(counter: &StepCounter<'_>) -> ChargeReply {
+        ChargeReply { fits: counter.fits, reading: counter.reading, charge: counter.charge }
     }
 }
 

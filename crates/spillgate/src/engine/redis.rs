@@ -1,4 +1,4 @@
-//! Tier state in Redis or Valkey: one script, one round trip for any number of decisions over tiers
+//! Counter state in Redis or Valkey: one script, one round trip for any number of decisions over counters
 //! that live at one place.
 //!
 //! Longer than 450 lines because the queue is rebuilt with the structure of the decision path.
@@ -9,8 +9,10 @@ use std::time::Duration;
 use ::redis::{Cmd, Value};
 use futures_util::future::join_all;
 
-use super::{Ask, AskTier, AtRecord, Change, StoreError, Told, ToldTier};
-use crate::algorithm::{Charge, GiveBack};
+use super::{
+    Change, ChargeReply, PlannedCharge, RecordAction, StoreError, Transaction, TransactionReply,
+};
+use crate::algorithm::{Charge, Refund};
 use crate::error::BuildError;
 use crate::limit::NamedLimit;
 #[cfg(feature = "metrics")]
@@ -56,16 +58,16 @@ mod traced;
 mod wire;
 
 use access::Access;
-use batch::crowds::together;
+use batch::coalescer::together;
 use failure::{Failure, NotHere};
 use fingerprint::Instance;
 use guard::{Rings, Terms};
-use link::Manner;
+use link::Redirect;
 use nonces::Nonces;
 use program::{Call, Header, Reply};
 pub use script::{of_server as script_of_server, text as script_text};
-use spread::Question;
-use topology::{Place, Route, Topology};
+use spread::StoreCall;
+use topology::{Location, Route, Topology};
 
 /// The Redis engine. Clones share everything.
 #[derive(Clone, Debug)]
@@ -110,10 +112,10 @@ enum StoreClock {
 
 /// What a call to a shard goes by.
 #[derive(Clone, Copy, Debug)]
-struct Asked<'a> {
+struct CallTerms<'a> {
     caller: &'a Arc<Caller>,
     deadline: Deadline,
-    manner: Manner,
+    redirect: Redirect,
 }
 
 /// One primary, and how to name keys that live there.
@@ -176,46 +178,52 @@ impl Redis {
 
     /// Decides each of `asks`, each by itself, in as few calls as fit; in order, as far as they live
     /// at one place.
-    pub async fn decide(&self, asks: &[Ask]) -> Vec<Result<Told, StoreError>> {
-        if self.topology.is_one_place() {
-            return self.decide_at(Place::ONLY, asks).await;
+    pub async fn decide(
+        &self,
+        transactions: &[Transaction],
+    ) -> Vec<Result<TransactionReply, StoreError>> {
+        if self.topology.is_one_location() {
+            return self.decide_at(Location::ONLY, transactions).await;
         }
-        let questions: Vec<_> = asks.iter().map(Question::without_stand_in).collect();
-        let heard = spread::decide_each(self, &questions).await;
-        let told = asks
-            .iter()
-            .zip(heard)
-            .map(|(ask, heard)| async move { spread::told_fully(self, ask, heard?).await });
-        join_all(told).await
+        let calls: Vec<_> = transactions.iter().map(StoreCall::without_fallback).collect();
+        let outcomes = spread::decide_each(self, &calls).await;
+        let reply = transactions.iter().zip(outcomes).map(|(transaction, outcomes)| async move {
+            spread::reply_in_full(self, transaction, outcomes?).await
+        });
+        join_all(reply).await
     }
 
     /// Decides one.
-    pub async fn decide_one(&self, ask: &Ask) -> Result<Told, StoreError> {
-        match self.only_place(ask) {
-            Some(place) => self.decide_one_at(place, ask, self.deadline()).await,
+    pub async fn decide_one(
+        &self,
+        transaction: &Transaction,
+    ) -> Result<TransactionReply, StoreError> {
+        match self.only_location(transaction) {
+            Some(location) => self.decide_one_at(location, transaction, self.deadline()).await,
             None => {
-                let heard = spread::decide(self, &Question::without_stand_in(ask)).await?;
-                spread::told_fully(self, ask, heard).await
+                let outcomes =
+                    spread::decide(self, &StoreCall::without_fallback(transaction)).await?;
+                spread::reply_in_full(self, transaction, outcomes).await
             }
         }
     }
 
-    /// Changes one tier without a decision; answers the whole units that came back.
+    /// Changes one counter without a decision; answers the whole units that came back.
     pub async fn change(
         &self,
-        tier: &AskTier,
+        counter: &PlannedCharge,
         change: Change,
-    ) -> Result<(u64, ToldTier), StoreError> {
+    ) -> Result<(u64, ChargeReply), StoreError> {
         let build = |header| {
             let mut call = Call::new(header);
-            call.change(tier, change);
+            call.change(counter, change);
             call
         };
         let deadline = self.deadline();
         let run = |route| self.run_on(route, build, deadline);
-        let place = self.topology.place(tier.key.tag);
-        let changed = self.follow(place, deadline, run).await?.changed([(tier, change)])?;
-        if let Some(old) = self.topology.old_place(tier) {
+        let location = self.topology.location(counter.key.tag);
+        let changed = self.follow(location, deadline, run).await?.changed([(counter, change)])?;
+        if let Some(old) = self.topology.old_location(counter) {
             // What the old owner misses is between it and the processes that still ask it alone.
             let _ = self.follow(old, deadline, run).await;
         }
@@ -231,11 +239,11 @@ impl Redis {
         let deadline = self.deadline();
         let unlink = &unlink;
         let run = |route: Route| async move { route.shard.command(unlink, deadline).await };
-        let old = limits.iter().find_map(|limit| self.old_place(key, limit));
+        let old = limits.iter().find_map(|limit| self.old_location(key, limit));
         if let Some(old) = old {
             self.follow(old, deadline, run).await?;
         }
-        self.follow(self.topology.place(key.tag), deadline, run).await.map(|_| ())
+        self.follow(self.topology.location(key.tag), deadline, run).await.map(|_| ())
     }
 
     /// One command to each shard, where `command` has one for it; the answers go by the shard's name.
@@ -258,7 +266,7 @@ impl Redis {
 
     /// Waits for the turn of a caller that asks the shard of a tag time and again.
     pub(crate) async fn poll_turn(&self, tag: u128) {
-        if let Ok(route) = self.topology.route(self.topology.place(tag)) {
+        if let Ok(route) = self.topology.route(self.topology.location(tag)) {
             route.shard.poll_turn().await;
         }
     }
@@ -270,7 +278,7 @@ impl Redis {
 
     /// Whether the shard of a tag is asked at all at the moment.
     pub(crate) fn is_asked(&self, tag: u128) -> bool {
-        let route = self.topology.route(self.topology.place(tag));
+        let route = self.topology.route(self.topology.location(tag));
         route.is_ok_and(|route| !route.shard.link().is_tripped())
     }
 
@@ -285,15 +293,15 @@ impl Redis {
     }
 
     /// Whether the server at a place is known to be gone; what it held counts as lost then.
-    fn gives_up(&self, place: Place) -> bool {
-        let route = self.topology.route(place).ok();
+    fn gives_up(&self, location: Location) -> bool {
+        let route = self.topology.route(location).ok();
         let gone = route.filter(|route| route.shard.link().is_tripped());
         gone.inspect(|route| route.shard.guard.give_up()).is_some()
     }
 
     /// Whether two places are on one server now.
-    fn are_on_one_server(&self, one: Place, other: Place) -> bool {
-        let shard = |place| self.topology.route(place).map(|route| route.shard);
+    fn are_on_one_server(&self, one: Location, other: Location) -> bool {
+        let shard = |location| self.topology.route(location).map(|route| route.shard);
         match (shard(one), shard(other)) {
             (Ok(one), Ok(other)) => Arc::ptr_eq(&one, &other),
             _ => false,
@@ -326,119 +334,130 @@ impl Redis {
     }
 
     /// Where a limit's state was on the ring before this one, for as long as that counts.
-    fn old_place(&self, key: SubjectKey, limit: &NamedLimit) -> Option<Place> {
-        limit.numbers()?;
-        self.topology.old_place(&AskTier::new(key, limit))
+    fn old_location(&self, key: SubjectKey, limit: &NamedLimit) -> Option<Location> {
+        limit.params()?;
+        self.topology.old_location(&PlannedCharge::new(key, limit))
     }
 
-    /// Whether all tiers of a decision live at one place.
-    pub(crate) fn is_one_place(&self, ask: &Ask) -> bool {
-        self.topology.is_one_place() || self.only_place(ask).is_some()
+    /// Whether all counters of a decision live at one place.
+    pub(crate) fn is_one_location(&self, transaction: &Transaction) -> bool {
+        self.topology.is_one_location() || self.only_location(transaction).is_some()
     }
 
-    /// Where all tiers of a decision live, if that is one place.
-    fn only_place(&self, ask: &Ask) -> Option<Place> {
-        let (first, others) = ask.tiers.split_first()?;
-        if ask.tiers.iter().any(|tier| self.topology.old_place(tier).is_some()) {
+    /// Where all counters of a decision live, if that is one place.
+    fn only_location(&self, transaction: &Transaction) -> Option<Location> {
+        let (first, others) = transaction.counters.split_first()?;
+        if transaction.counters.iter().any(|counter| self.topology.old_location(counter).is_some())
+        {
             return None;
         }
-        let place = self.topology.place(first.key.tag);
-        let same = |tier: &AskTier| {
-            tier.key.tag == first.key.tag || self.topology.place(tier.key.tag) == place
+        let location = self.topology.location(first.key.tag);
+        let same = |counter: &PlannedCharge| {
+            counter.key.tag == first.key.tag || self.topology.location(counter.key.tag) == location
         };
-        others.iter().all(same).then_some(place)
+        others.iter().all(same).then_some(location)
     }
 
     async fn decide_one_at(
         &self,
-        place: Place,
-        ask: &Ask,
+        location: Location,
+        transaction: &Transaction,
         deadline: Deadline,
-    ) -> Result<Told, StoreError> {
-        let asks = std::slice::from_ref(ask);
-        let mut told = self.decide_call(place, asks, deadline).await;
-        let has_record = !matches!(ask.record, AtRecord::None);
-        if has_record && matches!(told, Err(StoreError::Unknown(_))) && !deadline.has_passed() {
+    ) -> Result<TransactionReply, StoreError> {
+        let transactions = std::slice::from_ref(transaction);
+        let mut reply = self.decide_call(location, transactions, deadline).await;
+        let has_record = !matches!(transaction.record, RecordAction::None);
+        if has_record && matches!(reply, Err(StoreError::Unknown(_))) && !deadline.has_passed() {
             // By its record nothing is done twice; whether the first was done no failure now tells. What was
-            // owed has none, and unknown means paid.
-            let mut again = [ask.clone()];
-            again[0].tiers.iter_mut().for_each(|tier| tier.owed = 0);
-            ask.record.note_resent();
-            told = self.decide_call(place, &again, deadline).await.or(told);
+            // deferred has none, and unknown means paid.
+            let mut again = [transaction.clone()];
+            again[0].counters.iter_mut().for_each(|counter| counter.deferred = 0);
+            transaction.record.note_resent();
+            reply = self.decide_call(location, &again, deadline).await.or(reply);
         }
-        if let (AtRecord::Open(opening), Err(StoreError::Unknown(_))) = (&ask.record, &told) {
+        if let (RecordAction::Open(opening), Err(StoreError::Unknown(_))) =
+            (&transaction.record, &reply)
+        {
             // It may be there: whoever settles asks.
-            opening.note(Opened::New, || Group::of(&ask.tiers));
+            opening.note(Opened::New, || Group::of(&transaction.counters));
         }
-        told?.into_iter().next().unwrap_or_else(|| Err(StoreError::Foreign("no answer".into())))
+        reply?.into_iter().next().unwrap_or_else(|| Err(StoreError::Foreign("no answer".into())))
     }
 
     /// Decides asks that live at one place, in order, in as many calls as it takes. Other callers have their turn between
     /// two of them, and each may wait as long as a decision does from when it may be sent.
-    async fn decide_at(&self, place: Place, asks: &[Ask]) -> Vec<Result<Told, StoreError>> {
-        let mut told = Vec::with_capacity(asks.len());
-        while told.len() < asks.len() {
-            let rest = &asks[told.len()..];
+    async fn decide_at(
+        &self,
+        location: Location,
+        transactions: &[Transaction],
+    ) -> Vec<Result<TransactionReply, StoreError>> {
+        let mut reply = Vec::with_capacity(transactions.len());
+        while reply.len() < transactions.len() {
+            let rest = &transactions[reply.len()..];
             let taken = together(rest).1.len();
-            match self.decide_call(place, &rest[..taken], self.deadline()).await {
-                Ok(answers) => told.extend(answers),
-                Err(error) => told.extend(std::iter::repeat_n(Err(error), taken)),
+            match self.decide_call(location, &rest[..taken], self.deadline()).await {
+                Ok(answers) => reply.extend(answers),
+                Err(error) => reply.extend(std::iter::repeat_n(Err(error), taken)),
             }
         }
-        told
+        reply
     }
 
     /// Decides as many asks as go into one call.
     async fn decide_call(
         &self,
-        place: Place,
-        asks: &[Ask],
+        location: Location,
+        transactions: &[Transaction],
         deadline: Deadline,
-    ) -> Result<Vec<Result<Told, StoreError>>, StoreError> {
+    ) -> Result<Vec<Result<TransactionReply, StoreError>>, StoreError> {
         let run = |route: Route| async move {
-            let asked = self.asked(&route, deadline);
-            let decide = route.shard.decide(asks, &asked);
-            traced::call(route.shard.name(), asks.len(), decide).await
+            let terms = self.terms(&route, deadline);
+            let decide = route.shard.decide(transactions, &terms);
+            traced::call(route.shard.name(), transactions.len(), decide).await
         };
-        self.follow(place, deadline, run).await
+        self.follow(location, deadline, run).await
     }
 
-    /// Gives back charges at one place, each all of it; answers the tiers as they are then. Out of
+    /// Refunds charges at one place, each all of it; answers the counters as they are then. Out of
     /// reach, what was charged stays charged: that admits nobody wrongly.
-    async fn give_back(&self, place: Place, charges: &[(AskTier, Charge)]) -> Vec<ToldTier> {
+    async fn refund(
+        &self,
+        location: Location,
+        charges: &[(PlannedCharge, Charge)],
+    ) -> Vec<ChargeReply> {
         let all_of = |charge: &Charge| {
-            Change::GiveBack(GiveBack::Unused { charge: *charge, unused: charge.amount })
+            Change::Refund(Refund::Unused { charge: *charge, unused: charge.amount })
         };
         let build = |header| {
             let mut call = Call::new(header);
-            charges.iter().for_each(|(tier, charge)| call.change(tier, all_of(charge)));
+            charges.iter().for_each(|(counter, charge)| call.change(counter, all_of(charge)));
             call
         };
         let deadline = self.deadline();
         let run = |route| self.run_on(route, build, deadline);
-        let Ok(reply) = self.follow(place, deadline, run).await else { return Vec::new() };
-        let changes = charges.iter().map(|(tier, charge)| (tier, all_of(charge)));
-        let told = reply.changed(changes).unwrap_or_default();
-        told.into_iter().map(|(_, tier)| tier).collect()
+        let Ok(reply) = self.follow(location, deadline, run).await else { return Vec::new() };
+        let changes = charges.iter().map(|(counter, charge)| (counter, all_of(charge)));
+        let reply = reply.changed(changes).unwrap_or_default();
+        reply.into_iter().map(|(_, counter)| counter).collect()
     }
 
     /// Asks whoever a place is said to live with, until somebody executes or nobody can help.
     async fn follow<T, F: Future<Output = Result<T, Failure>>>(
         &self,
-        place: Place,
+        location: Location,
         deadline: Deadline,
         ask: impl Fn(Route) -> F,
     ) -> Result<T, StoreError> {
-        self.follow_routes(place, deadline, ask).await.map_err(|failure| self.error(failure))
+        self.follow_routes(location, deadline, ask).await.map_err(|failure| self.error(failure))
     }
 
     async fn follow_routes<T, F: Future<Output = Result<T, Failure>>>(
         &self,
-        place: Place,
+        location: Location,
         deadline: Deadline,
         ask: impl Fn(Route) -> F,
     ) -> Result<T, Failure> {
-        let mut route = self.topology.route(place)?;
+        let mut route = self.topology.route(location)?;
         let mut tries = 0;
         loop {
             let failure = match ask(route.clone()).await {
@@ -453,7 +472,7 @@ impl Redis {
                 self.learn_guard(&route.shard, deadline).await?;
                 continue;
             }
-            route = self.topology.next_route(place, &route, failure, deadline).await?;
+            route = self.topology.next_route(location, &route, failure, deadline).await?;
         }
     }
 
@@ -473,11 +492,11 @@ impl Redis {
         build: impl Fn(Header) -> Call<'a>,
         deadline: Deadline,
     ) -> Result<Reply, Failure> {
-        route.shard.run(build, &self.asked(&route, deadline)).await
+        route.shard.run(build, &self.terms(&route, deadline)).await
     }
 
-    fn asked(&self, route: &Route, deadline: Deadline) -> Asked<'_> {
-        Asked { caller: &self.caller, deadline, manner: route.manner }
+    fn terms(&self, route: &Route, deadline: Deadline) -> CallTerms<'_> {
+        CallTerms { caller: &self.caller, deadline, redirect: route.redirect }
     }
 }
 

@@ -3,14 +3,14 @@
 use smallvec::SmallVec;
 
 use super::{Fallback, Outage};
-use crate::algorithm::GiveBack;
-use crate::counter::{AskTier, Change};
-use crate::engine::Question;
+use crate::algorithm::Refund;
+use crate::counter::{Change, PlannedCharge};
+use crate::engine::StoreCall;
 #[cfg(feature = "metrics")]
 use crate::engine::memory::RecordsHeld;
 use crate::engine::memory::{Corrected, Kept, subject_of};
-use crate::plan::{Ask, AtRecord, Heard, Heards};
-use crate::reservation::kept::KeptTier;
+use crate::plan::{ChargeOutcome, ChargeOutcomes, RecordAction, Transaction};
+use crate::reservation::kept::RecordedCharge;
 use crate::reservation::record::Charged;
 use crate::reservation::{Answer, Ending, Group, Noted, Opened, Opening};
 
@@ -26,50 +26,50 @@ pub(crate) struct Alone {
 #[derive(Default)]
 pub(crate) struct ChargedHere {
     subject: u128,
-    tiers: Vec<(KeptTier, Charged)>,
+    counters: Vec<(RecordedCharge, Charged)>,
 }
 
 impl Fallback {
     /// What became of an earlier reservation of that id here, if some of it was charged here.
-    pub(crate) fn alone(&self, ask: &Ask, opening: &Opening) -> Option<Alone> {
-        let (opened, elsewhere) = self.memory.kept(ask, opening)?;
+    pub(crate) fn alone(&self, transaction: &Transaction, opening: &Opening) -> Option<Alone> {
+        let (opened, elsewhere) = self.memory.kept(transaction, opening)?;
         Some(Alone { opened, elsewhere })
     }
 
     /// Whether the record of what is charged here finds room; a decision without one needs none.
-    pub(super) fn has_room(&self, ask: &Ask) -> bool {
-        !matches!(ask.record, AtRecord::Open(_)) || self.memory.has_room(ask)
+    pub(super) fn has_room(&self, transaction: &Transaction) -> bool {
+        !matches!(transaction.record, RecordAction::Open(_)) || self.memory.has_room(transaction)
     }
 
     pub(crate) fn charged_here(
         &self,
-        question: &Question<'_, Outage<'_>>,
-        heard: &Heards,
+        call: &StoreCall<'_, Outage<'_>>,
+        outcomes: &ChargeOutcomes,
     ) -> ChargedHere {
-        let asked = question.ask.tiers.iter().zip(heard).zip(&question.stand_in.rules);
-        let charged = asked.filter_map(|((tier, heard), rule)| {
-            let Heard::Fallback(told, _) = heard else { return None };
-            let share = self.share_of(*rule, tier.numbers());
-            let charged = Charged { cost: tier.cost, charge: told.charge };
-            Some((KeptTier::by_share(tier, share), charged))
+        let asked = call.transaction.counters.iter().zip(outcomes).zip(&call.fallback.rules);
+        let charged = asked.filter_map(|((counter, outcome), rule)| {
+            let ChargeOutcome::Fallback(reply, _) = outcome else { return None };
+            let share = self.share_of(*rule, counter.params());
+            let charged = Charged { cost: counter.cost, charge: reply.charge };
+            Some((RecordedCharge::by_share(counter, share), charged))
         });
-        ChargedHere { subject: subject_of(&question.ask.tiers), tiers: charged.collect() }
+        ChargedHere { subject: subject_of(&call.transaction.counters), counters: charged.collect() }
     }
 
     /// Keeps the record of that; answers whether there is one.
     pub(crate) fn keep(&self, opening: &Opening, charged: ChargedHere, noted: &Noted) -> bool {
-        let ChargedHere { subject, tiers } = charged;
-        if tiers.is_empty() {
+        let ChargedHere { subject, counters } = charged;
+        if counters.is_empty() {
             return false;
         }
-        let (tiers, charges) = tiers.into_iter().unzip();
+        let (counters, charges) = counters.into_iter().unzip();
         let (body, lasting_us) = (opening.body, opening.lasting_us);
         let elsewhere = noted.groups.clone();
-        let kept = Kept { body, lasting_us, subject, tiers, charges, elsewhere };
+        let kept = Kept { body, lasting_us, subject, counters, charges, elsewhere };
         if let Err(twice) = self.memory.keep(opening.id, kept) {
             // Another call under the same id was faster: the reservation is charged once.
-            for (tier, charged) in twice.tiers.iter().zip(&twice.charges) {
-                self.give_back_here(tier, charged);
+            for (counter, charged) in twice.counters.iter().zip(&twice.charges) {
+                self.give_back_here(counter, charged);
             }
         }
         true
@@ -81,22 +81,26 @@ impl Fallback {
         self.memory.records()
     }
 
-    /// Ends or renews what was charged here; what comes back is owed no longer.
+    /// Ends or renews what was charged here; what comes back is deferred no longer.
     pub(crate) fn close(&self, id: u128, ending: &Ending<'_>) -> Answer {
-        self.memory.close(id, ending, |tier, corrected| match corrected {
-            Corrected::GivenBack(amount) => self.debts.lower(&tier.asked(0), amount),
+        self.memory.close(id, ending, |counter, corrected| match corrected {
+            Corrected::Refunded(amount) => self.deferred_charges.lower(&counter.asked(0), amount),
             Corrected::Forced(amount) => {
-                if let (Some(limit), Some(share)) = (&tier.share_of, tier.limit.numbers()) {
-                    self.debts.add(&AskTier::new(tier.key, (**limit).clone()), share, amount);
+                if let (Some(limit), Some(share)) = (&counter.share_of, counter.limit.params()) {
+                    self.deferred_charges.add(
+                        &PlannedCharge::new(counter.key, (**limit).clone()),
+                        share,
+                        amount,
+                    );
                 }
             }
         })
     }
 
-    fn give_back_here(&self, tier: &KeptTier, charged: &Charged) {
+    fn give_back_here(&self, counter: &RecordedCharge, charged: &Charged) {
         let Some(charge) = charged.charge else { return };
-        let what = GiveBack::Unused { charge, unused: charge.amount };
-        let (returned, _) = self.memory.change(&tier.asked(0), Change::GiveBack(what));
-        self.debts.lower(&tier.asked(0), returned);
+        let what = Refund::Unused { charge, unused: charge.amount };
+        let (returned, _) = self.memory.change(&counter.asked(0), Change::Refund(what));
+        self.deferred_charges.lower(&counter.asked(0), returned);
     }
 }

@@ -1,4 +1,4 @@
-//! What is worth telling of each tier: the numbers that are known, and what they are called outside.
+//! What is worth telling of each counter: the numbers that are known, and what they are called outside.
 
 use std::cmp::Ordering;
 use std::sync::OnceLock;
@@ -7,15 +7,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::decision::{Decision, Source, TierDecision, Verdict};
+use crate::decision::{Decision, LimitDecision, Source, Verdict};
 use crate::limit::{Algorithm, Limit, REQUESTS};
 
-/// An enforced tier whose numbers are known.
+/// An enforced counter whose numbers are known.
 pub(super) struct Advice<'d> {
     pub(super) name: PolicyName<'d>,
     pub(super) capacity: u64,
     pub(super) remaining: u64,
-    tier: TierDecision<'d>,
+    counter: LimitDecision<'d>,
     limit: &'d Limit,
 }
 
@@ -26,26 +26,26 @@ pub(crate) struct PolicyName<'d> {
     limit: Option<&'d str>,
 }
 
-/// The tiers that had a part in the verdict.
-pub(crate) fn enforced_tiers(
+/// The counters that had a part in the verdict.
+pub(crate) fn enforced_counters(
     decision: &Decision,
-) -> impl Iterator<Item = (TierDecision<'_>, PolicyName<'_>)> {
+) -> impl Iterator<Item = (LimitDecision<'_>, PolicyName<'_>)> {
     let mut before = None;
-    let mut tiers = decision.tiers().peekable();
+    let mut counters = decision.limits().peekable();
     std::iter::from_fn(move || {
         loop {
-            let tier = tiers.next()?;
-            let rule = tier.rule();
+            let counter = counters.next()?;
+            let rule = counter.rule();
             // The limits of one rule stand side by side.
-            let after = tiers.peek().and_then(TierDecision::rule);
+            let after = counters.peek().and_then(LimitDecision::rule);
             let several = rule.is_some() && (before == rule || after == rule);
             before = rule;
             let limit = match rule {
-                Some(_) => several.then(|| tier.limit()),
-                None => tier.definition().name(),
+                Some(_) => several.then(|| counter.limit()),
+                None => counter.definition().name(),
             };
-            if !tier.shadow() {
-                return Some((tier, PolicyName { rule, limit }));
+            if !counter.shadow() {
+                return Some((counter, PolicyName { rule, limit }));
             }
         }
     })
@@ -57,14 +57,14 @@ pub(crate) fn whole_seconds(duration: Duration) -> u64 {
 }
 
 impl<'d> Advice<'d> {
-    /// Of a decision over a single tier, and nothing to look for beside it.
+    /// Of a decision over a single counter, and nothing to look for beside it.
     #[inline]
     pub(super) fn sole(decision: &'d Decision) -> Option<Advice<'d>> {
-        let mut tiers = decision.tiers();
-        let tier = tiers.next().filter(|tier| tiers.len() == 0 && !tier.shadow())?;
-        let (rule, definition) = (tier.rule(), tier.definition());
+        let mut counters = decision.limits();
+        let counter = counters.next().filter(|counter| counters.len() == 0 && !counter.shadow())?;
+        let (rule, definition) = (counter.rule(), counter.definition());
         let limit = if rule.is_none() { definition.name() } else { None };
-        Advice::over(tier, PolicyName { rule, limit })
+        Advice::over(counter, PolicyName { rule, limit })
     }
 
     /// The tightest first; a limit that two decisions met is told of once.
@@ -72,15 +72,15 @@ impl<'d> Advice<'d> {
         decisions: impl IntoIterator<Item = &'d Decision>,
     ) -> SmallVec<[Advice<'d>; 2]> {
         let mut advice: SmallVec<[Advice<'d>; 2]> = SmallVec::new();
-        for (tier, name) in decisions.into_iter().flat_map(enforced_tiers) {
-            advice.extend(Advice::over(tier, name));
+        for (counter, name) in decisions.into_iter().flat_map(enforced_counters) {
+            advice.extend(Advice::over(counter, name));
         }
         if advice.len() > 1 {
             advice.sort_by(tighter_first);
-            let mut told: SmallVec<[PolicyName<'d>; 4]> = SmallVec::new();
+            let mut reply: SmallVec<[PolicyName<'d>; 4]> = SmallVec::new();
             advice.retain(|one| {
-                let new = !told.contains(&one.name);
-                told.push(one.name);
+                let new = !reply.contains(&one.name);
+                reply.push(one.name);
                 new
             });
         }
@@ -88,14 +88,15 @@ impl<'d> Advice<'d> {
     }
 
     #[inline]
-    fn over(tier: TierDecision<'d>, name: PolicyName<'d>) -> Option<Advice<'d>> {
-        let (capacity, remaining, limit) = (tier.capacity()?, tier.remaining()?, tier.definition());
-        Some(Advice { name, capacity, remaining, tier, limit })
+    fn over(counter: LimitDecision<'d>, name: PolicyName<'d>) -> Option<Advice<'d>> {
+        let (capacity, remaining, limit) =
+            (counter.capacity()?, counter.remaining()?, counter.definition());
+        Some(Advice { name, capacity, remaining, counter, limit })
     }
 
     /// Where the limit's part of `RateLimit-Policy` is kept, if it is as its rule says.
     pub(super) fn kept(&self) -> Option<&'d OnceLock<Bytes>> {
-        self.tier.written_limit(self.name.limit.is_some())
+        self.counter.written_limit(self.name.limit.is_some())
     }
 
     /// What the capacity is for.
@@ -116,9 +117,9 @@ impl<'d> Advice<'d> {
         if self.is_slots() {
             return None;
         }
-        match self.tier.verdict() {
+        match self.counter.verdict() {
             Verdict::Never => None,
-            Verdict::Denied => self.tier.retry_after().map(whole_seconds),
+            Verdict::Denied => self.counter.retry_after().map(whole_seconds),
             Verdict::Allowed => self.one_more_after_us().map(|us| us.div_ceil(SECOND_US).max(1)),
         }
     }
@@ -128,9 +129,9 @@ impl<'d> Advice<'d> {
         if self.is_slots() {
             return None;
         }
-        match self.tier.verdict() {
-            Verdict::Allowed => self.tier.reset_after().map(seconds_up),
-            _ => self.tier.retry_after().map(whole_seconds),
+        match self.counter.verdict() {
+            Verdict::Allowed => self.counter.reset_after().map(seconds_up),
+            _ => self.counter.retry_after().map(whole_seconds),
         }
     }
 
@@ -138,8 +139,8 @@ impl<'d> Advice<'d> {
     fn one_more_after_us(&self) -> Option<u64> {
         let used = self.capacity.checked_sub(self.remaining).filter(|used| *used > 0)?;
         // The share that a process enforces alone drains by other numbers.
-        let by_its_numbers = self.tier.source() < Source::Fallback;
-        let reset_after_us = self.tier.reset_after_us().filter(|_| by_its_numbers)?;
+        let by_its_numbers = self.counter.source() < Source::Fallback;
+        let reset_after_us = self.counter.reset_after_us().filter(|_| by_its_numbers)?;
         match self.limit.algorithm() {
             Algorithm::FixedWindow => Some(reset_after_us),
             _ => {
@@ -170,9 +171,9 @@ impl<'d> PolicyName<'d> {
 /// Refusing before admitting; of the refusing the longest wait, unknown being longest; else the least
 /// left of its capacity.
 fn tighter_first(a: &Advice<'_>, b: &Advice<'_>) -> Ordering {
-    let wait = |one: &Advice<'_>| one.tier.retry_after().unwrap_or(Duration::MAX);
+    let wait = |one: &Advice<'_>| one.counter.retry_after().unwrap_or(Duration::MAX);
     let left = |a: &Advice<'_>, b: &Advice<'_>| u128::from(a.remaining) * u128::from(b.capacity);
-    let by_verdict = b.tier.verdict().cmp(&a.tier.verdict());
+    let by_verdict = b.counter.verdict().cmp(&a.counter.verdict());
     by_verdict.then_with(|| wait(b).cmp(&wait(a))).then_with(|| left(a, b).cmp(&left(b, a)))
 }
 

@@ -1,7 +1,7 @@
-//! How much of a tier is worth taking ahead, and when: as much as is asked for in a part of the time
+//! How much of a counter is worth taking ahead, and when: as much as is asked for in a part of the time
 //! that a lease lasts, and nothing for a while where the store had nothing to spare.
 
-/// What was asked of one tier lately.
+/// What was asked of one counter lately.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
     asked: u64,
@@ -17,7 +17,7 @@ impl Demand {
         Demand { asked: 0, since_us: now_us, used_us: now_us, quiet_until_us: 0 }
     }
 
-    /// Of a tier that is said to be hot before anybody asks: a part of the share is worth taking, and for
+    /// Of a counter that is said to be hot before anybody asks: a part of the share is worth taking, and for
     /// as long as a lease lasts nobody need ask for it to be kept.
     pub(super) fn expected(share: u64, ttl_us: u64, now_us: u64) -> Demand {
         let part = (share / EXPECTED_PART).max(WORTH.min(share));
@@ -86,7 +86,7 @@ const SHORTEST_LOOK: u64 = 8;
 const IDLE: u64 = 4;
 /// No more than so many calls while a lease lasts: enough to bring 16 shares, which is most of a limit.
 const PACE: u64 = 32;
-/// After nothing was granted: a tier that is empty is not asked for more than it is drained by.
+/// After nothing was granted: a counter that is empty is not asked for more than it is drained by.
 const QUIET: u64 = 4;
 /// A lease of fewer tokens saves no work, and whoever asked for fewer says little of what will be asked for.
 const WORTH: u64 = 4;

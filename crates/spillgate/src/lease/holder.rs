@@ -1,10 +1,10 @@
-//! What one process holds of one tier. It is told the time, and what became of its calls.
+//! What one process holds of one counter. It is told the time, and what became of its calls.
 
 use smallvec::SmallVec;
 
 use super::{ALL, Close};
 
-/// The leases of one process on one tier, those it is done with, and the call under way.
+/// The leases of one process on one counter, those it is done with, and the call under way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Holder {
     /// The oldest first, which is spent first.
@@ -105,7 +105,7 @@ impl Holder {
         self.closes.clear();
     }
 
-    /// Whether there is something to give back.
+    /// Whether there is something to refund.
     pub fn has_to_return(&self) -> bool {
         self.closes.iter().any(|close| close.unused > 0)
     }
@@ -126,7 +126,7 @@ impl Holder {
         self.under_way.is_some()
     }
 
-    /// Whether nothing is held, owed or asked for.
+    /// Whether nothing is held, deferred or asked for.
     pub fn is_idle(&self) -> bool {
         self.grants.is_empty() && !self.has_to_tell() && self.under_way.is_none()
     }

@@ -1,10 +1,10 @@
-//! What a store knows of the leases on one tier: `lease.lua` is the same in Redis, name by name, and this
+//! What a store knows of the leases on one counter: `lease.lua` is the same in Redis, name by name, and this
 //! is what it is held to.
 
 use super::{Asked, Granted};
-use crate::algorithm::{Charge, GiveBack, Intent, Numbers, State, View};
+use crate::algorithm::{Charge, Intent, LimitParams, Refund, State, View};
 
-/// The leases on one tier, of all processes.
+/// The leases on one counter, of all processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ledger {
     rows: Vec<Row>,
@@ -30,11 +30,11 @@ impl Ledger {
         self.rows.iter().map(|row| row.granted).sum()
     }
 
-    /// Takes back what was closed, and grants what there is to spare; `state` is the tier's.
+    /// Takes back what was closed, and grants what there is to spare; `state` is the counter's.
     pub fn exchange(
         &mut self,
         state: &mut Option<State>,
-        numbers: &Numbers,
+        params: &LimitParams,
         asked: &Asked<'_>,
         now_us: u64,
         nonce: u64,
@@ -42,25 +42,25 @@ impl Ledger {
         // Nobody is locked out by a clock that stepped back.
         self.rows.iter_mut().for_each(|row| row.ends_us = row.ends_us.min(now_us + KEPT_MAX_US));
         self.rows.retain(|row| row.ends_us > now_us);
-        self.close(state, numbers, asked, now_us);
+        self.close(state, params, asked, now_us);
         let own = || self.rows.iter().filter(|row| row.node == asked.node);
         let last = own().map(|row| row.seq).max().unwrap_or(0);
         let (mut amount, mut lasts_us) = (0, 0);
         if let Some(known) = own().find(|row| row.seq == asked.seq) {
             (amount, lasts_us) = (known.granted, known.lasts_us);
         } else if asked.seq > last {
-            (amount, lasts_us) = self.grant(state, numbers, asked, now_us, nonce);
+            (amount, lasts_us) = self.grant(state, params, asked, now_us, nonce);
         }
         let last = last.max(if amount > 0 { asked.seq } else { 0 });
         self.rows.retain(|row| row.granted > 0 || row.node != asked.node || row.seq == last);
-        let reading = View::of(state.as_ref(), numbers, now_us).reading(state.as_ref(), 1);
+        let reading = View::of(state.as_ref(), params, now_us).reading(state.as_ref(), 1);
         Granted { amount, lasts_us, reading }
     }
 
     fn close(
         &mut self,
         state: &mut Option<State>,
-        numbers: &Numbers,
+        params: &LimitParams,
         asked: &Asked<'_>,
         now_us: u64,
     ) {
@@ -71,37 +71,37 @@ impl Ledger {
             if unused > 0 {
                 let Row { incarnation, at_us, granted, mark, .. } = *row;
                 let charge = Charge { incarnation, at_us, amount: granted, slot: mark };
-                let mut view = View::of(state.as_ref(), numbers, now_us);
-                view.give_back(state, GiveBack::Unused { charge, unused }, now_us);
+                let mut view = View::of(state.as_ref(), params, now_us);
+                view.refund(state, Refund::Unused { charge, unused }, now_us);
             }
             row.granted = 0;
         }
     }
 
     /// At most half of what is left of the share, so that all processes come to have some of it. The share is
-    /// of what is not spent yet, so that it shrinks as the tier empties, and the last tokens go to whoever asks.
+    /// of what is not spent yet, so that it shrinks as the counter empties, and the last tokens go to whoever asks.
     fn grant(
         &mut self,
         state: &mut Option<State>,
-        numbers: &Numbers,
+        params: &LimitParams,
         asked: &Asked<'_>,
         now_us: u64,
         nonce: u64,
     ) -> (u64, u64) {
-        let mut view = View::of(state.as_ref(), numbers, now_us);
+        let mut view = View::of(state.as_ref(), params, now_us);
         let room = view.reading(state.as_ref(), 1).remaining;
         let outstanding = self.outstanding();
         let unspent = u128::from(room + outstanding);
-        let share = unspent * u128::from(asked.share) / u128::from(numbers.capacity());
+        let share = unspent * u128::from(asked.share) / u128::from(params.capacity());
         let left = (share as u64).min(asked.share).saturating_sub(outstanding);
         let amount = asked.wanted.min(left.div_ceil(2)).min(room);
         if amount == 0 || self.rows.len() >= ROWS_MAX {
             return (0, 0);
         }
-        let lasts_us = match numbers {
+        let lasts_us = match params {
             // With the window what is left of it ends: no interval holds more than the limit.
-            Numbers::FixedWindow(numbers) => {
-                asked.ttl_us.min(numbers.window.at(now_us).end - now_us)
+            LimitParams::FixedWindow(params) => {
+                asked.ttl_us.min(params.window.at(now_us).end - now_us)
             }
             _ => asked.ttl_us,
         };
@@ -124,7 +124,7 @@ impl Ledger {
     }
 }
 
-/// Of a tier; two for a process that has it hot, and one that was closed.
+/// Of a counter; two for a process that has it hot, and one that was closed.
 const ROWS_MAX: usize = 1_024;
 /// Two of the longest leases.
 const KEPT_MAX_US: u64 = 120_000_000;

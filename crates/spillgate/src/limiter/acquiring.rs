@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::asked::Asked;
+use super::bound::BoundRequest;
 use super::evaluate::Evaluated;
 use super::{Inner, Limiter, Question};
-use crate::algorithm::Numbers;
+use crate::algorithm::LimitParams;
 use crate::decision::{Decision, Verdict};
 #[cfg(feature = "redis")]
 use crate::engine::Engine;
 use crate::limit::{Algorithm, Kind, NamedLimit};
 use crate::metrics::{Metrics, Took};
-use crate::plan::{Asking, Plan};
+use crate::plan::{Plan, PlanMode};
 use crate::request::Request;
 use crate::time::Deadline;
 use crate::waiting::{Refusal, TooMany, Wanted};
@@ -60,7 +60,7 @@ impl Limiter {
     /// # use spillgate::{Cost, Limit, Limiter, Question};
     /// # let limiter = Limiter::builder().build().await.unwrap();
     /// let leaky = Limit::per_second(10).burst(1);
-    /// let upstream = Question::AdHoc { domain: "default", key: "upstream", limit: leaky, cost: Cost::requests(1) };
+    /// let upstream = Question::Inline { domain: "default", key: "upstream", limit: leaky, cost: Cost::requests(1) };
     /// let decision = limiter.acquire_for(&upstream, Duration::from_secs(5)).await;
     /// # assert!(decision.allowed());
     /// # });
@@ -74,32 +74,32 @@ impl Limiter {
             None => {
                 let claim = inner.claim(question).await;
                 let pause = claim.pause(patience.left());
-                let Some(tier) = pause.and_then(|pause| pause.tier(&wanted)) else {
+                let Some(counter) = pause.and_then(|pause| pause.counter(&wanted)) else {
                     return inner.answer_claim(claim);
                 };
-                inner.waiting.join(tier)
+                inner.waiting.join(counter)
             }
         };
         let place = match place {
             Ok(place) => place,
-            Err(TooMany(tier)) => {
-                return inner.refused_in_line(question, &wanted, tier, None).await;
+            Err(TooMany(counter)) => {
+                return inner.refused_in_line(question, &wanted, counter, None).await;
             }
         };
         let earliest = place.earliest().filter(|_| !place.is_first());
         let in_time = earliest.is_none_or(|earliest| patience.lasts_until(earliest));
         if !in_time || patience.bound(place.first()).await.is_none() {
-            return inner.refused_in_line(question, &wanted, place.tier(), earliest).await;
+            return inner.refused_in_line(question, &wanted, place.counter(), earliest).await;
         }
         loop {
             if patience.bound(inner.poll_turn(question)).await.is_none() {
-                return inner.refused_in_line(question, &wanted, place.tier(), None).await;
+                return inner.refused_in_line(question, &wanted, place.counter(), None).await;
             }
             let claim = inner.claim(question).await;
             let Some(pause) = claim.pause(patience.left()) else {
                 return inner.answer_claim(claim);
             };
-            place.note(Refusal { numbers: pause.numbers, until: Deadline::after(pause.wait) });
+            place.note(Refusal { params: pause.params, until: Deadline::after(pause.wait) });
             if patience.bound(place.pause(pause.wait)).await.is_none() {
                 return inner.answer_claim(claim);
             }
@@ -117,10 +117,12 @@ impl Inner {
     async fn poll_turn(&self, question: &Question<'_>) {
         #[cfg(feature = "redis")]
         if let Engine::Redis(redis) = &self.engine {
-            let asked = self.asked(question);
-            let plan: Plan<&NamedLimit> = self.plan(&asked, Asking::ToCharge);
+            let bound = self.bind(question);
+            let plan: Plan<&NamedLimit> = self.plan(&bound, PlanMode::Charge);
             // The first of several shards stands for all: it is asked first.
-            let Some(tag) = plan.ask.tiers.first().map(|tier| tier.key.tag) else { return };
+            let Some(tag) = plan.transaction.counters.first().map(|counter| counter.key.tag) else {
+                return;
+            };
             drop(plan);
             redis.poll_turn(tag).await;
         }
@@ -131,59 +133,59 @@ impl Inner {
     /// Asks for room; what comes of it counts only once it is answered.
     async fn claim<'q, 'a>(&self, question: &'q Question<'a>) -> Claim<'q, 'a> {
         let began = self.metrics.begin();
-        let asked = self.asked(question);
-        let plan = self.plan_to_charge(&asked);
-        let evaluated = self.evaluate(plan, asked.policy()).await;
+        let bound = self.bind(question);
+        let plan = self.plan_to_charge(&bound);
+        let evaluated = self.evaluate(plan, bound.policy()).await;
         let took = Metrics::stop(began);
-        let decision = Decision::new(evaluated.tiers.clone(), asked.names());
-        Claim { decision, asked, evaluated, took }
+        let decision = Decision::new(evaluated.counters.clone(), bound.names());
+        Claim { decision, bound, evaluated, took }
     }
 
     fn answer_claim(&self, claim: Claim<'_, '_>) -> Decision {
-        let Claim { asked, evaluated, took, .. } = claim;
+        let Claim { bound, evaluated, took, .. } = claim;
         self.metrics.add(took);
-        self.answer(asked, evaluated)
+        self.answer(bound, evaluated)
     }
 
-    /// The tiers that a question is to be let in by; none where it never can be.
+    /// The counters that a question is to be let in by; none where it never can be.
     fn wanted(&self, question: &Question<'_>) -> Wants {
-        let asked = self.asked(question);
-        let plan: Plan<&NamedLimit> = self.plan(&asked, Asking::ToCharge);
+        let bound = self.bind(question);
+        let plan: Plan<&NamedLimit> = self.plan(&bound, PlanMode::Charge);
         plan.wanted()
     }
 
-    /// What is told whom others stand before, who cannot be let in in time: how its tiers stand, and that
+    /// What is told whom others stand before, who cannot be let in in time: how its counters stand, and that
     /// the one with the line refuses, at least until `earliest`.
     async fn refused_in_line(
         &self,
         question: &Question<'_>,
         wanted: &Wants,
-        tier: u128,
+        counter: u128,
         earliest: Option<Deadline>,
     ) -> Decision {
         let began = self.metrics.begin();
-        let asked = self.asked(question);
-        let plan = Box::new(self.plan(&asked, Asking::ToPeek));
-        let mut evaluated = self.evaluate(plan, asked.policy()).await;
+        let bound = self.bind(question);
+        let plan = Box::new(self.plan(&bound, PlanMode::Peek));
+        let mut evaluated = self.evaluate(plan, bound.policy()).await;
         self.metrics.end(began);
-        let with_line = wanted.iter().find(|(_, wanted)| wanted.tier == tier);
+        let with_line = wanted.iter().find(|(_, wanted)| wanted.counter == counter);
         let place = with_line.map_or(0, |(place, _)| *place);
-        // Another policy may have come into force meanwhile, which has fewer tiers.
-        let place = place.min(evaluated.tiers.len().saturating_sub(1));
-        if let Some(refusing) = evaluated.tiers.get_mut(place) {
+        // Another policy may have come into force meanwhile, which has fewer counters.
+        let place = place.min(evaluated.counters.len().saturating_sub(1));
+        if let Some(refusing) = evaluated.counters.get_mut(place) {
             refusing.verdict = refusing.verdict.max(Verdict::Denied);
             let wait_us =
                 earliest.and_then(|earliest| u64::try_from(earliest.left().as_micros()).ok());
             refusing.retry_after_us = wait_us.into();
         }
-        self.answer(asked, evaluated)
+        self.answer(bound, evaluated)
     }
 }
 
 /// What came of asking for room.
 struct Claim<'q, 'a> {
     decision: Decision,
-    asked: Asked<'q, 'a>,
+    bound: BoundRequest<'q, 'a>,
     evaluated: Evaluated,
     /// The decision's own time, without the wait before it.
     took: Took,
@@ -196,14 +198,14 @@ impl Claim<'_, '_> {
     }
 }
 
-/// The tiers that somebody wants to be let in by, with their places in the decision.
+/// The counters that somebody wants to be let in by, with their places in the decision.
 pub(crate) type Wants = SmallVec<[(usize, Wanted); 4]>;
 
 /// How long it takes until a refused question may be asked again, and why.
 struct Pause {
     wait: Duration,
-    numbers: Numbers,
-    /// Of the refusing tier that takes longest, its place in the decision.
+    params: LimitParams,
+    /// Of the refusing counter that takes longest, its place in the decision.
     place: usize,
 }
 
@@ -214,24 +216,24 @@ impl Pause {
             return None;
         }
         let mut longest: Option<Pause> = None;
-        for (place, tier) in decision.tiers().enumerate() {
-            if tier.verdict() != Verdict::Denied || tier.shadow() || tier.advisory() {
+        for (place, counter) in decision.limits().enumerate() {
+            if counter.verdict() != Verdict::Denied || counter.shadow() || counter.advisory() {
                 continue;
             }
-            let Kind::Counted(numbers) = tier.definition().kind() else { return None };
-            let wait = match tier.algorithm() {
+            let Kind::Counted(params) = counter.definition().kind() else { return None };
+            let wait = match counter.algorithm() {
                 // It may be let go at any time.
                 Algorithm::Concurrency => slot_poll(),
-                _ => tier.retry_after()?,
+                _ => counter.retry_after()?,
             };
             if longest.as_ref().is_none_or(|longest| longest.wait < wait) {
-                longest = Some(Pause { wait, numbers: numbers.clone(), place });
+                longest = Some(Pause { wait, params: params.clone(), place });
             }
         }
         longest
     }
 
-    fn tier(&self, wanted: &Wants) -> Option<Wanted> {
+    fn counter(&self, wanted: &Wants) -> Option<Wanted> {
         wanted.iter().find(|(place, _)| *place == self.place).map(|(_, wanted)| *wanted)
     }
 }

@@ -137,7 +137,7 @@ impl LimiterBuilder {
 
     /// Whether a refusal by the store is remembered until its wait is over, for a second at most: who is
     /// refused and asks again does not reach the store. It is, unless this says otherwise. What another
-    /// process gives back or resets within that second is noticed after it.
+    /// process refunds or resets within that second is noticed after it.
     #[cfg(feature = "redis")]
     pub fn denial_cache(self, remembers: bool) -> LimiterBuilder {
         LimiterBuilder { denial_cache: Some(remembers), ..self }
@@ -178,7 +178,7 @@ impl LimiterBuilder {
         LimiterBuilder { previous_secret: Some(secret), ..self }
     }
 
-    /// How many tiers the memory engine holds at most; ten million unless said otherwise.
+    /// How many counters the memory engine holds at most; ten million unless said otherwise.
     pub fn max_keys(self, max_keys: usize) -> LimiterBuilder {
         LimiterBuilder { max_keys: Some(max_keys), ..self }
     }
@@ -221,7 +221,7 @@ impl LimiterBuilder {
         let engine = self.engine(max_keys).await?;
         #[cfg(feature = "redis")]
         let remembers = self.denial_cache.unwrap_or(!matches!(engine, Engine::Memory(_)));
-        // Who goes by two secrets has two tiers for one.
+        // Who goes by two secrets has two counters for one.
         #[cfg(feature = "redis")]
         let leases = !matches!(engine, Engine::Memory(_)) && secret.previous().is_none();
         let in_force = InForce::new(self.policy.as_written(), &Meters::default());
@@ -289,7 +289,7 @@ impl LimiterBuilder {
 
 /// Envoy waits 20 ms, people notice 100: a store that says nothing for longer is as good as gone.
 const TIMEOUT: Duration = Duration::from_millis(25);
-/// Below 1 GiB of tiers.
+/// Below 1 GiB of counters.
 const MAX_KEYS: usize = 10_000_000;
 /// One task drives a connection: more than any machine has cores for.
 #[cfg(feature = "redis")]

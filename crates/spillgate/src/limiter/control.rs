@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{Inner, Limiter};
-use crate::algorithm::GiveBack;
+use crate::algorithm::Refund;
 use crate::control::{ControlError, Override, RuleMode, SUBJECT_BYTES_MAX, Written};
 use crate::counter::Change;
 use crate::decision::{Decision, Names};
@@ -173,22 +173,25 @@ impl Limiter {
     pub async fn state(&self, rule: &str, subject: &Request<'_>) -> Result<Decision, ControlError> {
         let policy = self.policy();
         let mut plan = self.inner.plan_of(&policy, rule, subject)?;
-        let asked =
-            if plan.asks() { Some(self.inner.engine.decide_one(&plan.ask).await) } else { None };
-        let judged = match asked {
-            None => plan.judged,
-            Some(told) => {
-                let told = told.map_err(ControlError::Store)?;
+        let bound = if plan.asks() {
+            Some(self.inner.engine.decide_one(&plan.transaction).await)
+        } else {
+            None
+        };
+        let judged = match bound {
+            None => plan.counters,
+            Some(reply) => {
+                let reply = reply.map_err(ControlError::Store)?;
                 let (_, mut answers) = plan.split();
-                told.tiers.into_iter().for_each(|told| answers.take(told));
-                plan.judged
+                reply.counters.into_iter().for_each(|reply| answers.take(reply));
+                plan.counters
             }
         };
         Ok(Decision::new(judged, Names::Policy(Arc::clone(&policy))))
     }
 
-    /// Charges one subject of a rule, room or not, up to twice each tier's capacity; answers how
-    /// the rule stands then. Tier by tier: an error may leave some charged.
+    /// Charges one subject of a rule, room or not, up to twice each counter's capacity; answers how
+    /// the rule stands then. Counter by counter: an error may leave some charged.
     pub async fn charge<'a>(
         &self,
         rule: &str,
@@ -198,17 +201,17 @@ impl Limiter {
         self.change(rule, subject, &cost.into(), Change::Force).await
     }
 
-    /// Gives back to one subject of a rule, whoever charged it, down to untouched; answers how the
-    /// rule stands then. It may let more pass than the limit says. Tier by tier: an error may leave
-    /// some given back.
-    pub async fn give_back<'a>(
+    /// Refunds to one subject of a rule, whoever charged it, down to untouched; answers how the
+    /// rule stands then. It may let more pass than the limit says. Counter by counter: an error may leave
+    /// some refunded.
+    pub async fn refund<'a>(
         &self,
         rule: &str,
         subject: &Request<'_>,
         cost: impl Into<Cost<'a>>,
     ) -> Result<Decision, ControlError> {
-        let give_back = |amount| Change::GiveBack(GiveBack::Amount(amount));
-        self.change(rule, subject, &cost.into(), give_back).await
+        let refund = |amount| Change::Refund(Refund::Amount(amount));
+        self.change(rule, subject, &cost.into(), refund).await
     }
 
     async fn change(
@@ -220,10 +223,10 @@ impl Limiter {
     ) -> Result<Decision, ControlError> {
         let policy = self.policy();
         let plan = self.inner.plan_of(&policy, rule, subject)?;
-        for tier in &plan.ask.tiers {
-            let amount = cost.of(tier.limit.limit().unit());
+        for counter in &plan.transaction.counters {
+            let amount = cost.of(counter.limit.limit().unit());
             if amount > 0 {
-                let changed = self.inner.engine.change(tier, change(amount)).await;
+                let changed = self.inner.engine.change(counter, change(amount)).await;
                 self.inner.note_room();
                 let (given_back, _) = changed.map_err(ControlError::Store)?;
                 self.inner.note_given_back(given_back);
@@ -241,9 +244,9 @@ impl Inner {
         subject: &Request<'_>,
     ) -> Result<Box<Plan>, ControlError> {
         let rule = rule_of(policy, rule, subject)?;
-        let met = policy.met_by_subject(rule, subject);
-        let met = met.expect("the rule is the policy's");
-        Ok(Box::new(Plan::of_subject(&met, subject, &self.secret)))
+        let matched = policy.met_by_subject(rule, subject);
+        let matched = matched.expect("the rule is the policy's");
+        Ok(Box::new(Plan::of_subject(&matched, subject, &self.secret)))
     }
 }
 

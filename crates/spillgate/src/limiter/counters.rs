@@ -30,12 +30,12 @@ pub struct Stats {
     /// How many processes share each limit while the store is out of reach: those that the store
     /// heard of lately, or that were expected; 16 where nobody knows; 0 in memory.
     pub nodes: u32,
-    /// What operators gave back without a receipt, which may have let more pass than a limit says.
+    /// What operators refunded without a receipt, which may have let more pass than a limit says.
     pub given_back: u64,
     /// How many wait for room in this process.
     pub waiting: usize,
-    /// Tiers that this process leases, or may soon.
-    pub leased_tiers: usize,
+    /// Counters that this process leases, or may soon.
+    pub leased_counters: usize,
     /// Tokens that it has taken ahead, and not spent or returned yet.
     pub lease_outstanding: u64,
 }
@@ -59,14 +59,14 @@ impl Counters {
             Verdict::Denied => &self.denied,
             Verdict::Never => &self.never,
         });
-        if decision.tiers().len() == 0 {
+        if decision.limits().len() == 0 {
             add(&self.unmatched);
         }
         if decision.degraded() {
             add(&self.degraded);
         }
-        for tier in decision.tiers().filter(|tier| tier.shadow() && decision.allowed()) {
-            if tier.verdict() != Verdict::Allowed {
+        for counter in decision.limits().filter(|counter| counter.shadow() && decision.allowed()) {
+            if counter.verdict() != Verdict::Allowed {
                 add(&self.would_deny);
             }
         }
@@ -87,7 +87,7 @@ impl Counters {
             nodes: 0,
             given_back: read(&self.given_back),
             waiting: 0,
-            leased_tiers: 0,
+            leased_counters: 0,
             lease_outstanding: 0,
         }
     }

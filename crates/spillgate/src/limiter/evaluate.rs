@@ -7,8 +7,8 @@ use std::mem;
 use std::sync::Arc;
 
 use super::Inner;
-use crate::counter::HoldsLimit;
-use crate::decision::{Judged, Tiers};
+use crate::counter::LimitHandle;
+use crate::decision::{CounterOutcome, CounterOutcomes};
 use crate::engine::{Engine, Memory};
 use crate::plan::Plan;
 use crate::policy::Policy;
@@ -22,7 +22,7 @@ pub(super) use crate::fallback::ChargedHere;
 
 /// What became of a plan.
 pub(crate) struct Evaluated {
-    pub(crate) tiers: Tiers,
+    pub(crate) counters: CounterOutcomes,
     /// The record that the plan was to open.
     pub(super) opening: Option<Arc<Opening>>,
     /// What this instance charged by itself to a reservation; it has no record yet.
@@ -64,35 +64,37 @@ impl Inner {
 
 /// Decides a plan in memory, then makes the corrections that are due after the decision.
 #[inline]
-pub(super) fn evaluate_in<L: HoldsLimit>(memory: &Memory, plan: &mut Plan<L>) -> Evaluated {
+pub(super) fn evaluate_in<L: LimitHandle>(memory: &Memory, plan: &mut Plan<L>) -> Evaluated {
     if plan.asks() {
-        let (ask, mut answers) = plan.split();
-        memory.decide_each(ask, |told| answers.take(told));
+        let (transaction, mut answers) = plan.split();
+        memory.decide_each(transaction, |reply| answers.take(reply));
     }
-    if !plan.dues.is_empty() || plan.opening.is_some() {
+    if !plan.follow_ups.is_empty() || plan.opening.is_some() {
         follow_up(memory, plan);
     }
-    let tiers = mem::take(&mut plan.judged);
-    Evaluated { tiers, opening: plan.opening.take(), charged_here: ChargedHere::default() }
+    let counters = mem::take(&mut plan.counters);
+    Evaluated { counters, opening: plan.opening.take(), charged_here: ChargedHere::default() }
 }
 
-fn follow_up<L: HoldsLimit>(memory: &Memory, plan: &mut Plan<L>) {
+fn follow_up<L: LimitHandle>(memory: &Memory, plan: &mut Plan<L>) {
     let noted = plan.noted();
-    let dues = mem::take(&mut plan.dues);
-    for due in dues.iter().filter(|_| noted.charges_anew()) {
-        if due.stands(&plan.judged) {
-            let (_, told) = memory.change(&due.tier, due.change);
-            due.done(&told, &mut plan.judged);
+    let follow_ups = mem::take(&mut plan.follow_ups);
+    for follow_up in follow_ups.iter().filter(|_| noted.charges_anew()) {
+        if follow_up.stands(&plan.counters) {
+            let (_, reply) = memory.change(&follow_up.counter, follow_up.change);
+            follow_up.done(&reply, &mut plan.counters);
         }
     }
-    deny_if_full(&mut plan.judged, &noted);
+    deny_if_full(&mut plan.counters, &noted);
 }
 
 /// Denies what the limits allow where there is no room for its record: without one nothing could settle or
 /// release it.
-pub(super) fn deny_if_full(tiers: &mut Tiers, noted: &Noted) {
-    let deciding = |tier: &&mut Judged| tier.decides();
-    if noted.full && tiers.iter_mut().filter(deciding).all(|tier| tier.waits_for_no_limit()) {
-        tiers.iter_mut().filter(deciding).for_each(Judged::refuse_overloaded);
+pub(super) fn deny_if_full(counters: &mut CounterOutcomes, noted: &Noted) {
+    let deciding = |counter: &&mut CounterOutcome| counter.decides();
+    if noted.full
+        && counters.iter_mut().filter(deciding).all(|counter| counter.waits_for_no_limit())
+    {
+        counters.iter_mut().filter(deciding).for_each(CounterOutcome::refuse_overloaded);
     }
 }

@@ -1,18 +1,18 @@
-//! Why a request would be decided as it would: which rules it meets and which not, how each tier stands,
+//! Why a request would be decided as it would: which rules it meets and which not, how each counter stands,
 //! and what a raise would change. Nothing is charged and nothing is counted.
 
 use std::sync::Arc;
 
 use super::{Inner, Limiter};
 use crate::algorithm::Intent;
-use crate::counter::AskTier;
-use crate::decision::{Decision, Names, TierDecision, Tiers};
+use crate::counter::PlannedCharge;
+use crate::decision::{CounterOutcomes, Decision, LimitDecision, Names};
 use crate::engine::Engine;
 #[cfg(feature = "redis")]
 use crate::engine::Redis;
 use crate::limit::NamedLimit;
-use crate::plan::{Ask, Asking, AtRecord, Plan};
-use crate::policy::{Mode, Policy, Rule, Unmet};
+use crate::plan::{Plan, PlanMode, RecordAction, Transaction};
+use crate::policy::{Mode, NotMatched, Policy, Rule};
 use crate::request::Request;
 
 mod sentence;
@@ -27,7 +27,7 @@ pub struct Explanation {
     rules: Vec<ExplainedRule>,
     left_out: usize,
     domain: String,
-    tiers: Vec<Notes>,
+    counters: Vec<Notes>,
 }
 
 /// One rule of the request's domain.
@@ -35,7 +35,7 @@ pub struct Explanation {
 pub struct ExplainedRule {
     name: String,
     mode: Mode,
-    unmet: Option<Unmet>,
+    unmet: Option<NotMatched>,
     overridden: Option<OverriddenBy>,
 }
 
@@ -48,10 +48,10 @@ pub enum OverriddenBy {
     Operator,
 }
 
-/// One tier of the decision, and what there is to say of it.
+/// One counter of the decision, and what there is to say of it.
 #[derive(Clone, Copy, Debug)]
-pub struct ExplainedTier<'e> {
-    decision: TierDecision<'e>,
+pub struct ExplainedLimit<'e> {
+    decision: LimitDecision<'e>,
     notes: &'e Notes,
 }
 
@@ -63,7 +63,7 @@ pub struct Raise {
     fits: bool,
 }
 
-/// What a tier's decision does not say.
+/// What a counter's decision does not say.
 #[derive(Clone, Debug)]
 struct Notes {
     cost: u64,
@@ -85,7 +85,7 @@ impl Limiter {
     /// let request = Request::new().with("ip", "203.0.113.7");
     /// let explained = limiter.explain(&request).await;
     /// assert_eq!(
-    ///     explained.tiers().next().unwrap().sentence(),
+    ///     explained.counters().next().unwrap().sentence(),
     ///     "login/0 (5/1m) has room: 5 of 5 requests are left, and this costs 1."
     /// );
     /// assert_eq!(limiter.check(&request).await.remaining(), Some(4), "nothing was charged before");
@@ -94,7 +94,7 @@ impl Limiter {
     pub async fn explain(&self, request: &Request<'_>) -> Explanation {
         let inner = &self.inner;
         let policy = self.policy();
-        let plan = || Box::new(Plan::of_request(&policy, request, &inner.secret, Asking::ToCharge));
+        let plan = || Box::new(Plan::of_request(&policy, request, &inner.secret, PlanMode::Charge));
         let decision = |judged| Decision::new(judged, Names::Policy(Arc::clone(&policy)));
         let remembered = inner.remembered(plan()).map(decision);
         #[cfg(feature = "redis")]
@@ -103,14 +103,14 @@ impl Limiter {
         let leased = None;
         let decided = decision(inner.looked_at(plan(), &policy).await);
         let raises = inner.raises(&plan(), request).await;
-        let notes = decided
-            .tiers()
-            .zip(raises)
-            .map(|(tier, raise)| Notes { cost: request.cost().of_limit(tier.definition()), raise });
-        let tiers = notes.collect();
+        let notes = decided.limits().zip(raises).map(|(counter, raise)| Notes {
+            cost: request.cost().of_limit(counter.definition()),
+            raise,
+        });
+        let counters = notes.collect();
         let (rules, left_out) = explained_rules(&policy, request);
         let domain = request.domain().to_owned();
-        Explanation { decision: decided, remembered, leased, rules, left_out, domain, tiers }
+        Explanation { decision: decided, remembered, leased, rules, left_out, domain, counters }
     }
 }
 
@@ -147,10 +147,10 @@ impl Explanation {
         self.left_out
     }
 
-    /// Every tier that the request meets, in the order of the policy.
-    pub fn tiers(&self) -> impl ExactSizeIterator<Item = ExplainedTier<'_>> {
-        let tiers = self.decision.tiers().zip(&self.tiers);
-        tiers.map(|(decision, notes)| ExplainedTier { decision, notes })
+    /// Every counter that the request meets, in the order of the policy.
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = ExplainedLimit<'_>> {
+        let counters = self.decision.limits().zip(&self.counters);
+        counters.map(|(decision, notes)| ExplainedLimit { decision, notes })
     }
 
     /// The whole of it in one sentence.
@@ -171,7 +171,7 @@ impl ExplainedRule {
     }
 
     /// Why the request does not meet it; `None` if it does.
-    pub fn unmet(&self) -> Option<&Unmet> {
+    pub fn unmet(&self) -> Option<&NotMatched> {
         self.unmet.as_ref()
     }
 
@@ -181,9 +181,9 @@ impl ExplainedRule {
     }
 }
 
-impl<'e> ExplainedTier<'e> {
+impl<'e> ExplainedLimit<'e> {
     /// What it would have said, and its numbers before any charge.
-    pub fn decision(&self) -> TierDecision<'e> {
+    pub fn decision(&self) -> LimitDecision<'e> {
         self.decision
     }
 
@@ -204,7 +204,7 @@ impl<'e> ExplainedTier<'e> {
 
     /// All of that for people.
     pub fn sentence(&self) -> String {
-        sentence::of_tier(self)
+        sentence::of_counter(self)
     }
 }
 
@@ -227,14 +227,14 @@ impl Raise {
 
 impl Inner {
     /// What a plan would be told, without charging it.
-    async fn looked_at(&self, mut plan: Box<Plan>, policy: &Policy) -> Tiers {
-        plan.ask.intent = Intent::Peek;
-        plan.dues.clear();
-        self.evaluate(plan, Some(policy)).await.tiers
+    async fn looked_at(&self, mut plan: Box<Plan>, policy: &Policy) -> CounterOutcomes {
+        plan.transaction.intent = Intent::Peek;
+        plan.follow_ups.clear();
+        self.evaluate(plan, Some(policy)).await.counters
     }
 
     /// What this process would refuse by itself, because the store has.
-    fn remembered(&self, plan: Box<Plan>) -> Option<Tiers> {
+    fn remembered(&self, plan: Box<Plan>) -> Option<CounterOutcomes> {
         match &self.engine {
             Engine::Memory(_) => None,
             #[cfg(feature = "redis")]
@@ -243,35 +243,42 @@ impl Inner {
     }
 
     #[cfg(feature = "redis")]
-    fn remembered_of(&self, redis: &Redis, mut plan: Box<Plan>) -> Option<Tiers> {
-        if !plan.asks() || !plan.dues.is_empty() {
+    fn remembered_of(&self, redis: &Redis, mut plan: Box<Plan>) -> Option<CounterOutcomes> {
+        if !plan.asks() || !plan.follow_ups.is_empty() {
             return None;
         }
-        let heard = self.denials.would_refuse(redis, &plan.ask, self.denials.begin(redis))?;
-        plan.take(&heard);
-        Some(plan.judged)
+        let outcomes =
+            self.denials.would_refuse(redis, &plan.transaction, self.denials.begin(redis))?;
+        plan.take(&outcomes);
+        Some(plan.counters)
     }
 
-    /// For each tier of a plan, how it would stand under twice its limit: a limit's numbers may change
+    /// For each counter of a plan, how it would stand under twice its limit: a limit's numbers may change
     /// over live state, so the state is looked at under others.
     async fn raises(&self, plan: &Plan, request: &Request<'_>) -> Vec<Option<Raise>> {
-        let mut raises: Vec<Option<Raise>> = plan.judged.iter().map(|_| None).collect();
+        let mut raises: Vec<Option<Raise>> = plan.counters.iter().map(|_| None).collect();
         let cost = |limit: &NamedLimit| request.cost().of_limit(limit.limit());
-        let raised = plan.ask.tiers.iter().filter_map(|tier| {
-            let limit = tier.limit.raised()?;
+        let raised = plan.transaction.counters.iter().filter_map(|counter| {
+            let limit = counter.limit.raised()?;
             let cost = Some(cost(&limit)).filter(|cost| Some(*cost) <= limit.limit().capacity());
             let cost = cost.unwrap_or_default();
-            Some(AskTier { cost, group: 0, ..tier.under(limit) })
+            Some(PlannedCharge { cost, group: 0, ..counter.under(limit) })
         });
-        let ask = Ask { intent: Intent::Peek, record: AtRecord::None, tiers: raised.collect() };
-        if ask.tiers.is_empty() {
+        let transaction = Transaction {
+            intent: Intent::Peek,
+            record: RecordAction::None,
+            counters: raised.collect(),
+        };
+        if transaction.counters.is_empty() {
             return raises;
         }
-        let Ok(told) = self.engine.decide_one(&ask).await else { return raises };
-        for (AskTier { place, limit, .. }, told) in ask.tiers.iter().zip(told.tiers) {
-            let raise = &mut raises[usize::from(*place)];
-            let fits = told.fits && limit.limit().capacity() >= Some(cost(limit));
-            let (quota, remaining) = (limit.limit().to_string(), told.reading.remaining);
+        let Ok(reply) = self.engine.decide_one(&transaction).await else { return raises };
+        for (PlannedCharge { index, limit, .. }, reply) in
+            transaction.counters.iter().zip(reply.counters)
+        {
+            let raise = &mut raises[usize::from(*index)];
+            let fits = reply.fits && limit.limit().capacity() >= Some(cost(limit));
+            let (quota, remaining) = (limit.limit().to_string(), reply.reading.remaining);
             // A subject that goes by two secrets is judged by both.
             let (remaining, fits) = raise.take().map_or((remaining, fits), |other| {
                 (remaining.min(other.remaining), fits && other.fits)
@@ -284,14 +291,14 @@ impl Inner {
 
 /// The rules of the domain, as far as they are told.
 fn explained_rules(policy: &Policy, request: &Request<'_>) -> (Vec<ExplainedRule>, usize) {
-    let met = policy.met(request).into_iter().map(|met| {
-        let overridden = met.overridden.map(|place| match policy.is_set_while_running(place) {
+    let matched = policy.matched(request).into_iter().map(|matched| {
+        let overridden = matched.overridden.map(|place| match policy.is_set_while_running(place) {
             true => OverriddenBy::Operator,
             false => OverriddenBy::File,
         });
-        ExplainedRule { overridden, ..ExplainedRule::of(met.rule, None) }
+        ExplainedRule { overridden, ..ExplainedRule::of(matched.rule, None) }
     });
-    let mut rules: Vec<ExplainedRule> = met.collect();
+    let mut rules: Vec<ExplainedRule> = matched.collect();
     let mut left_out = 0;
     for rule in policy.rules().filter(|rule| rule.domain() == request.domain()) {
         match rule.unmet_by(request) {
@@ -304,7 +311,7 @@ fn explained_rules(policy: &Policy, request: &Request<'_>) -> (Vec<ExplainedRule
 }
 
 impl ExplainedRule {
-    fn of(rule: &Rule, unmet: Option<Unmet>) -> ExplainedRule {
+    fn of(rule: &Rule, unmet: Option<NotMatched>) -> ExplainedRule {
         ExplainedRule { name: rule.name().to_owned(), mode: rule.mode(), unmet, overridden: None }
     }
 }

@@ -7,13 +7,13 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use super::{Inner, Limiter};
-use crate::counter::AskTier;
-use crate::decision::{Judged, Tiers, Verdict};
+use crate::counter::PlannedCharge;
+use crate::decision::{CounterOutcome, CounterOutcomes, Verdict};
 use crate::engine::{Engine, Redis, jittered};
 use crate::lease::{Asked, Candidate, Exchange, Spent, Wanted};
 use crate::plan::Plan;
 use crate::policy::{Mode, Policy};
-use crate::time::{Deadline, awake_or_not_us};
+use crate::time::{Deadline, boottime_us};
 
 /// What leases paid for one decision.
 pub(super) type Paid = SmallVec<[Spent; 2]>;
@@ -34,17 +34,17 @@ impl Limiter {
 }
 
 impl Inner {
-    /// Has leases pay for what tiers of a plan they can; the rest is asked of the store.
+    /// Has leases pay for what counters of a plan they can; the rest is asked of the store.
     pub(super) fn pay(&self, plan: &mut Plan, policy: Option<&Policy>) -> Paid {
         let mut paid = Paid::new();
         let Some(policy) = policy.filter(|_| plan.may_be_leased()) else { return paid };
         let mut number = 0;
         let mut now_us = None;
-        while let Some(tier) = plan.ask.tiers.get(number) {
-            let rule = policy.rule_at(plan.rule_of(tier));
-            let spent = Candidate::of(tier, rule).and_then(|of| {
-                let now_us = *now_us.get_or_insert_with(awake_or_not_us);
-                self.leases.take_or_want(of, tier, rule, now_us)
+        while let Some(counter) = plan.transaction.counters.get(number) {
+            let rule = policy.rule_at(plan.rule_of(counter));
+            let spent = Candidate::of(counter, rule).and_then(|of| {
+                let now_us = *now_us.get_or_insert_with(boottime_us);
+                self.leases.take_or_want(of, counter, rule, now_us)
             });
             match spent {
                 Some(spent) => {
@@ -58,25 +58,26 @@ impl Inner {
     }
 
     /// Puts back what leases paid for a decision that came to nothing.
-    pub(super) fn settle_paid(&self, paid: Paid, judged: &Tiers) {
-        let refuses = |tier: &Judged| tier.decides() && tier.verdict != Verdict::Allowed;
+    pub(super) fn settle_paid(&self, paid: Paid, judged: &CounterOutcomes) {
+        let refuses =
+            |counter: &CounterOutcome| counter.decides() && counter.verdict != Verdict::Allowed;
         if !paid.is_empty() && judged.iter().any(refuses) {
             paid.into_iter().for_each(|spent| self.leases.put_back(spent));
         }
     }
 
     /// What leases alone would answer; nothing where the store has a part in it.
-    pub(crate) fn would_pay(&self, mut plan: Plan, policy: &Policy) -> Option<Tiers> {
+    pub(crate) fn would_pay(&self, mut plan: Plan, policy: &Policy) -> Option<CounterOutcomes> {
         if !plan.asks() || !plan.may_be_leased() {
             return None;
         }
-        let now_us = awake_or_not_us();
-        while let Some(tier) = plan.ask.tiers.first() {
-            let rule = policy.rule_at(plan.rule_of(tier));
-            let remaining = self.leases.would_take(Candidate::of(tier, rule)?, now_us)?;
+        let now_us = boottime_us();
+        while let Some(counter) = plan.transaction.counters.first() {
+            let rule = policy.rule_at(plan.rule_of(counter));
+            let remaining = self.leases.would_take(Candidate::of(counter, rule)?, now_us)?;
             plan.paid(0, remaining);
         }
-        Some(plan.judged)
+        Some(plan.counters)
     }
 }
 
@@ -85,14 +86,14 @@ impl Inner {
 /// and what it grants later is kept.
 pub(super) async fn warm_up(inner: &Arc<Inner>) {
     let policy = Arc::clone(&inner.in_force.load().policy);
-    let now_us = awake_or_not_us();
+    let now_us = boottime_us();
     let mut are_expected = false;
     for rule in policy.rules().filter(|rule| rule.mode() == Mode::Enforce) {
         for subject in rule.hot() {
-            let Some(met) = policy.met_by_subject(rule, &subject) else { continue };
-            let plan: Plan = Plan::of_subject(&met, &subject, &inner.secret);
-            for tier in &plan.ask.tiers {
-                are_expected |= inner.leases.expect(tier, rule, now_us);
+            let Some(matched) = policy.met_by_subject(rule, &subject) else { continue };
+            let plan: Plan = Plan::of_subject(&matched, &subject, &inner.secret);
+            for counter in &plan.transaction.counters {
+                are_expected |= inner.leases.expect(counter, rule, now_us);
             }
         }
     }
@@ -139,13 +140,13 @@ async fn keep(inner: Weak<Inner>) {
 impl Inner {
     /// Makes the calls that are due, some at a time.
     async fn exchange_all(&self, redis: &Redis) {
-        let wanted = self.leases.wanted(awake_or_not_us(), CALLS_MAX);
+        let wanted = self.leases.wanted(boottime_us(), CALLS_MAX);
         join_all(wanted.iter().map(|wanted| self.exchange_lease(redis, wanted))).await;
     }
 
     async fn exchange_lease(&self, redis: &Redis, wanted: &Wanted) {
         let Wanted { key, limit, seq, closes, share, ttl_us, .. } = wanted;
-        let tier = AskTier::new(*key, limit.clone());
+        let counter = PlannedCharge::new(*key, limit.clone());
         let asked = Asked {
             node: redis.node(),
             seq: *seq,
@@ -155,8 +156,8 @@ impl Inner {
             ttl_us: *ttl_us,
         };
         let epoch = redis.epoch_changes();
-        let answer = redis.lease(&Exchange { tier, asked }).await;
-        let now_us = awake_or_not_us();
+        let answer = redis.lease(&Exchange { counter, asked }).await;
+        let now_us = boottime_us();
         match answer {
             Ok(granted) if redis.epoch_changes() == epoch => {
                 let remaining = granted.reading.remaining;

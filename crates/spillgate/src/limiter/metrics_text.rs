@@ -11,7 +11,7 @@ use crate::policy::Policy;
 #[cfg(feature = "redis")]
 use crate::store::ShardStatus;
 #[cfg(feature = "redis")]
-use crate::time::awake_or_not_us;
+use crate::time::boottime_us;
 
 impl Limiter {
     /// The subjects that used most and those that were refused most, `n` of each for each rule, or for
@@ -125,7 +125,7 @@ impl Text {
         }
         self.family(Kind::Gauge, "lease_outstanding", LEASE_OUTSTANDING);
         for rule in policy.rules().take(RULES_MAX).filter(|rule| rule.lease().is_some()) {
-            let held = limiter.inner.leases.outstanding_of(rule.name(), awake_or_not_us());
+            let held = limiter.inner.leases.outstanding_of(rule.name(), boottime_us());
             self.sample("lease_outstanding", &[("rule", rule.name())], held);
         }
         self.family(Kind::Gauge, "excess_observed", EXCESS_OBSERVED);
@@ -144,7 +144,7 @@ impl Text {
 }
 
 #[cfg(feature = "redis")]
-const CACHE_LOOKUPS: &str = "Decisions that a cache was asked for before the store; a hit of the \
+const CACHE_LOOKUPS: &str = "Decisions that a cache was bound for before the store; a hit of the \
     denial cache is a refusal.";
 #[cfg(feature = "redis")]
 const BREAKER_OPEN: &str = "Whether the shard fails too many calls, and is left alone.";
@@ -161,7 +161,7 @@ const INSTANCE_MISMATCH: &str = "Live instances on the store that differ from th
 const EXCESS_BOUND: &str = "What all processes together may admit to one subject of the rule beyond its \
     limits: what they hold by leases, and their shares while the store is out of reach.";
 #[cfg(feature = "redis")]
-const LEASE_OUTSTANDING: &str = "What this process has taken ahead of the rule's tiers, and not spent or \
+const LEASE_OUTSTANDING: &str = "What this process has taken ahead of the rule's counters, and not spent or \
     returned yet.";
 #[cfg(feature = "redis")]
 const EXCESS_OBSERVED: &str = "The most that one subject held of what this process admitted alone in \

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::asked::Asked;
+use super::bound::BoundRequest;
 use super::evaluate::ChargedHere;
 use super::{Inner, Limiter, Question};
 use crate::algorithm::Intent;
-use crate::counter::HoldsLimit;
+use crate::counter::LimitHandle;
 use crate::decision::Decision;
 use crate::engine::Engine;
 #[cfg(feature = "redis")]
 use crate::engine::takes_permits;
-use crate::plan::{Asking, AtRecord, Plan};
+use crate::plan::{Plan, PlanMode, RecordAction};
 use crate::request::{Cost, Request};
 #[cfg(feature = "redis")]
 use crate::reservation::GROUPS_MAX;
@@ -67,8 +67,8 @@ impl Limiter {
         reserve: &Reserve<'_>,
     ) -> Result<Decision, ReservationError> {
         let opening = self.inner.opening_for_request(request, reserve)?;
-        let asked = self.inner.asked_by_policy(request);
-        Box::pin(self.inner.reserve(asked, Arc::new(opening))).await
+        let bound = self.inner.bind_to_policy(request);
+        Box::pin(self.inner.reserve(bound, Arc::new(opening))).await
     }
 
     /// The same for a request, or for a key with a limit of its own.
@@ -79,7 +79,7 @@ impl Limiter {
     ) -> Result<Decision, ReservationError> {
         let (domain, key, limit, cost) = match question {
             Question::Request(request) => return self.reserve(request, reserve).await,
-            Question::AdHoc { domain, key, limit, cost } => (domain, key, limit, cost),
+            Question::Inline { domain, key, limit, cost } => (domain, key, limit, cost),
         };
         let mut body = Encoding::new();
         let limit_text = format!("{limit} {} {}", limit.algorithm(), limit.unit());
@@ -88,11 +88,11 @@ impl Limiter {
             .for_each(|part| body.part(part));
         encode_cost(cost, &mut body);
         let opening = self.inner.opening(domain, body, reserve)?;
-        let asked = Asked::limit(domain, key, limit, cost);
-        Box::pin(self.inner.reserve(asked, Arc::new(opening))).await
+        let bound = BoundRequest::limit(domain, key, limit, cost);
+        Box::pin(self.inner.reserve(bound, Arc::new(opening))).await
     }
 
-    /// Puts a reservation right: what was not used is given back as far as that mints nothing, what was
+    /// Puts a reservation right: what was not used is refunded as far as that mints nothing, what was
     /// used beyond the estimate is charged whatever the limits say, twice a capacity at most, and slots
     /// end. A unit that `usage` does not name was used as estimated.
     pub async fn settle(
@@ -164,35 +164,35 @@ impl Inner {
 
     async fn reserve(
         &self,
-        asked: Asked<'_, '_>,
+        bound: BoundRequest<'_, '_>,
         opening: Arc<Opening>,
     ) -> Result<Decision, ReservationError> {
         let began = self.metrics.begin();
-        let mut plan: Box<Plan> = Box::new(self.plan(&asked, Asking::ToCharge));
+        let mut plan: Box<Plan> = Box::new(self.plan(&bound, PlanMode::Charge));
         plan.open(Arc::clone(&opening));
         #[cfg(feature = "redis")]
         if let Engine::Redis(redis) = &self.engine {
-            if let Some(alone) = self.fallback.alone(&plan.ask, &opening) {
-                return self.reserved_alone(redis, &asked, plan, alone, &opening, began).await;
+            if let Some(alone) = self.fallback.alone(&plan.transaction, &opening) {
+                return self.reserved_alone(redis, &bound, plan, alone, &opening, began).await;
             }
-            let places = redis.places(&plan.ask);
-            if places > GROUPS_MAX {
-                return Err(ReservationError::TooManyPlaces { places });
+            let locations = redis.locations(&plan.transaction);
+            if locations > GROUPS_MAX {
+                return Err(ReservationError::TooManyPlaces { places: locations });
             }
         }
         #[cfg(feature = "redis")]
-        let (asks, has_permits) = (plan.asks(), takes_permits(&plan.ask.tiers));
-        let evaluated = self.evaluate(plan, asked.policy()).await;
+        let (transactions, has_permits) = (plan.asks(), takes_permits(&plan.transaction.counters));
+        let evaluated = self.evaluate(plan, bound.policy()).await;
         self.metrics.end(began);
         let noted = opening.noted();
         check_sound(&noted)?;
-        let decision = self.answer(asked, evaluated);
+        let decision = self.answer(bound, evaluated);
         #[cfg(feature = "redis")]
         if let Engine::Redis(redis) = &self.engine {
             if has_permits {
                 self.still_held(redis, &opening, &noted).await?;
             }
-            if asks && opening.is_named && !decision.degraded() {
+            if transactions && opening.is_named && !decision.degraded() {
                 self.named_for_this(redis, &opening, &noted, decision.allowed()).await?;
             }
         }
@@ -201,11 +201,11 @@ impl Inner {
 
     /// Has a check of slots open a record. It only looks, and is refused, where no receipt can name all
     /// places of it: nothing else could release the slots.
-    pub(super) fn open_held<L: HoldsLimit>(&self, plan: &mut Plan<L>, opening: Opening) {
+    pub(super) fn open_held<L: LimitHandle>(&self, plan: &mut Plan<L>, opening: Opening) {
         plan.open(Arc::new(opening));
         #[cfg(feature = "redis")]
         if let (Engine::Redis(redis), Some(opening)) = (&self.engine, &plan.opening)
-            && !redis.has_receipt_for(&plan.ask)
+            && !redis.has_receipt_for(&plan.transaction)
         {
             opening.note_full();
             plan.look();
@@ -258,7 +258,7 @@ impl Inner {
         }
         let outcome = match &self.engine {
             Engine::Memory(memory) => match memory.close(contents.id, ending, |_, _| {}) {
-                Answer::Told(outcome) => outcome,
+                Answer::Outcome(outcome) => outcome,
                 Answer::EndedOtherwise => return Err(ReservationError::EndedOtherwise),
             },
             #[cfg(feature = "redis")]
@@ -298,12 +298,12 @@ fn encode_cost(cost: &Cost<'_>, body: &mut Encoding) {
     }
 }
 
-impl<L: HoldsLimit> Plan<L> {
+impl<L: LimitHandle> Plan<L> {
     /// What is asked for opens a record, unless it is known to be refused for good.
     pub(super) fn open(&mut self, opening: Arc<Opening>) {
-        if self.ask.intent == Intent::Charge {
-            self.ask.intent = Intent::Reserve { nonce: (random_id() as u64 >> 16).max(1) };
-            self.ask.record = AtRecord::Open(Arc::clone(&opening));
+        if self.transaction.intent == Intent::Charge {
+            self.transaction.intent = Intent::Reserve { nonce: (random_id() as u64 >> 16).max(1) };
+            self.transaction.record = RecordAction::Open(Arc::clone(&opening));
         }
         self.opening = Some(opening);
     }
@@ -311,8 +311,8 @@ impl<L: HoldsLimit> Plan<L> {
     /// Only looks.
     #[cfg(feature = "redis")]
     pub(super) fn look(&mut self) {
-        self.ask.intent = Intent::Peek;
-        self.ask.record = AtRecord::None;
-        self.dues.clear();
+        self.transaction.intent = Intent::Peek;
+        self.transaction.record = RecordAction::None;
+        self.follow_ups.clear();
     }
 }

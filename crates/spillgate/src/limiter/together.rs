@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Limiter;
 use crate::decision::{Decision, Names};
-use crate::plan::{Meeting, Plan};
+use crate::plan::{Plan, SharedMatch};
 use crate::together::{Combined, Part};
 
 impl Limiter {
@@ -42,21 +42,21 @@ impl Limiter {
         let began = self.inner.metrics.begin();
         let in_force = self.inner.in_force.load_full();
         let policy = &in_force.policy;
-        let meetings = Meeting::all(policy, parts, &self.inner.secret);
-        let plan = Box::new(Plan::of_meetings(&meetings, &self.inner.secret));
-        let judged = self.inner.evaluate_within(plan, policy, within).await.tiers;
+        let shared_matches = SharedMatch::all(policy, parts, &self.inner.secret);
+        let plan = Box::new(Plan::of_shared_matches(&shared_matches, &self.inner.secret));
+        let judged = self.inner.evaluate_within(plan, policy, within).await.counters;
         self.inner.metrics.end(began);
         let whole = {
             let names = Names::Policy(Arc::clone(policy));
             self.inner.decision(judged.clone(), Some(&in_force.meters), names)
         };
         let each = parts.iter().enumerate().map(|(number, part)| {
-            let tiers = Meeting::tiers_of(number, &meetings, &judged);
-            if !part.gives_back() {
+            let counters = SharedMatch::counters_of(number, &shared_matches, &judged);
+            if !part.refunds() {
                 let (metrics, secret) = (&self.inner.metrics, &self.inner.secret);
-                metrics.watch(policy, part.request(), secret, &tiers, || whole.allowed());
+                metrics.watch(policy, part.request(), secret, &counters, || whole.allowed());
             }
-            Decision::new(tiers, Names::Policy(Arc::clone(policy)))
+            Decision::new(counters, Names::Policy(Arc::clone(policy)))
         });
         let parts = each.collect();
         Combined::new(whole, parts)

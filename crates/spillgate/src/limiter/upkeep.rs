@@ -24,7 +24,7 @@ async fn keep_up(inner: Weak<Inner>) {
             tell_degraded(&redis.shards(), &mut degraded);
             redis.sample_clocks().await;
             if let Some(living) = redis.heartbeat().await {
-                inner.fallback.note_live_nodes(living.count, monotonic_us());
+                inner.fallback.note_live_instances(living.count, monotonic_us());
                 let before = std::mem::replace(&mut *inner.mismatch.lock(), living.mismatch);
                 report_mismatch(before, living.mismatch);
             }

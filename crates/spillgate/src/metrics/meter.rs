@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::is_near_limit;
-use crate::decision::{Judged, Source, Verdict};
+use crate::decision::{CounterOutcome, Source, Verdict};
 use crate::policy::Rule;
 
 /// The verdicts of one rule.
@@ -30,15 +30,16 @@ impl Meter {
         }
     }
 
-    /// Counts the tiers of one decision as one verdict: the worst, by the worst source.
-    pub(super) fn count(&self, tiers: &[Judged]) {
-        let verdict = tiers.iter().map(|tier| tier.verdict).max().unwrap_or(Verdict::Allowed);
-        let source = tiers.iter().map(|tier| tier.source).max().unwrap_or(Source::Store);
+    /// Counts the counters of one decision as one verdict: the worst, by the worst source.
+    pub(super) fn count(&self, counters: &[CounterOutcome]) {
+        let verdict =
+            counters.iter().map(|counter| counter.verdict).max().unwrap_or(Verdict::Allowed);
+        let source = counters.iter().map(|counter| counter.source).max().unwrap_or(Source::Store);
         self.verdicts[verdict as usize][source as usize].fetch_add(1, Ordering::Relaxed);
-        if tiers.iter().any(is_near_limit) {
+        if counters.iter().any(is_near_limit) {
             self.near_limit.fetch_add(1, Ordering::Relaxed);
         }
-        if tiers.iter().any(|tier| tier.overloaded) {
+        if counters.iter().any(|counter| counter.overloaded) {
             self.overloaded.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -15,7 +15,7 @@ use crate::time::counter_ns;
 impl Metrics {
     /// Writes what is counted of decisions: by the meters of all rules in force, and in all.
     pub(crate) fn write(&self, rules: &Meters, text: &mut Text) {
-        let meters = || rules.all().chain([&self.ad_hoc]);
+        let meters = || rules.all().chain([&self.inline]);
         text.family(Kind::Counter, "decisions_total", DECISIONS);
         for meter in meters() {
             for (verdict, source, count) in meter.verdicts() {
@@ -134,7 +134,7 @@ fn escaped(value: &str) -> String {
 }
 
 const PREFIX: &str = "spillgate_";
-const DECISIONS: &str = "Verdicts of each rule that a request met, shadow rules as they would have \
+const DECISIONS: &str = "Verdicts of each rule that a request matched, shadow rules as they would have \
     decided; limits that came with the question have no rule.";
 const NEAR_LIMIT: &str = "Admissions that left a fifth of the limit or less.";
 const FALLBACK: &str = "Verdicts that the store had no part in.";

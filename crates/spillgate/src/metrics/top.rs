@@ -14,7 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::sketch::{Name, Sketch};
-use crate::decision::{Judged, Verdict};
+use crate::decision::{CounterOutcome, Verdict};
 use crate::policy::{LimitPlace, Policy};
 use crate::request::Request;
 use crate::subject::Secret;
@@ -192,17 +192,17 @@ impl Tops {
         policy: &Policy,
         request: &Request<'_>,
         secret: &Secret,
-        tiers: &[Judged],
+        counters: &[CounterOutcome],
         allowed: bool,
     ) {
         let mut windows = self.windows.lock();
         windows.turn(counter_ns());
-        for of_rule in tiers.chunk_by(|one, next| one.rule == next.rule) {
-            let Judged { rule, overridden, limit, shadow, advisory, .. } = of_rule[0];
+        for of_rule in counters.chunk_by(|one, next| one.rule == next.rule) {
+            let CounterOutcome { rule, overridden, limit, shadow, advisory, .. } = of_rule[0];
             let (overridden, limit) = (overridden.number(), u32::from(limit));
             let limit = policy.limit(LimitPlace { rule, overridden, limit });
             let rule = policy.rule_at(rule);
-            let refused = of_rule.iter().any(|tier| tier.verdict != Verdict::Allowed);
+            let refused = of_rule.iter().any(|counter| counter.verdict != Verdict::Allowed);
             let charged = advisory || allowed && !(shadow && refused);
             let seen = Seen {
                 hash: rule.subject_key(request, secret).id,
@@ -220,7 +220,7 @@ impl Tops {
     /// Counts a decision over a limit that came with its key.
     #[cold]
     #[inline(never)]
-    pub(super) fn note_ad_hoc(&self, weight: u64, key: &str, id: u128, cost: u64, allowed: bool) {
+    pub(super) fn note_inline(&self, weight: u64, key: &str, id: u128, cost: u64, allowed: bool) {
         let mut windows = self.windows.lock();
         windows.turn(counter_ns());
         let seen = Seen {
@@ -467,9 +467,9 @@ mod tests {
         let found = read(&windows, heavy).into_iter().filter(|(name, _)| name.starts_with("heavy"));
         let found: Vec<u64> = found.map(|(_, count)| count).collect();
         assert!(found.len() >= 99, "{}", found.len());
-        let told: u64 = found.iter().sum();
-        let (told, rounds) = (told / found.len() as u64, rounds as u64);
-        assert!((rounds * 8 / 10..rounds * 11 / 10).contains(&told), "{told} of {rounds}");
+        let reply: u64 = found.iter().sum();
+        let (reply, rounds) = (reply / found.len() as u64, rounds as u64);
+        assert!((rounds * 8 / 10..rounds * 11 / 10).contains(&reply), "{reply} of {rounds}");
     }
 
     #[test]

@@ -1,28 +1,28 @@
-//! Several requests as one plan: a tier that two of them meet is asked for once, for both costs.
+//! Several requests as one plan: a counter that two of them meet is asked for once, for both costs.
 
 use smallvec::SmallVec;
 
-use super::{Due, Plan, keys_of};
-use crate::algorithm::GiveBack;
-use crate::counter::{AskTier, Change};
-use crate::decision::{Judged, Tiers};
+use super::{FollowUp, Plan, keys_of};
+use crate::algorithm::Refund;
+use crate::counter::{Change, PlannedCharge};
+use crate::decision::{CounterOutcome, CounterOutcomes};
 use crate::limit::{Limit, NamedLimit};
-use crate::policy::{Met, Mode, Policy};
+use crate::policy::{Matched, Mode, Policy};
 use crate::request::Cost;
 use crate::subject::{Secret, SubjectKey};
 use crate::together::Part;
 
 /// A rule and a subject that some of the parts meet.
 #[derive(Debug)]
-pub(crate) struct Meeting<'p> {
-    met: Met<'p>,
+pub(crate) struct SharedMatch<'p> {
+    matched: Matched<'p>,
     /// One, or two where subjects go by two secrets.
     keys: SmallVec<[SubjectKey; 1]>,
     /// The limits in force where a part asks for less than the rule's.
     narrowed: Option<Narrowed>,
     cost: Cost<'static>,
     returned: Cost<'static>,
-    /// Whether any part asks for room; the others only give back.
+    /// Whether any part asks for room; the others only refund.
     asks: bool,
     /// Which parts meet it.
     parts: SmallVec<[usize; 2]>,
@@ -55,130 +55,155 @@ impl Narrowed {
 
     /// The limit beside the one at a position of the rule.
     fn beside(&self, position: usize) -> Option<&NamedLimit> {
-        let place = self.beside.iter().position(|of| *of == position)?;
-        self.limits.get(self.limits.len() - self.beside.len() + place)
+        let index = self.beside.iter().position(|of| *of == position)?;
+        self.limits.get(self.limits.len() - self.beside.len() + index)
     }
 }
 
-impl<'p> Meeting<'p> {
+impl<'p> SharedMatch<'p> {
     /// Whom the parts meet, each once.
-    pub(crate) fn all(policy: &'p Policy, parts: &[Part<'_>], secret: &Secret) -> Vec<Meeting<'p>> {
-        let mut meetings: Vec<Meeting<'p>> = Vec::new();
+    pub(crate) fn all(
+        policy: &'p Policy,
+        parts: &[Part<'_>],
+        secret: &Secret,
+    ) -> Vec<SharedMatch<'p>> {
+        let mut shared_matches: Vec<SharedMatch<'p>> = Vec::new();
         for (number, part) in parts.iter().enumerate() {
-            for met in policy.met(part.request()) {
-                let keys = keys_of(met.rule, part.request(), secret).collect();
-                let known = meetings.iter().position(|known| known.keys == keys);
-                let place = known.unwrap_or_else(|| {
-                    meetings.push(Meeting::new(met, keys));
-                    meetings.len() - 1
+            for matched in policy.matched(part.request()) {
+                let keys = keys_of(matched.rule, part.request(), secret).collect();
+                let known = shared_matches.iter().position(|known| known.keys == keys);
+                let index = known.unwrap_or_else(|| {
+                    shared_matches.push(SharedMatch::new(matched, keys));
+                    shared_matches.len() - 1
                 });
-                meetings[place].add(number, part);
+                shared_matches[index].add(number, part);
             }
         }
-        meetings
+        shared_matches
     }
 
-    /// The tiers that one part met, out of those of all.
-    pub(crate) fn tiers_of(part: usize, meetings: &[Meeting<'_>], judged: &Tiers) -> Tiers {
-        let met = placed(meetings).filter(|(_, meeting)| meeting.parts.contains(&part));
-        met.flat_map(|(first, meeting)| &judged[first..first + meeting.limits().len()])
+    /// The counters that one part met, out of those of all.
+    pub(crate) fn counters_of(
+        part: usize,
+        shared_matches: &[SharedMatch<'_>],
+        judged: &CounterOutcomes,
+    ) -> CounterOutcomes {
+        let matched = placed(shared_matches).filter(|(_, shared)| shared.parts.contains(&part));
+        matched
+            .flat_map(|(first, shared)| &judged[first..first + shared.limits().len()])
             .cloned()
             .collect()
     }
 
-    fn new(met: Met<'p>, keys: SmallVec<[SubjectKey; 1]>) -> Meeting<'p> {
+    fn new(matched: Matched<'p>, keys: SmallVec<[SubjectKey; 1]>) -> SharedMatch<'p> {
         let nothing = || Cost::requests(0);
         let (cost, returned) = (nothing(), nothing());
-        Meeting { met, keys, narrowed: None, cost, returned, asks: false, parts: SmallVec::new() }
+        SharedMatch {
+            matched,
+            keys,
+            narrowed: None,
+            cost,
+            returned,
+            asks: false,
+            parts: SmallVec::new(),
+        }
     }
 
     fn add(&mut self, number: usize, part: &Part<'_>) {
         self.parts.push(number);
-        if !part.gives_back() {
+        if !part.refunds() {
             self.asks = true;
             self.cost.add(part.request().cost());
-        } else if self.met.rule.negative_hits() {
+        } else if self.matched.rule.negative_hits() {
             self.returned.add(part.request().cost());
         }
-        let Some(asked) = part.limit().filter(|_| self.met.rule.request_limit()) else { return };
+        let Some(asked) = part.limit().filter(|_| self.matched.rule.request_limit()) else {
+            return;
+        };
         let before = self.narrowed.take();
-        self.narrowed = Narrowed::by(self.met.limits, before.as_ref(), asked);
+        self.narrowed = Narrowed::by(self.matched.limits, before.as_ref(), asked);
     }
 
     fn limits(&self) -> &[NamedLimit] {
-        self.narrowed.as_ref().map_or(self.met.limits, |narrowed| &narrowed.limits)
+        self.narrowed.as_ref().map_or(self.matched.limits, |narrowed| &narrowed.limits)
     }
 
-    /// The tier of a limit before it is judged; one beside a rule's limit is shown in that one's place.
-    fn unknown(&self, place: usize) -> Judged {
+    /// The counter of a limit before it is judged; one beside a rule's limit is shown in that one's place.
+    fn unknown(&self, index: usize) -> CounterOutcome {
         let added = self.narrowed.as_ref().and_then(|narrowed| {
-            let position = narrowed.beside.get(place.checked_sub(self.met.limits.len())?)?;
-            Some((*position, narrowed.limits[place].limit().clone().into()))
+            let position = narrowed.beside.get(index.checked_sub(self.matched.limits.len())?)?;
+            Some((*position, narrowed.limits[index].limit().clone().into()))
         });
-        let (position, narrowed) = added.map_or((place, None), |(at, limit)| (at, Some(limit)));
-        let mut judged = Judged { advisory: !self.asks, ..Judged::unknown(&self.met, position) };
+        let (position, narrowed) = added.map_or((index, None), |(at, limit)| (at, Some(limit)));
+        let mut judged = CounterOutcome {
+            advisory: !self.asks,
+            ..CounterOutcome::unknown(&self.matched, position)
+        };
         if let Some(limit) = narrowed {
             judged.set_narrowed(limit);
         }
         judged
     }
 
-    fn in_force(&self) -> Met<'_> {
-        Met { limits: self.limits(), ..self.met }
+    fn in_force(&self) -> Matched<'_> {
+        Matched { limits: self.limits(), ..self.matched }
     }
 
     /// Whether it has a part in the verdict.
     fn is_decisive(&self) -> bool {
-        self.asks && self.met.rule.mode() != Mode::Shadow
+        self.asks && self.matched.rule.mode() != Mode::Shadow
     }
 }
 
 impl Plan {
     /// What all the meetings ask of the engine.
-    pub(crate) fn of_meetings(meetings: &[Meeting<'_>], secret: &Secret) -> Plan {
+    pub(crate) fn of_shared_matches(shared_matches: &[SharedMatch<'_>], secret: &Secret) -> Plan {
         let mut plan = Plan::under(secret);
-        for meeting in meetings {
-            plan.judged.extend((0..meeting.limits().len()).map(|place| meeting.unknown(place)));
+        for shared in shared_matches {
+            plan.counters.extend((0..shared.limits().len()).map(|index| shared.unknown(index)));
         }
         let mut group = 0;
         for decisive in [true, false] {
-            for (first, meeting) in placed(meetings) {
-                if meeting.is_decisive() == decisive {
+            for (first, shared) in placed(shared_matches) {
+                if shared.is_decisive() == decisive {
                     group += u16::from(!decisive);
-                    for key in &meeting.keys {
-                        plan.add_rule(&meeting.in_force(), first, *key, &meeting.cost, group);
+                    for key in &shared.keys {
+                        plan.add_rule(&shared.in_force(), first, *key, &shared.cost, group);
                     }
                 }
             }
         }
-        for (first, meeting) in placed(meetings) {
-            for key in &meeting.keys {
-                plan.add_postpaid(&meeting.in_force(), first, *key, &meeting.cost, &mut group);
-                plan.add_returns(meeting, first, *key);
+        for (first, shared) in placed(shared_matches) {
+            for key in &shared.keys {
+                plan.add_postpaid(&shared.in_force(), first, *key, &shared.cost, &mut group);
+                plan.add_returns(shared, first, *key);
             }
         }
         plan
     }
 
-    fn add_returns(&mut self, meeting: &Meeting<'_>, first: usize, key: SubjectKey) {
-        // A decision has 64 tiers at most.
-        for (place, limit) in (first as u16..).zip(meeting.limits()) {
-            let returned = meeting.returned.of_limit(limit.limit());
-            if limit.numbers().is_some() && returned > 0 {
-                let attributes = meeting.met.rule.key().len() as u8;
-                let tier = AskTier { place, attributes, ..AskTier::new(key, limit.clone()) };
-                let change = Change::GiveBack(GiveBack::Amount(returned));
-                self.dues.push(Due { tier, change });
+    fn add_returns(&mut self, shared: &SharedMatch<'_>, first: usize, key: SubjectKey) {
+        // A decision has 64 counters at most.
+        for (index, limit) in (first as u16..).zip(shared.limits()) {
+            let returned = shared.returned.of_limit(limit.limit());
+            if limit.params().is_some() && returned > 0 {
+                let attributes = shared.matched.rule.key().len() as u8;
+                let counter =
+                    PlannedCharge { index, attributes, ..PlannedCharge::new(key, limit.clone()) };
+                let change = Change::Refund(Refund::Amount(returned));
+                self.follow_ups.push(FollowUp { counter, change });
             }
         }
     }
 }
 
-/// The meetings with the place of each one's first tier.
-fn placed<'a, 'm>(meetings: &'a [Meeting<'m>]) -> impl Iterator<Item = (usize, &'a Meeting<'m>)> {
-    meetings.iter().scan(0, |next, meeting| {
+/// The meetings with the place of each one's first counter.
+fn placed<'a, 'm>(
+    shared_matches: &'a [SharedMatch<'m>],
+) -> impl Iterator<Item = (usize, &'a SharedMatch<'m>)> {
+    shared_matches.iter().scan(0, |next, shared| {
         let first = *next;
-        *next += meeting.limits().len();
-        Some((first, meeting))
+        *next += shared.limits().len();
+        Some((first, shared))
     })
 }

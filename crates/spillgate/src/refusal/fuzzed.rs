@@ -1,6 +1,6 @@
 //! What holds of the fields of any decision.
 //!
-//! An input is a row of tiers, 26 bytes each: which limit, what is known of it and how it was judged,
+//! An input is a row of counters, 26 bytes each: which limit, what is known of it and how it was judged,
 //! and four numbers.
 
 use std::sync::{Arc, LazyLock};
@@ -9,14 +9,15 @@ use http::HeaderMap;
 use sfv::Parser;
 
 use super::Refusal;
-use crate::decision::{Decision, Judged, Names, Source, Tiers, Verdict};
+use crate::decision::{CounterOutcome, CounterOutcomes, Decision, Names, Source, Verdict};
 use crate::headers::HeaderStyle;
 use crate::policy::Policy;
 
 /// Panics if a field cannot be read by whoever reads structured fields, or is written twice.
 pub fn holds(input: &[u8]) {
-    let tiers: Tiers = input.as_chunks().0.iter().take(TIERS_MAX).map(judged).collect();
-    let decision = Decision::new(tiers, Names::Policy(Arc::clone(&POLICY)));
+    let counters: CounterOutcomes =
+        input.as_chunks().0.iter().take(COUNTERS_MAX).map(judged).collect();
+    let decision = Decision::new(counters, Names::Policy(Arc::clone(&POLICY)));
     for style in HeaderStyle::ALL {
         let mut headers = HeaderMap::new();
         decision.write_headers(style, &mut headers);
@@ -41,18 +42,18 @@ pub fn holds(input: &[u8]) {
     }
 }
 
-fn judged(bytes: &[u8; TIER_BYTES]) -> Judged {
-    let [place, known, judged, more, numbers @ ..] = bytes;
+fn judged(bytes: &[u8; COUNTER_BYTES]) -> CounterOutcome {
+    let [place, known, judged, more, params @ ..] = bytes;
     let (rule, limit) = PLACES[usize::from(*place) % PLACES.len()];
     let number = |at: usize| {
-        let (_, from) = numbers.split_at(at);
+        let (_, from) = params.split_at(at);
         u64::from_le_bytes(*from.first_chunk().expect("numbers end where the last one does"))
     };
     let knows = |bit: u8| known & bit != 0;
     // As the engines answer: no more than the capacity, and times that 53 bits hold.
     let capacity = 1 + number(0) % 1_000_000_000;
     let us = |at| number(at) >> 11;
-    Judged {
+    CounterOutcome {
         rule,
         limit,
         shadow: knows(0x10),
@@ -63,7 +64,7 @@ fn judged(bytes: &[u8; TIER_BYTES]) -> Judged {
         reset_after_us: knows(8).then_some(us(14)).into(),
         verdict: [Verdict::Allowed, Verdict::Denied, Verdict::Never][usize::from(judged % 3)],
         source: SOURCES[usize::from(judged >> 4) % SOURCES.len()],
-        ..Judged::ad_hoc()
+        ..CounterOutcome::inline()
     }
 }
 
@@ -72,9 +73,9 @@ const PLACES: [(u32, u16); 10] =
     [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6), (2, 0), (3, 0)];
 const SOURCES: [Source; 5] =
     [Source::Store, Source::Lease, Source::DenialCache, Source::Fallback, Source::OutagePolicy];
-const TIER_BYTES: usize = 26;
+const COUNTER_BYTES: usize = 26;
 /// Of a decision.
-const TIERS_MAX: usize = 64;
+const COUNTERS_MAX: usize = 64;
 
 static POLICY: LazyLock<Arc<Policy>> = LazyLock::new(|| {
     let policy = r#"

@@ -18,7 +18,7 @@ pub enum ReservationError {
     Ended(Ended),
     /// It has ended before, and otherwise.
     EndedOtherwise,
-    /// Its tiers live at more places than a receipt can name.
+    /// Its counters live at more places than a receipt can name.
     TooManyPlaces {
         /// At so many.
         places: usize,
@@ -49,7 +49,7 @@ impl fmt::Display for ReservationError {
             ),
             ReservationError::TooManyPlaces { places } => write!(
                 f,
-                "the tiers live at {places} places, and a receipt names {}; anchor the rules to one attribute",
+                "the counters live at {places} places, and a receipt names {}; anchor the rules to one attribute",
                 super::GROUPS_MAX
             ),
             ReservationError::Retryable { why } => {

@@ -1,4 +1,4 @@
-//! The tiers of a reservation as its record keeps them: enough to give back to each, or to charge it
+//! The counters of a reservation as its record keeps them: enough to refund to each, or to charge it
 //! more, in a process that never saw the request, under the numbers that it was reserved by.
 
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use std::sync::Arc;
 use siphasher::sip128::SipHasher13;
 
 use crate::algorithm::{
-    Numbers, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
+    LimitParams, concurrency, fixed_window, sliding_log, sliding_window, token_bucket,
 };
 use crate::calendar::{Calendar, CalendarUnit};
-use crate::counter::{AskTier, HoldsLimit};
+use crate::counter::{LimitHandle, PlannedCharge};
 use crate::limit::{Algorithm, Limit, NamedLimit, RecordName};
 use crate::subject::SubjectKey;
 
-/// One tier.
+/// One counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KeptTier {
+pub(crate) struct RecordedCharge {
     pub(crate) key: SubjectKey,
     /// With the parameters that it was reserved by: the rule's, or a share of them.
     pub(crate) limit: NamedLimit,
@@ -26,23 +26,26 @@ pub(crate) struct KeptTier {
 }
 
 /// Those of one record, in its order.
-pub(crate) type KeptTiers = Arc<[KeptTier]>;
+pub(crate) type RecordedCharges = Arc<[RecordedCharge]>;
 
-impl KeptTier {
-    pub(crate) fn of<L: HoldsLimit>(tier: &AskTier<L>) -> KeptTier {
-        let limit = tier.limit().clone();
-        KeptTier { key: tier.key, unit: unit(limit.limit().unit()), limit, share_of: None }
+impl RecordedCharge {
+    pub(crate) fn of<L: LimitHandle>(counter: &PlannedCharge<L>) -> RecordedCharge {
+        let limit = counter.limit().clone();
+        RecordedCharge { key: counter.key, unit: unit(limit.limit().unit()), limit, share_of: None }
     }
 
-    /// Keeps a tier that was charged by this instance's share of its limit.
+    /// Keeps a counter that was charged by this instance's share of its limit.
     #[cfg(feature = "redis")]
-    pub(crate) fn by_share(tier: &AskTier, share: Numbers) -> KeptTier {
-        let share = tier.under(tier.limit.with_numbers(share));
-        KeptTier { share_of: Some(Box::new(tier.limit.clone())), ..KeptTier::of(&share) }
+    pub(crate) fn by_share(counter: &PlannedCharge, share: LimitParams) -> RecordedCharge {
+        let share = counter.under(counter.limit.with_params(share));
+        RecordedCharge {
+            share_of: Some(Box::new(counter.limit.clone())),
+            ..RecordedCharge::of(&share)
+        }
     }
 
-    pub(crate) fn asked(&self, cost: u64) -> AskTier<&NamedLimit> {
-        AskTier { cost, ..AskTier::new(self.key, &self.limit) }
+    pub(crate) fn asked(&self, cost: u64) -> PlannedCharge<&NamedLimit> {
+        PlannedCharge { cost, ..PlannedCharge::new(self.key, &self.limit) }
     }
 }
 
@@ -51,57 +54,57 @@ pub(crate) fn unit(name: &str) -> u64 {
     SipHasher13::new().hash(name.as_bytes()).h1
 }
 
-/// The tiers as bytes.
+/// The counters as bytes.
 #[cfg(feature = "redis")]
-pub(crate) fn encoded(tiers: &[AskTier]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(TIER_BYTES * tiers.len());
+pub(crate) fn encoded(counters: &[PlannedCharge]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(COUNTER_BYTES * counters.len());
     let mut known: Option<SubjectKey> = None;
-    for tier in tiers {
-        let same_key = known == Some(tier.key);
-        let (record, unit) = (tier.limit.record(), tier.limit.limit().unit());
+    for counter in counters {
+        let same_key = known == Some(counter.key);
+        let (record, unit) = (counter.limit.record(), counter.limit.limit().unit());
         let is_named = matches!(record, RecordName::Given(_));
         let is_of_requests = unit == crate::limit::REQUESTS;
         bytes.push(
             u8::from(same_key)
                 | u8::from(is_named) << 1
                 | u8::from(is_of_requests) << 2
-                | (tier.limit.algorithm() as u8) << 3,
+                | (counter.limit.algorithm() as u8) << 3,
         );
         if !same_key {
-            let SubjectKey { tag, id, rule } = tier.key;
+            let SubjectKey { tag, id, rule } = counter.key;
             [tag, id, rule].iter().for_each(|part| bytes.extend(part.to_be_bytes()));
-            known = Some(tier.key);
+            known = Some(counter.key);
         }
         match record {
             RecordName::Position(position) => bytes.push(position),
             RecordName::Given(name) => {
                 bytes.extend(name);
-                bytes.extend(tier.limit.mix().to_be_bytes());
+                bytes.extend(counter.limit.mix().to_be_bytes());
             }
         }
         if !is_of_requests {
             bytes.extend(self::unit(unit).to_be_bytes());
         }
-        encode_numbers(tier.numbers(), &mut bytes);
+        encode_numbers(counter.params(), &mut bytes);
     }
     bytes
 }
 
 #[cfg(feature = "redis")]
-fn encode_numbers(numbers: &Numbers, bytes: &mut Vec<u8>) {
+fn encode_numbers(params: &LimitParams, bytes: &mut Vec<u8>) {
     let mut put = |count: u32, us: u64| {
         bytes.extend(count.to_be_bytes());
         bytes.extend(us.to_be_bytes());
     };
-    match numbers {
-        Numbers::TokenBucket(numbers) => {
-            put(numbers.count, numbers.period_us);
-            bytes.extend(numbers.burst.to_be_bytes());
+    match params {
+        LimitParams::TokenBucket(params) => {
+            put(params.count, params.period_us);
+            bytes.extend(params.burst.to_be_bytes());
         }
-        Numbers::SlidingLog(numbers) => put(numbers.count, numbers.period_us),
-        Numbers::SlidingWindow(numbers) => put(numbers.count, numbers.period_us),
-        Numbers::Concurrency(numbers) => put(numbers.count, numbers.hold_us),
-        Numbers::FixedWindow(fixed_window::Numbers { count, window }) => match window {
+        LimitParams::SlidingLog(params) => put(params.count, params.period_us),
+        LimitParams::SlidingWindow(params) => put(params.count, params.period_us),
+        LimitParams::Concurrency(params) => put(params.count, params.hold_us),
+        LimitParams::FixedWindow(fixed_window::Params { count, window }) => match window {
             fixed_window::Window::Every { period_us } => put(*count, *period_us),
             fixed_window::Window::Calendar(calendar) => {
                 let (unit, zone) = calendar.parts();
@@ -114,15 +117,15 @@ fn encode_numbers(numbers: &Numbers, bytes: &mut Vec<u8>) {
     }
 }
 
-/// The tiers that [`encoded`] wrote; nothing for bytes that it did not.
+/// The counters that [`encoded`] wrote; nothing for bytes that it did not.
 #[cfg(feature = "redis")]
-pub(crate) fn decoded(bytes: &[u8]) -> Option<Vec<KeptTier>> {
+pub(crate) fn decoded(bytes: &[u8]) -> Option<Vec<RecordedCharge>> {
     let mut rest = Bytes(bytes);
-    let mut tiers: Vec<KeptTier> = Vec::new();
+    let mut counters: Vec<RecordedCharge> = Vec::new();
     while !rest.0.is_empty() {
         let [flags] = rest.take()?;
         let algorithm = *Algorithm::ALL.get(usize::from(flags >> 3))?;
-        let key = match (flags & 1, tiers.last()) {
+        let key = match (flags & 1, counters.last()) {
             (0, _) => SubjectKey { tag: rest.long()?, id: rest.long()?, rule: rest.long()? },
             (_, last) => last?.key,
         };
@@ -134,42 +137,42 @@ pub(crate) fn decoded(bytes: &[u8]) -> Option<Vec<KeptTier>> {
             0 => u64::from_be_bytes(rest.take()?),
             _ => self::unit(crate::limit::REQUESTS),
         };
-        let numbers = decode_numbers(algorithm, &mut rest)?;
-        let limit = NamedLimit::recorded(Limit::counted(numbers), record, mix)?;
-        tiers.push(KeptTier { key, limit, share_of: None, unit });
+        let params = decode_numbers(algorithm, &mut rest)?;
+        let limit = NamedLimit::recorded(Limit::counted(params), record, mix)?;
+        counters.push(RecordedCharge { key, limit, share_of: None, unit });
     }
-    Some(tiers)
+    Some(counters)
 }
 
 #[cfg(feature = "redis")]
-fn decode_numbers(algorithm: Algorithm, rest: &mut Bytes<'_>) -> Option<Numbers> {
+fn decode_numbers(algorithm: Algorithm, rest: &mut Bytes<'_>) -> Option<LimitParams> {
     let count = u32::from_be_bytes(rest.take()?);
     let period_us = u64::from_be_bytes(rest.take()?);
     Some(match algorithm {
         Algorithm::TokenBucket => {
             let burst = u32::from_be_bytes(rest.take()?);
             let sound = count > 0 && period_us > 0;
-            let numbers = sound
-                .then(|| token_bucket::Numbers::new(count, period_us, u64::from(burst)).ok())?;
-            Numbers::TokenBucket(numbers?)
+            let params = sound
+                .then(|| token_bucket::Params::new(count, period_us, u64::from(burst)).ok())?;
+            LimitParams::TokenBucket(params?)
         }
-        Algorithm::SlidingLog => Numbers::SlidingLog(sliding_log::Numbers { count, period_us }),
+        Algorithm::SlidingLog => LimitParams::SlidingLog(sliding_log::Params { count, period_us }),
         Algorithm::SlidingWindow => {
-            Numbers::SlidingWindow(sliding_window::Numbers { count, period_us })
+            LimitParams::SlidingWindow(sliding_window::Params { count, period_us })
         }
         Algorithm::Concurrency => {
-            Numbers::Concurrency(concurrency::Numbers { count, hold_us: period_us })
+            LimitParams::Concurrency(concurrency::Params { count, hold_us: period_us })
         }
         Algorithm::FixedWindow if period_us > 0 => {
             let window = fixed_window::Window::Every { period_us };
-            Numbers::FixedWindow(fixed_window::Numbers { count, window })
+            LimitParams::FixedWindow(fixed_window::Params { count, window })
         }
         Algorithm::FixedWindow => {
             let [unit, length] = rest.take()?;
             let zone = std::str::from_utf8(rest.slice(usize::from(length))?).ok()?;
             let calendar = Calendar::new(*CalendarUnit::ALL.get(usize::from(unit))?, zone)?;
             let window = fixed_window::Window::Calendar(calendar);
-            Numbers::FixedWindow(fixed_window::Numbers { count, window })
+            LimitParams::FixedWindow(fixed_window::Params { count, window })
         }
     })
 }
@@ -199,7 +202,7 @@ impl<'b> Bytes<'b> {
 
 /// One with a key of its own, and little more.
 #[cfg(feature = "redis")]
-const TIER_BYTES: usize = 72;
+const COUNTER_BYTES: usize = 72;
 
 #[cfg(feature = "redis")]
 #[cfg(test)]
@@ -228,13 +231,13 @@ mod tests {
         specs.iter().enumerate().map(named).collect()
     }
 
-    fn asked(limits: &[NamedLimit]) -> Vec<AskTier> {
+    fn asked(limits: &[NamedLimit]) -> Vec<PlannedCharge> {
         let numbered = limits.iter().enumerate();
         numbered
-            .map(|(number, limit)| AskTier {
+            .map(|(number, limit)| PlannedCharge {
                 cost: 1,
                 attributes: 1,
-                ..AskTier::new(
+                ..PlannedCharge::new(
                     SubjectKey { tag: 1, id: number as u128 / 2, rule: 3 },
                     limit.clone(),
                 )
@@ -243,21 +246,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_a_tier_names_the_same_state_under_the_same_numbers() {
+    fn what_is_kept_of_a_counter_names_the_same_state_under_the_same_numbers() {
         let limits = limits();
         let asked = asked(&limits);
         let bytes = encoded(&asked);
         let read = decoded(&bytes).unwrap();
         assert_eq!(read.len(), asked.len());
         for (read, asked) in read.iter().zip(&asked) {
-            let kept = KeptTier::of(asked);
-            let numbers = |tier: &KeptTier| tier.limit.numbers().cloned();
-            assert_eq!((read.key, read.unit, numbers(read)), (kept.key, kept.unit, numbers(&kept)));
+            let kept = RecordedCharge::of(asked);
+            let params = |counter: &RecordedCharge| counter.limit.params().cloned();
+            assert_eq!((read.key, read.unit, params(read)), (kept.key, kept.unit, params(&kept)));
             let (read, asked) = (&read.limit, &asked.limit);
             assert_eq!((read.record(), read.mix()), (asked.record(), asked.mix()));
             assert_eq!(read.algorithm(), asked.algorithm());
         }
-        assert!(bytes.len() <= TIER_BYTES * asked.len(), "{}", bytes.len());
+        assert!(bytes.len() <= COUNTER_BYTES * asked.len(), "{}", bytes.len());
         assert_eq!(decoded(&bytes[..bytes.len() - 1]), None);
     }
 

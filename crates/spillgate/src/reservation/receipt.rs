@@ -101,7 +101,7 @@ impl Contents {
         }
         let (tags, odd) = rest.as_chunks::<16>();
         let whole = version == VERSION && local <= 1 && odd.is_empty() && tags.len() <= GROUPS_MAX;
-        let group = |tag: &[u8; 16]| Group { tag: u128::from_be_bytes(*tag), tiers: None };
+        let group = |tag: &[u8; 16]| Group { tag: u128::from_be_bytes(*tag), counters: None };
         whole.then(|| Contents {
             id: u128::from_be_bytes(*id),
             node,
@@ -196,7 +196,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn contents(id: u128, node: Option<u64>, tags: &[u128]) -> Contents {
-        let groups = tags.iter().map(|tag| Group { tag: *tag, tiers: None }).collect();
+        let groups = tags.iter().map(|tag| Group { tag: *tag, counters: None }).collect();
         Contents { id, node, groups }
     }
 

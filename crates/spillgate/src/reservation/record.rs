@@ -13,11 +13,11 @@ pub(crate) struct Record {
     /// Until here it is remembered.
     forget_us: u64,
     state: State,
-    /// What each tier was charged, in the order of the tiers.
+    /// What each counter was charged, in the order of the counters.
     charges: Box<[Charged]>,
 }
 
-/// What one tier was charged, and was meant to be.
+/// What one counter was charged, and was meant to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Charged {
     pub(crate) cost: u64,
@@ -31,10 +31,10 @@ enum State {
     Ended(u64),
 }
 
-/// How one tier is put right.
+/// How one counter is put right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Correction {
-    GiveBack { charge: Charge, unused: u64 },
+    Refund { charge: Charge, unused: u64 },
     Force(u64),
 }
 
@@ -67,17 +67,17 @@ impl Record {
     /// Whether it may end so now, or be renewed; else what is answered.
     pub(crate) fn may_end(&self, ending: &Ending<'_>, now_us: u64) -> Result<(), Answer> {
         match (self.state, ending) {
-            (State::Ended(_), Ending::Renew { .. }) => Err(Answer::Told(Outcome::Expired)),
+            (State::Ended(_), Ending::Renew { .. }) => Err(Answer::Outcome(Outcome::Expired)),
             (State::Ended(mark), _) if mark == ending.mark() => {
-                Err(Answer::Told(Outcome::Repeated))
+                Err(Answer::Outcome(Outcome::Repeated))
             }
             (State::Ended(_), _) => Err(Answer::EndedOtherwise),
-            (State::Open, _) if now_us >= self.ends_us => Err(Answer::Told(Outcome::Expired)),
+            (State::Open, _) if now_us >= self.ends_us => Err(Answer::Outcome(Outcome::Expired)),
             (State::Open, _) => Ok(()),
         }
     }
 
-    /// What is to be done to the tier at a place, if it is charged `actual` in the end.
+    /// What is to be done to the counter at a place, if it is charged `actual` in the end.
     pub(crate) fn correction(&self, place: usize, actual: Option<u64>) -> Option<Correction> {
         let Charged { cost, charge } = *self.charges.get(place)?;
         match (actual?, charge) {
@@ -85,7 +85,7 @@ impl Record {
             (actual, None) if cost == 0 && actual > 0 => Some(Correction::Force(actual)),
             (_, None) => None,
             (actual, Some(charge)) if actual < charge.amount => {
-                Some(Correction::GiveBack { charge, unused: charge.amount - actual })
+                Some(Correction::Refund { charge, unused: charge.amount - actual })
             }
             (actual, Some(charge)) if actual > charge.amount => {
                 Some(Correction::Force(actual - charge.amount))

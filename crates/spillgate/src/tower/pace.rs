@@ -22,9 +22,9 @@ use crate::limiter::Limiter;
 use crate::request::Cost;
 use crate::time::{Clock, Deadline};
 
-mod told;
+mod reply;
 
-use told::wait_told;
+use reply::requested_wait;
 
 /// Puts a [`Limiter`] before the client of an API that has limits: a call waits until there is room, in
 /// order, and while the API says that it will refuse ([`PaceLayer::waiting_at_most`] bounds both). Clones
@@ -167,7 +167,7 @@ where
             let answer = inner.call(head.map(|()| body)).await;
             let answer = answer.map_err(PaceError::Client)?;
             let now_s = Clock::System.now_us() / 1_000_000;
-            if let Some(wait) = wait_told(answer.status(), answer.headers(), now_s) {
+            if let Some(wait) = requested_wait(answer.status(), answer.headers(), now_s) {
                 layer.holds.note(host, Deadline::after(wait));
             }
             Ok(answer)
@@ -238,7 +238,7 @@ impl<E: fmt::Display> fmt::Display for PaceError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PaceError::Refused(decision) => {
-                let rule = decision.top().and_then(|tier| tier.rule()).unwrap_or("the limit");
+                let rule = decision.top().and_then(|counter| counter.rule()).unwrap_or("the limit");
                 write!(f, "not sent: {rule} has no room in time")
             }
             PaceError::HeldOff(wait) => {

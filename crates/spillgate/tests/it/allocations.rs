@@ -1,4 +1,4 @@
-//! What a check in memory allocates once its tiers are there: nothing for one tier, and for several the
+//! What a check in memory allocates once its counters are there: nothing for one counter, and for several the
 //! list that the decision keeps of them.
 
 use allocation_counter::measure;
@@ -22,7 +22,7 @@ fn allocations(runtime: &Runtime, check: impl AsyncFn()) -> u64 {
 }
 
 #[test]
-fn a_check_of_one_tier_allocates_nothing() {
+fn a_check_of_one_counter_allocates_nothing() {
     let runtime = runtime();
     let limiter = limiter(&runtime, "['5/minute']");
     let limit = Limit::per_minute(5);
@@ -40,7 +40,7 @@ fn a_check_of_one_tier_allocates_nothing() {
 }
 
 #[test]
-fn a_check_of_four_tiers_allocates_once() {
+fn a_check_of_four_counters_allocates_once() {
     let runtime = runtime();
     let limiter = limiter(&runtime, "['5/minute', '50/hour', '100/day', '200/week']");
     let check = async || drop(limiter.check(&Request::new().with("user", "1")).await);

@@ -4,14 +4,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use spillgate::internals::algorithm::{self, Intent, State, Tier};
+use spillgate::internals::algorithm::{self, Intent, State, StepCounter};
 use spillgate::internals::limit::NamedLimit;
 use spillgate::internals::time::Clock;
 use spillgate::{Cost, Decision, Limit, Limiter, Policy, Request, Source, Verdict};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::support::random::Random;
-use crate::support::target::numbers;
+use crate::support::target::params;
 
 const NOW_US: u64 = 1_795_000_000_000_000;
 
@@ -52,48 +52,48 @@ impl Model {
         let costs = self.limits.iter().zip(&never);
         let costs =
             costs.map(|(limit, never)| if *never { 0 } else { cost.of(limit.limit().unit()) });
-        let tiers = self.limits.iter().zip(costs).zip(states.iter_mut());
-        let mut tiers: Vec<_> = tiers
-            .map(|((limit, cost), state)| Tier::new(numbers(limit), cost, 0, state.take()))
+        let counters = self.limits.iter().zip(costs).zip(states.iter_mut());
+        let mut counters: Vec<_> = counters
+            .map(|((limit, cost), state)| StepCounter::new(params(limit), cost, 0, state.take()))
             .collect();
         let hopeless = never.contains(&true);
         let intent = if hopeless { Intent::Peek } else { Intent::Charge };
-        let allowed = algorithm::step(&mut tiers, intent, now_us) && !hopeless;
-        let capacity = |tier: &Tier<'_>| tier.numbers.capacity();
-        let is_near = |(tier, never): (&Tier<'_>, &bool)| {
-            tier.fits && !never && tier.reading.remaining <= capacity(tier) / 5
+        let allowed = algorithm::step(&mut counters, intent, now_us) && !hopeless;
+        let capacity = |counter: &StepCounter<'_>| counter.params.capacity();
+        let is_near = |(counter, never): (&StepCounter<'_>, &bool)| {
+            counter.fits && !never && counter.reading.remaining <= capacity(counter) / 5
         };
         *match (allowed, hopeless) {
             (true, _) => &mut self.allowed,
             (false, false) => &mut self.denied,
             (false, true) => &mut self.never,
         } += 1;
-        self.near_limit += u64::from(tiers.iter().zip(&never).any(is_near));
+        self.near_limit += u64::from(counters.iter().zip(&never).any(is_near));
         let us = Duration::from_micros;
-        let shown = tiers.iter().enumerate().map(|(position, tier)| {
-            let wait = tier.reading.retry_after_us.map(us).filter(|_| !never[position]);
-            let reset = Some(us(tier.reading.reset_after_us));
-            let numbers = (Some(capacity(tier)), Some(tier.reading.remaining), wait, reset);
-            let verdict = match (never[position], tier.fits) {
+        let shown = counters.iter().enumerate().map(|(position, counter)| {
+            let wait = counter.reading.retry_after_us.map(us).filter(|_| !never[position]);
+            let reset = Some(us(counter.reading.reset_after_us));
+            let params = (Some(capacity(counter)), Some(counter.reading.remaining), wait, reset);
+            let verdict = match (never[position], counter.fits) {
                 (true, _) => Verdict::Never,
                 (false, true) => Verdict::Allowed,
                 (false, false) => Verdict::Denied,
             };
-            (verdict, Source::Store, false, false, numbers, (0, position))
+            (verdict, Source::Store, false, false, params, (0, position))
         });
         let shown: Vec<_> = shown.collect();
-        let deciding = deciding(&tiers, allowed);
+        let deciding = deciding(&counters, allowed);
         let (verdict, wait) = match (allowed, hopeless) {
             (true, _) => (Verdict::Allowed, Some(Duration::ZERO)),
             (false, false) => (Verdict::Denied, shown[deciding].4.2),
             (false, true) => (Verdict::Never, None),
         };
         let (capacity, remaining, _, reset) = shown[deciding].4;
-        let numbers = (capacity, remaining, reset);
+        let params = (capacity, remaining, reset);
         let top = Some((0, deciding));
-        let said = format!("{:?}", (verdict, Source::Store, wait, numbers, top, &shown));
-        for (state, tier) in states.iter_mut().zip(tiers) {
-            *state = tier.state;
+        let said = format!("{:?}", (verdict, Source::Store, wait, params, top, &shown));
+        for (state, counter) in states.iter_mut().zip(counters) {
+            *state = counter.state;
         }
         said
     }
@@ -122,20 +122,21 @@ impl Model {
 }
 
 /// Of those that deny the one with the longest wait, else the one with the least left of its capacity.
-fn deciding(tiers: &[Tier<'_>], allowed: bool) -> usize {
+fn deciding(counters: &[StepCounter<'_>], allowed: bool) -> usize {
     let mut best = 0;
-    let is_better = |one: &Tier<'_>, best: &Tier<'_>| {
+    let is_better = |one: &StepCounter<'_>, best: &StepCounter<'_>| {
         if !allowed {
-            let wait = |tier: &Tier<'_>| tier.reading.retry_after_us.unwrap_or(u64::MAX);
+            let wait =
+                |counter: &StepCounter<'_>| counter.reading.retry_after_us.unwrap_or(u64::MAX);
             return !one.fits && (best.fits || wait(one) > wait(best));
         }
-        let left = |tier: &Tier<'_>, of: &Tier<'_>| {
-            u128::from(tier.reading.remaining) * u128::from(of.numbers.capacity())
+        let left = |counter: &StepCounter<'_>, of: &StepCounter<'_>| {
+            u128::from(counter.reading.remaining) * u128::from(of.params.capacity())
         };
         left(one, best) < left(best, one)
     };
-    for place in 1..tiers.len() {
-        if is_better(&tiers[place], &tiers[best]) {
+    for place in 1..counters.len() {
+        if is_better(&counters[place], &counters[best]) {
             best = place;
         }
     }
@@ -144,16 +145,24 @@ fn deciding(tiers: &[Tier<'_>], allowed: bool) -> usize {
 
 /// All that a decision says, but for the names of its rules and limits.
 fn said(decision: &Decision) -> String {
-    let tiers = decision.tiers().map(|tier| {
-        let numbers = (tier.capacity(), tier.remaining(), tier.retry_after(), tier.reset_after());
-        (tier.verdict(), tier.source(), tier.shadow(), tier.advisory(), numbers, tier.position())
+    let counters = decision.limits().map(|counter| {
+        let params =
+            (counter.capacity(), counter.remaining(), counter.retry_after(), counter.reset_after());
+        (
+            counter.verdict(),
+            counter.source(),
+            counter.shadow(),
+            counter.advisory(),
+            params,
+            counter.position(),
+        )
     });
-    let tiers: Vec<_> = tiers.collect();
+    let counters: Vec<_> = counters.collect();
     let top = decision.top().map(|top| top.position());
-    let numbers = (decision.capacity(), decision.remaining(), decision.reset_after());
+    let params = (decision.capacity(), decision.remaining(), decision.reset_after());
     format!(
         "{:?}",
-        (decision.verdict(), decision.source(), decision.retry_after(), numbers, top, &tiers)
+        (decision.verdict(), decision.source(), decision.retry_after(), params, top, &counters)
     )
 }
 
@@ -191,11 +200,11 @@ fn a_request_has_the_numbers_of_the_algorithms_and_is_counted_once() {
             let request = || Request::new().with("user", user).costing(cost.clone());
             let expected = model.check(user, &cost, now_us);
             for limiter in [&alone, &indexed] {
-                let told = runtime.block_on(limiter.check(&request()));
-                assert_eq!(said(&told), expected, "seed {seed}, check {number}: {limits:?}");
-                let deciding = told.top().map(|top| top.position().1.to_string());
-                assert_eq!((told.rule(), told.limit()), (Some("api"), deciding.as_deref()));
-                allowed += u32::from(told.allowed());
+                let reply = runtime.block_on(limiter.check(&request()));
+                assert_eq!(said(&reply), expected, "seed {seed}, check {number}: {limits:?}");
+                let deciding = reply.top().map(|top| top.position().1.to_string());
+                assert_eq!((reply.rule(), reply.limit()), (Some("api"), deciding.as_deref()));
+                allowed += u32::from(reply.allowed());
             }
         }
         for limiter in [&alone, &indexed] {
@@ -229,9 +238,9 @@ fn a_key_with_a_limit_has_the_numbers_of_the_algorithms_and_is_counted_once() {
             let cost = random.below(25);
             let expected = model.check(key, &Cost::requests(cost), now_us);
             for (limiter, limit) in [(&plain, &limit), (&with_unit, &worded)] {
-                let told = runtime.block_on(limiter.check_limit(key, limit, cost));
-                assert_eq!(said(&told), expected, "seed {seed}, check {number}: {limit}");
-                allowed += u32::from(told.allowed());
+                let reply = runtime.block_on(limiter.check_limit(key, limit, cost));
+                assert_eq!(said(&reply), expected, "seed {seed}, check {number}: {limit}");
+                allowed += u32::from(reply.allowed());
             }
             if random.one_in(100) {
                 // What was counted before is not counted again, nor lost.

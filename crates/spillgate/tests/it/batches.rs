@@ -1,11 +1,11 @@
-//! Several decisions in one call, each over several tiers: told the same in memory and on Redis.
+//! Several decisions in one call, each over several counters: told the same in memory and on Redis.
 //!
 //! Most are over token buckets that nothing unusual happened to, which the script decides without
 //! its general machinery; the others lie between them and take the same state over.
 
 use spillgate::LimitSpec;
 use spillgate::internals::algorithm::Intent;
-use spillgate::internals::engine::{Ask, AskTier, AtRecord, Told};
+use spillgate::internals::engine::{PlannedCharge, RecordAction, Transaction, TransactionReply};
 use spillgate::internals::limit::NamedLimit;
 
 use crate::support::random::Random;
@@ -18,13 +18,13 @@ fn decisions_of_one_call_are_told_the_same_in_memory_and_on_redis() {
     for seed in 0..CALLS {
         let mut random = Random::new(seed);
         let step_us = random.spread(60_000_000);
-        let asks = asks(&rules, &mut random);
-        let told = [&memory, &redis].map(|world| {
-            let mut told = world.after(step_us).decide_all(&asks);
-            told.iter_mut().for_each(forget_receipts);
-            told
+        let transactions = asks(&rules, &mut random);
+        let reply = [&memory, &redis].map(|world| {
+            let mut reply = world.after(step_us).decide_all(&transactions);
+            reply.iter_mut().for_each(forget_receipts);
+            reply
         });
-        assert_eq!(told[0], told[1], "call {seed}: {asks:#?}");
+        assert_eq!(reply[0], reply[1], "call {seed}: {transactions:#?}");
     }
 }
 
@@ -53,12 +53,12 @@ fn named(text: &str, place: usize) -> NamedLimit {
     NamedLimit::new(spec.build().unwrap(), place)
 }
 
-pub(crate) fn asks(rules: &[Vec<NamedLimit>], random: &mut Random) -> Vec<Ask> {
+pub(crate) fn asks(rules: &[Vec<NamedLimit>], random: &mut Random) -> Vec<Transaction> {
     (0..=random.below(6)).map(|_| ask(rules, random)).collect()
 }
 
 /// One to three rules, each of one of a few subjects; one in eight looks, reserves or has a shadow.
-fn ask(rules: &[Vec<NamedLimit>], random: &mut Random) -> Ask {
+fn ask(rules: &[Vec<NamedLimit>], random: &mut Random) -> Transaction {
     let intent = match random.below(24) {
         0 => Intent::Peek,
         1 => Intent::Reserve { nonce: 1 + random.below(1 << 40) },
@@ -67,27 +67,28 @@ fn ask(rules: &[Vec<NamedLimit>], random: &mut Random) -> Ask {
     let usual = if random.one_in(4) { rules.len() } else { USUAL };
     let cost = random.below(4);
     let shadow = random.one_in(12);
-    let mut met: Vec<usize> =
+    let mut matched: Vec<usize> =
         (0..=random.below(3)).map(|_| random.below(usual as u64) as usize).collect();
-    met.sort_unstable();
-    met.dedup();
-    let mut ask = Ask { intent, record: AtRecord::None, tiers: Default::default() };
-    for (place, rule) in met.iter().enumerate() {
+    matched.sort_unstable();
+    matched.dedup();
+    let mut transaction =
+        Transaction { intent, record: RecordAction::None, counters: Default::default() };
+    for (place, rule) in matched.iter().enumerate() {
         let key = subject((*rule as u128) << 8 | u128::from(random.below(3)));
         let group = if shadow { place as u16 } else { 0 };
         for limit in &rules[*rule] {
             // A limit in another unit costs nothing.
             let cost = if random.one_in(16) { 0 } else { cost };
-            let tier = AskTier::new(key, limit.clone());
-            ask.tiers.push(AskTier { cost, group, attributes: 1, ..tier });
+            let counter = PlannedCharge::new(key, limit.clone());
+            transaction.counters.push(PlannedCharge { cost, group, attributes: 1, ..counter });
         }
     }
-    ask
+    transaction
 }
 
 /// They are named by whoever gave them.
-pub(crate) fn forget_receipts(told: &mut Told) {
-    told.tiers.iter_mut().for_each(|tier| tier.charge = None);
+pub(crate) fn forget_receipts(reply: &mut TransactionReply) {
+    reply.counters.iter_mut().for_each(|counter| counter.charge = None);
 }
 
 const CALLS: u64 = 3_000;

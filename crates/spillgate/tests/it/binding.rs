@@ -2,13 +2,13 @@
 //! of which the opposite is said exactly does refuse somebody.
 
 use spillgate::internals::algorithm::Intent;
-use spillgate::internals::engine::{Ask, AskTier, AtRecord, Memory, ToldTier};
+use spillgate::internals::engine::{ChargeReply, Memory, PlannedCharge, RecordAction, Transaction};
 use spillgate::internals::limit::NamedLimit;
 use spillgate::internals::time::Clock;
 use spillgate::{Algorithm, Limit, LimitSpec};
 
 use crate::support::random::Random;
-use crate::support::target::{numbers, subject};
+use crate::support::target::{params, subject};
 
 /// Both limits over one subject, as two of one rule.
 struct Both {
@@ -27,18 +27,22 @@ impl Both {
     }
 
     /// One call that charges both or none: what became of this limit, and of the other.
-    fn ask(&self, cost: u64, intent: Intent) -> [ToldTier; 2] {
+    fn ask(&self, cost: u64, intent: Intent) -> [ChargeReply; 2] {
         self.clock.set(self.now_us);
-        let tier = |limit| AskTier { cost, attributes: 1, ..AskTier::new(subject(7), limit) };
-        let tiers = self.limits.iter().map(tier).collect();
-        let told =
-            self.memory.decide::<&NamedLimit>(&Ask { intent, record: AtRecord::None, tiers });
-        [told.tiers[0], told.tiers[1]]
+        let counter =
+            |limit| PlannedCharge { cost, attributes: 1, ..PlannedCharge::new(subject(7), limit) };
+        let counters = self.limits.iter().map(counter).collect();
+        let reply = self.memory.decide::<&NamedLimit>(&Transaction {
+            intent,
+            record: RecordAction::None,
+            counters,
+        });
+        [reply.counters[0], reply.counters[1]]
     }
 
     /// Whether this limit refuses in a random run what the other has room for.
     fn refuses(&mut self, random: &mut Random, steps: u32) -> bool {
-        let period_us = self.limits.each_ref().map(|limit| numbers(limit).longest_wait_us());
+        let period_us = self.limits.each_ref().map(|limit| params(limit).longest_wait_us());
         for _ in 0..steps {
             let [_, other] = self.ask(1, Intent::Peek);
             let cost = match random.below(3) {
@@ -47,11 +51,11 @@ impl Both {
                 _ => 1 + random.below(other.reading.remaining.max(1)),
             };
             // No cost above a capacity reaches an engine.
-            let capacity = numbers(&self.limits[0]).capacity();
+            let capacity = params(&self.limits[0]).capacity();
             if cost > capacity {
                 return true;
             }
-            let cost = cost.min(numbers(&self.limits[1]).capacity());
+            let cost = cost.min(params(&self.limits[1]).capacity());
             let [this, other] = self.ask(cost, Intent::Charge);
             if other.fits && !this.fits {
                 return true;
@@ -155,10 +159,10 @@ impl Both {
     /// Whether this limit refuses somebody who takes all there is at once, and then each unit as soon as the
     /// other has it, or all of it as often as it has come back.
     fn is_refused_when_greedy(&mut self, run: u64) -> bool {
-        let capacity = numbers(&self.limits[1]).capacity();
+        let capacity = params(&self.limits[1]).capacity();
         let mut cost = capacity;
         for _ in 0..2_000 {
-            if cost > numbers(&self.limits[0]).capacity() {
+            if cost > params(&self.limits[0]).capacity() {
                 return true;
             }
             let [this, other] = self.ask(cost, Intent::Charge);

@@ -6,7 +6,7 @@ use spillgate::internals::time::Clock;
 use spillgate::{Limit, LimitSpec};
 
 use crate::support::random::Random;
-use crate::support::target::{Act, OnEngine, Target, numbers, subject};
+use crate::support::target::{Act, OnEngine, Target, params, subject};
 
 fn buckets() -> Vec<NamedLimit> {
     [("10/second", 40), ("7/minute", 20), ("1000/second", 900), ("104250/day", 300), ("3/1ms", 9)]
@@ -32,7 +32,7 @@ fn a_clock_that_lags_shows_in_no_verdict_and_no_state() {
             if random.one_in(200) {
                 limit = random.pick(&limits);
             }
-            let wait_us = numbers(limit).longest_wait_us();
+            let wait_us = params(limit).longest_wait_us();
             now_us += match random.below(8) {
                 0 => random.spread(wait_us),
                 1..=3 => random.spread(wait_us / 16),
@@ -47,14 +47,14 @@ fn a_clock_that_lags_shows_in_no_verdict_and_no_state() {
                 2 => Act::Force(random.below(10)),
                 _ => Act::Check(random.below(5)),
             };
-            let told = coarse.act(act, limit, now_us);
+            let reply = coarse.act(act, limit, now_us);
             let expected = exact.act(act, limit, now_us);
             let place = format!("seed {seed}, act {number}: {act:?} on {}", limit.limit());
-            let lag_us = told.reading.reset_after_us.wrapping_sub(expected.reading.reset_after_us);
+            let lag_us = reply.reading.reset_after_us.wrapping_sub(expected.reading.reset_after_us);
             assert!(lag_us < tick_us, "{place}: the reset is {lag_us} µs off");
             lagged += u32::from(lag_us > 0);
             assert_eq!(
-                (told.fits, told.reading.remaining, told.reading.retry_after_us, told.returned),
+                (reply.fits, reply.reading.remaining, reply.reading.retry_after_us, reply.returned),
                 (
                     expected.fits,
                     expected.reading.remaining,

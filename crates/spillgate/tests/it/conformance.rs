@@ -68,9 +68,9 @@ fn ports(servers: &[RedisServer]) -> Vec<u16> {
 
 #[track_caller]
 fn passes(suites: &[&str], kind: &str, urls: &[String], primaries: &[u16]) {
-    let (variable, told) = Given::told(kind, urls, primaries);
+    let (variable, reply) = Given::read(kind, urls, primaries);
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(suites).args(["--test-threads", "1"]).env(variable, told);
+    command.args(suites).args(["--test-threads", "1"]).env(variable, reply);
     // The suite at its usual length.
     let output = command.env_remove("SPILLGATE_EVIDENCE").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);

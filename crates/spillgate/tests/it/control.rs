@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use spillgate::internals::time::Clock;
 use spillgate::{
-    ControlError, Decision, LimitSpec, Limiter, Mode, Policy, Request, Verdict, WhyNot,
+    ControlError, Decision, InvalidChange, LimitSpec, Limiter, Mode, Policy, Request, Verdict,
 };
 
 use crate::limiter::on_each;
@@ -35,14 +35,14 @@ pub(crate) fn ann() -> Request<'static> {
 
 /// The capacity of the rule `api`'s first limit for a subject.
 pub(crate) async fn capacity(limiter: &Limiter, request: &Request<'_>) -> Option<u64> {
-    tier(&limiter.peek(request).await, "api").and_then(|(capacity, _)| capacity)
+    counter(&limiter.peek(request).await, "api").and_then(|(capacity, _)| capacity)
 }
 
 /// Capacity and what remains of a rule's first limit, if the rule was met.
-fn tier(decision: &Decision, rule: &str) -> Option<(Option<u64>, Option<u64>)> {
-    let mut tiers = decision.tiers();
-    let tier = tiers.find(|tier| tier.rule() == Some(rule))?;
-    Some((tier.capacity(), tier.remaining()))
+fn counter(decision: &Decision, rule: &str) -> Option<(Option<u64>, Option<u64>)> {
+    let mut counters = decision.limits();
+    let counter = counters.find(|counter| counter.rule() == Some(rule))?;
+    Some((counter.capacity(), counter.remaining()))
 }
 
 #[test]
@@ -51,13 +51,13 @@ fn an_override_changes_the_numbers_of_live_state_and_gives_them_back() {
         assert!(limiter.check(&ann().costing(8)).await.allowed());
         assert!(!limiter.check(&ann().costing(8)).await.allowed());
         assert!(limiter.set_override("api", &acme(), ["20/day"], None).await.unwrap().everywhere());
-        assert_eq!(tier(&limiter.peek(&ann()).await, "api"), Some((Some(20), Some(12))));
+        assert_eq!(counter(&limiter.peek(&ann()).await, "api"), Some((Some(20), Some(12))));
         assert!(limiter.check(&ann().costing(8)).await.allowed());
         limiter
             .set_override("api", &ann(), [LimitSpec::new("30/day").burst(30)], None)
             .await
             .unwrap();
-        assert_eq!(tier(&limiter.peek(&ann()).await, "api"), Some((Some(30), Some(14))));
+        assert_eq!(counter(&limiter.peek(&ann()).await, "api"), Some((Some(30), Some(14))));
         assert_eq!(capacity(&limiter, &acme().with("user", "bob")).await, Some(20));
         assert_eq!(capacity(&limiter, &ann().with("tenant", "other")).await, Some(10));
 
@@ -72,7 +72,7 @@ fn an_override_changes_the_numbers_of_live_state_and_gives_them_back() {
         limiter.remove_override("api", &ann()).await.unwrap();
         assert_eq!(capacity(&limiter, &ann()).await, Some(20));
         limiter.remove_override("api", &acme()).await.unwrap();
-        assert_eq!(tier(&limiter.peek(&ann()).await, "api"), Some((Some(10), Some(0))));
+        assert_eq!(counter(&limiter.peek(&ann()).await, "api"), Some((Some(10), Some(0))));
         assert!(limiter.overrides().is_empty());
     });
 }
@@ -96,10 +96,10 @@ fn a_mode_is_a_kill_switch_that_a_new_policy_leaves_be() {
         limiter.set_mode("api", Mode::Off, None).await.unwrap();
         assert!(limiter.check(&all).await.allowed());
         limiter.set_policy(Policy::from_toml(API).unwrap());
-        assert!(tier(&limiter.check(&all).await, "api").is_none());
+        assert!(counter(&limiter.check(&all).await, "api").is_none());
         limiter.set_mode("api", Mode::Shadow, None).await.unwrap();
         let watched = limiter.check(&all).await;
-        assert!(watched.allowed() && tier(&watched, "api").is_some());
+        assert!(watched.allowed() && counter(&watched, "api").is_some());
         limiter.set_mode("watched", Mode::Enforce, None).await.unwrap();
         let said = |mode: &spillgate::RuleMode| {
             (mode.rule().to_owned(), mode.in_force(), mode.written(), mode.runtime())
@@ -133,8 +133,8 @@ fn a_reset_of_a_rule_frees_all_its_subjects_and_no_other_rules() {
         limiter.reset_rule("api").await.unwrap();
         for user in &users {
             let decision = limiter.peek(&of(user)).await;
-            assert_eq!(tier(&decision, "api"), Some((Some(10), Some(10))));
-            assert_eq!(tier(&decision, "watched"), Some((Some(1), Some(0))));
+            assert_eq!(counter(&decision, "api"), Some((Some(10), Some(10))));
+            assert_eq!(counter(&decision, "watched"), Some((Some(1), Some(0))));
         }
         assert!(limiter.check(&of("u0").costing(10)).await.allowed());
         limiter.reset_rule("api").await.unwrap();
@@ -146,20 +146,20 @@ fn a_reset_of_a_rule_frees_all_its_subjects_and_no_other_rules() {
 fn an_operator_reads_charges_and_gives_back_one_subject() {
     on_each(API, |limiter| async move {
         let state = limiter.state("api", &ann()).await.unwrap();
-        let tokens = state.tiers().nth(1).unwrap();
-        assert_eq!(tier(&state, "api"), Some((Some(10), Some(10))));
+        let tokens = state.limits().nth(1).unwrap();
+        assert_eq!(counter(&state, "api"), Some((Some(10), Some(10))));
         assert_eq!((tokens.limit(), tokens.remaining()), ("tokens", Some(1000)));
         let cost = spillgate::Cost::requests(4).and("tokens", 900);
         let charged = limiter.charge("api", &ann(), cost).await.unwrap();
-        assert_eq!(tier(&charged, "api"), Some((Some(10), Some(6))));
-        assert_eq!(charged.tiers().nth(1).unwrap().remaining(), Some(100));
-        assert_eq!(tier(&limiter.peek(&ann()).await, "api"), Some((Some(10), Some(6))));
+        assert_eq!(counter(&charged, "api"), Some((Some(10), Some(6))));
+        assert_eq!(charged.limits().nth(1).unwrap().remaining(), Some(100));
+        assert_eq!(counter(&limiter.peek(&ann()).await, "api"), Some((Some(10), Some(6))));
         let beyond = limiter.charge("api", &ann(), 100).await.unwrap();
         assert_eq!((beyond.verdict(), beyond.remaining()), (Verdict::Denied, Some(0)));
-        let freed = limiter.give_back("api", &ann(), 15).await.unwrap();
-        assert_eq!(tier(&freed, "api"), Some((Some(10), Some(5))), "20 is as far as force goes");
-        let freed = limiter.give_back("api", &ann(), u64::MAX).await.unwrap();
-        assert_eq!(tier(&freed, "api"), Some((Some(10), Some(10))), "never beyond untouched");
+        let freed = limiter.refund("api", &ann(), 15).await.unwrap();
+        assert_eq!(counter(&freed, "api"), Some((Some(10), Some(5))), "20 is as far as force goes");
+        let freed = limiter.refund("api", &ann(), u64::MAX).await.unwrap();
+        assert_eq!(counter(&freed, "api"), Some((Some(10), Some(10))), "never beyond untouched");
         // The token that had begun to drain does not come back whole.
         assert!((19..=20).contains(&limiter.stats().given_back), "{:?}", limiter.stats());
         limiter.set_mode("api", Mode::Off, None).await.unwrap();
@@ -193,9 +193,13 @@ fn what_can_never_hold_is_refused_and_changes_nothing() {
         }
         for limits in [vec![], vec!["9/day"; 3]] {
             let refused = limiter.set_override("api", &acme(), limits, None).await.unwrap_err();
-            assert!(matches!(refused, ControlError::Refused(WhyNot::Limit { .. })), "{refused}");
+            assert!(
+                matches!(refused, ControlError::Refused(InvalidChange::Limit { .. })),
+                "{refused}"
+            );
         }
-        let unknown = |error| matches!(error, ControlError::Refused(WhyNot::UnknownRule { .. }));
+        let unknown =
+            |error| matches!(error, ControlError::Refused(InvalidChange::UnknownRule { .. }));
         assert!(unknown(limiter.set_mode("apis", Mode::Off, None).await.unwrap_err()));
         assert!(unknown(limiter.reset_rule("apis").await.unwrap_err()));
         assert!(unknown(limiter.reset("apis", &ann()).await.unwrap_err()));
@@ -205,7 +209,7 @@ fn what_can_never_hold_is_refused_and_changes_nothing() {
         assert!(missing(limiter.state("api", &acme()).await.unwrap_err()));
         assert!(missing(limiter.reset("api", &acme()).await.unwrap_err()));
         assert!(missing(limiter.charge("api", &acme(), 1).await.unwrap_err()));
-        assert!(missing(limiter.give_back("api", &acme(), 1).await.unwrap_err()));
+        assert!(missing(limiter.refund("api", &acme(), 1).await.unwrap_err()));
         let not_set = |error| matches!(error, ControlError::NotSet);
         assert!(not_set(limiter.remove_override("api", &acme()).await.unwrap_err()));
         assert!(not_set(limiter.clear_mode("api").await.unwrap_err()));
@@ -222,7 +226,7 @@ fn what_no_longer_fits_the_policy_is_kept_and_said() {
         let other = "[[rule]]\nname = \"apis\"\nkey = [\"tenant\"]\nlimits = [\"5/day\"]";
         limiter.set_policy(Policy::from_toml(other).unwrap());
         let why = limiter.overrides()[0].not_in_force().cloned();
-        assert!(matches!(why, Some(WhyNot::UnknownRule { .. })), "{why:?}");
+        assert!(matches!(why, Some(InvalidChange::UnknownRule { .. })), "{why:?}");
         let gone = limiter.modes().pop().unwrap();
         assert_eq!(
             (gone.rule(), gone.written(), gone.runtime()),

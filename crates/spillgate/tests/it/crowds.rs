@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use spillgate::internals::algorithm::Intent;
-use spillgate::internals::engine::{Ask, AskTier, AtRecord, Told};
+use spillgate::internals::engine::{PlannedCharge, RecordAction, Transaction, TransactionReply};
 use spillgate::internals::limit::NamedLimit;
 use spillgate::{Algorithm, Limit, LimitSpec};
 use spillgate_testkit::RedisServer;
@@ -21,7 +21,7 @@ fn a_crowd_is_told_and_leaves_what_one_by_one_would() {
     let rules: &'static [Vec<NamedLimit>] = Vec::leak(rules());
     let memory = World::in_memory(100_000);
     let [single, sliced] = [(); 2].map(|()| World::on_redis(RedisServer::start()));
-    let gathering = World::gathering();
+    let queue = World::queue();
     let (mut allowed, mut denied, mut calls) = (0, 0, 0);
     for seed in 0..STORMS {
         let mut random = Random::new(seed);
@@ -31,46 +31,52 @@ fn a_crowd_is_told_and_leaves_what_one_by_one_would() {
             true => memory.now_us() - 3_600_000_000,
             false => memory.now_us() + step_us,
         };
-        let asks = storm(rules, &mut random);
-        let expected: Vec<Told> = memory.at(now_us).decide_all(&asks);
+        let transactions = storm(rules, &mut random);
+        let expected: Vec<TransactionReply> = memory.at(now_us).decide_all(&transactions);
         single.at(now_us);
-        let one_by_one = asks.iter().flat_map(|one| single.decide_all(std::slice::from_ref(one)));
-        let one_by_one: Vec<Told> = one_by_one.collect();
-        let in_slices = sliced.at(now_us).decide_all(&asks);
-        let before = script_calls(&gathering);
-        let at_once = gathering.at(now_us).decide_at_once(&asks).into_iter().map(Result::unwrap);
-        let at_once: Vec<Told> = at_once.collect();
-        calls += script_calls(&gathering) - before;
+        let one_by_one =
+            transactions.iter().flat_map(|one| single.decide_all(std::slice::from_ref(one)));
+        let one_by_one: Vec<TransactionReply> = one_by_one.collect();
+        let in_slices = sliced.at(now_us).decide_all(&transactions);
+        let before = script_calls(&queue);
+        let at_once =
+            queue.at(now_us).decide_at_once(&transactions).into_iter().map(Result::unwrap);
+        let at_once: Vec<TransactionReply> = at_once.collect();
+        calls += script_calls(&queue) - before;
         for (place, mut expected) in expected.into_iter().enumerate() {
             forget_receipts(&mut expected);
-            for (how, told) in
+            for (how, reply) in
                 [("one by one", &one_by_one), ("in slices", &in_slices), ("at once", &at_once)]
             {
-                let mut told = told[place].clone();
-                forget_receipts(&mut told);
-                assert_eq!(told, expected, "storm {seed}, {place} {how}: {:#?}", asks[place]);
+                let mut reply = reply[place].clone();
+                forget_receipts(&mut reply);
+                assert_eq!(
+                    reply, expected,
+                    "storm {seed}, {place} {how}: {:#?}",
+                    transactions[place]
+                );
             }
             if expected.allowed { allowed += 1 } else { denied += 1 }
         }
         let left = single.stored();
         assert_eq!(sliced.stored(), left, "storm {seed}: what a caller's crowd left");
-        assert_eq!(gathering.stored(), left, "storm {seed}: what the crowd left");
+        assert_eq!(queue.stored(), left, "storm {seed}: what the crowd left");
     }
     println!("{allowed} allowed, {denied} denied, {calls} calls where they gather");
     assert!(allowed > STORMS * 10 && denied > STORMS * 10);
 }
 
-/// Four thousand callers are thirty calls of 128 tiers, unless those who are alike go as one. The server
+/// Four thousand callers are thirty calls of 128 counters, unless those who are alike go as one. The server
 /// is stopped until all have gathered.
 #[test]
 fn a_crowd_at_ten_keys_takes_a_few_calls() {
-    let world = World::gathering();
+    let world = World::queue();
     let server = world.server.as_ref().unwrap();
     let wide: &'static NamedLimit = Box::leak(Box::new(limit(Algorithm::TokenBucket, 390, AGES)));
     world.check(100, wide, 1);
     let before = script_calls(&world);
     server.pause();
-    let told = world.run(async {
+    let reply = world.run(async {
         let mut callers = JoinSet::new();
         for who in 0..4_000 {
             let engine = world.engine.clone();
@@ -86,40 +92,41 @@ fn a_crowd_at_ten_keys_takes_a_few_calls() {
         callers.join_all().await
     });
     let calls = script_calls(&world) - before;
-    let allowed = told.into_iter().filter(|told| told.as_ref().unwrap().allowed).count();
+    let allowed = reply.into_iter().filter(|reply| reply.as_ref().unwrap().allowed).count();
     assert_eq!(allowed, 3_900);
     assert!(calls <= 8, "{calls} calls for 4,000 decisions over ten keys");
 }
 
 /// Some hundred decisions, most of them alike: a few subjects, of whom some are asked about all the time.
-fn storm(rules: &[Vec<NamedLimit>], random: &mut Random) -> Vec<Ask> {
-    let crowd = 1 + random.spread(250);
+fn storm(rules: &[Vec<NamedLimit>], random: &mut Random) -> Vec<Transaction> {
+    let coalesced = 1 + random.spread(250);
     let variety = 1 + random.below(4);
-    (0..crowd).map(|_| one(rules, variety, random)).collect()
+    (0..coalesced).map(|_| one(rules, variety, random)).collect()
 }
 
-fn one(rules: &[Vec<NamedLimit>], variety: u64, random: &mut Random) -> Ask {
+fn one(rules: &[Vec<NamedLimit>], variety: u64, random: &mut Random) -> Transaction {
     let intent = if random.one_in(40) { Intent::Peek } else { Intent::Charge };
     let rule =
         random.below(variety).max(random.below(rules.len() as u64) * u64::from(random.one_in(8)));
     let (who, cost) = (random.below(2), if random.one_in(10) { random.below(4) } else { 1 });
-    let mut ask = Ask { intent, record: AtRecord::None, tiers: Default::default() };
+    let mut transaction =
+        Transaction { intent, record: RecordAction::None, counters: Default::default() };
     // The rule's numbers change once in a while.
     let variant = usize::from(random.one_in(60));
-    let met = [(rule, 0), ((rule + 1) % rules.len() as u64, 1)];
+    let matched = [(rule, 0), ((rule + 1) % rules.len() as u64, 1)];
     let shadowed = 1 + usize::from(rule % 3 == 2);
-    for (rule, group) in met.into_iter().take(shadowed) {
+    for (rule, group) in matched.into_iter().take(shadowed) {
         let key = subject(u128::from(rule) << 8 | u128::from(who));
         let limits = &rules[rule as usize];
         let half = limits.len() / 2;
         for limit in &limits[variant * half..(variant + 1) * half] {
             // Of another unit.
             let cost = if limit.limit().unit() == "tokens" { cost.saturating_sub(1) } else { cost };
-            let tier = AskTier::new(key, limit.clone());
-            ask.tiers.push(AskTier { cost, group, attributes: 1, ..tier });
+            let counter = PlannedCharge::new(key, limit.clone());
+            transaction.counters.push(PlannedCharge { cost, group, attributes: 1, ..counter });
         }
     }
-    ask
+    transaction
 }
 
 /// Each rule's limits, and those limits with other numbers.
@@ -166,12 +173,12 @@ fn script_calls(world: &World) -> u64 {
 /// A state that only one side stores would be found among the keys.
 #[test]
 fn slots_are_never_asked_for_as_one() {
-    let world = World::gathering();
+    let world = World::queue();
     let slots: &'static NamedLimit =
         Box::leak(Box::new(NamedLimit::new(Limit::concurrent(30, Duration::from_secs(600)), 0)));
-    let told = world.decide_at_once(&vec![ask(Intent::Charge, &[(1, slots, 1)]); 50]);
+    let reply = world.decide_at_once(&vec![ask(Intent::Charge, &[(1, slots, 1)]); 50]);
     let mut names: Vec<_> =
-        told.into_iter().filter_map(|told| told.unwrap().tiers[0].charge).collect();
+        reply.into_iter().filter_map(|reply| reply.unwrap().counters[0].charge).collect();
     names.sort_unstable_by_key(|charge| (charge.incarnation, charge.slot));
     names.dedup();
     assert_eq!(names.len(), 30, "each slot has a name of its own");

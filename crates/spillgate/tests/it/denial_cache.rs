@@ -90,7 +90,7 @@ fn room_made_by_this_process_is_found_at_once() {
         assert!(limiter.check(&me).await.allowed());
         while limiter.check(&me).await.allowed() {}
         assert_eq!(limiter.check(&me).await.source(), Source::DenialCache);
-        limiter.give_back("login", &me, 1).await.unwrap();
+        limiter.refund("login", &me, 1).await.unwrap();
         assert!(limiter.check(&me).await.allowed());
     });
 }
@@ -111,7 +111,7 @@ fn switched_off_every_decision_is_the_stores() {
     assert!((0..20).all(|_| scene.check("me", &slow(), 1).source() == Source::Store));
 }
 
-/// The store is looked at before each check. Nobody gives back, so room only grows between the two: what
+/// The store is looked at before each check. Nobody refunds, so room only grows between the two: what
 /// fitted then must not be refused from memory.
 #[test]
 fn what_is_refused_unasked_would_be_refused_by_the_store() {
@@ -128,7 +128,7 @@ fn what_is_refused_unasked_would_be_refused_by_the_store() {
         let key = ["a", "b", "c"][random.below(3) as usize];
         let cost = 1 + random.spread(6);
         let mut look = crate::support::world::ask(Intent::Peek, &[(0, limit, cost)]);
-        look.tiers[0].key = secret.ad_hoc_key(key);
+        look.counters[0].key = secret.inline_key(key);
         let fitted = scene.runtime.block_on(scene.onlooker.engine().decide_one(&look)).unwrap();
         let decision = scene.check(key, limit.limit(), cost);
         allowed += u64::from(decision.allowed());

@@ -9,9 +9,9 @@ use spillgate_testkit::RedisServer;
 
 use crate::oracle::oracle;
 use crate::support::random::Random;
-use crate::support::target::{Act, InLua, OnEngine, Pure, Target, numbers, subject};
+use crate::support::target::{Act, InLua, OnEngine, Pure, Target, params, subject};
 
-/// The numbers that a tier is asked with, one after another.
+/// The numbers that a counter is asked with, one after another.
 fn limits(algorithm: &str, quotas: &[(&str, Option<u64>)]) -> Vec<NamedLimit> {
     let limit = |(quota, burst): &(&str, Option<u64>)| {
         let mut spec = LimitSpec::new(*quota).algorithm(algorithm);
@@ -94,13 +94,13 @@ fn same_answers(targets: &mut [&mut dyn Target], limits: &[NamedLimit], seed: u6
         if random.one_in(50) {
             limit = random.pick(limits);
         }
-        let numbers = numbers(limit);
-        let step = random_step(&mut random, numbers.longest_wait_us());
+        let params = params(limit);
+        let step = random_step(&mut random, params.longest_wait_us());
         now_us = now_us.saturating_add_signed(step).clamp(TODAY_US / 2, END_US);
         if random.one_in(200) {
             now_us = TODAY_US;
         }
-        let act = random_act(&mut random, limit.algorithm(), numbers.capacity());
+        let act = random_act(&mut random, limit.algorithm(), params.capacity());
         let (first, others) = targets.split_first_mut().unwrap();
         let expected = first.act(act, limit, now_us);
         for other in others {

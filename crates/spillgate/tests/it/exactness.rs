@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::{Parser, Value};
-use spillgate::internals::algorithm::{self, Intent, Numbers, State, Tier};
+use spillgate::internals::algorithm::{self, Intent, LimitParams, State, StepCounter};
 use spillgate::internals::limit::NamedLimit;
 use spillgate::internals::time::Clock;
 use spillgate::{Decision, LimitSpec, Limiter, Source};
@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 
 use crate::support::random::Random;
 use crate::support::storm;
-use crate::support::target::numbers;
+use crate::support::target::params;
 use crate::support::world::PATIENCE;
 
 /// ACCIDENTS A10, 8, 9, 13, 14. Two processes, each with callers enough to gather, half of the runs with
@@ -35,10 +35,10 @@ fn everybody_is_told_what_the_order_of_the_store_says() {
             runtime.block_on(builder.denial_cache(remembers).build()).unwrap()
         });
         let limits = Arc::new(limits());
-        let heard = runtime.block_on(storm_of(&limiters, &limits, seed));
+        let outcomes = runtime.block_on(storm_of(&limiters, &limits, seed));
         drop(limiters);
         drop(runtime);
-        judge(&tap.calls(), &heard, &limits, &format!("seed {seed}"));
+        judge(&tap.calls(), &outcomes, &limits, &format!("seed {seed}"));
     }
 }
 
@@ -55,10 +55,10 @@ struct Heard {
 /// Every subject is asked about once, by itself, so that its key is known; then all at once, mostly about
 /// the same few at the same cost.
 async fn storm_of(limiters: &[Limiter], limits: &Arc<Vec<NamedLimit>>, seed: u64) -> Vec<Heard> {
-    let mut heard = Vec::new();
+    let mut outcomes = Vec::new();
     for (limit, _) in limits.iter().enumerate() {
         for who in 0..SUBJECTS {
-            heard.push(check(&limiters[0], limits, name(limit, who), limit, 1).await);
+            outcomes.push(check(&limiters[0], limits, name(limit, who), limit, 1).await);
         }
     }
     let mut callers = JoinSet::new();
@@ -66,22 +66,22 @@ async fn storm_of(limiters: &[Limiter], limits: &Arc<Vec<NamedLimit>>, seed: u64
         let (limiter, limits) = (limiters[caller as usize % 2].clone(), Arc::clone(limits));
         callers.spawn(async move {
             let mut random = Random::new(seed << 32 | caller);
-            let mut heard = Vec::new();
+            let mut outcomes = Vec::new();
             for _ in 0..CALLS {
                 let limit = random.below(limits.len() as u64) as usize;
                 let who = random.spread(SUBJECTS - 1);
                 let cost = if random.one_in(8) { 1 + random.below(3) } else { 1 };
-                heard.push(check(&limiter, &limits, name(limit, who), limit, cost).await);
+                outcomes.push(check(&limiter, &limits, name(limit, who), limit, cost).await);
                 if random.one_in(20) {
                     tokio::time::sleep(Duration::from_millis(random.below(15))).await;
                 }
                 tokio::task::yield_now().await;
             }
-            heard
+            outcomes
         });
     }
-    heard.extend(callers.join_all().await.into_iter().flatten());
-    heard
+    outcomes.extend(callers.join_all().await.into_iter().flatten());
+    outcomes
 }
 
 async fn check(
@@ -116,12 +116,12 @@ fn limits() -> Vec<NamedLimit> {
     limits.map(limit).into()
 }
 
-/// Of one tier at one cost: verdict, remaining, retry_after and reset_after, in us.
+/// Of one counter at one cost: verdict, remaining, retry_after and reset_after, in us.
 type Numbered = (bool, u64, u64, u64);
 
-fn judge(calls: &[Called], heard: &[Heard], limits: &[NamedLimit], at: &str) {
+fn judge(calls: &[Called], outcomes: &[Heard], limits: &[NamedLimit], at: &str) {
     let mut names: BTreeMap<&[u8], (&str, usize)> = BTreeMap::new();
-    let mut introduced = heard[..limits.len() * SUBJECTS as usize].iter();
+    let mut introduced = outcomes[..limits.len() * SUBJECTS as usize].iter();
     let mut states: BTreeMap<&[u8], State> = BTreeMap::new();
     let mut expected: BTreeMap<(&str, u64), Vec<Numbered>> = BTreeMap::new();
     // What the store held of each, from when on.
@@ -136,25 +136,25 @@ fn judge(calls: &[Called], heard: &[Heard], limits: &[NamedLimit], at: &str) {
             crowds += u64::from(one.times > 1);
             for _ in 0..one.times {
                 decisions += 1;
-                let told = step(
-                    numbers(&limits[limit]),
+                let reply = step(
+                    params(&limits[limit]),
                     one.cost,
                     Intent::Charge,
                     call.now_us,
                     &mut states,
                     &one.key,
                 );
-                expected.entry((who, one.cost)).or_default().push(told);
+                expected.entry((who, one.cost)).or_default().push(reply);
             }
             held.entry(who).or_default().push((call.now_us, states.get(&one.key[..]).cloned()));
         }
     }
-    let mut told: BTreeMap<(&str, u64), Vec<Numbered>> = BTreeMap::new();
+    let mut reply: BTreeMap<(&str, u64), Vec<Numbered>> = BTreeMap::new();
     let (mut remembered, mut allowed) = (0, 0);
-    for Heard { who, limit, cost, from_us, until_us, decision } in heard {
+    for Heard { who, limit, cost, from_us, until_us, decision } in outcomes {
         allowed += u64::from(decision.allowed());
         match decision.source() {
-            Source::Store => told.entry((who, *cost)).or_default().push(numbered(decision)),
+            Source::Store => reply.entry((who, *cost)).or_default().push(numbered(decision)),
             Source::DenialCache => {
                 remembered += 1;
                 assert!(!decision.allowed(), "{at}: admitted from memory");
@@ -162,9 +162,9 @@ fn judge(calls: &[Called], heard: &[Heard], limits: &[NamedLimit], at: &str) {
                 let is_refused = |now_us: u64| {
                     let last = held.partition_point(|(from_us, _)| *from_us <= now_us);
                     let state = last.checked_sub(1).and_then(|last| held[last].1.clone());
-                    let mut tier = Tier::new(numbers(&limits[*limit]), *cost, 0, state);
+                    let mut counter = StepCounter::new(params(&limits[*limit]), *cost, 0, state);
                     let intent = Intent::Peek;
-                    !algorithm::step(std::slice::from_mut(&mut tier), intent, now_us)
+                    !algorithm::step(std::slice::from_mut(&mut counter), intent, now_us)
                 };
                 // Our clock and the server's are one, but for a moment. Time alone makes room: who is refused
                 // anywhere in between is refused at its beginning, or as something was charged.
@@ -178,11 +178,11 @@ fn judge(calls: &[Called], heard: &[Heard], limits: &[NamedLimit], at: &str) {
         }
     }
     // Those who asked the same are told apart by nothing.
-    expected.values_mut().chain(told.values_mut()).for_each(|all| all.sort_unstable());
+    expected.values_mut().chain(reply.values_mut()).for_each(|all| all.sort_unstable());
     for (asked, expected) in &expected {
-        assert_eq!(told.get(asked), Some(expected), "{at}: {asked:?}");
+        assert_eq!(reply.get(asked), Some(expected), "{at}: {asked:?}");
     }
-    assert_eq!(told.len(), expected.len(), "{at}");
+    assert_eq!(reply.len(), expected.len(), "{at}");
     println!(
         "{at}: {decisions} decisions in {} calls, {crowds} crowds, {allowed} allowed, {remembered} refused from memory",
         calls.len()
@@ -191,20 +191,20 @@ fn judge(calls: &[Called], heard: &[Heard], limits: &[NamedLimit], at: &str) {
 }
 
 fn step<'k>(
-    numbers: &Numbers,
+    params: &LimitParams,
     cost: u64,
     intent: Intent,
     now_us: u64,
     states: &mut BTreeMap<&'k [u8], State>,
     key: &'k [u8],
 ) -> Numbered {
-    let mut tier = Tier::new(numbers, cost, 0, states.remove(key));
-    let allowed = algorithm::step(std::slice::from_mut(&mut tier), intent, now_us);
-    if let Some(state) = tier.state {
+    let mut counter = StepCounter::new(params, cost, 0, states.remove(key));
+    let allowed = algorithm::step(std::slice::from_mut(&mut counter), intent, now_us);
+    if let Some(state) = counter.state {
         states.insert(key, state);
     }
-    let retry_us = if allowed { 0 } else { tier.reading.retry_after_us.unwrap() };
-    (allowed, tier.reading.remaining, retry_us, tier.reading.reset_after_us)
+    let retry_us = if allowed { 0 } else { counter.reading.retry_after_us.unwrap() };
+    (allowed, counter.reading.remaining, retry_us, counter.reading.reset_after_us)
 }
 
 fn numbered(decision: &Decision) -> Numbered {
@@ -219,7 +219,7 @@ struct Called {
     asked: Vec<Asked>,
 }
 
-/// A decision, or a crowd of it.
+/// A decision, or a coalesced batch of it.
 struct Asked {
     key: Vec<u8>,
     cost: u64,
@@ -295,7 +295,7 @@ fn values(mut bytes: &[u8]) -> Vec<Value> {
     std::iter::from_fn(|| parser.parse_value(&mut bytes).ok()).collect()
 }
 
-/// What a command asked, if it is a call of the script over single tiers that was executed.
+/// What a command asked, if it is a call of the script over single counters that was executed.
 fn called(call: &Value, answer: &Value) -> Option<Called> {
     let (Value::Array(words), Value::Array(answer)) = (call, answer) else { return None };
     let words: Vec<&[u8]> = words.iter().filter_map(text).collect();
@@ -312,7 +312,7 @@ fn called(call: &Value, answer: &Value) -> Option<Called> {
     while at < program.len() {
         let times = if program[at] == CROWD { program[at + 1] } else { 1 };
         at += usize::from(program[at] == CROWD);
-        assert_eq!((program[at + 1], program[at + 6]), (1, 0), "decisions over one tier each");
+        assert_eq!((program[at + 1], program[at + 6]), (1, 0), "decisions over one counter each");
         let key = keys[program[at + 2] as usize - 1].to_vec();
         // A look is how connections are tried out.
         if times > 1 || program[at] == CHARGE {
@@ -337,7 +337,7 @@ fn numbers_of(packed: &[u8]) -> Option<Vec<u64>> {
         return Some(vec![0, 0, 4, CHARGE, 1, 1, 0, 0, u32::from_be_bytes(*cost).into(), 0]);
     }
     let mut rest = packed.get(5..)?;
-    let mut numbers = Vec::new();
+    let mut params = Vec::new();
     while let Some((head, after)) = rest.split_first() {
         let width = match head {
             0..=0x7f => 0,
@@ -346,10 +346,10 @@ fn numbers_of(packed: &[u8]) -> Option<Vec<u64>> {
         };
         let (bytes, after) = after.split_at_checked(width)?;
         let number = bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
-        numbers.push(if width == 0 { u64::from(*head) } else { number });
+        params.push(if width == 0 { u64::from(*head) } else { number });
         rest = after;
     }
-    (numbers.len() > 3).then_some(numbers)
+    (params.len() > 3).then_some(params)
 }
 
 const CHARGE: u64 = 0;

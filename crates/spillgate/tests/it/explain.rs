@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use spillgate::{Cost, Limiter, Mode, OverriddenBy, Policy, Request, Unmet, Verdict};
+use spillgate::{Cost, Limiter, Mode, NotMatched, OverriddenBy, Policy, Request, Verdict};
 use spillgate_testkit::RedisServer;
 
 use crate::limiter::on_each;
@@ -73,7 +73,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     )
 }
 
-/// Explained, then checked: verdict, the tiers' verdicts, waits and numbers agree.
+/// Explained, then checked: verdict, the counters' verdicts, waits and numbers agree.
 async fn agrees(limiter: &Limiter, asked: &Asked) {
     let request = asked.request();
     let explained = limiter.explain(&request).await;
@@ -83,21 +83,21 @@ async fn agrees(limiter: &Limiter, asked: &Asked) {
     if !checked.allowed() {
         assert_eq!(explained.answer().rule(), checked.rule(), "{context}");
     }
-    assert_eq!(explained.tiers().len(), checked.tiers().len(), "{context}");
-    for (foreseen, told) in explained.tiers().zip(checked.tiers()) {
+    assert_eq!(explained.limits().len(), checked.limits().len(), "{context}");
+    for (foreseen, reply) in explained.limits().zip(checked.limits()) {
         let before = foreseen.decision();
-        assert_eq!((before.rule(), before.limit()), (told.rule(), told.limit()), "{context}");
-        if told.source() != before.source() || told.remaining().is_none() {
+        assert_eq!((before.rule(), before.limit()), (reply.rule(), reply.limit()), "{context}");
+        if reply.source() != before.source() || reply.remaining().is_none() {
             continue;
         }
-        assert_eq!(before.verdict(), told.verdict(), "{context}");
-        assert_eq!(before.retry_after().is_some(), told.retry_after().is_some(), "{context}");
+        assert_eq!(before.verdict(), reply.verdict(), "{context}");
+        assert_eq!(before.retry_after().is_some(), reply.retry_after().is_some(), "{context}");
         // With room it is charged, a shadow rule too, unless nothing is.
-        let charged = match checked.allowed() && told.verdict() == Verdict::Allowed {
+        let charged = match checked.allowed() && reply.verdict() == Verdict::Allowed {
             true => foreseen.cost(),
             false => 0,
         };
-        assert_eq!(before.remaining(), told.remaining().map(|left| left + charged), "{context}");
+        assert_eq!(before.remaining(), reply.remaining().map(|left| left + charged), "{context}");
         assert!(!foreseen.sentence().is_empty());
     }
 }
@@ -114,7 +114,7 @@ fn what_is_explained_is_what_the_next_check_says() {
     });
     let mut runner = TestRunner::new(Config { cases: 48, ..Config::default() });
     let story = prop::collection::vec(asked(), 1..24);
-    let told = runner.run(&story, |story| {
+    let reply = runner.run(&story, |story| {
         runtime.block_on(async {
             for limiter in [&memory, &redis] {
                 for rule in ["mixed", "tokens", "watched", "route"] {
@@ -127,7 +127,7 @@ fn what_is_explained_is_what_the_next_check_says() {
         });
         Ok(())
     });
-    told.unwrap();
+    reply.unwrap();
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn explaining_charges_nothing_and_counts_nothing() {
         let counted =
             || (limiter.stats().allowed, limiter.stats().would_deny, limiter.stats().unmatched);
         for _ in 0..20 {
-            assert_eq!(limiter.explain(&ann).await.tiers().next().unwrap().used(), Some(0));
+            assert_eq!(limiter.explain(&ann).await.limits().next().unwrap().used(), Some(0));
         }
         assert_eq!(counted(), (0, 0, 0));
         assert!(limiter.top(None, 9).rules().is_empty());
@@ -173,14 +173,14 @@ fn every_rule_of_the_domain_says_why_it_is_met_or_not() {
         limiter.set_override("mixed", &tenant, ["90/day"], None).await.unwrap();
         let request = Request::new().with("user", "ann").with("route", "/other");
         let explained = limiter.explain(&request).await;
-        let told: Vec<_> = explained
+        let reply: Vec<_> = explained
             .rules()
             .iter()
-            .map(|rule| (rule.name(), rule.mode(), rule.unmet().map(Unmet::to_string)))
+            .map(|rule| (rule.name(), rule.mode(), rule.unmet().map(NotMatched::to_string)))
             .collect();
         let unmet = |why: &str| Some(why.to_owned());
         assert_eq!(
-            told,
+            reply,
             [
                 ("mixed", Mode::Enforce, None),
                 ("watched", Mode::Shadow, None),
@@ -202,18 +202,18 @@ fn a_raise_is_read_off_the_state_as_it_stands() {
         let explained = limiter.explain(&ann).await;
         assert_eq!(explained.answer().verdict(), Verdict::Denied);
         let raises: Vec<_> = explained
-            .tiers()
-            .filter_map(|tier| tier.raise())
+            .limits()
+            .filter_map(|counter| counter.raise())
             .map(|raise| (raise.quota(), raise.remaining(), raise.fits()))
             .collect();
         assert_eq!(
             raises[..4],
             [("18/1d", 12, true), ("16/366d", 10, true), ("14/1d", 8, true), ("12/366d", 6, true)]
         );
-        let tier = explained.tiers().next().unwrap();
+        let counter = explained.limits().next().unwrap();
         let says =
             "mixed/bucket (9/1d) refuses: 3 of 9 requests are left, and this costs 6. There is";
-        assert!(tier.sentence().starts_with(says), "{}", tier.sentence());
+        assert!(counter.sentence().starts_with(says), "{}", counter.sentence());
         let never = limiter.explain(&ann.clone().costing(7)).await;
         let sentence = never.sentence();
         assert_eq!(sentence, "Never: it costs more than mixed/sliding ever holds.");
@@ -229,8 +229,8 @@ fn without_the_store_the_explanation_says_who_decides() {
         let explained = limiter.explain(&Request::new().with("user", "ann")).await;
         assert!(explained.answer().degraded());
         assert!(explained.sentence().ends_with("The store is out of reach."));
-        let tier = explained.tiers().next().unwrap();
-        assert!(tier.sentence().contains("enforces its share"), "{}", tier.sentence());
-        assert_eq!(tier.raise(), None, "nobody can say");
+        let counter = explained.limits().next().unwrap();
+        assert!(counter.sentence().contains("enforces its share"), "{}", counter.sentence());
+        assert_eq!(counter.raise(), None, "nobody can say");
     });
 }

@@ -116,10 +116,10 @@ fn replica(primary: &FaultProxy) -> RedisServer {
 /// not found its primary yet.
 #[track_caller]
 fn caught_up(replica: &RedisServer, primary: &RedisServer) {
-    let told = |server: &RedisServer, name| server.info("replication", name);
+    let reply = |server: &RedisServer, name| server.info("replication", name);
     eventually(|| {
-        told(replica, "master_link_status") == "up"
-            && told(replica, "master_repl_offset") == told(primary, "master_repl_offset")
+        reply(replica, "master_link_status") == "up"
+            && reply(replica, "master_repl_offset") == reply(primary, "master_repl_offset")
     });
 }
 

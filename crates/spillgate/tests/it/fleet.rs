@@ -38,7 +38,7 @@ fn a_thousand_callers_in_four_processes_are_admitted_to_the_last_unit() {
         let used: Vec<u64> = scene.used(&threads, &server.url());
         assert!(
             used.iter().all(|used| *used == CAPACITY),
-            "{}: tiers charged {used:?}",
+            "{}: counters charged {used:?}",
             scene.name
         );
     }
@@ -54,15 +54,15 @@ fn a_worker_of_the_fleet() {
     for scene in scenes() {
         meet_all_workers(port, &scene.name);
         let rounds = (0..ROUNDS)
-            .map(|_| storm::admitted(&threads, &engine, &scene.tiers(), [1; CALLERS / PROCESSES]));
+            .map(|_| storm::admitted(&threads, &engine, &scene.limits(), [1; CALLERS / PROCESSES]));
         println!("\n{}: {}", scene.name, rounds.sum::<usize>());
     }
 }
 
-/// What the callers ask for, all of them the same tiers.
+/// What the callers ask for, all of them the same counters.
 struct Scene {
     name: String,
-    tiers: Vec<(u128, NamedLimit)>,
+    counters: Vec<(u128, NamedLimit)>,
 }
 
 fn scenes() -> Vec<Scene> {
@@ -76,13 +76,13 @@ fn scenes() -> Vec<Scene> {
                 NamedLimit::new(limit(algorithm, count, AGES).limit().clone(), place)
             })
             .collect();
-        let mut scene = |what: &str, tiers| {
-            scenes.push(Scene { name: format!("{algorithm} {what}"), tiers });
+        let mut scene = |what: &str, counters| {
+            scenes.push(Scene { name: format!("{algorithm} {what}"), counters });
         };
         let first = 10 * algorithm as u128;
         scene("one key", vec![(first, limits[1].clone())]);
         scene(
-            "three tiers of one rule",
+            "three counters of one rule",
             limits.iter().map(|limit| (first + 1, limit.clone())).collect(),
         );
         scene("three rules and subjects", (first + 2..).zip(limits).collect());
@@ -91,8 +91,8 @@ fn scenes() -> Vec<Scene> {
 }
 
 impl Scene {
-    fn tiers(&self) -> Vec<(u128, &NamedLimit)> {
-        self.tiers.iter().map(|(who, limit)| (*who, limit)).collect()
+    fn limits(&self) -> Vec<(u128, &NamedLimit)> {
+        self.counters.iter().map(|(who, limit)| (*who, limit)).collect()
     }
 
     fn admitted_by(&self, report: &str) -> u64 {
@@ -102,12 +102,12 @@ impl Scene {
 
     fn used(&self, threads: &Runtime, url: &str) -> Vec<u64> {
         let engine = storm::engine(threads, Some(url));
-        let costs: Vec<_> = self.tiers.iter().map(|(who, limit)| (*who, limit, 1)).collect();
-        let told = threads.block_on(engine.decide_one(&ask(Intent::Peek, &costs))).unwrap();
-        let capacities = self.tiers.iter().map(|(_, limit)| limit.limit().capacity().unwrap());
+        let costs: Vec<_> = self.counters.iter().map(|(who, limit)| (*who, limit, 1)).collect();
+        let reply = threads.block_on(engine.decide_one(&ask(Intent::Peek, &costs))).unwrap();
+        let capacities = self.counters.iter().map(|(_, limit)| limit.limit().capacity().unwrap());
         capacities
-            .zip(&told.tiers)
-            .map(|(capacity, tier)| capacity - tier.reading.remaining)
+            .zip(&reply.counters)
+            .map(|(capacity, counter)| capacity - counter.reading.remaining)
             .collect()
     }
 }

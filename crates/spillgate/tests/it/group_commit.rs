@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use spillgate::StoreError;
 use spillgate::internals::algorithm::Intent;
-use spillgate::internals::engine::{Ask, Told};
+use spillgate::internals::engine::{Transaction, TransactionReply};
 use spillgate::internals::limit::NamedLimit;
 use spillgate::{Algorithm, Limit, Source};
 use spillgate_testkit::RedisServer;
@@ -22,44 +22,49 @@ use crate::support::world::{AGES, World, ask, keys, limit, runtime};
 #[test]
 fn callers_at_once_are_told_as_if_one_came_after_the_other() {
     let rules: &'static [Vec<NamedLimit>] = Vec::leak(rules());
-    let (memory, redis) = (World::in_memory(100_000), World::gathering());
+    let (memory, redis) = (World::in_memory(100_000), World::queue());
     for seed in 0..STORMS {
         let mut random = Random::new(seed);
         let step_us = random.spread(20_000_000);
-        let crowd = 1 + random.spread(400);
-        let asks: Vec<Ask> = (0..crowd).flat_map(|_| asks(rules, &mut random)).take(400).collect();
-        let expected = memory.after(step_us).decide_all(&asks);
-        let told = redis.after(step_us).decide_at_once(&asks);
-        for (place, (told, mut expected)) in told.into_iter().zip(expected).enumerate() {
-            let mut told = told.unwrap();
-            forget_receipts(&mut told);
+        let coalesced = 1 + random.spread(400);
+        let transactions: Vec<Transaction> =
+            (0..coalesced).flat_map(|_| asks(rules, &mut random)).take(400).collect();
+        let expected = memory.after(step_us).decide_all(&transactions);
+        let reply = redis.after(step_us).decide_at_once(&transactions);
+        for (place, (reply, mut expected)) in reply.into_iter().zip(expected).enumerate() {
+            let mut reply = reply.unwrap();
+            forget_receipts(&mut reply);
             forget_receipts(&mut expected);
-            let count = asks.len();
-            assert_eq!(told, expected, "storm {seed}, {place} of {count}: {:#?}", asks[place]);
+            let count = transactions.len();
+            assert_eq!(
+                reply, expected,
+                "storm {seed}, {place} of {count}: {:#?}",
+                transactions[place]
+            );
         }
     }
 }
 
 #[test]
 fn callers_at_once_share_calls() {
-    let world = World::gathering();
+    let world = World::queue();
     let before = calls(&world);
     let wide = wide();
-    let asks: Vec<_> = (0..400).map(|who| ask(Intent::Charge, &[(who, wide, 1)])).collect();
-    assert!(world.decide_at_once(&asks).into_iter().all(|told| told.unwrap().allowed));
+    let transactions: Vec<_> = (0..400).map(|who| ask(Intent::Charge, &[(who, wide, 1)])).collect();
+    assert!(world.decide_at_once(&transactions).into_iter().all(|reply| reply.unwrap().allowed));
     let calls = calls(&world) - before;
     assert!(calls < 20, "{calls} calls for 400 decisions");
 }
 
-/// The same tier with other numbers: an override was set between the two.
+/// The same counter with other numbers: an override was set between the two.
 #[test]
 fn numbers_that_change_in_a_crowd_hold_from_the_next_caller_on() {
     let limits: [&'static NamedLimit; 2] =
         [5, 8].map(|count| &*Box::leak(Box::new(limit(Algorithm::TokenBucket, count, AGES))));
-    let world = World::gathering();
+    let world = World::queue();
     let turns = (0..12).map(|turn: usize| ask(Intent::Charge, &[(0, limits[turn % 2], 1)]));
-    let told = world.decide_at_once(&turns.collect::<Vec<_>>());
-    let allowed: Vec<bool> = told.into_iter().map(|told| told.unwrap().allowed).collect();
+    let reply = world.decide_at_once(&turns.collect::<Vec<_>>());
+    let allowed: Vec<bool> = reply.into_iter().map(|reply| reply.unwrap().allowed).collect();
     // Used stays used: from five on the smaller refuses, from eight on both.
     let expected = [true, true, true, true, true, true, false, true, false, true, false, false];
     assert_eq!(allowed, expected);
@@ -69,22 +74,22 @@ fn numbers_that_change_in_a_crowd_hold_from_the_next_caller_on() {
 fn a_key_that_is_not_ours_fails_its_own_decision_alone() {
     let log: &'static NamedLimit =
         Box::leak(Box::new(limit(Algorithm::SlidingLog, 1_000_000, AGES)));
-    let world = World::gathering();
+    let world = World::queue();
     let server = world.server.as_ref().unwrap();
     world.check(7, log, 1);
     for key in keys(server) {
         server.command(&["SET", &key, "not ours, and of another type"]);
     }
-    let asks: Vec<_> = (0..60)
+    let transactions: Vec<_> = (0..60)
         .map(|turn| {
             ask(Intent::Charge, &[(turn % 10, if turn % 10 == 7 { log } else { wide() }, 1)])
         })
         .collect();
-    let told = world.decide_at_once(&asks);
-    for (turn, told) in told.into_iter().enumerate() {
+    let reply = world.decide_at_once(&transactions);
+    for (turn, reply) in reply.into_iter().enumerate() {
         match turn % 10 {
-            7 => assert!(matches!(told, Err(StoreError::Foreign(_))), "{turn}: {told:?}"),
-            _ => assert!(told.unwrap().allowed, "{turn}"),
+            7 => assert!(matches!(reply, Err(StoreError::Foreign(_))), "{turn}: {reply:?}"),
+            _ => assert!(reply.unwrap().allowed, "{turn}"),
         }
     }
 }
@@ -92,12 +97,12 @@ fn a_key_that_is_not_ours_fails_its_own_decision_alone() {
 /// The server is stopped, so the first calls stay under way and all others wait for them.
 #[test]
 fn a_caller_who_leaves_before_the_others_go_is_not_charged() {
-    let world = World::gathering();
+    let world = World::queue();
     let server = world.server.as_ref().unwrap();
     let wide = wide();
     world.check(0, wide, 1);
     server.pause();
-    let told: Vec<Told> = world.run(async {
+    let reply: Vec<TransactionReply> = world.run(async {
         let check = |who| {
             let engine = world.engine.clone();
             async move { engine.decide_one(&ask(Intent::Charge, &[(who, wide, 1)])).await }
@@ -112,7 +117,7 @@ fn a_caller_who_leaves_before_the_others_go_is_not_charged() {
         server.resume();
         first.join_all().await.into_iter().map(Result::unwrap).collect()
     });
-    assert_eq!(told.len(), 20);
+    assert_eq!(reply.len(), 20);
     let used = |who| wide.limit().capacity().unwrap() - world.remaining(who, wide);
     assert!((1..=20).all(|who| used(who) == 1));
     assert!((101..=140).all(|who| used(who) == 0));
@@ -126,11 +131,11 @@ fn a_store_that_stops_under_a_crowd_keeps_nobody_waiting() {
     let patient = Patient::on(&server.url());
     patient.heals();
     server.pause();
-    let crowd = 4_000;
+    let coalesced = 4_000;
     let limit = Limit::per(ALL, Duration::from_secs(366 * 24 * 60 * 60));
     let by: Vec<(Source, bool)> = patient.run(async {
         let mut callers = JoinSet::new();
-        for _ in 0..crowd {
+        for _ in 0..coalesced {
             let (limiter, limit) = (patient.limiter.clone(), limit.clone());
             callers.spawn(async move {
                 let check = limiter.check_limit("me", &limit, 1);
@@ -166,8 +171,8 @@ fn a_runtime_that_ends_leaves_nobody_stuck() {
     short.block_on(tokio::task::yield_now());
     drop(short);
     server.resume();
-    let told = other.block_on(engine.decide_one(&ask(Intent::Charge, &[(1_000, wide, 1)])));
-    assert!(told.unwrap().allowed);
+    let reply = other.block_on(engine.decide_one(&ask(Intent::Charge, &[(1_000, wide, 1)])));
+    assert!(reply.unwrap().allowed);
 }
 
 fn wide() -> &'static NamedLimit {

@@ -49,10 +49,10 @@ const MIXED: &str = r#"
 "#;
 
 #[test]
-fn charges_every_tier_or_none() {
+fn charges_every_counter_or_none() {
     on_each(MIXED, |limiter| async move {
         let remaining = |decision: &spillgate::Decision| {
-            decision.tiers().map(|tier| tier.remaining().unwrap()).collect::<Vec<_>>()
+            decision.limits().map(|counter| counter.remaining().unwrap()).collect::<Vec<_>>()
         };
         let allowed = limiter.check(&of("a").costing(4)).await;
         assert!(allowed.allowed());
@@ -61,7 +61,7 @@ fn charges_every_tier_or_none() {
         let denied = limiter.check(&of("a").costing(2)).await;
         assert_eq!((denied.verdict(), denied.limit()), (Verdict::Denied, Some("slots")));
         assert_eq!(remaining(&denied), [5, 4, 3, 2, 1]);
-        let verdicts: Vec<_> = denied.tiers().map(|tier| tier.verdict()).collect();
+        let verdicts: Vec<_> = denied.limits().map(|counter| counter.verdict()).collect();
         let fits = Verdict::Allowed;
         assert_eq!(verdicts, [fits, fits, fits, fits, Verdict::Denied]);
 
@@ -78,7 +78,7 @@ fn a_cost_above_a_capacity_is_never_and_writes_nothing() {
             assert_eq!((never.verdict(), never.retry_after()), (Verdict::Never, None), "{cost}");
         }
         let untouched = limiter.peek(&of("a")).await;
-        assert!(untouched.tiers().all(|tier| tier.remaining() == tier.capacity()));
+        assert!(untouched.limits().all(|counter| counter.remaining() == counter.capacity()));
         assert_eq!(limiter.stats().never, 4);
     });
 }
@@ -119,7 +119,7 @@ fn a_unit_that_is_not_named_is_peeked_at() {
         // No token is left, so not even a request that names none may pass; nothing is charged.
         let denied = limiter.check(&of("a")).await;
         assert_eq!((denied.verdict(), denied.limit()), (Verdict::Denied, Some("tokens")));
-        let requests = limiter.peek(&of("a")).await.tiers().next().unwrap().remaining();
+        let requests = limiter.peek(&of("a")).await.limits().next().unwrap().remaining();
         assert_eq!(requests, Some(99));
     });
 }
@@ -143,7 +143,7 @@ fn a_shadow_rule_is_counted_and_changes_no_answer() {
             let decision = limiter.check(&of("a")).await;
             assert!(decision.allowed());
             assert_eq!(decision.rule(), Some("enforced"));
-            let watched = decision.tiers().next().unwrap();
+            let watched = decision.limits().next().unwrap();
             assert!(watched.shadow());
             assert_eq!(watched.verdict() == Verdict::Denied, call == 3);
         }
@@ -152,7 +152,7 @@ fn a_shadow_rule_is_counted_and_changes_no_answer() {
         limiter.reset("watched", &of("a")).await.unwrap();
         let denied = limiter.check(&of("a")).await;
         assert_eq!((denied.verdict(), denied.rule()), (Verdict::Denied, Some("enforced")));
-        assert_eq!(denied.tiers().next().unwrap().remaining(), Some(2));
+        assert_eq!(denied.limits().next().unwrap().remaining(), Some(2));
         assert_eq!(limiter.stats().would_deny, 1);
     });
 }
@@ -173,14 +173,14 @@ fn a_decision_prints_what_it_tells_and_not_how_it_is_kept() {
     "#;
     on_each(policy, |limiter| async move {
         let printed = format!("{:?}", limiter.check(&of("a")).await);
-        let told = "Decision { verdict: Allowed, source: Store, receipt: Receipt(..), tiers: [\
-            TierDecision { rule: Some(\"watched\"), limit: \"0\", definition: 7/1d, \
+        let reply = "Decision { verdict: Allowed, source: Store, receipt: Receipt(..), counters: [\
+            LimitDecision { rule: Some(\"watched\"), limit: \"0\", definition: 7/1d, \
             verdict: Allowed, source: Store, capacity: Some(7), remaining: Some(6), \
             retry_after: Some(0ns), reset_after: Some(12342.857143s), shadow: true }, \
-            TierDecision { rule: Some(\"slots\"), limit: \"streams\", definition: 2 hold 1h, \
+            LimitDecision { rule: Some(\"slots\"), limit: \"streams\", definition: 2 hold 1h, \
             verdict: Allowed, source: Store, capacity: Some(2), remaining: Some(1), \
             retry_after: Some(0ns), reset_after: Some(3600s) }] }";
-        assert_eq!(printed, told);
+        assert_eq!(printed, reply);
     });
 }
 
@@ -206,7 +206,7 @@ fn unlimited_keeps_nothing_and_none_blocks() {
         let blocked = limiter.check(&of("a").with("plan", "blocked")).await;
         assert_eq!((blocked.verdict(), blocked.retry_after()), (Verdict::Never, None));
         let unmatched = limiter.check(&of("a")).await;
-        assert!(unmatched.allowed() && unmatched.tiers().len() == 0);
+        assert!(unmatched.allowed() && unmatched.limits().len() == 0);
         assert_eq!(limiter.stats().unmatched, 1);
     });
 }
@@ -250,14 +250,14 @@ fn an_override_replaces_the_numbers_of_whom_it_covers() {
 fn a_batch_is_judged_in_order_each_alone() {
     on_each(MIXED, |limiter| async move {
         let limit = Limit::per_day(3);
-        let ad_hoc = |key| Question::AdHoc {
+        let inline = |key| Question::Inline {
             domain: "default",
             key,
             limit: limit.clone(),
             cost: Cost::requests(2),
         };
         let questions =
-            [ad_hoc("x"), ad_hoc("x"), Question::Request(of("a").costing(4)), ad_hoc("y")];
+            [inline("x"), inline("x"), Question::Request(of("a").costing(4)), inline("y")];
         let decisions = limiter.decide(&questions).await;
         let verdicts: Vec<_> = decisions.iter().map(spillgate::Decision::verdict).collect();
         let allowed = Verdict::Allowed;
@@ -270,7 +270,7 @@ fn a_batch_is_judged_in_order_each_alone() {
 fn a_thousand_decisions_go_in_one_batch() {
     on_each(MIXED, |limiter| async move {
         let keys: Vec<String> = (0..1_000).map(|key| format!("k{}", key % 300)).collect();
-        let question = |key| Question::AdHoc {
+        let question = |key| Question::Inline {
             domain: "default",
             key,
             limit: Limit::per_day(2),
@@ -288,8 +288,8 @@ fn the_same_key_under_other_numbers_is_a_changed_limit() {
         assert!(limiter.check_limit("k", &Limit::per_day(5), 5).await.allowed());
         assert!(!limiter.check_limit("k", &Limit::per_day(4), 1).await.allowed());
         assert!(limiter.check_limit("k", &Limit::per_day(6), 1).await.allowed());
-        // Within one batch too, where the script loads each tier once.
-        let question = |quota| Question::AdHoc {
+        // Within one batch too, where the script loads each counter once.
+        let question = |quota| Question::Inline {
             domain: "default",
             key: "batch",
             limit: Limit::per_day(quota),

@@ -8,9 +8,9 @@ use spillgate::internals::limit::NamedLimit;
 use spillgate_testkit::{Connection, RedisServer, Reply};
 
 use crate::support::script::packed;
-use crate::support::target::numbers;
+use crate::support::target::params;
 
-/// One subject's tier, asked by pipelined calls of the script at instants of the test's own.
+/// One subject's counter, asked by pipelined calls of the script at instants of the test's own.
 struct Tier {
     connection: Connection,
     script: String,
@@ -52,7 +52,7 @@ impl Tier {
         let algorithm = 1 + self.limit.algorithm() as u64;
         let own = if algorithm == LOG { 2 } else { 0 };
         let mut program = vec![now_us, self.calls, 0, algorithm, 0, 0];
-        numbers(&self.limit).words(&mut program, now_us);
+        params(&self.limit).words(&mut program, now_us);
         // Counted from 1: where the decisions begin.
         program[2] = program.len() as u64 + 1;
         program.extend([0, 1, 1, own, 4, 1, 0]);

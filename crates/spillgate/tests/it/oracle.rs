@@ -10,10 +10,10 @@ mod sliding_window;
 mod token_bucket;
 
 use spillgate::Algorithm;
-use spillgate::internals::algorithm::{Numbers, Reading};
+use spillgate::internals::algorithm::{LimitParams, Reading};
 use spillgate::internals::limit::NamedLimit;
 
-use crate::support::target::{Act, Answer, Target, cost_of, numbers};
+use crate::support::target::{Act, Answer, Target, cost_of, params};
 
 /// Returns the oracle of an algorithm, without any state.
 pub fn oracle(algorithm: Algorithm) -> Box<dyn Target> {
@@ -34,7 +34,7 @@ trait Counter: Sized {
     type Receipt: Clone;
 
     /// Brings the stored state to `now_us`.
-    fn at(stored: &Self::Stored, numbers: &Numbers, now_us: u64) -> Self;
+    fn at(stored: &Self::Stored, params: &LimitParams, now_us: u64) -> Self;
 
     fn stored(&self) -> Self::Stored;
 
@@ -94,7 +94,7 @@ impl<C: Counter> Target for Oracle<C> {
     }
 
     fn act(&mut self, act: Act, limit: &NamedLimit, now_us: u64) -> Answer {
-        let mut counter = C::at(&self.stored, numbers(limit), now_us);
+        let mut counter = C::at(&self.stored, params(limit), now_us);
         let (capacity, before) = (counter.capacity(), counter.used());
         let cost = cost_of(act).max(1);
         let fits = before + cost <= capacity;

@@ -85,10 +85,10 @@ async fn mixed_fleet_keeps_every_limit(on_store: impl Fn() -> LimiterBuilder) {
             ("tenant", 0, 30 - tenants[tenant]),
         ];
         for (rule, position, left) in left {
-            let mut tiers = decision.tiers().filter(|tier| tier.rule() == Some(rule));
-            let tier = tiers.nth(position).unwrap();
+            let mut counters = decision.limits().filter(|counter| counter.rule() == Some(rule));
+            let counter = counters.nth(position).unwrap();
             // Over several servers a refusal ends the asking.
-            assert!(tier.remaining().is_none_or(|told| told == left), "{left} {tier:?}");
+            assert!(counter.remaining().is_none_or(|reply| reply == left), "{left} {counter:?}");
         }
     }
     assert_eq!(tenants, [30, 30], "{users:?}");
@@ -104,14 +104,14 @@ fn a_limit_that_comes_with_the_question_is_kept_too() {
         assert!(old.check_limit("me", &limit, 3).await.allowed());
         assert_eq!(new.check_limit("me", &limit, 1).await.remaining(), Some(1));
         assert!(!old.check_limit("me", &limit, 2).await.allowed(), "charged under both");
-        let question = |cost: u64| Question::AdHoc {
+        let question = |cost: u64| Question::Inline {
             domain: "default",
             key: "me",
             limit: limit.clone(),
             cost: cost.into(),
         };
-        let told = new.decide(&[question(2), question(1), question(1)]).await;
-        let allowed: Vec<bool> = told.iter().map(spillgate::Decision::allowed).collect();
+        let reply = new.decide(&[question(2), question(1), question(1)]).await;
+        let allowed: Vec<bool> = reply.iter().map(spillgate::Decision::allowed).collect();
         assert_eq!(allowed, [false, true, false]);
     });
 }
@@ -127,7 +127,7 @@ fn what_operators_do_to_a_subject_counts_under_both() {
             assert!(old.check(&ann).await.allowed());
         }
         assert_eq!(new.state("user", &ann).await.unwrap().remaining(), Some(0));
-        assert_eq!(new.give_back("user", &ann, 2).await.unwrap().remaining(), Some(2));
+        assert_eq!(new.refund("user", &ann, 2).await.unwrap().remaining(), Some(2));
         assert_eq!(old.peek(&ann).await.remaining(), Some(2));
         new.reset("user", &ann).await.unwrap();
         assert_eq!(old.state("user", &ann).await.unwrap().remaining(), Some(9));

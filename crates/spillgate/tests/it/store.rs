@@ -4,18 +4,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use spillgate::Algorithm;
-use spillgate::internals::algorithm::{self, Intent, State, Tier};
-use spillgate::internals::engine::Ask;
+use spillgate::internals::algorithm::{self, Intent, State, StepCounter};
+use spillgate::internals::engine::Transaction;
 use spillgate::internals::limit::NamedLimit;
 use spillgate_testkit::RedisServer;
 
 use crate::support::random::Random;
-use crate::support::target::numbers;
+use crate::support::target::params;
 use crate::support::world::{ME, PERIOD, PERIOD_US, World, ask, each_algorithm, keys, limit};
 
-/// ACCIDENTS 17. Tiers leaked when one refused; and 8, 9: refusals were written.
+/// ACCIDENTS 17. Counters leaked when one refused; and 8, 9: refusals were written.
 #[test]
-fn a_denial_leaves_every_byte_of_every_tier_but_for_a_re_base() {
+fn a_denial_leaves_every_byte_of_every_counter_but_for_a_re_base() {
     let mut tally = Tally::default();
     for seed in 0..3 {
         let mut store = Mirrored::new(seed);
@@ -55,19 +55,19 @@ fn a_denial_of_buckets_alone_leaves_every_byte() {
     ];
     let limits = limits.map(|(count, period)| limit(Algorithm::TokenBucket, count, period));
     for (who, limit) in (1..).zip(&limits) {
-        let capacity = limit.numbers().unwrap().capacity();
+        let capacity = limit.params().unwrap().capacity();
         assert!(world.check(who, limit, capacity).fits);
     }
     let before = world.after(1_000).stored();
-    let asks: Vec<Ask> = (1..)
+    let transactions: Vec<Transaction> = (1..)
         .zip(&limits)
         .flat_map(|(who, limit)| [1, 2].map(|cost| ask(Intent::Charge, &[(who, limit, cost)])))
         .collect();
-    for told in world.decide_all(&asks) {
-        assert!(!told.allowed, "{told:?}");
+    for reply in world.decide_all(&transactions) {
+        assert!(!reply.allowed, "{reply:?}");
     }
-    for (ask, who) in asks.iter().zip(1..) {
-        assert!(!world.decide_each(std::slice::from_ref(ask))[0].allowed, "{who}");
+    for (transaction, who) in transactions.iter().zip(1..) {
+        assert!(!world.decide_each(std::slice::from_ref(transaction))[0].allowed, "{who}");
     }
     assert_eq!(world.stored(), before);
 }
@@ -113,9 +113,9 @@ fn the_key_of_a_bucket_alone_lives_as_long() {
         (100_000, "1h", 70_000),
     ]) {
         let limit = limit(Algorithm::TokenBucket, count, period);
-        let told = world.check(who, &limit, cost);
-        assert!(told.fits, "{count} each {period}");
-        let until_ms = told.reading.reset_after_us.div_ceil(1_000) as i64;
+        let reply = world.check(who, &limit, cost);
+        assert!(reply.fits, "{count} each {period}");
+        let until_ms = reply.reading.reset_after_us.div_ceil(1_000) as i64;
         let key = keys(server).into_iter().find(|key| known.insert(key.clone())).unwrap();
         let ttl_ms = server.command(&["PTTL", &key]).integer();
         let most_ms = until_ms + (until_ms / 10).max(1_000);
@@ -150,11 +150,11 @@ fn neighbours(kind: usize) -> Vec<NamedLimit> {
     each_algorithm(100, PERIOD).into_iter().map(named).collect()
 }
 
-/// A Redis engine beside the pure algorithms, tier by tier.
+/// A Redis engine beside the pure algorithms, counter by counter.
 struct Mirrored {
     world: World,
     random: Random,
-    tiers: Vec<MirroredTier>,
+    counters: Vec<MirroredTier>,
     written: Vec<usize>,
 }
 
@@ -168,7 +168,7 @@ struct MirroredTier {
 
 #[derive(Clone, Copy, Debug)]
 struct TierCost {
-    tier: usize,
+    counter: usize,
     cost: u64,
 }
 
@@ -182,12 +182,12 @@ struct Tally {
 impl Mirrored {
     fn new(seed: u64) -> Mirrored {
         let world = World::on_redis(RedisServer::start());
-        let mut tiers = Vec::new();
+        let mut counters = Vec::new();
         for who in 0..SUBJECTS as u128 {
             for (place, (count, period)) in
                 [(4, "1000s"), (30, "3600s"), (200, "100s")].into_iter().enumerate()
             {
-                tiers.extend(Algorithm::ALL.map(|algorithm| {
+                counters.extend(Algorithm::ALL.map(|algorithm| {
                     let limit =
                         NamedLimit::new(limit(algorithm, count, period).limit().clone(), place);
                     // Alone on the server it shows its keys.
@@ -198,17 +198,17 @@ impl Mirrored {
                 }));
             }
         }
-        Mirrored { world, random: Random::new(seed), tiers, written: Vec::new() }
+        Mirrored { world, random: Random::new(seed), counters, written: Vec::new() }
     }
 
     /// Goes to the next instant, and chooses what to ask there.
     fn random_costs(&mut self) -> Vec<TierCost> {
         if self.random.one_in(20) {
-            // Further than any tier tolerates, and all of them are asked about it.
+            // Further than any counter tolerates, and all of them are asked about it.
             self.use_what_is_gone();
             let back_us = 1_000_001 + self.random.below(PERIOD_US);
             self.step(-(back_us as i64));
-            return (0..self.tiers.len()).map(|tier| TierCost { tier, cost: 1 }).collect();
+            return (0..self.counters.len()).map(|counter| TierCost { counter, cost: 1 }).collect();
         }
         if self.random.one_in(2) {
             let step_us = self.random.spread(PERIOD_US / 20);
@@ -216,12 +216,12 @@ impl Mirrored {
         }
         let mut places = BTreeSet::new();
         for _ in 0..=self.random.below(6) {
-            places.insert(self.random.below(self.tiers.len() as u64) as usize);
+            places.insert(self.random.below(self.counters.len() as u64) as usize);
         }
         let mut costs: Vec<TierCost> = Vec::new();
-        for tier in places {
-            let capacity = self.tiers[tier].limit.limit().capacity().unwrap();
-            costs.push(TierCost { tier, cost: 1 + self.random.spread(capacity / 3) });
+        for counter in places {
+            let capacity = self.counters[counter].limit.limit().capacity().unwrap();
+            costs.push(TierCost { counter, cost: 1 + self.random.spread(capacity / 3) });
         }
         costs
     }
@@ -229,12 +229,13 @@ impl Mirrored {
     /// A step back would find it again, if the store has not forgotten it yet.
     fn use_what_is_gone(&mut self) {
         let now_us = self.world.now_us();
-        for tier in &mut self.tiers {
-            if tier.state.as_ref().is_some_and(|state| state.gone_us() <= now_us) {
-                self.world.force(tier.who, &tier.limit, 1);
-                let mut here = [Tier::new(numbers(&tier.limit), 1, 0, tier.state.take())];
+        for counter in &mut self.counters {
+            if counter.state.as_ref().is_some_and(|state| state.gone_us() <= now_us) {
+                self.world.force(counter.who, &counter.limit, 1);
+                let mut here =
+                    [StepCounter::new(params(&counter.limit), 1, 0, counter.state.take())];
                 algorithm::force(&mut here, now_us);
-                tier.state = here[0].state.take();
+                counter.state = here[0].state.take();
             }
         }
     }
@@ -251,27 +252,35 @@ impl Mirrored {
     fn decide(&mut self, costs: &[TierCost]) -> (bool, bool) {
         let asked: Vec<_> = costs
             .iter()
-            .map(|cost| (self.tiers[cost.tier].who, &self.tiers[cost.tier].limit, cost.cost))
+            .map(|cost| {
+                (self.counters[cost.counter].who, &self.counters[cost.counter].limit, cost.cost)
+            })
             .collect();
-        let told = self.world.decide(&asked);
-        let mut stepped: Vec<Tier<'_>> = costs
+        let reply = self.world.decide(&asked);
+        let mut stepped: Vec<StepCounter<'_>> = costs
             .iter()
             .zip(&asked)
             .map(|(cost, (_, limit, _))| {
-                Tier::new(numbers(limit), cost.cost, 0, self.tiers[cost.tier].state.clone())
+                StepCounter::new(
+                    params(limit),
+                    cost.cost,
+                    0,
+                    self.counters[cost.counter].state.clone(),
+                )
             })
             .collect();
         let allowed = algorithm::step(&mut stepped, Intent::Charge, self.world.now_us());
-        assert_eq!(told.allowed, allowed, "{costs:?}");
-        for (told, stepped) in told.tiers.iter().zip(&stepped) {
-            assert_eq!(told.reading, stepped.reading, "{}: {:?}", stepped.numbers, stepped.state);
+        assert_eq!(reply.allowed, allowed, "{costs:?}");
+        for (reply, stepped) in reply.counters.iter().zip(&stepped) {
+            assert_eq!(reply.reading, stepped.reading, "{}: {:?}", stepped.params, stepped.state);
         }
-        let after: Vec<_> = stepped.into_iter().map(|tier| (tier.state, tier.changed)).collect();
+        let after: Vec<_> =
+            stepped.into_iter().map(|counter| (counter.state, counter.changed)).collect();
         self.written.clear();
         for (cost, (state, changed)) in costs.iter().zip(after) {
-            self.tiers[cost.tier].state = state;
+            self.counters[cost.counter].state = state;
             if changed {
-                self.written.push(cost.tier);
+                self.written.push(cost.counter);
             }
         }
         (allowed, !allowed && !self.written.is_empty())
@@ -281,10 +290,10 @@ impl Mirrored {
     fn written_keys(&self) -> BTreeMap<String, u64> {
         let now_us = self.world.now_us();
         let keys: BTreeSet<&String> =
-            self.written.iter().flat_map(|tier| &self.tiers[*tier].keys).collect();
+            self.written.iter().flat_map(|counter| &self.counters[*counter].keys).collect();
         let until = |key: &String| {
-            let stored = self.tiers.iter().filter(|tier| tier.keys.contains(key));
-            let gone = stored.filter_map(|tier| Some(tier.state.as_ref()?.gone_us()));
+            let stored = self.counters.iter().filter(|counter| counter.keys.contains(key));
+            let gone = stored.filter_map(|counter| Some(counter.state.as_ref()?.gone_us()));
             gone.max().unwrap_or(0).saturating_sub(now_us)
         };
         keys.into_iter().map(|key| (key.clone(), until(key))).collect()

@@ -40,7 +40,7 @@ fn every_decision_on_a_store_is_timed_once() {
             assert!(limiter.check(&job).await.receipt().is_some());
             let free = Request::new().with("free", "a");
             limiter.reserve(&free, &Reserve::default()).await.unwrap();
-            let one = Question::AdHoc {
+            let one = Question::Inline {
                 domain: "default",
                 key: "ann",
                 limit: Limit::per_day(1_000),

@@ -17,7 +17,7 @@ fn by(attribute: &'static str, value: &'static str) -> Request<'static> {
 }
 
 fn remaining(decision: &Decision) -> Vec<Option<u64>> {
-    decision.tiers().map(|tier| tier.remaining()).collect()
+    decision.limits().map(|counter| counter.remaining()).collect()
 }
 
 const TWO: &str = r#"
@@ -52,7 +52,7 @@ fn parts_are_charged_together_or_not_at_all() {
 }
 
 #[test]
-fn a_tier_met_twice_adds_its_costs() {
+fn a_counter_met_twice_adds_its_costs() {
     on_each(TWO, |limiter| async move {
         let part = |cost: u64| Part::new(by("ip", "::1").costing(cost));
         let twice = check_all(&limiter, &[part(4), part(5)]).await;
@@ -72,7 +72,10 @@ fn a_part_that_meets_no_rule_is_allowed_and_has_no_numbers() {
         let parts = [Part::new(by("unknown", "x")), Part::new(by("user", "bob"))];
         let combined = check_all(&limiter, &parts).await;
         assert!(combined.whole().allowed());
-        assert_eq!((combined.parts()[0].tiers().len(), combined.parts()[0].remaining()), (0, None));
+        assert_eq!(
+            (combined.parts()[0].limits().len(), combined.parts()[0].remaining()),
+            (0, None)
+        );
         assert!(check_all(&limiter, &[]).await.whole().allowed());
     });
 }
@@ -99,8 +102,8 @@ fn a_postpaid_rule_is_charged_room_or_not_and_refuses_who_asks_next() {
         assert_eq!((within.allowed(), remaining(&within)[0]), (true, Some(40)));
         let beyond = limiter.check(&bytes(1_000)).await;
         assert!(beyond.allowed());
-        let tier = beyond.tiers().next().unwrap();
-        assert_eq!((tier.verdict(), tier.advisory()), (Verdict::Denied, true));
+        let counter = beyond.limits().next().unwrap();
+        assert_eq!((counter.verdict(), counter.advisory()), (Verdict::Denied, true));
         let next = limiter.check(&ada()).await;
         assert_eq!((next.verdict(), next.rule()), (Verdict::Denied, Some("bytes")));
         let calls_left = limiter.peek(&ada()).await;
@@ -146,7 +149,7 @@ fn only_rules_that_say_so_are_given_back_to_and_never_below_nothing() {
         let given = check_all(&limiter, &back(4)).await;
         assert!(given.whole().allowed());
         assert_eq!(remaining(given.whole()), [Some(4), Some(10)]);
-        assert!(given.whole().tiers().all(|tier| tier.advisory()));
+        assert!(given.whole().limits().all(|counter| counter.advisory()));
         let more = check_all(&limiter, &back(1_000)).await;
         assert_eq!(remaining(more.whole()), [Some(10), Some(10)]);
     });
@@ -160,7 +163,7 @@ fn giving_back_is_never_refused() {
         let nothing = check_all(&limiter, &[Part::new(of(0)).giving_back()]).await;
         assert!(nothing.whole().allowed());
         let whole = nothing.whole();
-        assert_eq!(whole.tiers().next().unwrap().verdict(), Verdict::Denied);
+        assert_eq!(whole.limits().next().unwrap().verdict(), Verdict::Denied);
     });
 }
 
@@ -181,13 +184,13 @@ fn a_limit_of_the_callers_holds_only_where_it_is_allowed_and_lower() {
     on_each(ASKED, |limiter| async move {
         let with = |limit: Limit| [Part::new(by("user", "ada")).limited_to(limit)];
         let low = check_all(&limiter, &with(Limit::per_day(3))).await;
-        let numbers: Vec<_> = low
+        let params: Vec<_> = low
             .whole()
-            .tiers()
-            .map(|tier| (tier.definition().to_string(), tier.remaining()))
+            .limits()
+            .map(|counter| (counter.definition().to_string(), counter.remaining()))
             .collect();
         let expected = [("10/1d", Some(9)), ("3/1d", Some(2)), ("20/1d", Some(19))];
-        assert_eq!(numbers, expected.map(|(limit, left)| (limit.to_owned(), left)));
+        assert_eq!(params, expected.map(|(limit, left)| (limit.to_owned(), left)));
         let high = check_all(&limiter, &with(Limit::per_day(3_000))).await;
         assert_eq!(remaining(high.whole()), [Some(8), Some(18)], "the configured limits alone");
         let none = check_all(&limiter, &with(Limit::none())).await;
@@ -196,7 +199,7 @@ fn a_limit_of_the_callers_holds_only_where_it_is_allowed_and_lower() {
 }
 
 #[test]
-fn of_two_callers_limits_on_one_tier_the_lower_holds() {
+fn of_two_callers_limits_on_one_counter_the_lower_holds() {
     on_each(ASKED, |limiter| async move {
         let part = |count| Part::new(by("user", "bob")).limited_to(Limit::per_day(count));
         let both = check_all(&limiter, &[part(3), part(5)]).await;

@@ -21,7 +21,7 @@ fn of(user: &str) -> Request<'_> {
     Request::new().with("tenant", "acme").with("user", user)
 }
 
-fn told(subjects: &[TopSubject]) -> Vec<(String, u64)> {
+fn read(subjects: &[TopSubject]) -> Vec<(String, u64)> {
     let name = |subject: &TopSubject| {
         let values = subject
             .attributes()
@@ -52,15 +52,15 @@ fn costs_are_added_up_by_who_caused_them_and_refusals_counted() {
             let [api] = top.rules() else { panic!("{top:?}") };
             assert_eq!((api.rule(), api.unit(), api.consumed()), (Some("api"), "tokens", 35));
             let consumers = expected(&[("tenant=acme user=bob", 20), ("tenant=acme user=ann", 15)]);
-            assert_eq!(told(api.consumers()), consumers);
+            assert_eq!(read(api.consumers()), consumers);
             assert_eq!(
-                (told(api.refused()), api.denied()),
+                (read(api.refused()), api.denied()),
                 (expected(&[("tenant=acme user=bob", 1)]), 1)
             );
-            assert_eq!(told(limiter.top(Some("api"), 1).rules()[0].consumers()).len(), 1);
+            assert_eq!(read(limiter.top(Some("api"), 1).rules()[0].consumers()).len(), 1);
             // A shadow rule is charged where it has room, and would have refused where not.
             let top = limiter.top(Some("watched"), 10);
-            assert_eq!(told(top.rules()[0].refused()), expected(&[("user=ann", 1)]));
+            assert_eq!(read(top.rules()[0].refused()), expected(&[("user=ann", 1)]));
             assert_eq!(top.rules()[0].consumed(), 2);
         });
     });
@@ -82,9 +82,9 @@ fn batches_combinations_waits_and_ad_hoc_limits_count_as_well() {
             let of_rule = |name| top.rules().iter().find(|rule| rule.rule() == name).unwrap();
             let api: &TopOfRule = of_rule(Some("api"));
             let consumers = expected(&[("tenant=acme user=ann", 6), ("tenant=acme user=bob", 4)]);
-            assert_eq!(told(api.consumers()), consumers);
-            let ad_hoc = of_rule(None);
-            let (consumers, refused) = (told(ad_hoc.consumers()), told(ad_hoc.refused()));
+            assert_eq!(read(api.consumers()), consumers);
+            let inline = of_rule(None);
+            let (consumers, refused) = (read(inline.consumers()), read(inline.refused()));
             let once = expected(&[("key=user:1", 1)]);
             assert_eq!((consumers, refused), (once.clone(), once));
         });
@@ -113,7 +113,7 @@ fn reservations_and_permit_checks_count_and_a_repeated_reservation_counts_once()
             }
             let permits = LimitSpec { hold: Some("10m".into()), ..LimitSpec::new("2") };
             let permits = permits.algorithm("concurrency").build().unwrap();
-            let question = Question::AdHoc {
+            let question = Question::Inline {
                 domain: "default",
                 key: "held",
                 limit: permits.clone(),
@@ -125,7 +125,7 @@ fn reservations_and_permit_checks_count_and_a_repeated_reservation_counts_once()
             let top = limiter.top(None, 10);
             let seen = |name: Option<&str>| {
                 let rule = top.rules().iter().find(|rule| rule.rule() == name);
-                rule.map(|rule| (told(rule.consumers()), told(rule.refused())))
+                rule.map(|rule| (read(rule.consumers()), read(rule.refused())))
             };
             let api = (
                 expected(&[("tenant=acme user=ann", 6)]),

@@ -52,7 +52,7 @@ fn stories(algorithm: Algorithm, text: &str) -> Vec<Story> {
     stories
 }
 
-fn told(stories: &[Story], mut target: impl FnMut(u128) -> Box<dyn Target>) {
+fn read(stories: &[Story], mut target: impl FnMut(u128) -> Box<dyn Target>) {
     for (number, story) in stories.iter().enumerate() {
         let mut target = target(number as u128);
         for (at, cost, expected) in &story.checks {
@@ -73,17 +73,17 @@ macro_rules! vectors {
             #[test]
             fn hold_in_this_process() {
                 let stories = stories($algorithm, TEXT);
-                told(&stories, |_| oracle($algorithm));
-                told(&stories, |_| Box::new(Pure::default()));
-                told(&stories, |number| Box::new(OnEngine::memory(subject(number))));
+                read(&stories, |_| oracle($algorithm));
+                read(&stories, |_| Box::new(Pure::default()));
+                read(&stories, |number| Box::new(OnEngine::memory(subject(number))));
             }
 
             #[test]
             fn hold_in_redis() {
                 let server = &*Box::leak(Box::new(RedisServer::start()));
                 let stories = stories($algorithm, TEXT);
-                told(&stories, |number| Box::new(InLua::new(server, number)));
-                told(&stories, |number| Box::new(OnEngine::redis(server, subject(number))));
+                read(&stories, |number| Box::new(InLua::new(server, number)));
+                read(&stories, |number| Box::new(OnEngine::redis(server, subject(number))));
             }
         }
     };

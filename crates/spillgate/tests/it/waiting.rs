@@ -168,7 +168,7 @@ fn several_processes_that_wait_on_one_store_share_its_rate() {
                 let (limiter, limit) = (limiter.clone(), limit.clone());
                 waiters.spawn(async move {
                     let question =
-                        Question::AdHoc { domain: "default", key: "all", limit, cost: 1.into() };
+                        Question::Inline { domain: "default", key: "all", limit, cost: 1.into() };
                     limiter.acquire_for(&question, Duration::from_secs(60)).await.allowed()
                 });
             }

@@ -193,7 +193,7 @@ impl Keyspace {
                 // Where the last is before the first of all there is nobody.
                 let (first, end) = (place(&words[2]).max(0) as usize, place(&words[3]).max(-1) + 1);
                 let taken = members.into_iter().take(end as usize).skip(first);
-                told(taken, words)
+                reply(taken, words)
             }
             "ZRANGEBYSCORE" | "ZREVRANGEBYSCORE" => {
                 let reversed = name == "ZREVRANGEBYSCORE";
@@ -206,7 +206,7 @@ impl Keyspace {
                 let (skipped, most) = limit.map_or((0, usize::MAX), |at| {
                     (whole(&words[at + 1]) as usize, whole(&words[at + 2]) as usize)
                 });
-                told(within.skip(skipped).take(most), words)
+                reply(within.skip(skipped).take(most), words)
             }
             _ => return self.change_scored(name, words),
         };
@@ -282,7 +282,7 @@ fn in_order(scored: &BTreeMap<Vec<u8>, f64>, reversed: bool) -> Vec<(&Vec<u8>, f
     members
 }
 
-fn told<'m>(members: impl Iterator<Item = (&'m Vec<u8>, f64)>, words: &Words) -> Reply {
+fn reply<'m>(members: impl Iterator<Item = (&'m Vec<u8>, f64)>, words: &Words) -> Reply {
     let with_scores = words.iter().any(|word| word == b"WITHSCORES");
     list(members.flat_map(|(member, score)| {
         let score = with_scores.then(|| Reply::Bulk(score_text(score)));

@@ -200,7 +200,7 @@ impl World {
         self.network.start("one", saved);
     }
 
-    fn told(&self, rule: usize, user: u64, began_us: u64, decision: &Decision) {
+    fn read(&self, rule: usize, user: u64, began_us: u64, decision: &Decision) {
         if decision.verdict() != Verdict::Allowed {
             return;
         }
@@ -305,7 +305,7 @@ impl World {
         for _ in 0..200 {
             let began_us = self.ledger.now_us();
             let decision = limiter.check(&request("bucket", HOT).request()).await;
-            self.told(1, HOT, began_us, &decision);
+            self.read(1, HOT, began_us, &decision);
             leased |= decision.source() == Source::Lease;
             sleep(Duration::from_millis(4)).await;
         }
@@ -342,7 +342,7 @@ async fn call(world: Rc<World>, number: usize, fleet: usize, mut random: Random)
         let user = if random.one_in(20) { 1 + random.below(500) } else { HOT };
         let began_us = world.ledger.now_us();
         let decision = limiter.check(&request(RULES[rule].0, user).request()).await;
-        world.told(rule, user, began_us, &decision);
+        world.read(rule, user, began_us, &decision);
     }
 }
 
@@ -383,7 +383,7 @@ fn a_lease_is_over_when_its_time_has_passed_since_its_call_left() {
             sleep(Duration::from_millis(1)).await;
             assert!(ledger.now_ms() < 5_000, "nothing is leased");
         }
-        // No other lease comes in its place, and it is used, or else it would be given back.
+        // No other lease comes in its place, and it is used, or else it would be refunded.
         network.set_line(1, "one", Line { is_held: true, ..Line::default() });
         let (answered_ms, mut lasted_ms) = (ledger.now_ms(), 0);
         while limiter.check(&asked.request()).await.source() == Source::Lease {

@@ -208,11 +208,11 @@ impl Ledger {
     }
 
     /// An answer.
-    pub(crate) fn told(&self, asking: Asking, decision: &Decision) {
+    pub(crate) fn read(&self, asking: Asking, decision: &Decision) {
         self.asking.set(self.asking.get() - 1);
         let Asking { process, costs, began_ms } = asking;
         let sources: Vec<_> =
-            decision.tiers().map(|tier| (tier.source(), tier.verdict())).collect();
+            decision.limits().map(|counter| (counter.source(), counter.verdict())).collect();
         self.note(|| {
             format!("p{process} {costs:?} since {began_ms}: {:?} {sources:?}", decision.verdict())
         });
@@ -223,15 +223,15 @@ impl Ledger {
         self.note_places(&costs);
         let refused_by_one_of_several = !decision.allowed() && costs.len() > 1;
         let mut accounts = self.accounts.borrow_mut();
-        for tier in decision.tiers() {
-            let number = rule_number(tier.rule().unwrap_or_default());
+        for counter in decision.limits() {
+            let number = rule_number(counter.rule().unwrap_or_default());
             let Some((subject, cost)) = costs.iter().find(|(subject, _)| subject.rule == number)
             else {
                 continue;
             };
             let account = accounts.entry((process, *subject)).or_default();
-            self.note_source(tier.source());
-            match tier.source() {
+            self.note_source(counter.source());
+            match counter.source() {
                 Source::Store if decision.allowed() => {
                     account.certain += cost;
                     self.admitted_by_store(*subject, *cost);
@@ -243,7 +243,7 @@ impl Ledger {
                     account.alone.push((self.now_ms(), *cost));
                     self.within_the_share(*subject, account);
                 }
-                // Whatever was charged on the way was given back, unless something came between.
+                // Whatever was charged on the way was refunded, unless something came between.
                 Source::Store if !felt => {}
                 _ => account.doubtful += cost,
             }

@@ -43,7 +43,7 @@ fn below(world: &World, end: u64) -> u64 {
     world.random.borrow_mut().below(end)
 }
 
-/// After the fault, before all is well: give-backs come late, debts are paid.
+/// After the fault, before all is well: give-backs come late, deferred charges are paid.
 async fn slow_for_a_while(world: &World) {
     world.ledger.note(|| "all lines are slow".into());
     let slow = Line { later_ms: 5 + below(world, 5), ..Line::default() };

@@ -268,7 +268,7 @@ async fn serve(network: Rc<Network>, ends: Ends, mut stream: DuplexStream) {
             }
             () = until(next_out) => {
                 let (_, bytes, _) = leaving.pop_front().expect("it was due");
-                network.ledger.silences.heard(ends.process, &ends.machine, network.ledger.now_ms());
+                network.ledger.silences.outcomes_of(ends.process, &ends.machine, network.ledger.now_ms());
                 if !is_forgotten && stream.write_all(&bytes).await.is_err() {
                     is_closed = true;
                 }

@@ -264,7 +264,7 @@ impl World {
         for number in 0..PROCESSES as usize {
             let Process { life, limiter, .. } = self.process(number);
             let peeked = limiter.peek(&somebody().with("route", SWITCHED)).await;
-            let most = peeked.tiers().next().and_then(|tier| tier.capacity());
+            let most = peeked.limits().next().and_then(|counter| counter.capacity());
             self.ledger.always(self.set.get() == SET_FIRST || most == Some(self.set.get()), || {
                 format!("at p{life} the limit is {most:?}, and {} was set", self.set.get())
             });
@@ -282,7 +282,7 @@ impl World {
             let question = Question::about(subject, 1);
             let asking = self.ledger.ask(life, question.costs.clone());
             let decision = limiter.check(&question.request()).await;
-            self.ledger.told(asking, &decision);
+            self.ledger.read(asking, &decision);
             judge(subject, &decision, &limiter.shards());
         }
     }
@@ -326,7 +326,7 @@ impl World {
         for store in self.stores() {
             self.network.server(store, |server| {
                 let keys = server.keys.borrow();
-                // Tiers have keys of 51 characters and more; what is kept for ever has shorter ones.
+                // Counters have keys of 51 characters and more; what is kept for ever has shorter ones.
                 let mut endless = keys.keys().filter(|(key, ends)| !ends && key.len() > 50);
                 let found =
                     endless.next().map(|(key, _)| String::from_utf8_lossy(key).into_owned());
@@ -356,11 +356,11 @@ async fn call(world: Rc<World>, number: usize, mut random: Random) {
         let check = limiter.check(&request);
         if random.one_in(40) {
             match timeout(Duration::from_millis(random.below(5)), check).await {
-                Ok(decision) => world.ledger.told(asking, &decision),
+                Ok(decision) => world.ledger.read(asking, &decision),
                 Err(_) => world.ledger.left(asking),
             }
         } else {
-            world.ledger.told(asking, &check.await);
+            world.ledger.read(asking, &check.await);
         }
         if limiter.shards().iter().any(|shard| !shard.asked) {
             world.ledger.sometimes("a server left alone");
@@ -380,7 +380,7 @@ const CALLERS: usize = 4;
 const TICK_MS: u64 = 20;
 /// Longer than any call is under way once its line is mended.
 const SETTLED: Duration = Duration::from_millis(150);
-/// By then debts are paid, too.
+/// By then deferred charges are paid, too.
 const HEALED: Duration = Duration::from_secs(5);
 /// Connections are made again by then, and a Cluster's map is asked for.
 const RECONNECTED: Duration = Duration::from_secs(3);

@@ -17,19 +17,19 @@ pub(crate) enum Kind {
     Charge,
     Peek,
     Force,
-    GiveBack,
+    Refund,
     Lower,
     /// Whatever its record says that it was charged comes back.
     Undo,
 }
 
-/// One tier of one operation, and what became of it.
+/// One counter of one operation, and what became of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Executed {
     pub(crate) kind: Kind,
     /// The key of its value.
     pub(crate) key: Vec<u8>,
-    /// The cost, or what is forced or given back.
+    /// The cost, or what is forced or refunded.
     pub(crate) amount: u64,
     pub(crate) charged: bool,
     /// What the charge goes by, so that it can be sent again and counts once.
@@ -99,7 +99,7 @@ pub(crate) fn executed(keys: &[Vec<u8>], program: &[u8], answer: &Reply) -> Vec<
     if matches!(answer.get(1), None | Some(Reply::Integer(-2 | -3))) {
         return Vec::new();
     }
-    let mut reader = Reader { keys, program, answer, heard: 1, all: Vec::new() };
+    let mut reader = Reader { keys, program, answer, outcomes: 1, all: Vec::new() };
     let mut at = reader.word(3) as usize;
     while at <= reader.program.len() {
         at = reader.operation(at);
@@ -112,7 +112,7 @@ struct Reader<'r> {
     program: Vec<u64>,
     answer: &'r [Reply],
     /// How much of the answer was read.
-    heard: usize,
+    outcomes: usize,
     all: Vec<Executed>,
 }
 
@@ -129,10 +129,10 @@ impl Reader<'_> {
             1 => (Kind::Charge, true),
             2 => (Kind::Peek, false),
             3 => return self.change(Kind::Force, at),
-            4 => return self.change(Kind::GiveBack, at),
+            4 => return self.change(Kind::Refund, at),
             6 => return self.open(at),
             7 => return self.close(at),
-            8 => return self.crowd(at),
+            8 => return self.coalesced(at),
             _ => return self.change(Kind::Lower, at),
         };
         self.groups(kind, receipts, at + 1)
@@ -140,36 +140,36 @@ impl Reader<'_> {
 
     /// A charge with a record of it: made just now, or known already and charged before.
     fn open(&mut self, at: usize) -> usize {
-        let is_new = self.answer.get(self.heard) == Some(&Reply::Integer(0));
-        self.heard += 1;
+        let is_new = self.answer.get(self.outcomes) == Some(&Reply::Integer(0));
+        self.outcomes += 1;
         let first = self.all.len();
         let after = self.groups(Kind::Charge, true, at + 5);
         let record = self.keys[self.word(at + 1) as usize - 1].clone();
-        for tier in &mut self.all[first..] {
-            tier.charged &= is_new;
-            tier.record = Some(record.clone());
+        for counter in &mut self.all[first..] {
+            counter.charged &= is_new;
+            counter.record = Some(record.clone());
         }
         after
     }
 
-    /// The end of what was opened before: its tiers answer nothing.
+    /// The end of what was opened before: its counters answer nothing.
     fn close(&mut self, at: usize) -> usize {
         let undone =
-            self.word(at + 2) == 1 && self.answer.get(self.heard) == Some(&Reply::Integer(0));
-        self.heard += 1;
+            self.word(at + 2) == 1 && self.answer.get(self.outcomes) == Some(&Reply::Integer(0));
+        self.outcomes += 1;
         let count = self.word(at + 5) as usize;
         let record = self.keys[self.word(at + 1) as usize - 1].clone();
-        for tier in (0..count).filter(|_| undone) {
-            self.note(Kind::Undo, at + 6 + 4 * tier, 0);
-            if let Some(tier) = self.all.last_mut() {
-                tier.record = Some(record.clone());
+        for counter in (0..count).filter(|_| undone) {
+            self.note(Kind::Undo, at + 6 + 4 * counter, 0);
+            if let Some(counter) = self.all.last_mut() {
+                counter.record = Some(record.clone());
             }
         }
         at + 6 + 4 * count
     }
 
     /// Decisions alike, each of which is one of its own here.
-    fn crowd(&mut self, at: usize) -> usize {
+    fn coalesced(&mut self, at: usize) -> usize {
         let times = self.word(at + 1);
         let after = self.crowd_group(times, at + 2);
         let shadows = self.word(after);
@@ -177,22 +177,22 @@ impl Reader<'_> {
     }
 
     fn crowd_group(&mut self, times: u64, at: usize) -> usize {
-        let charged = match self.answer.get(self.heard) {
+        let charged = match self.answer.get(self.outcomes) {
             Some(Reply::Integer(charged)) => (*charged).max(0).cast_unsigned(),
             _ => 0,
         };
-        self.heard += 1;
+        self.outcomes += 1;
         let count = self.word(at) as usize;
-        // What the first is told of each tier, and what those that came too late.
-        for tier in (0..count).chain(0..count) {
-            self.hear(self.word(at + 3 + 4 * tier), 0);
+        // What the first is told of each counter, and what those that came too late.
+        for counter in (0..count).chain(0..count) {
+            self.hear(self.word(at + 3 + 4 * counter), 0);
         }
         for number in 0..times {
-            for tier in 0..count {
-                let at = at + 1 + 4 * tier;
+            for counter in 0..count {
+                let at = at + 1 + 4 * counter;
                 self.note(Kind::Charge, at, self.word(at + 3));
-                if let Some(tier) = self.all.last_mut() {
-                    tier.charged = number < charged && tier.amount > 0;
+                if let Some(counter) = self.all.last_mut() {
+                    counter.charged = number < charged && counter.amount > 0;
                 }
             }
         }
@@ -209,8 +209,8 @@ impl Reader<'_> {
         let count = self.word(at) as usize;
         let first = self.all.len();
         let mut fits = true;
-        for tier in 0..count {
-            let at = at + 1 + 4 * tier;
+        for counter in 0..count {
+            let at = at + 1 + 4 * counter;
             let limit = self.word(at + 2);
             // A bucket's receipt has a second word.
             let words = match self.algorithm(limit) {
@@ -221,18 +221,18 @@ impl Reader<'_> {
             fits &= self.hear(limit, words);
             self.note(kind, at, self.word(at + 3));
         }
-        for tier in &mut self.all[first..] {
-            tier.charged = fits && kind == Kind::Charge && tier.amount > 0;
+        for counter in &mut self.all[first..] {
+            counter.charged = fits && kind == Kind::Charge && counter.amount > 0;
         }
         at + 1 + 4 * count
     }
 
     fn change(&mut self, kind: Kind, at: usize) -> usize {
         if kind != Kind::Force {
-            self.heard += 1;
+            self.outcomes += 1;
         }
         self.hear(self.word(at + 3), 0);
-        let unused = if kind == Kind::GiveBack { 8 } else { 4 };
+        let unused = if kind == Kind::Refund { 8 } else { 4 };
         self.note(kind, at + 1, self.word(at + unused));
         at + unused + 1
     }
@@ -242,10 +242,10 @@ impl Reader<'_> {
         self.all.push(Executed { kind, key, amount, charged: false, record: None });
     }
 
-    /// Reads what was answered of a tier whose limit begins at a place; whether it fits.
+    /// Reads what was answered of a counter whose limit begins at a place; whether it fits.
     fn hear(&mut self, limit: u64, receipt: usize) -> bool {
-        let fits = self.answer.get(self.heard) == Some(&Reply::Integer(1));
-        self.heard += 1 + WIDTHS[self.algorithm(limit) - 1] + receipt;
+        let fits = self.answer.get(self.outcomes) == Some(&Reply::Integer(1));
+        self.outcomes += 1 + WIDTHS[self.algorithm(limit) - 1] + receipt;
         fits
     }
 

@@ -74,7 +74,7 @@ impl Rule {
         Rule { keys: "\"tenant\", \"user\"", more: "anchor = [\"tenant\"]\n", ..self }
     }
 
-    /// Whether its tiers are asked together with those of another, wherever they live.
+    /// Whether its counters are asked together with those of another, wherever they live.
     pub(crate) fn is_asked_at_once(&self) -> bool {
         self.pair == Some(AT_ONCE)
     }

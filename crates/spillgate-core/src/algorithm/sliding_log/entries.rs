@@ -3,7 +3,7 @@
 //! Entries fill chunks; a chunk that is full is closed and becomes one entry of a node above it:
 //! the instant of its last entry, and its units. Nodes fill and close in the same way, so that a
 //! search climbs from where it begins no higher than it must. Only the units of a closed node ever
-//! change, and only downwards: what is given back is taken from it, and from those above.
+//! change, and only downwards: what is refunded is taken from it, and from those above.
 
 use std::collections::VecDeque;
 

@@ -13,7 +13,7 @@ impl View<'_> {
     /// at any instant that `now` may stand for. A cost of 0 only looks, and takes an exact clock.
     #[inline]
     pub fn is_certain(&self, cost: u64, now: CoarseTime) -> bool {
-        let (n, d) = (self.numbers.n, u64::from(self.numbers.d));
+        let (n, d) = (self.params.n, u64::from(self.params.d));
         let drained_in = |us: u64| us.saturating_mul(d).saturating_add_signed(self.level.drained);
         // Receipts note the level of each write, and state of other numbers ends at an instant of its own.
         let is_plain = self.tracked.is_none() && self.gone_after_us.is_none() && !self.rebased;
@@ -28,7 +28,7 @@ impl View<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Numbers, Reading, State};
+    use super::super::{Params, Reading, State};
     use super::*;
     use proptest::prelude::*;
 
@@ -37,11 +37,11 @@ mod tests {
     /// Returns the state that a charge at `now_us` leaves, with the reading; `None` where there is no room.
     fn charged_by_view(
         state: &State,
-        numbers: &Numbers,
+        params: &Params,
         cost: u64,
         now_us: u64,
     ) -> Option<(State, Reading)> {
-        let mut view = View::of(Some(state), numbers, now_us);
+        let mut view = View::of(Some(state), params, now_us);
         if !view.has_room(cost) {
             return None;
         }
@@ -50,23 +50,23 @@ mod tests {
         Some((view.state()?, reading))
     }
 
-    fn bucket(numbers: &Numbers, used: u32, boundary: (u64, u32)) -> State {
+    fn bucket(params: &Params, used: u32, boundary: (u64, u32)) -> State {
         State {
             used,
             boundary_us: boundary.0,
             boundary_part: boundary.1,
-            count: numbers.count,
-            period_us: numbers.period_us,
+            count: params.count,
+            period_us: params.period_us,
             tracked: None,
         }
     }
 
-    fn numbers() -> impl Strategy<Value = Numbers> {
+    fn params() -> impl Strategy<Value = Params> {
         let count = prop_oneof![1..50_u32, Just(7), Just(1_000_003), 1..=1_000_000_000_u32];
         let period_ms = prop_oneof![Just(1_000), Just(60_000), Just(86_400_000), 1..10_000_u64];
         (count, period_ms, 1..5_000_u64)
             .prop_filter_map("too slow to refill", |(count, ms, burst)| {
-                Numbers::new(count, ms * 1_000, burst).ok()
+                Params::new(count, ms * 1_000, burst).ok()
             })
     }
 
@@ -75,35 +75,35 @@ mod tests {
 
         #[test]
         fn a_certain_charge_has_the_result_of_every_instant_it_may_be(
-            numbers in numbers(),
+            params in params(),
             (used, since, cost) in (1..5_000_u32, 0..1_000_u64, 1..100_u64),
             (ahead_us, part) in (prop_oneof![Just(0), 1..20_000_u64], any::<u32>()),
             (tick_us, late_us) in (0..20_000_u64, 0..200_000_u64),
             (behind, later) in (0..=1_000_u64, 0..1_500_u64),
         ) {
             let late_us = late_us.max(tick_us);
-            let drain_us = u64::from(used) * numbers.n / u64::from(numbers.d);
+            let drain_us = u64::from(used) * params.n / u64::from(params.d);
             // The exact clock of an earlier charge may be ahead of the coarse one.
             let boundary_us = match ahead_us {
                 0 => NOW_US - drain_us * since / 1_000,
                 ahead_us => NOW_US + ahead_us,
             };
-            let state = bucket(&numbers, used, (boundary_us, part % numbers.d));
+            let state = bucket(&params, used, (boundary_us, part % params.d));
             let coarse = CoarseTime { at_us: NOW_US, tick_us, late_us };
-            if !View::of(Some(&state), &numbers, NOW_US).is_certain(cost, coarse) {
+            if !View::of(Some(&state), &params, NOW_US).is_certain(cost, coarse) {
                 return Ok(());
             }
             let (after, reading) =
-                charged_by_view(&state, &numbers, cost, NOW_US).expect("it is certain");
+                charged_by_view(&state, &params, cost, NOW_US).expect("it is certain");
             // The tick's own length, the longest delay, and somewhere in between.
             for behind_us in [0, tick_us, late_us * behind / 1_000, late_us] {
                 let now_us = NOW_US + behind_us;
                 let (expected, exact) =
-                    charged_by_view(&state, &numbers, cost, now_us).expect("there is room");
+                    charged_by_view(&state, &params, cost, now_us).expect("there is room");
                 for instant_us in [now_us, now_us + drain_us * later / 1_000] {
                     prop_assert_eq!(
-                        View::of(Some(&after), &numbers, instant_us),
-                        View::of(Some(&expected), &numbers, instant_us)
+                        View::of(Some(&after), &params, instant_us),
+                        View::of(Some(&expected), &params, instant_us)
                     );
                 }
                 if behind_us <= tick_us {
@@ -117,12 +117,12 @@ mod tests {
 
     /// Ten a second, burst 20; five used at the boundary, 250 ms ago: two have drained, and half of the third.
     fn is_certain(change: impl Fn(&mut State, &mut CoarseTime, &mut u64)) -> bool {
-        let numbers = Numbers::new(10, 1_000_000, 20).unwrap();
-        let mut state = bucket(&numbers, 5, (NOW_US - 250_000, 0));
+        let params = Params::new(10, 1_000_000, 20).unwrap();
+        let mut state = bucket(&params, 5, (NOW_US - 250_000, 0));
         let mut coarse = CoarseTime { at_us: NOW_US, tick_us: 10_000, late_us: 100_000 };
         let mut cost = 1;
         change(&mut state, &mut coarse, &mut cost);
-        View::of(Some(&state), &numbers, NOW_US).is_certain(cost, coarse)
+        View::of(Some(&state), &params, NOW_US).is_certain(cost, coarse)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! What may come back of a charge ends at the lowest level since, had what came back meanwhile never been
 //! charged. Nobody keeps each level; two bounds of it are known, and the better counts.
 
-use super::{Charge, Level, Numbers};
+use super::{Charge, Level, Params};
 
 /// Kept from the first receipt on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,15 +68,15 @@ impl Tracked {
 
     /// The lowest that the level would have been since a charge: the lows of whole spans less all that
     /// came back in them, or the levels as they were less what came back since the charge.
-    pub(super) fn low_since(&self, charge: &Charge, numbers: &Numbers) -> Level {
+    pub(super) fn low_since(&self, charge: &Charge, params: &Params) -> Level {
         let (low, floor) = if charge.at_us >= self.span_us {
             (self.low, self.floor)
-        } else if charge.at_us + numbers.refill_us() >= self.span_us {
+        } else if charge.at_us + params.refill_us() >= self.span_us {
             (self.low.min(self.low_before), self.floor.min(self.floor_before))
         } else {
             return Level::default();
         };
         let since = Level { tokens: self.returned.saturating_sub(charge.slot), drained: 0 };
-        low.max(floor.less(since, numbers.n))
+        low.max(floor.less(since, params.n))
     }
 }

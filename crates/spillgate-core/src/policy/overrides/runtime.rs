@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::{Attributes, Override, Overrides, SETS_MAX, Subject, TooManySets};
 use crate::limit::NamedLimit;
 use crate::policy::rule::Rule;
-use crate::policy::runtime::{self, WhyNot};
+use crate::policy::runtime::{self, InvalidChange};
 
 impl Overrides {
     /// One override of a subject that has none yet, the `at`th to be set.
@@ -16,14 +16,14 @@ impl Overrides {
         subject: &runtime::Subject,
         limits: Box<[NamedLimit]>,
         at: u32,
-    ) -> Result<(), WhyNot> {
+    ) -> Result<(), InvalidChange> {
         let subject = encoded(rule, subject)?;
         let rules = self.by_rule.len().max(rule_index as usize + 1);
         self.by_rule.resize_with(rules, SmallVec::new);
         let limits = self.add_limits(limits);
         match self.insert(rule_index, &subject, Override { limits, at }) {
             Ok(_) => Ok(()),
-            Err(TooManySets) => Err(WhyNot::TooManySets),
+            Err(TooManySets) => Err(InvalidChange::TooManySets),
         }
     }
 
@@ -33,13 +33,13 @@ impl Overrides {
         rule_index: u32,
         rule: &Rule,
         subject: &runtime::Subject,
-    ) -> Result<(), WhyNot> {
+    ) -> Result<(), InvalidChange> {
         let (attributes, _) = encoded(rule, subject)?;
         let sets = self.by_rule.get(rule_index as usize).map_or(&[][..], |sets| sets);
         if sets.len() < SETS_MAX || sets.iter().any(|set| set.attributes == attributes) {
             return Ok(());
         }
-        Err(WhyNot::TooManySets)
+        Err(InvalidChange::TooManySets)
     }
 
     /// To be called when all are entered, before any is looked up.
@@ -48,16 +48,16 @@ impl Overrides {
     }
 }
 
-fn encoded(rule: &Rule, subject: &runtime::Subject) -> Result<Subject, WhyNot> {
+fn encoded(rule: &Rule, subject: &runtime::Subject) -> Result<Subject, InvalidChange> {
     if subject.is_empty() {
-        return Err(WhyNot::NobodyNamed);
+        return Err(InvalidChange::EmptySubject);
     }
     let mut attributes = Attributes::default();
     let mut key_values: SmallVec<[&[u8]; 4]> = rule.key().map(|_| &[][..]).collect();
     for (attribute, value) in subject {
         let Some(place) = rule.key().position(|known| known == &**attribute) else {
             let key = rule.key().map(str::to_owned).collect();
-            return Err(WhyNot::ForeignAttribute { attribute: attribute.to_string(), key });
+            return Err(InvalidChange::ForeignAttribute { attribute: attribute.to_string(), key });
         };
         attributes = attributes.with(place);
         key_values[place] = value;

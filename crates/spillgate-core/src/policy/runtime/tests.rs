@@ -35,7 +35,7 @@ fn with(entries: &[RuntimeEntry]) -> Policy {
 
 fn capacity(policy: &Policy, tenant: &str, user: &str) -> Option<u64> {
     let request = Request::new().with("tenant", tenant).with("user", user);
-    policy.met(&request)[0].limits[0].limit().capacity()
+    policy.matched(&request)[0].limits[0].limit().capacity()
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn entries_replace_those_before_and_leave_no_trace_in_the_file() {
     assert_eq!(capacity(&first.as_written(), "acme", "bob"), Some(12));
     let off = RuntimeEntry::Mode { rule: "api".into(), mode: Mode::Off };
     let (off, _) = first.with_entries([&off]);
-    assert!(off.met(&Request::new().with("tenant", "a").with("user", "b")).is_empty());
+    assert!(off.matched(&Request::new().with("tenant", "a").with("user", "b")).is_empty());
     assert_eq!(off.written_mode("api"), Some(Mode::Enforce));
     assert_eq!(capacity(&off.as_written(), "acme", "bob"), Some(12));
 }
@@ -142,11 +142,11 @@ fn the_sets_of_attributes_are_bounded() {
         .collect();
     let (policy, held) = Policy::from_toml(&text).unwrap().with_entries(&entries);
     assert!(held[..64].iter().all(Result::is_ok));
-    assert_eq!(held[64], Err(WhyNot::TooManySets));
+    assert_eq!(held[64], Err(InvalidChange::TooManySets));
     let pairs = |entry: &RuntimeEntry| {
         let RuntimeEntry::Override { subject, limits, .. } = entry else { panic!("{entry:?}") };
         policy.pairs("api", subject, limits)
     };
-    assert_eq!(pairs(&entries[64]), Err(WhyNot::TooManySets));
+    assert_eq!(pairs(&entries[64]), Err(InvalidChange::TooManySets));
     assert_eq!(pairs(&entries[63]), Ok(()), "a set that is looked up already");
 }

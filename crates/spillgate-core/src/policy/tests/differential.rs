@@ -128,11 +128,11 @@ proptest! {
         let text: String = rules.iter().enumerate().map(|(name, rule)| rule.write(name)).collect();
         let policy = Policy::from_toml(&text).unwrap();
         for (domain, values) in &requests {
-            let met = policy.met(&request(values).in_domain(*domain));
-            let met: Vec<usize> = met.iter().map(|met| met.rule_index as usize).collect();
+            let matched = policy.matched(&request(values).in_domain(*domain));
+            let matched: Vec<usize> = matched.iter().map(|matched| matched.rule_index as usize).collect();
             let expected: Vec<usize> =
                 (0..rules.len()).filter(|i| rules[*i].is_met_by(domain, values)).collect();
-            prop_assert_eq!(met, expected, "{:?}\n{}", values, text);
+            prop_assert_eq!(matched, expected, "{:?}\n{}", values, text);
         }
     }
 
@@ -151,9 +151,9 @@ proptest! {
             let winner = (0..overrides.len())
                 .filter(|i| covers(&overrides[*i], &subject))
                 .max_by_key(|i| count(&overrides[*i]));
-            let met = policy.met(&request(&subject));
+            let matched = policy.matched(&request(&subject));
             let expected = winner.map_or(1_000, |i| i as u64 + 1);
-            prop_assert_eq!(met[0].limits[0].limit().capacity(), Some(expected), "{:?}\n{}", subject, text);
+            prop_assert_eq!(matched[0].limits[0].limit().capacity(), Some(expected), "{:?}\n{}", subject, text);
         }
     }
 }

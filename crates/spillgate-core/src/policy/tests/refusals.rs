@@ -52,10 +52,11 @@ limits = [
 fn what_a_mistake_leads_to_further_on_in_its_line_is_told_once() {
     let text = format!("[[rule]]\nname = {{ {} }}\nkey = [ip]\n", ".".repeat(300));
     let problems = Policy::problems_in("f", &text);
-    let told: Vec<_> = problems.iter().map(|problem| (problem.line(), problem.message())).collect();
-    assert!(told.iter().any(|(line, _)| *line == 2) && told.iter().any(|(line, _)| *line == 3));
-    let once: std::collections::BTreeSet<_> = told.iter().collect();
-    assert_eq!(once.len(), told.len(), "{told:#?}");
+    let reply: Vec<_> =
+        problems.iter().map(|problem| (problem.line(), problem.message())).collect();
+    assert!(reply.iter().any(|(line, _)| *line == 2) && reply.iter().any(|(line, _)| *line == 3));
+    let once: std::collections::BTreeSet<_> = reply.iter().collect();
+    assert_eq!(once.len(), reply.len(), "{reply:#?}");
 }
 
 #[test]

@@ -5,7 +5,8 @@ use axum::response::Response;
 use hyper::Uri;
 use serde::Serialize;
 use spillgate::{
-    Cost, Decision, ExplainedRule, ExplainedTier, Explanation, OverriddenBy, Raise, Reason, Request,
+    Cost, Decision, ExplainedLimit, ExplainedRule, Explanation, OverriddenBy, Raise, Reason,
+    Request,
 };
 
 use super::Problem;
@@ -157,7 +158,7 @@ impl<'e> ExplainedAnswer<'e> {
             degraded: answer.degraded(),
             remembered: explained.remembered().map(Remembered::of),
             leased: explained.leased().map(Leased::of),
-            limits: explained.tiers().map(|tier| LimitAnswer::of(&tier)).collect(),
+            limits: explained.limits().map(|tier| LimitAnswer::of(&tier)).collect(),
             rules: explained.rules().iter().map(RuleAnswer::of).collect(),
             rules_left_out: explained.left_out(),
         }
@@ -176,7 +177,7 @@ impl Remembered {
 
 impl<'e> Leased<'e> {
     fn of(decision: &'e Decision) -> Leased<'e> {
-        let limits = decision.tiers().map(|tier| LeasedLimit {
+        let limits = decision.limits().map(|tier| LeasedLimit {
             rule: tier.rule(),
             limit: tier.limit(),
             remaining: tier.remaining(),
@@ -186,7 +187,7 @@ impl<'e> Leased<'e> {
 }
 
 impl<'e> LimitAnswer<'e> {
-    fn of(tier: &ExplainedTier<'e>) -> LimitAnswer<'e> {
+    fn of(tier: &ExplainedLimit<'e>) -> LimitAnswer<'e> {
         let decision = tier.decision();
         LimitAnswer {
             rule: decision.rule(),

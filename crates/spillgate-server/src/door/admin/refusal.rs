@@ -1,15 +1,19 @@
 //! Errors of runtime changes, as problem details.
 
 use hyper::StatusCode;
-use spillgate::{ControlError, WhyNot};
+use spillgate::{ControlError, InvalidChange};
 
 use super::Problem;
 
 impl From<ControlError> for Problem {
     fn from(error: ControlError) -> Problem {
         let (status, field) = match &error {
-            ControlError::Refused(WhyNot::UnknownRule { .. }) => (StatusCode::NOT_FOUND, "rule"),
-            ControlError::Refused(WhyNot::Limit { .. }) => (StatusCode::BAD_REQUEST, "limits"),
+            ControlError::Refused(InvalidChange::UnknownRule { .. }) => {
+                (StatusCode::NOT_FOUND, "rule")
+            }
+            ControlError::Refused(InvalidChange::Limit { .. }) => {
+                (StatusCode::BAD_REQUEST, "limits")
+            }
             ControlError::Refused(_)
             | ControlError::MissingAttribute(_)
             | ControlError::TooLong => (StatusCode::BAD_REQUEST, "subject"),

@@ -40,7 +40,7 @@ pub(super) async fn change(State(app): State<App>, body: Body) -> Result<Respons
     let (rule, subject) = (&fields.rule.0, subject(&fields.subject));
     let state = match (&fields.charge, &fields.give_back) {
         (Some(cost), None) => app.limiter().charge(rule, &subject, cost.cost()).await?,
-        (None, Some(cost)) => app.limiter().give_back(rule, &subject, cost.cost()).await?,
+        (None, Some(cost)) => app.limiter().refund(rule, &subject, cost.cost()).await?,
         (None, None) => return Err(Problem::in_field("charge", NOTHING_TO_DO)),
         (Some(_), Some(_)) => return Err(Problem::in_field("give_back", ONE_OF_TWO)),
     };

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use axum::http::{HeaderMap, StatusCode};
-use spillgate::{Algorithm, Combined, Decision, HeaderStyle, Limit, Refusal, TierDecision};
+use spillgate::{Algorithm, Combined, Decision, HeaderStyle, Limit, Refusal, LimitDecision};
 
 use super::proto::envoy::config::core::v3::HeaderValue;
 use super::rls::RateLimitResponse;
@@ -37,8 +37,8 @@ pub(super) fn to(combined: &Combined, style: HeaderStyle) -> RateLimitResponse {
 
 /// Returns the status of one descriptor. Rules in shadow mode are no part of it.
 fn status(part: &Decision) -> DescriptorStatus {
-    let denies = |limit: TierDecision<'_>| !limit.shadow() && limit.reason().is_some();
-    let ok = !part.tiers().any(denies);
+    let denies = |limit: LimitDecision<'_>| !limit.shadow() && limit.reason().is_some();
+    let ok = !part.limits().any(denies);
     let mut status = DescriptorStatus { code: code(ok).into(), ..DescriptorStatus::default() };
     let Some(limit) = part.top() else { return status };
     let Some(capacity) = limit.capacity() else {
@@ -61,9 +61,9 @@ fn status(part: &Decision) -> DescriptorStatus {
 }
 
 /// Returns the name of the rule, followed by that of the limit if the rule has several.
-fn name(part: &Decision, limit: &TierDecision<'_>) -> String {
+fn name(part: &Decision, limit: &LimitDecision<'_>) -> String {
     let rule = limit.rule().unwrap_or_default();
-    let of_rule = part.tiers().filter(|other| other.rule() == Some(rule)).count();
+    let of_rule = part.limits().filter(|other| other.rule() == Some(rule)).count();
     if of_rule > 1 { format!("{rule}/{}", limit.limit()) } else { rule.to_owned() }
 }
 

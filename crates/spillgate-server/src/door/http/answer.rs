@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::response::Response;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::Serialize;
-use spillgate::{Decision, HeaderStyle, Reason, TierDecision};
+use spillgate::{Decision, HeaderStyle, LimitDecision, Reason};
 
 /// Answers one check, with ready-made header fields if a style is given.
 pub(in crate::door) fn to_one<B: From<Vec<u8>>>(
@@ -51,14 +51,14 @@ fn write_decision(bytes: &mut Vec<u8>, decision: &Decision, headers: Option<Head
     write_number(bytes, r#","reset_after_ms":"#, decision.reset_after().map(ms_up));
     write_word(bytes, r#","source":"#, decision.source().name());
     write_flag(bytes, r#","degraded":"#, decision.degraded());
-    write_flag(bytes, r#","matched":"#, decision.tiers().len() > 0);
+    write_flag(bytes, r#","matched":"#, decision.limits().len() > 0);
     if let Some(receipt) = decision.receipt() {
         write_word(bytes, r#","receipt":"#, receipt.as_str());
     }
     if let Some(style) = headers {
         write_headers(bytes, decision, style);
     }
-    write_list(bytes, r#","limits":["#, decision.tiers(), write_limit);
+    write_list(bytes, r#","limits":["#, decision.limits(), write_limit);
     bytes.extend_from_slice(b"}");
 }
 
@@ -74,7 +74,7 @@ fn write_headers(bytes: &mut Vec<u8>, decision: &Decision, style: HeaderStyle) {
     serde_json::to_writer(bytes, &fields).expect("strings always make JSON, and memory takes them");
 }
 
-fn write_limit(bytes: &mut Vec<u8>, tier: TierDecision<'_>) {
+fn write_limit(bytes: &mut Vec<u8>, tier: LimitDecision<'_>) {
     write_name(bytes, r#"{"rule":"#, tier.rule());
     write_word(bytes, r#","limit":"#, tier.limit());
     write_word(bytes, r#","unit":"#, tier.unit());

@@ -44,7 +44,7 @@ fn is_bounded(question: &Question<'_>) {
             assert!((1..=NAME_MAX).contains(&request.domain().len()));
             reads_back(request);
         }
-        Question::AdHoc { domain, key, limit, .. } => {
+        Question::Inline { domain, key, limit, .. } => {
             assert!((1..=NAME_MAX).contains(&domain.len()));
             assert!((1..=VALUE_MAX).contains(&key.len()));
             assert!(limit.capacity().is_none_or(|capacity| capacity <= 1_000_000_000));

@@ -71,7 +71,7 @@ impl CheckFields<'_> {
             (Some(_), None, _) => Err(Problem::in_field("limit", NO_LIMIT)),
             (None, Some(_), _) => Err(Problem::in_field("key", NO_KEY)),
             (Some(_), Some(_), Some(_)) => Err(Problem::in_field("attributes", NO_RULES)),
-            (Some(key), Some(limit), None) => Ok(Question::AdHoc {
+            (Some(key), Some(limit), None) => Ok(Question::Inline {
                 domain: self.domain.as_ref().map_or(DOMAIN, |domain| &domain.0),
                 key: &key.0,
                 limit: last.or_built(&limit.0)?,

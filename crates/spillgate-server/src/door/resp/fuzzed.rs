@@ -82,7 +82,7 @@ fn is_bounded(question: &Question<'_>) {
                 request.attributes().all(|(name, value)| name.len() <= 64 && value.len() <= 4_096)
             );
         }
-        Question::AdHoc { key, limit, .. } => {
+        Question::Inline { key, limit, .. } => {
             assert!((1..=4_096).contains(&key.len()));
             assert!(limit.capacity().is_some_and(|capacity| capacity <= 1_000_000_000));
         }

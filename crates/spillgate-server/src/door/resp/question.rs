@@ -39,7 +39,7 @@ fn throttle<'a>(
     let limit = Limit::bucket(count, Duration::from_secs(period), capacity)
         .map_err(|error| format!("max_burst: {}", error.message()))?;
     let (key, cost) = (key(arguments[0])?, Cost::requests(quantity));
-    let question = Question::AdHoc { domain: DOMAIN, key, limit, cost };
+    let question = Question::Inline { domain: DOMAIN, key, limit, cost };
     Ok((question, Throttled { capacity, quantity }))
 }
 
@@ -174,7 +174,7 @@ mod tests {
             (cl_throttle, "u1 999999999 1000000000 1", 1_000_000_000),
             (throttle_crab, "u1 15 30 60", 15),
         ] {
-            let Ok((Question::AdHoc { domain, key, limit, cost }, _)) = parse(parser, line) else {
+            let Ok((Question::Inline { domain, key, limit, cost }, _)) = parse(parser, line) else {
                 panic!("{line} is no check of an inline limit");
             };
             assert_eq!((domain, key, limit.capacity()), ("default", "u1", Some(capacity)));

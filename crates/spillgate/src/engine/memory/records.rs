@@ -3,11 +3,11 @@
 use smallvec::SmallVec;
 
 use super::Memory;
-use crate::algorithm::{self, GiveBack, Intent};
-use crate::counter::HoldsLimit;
-use crate::engine::{Ask, AskTier, AtRecord, Change, Told};
+use crate::algorithm::{self, Intent, Refund};
+use crate::counter::LimitHandle;
+use crate::engine::{Change, PlannedCharge, RecordAction, Transaction, TransactionReply};
 use crate::limit::Algorithm;
-use crate::reservation::kept::{KeptTier, KeptTiers};
+use crate::reservation::kept::{RecordedCharge, RecordedCharges};
 use crate::reservation::record::{Charged, Correction, Record};
 use crate::reservation::{Answer, Ended, Ending, Group, Opened, Opening, Outcome};
 
@@ -16,11 +16,11 @@ mod room;
 pub(super) use room::Records;
 use room::{Held, bytes_of_open};
 
-/// What was done to a tier.
+/// What was done to a counter.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only a fallback asks"))]
 pub(crate) enum Corrected {
-    GivenBack(u64),
+    Refunded(u64),
     Forced(u64),
 }
 
@@ -29,9 +29,9 @@ pub(crate) enum Corrected {
 pub(crate) struct Kept {
     pub(crate) body: u128,
     pub(crate) lasting_us: u64,
-    /// As [`subject_of`] the tiers that were asked for.
+    /// As [`subject_of`] the counters that were asked for.
     pub(crate) subject: u128,
-    pub(crate) tiers: Vec<KeptTier>,
+    pub(crate) counters: Vec<RecordedCharge>,
     pub(crate) charges: Vec<Charged>,
     pub(crate) elsewhere: SmallVec<[Group; 1]>,
 }
@@ -49,56 +49,68 @@ pub struct RecordsHeld {
 
 impl Memory {
     /// Decides a reservation, and keeps its record.
-    pub(super) fn open<L: HoldsLimit>(&self, ask: &Ask<L>, opening: &Opening) -> Told {
+    pub(super) fn open<L: LimitHandle>(
+        &self,
+        transaction: &Transaction<L>,
+        opening: &Opening,
+    ) -> TransactionReply {
         let now_us = self.clock.now_us();
         let mut records = self.records.lock();
         records.forget_gone(now_us);
-        let subject = subject_of(&ask.tiers);
+        let subject = subject_of(&transaction.counters);
         let known = records.get(opening.id);
-        let opened = match known.map(|held| self.opened_again(held, ask, opening.body, now_us)) {
+        let opened = match known
+            .map(|held| self.opened_again(held, transaction, opening.body, now_us))
+        {
             Some(opened) => opened,
-            None if !records.make_room(subject, bytes_of_open(ask), now_us) => Opened::Full,
+            None if !records.make_room(subject, bytes_of_open(transaction), now_us) => Opened::Full,
             None => Opened::New,
         };
-        let intent = if opened == Opened::New { ask.intent } else { Intent::Peek };
-        let mut told =
-            self.decide::<L>(&Ask { intent, record: AtRecord::None, tiers: ask.tiers.clone() });
+        let intent = if opened == Opened::New { transaction.intent } else { Intent::Peek };
+        let mut reply = self.decide::<L>(&Transaction {
+            intent,
+            record: RecordAction::None,
+            counters: transaction.counters.clone(),
+        });
         match opened {
-            Opened::Repeated => told.admit(),
+            Opened::Repeated => reply.admit(),
             Opened::Conflict | Opened::Ended(_) => {
-                told.allowed = false;
-                told.tiers.iter_mut().for_each(|tier| tier.fits = false);
+                reply.allowed = false;
+                reply.counters.iter_mut().for_each(|counter| counter.fits = false);
             }
             // What the limits say of it comes first.
             Opened::New | Opened::Refused | Opened::Full => {}
         }
-        let is_open = opened == Opened::New && told.allowed && intent != Intent::Peek;
+        let is_open = opened == Opened::New && reply.allowed && intent != Intent::Peek;
         if is_open {
-            let charges = ask.tiers.iter().zip(&told.tiers);
-            let charges =
-                charges.map(|(tier, told)| Charged { cost: tier.cost, charge: told.charge });
+            let charges = transaction.counters.iter().zip(&reply.counters);
+            let charges = charges
+                .map(|(counter, reply)| Charged { cost: counter.cost, charge: reply.charge });
             let record = Record::new(opening.body, opening.lasting_us, charges, now_us);
-            let tiers = ask.tiers.iter().map(KeptTier::of).collect();
-            let held = Held { record, tiers, elsewhere: SmallVec::new(), subject };
+            let counters = transaction.counters.iter().map(RecordedCharge::of).collect();
+            let held = Held { record, counters, elsewhere: SmallVec::new(), subject };
             records.put(opening.id, Box::new(held));
         }
         let opened = if opened == Opened::New && !is_open { Opened::Refused } else { opened };
-        let tag = ask.tiers.first().map_or(0, |tier| tier.key.tag);
-        opening.note(opened, || Group { tag, tiers: None });
-        told
+        let tag = transaction.counters.first().map_or(0, |counter| counter.key.tag);
+        opening.note(opened, || Group { tag, counters: None });
+        reply
     }
 
     /// Returns what a reservation under the id of a record is answered. Its permits count where a limit
     /// in force asks for one.
-    fn opened_again<L: HoldsLimit>(
+    fn opened_again<L: LimitHandle>(
         &self,
         held: &Held,
-        ask: &Ask<L>,
+        transaction: &Transaction<L>,
         body: u128,
         now_us: u64,
     ) -> Opened {
         let opened = held.record.opened_again(body, now_us);
-        if opened == Opened::Repeated && takes_permits(&ask.tiers) && !self.holds_permits(held) {
+        if opened == Opened::Repeated
+            && takes_permits(&transaction.counters)
+            && !self.holds_permits(held)
+        {
             return Opened::Ended(Ended::PermitEnded);
         }
         opened
@@ -109,62 +121,62 @@ impl Memory {
         &self,
         id: u128,
         ending: &Ending<'_>,
-        mut corrected: impl FnMut(&KeptTier, Corrected),
+        mut corrected: impl FnMut(&RecordedCharge, Corrected),
     ) -> Answer {
         let now_us = self.clock.now_us();
         let mut records = self.records.lock();
         records.forget_gone(now_us);
         let Some(held) = records.get(id) else {
-            return Answer::Told(Outcome::Unknown);
+            return Answer::Outcome(Outcome::Unknown);
         };
         if let Err(answer) = held.record.may_end(ending, now_us) {
             return answer;
         }
         if let Ending::Renew { for_us } = ending {
             if !self.renew(held, *for_us) {
-                return Answer::Told(Outcome::Expired);
+                return Answer::Outcome(Outcome::Expired);
             }
             records.change(id, |held| held.record.renew(*for_us, now_us));
-            return Answer::Told(Outcome::Done);
+            return Answer::Outcome(Outcome::Done);
         }
-        for (place, tier) in held.tiers.iter().enumerate() {
-            let Some(correction) = held.record.correction(place, ending.actual(tier)) else {
+        for (place, counter) in held.counters.iter().enumerate() {
+            let Some(correction) = held.record.correction(place, ending.actual(counter)) else {
                 continue;
             };
             let change = match correction {
                 Correction::Force(amount) => Change::Force(amount),
-                Correction::GiveBack { charge, unused } => {
-                    Change::GiveBack(GiveBack::Unused { charge, unused })
+                Correction::Refund { charge, unused } => {
+                    Change::Refund(Refund::Unused { charge, unused })
                 }
             };
-            let (returned, _) = self.change(&tier.asked(0), change);
+            let (returned, _) = self.change(&counter.asked(0), change);
             corrected(
-                tier,
+                counter,
                 match correction {
                     Correction::Force(amount) => Corrected::Forced(amount),
-                    Correction::GiveBack { .. } => Corrected::GivenBack(returned),
+                    Correction::Refund { .. } => Corrected::Refunded(returned),
                 },
             );
         }
         #[cfg(feature = "redis")]
         if matches!(ending, Ending::Undo) {
             records.remove(id);
-            return Answer::Told(Outcome::Done);
+            return Answer::Outcome(Outcome::Done);
         }
         records.change(id, |held| {
             held.record.end(ending);
-            held.tiers = KeptTiers::default();
+            held.counters = RecordedCharges::default();
         });
-        Answer::Told(Outcome::Done)
+        Answer::Outcome(Outcome::Done)
     }
 
     /// Whether all slots were still held, and now are for longer.
     fn renew(&self, held: &Held, for_us: u64) -> bool {
         let all_held = self.holds_permits(held);
         if all_held {
-            for (tier, charge) in held.charges() {
-                self.with_tier(&tier, |tier, now_us| {
-                    algorithm::renew(tier, &charge, for_us, now_us);
+            for (counter, charge) in held.charges() {
+                self.with_counter(&counter, |counter, now_us| {
+                    algorithm::renew(counter, &charge, for_us, now_us);
                 });
             }
         }
@@ -172,8 +184,11 @@ impl Memory {
     }
 
     fn holds_permits(&self, held: &Held) -> bool {
-        held.charges().all(|(tier, charge)| {
-            self.with_tier(&tier, |tier, now_us| algorithm::holds(tier, &charge, now_us)).0
+        held.charges().all(|(counter, charge)| {
+            self.with_counter(&counter, |counter, now_us| {
+                algorithm::holds(counter, &charge, now_us)
+            })
+            .0
         })
     }
 
@@ -187,9 +202,9 @@ impl Memory {
         if records.get(id).is_some() {
             return Err(Box::new(kept));
         }
-        let Kept { body, lasting_us, subject, tiers, charges, elsewhere } = kept;
+        let Kept { body, lasting_us, subject, counters, charges, elsewhere } = kept;
         let record = Record::new(body, lasting_us, charges, now_us);
-        records.put(id, Box::new(Held { record, tiers: tiers.into(), elsewhere, subject }));
+        records.put(id, Box::new(Held { record, counters: counters.into(), elsewhere, subject }));
         Ok(())
     }
 
@@ -197,21 +212,25 @@ impl Memory {
     #[cfg(feature = "redis")]
     pub(crate) fn kept(
         &self,
-        ask: &Ask,
+        transaction: &Transaction,
         opening: &Opening,
     ) -> Option<(Opened, SmallVec<[Group; 1]>)> {
         let now_us = self.clock.now_us();
         let mut records = self.records.lock();
         records.forget_gone(now_us);
         let held = records.get(opening.id)?;
-        Some((self.opened_again(held, ask, opening.body, now_us), held.elsewhere.clone()))
+        Some((self.opened_again(held, transaction, opening.body, now_us), held.elsewhere.clone()))
     }
 
     /// Whether the record of a decision finds room.
     #[cfg(feature = "redis")]
-    pub(crate) fn has_room(&self, ask: &Ask) -> bool {
+    pub(crate) fn has_room(&self, transaction: &Transaction) -> bool {
         let now_us = self.clock.now_us();
-        self.records.lock().make_room(subject_of(&ask.tiers), bytes_of_open(ask), now_us)
+        self.records.lock().make_room(
+            subject_of(&transaction.counters),
+            bytes_of_open(transaction),
+            now_us,
+        )
     }
 
     /// How many reservations are remembered, and in how many bytes.
@@ -222,18 +241,20 @@ impl Memory {
 
 /// Whose room a record takes: the narrowest of its enforced subjects, for a subject that many share would
 /// let one of them use up the room of all.
-pub(crate) fn subject_of<L>(tiers: &[AskTier<L>]) -> u128 {
+pub(crate) fn subject_of<L>(counters: &[PlannedCharge<L>]) -> u128 {
     let narrowest = |enforced: bool| {
-        let tiers = tiers.iter().rev().filter(|tier| (tier.group == 0) == enforced);
-        tiers.max_by_key(|tier| tier.attributes).map(|tier| tier.key.id)
+        let counters = counters.iter().rev().filter(|counter| (counter.group == 0) == enforced);
+        counters.max_by_key(|counter| counter.attributes).map(|counter| counter.key.id)
     };
     narrowest(true).or_else(|| narrowest(false)).unwrap_or_default()
 }
 
 /// Whether some enforced limit gives a permit, which ends by itself.
-pub(crate) fn takes_permits<L: HoldsLimit>(tiers: &[AskTier<L>]) -> bool {
-    let takes = |tier: &AskTier<L>| {
-        tier.group == 0 && tier.cost > 0 && tier.limit().algorithm() == Algorithm::Concurrency
+pub(crate) fn takes_permits<L: LimitHandle>(counters: &[PlannedCharge<L>]) -> bool {
+    let takes = |counter: &PlannedCharge<L>| {
+        counter.group == 0
+            && counter.cost > 0
+            && counter.limit().algorithm() == Algorithm::Concurrency
     };
-    tiers.iter().any(takes)
+    counters.iter().any(takes)
 }

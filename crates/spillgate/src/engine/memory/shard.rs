@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hashbrown::HashTable;
 
 use super::slot::{Slot, Unpacked};
-use crate::algorithm::{Numbers, Reading, State, Tier};
-use crate::counter::{AskTier, HoldsLimit};
+use crate::algorithm::{LimitParams, Reading, State, StepCounter};
+use crate::counter::{LimitHandle, PlannedCharge};
 use crate::time::CoarseTime;
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ struct Entry {
     slot: Slot,
 }
 
-/// Where a tier's state is, or under which key it will be.
+/// Where a counter's state is, or under which key it will be.
 #[derive(Debug)]
 pub(super) struct Place {
     key: [u64; 2],
@@ -85,16 +85,16 @@ impl Shard {
     /// Charges an enforced bucket in its slot, and says how to undo that; `None` where `now` is not certain or it
     /// is no bucket in use, and nothing is changed then.
     #[inline]
-    pub(super) fn charge<L: HoldsLimit>(
+    pub(super) fn charge<L: LimitHandle>(
         &mut self,
-        asked: &AskTier<L>,
+        asked: &PlannedCharge<L>,
         now: CoarseTime,
     ) -> Option<(Reading, Written)> {
-        let Numbers::TokenBucket(numbers) = asked.numbers() else { return None };
+        let LimitParams::TokenBucket(params) = asked.params() else { return None };
         let place = self.find(asked.name()).bucket.filter(|_| asked.group == 0)?;
         let slot = &mut self.table.get_bucket_mut(place)?.slot;
         let before = *slot;
-        let reading = slot.charge(numbers, asked.cost, now)?;
+        let reading = slot.charge(params, asked.cost, now)?;
         Some((reading, Written { place, before }))
     }
 
@@ -106,8 +106,8 @@ impl Shard {
     }
 
     /// Stores what became of a state that was taken. An unchanged small one is still there.
-    pub(super) fn put(&mut self, place: Place, tier: &mut Tier<'_>) {
-        self.store(place, tier.state.take(), tier.changed, tier.reading.remaining == 0);
+    pub(super) fn put(&mut self, place: Place, counter: &mut StepCounter<'_>) {
+        self.store(place, counter.state.take(), counter.changed, counter.reading.remaining == 0);
     }
 
     fn store(&mut self, place: Place, state: Option<State>, changed: bool, exhausted: bool) {
@@ -135,7 +135,7 @@ impl Shard {
         self.write(place, slot.after(before, exhausted));
     }
 
-    /// A tier that was added since may have made the table grow, and moved all others.
+    /// A counter that was added since may have made the table grow, and moved all others.
     fn still_or_again(&self, place: Place) -> Place {
         let here = place.bucket.and_then(|bucket| self.table.get_bucket(bucket));
         if place.bucket.is_some() && here.is_none_or(|entry| entry.key != place.key) {
@@ -150,8 +150,8 @@ impl Shard {
         self.store(place, None, taken.is_some(), false);
     }
 
-    /// Sweeps a little, and says whether one more tier may be added; if need be the least used of
-    /// a sample goes. More than one goes after a tier was added though there was no room.
+    /// Sweeps a little, and says whether one more counter may be added; if need be the least used of
+    /// a sample goes. More than one goes after a counter was added though there was no room.
     pub(super) fn make_room(&mut self, now_us: u64, evicted: &AtomicU64) -> bool {
         let mut samples = 0;
         self.sweep(SWEEP, now_us);
@@ -245,9 +245,9 @@ fn halves(key: u128) -> [u64; 2] {
     [key as u64, (key >> 64) as u64]
 }
 
-/// Buckets looked at for each new tier: two, so that the sweep outruns the growth.
+/// Buckets looked at for each new counter: two, so that the sweep outruns the growth.
 const SWEEP: usize = 2;
 /// Buckets to choose from when full.
 const SAMPLE: usize = 16;
-/// Samples taken before new subjects share a tier: a table that was full for long is sparse.
+/// Samples taken before new subjects share a counter: a table that was full for long is sparse.
 const SAMPLES_MAX: usize = 4;

@@ -1,10 +1,10 @@
-//! A tier's state in 24 bytes, where it fits; else the place of a larger one.
+//! A counter's state in 24 bytes, where it fits; else the place of a larger one.
 
 use crate::algorithm::{Reading, State, fixed_window, sliding_window, token_bucket};
 use crate::time::CoarseTime;
 
 /// Packed state. `word` holds an instant (52 bits), the tag (3), the period's high bits (3), whether
-/// the tier was exhausted when last written (1), and how often it was used of late (5).
+/// the counter was exhausted when last written (1), and how often it was used of late (5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     word: u64,
@@ -78,15 +78,15 @@ impl Slot {
     #[inline(always)] // with the view's arithmetic: else each step moves what the last one made
     pub(super) fn charge(
         &mut self,
-        numbers: &token_bucket::Numbers,
+        params: &token_bucket::Params,
         cost: u64,
         now: CoarseTime,
     ) -> Option<Reading> {
         let state = self.bucket();
-        if self.tag() != BUCKET || state.count != numbers.count {
+        if self.tag() != BUCKET || state.count != params.count {
             return None;
         }
-        let mut view = token_bucket::View::of(Some(&state), numbers, now.at_us);
+        let mut view = token_bucket::View::of(Some(&state), params, now.at_us);
         if !view.is_certain(cost, now) {
             return None;
         }
@@ -119,7 +119,7 @@ impl Slot {
         })
     }
 
-    /// The slot after one more use than `before` has, which left the tier exhausted or not.
+    /// The slot after one more use than `before` has, which left the counter exhausted or not.
     #[inline]
     pub(super) fn after(self, before: Option<Slot>, exhausted: bool) -> Slot {
         let uses = (before.map_or(0, |slot| slot.uses()) + 1).min(USES_MAX);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tier_takes_forty_bytes_with_its_key() {
+    fn a_counter_takes_forty_bytes_with_its_key() {
         assert_eq!(size_of::<(u128, Slot)>().max(40), 48, "a u128 would pad it");
         assert_eq!(size_of::<([u64; 2], Slot)>(), 40);
     }

@@ -98,13 +98,13 @@ impl fmt::Debug for Address {
 /// A url without its credentials, wherever it holds some.
 fn redacted(url: &str) -> String {
     let scheme = url.find("://").map_or(0, |at| at + 3);
-    let (place, query) = url[scheme..].split_once('?').unwrap_or((&url[scheme..], ""));
-    let place = match place.rfind('@') {
-        Some(at) => format!("***{}", &place[at..]),
-        None => place.to_owned(),
+    let (location, query) = url[scheme..].split_once('?').unwrap_or((&url[scheme..], ""));
+    let location = match location.rfind('@') {
+        Some(at) => format!("***{}", &location[at..]),
+        None => location.to_owned(),
     };
     let query = if query.is_empty() { "" } else { "?***" };
-    format!("{}{place}{query}", &url[..scheme])
+    format!("{}{location}{query}", &url[..scheme])
 }
 
 const REMEDY: &str =

@@ -3,7 +3,7 @@
 //!
 //! No caller waits for a timer. If a call may begin, a decision is sent at once, by itself. When a call ends, the
 //! decisions that wait leave the queue. Each is decided by itself, in the order of arrival, and has its own answer; equal
-//! ones are sent as one ([`Crowds`]). A caller that is dropped before the call is sent is not charged; one that is
+//! ones are sent as one ([`Coalescer`]). A caller that is dropped before the call is sent is not charged; one that is
 //! dropped later is.
 
 use std::sync::Arc;
@@ -14,112 +14,116 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::failure::Failure;
-use super::link::Manner;
+use super::link::Redirect;
 use super::program::{self, Call, Reply};
 use super::shard::Shard;
-use super::{Asked, Caller};
-use crate::engine::{Ask, StoreError, Told};
+use super::{CallTerms, Caller};
+use crate::engine::{StoreError, Transaction, TransactionReply};
 use crate::time::Deadline;
 
-pub(super) mod crowds;
-mod gathering;
+pub(super) mod coalescer;
 mod load;
+mod queue;
 
-use crowds::{Crowds, Spot};
-use gathering::{Gathering, Ticket, Turn};
+use coalescer::{BatchIndex, Coalescer};
 use load::{Given, Load, Sent, weight_of};
+use queue::{Queue, Ticket, Turn};
 
 /// The calls under way to one server, and who waits for them to end.
 #[derive(Debug)]
 pub(super) struct Batches {
-    gathering: Mutex<Gathering<Waiting>>,
+    queue: Mutex<Queue<Waiting>>,
     load: Arc<Load>,
 }
 
 /// How a decision goes out.
-pub(super) enum Way {
+pub(super) enum Admission {
     /// At once; others wait until this is dropped.
-    Alone(Place),
+    SendNow(CallPermit),
     /// With others.
-    Together(Seat),
+    Queued(PendingReply),
 }
 
 /// Where a caller waits for its own part of an answer.
-pub(super) struct Seat {
+pub(super) struct PendingReply {
     shard: Arc<Shard>,
     ticket: Ticket,
-    answer: oneshot::Receiver<Result<Part, Failure>>,
+    answer: oneshot::Receiver<Result<CallerReply, Failure>>,
 }
 
 /// One who waits, with all that it takes to ask on its behalf.
 #[derive(Debug)]
 struct Waiting {
-    asks: Vec<Ask>,
+    transactions: Vec<Transaction>,
     caller: Arc<Caller>,
     deadline: Deadline,
-    answer: oneshot::Sender<Result<Part, Failure>>,
+    answer: oneshot::Sender<Result<CallerReply, Failure>>,
     given: Given,
 }
 
 /// Of a call's answer, the parts that are one caller's.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct CallerReply {
     reply: Arc<Reply>,
-    of_asks: SmallVec<[program::Part; 1]>,
+    ranges: SmallVec<[program::ReplyRange; 1]>,
 }
 
 /// Those who leave together.
 struct Batch {
     waiting: Vec<Waiting>,
     /// By who was first, and which of its asks.
-    crowds: Crowds<(u32, u32)>,
+    coalescer: Coalescer<(u32, u32)>,
     /// Of all asks of all who leave, in order.
-    spots: Vec<Spot>,
+    indices: Vec<BatchIndex>,
 }
 
 impl Batches {
     /// For a server that takes decisions of many subjects in one call.
     pub(super) fn new() -> Batches {
-        Batches { gathering: Mutex::new(Gathering::new(PLACES)), load: Load::new() }
+        Batches { queue: Mutex::new(Queue::new(PERMITS)), load: Load::new() }
     }
 
     /// For one that does not: nobody ever waits.
     pub(super) fn none() -> Batches {
-        Batches { gathering: Mutex::new(Gathering::new(usize::MAX)), load: Load::new() }
+        Batches { queue: Mutex::new(Queue::new(usize::MAX)), load: Load::new() }
     }
 
     /// How decisions go out that arrive now; nothing where they would not be answered in time, or too many wait.
-    pub(super) fn arrive(shard: &Arc<Shard>, asks: &[Ask], asked: &Asked<'_>) -> Option<Way> {
-        let Batches { gathering, load } = shard.batches();
-        let given = load.take_on(weight_of(asks), asked.deadline.left())?;
-        let alone = |given| Way::Alone(Place::new(shard, given));
-        if gathering.lock().begin() {
+    pub(super) fn arrive(
+        shard: &Arc<Shard>,
+        transactions: &[Transaction],
+        terms: &CallTerms<'_>,
+    ) -> Option<Admission> {
+        let Batches { queue, load } = shard.batches();
+        let given = load.take_on(weight_of(transactions), terms.deadline.left())?;
+        let alone = |given| Admission::SendNow(CallPermit::new(shard, given));
+        if queue.lock().begin() {
             return Some(alone(given));
         }
         let (sender, answer) = oneshot::channel();
-        let asks = asks.to_vec();
-        let (caller, deadline) = (Arc::clone(asked.caller), asked.deadline);
-        let mut gathering = gathering.lock();
+        let transactions = transactions.to_vec();
+        let (caller, deadline) = (Arc::clone(terms.caller), terms.deadline);
+        let mut queue = queue.lock();
         // The last call may have ended meanwhile, and nobody would see to the queue.
-        if gathering.begin() {
+        if queue.begin() {
             return Some(alone(given));
         }
-        let waiting = Waiting { asks, caller, deadline, answer: sender, given };
-        let ticket = gathering.join(waiting)?;
-        Some(Way::Together(Seat { shard: Arc::clone(shard), ticket, answer }))
+        let waiting = Waiting { transactions, caller, deadline, answer: sender, given };
+        let ticket = queue.join(waiting)?;
+        Some(Admission::Queued(PendingReply { shard: Arc::clone(shard), ticket, answer }))
     }
 
     /// Those who leave next, in one call; nobody: the place has been given up. None goes along that asks
-    /// a tier with other numbers than one before it, nor whoever goes by another clock.
+    /// a counter with other numbers than one before it, nor whoever goes by another clock.
     fn next(&self) -> Batch {
-        let mut gathering = self.gathering.lock();
-        let count = gathering.will_leave();
-        let (mut crowds, mut spots) = (Crowds::for_some(count), Vec::with_capacity(count));
+        let mut queue = self.queue.lock();
+        let count = queue.will_leave();
+        let (mut coalescer, mut indices) = (Coalescer::for_some(count), Vec::with_capacity(count));
         let now = Deadline::after(Duration::ZERO);
-        let (waiting, gone) = gathering.leave(|leaving: &[Waiting], waiting| {
-            let find = |(who, ask): (u32, u32)| match leaving.get(who as usize) {
-                Some(leaving) => &leaving.asks[ask as usize],
-                None => &waiting.asks[ask as usize],
+        let (waiting, gone) = queue.leave(|leaving: &[Waiting], waiting| {
+            let find = |(waiter, transaction): (u32, u32)| match leaving.get(waiter as usize) {
+                Some(leaving) => &leaving.transactions[transaction as usize],
+                None => &waiting.transactions[transaction as usize],
             };
             if waiting.answer.is_closed() || waiting.deadline <= now {
                 return Turn::IsGone;
@@ -129,64 +133,66 @@ impl Batches {
                 return Turn::Stays;
             }
             // No more than can wait.
-            let who = leaving.len() as u32;
-            if let [ask] = &waiting.asks[..] {
-                let spot = crowds.take_in_if_fits(ask, (who, 0), find);
-                spots.extend(spot);
-                return if spot.is_some() { Turn::Goes } else { Turn::Stays };
+            let waiter = leaving.len() as u32;
+            if let [transaction] = &waiting.transactions[..] {
+                let index = coalescer.take_in_if_fits(transaction, (waiter, 0), find);
+                indices.extend(index);
+                return if index.is_some() { Turn::Goes } else { Turn::Stays };
             }
-            if !crowds.has_room_for(&waiting.asks, find) {
+            if !coalescer.has_room_for(&waiting.transactions, find) {
                 return Turn::Stays;
             }
-            let asks = waiting.asks.iter().zip(0..);
-            spots.extend(asks.map(|(ask, number)| crowds.take_in(ask, (who, number), find)));
+            let transactions = waiting.transactions.iter().zip(0..);
+            indices.extend(transactions.map(|(transaction, number)| {
+                coalescer.take_in(transaction, (waiter, number), find)
+            }));
             Turn::Goes
         });
-        drop(gathering);
+        drop(queue);
         for waiting in gone {
             waiting.fail(Failure::unsent_in_time("the time of the caller was over"));
         }
-        Batch { waiting, crowds, spots }
+        Batch { waiting, coalescer, indices }
     }
 
     /// The server is silent: releases all who wait here for a call to it. Nothing of theirs was sent.
     pub(super) fn release(&self) {
-        let released = self.gathering.lock().release();
+        let released = self.queue.lock().release();
         for waiting in released {
             waiting.fail(Failure::NotSent("the server answers none of the calls before".into()));
         }
     }
 }
 
-impl Seat {
+impl PendingReply {
     /// What became of `asks`, for which this seat was taken.
-    pub(super) async fn told(
+    pub(super) async fn read(
         mut self,
-        asks: &[Ask],
+        transactions: &[Transaction],
         deadline: Deadline,
-    ) -> Result<Vec<Result<Told, StoreError>>, Failure> {
-        let Part { reply, of_asks } = self.heard(deadline).await?;
-        reply.told(asks, &of_asks).map_err(Failure::bug)
+    ) -> Result<Vec<Result<TransactionReply, StoreError>>, Failure> {
+        let CallerReply { reply, ranges } = self.outcomes_of(deadline).await?;
+        reply.read(transactions, &ranges).map_err(Failure::bug)
     }
 
     /// What the caller is told, once.
-    async fn heard(&mut self, deadline: Deadline) -> Result<Part, Failure> {
+    async fn outcomes_of(&mut self, deadline: Deadline) -> Result<CallerReply, Failure> {
         match deadline.bound(&mut self.answer).await {
-            Some(Ok(heard)) => heard,
+            Some(Ok(outcomes)) => outcomes,
             Some(Err(_)) => self.leave("the call was given up"),
             None => self.leave("no answer in time"),
         }
     }
 
     /// Whether the decisions were sent is what matters. Once it is known, they are not sent any more.
-    fn leave(&mut self, why: &str) -> Result<Part, Failure> {
-        let gathering = self.shard.batches().gathering.lock();
-        let sent = gathering.has_left(self.ticket);
+    fn leave(&mut self, why: &str) -> Result<CallerReply, Failure> {
+        let queue = self.shard.batches().queue.lock();
+        let sent = queue.has_left(self.ticket);
         self.answer.close();
-        drop(gathering);
+        drop(queue);
         // It may have come just now.
-        if let Ok(heard) = self.answer.try_recv() {
-            return heard;
+        if let Ok(outcomes) = self.answer.try_recv() {
+            return outcomes;
         }
         Err(self.shard.count(match sent {
             true => Failure::too_late(why),
@@ -197,56 +203,56 @@ impl Seat {
 
 /// A place among the calls under way to a server. Given up, it goes to those who wait. It goes with the call, and is given
 /// up when that is answered, whether the caller is there or not.
-pub(super) struct Place {
+pub(super) struct CallPermit {
     shard: Arc<Shard>,
     _given: Given,
     _sent: Sent,
 }
 
-impl Place {
-    fn new(shard: &Arc<Shard>, given: Given) -> Place {
+impl CallPermit {
+    fn new(shard: &Arc<Shard>, given: Given) -> CallPermit {
         let sent = shard.batches().load.send(given.weight_us());
-        Place { shard: Arc::clone(shard), _given: given, _sent: sent }
+        CallPermit { shard: Arc::clone(shard), _given: given, _sent: sent }
     }
 }
 
-impl Drop for Place {
+impl Drop for CallPermit {
     fn drop(&mut self) {
-        if !self.shard.batches().gathering.lock().end() {
+        if !self.shard.batches().queue.lock().end() {
             return;
         }
-        let carrier = Carrier { shard: Arc::clone(&self.shard), has_place: true };
+        let drain = Drain { shard: Arc::clone(&self.shard), has_permit: true };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(carrier.carry_all());
+            runtime.spawn(drain.send_all());
         }
     }
 }
 
 /// Sends those that gather, over a place of its own, until nobody waits. Cut off, it gives them up.
-struct Carrier {
+struct Drain {
     shard: Arc<Shard>,
-    has_place: bool,
+    has_permit: bool,
 }
 
-impl Carrier {
-    async fn carry_all(mut self) {
+impl Drain {
+    async fn send_all(mut self) {
         loop {
             let batch = self.shard.batches().next();
             if batch.waiting.is_empty() {
-                self.has_place = false;
+                self.has_permit = false;
                 return;
             }
-            carry(&self.shard, batch).await;
+            send_batch(&self.shard, batch).await;
             // Whoever was told asks again at once, more often than not: those leave together.
             tokio::task::yield_now().await;
         }
     }
 }
 
-impl Drop for Carrier {
+impl Drop for Drain {
     fn drop(&mut self) {
-        if self.has_place {
-            let given_up = self.shard.batches().gathering.lock().abandon();
+        if self.has_permit {
+            let given_up = self.shard.batches().queue.lock().abandon();
             for waiting in given_up {
                 let why = "the runtime that was to send it ended".into();
                 waiting.fail(Failure::NotSent(why));
@@ -256,30 +262,32 @@ impl Drop for Carrier {
 }
 
 /// One call for all of a batch, until its answer comes or the server is found silent: its callers may leave before.
-async fn carry(shard: &Shard, batch: Batch) {
-    let Batch { waiting, crowds, spots } = batch;
+async fn send_batch(shard: &Shard, batch: Batch) {
+    let Batch { waiting, coalescer, indices } = batch;
     let Some(first) = waiting.first() else { return };
     let deadline = Deadline::none();
-    let asked = Asked { caller: &first.caller, deadline, manner: Manner::Plainly };
+    let terms = CallTerms { caller: &first.caller, deadline, redirect: Redirect::None };
     let weight_us = waiting.iter().map(|waiting| waiting.given.weight_us()).sum();
     let sent = shard.batches().load.send(weight_us);
-    let first = |(who, ask): (u32, u32)| &waiting[who as usize].asks[ask as usize];
+    let first = |(waiter, transaction): (u32, u32)| {
+        &waiting[waiter as usize].transactions[transaction as usize]
+    };
     let build = |header| {
         let mut call = Call::new(header);
-        crowds.iter().for_each(|crowd| call.crowd(first(crowd.first), crowd.times));
+        coalescer.iter().for_each(|group| call.coalesced(first(group.first), group.times));
         call
     };
-    let answer = shard.run(build, &asked).await.map(Arc::new);
+    let answer = shard.run(build, &terms).await.map(Arc::new);
     drop(sent);
-    let mut parts = program::Parts::new();
-    let parts: Vec<program::Part> =
-        crowds.iter().map(|crowd| parts.next(first(crowd.first), crowd.times)).collect();
-    let mut spots = spots.into_iter();
+    let mut next = program::ReplyRanges::new();
+    let of_groups: Vec<program::ReplyRange> =
+        coalescer.iter().map(|group| next.next(first(group.first), group.times)).collect();
+    let mut indices = indices.into_iter();
     for waiting in waiting {
-        let of_asks = spots.by_ref().take(waiting.asks.len());
-        let of_asks = of_asks.map(|spot| parts[spot.crowd as usize].at(spot.place)).collect();
+        let ranges = indices.by_ref().take(waiting.transactions.len());
+        let ranges = ranges.map(|index| of_groups[index.group as usize].at(index.index)).collect();
         match &answer {
-            Ok(reply) => waiting.tell(reply, of_asks),
+            Ok(reply) => waiting.tell(reply, ranges),
             Err(failure) => waiting.fail(failure.clone()),
         }
     }
@@ -287,8 +295,8 @@ async fn carry(shard: &Shard, batch: Batch) {
 
 impl Waiting {
     /// Hands the reply on. A caller that has left was charged, and gets no answer.
-    fn tell(self, reply: &Arc<Reply>, of_asks: SmallVec<[program::Part; 1]>) {
-        let _ = self.answer.send(Ok(Part { reply: Arc::clone(reply), of_asks }));
+    fn tell(self, reply: &Arc<Reply>, ranges: SmallVec<[program::ReplyRange; 1]>) {
+        let _ = self.answer.send(Ok(CallerReply { reply: Arc::clone(reply), ranges }));
     }
 
     fn fail(self, failure: Failure) {
@@ -298,4 +306,4 @@ impl Waiting {
 
 /// Calls under way to one server at once: while it works on one, the next is on its way. One to four were
 /// equally fast; with more, calls are smaller than they need be.
-const PLACES: usize = 2;
+const PERMITS: usize = 2;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use ::redis::Value;
 
-use super::topology::{Place, Route};
+use super::topology::{Location, Route};
 use super::{Redis, StoreError, keys};
 use crate::algorithm::Intent;
-use crate::counter::HoldsLimit;
-use crate::engine::{AS_CHARGED, Ask, AtRecord};
+use crate::counter::LimitHandle;
+use crate::engine::{AS_CHARGED, RecordAction, Transaction};
 use crate::limit::Algorithm;
-use crate::reservation::kept::{self, KeptTier, KeptTiers};
+use crate::reservation::kept::{self, RecordedCharge, RecordedCharges};
 use crate::reservation::{
     Answer, Closed, Closes, Closing, Ended, Ending, GROUPS_MAX, Group, Opening, Outcome,
     REMEMBERED_US,
@@ -20,7 +20,7 @@ use crate::time::Deadline;
 
 /// What a record says to whoever has not seen the reservation.
 enum Recorded {
-    Open(KeptTiers),
+    Open(RecordedCharges),
     /// By an ending of this mark.
     Ended(u64),
 }
@@ -35,9 +35,9 @@ impl Redis {
         ending: &Ending<'_>,
     ) -> Result<Answer, StoreError> {
         let deadline = self.deadline();
-        let place = self.topology.place(group.tag);
-        let answer = self.close_at(place, id, group, ending, deadline).await?;
-        let Some(old) = self.topology.place_before(group.tag) else { return Ok(answer) };
+        let location = self.topology.location(group.tag);
+        let answer = self.close_at(location, id, group, ending, deadline).await?;
+        let Some(old) = self.topology.location_before(group.tag) else { return Ok(answer) };
         match self.close_at(old, id, group, ending, deadline).await {
             Ok(at_old) => Ok(answer.max(at_old)),
             Err(_) if self.gives_up(old) => Ok(answer),
@@ -49,8 +49,8 @@ impl Redis {
     /// held, wherever its subjects live, or lived on the ring before this one.
     pub(crate) async fn ended(&self, id: u128, tag: u128) -> Result<Option<Ended>, StoreError> {
         let deadline = self.deadline();
-        let ended = self.ended_at(self.topology.place(tag), id, tag, deadline).await?;
-        let Some(old) = self.topology.place_before(tag).filter(|_| ended.is_none()) else {
+        let ended = self.ended_at(self.topology.location(tag), id, tag, deadline).await?;
+        let Some(old) = self.topology.location_before(tag).filter(|_| ended.is_none()) else {
             return Ok(ended);
         };
         match self.ended_at(old, id, tag, deadline).await {
@@ -63,72 +63,72 @@ impl Redis {
     /// one from then on, for as long as its record is remembered.
     pub(crate) async fn names(&self, opening: &Opening, takes: bool) -> Result<bool, StoreError> {
         let (key, body) = (keys::named(opening.id), opening.body.to_be_bytes());
-        let (place, deadline) = (self.topology.place(opening.id), self.deadline());
+        let (location, deadline) = (self.topology.location(opening.id), self.deadline());
         if takes {
             let mut set = ::redis::cmd("SET");
             let life_ms = (opening.lasting_us + REMEMBERED_US).div_ceil(1_000);
             set.arg(&key).arg(&body).arg("NX").arg("PX").arg(life_ms);
-            if self.command_at(place, &set, deadline).await? != Value::Nil {
+            if self.command_at(location, &set, deadline).await? != Value::Nil {
                 return Ok(true);
             }
         }
         let mut get = ::redis::cmd("GET");
         get.arg(&key);
-        match self.command_at(place, &get, deadline).await? {
+        match self.command_at(location, &get, deadline).await? {
             Value::Nil => Ok(true),
             Value::BulkString(known) => Ok(known == body),
             _ => Err(StoreError::Foreign("what an id is in use for is none that we wrote".into())),
         }
     }
 
-    /// At how many places the enforced tiers of a decision live, old owners included.
-    pub(crate) fn places<L: HoldsLimit>(&self, ask: &Ask<L>) -> usize {
-        let mut places: Vec<Place> = Vec::new();
-        for tier in ask.tiers.iter().filter(|tier| tier.group == 0) {
-            let place = Some(self.topology.place(tier.key.tag));
-            for place in place.into_iter().chain(self.topology.old_place(tier)) {
-                if !places.contains(&place) {
-                    places.push(place);
+    /// At how many places the enforced counters of a decision live, old owners included.
+    pub(crate) fn locations<L: LimitHandle>(&self, transaction: &Transaction<L>) -> usize {
+        let mut locations: Vec<Location> = Vec::new();
+        for counter in transaction.counters.iter().filter(|counter| counter.group == 0) {
+            let location = Some(self.topology.location(counter.key.tag));
+            for location in location.into_iter().chain(self.topology.old_location(counter)) {
+                if !locations.contains(&location) {
+                    locations.push(location);
                 }
             }
         }
-        places.len()
+        locations.len()
     }
 
     /// Whether a receipt can name all places of a decision.
-    pub(crate) fn has_receipt_for<L: HoldsLimit>(&self, ask: &Ask<L>) -> bool {
-        self.topology.is_one_place() || self.places(ask) <= GROUPS_MAX
+    pub(crate) fn has_receipt_for<L: LimitHandle>(&self, transaction: &Transaction<L>) -> bool {
+        self.topology.is_one_location() || self.locations(transaction) <= GROUPS_MAX
     }
 
     /// Takes back what a record at one place says was charged, and the record with it. Out of reach it
     /// stays charged: that admits nobody wrongly.
-    pub(super) async fn undo(&self, place: Place, id: u128, tiers: &[KeptTier]) {
+    pub(super) async fn undo(&self, location: Location, id: u128, counters: &[RecordedCharge]) {
         let closing = Arc::new(Closing::of(id, &Ending::Undo));
-        let _ = self.correct_at(place, &closing, tiers, &Ending::Undo, self.deadline()).await;
+        let _ = self.correct_at(location, &closing, counters, &Ending::Undo, self.deadline()).await;
     }
 
     async fn close_at(
         &self,
-        place: Place,
+        location: Location,
         id: u128,
         group: &Group,
         ending: &Ending<'_>,
         deadline: Deadline,
     ) -> Result<Answer, StoreError> {
-        let mut known = group.tiers.clone();
+        let mut known = group.counters.clone();
         for _ in 0..=1 {
-            let tiers = match known.take() {
-                Some(tiers) => tiers,
-                None => match self.recorded(place, group.tag, id, deadline).await? {
-                    Some(Recorded::Open(tiers)) => tiers,
+            let counters = match known.take() {
+                Some(counters) => counters,
+                None => match self.recorded(location, group.tag, id, deadline).await? {
+                    Some(Recorded::Open(counters)) => counters,
                     Some(Recorded::Ended(mark)) => return Ok(ended(mark, ending)),
-                    None => return Ok(Answer::Told(Outcome::Unknown)),
+                    None => return Ok(Answer::Outcome(Outcome::Unknown)),
                 },
             };
             let closing = Arc::new(Closing::of(id, ending));
-            self.correct_at(place, &closing, &tiers, ending, deadline).await?;
-            // Processes on another ring part a reservation's tiers otherwise.
-            if let Some(Closed::Told(answer)) = closing.noted() {
+            self.correct_at(location, &closing, &counters, ending, deadline).await?;
+            // Processes on another ring part a reservation's counters otherwise.
+            if let Some(Closed::Answered(answer)) = closing.noted() {
                 return Ok(answer);
             }
         }
@@ -137,58 +137,59 @@ impl Redis {
 
     async fn correct_at(
         &self,
-        place: Place,
+        location: Location,
         closing: &Arc<Closing>,
-        tiers: &[KeptTier],
+        counters: &[RecordedCharge],
         ending: &Ending<'_>,
         deadline: Deadline,
     ) -> Result<(), StoreError> {
-        let asked = |tier: &KeptTier| {
-            let actual = ending.actual(tier);
-            tier.asked(actual.map_or(AS_CHARGED, |actual| actual.min(AS_CHARGED - 1))).to_owned()
+        let asked = |counter: &RecordedCharge| {
+            let actual = ending.actual(counter);
+            counter.asked(actual.map_or(AS_CHARGED, |actual| actual.min(AS_CHARGED - 1))).to_owned()
         };
-        let record = AtRecord::Close(Arc::clone(closing));
-        let tiers = tiers.iter().map(asked).collect();
-        let ask = Ask { intent: Intent::Charge, record, tiers };
-        self.decide_one_at(place, &ask, deadline).await.map(|_| ())
+        let record = RecordAction::Close(Arc::clone(closing));
+        let counters = counters.iter().map(asked).collect();
+        let transaction = Transaction { intent: Intent::Charge, record, counters };
+        self.decide_one_at(location, &transaction, deadline).await.map(|_| ())
     }
 
     async fn ended_at(
         &self,
-        place: Place,
+        location: Location,
         id: u128,
         tag: u128,
         deadline: Deadline,
     ) -> Result<Option<Ended>, StoreError> {
-        let tiers = match self.recorded(place, tag, id, deadline).await? {
-            Some(Recorded::Open(tiers)) => tiers,
+        let counters = match self.recorded(location, tag, id, deadline).await? {
+            Some(Recorded::Open(counters)) => counters,
             Some(Recorded::Ended(mark)) => return Ok(Some(Ended::by_mark(mark))),
             None => return Ok(None),
         };
         let closing = Arc::new(Closing::new(id, Closes::Looks, 0));
         let as_charged = Ending::Renew { for_us: 0 };
-        self.correct_at(place, &closing, &tiers, &as_charged, deadline).await?;
-        let is_over = closing.noted() == Some(Closed::Told(Answer::Told(Outcome::Expired)));
-        let is_permit = |tier: &KeptTier| tier.limit.algorithm() == Algorithm::Concurrency;
-        let how = if tiers.iter().any(is_permit) { Ended::PermitEnded } else { Ended::Expired };
+        self.correct_at(location, &closing, &counters, &as_charged, deadline).await?;
+        let is_over = closing.noted() == Some(Closed::Answered(Answer::Outcome(Outcome::Expired)));
+        let is_permit =
+            |counter: &RecordedCharge| counter.limit.algorithm() == Algorithm::Concurrency;
+        let how = if counters.iter().any(is_permit) { Ended::PermitEnded } else { Ended::Expired };
         Ok(is_over.then_some(how))
     }
 
     async fn command_at(
         &self,
-        place: Place,
+        location: Location,
         command: &::redis::Cmd,
         deadline: Deadline,
     ) -> Result<Value, StoreError> {
         let run = |route: Route| async move { route.shard.command(command, deadline).await };
-        self.follow(place, deadline, run).await
+        self.follow(location, deadline, run).await
     }
 
     /// What the record beside a tag says; nothing if there is none. It is looked at again by the call
     /// that closes it.
     async fn recorded(
         &self,
-        place: Place,
+        location: Location,
         tag: u128,
         id: u128,
         deadline: Deadline,
@@ -196,7 +197,7 @@ impl Redis {
         let mut get = ::redis::cmd("GET");
         get.arg(keys::record(tag, id));
         let foreign = || StoreError::Foreign("a record is none that we wrote".into());
-        match self.command_at(place, &get, deadline).await? {
+        match self.command_at(location, &get, deadline).await? {
             Value::Nil => Ok(None),
             Value::BulkString(bytes) => read(&bytes).map(Some).ok_or_else(foreign),
             _ => Err(foreign()),
@@ -212,15 +213,15 @@ fn read(record: &[u8]) -> Option<Recorded> {
         return Some(Recorded::Ended(u64::from_be_bytes(mark)));
     }
     let count = usize::from(head[HEAD - 1]);
-    let tiers = kept::decoded(rest.get(count * CHARGE_BYTES..)?)?;
-    (tiers.len() == count && count > 0).then(|| Recorded::Open(tiers.into()))
+    let counters = kept::decoded(rest.get(count * CHARGE_BYTES..)?)?;
+    (counters.len() == count && count > 0).then(|| Recorded::Open(counters.into()))
 }
 
 /// What is answered for a record that ended before.
 fn ended(mark: u64, ending: &Ending<'_>) -> Answer {
     match ending {
-        Ending::Renew { .. } => Answer::Told(Outcome::Expired),
-        _ if mark == ending.mark() => Answer::Told(Outcome::Repeated),
+        Ending::Renew { .. } => Answer::Outcome(Outcome::Expired),
+        _ if mark == ending.mark() => Answer::Outcome(Outcome::Repeated),
         _ => Answer::EndedOtherwise,
     }
 }

@@ -15,7 +15,7 @@ use super::address::{Address, At, Host};
 use super::batch::Batches;
 use super::failure::{Failure, NotHere};
 use super::jitter::{jittered, random};
-use super::link::Manner;
+use super::link::Redirect;
 use super::server::Server;
 use super::shard::Shard;
 use super::slot::SLOTS;
@@ -115,7 +115,7 @@ impl Cluster {
     /// The owner of a slot, as far as we know.
     pub(super) fn route(&self, slot: u16) -> Result<Route, Failure> {
         if let Some(shard) = self.shared.map.load().owner(slot) {
-            return Ok(Route { shard, manner: Manner::Plainly });
+            return Ok(Route { shard, redirect: Redirect::None });
         }
         self.refresh_soon();
         Err(Failure::NotSent(format!("nobody is known to own slot {slot}")))
@@ -130,12 +130,12 @@ impl Cluster {
         deadline: Deadline,
     ) -> Result<Route, Failure> {
         match &failure {
-            Failure::NotHere(NotHere::Moved { slot, to }, _) => {
+            Failure::NotHere(NotHere::OldOwners { slot, to }, _) => {
                 self.refresh_soon();
-                Ok(Route { shard: self.shared.moved(*slot, to, tried), manner: Manner::Plainly })
+                Ok(Route { shard: self.shared.moved(*slot, to, tried), redirect: Redirect::None })
             }
             Failure::NotHere(NotHere::Ask(to), _) => {
-                Ok(Route { shard: self.shared.known(to, tried), manner: Manner::Asking })
+                Ok(Route { shard: self.shared.known(to, tried), redirect: Redirect::Ask })
             }
             Failure::NotHere(NotHere::HalfMoved, _) => {
                 pause(deadline).await;
@@ -227,8 +227,8 @@ impl Shared {
         let _changing = self.changing.lock();
         let mut map = Map::clone(&self.map.load());
         let owner = map.place_of(&at(to, tried.shard.link().host()), || Arc::clone(&shard));
-        if let Some(place) = map.owners.get_mut(usize::from(slot)) {
-            *place = Some(owner);
+        if let Some(location) = map.owners.get_mut(usize::from(slot)) {
+            *location = Some(owner);
         }
         self.map.store(Arc::new(map.indexed()));
         shard
@@ -252,8 +252,8 @@ impl Map {
     fn indexed(mut self) -> Map {
         self.first_slots = vec![None; self.shards.len()];
         for (slot, owner) in (0..).zip(&self.owners) {
-            if let Some(place) = owner {
-                self.first_slots[usize::from(*place)].get_or_insert(slot);
+            if let Some(location) = owner {
+                self.first_slots[usize::from(*location)].get_or_insert(slot);
             }
         }
         self
@@ -266,8 +266,8 @@ impl Map {
     }
 
     fn owner(&self, slot: u16) -> Option<Arc<Shard>> {
-        let place = (*self.owners.get(usize::from(slot))?)?;
-        Some(Arc::clone(&self.shards[usize::from(place)].1))
+        let location = (*self.owners.get(usize::from(slot))?)?;
+        Some(Arc::clone(&self.shards[usize::from(location)].1))
     }
 
     fn known(&self, host: &Host) -> Option<Arc<Shard>> {
@@ -277,11 +277,11 @@ impl Map {
 
     fn place_of(&mut self, host: &Host, shard: impl FnOnce() -> Arc<Shard>) -> u16 {
         let known = self.shards.iter().position(|(known, _)| known == host);
-        let place = known.unwrap_or_else(|| {
+        let location = known.unwrap_or_else(|| {
             self.shards.push((host.clone(), shard()));
             self.shards.len() - 1
         });
-        place as u16
+        location as u16
     }
 }
 

@@ -33,7 +33,7 @@ pub struct Exchange {
     /// How many entries it may hold.
     pub entries_max: usize,
     /// What it is to know.
-    pub told: Vec<StoredEntry>,
+    pub reply: Vec<StoredEntry>,
     /// What it is to forget, if it is time by its own clock.
     pub forgotten: Vec<u128>,
 }
@@ -54,7 +54,7 @@ pub struct Exchanged {
 impl Redis {
     /// The version of each shard's copy; empty: there is none.
     pub(crate) async fn copy_versions(&self) -> Vec<(String, Result<Vec<u8>, StoreError>)> {
-        let answers = self.on_each_shard(LOOK, |place| Some(version_of(place))).await;
+        let answers = self.on_each_shard(LOOK, |location| Some(version_of(location))).await;
         let version = |value| match value {
             Value::BulkString(version) => Ok(version),
             Value::Nil => Ok(Vec::new()),
@@ -68,7 +68,7 @@ impl Redis {
         &self,
         exchange: impl Fn(&str) -> Option<Exchange>,
     ) -> Vec<(String, Result<Exchanged, StoreError>)> {
-        let command = |place: &ShardTag| Some(exchange(&place.name)?.command(place));
+        let command = |location: &ShardTag| Some(exchange(&location.name)?.command(location));
         let answers = self.on_each_shard(TIMEOUT, command).await;
         answers.into_iter().map(|(name, answer)| (name, answer.and_then(Exchanged::of))).collect()
     }
@@ -76,11 +76,11 @@ impl Redis {
 
 impl Exchange {
     /// The call that this is.
-    pub fn command(&self, place: &ShardTag) -> Cmd {
+    pub fn command(&self, location: &ShardTag) -> Cmd {
         let mut command = ::redis::cmd("EVAL");
-        command.arg(SCRIPT).arg(2).arg(&keys(place));
-        command.arg(&self.seen).arg(self.epoch).arg(self.entries_max).arg(self.told.len());
-        for entry in &self.told {
+        command.arg(SCRIPT).arg(2).arg(&keys(location));
+        command.arg(&self.seen).arg(self.epoch).arg(self.entries_max).arg(self.reply.len());
+        for entry in &self.reply {
             command.arg(&entry.id.to_be_bytes()[..]).arg(entry.value());
         }
         self.forgotten.iter().for_each(|id| {
@@ -118,8 +118,8 @@ impl Exchanged {
 
 impl StoredEntry {
     fn value(&self) -> Vec<u8> {
-        let numbers = [self.time_us, self.random, self.forget_at_us].map(u64::to_be_bytes);
-        [numbers.as_flattened(), &self.sealed].concat()
+        let params = [self.time_us, self.random, self.forget_at_us].map(u64::to_be_bytes);
+        [params.as_flattened(), &self.sealed].concat()
     }
 
     fn read(pair: &[Value]) -> Option<StoredEntry> {
@@ -134,16 +134,16 @@ impl StoredEntry {
     }
 }
 
-fn version_of(place: &ShardTag) -> Cmd {
-    let [entries, _] = keys(place);
+fn version_of(location: &ShardTag) -> Cmd {
+    let [entries, _] = keys(location);
     let mut command = ::redis::cmd("HGET");
     command.arg(entries).arg("v");
     command
 }
 
 /// The keys of the copy: its entries, and their revisions.
-fn keys(place: &ShardTag) -> [String; 2] {
-    [format!("sg1:{{{}}}:c", place.tag), format!("sg1:{{{}}}:r", place.tag)]
+fn keys(location: &ShardTag) -> [String; 2] {
+    [format!("sg1:{{{}}}:c", location.tag), format!("sg1:{{{}}}:r", location.tag)]
 }
 
 /// A look that is lost, and the next one, fit into the second within which what is set holds everywhere.

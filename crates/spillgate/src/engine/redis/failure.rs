@@ -34,7 +34,7 @@ pub(super) enum Failure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NotHere {
     /// The slot lives there now.
-    Moved { slot: u16, to: Host },
+    OldOwners { slot: u16, to: Host },
     /// This once, ask there.
     Ask(Host),
     /// The server is no primary any more.
@@ -78,7 +78,7 @@ impl Failure {
         let not_here = |what| Failure::NotHere(what, text.clone());
         match code {
             "MOVED" | "ASK" => match redirect(details) {
-                Some((slot, to)) if code == "MOVED" => not_here(NotHere::Moved { slot, to }),
+                Some((slot, to)) if code == "MOVED" => not_here(NotHere::OldOwners { slot, to }),
                 Some((_, to)) => not_here(NotHere::Ask(to)),
                 None => not_here(NotHere::Later),
             },
@@ -209,10 +209,10 @@ mod tests {
         let host = |name: &str, port| Host { name: name.into(), port };
         assert_eq!(
             not_here("MOVED 12182 127.0.0.1:6380"),
-            NotHere::Moved { slot: 12182, to: host("127.0.0.1", 6380) }
+            NotHere::OldOwners { slot: 12182, to: host("127.0.0.1", 6380) }
         );
         assert_eq!(not_here("ASK 5 ::1:6380"), NotHere::Ask(host("::1", 6380)));
-        assert_eq!(not_here("MOVED 5 :6380"), NotHere::Moved { slot: 5, to: host("", 6380) });
+        assert_eq!(not_here("MOVED 5 :6380"), NotHere::OldOwners { slot: 5, to: host("", 6380) });
         for readonly in [
             "READONLY You can't write against a read only replica. script: 1f, on @user_script:1.",
             "ERR Error running script (call to f_1f): @user_script:1: -READONLY You can't write against a read only replica.",

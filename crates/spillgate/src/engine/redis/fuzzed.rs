@@ -12,8 +12,8 @@ use super::heartbeat::Living;
 use super::program::{self, Reply};
 use super::wire::first_answer;
 use super::{cluster, heartbeat, probe, slot::SLOTS};
-use crate::algorithm::{GiveBack, Intent};
-use crate::engine::{Ask, AskTier, AtRecord, Change};
+use crate::algorithm::{Intent, Refund};
+use crate::engine::{Change, PlannedCharge, RecordAction, Transaction};
 use crate::limit::{LimitSpec, NamedLimit};
 use crate::subject::{SHARED_SECRET, Secret, SubjectKey};
 
@@ -29,24 +29,30 @@ pub fn holds(input: &[u8]) {
         0 => {
             let Ok(reply) = Reply::of(answer) else { return };
             for intent in [Intent::Charge, Intent::Peek, Intent::Reserve { nonce: 7 }] {
-                let ask = Ask { intent, record: AtRecord::None, tiers: tiers().collect() };
-                // By itself, and the second of a crowd.
+                let transaction = Transaction {
+                    intent,
+                    record: RecordAction::None,
+                    counters: counters().collect(),
+                };
+                // By itself, and the second of a coalesced batch.
                 for times in [1, 3] {
-                    let part = program::parts(&[(&ask, times)])[0].at(times / 2);
-                    let asks = std::slice::from_ref(&ask);
-                    let Ok(told) = reply.told(asks, &[part]) else { continue };
-                    assert_eq!(told.len(), 1);
-                    let told = told.into_iter().flatten();
-                    assert!(told.into_iter().all(|told| told.tiers.len() == LIMITS.len()));
+                    let range = program::reply_ranges(&[(&transaction, times)])[0].at(times / 2);
+                    let transactions = std::slice::from_ref(&transaction);
+                    let Ok(reply) = reply.read(transactions, &[range]) else { continue };
+                    assert_eq!(reply.len(), 1);
+                    let reply = reply.into_iter().flatten();
+                    assert!(reply.into_iter().all(|reply| reply.counters.len() == LIMITS.len()));
                 }
             }
         }
         1 => {
             let Ok(reply) = Reply::of(answer) else { return };
-            let changes = [Change::Force(1), Change::GiveBack(GiveBack::Amount(1))];
-            let asked = || tiers().zip(changes.into_iter().cycle()).collect::<Vec<_>>();
+            let changes = [Change::Force(1), Change::Refund(Refund::Amount(1))];
+            let asked = || counters().zip(changes.into_iter().cycle()).collect::<Vec<_>>();
             let asked = asked();
-            if let Ok(changed) = reply.changed(asked.iter().map(|(tier, change)| (tier, *change))) {
+            if let Ok(changed) =
+                reply.changed(asked.iter().map(|(counter, change)| (counter, *change)))
+            {
                 assert_eq!(changed.len(), LIMITS.len());
             }
         }
@@ -57,8 +63,8 @@ pub fn holds(input: &[u8]) {
         }
         3 => {
             let own = Fingerprint::new(&Secret::new(&SHARED_SECRET), None);
-            let told = heartbeat::told(answer, "key".to_owned(), &own);
-            let Some((_, Living { count, mismatch })) = told else { return };
+            let reply = heartbeat::read(answer, "key".to_owned(), &own);
+            let Some((_, Living { count, mismatch })) = reply else { return };
             assert!(mismatch.parts().iter().all(|(_, instances)| *instances <= count));
         }
         4 => {
@@ -74,11 +80,11 @@ pub fn holds(input: &[u8]) {
     }
 }
 
-fn tiers() -> impl Iterator<Item = AskTier> {
-    LIMITS.iter().map(|limit| AskTier {
+fn counters() -> impl Iterator<Item = PlannedCharge> {
+    LIMITS.iter().map(|limit| PlannedCharge {
         cost: 2,
         attributes: 1,
-        ..AskTier::new(SubjectKey { tag: 1, id: 2, rule: 3 }, limit.clone())
+        ..PlannedCharge::new(SubjectKey { tag: 1, id: 2, rule: 3 }, limit.clone())
     })
 }
 

@@ -55,7 +55,7 @@ impl Redis {
         let key = guard::key_of(tag);
         let answer = shard.command(&self.command(shard, tag, &key), deadline).await;
         let answer = answer.inspect_err(|failure| self.topology.heed(failure))?;
-        let (guard, living) = told(answer, key, &self.caller.instance.fingerprint)
+        let (guard, living) = read(answer, key, &self.caller.instance.fingerprint)
             .ok_or_else(|| Failure::Bug(format!("{} answered no guard", shard.name())))?;
         if shard.guard.note(guard, self.caller.terms) {
             tracing::warn!(
@@ -107,7 +107,7 @@ impl Living {
 }
 
 /// Reads the guard, and the live instances beside one with this fingerprint.
-pub(super) fn told(answer: Value, key: String, own: &Fingerprint) -> Option<(Guard, Living)> {
+pub(super) fn read(answer: Value, key: String, own: &Fingerprint) -> Option<(Guard, Living)> {
     let Value::Array(parts) = answer else { return None };
     let [Value::BulkString(guard), Value::Int(oldest_for_us), Value::Array(kinds)] = &parts[..]
     else {

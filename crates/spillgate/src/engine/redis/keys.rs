@@ -61,7 +61,7 @@ pub(super) fn named(id: u128) -> Vec<u8> {
     name
 }
 
-/// The key of the leases on a tier, beside its value.
+/// The key of the leases on a counter, beside its value.
 pub(super) fn ledger(key: SubjectKey, limit: &NamedLimit) -> Vec<u8> {
     let mut name = value(key);
     name.extend_from_slice(b":e:");
@@ -77,7 +77,7 @@ pub(super) fn all_of(key: SubjectKey, limits: &[NamedLimit]) -> Vec<Vec<u8>> {
 /// 22 characters for 128 bits.
 fn base64url(bits: u128, out: &mut Vec<u8>) {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    out.extend((0..22).map(|place| LETTERS[(bits >> (6 * place)) as usize & 63]));
+    out.extend((0..22).map(|location| LETTERS[(bits >> (6 * location)) as usize & 63]));
 }
 
 /// The version of these names and of the records below them, which the prefix of the names carries. Raise both

@@ -59,9 +59,9 @@ struct Open {
 
 /// Whether a call goes to a slot's owner, or to whom the owner is handing the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Manner {
-    Plainly,
-    Asking,
+pub(super) enum Redirect {
+    None,
+    Ask,
 }
 
 impl Link {
@@ -105,11 +105,11 @@ impl Link {
     pub(super) async fn run(
         &self,
         call: &Call<'_>,
-        manner: Manner,
+        redirect: Redirect,
         deadline: Deadline,
         held: Held,
     ) -> Result<Reply, Failure> {
-        let answer = self.run_unjudged(call, manner, deadline, held).await;
+        let answer = self.run_unjudged(call, redirect, deadline, held).await;
         let works = answer.as_ref().map_or_else(Failure::shows_work, |_| Some(true));
         if let Some(works) = works {
             self.shared.note(works);
@@ -130,8 +130,8 @@ impl Link {
             let open = shared.open(deadline).await?;
             let sent_at = Instant::now();
             match deadline.bound(open.wire.send(command)).await {
-                Some(answer) => shared.heard(&open, answer).map(Answer::value),
-                None if shared.pulse.was_heard_since(sent_at) => {
+                Some(answer) => shared.outcomes_of(&open, answer).map(Answer::value),
+                None if shared.pulse.received_since(sent_at) => {
                     Err(Failure::too_late(format!("{} did not answer in time", shared.server)))
                 }
                 None => Err(Failure::Unknown(format!("{} did not answer in time", shared.server))),
@@ -184,21 +184,21 @@ impl Link {
     async fn run_unjudged(
         &self,
         call: &Call<'_>,
-        manner: Manner,
+        redirect: Redirect,
         deadline: Deadline,
         held: Held,
     ) -> Result<Reply, Failure> {
         let shared = &self.shared;
-        let place = shared.place_in_flight()?;
+        let location = shared.place_in_flight()?;
         let open = shared.open(deadline).await?;
-        let mut held: Held = Some(Box::new((place, held)));
+        let mut held: Held = Some(Box::new((location, held)));
         let held = &mut held;
         let program = call.encoded();
         let script = if call.is_of_leases { script::of_leases(open.script) } else { open.script };
         let by_name = call.command("EVALSHA", &script.sha, &program);
         for _ in 0..RELOADS_AWAITED {
             let reloads = open.reloads.load(Ordering::Acquire);
-            match shared.ask(&open, &by_name, manner, deadline, held).await {
+            match shared.ask(&open, &by_name, redirect, deadline, held).await {
                 Err(Failure::NotHere(NotHere::NoScript, _)) => {}
                 answered => return answered,
             }
@@ -208,7 +208,7 @@ impl Link {
             };
             if open.reloads.load(Ordering::Acquire) == reloads {
                 let with_text = call.command("EVAL", &script.text, &program);
-                let answered = shared.ask(&open, &with_text, manner, deadline, held).await;
+                let answered = shared.ask(&open, &with_text, redirect, deadline, held).await;
                 open.reloads.fetch_add(1, Ordering::Release);
                 open.load_again(script);
                 return answered;
@@ -216,7 +216,7 @@ impl Link {
         }
         // Somebody flushes scripts all the time. EVAL cannot miss.
         let with_text = call.command("EVAL", &script.text, &program);
-        shared.ask(&open, &with_text, manner, deadline, held).await
+        shared.ask(&open, &with_text, redirect, deadline, held).await
     }
 }
 
@@ -248,9 +248,9 @@ impl Shared {
 
     /// More than a server answers while a decision waits: refused before it is sent.
     fn place_in_flight(&self) -> Result<PlaceInFlight, Failure> {
-        let place = PlaceInFlight(Arc::clone(&self.in_flight));
+        let location = PlaceInFlight(Arc::clone(&self.in_flight));
         if self.in_flight.fetch_add(1, Ordering::Relaxed) < IN_FLIGHT_MAX * self.lines.len() {
-            return Ok(place);
+            return Ok(location);
         }
         Err(Failure::unsent_in_time("too many calls are under way"))
     }
@@ -311,11 +311,11 @@ impl Shared {
         self: &Arc<Self>,
         open: &Arc<Open>,
         command: &Cmd,
-        manner: Manner,
+        redirect: Redirect,
         deadline: Deadline,
         held: &mut Held,
     ) -> Result<Reply, Failure> {
-        let reply = match self.send(open, command, manner, deadline, held).await? {
+        let reply = match self.send(open, command, redirect, deadline, held).await? {
             Answer::Integers(integers) => Reply::of_integers(integers),
             Answer::Other(value) => Reply::of(value),
         };
@@ -331,7 +331,7 @@ impl Shared {
         &self,
         open: &Arc<Open>,
         command: &Cmd,
-        manner: Manner,
+        redirect: Redirect,
         deadline: Deadline,
         held: &mut Held,
     ) -> Result<Answer, Failure> {
@@ -340,9 +340,9 @@ impl Shared {
         }
         let along = held.take();
         let answer = async {
-            match manner {
-                Manner::Plainly => open.wire.call(command, along).await,
-                Manner::Asking => {
+            match redirect {
+                Redirect::None => open.wire.call(command, along).await,
+                Redirect::Ask => {
                     let mut pipeline = ::redis::pipe();
                     pipeline.cmd("ASKING").add_command(command.clone());
                     open.wire.call_all(&pipeline, along).await
@@ -353,10 +353,14 @@ impl Shared {
             return Err(Failure::too_late(format!("{} did not answer in time", self.server)));
         };
         *held = along;
-        self.heard(open, answer)
+        self.outcomes_of(open, answer)
     }
 
-    fn heard(&self, open: &Arc<Open>, answer: RedisResult<Answer>) -> Result<Answer, Failure> {
+    fn outcomes_of(
+        &self,
+        open: &Arc<Open>,
+        answer: RedisResult<Answer>,
+    ) -> Result<Answer, Failure> {
         answer.map_err(|error| {
             if error.is_timeout() {
                 let timeout = self.timeout;

@@ -15,9 +15,9 @@ use super::program::{self, Call, Header, Reply};
 use super::script::{self, Script};
 use super::shard::Shard;
 use super::wire::Wire;
-use super::{Ask, AskTier, Redis, StoreError, Told, jitter, keys};
+use super::{PlannedCharge, Redis, StoreError, Transaction, TransactionReply, jitter, keys};
 use crate::algorithm::Intent;
-use crate::engine::AtRecord;
+use crate::engine::RecordAction;
 use crate::limit::{Limit, NamedLimit};
 use crate::probe::{ServerFacts, ServerProbe, StoreProbe};
 use crate::subject::SubjectKey;
@@ -45,7 +45,7 @@ impl Redis {
     fn probe_subject(&self, shard: &Arc<Shard>) -> SubjectKey {
         let random = || u128::from(jitter::random()) << 64 | u128::from(jitter::random());
         let lives_here = |tag: &u128| {
-            let route = self.topology.route(self.topology.place(*tag));
+            let route = self.topology.route(self.topology.location(*tag));
             route.is_ok_and(|route| Arc::ptr_eq(&route.shard, shard))
         };
         let tag = std::iter::repeat_with(random).take(SUBJECTS_TRIED).find(lives_here);
@@ -159,24 +159,30 @@ impl Examination {
         }
     }
 
-    async fn decide(&self, intent: Intent, how: &str, script: &str) -> Result<Told, String> {
-        let tiers = self.limits.iter().map(|limit| AskTier {
+    async fn decide(
+        &self,
+        intent: Intent,
+        how: &str,
+        script: &str,
+    ) -> Result<TransactionReply, String> {
+        let counters = self.limits.iter().map(|limit| PlannedCharge {
             cost: 1,
             attributes: 1,
-            ..AskTier::new(self.subject, limit.clone())
+            ..PlannedCharge::new(self.subject, limit.clone())
         });
-        let ask = Ask { intent, record: AtRecord::None, tiers: tiers.collect() };
+        let transaction =
+            Transaction { intent, record: RecordAction::None, counters: counters.collect() };
         let estimate_us = Clock::System.now_us();
         let nonce = (jitter::random() >> 16).max(1);
-        let once = [(&ask, 1)];
+        let once = [(&transaction, 1)];
         let call = Call::of(Header { given_us: 0, estimate_us, nonce }, &once);
         let command = call.command(how, script, &call.encoded());
         let answer =
             self.ask(&command).await.map_err(|failure| StoreError::from(failure).to_string());
-        let asks = std::slice::from_ref(&ask);
-        let told = Reply::of(answer?)?.told(asks, &program::parts(&once));
-        let told = told.map_err(|error| error.to_string())?;
-        let one = told.into_iter().next().ok_or("no answer")?;
+        let transactions = std::slice::from_ref(&transaction);
+        let reply = Reply::of(answer?)?.read(transactions, &program::reply_ranges(&once));
+        let reply = reply.map_err(|error| error.to_string())?;
+        let one = reply.into_iter().next().ok_or("no answer")?;
         one.map_err(|error| error.to_string())
     }
 
@@ -193,8 +199,8 @@ fn probe_limits() -> [NamedLimit; 2] {
     [NamedLimit::new(Limit::per_hour(10), 0), NamedLimit::new(Limit::per_hour(1), 1)]
 }
 
-fn leaves(told: &Told, remaining: [u64; 2]) -> bool {
-    told.tiers.iter().map(|tier| tier.reading.remaining).eq(remaining)
+fn leaves(reply: &TransactionReply, remaining: [u64; 2]) -> bool {
+    reply.counters.iter().map(|counter| counter.reading.remaining).eq(remaining)
 }
 
 /// How long calls take: so many of them, and no more than fit into the time for it.
@@ -242,7 +248,7 @@ pub(super) fn fields(info: &Value) -> BTreeMap<String, String> {
 /// What TIME answers: seconds, and microseconds of the second.
 pub(super) fn microseconds(time: &Value) -> Option<i64> {
     let Value::Array(parts) = time else { return None };
-    let part = |place: usize| text(parts.get(place)?).parse::<i64>().ok();
+    let part = |location: usize| text(parts.get(location)?).parse::<i64>().ok();
     part(0)?.checked_mul(1_000_000)?.checked_add(part(1)?)
 }
 

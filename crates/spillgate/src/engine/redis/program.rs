@@ -4,8 +4,8 @@ use ::redis::Cmd;
 
 use super::guard::Expected;
 use super::{keys, script};
-use crate::algorithm::{Charge, GiveBack, Intent};
-use crate::engine::{Ask, AskTier, AtRecord, Change};
+use crate::algorithm::{Charge, Intent, Refund};
+use crate::engine::{Change, PlannedCharge, RecordAction, Transaction};
 use crate::limit::{Algorithm, NamedLimit, RecordName};
 use crate::reservation::{Closes, Closing, Opening, kept};
 use crate::subject::SubjectKey;
@@ -13,7 +13,7 @@ use crate::subject::SubjectKey;
 mod lease;
 mod reply;
 
-pub(super) use reply::{Part, Parts, Reply, parts};
+pub(super) use reply::{Reply, ReplyRange, ReplyRanges, reply_ranges};
 
 /// What goes before the limits of every call.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Header {
 }
 
 /// A decision, and how many that are alike it stands for.
-pub(super) type Times<'q> = (&'q Ask, u32);
+pub(super) type Times<'q> = (&'q Transaction, u32);
 
 /// One call of the script.
 #[derive(Debug)]
@@ -69,33 +69,33 @@ impl<'a> Call<'a> {
     }
 
     /// The call that decides each of `asks`, in order, each so many times.
-    pub(super) fn of(header: Header, asks: &[Times<'a>]) -> Call<'a> {
+    pub(super) fn of(header: Header, transactions: &[Times<'a>]) -> Call<'a> {
         let mut call = Call::new(header);
-        asks.iter().for_each(|(ask, times)| call.crowd(ask, *times));
+        transactions.iter().for_each(|(transaction, times)| call.coalesced(transaction, *times));
         call
     }
 
     /// One decision more, that so many ask for.
-    pub(super) fn crowd(&mut self, ask: &'a Ask, times: u32) {
-        if is_crowd(ask, times) {
+    pub(super) fn coalesced(&mut self, transaction: &'a Transaction, times: u32) {
+        if is_coalesced(transaction, times) {
             self.decisions.extend([BATCH, u64::from(times)]);
-            self.groups(ask);
+            self.groups(transaction);
         } else {
-            self.decision(ask);
+            self.decision(transaction);
         }
     }
 
-    /// What is owed is charged first, by force.
-    pub(super) fn decision(&mut self, ask: &'a Ask) {
-        for tier in ask.tiers.iter().filter(|tier| tier.owed > 0) {
-            self.change(tier, Change::Force(tier.owed));
+    /// What is deferred is charged first, by force.
+    pub(super) fn decision(&mut self, transaction: &'a Transaction) {
+        for counter in transaction.counters.iter().filter(|counter| counter.deferred > 0) {
+            self.change(counter, Change::Force(counter.deferred));
         }
-        match &ask.record {
-            AtRecord::None => {}
-            AtRecord::Open(opening) => self.open(ask, opening),
-            AtRecord::Close(closing) => return self.close(ask, closing),
+        match &transaction.record {
+            RecordAction::None => {}
+            RecordAction::Open(opening) => self.open(transaction, opening),
+            RecordAction::Close(closing) => return self.close(transaction, closing),
         }
-        let operation = match ask.intent {
+        let operation = match transaction.intent {
             Intent::Charge => CHARGE,
             Intent::Reserve { nonce } => {
                 self.nonce.get_or_insert(nonce);
@@ -103,21 +103,21 @@ impl<'a> Call<'a> {
             }
             Intent::Peek => PEEK,
         };
-        if !matches!(ask.record, AtRecord::Open(_)) {
+        if !matches!(transaction.record, RecordAction::Open(_)) {
             self.decisions.push(operation);
         }
-        self.groups(ask);
+        self.groups(transaction);
     }
 
-    /// The enforced tiers, and those of each shadow rule.
-    fn groups(&mut self, ask: &'a Ask) {
-        let enforced = ask.tiers.iter().take_while(|tier| tier.group == 0).count();
-        let (enforced, mut shadows) = ask.tiers.split_at(enforced);
+    /// The enforced counters, and those of each shadow rule.
+    fn groups(&mut self, transaction: &'a Transaction) {
+        let enforced = transaction.counters.iter().take_while(|counter| counter.group == 0).count();
+        let (enforced, mut shadows) = transaction.counters.split_at(enforced);
         self.group(enforced);
         let count = self.decisions.len();
         self.decisions.push(0);
         while let Some(first) = shadows.first() {
-            let length = shadows.iter().take_while(|tier| tier.group == first.group).count();
+            let length = shadows.iter().take_while(|counter| counter.group == first.group).count();
             let (group, rest) = shadows.split_at(length);
             self.group(group);
             self.decisions[count] += 1;
@@ -126,16 +126,16 @@ impl<'a> Call<'a> {
     }
 
     /// The record's part of a reservation.
-    fn open(&mut self, ask: &'a Ask, opening: &Opening) {
-        let key = self.record_key(ask, opening.id);
+    fn open(&mut self, transaction: &'a Transaction, opening: &Opening) {
+        let key = self.record_key(transaction, opening.id);
         self.decisions.extend([OPEN, key, opening.lasting_us]);
         self.text(opening.body.to_be_bytes().to_vec());
-        self.text(kept::encoded(&ask.tiers));
+        self.text(kept::encoded(&transaction.counters));
     }
 
-    /// The end of a reservation, or its renewal; what the tiers are charged is what they cost.
-    fn close(&mut self, ask: &'a Ask, closing: &Closing) {
-        let key = self.record_key(ask, closing.id);
+    /// The end of a reservation, or its renewal; what the counters are charged is what they cost.
+    fn close(&mut self, transaction: &'a Transaction, closing: &Closing) {
+        let key = self.record_key(transaction, closing.id);
         let (how, for_us) = match closing.how {
             Closes::Ends => (0, 0),
             Closes::Undoes => (1, 0),
@@ -145,12 +145,12 @@ impl<'a> Call<'a> {
         self.decisions.extend([CLOSE, key, how]);
         self.text(closing.mark.to_be_bytes().to_vec());
         self.decisions.push(for_us);
-        self.group(&ask.tiers);
+        self.group(&transaction.counters);
     }
 
-    /// A record lies beside the first of its tiers.
-    fn record_key(&mut self, ask: &'a Ask, id: u128) -> u64 {
-        let tag = ask.tiers.first().map_or(0, |tier| tier.key.tag);
+    /// A record lies beside the first of its counters.
+    fn record_key(&mut self, transaction: &'a Transaction, id: u128) -> u64 {
+        let tag = transaction.counters.first().map_or(0, |counter| counter.key.tag);
         let key = keys::record(tag, id);
         match self.keys.iter().position(|known| *known == key) {
             Some(place) => place as u64 + 1,
@@ -163,19 +163,19 @@ impl<'a> Call<'a> {
         self.decisions.push(0);
     }
 
-    pub(super) fn change(&mut self, tier: &'a AskTier, change: Change) {
+    pub(super) fn change(&mut self, counter: &'a PlannedCharge, change: Change) {
         let operation = match change {
             Change::Force(_) => FORCE,
-            Change::GiveBack(GiveBack::Unused { .. }) => GIVE_BACK,
-            Change::GiveBack(GiveBack::Amount(_)) => LOWER,
+            Change::Refund(Refund::Unused { .. }) => GIVE_BACK,
+            Change::Refund(Refund::Amount(_)) => LOWER,
         };
         self.decisions.push(operation);
-        self.place(tier);
+        self.place(counter);
         match change {
-            Change::Force(amount) | Change::GiveBack(GiveBack::Amount(amount)) => {
+            Change::Force(amount) | Change::Refund(Refund::Amount(amount)) => {
                 self.decisions.push(amount.min(AMOUNT_MAX));
             }
-            Change::GiveBack(GiveBack::Unused { charge, unused }) => {
+            Change::Refund(Refund::Unused { charge, unused }) => {
                 let Charge { incarnation, at_us, amount, slot } = charge;
                 self.decisions.extend([incarnation, at_us, amount, slot, unused.min(amount)]);
             }
@@ -220,11 +220,11 @@ impl<'a> Call<'a> {
             return None;
         };
         let mut words = Vec::new();
-        limit.numbers()?.words(&mut words, self.header.estimate_us);
+        limit.params()?.words(&mut words, self.header.estimate_us);
         let &[burst, most, n, 1, count, period_us, code] = &words[..] else { return None };
         let nonce = self.nonce.unwrap_or(self.header.nonce);
-        let mut told = Vec::with_capacity(SINGLE_CHARGE_BYTES);
-        told.push(b'B');
+        let mut reply = Vec::with_capacity(SINGLE_CHARGE_BYTES);
+        reply.push(b'B');
         for (number, width) in [
             (self.header.given_us, 7),
             (nonce, 6),
@@ -242,9 +242,9 @@ impl<'a> Call<'a> {
             if above.iter().any(|byte| *byte > 0) {
                 return None;
             }
-            told.extend(bytes);
+            reply.extend(bytes);
         }
-        Some(told)
+        Some(reply)
     }
 
     /// What `check.lua` unpacks and runs: the call's own words, the limits, and the decisions.
@@ -264,32 +264,32 @@ impl<'a> Call<'a> {
         words.finish()
     }
 
-    fn group(&mut self, tiers: &'a [AskTier]) {
-        self.decisions.push(tiers.len() as u64);
-        for tier in tiers {
-            self.place(tier);
-            self.decisions.push(tier.cost);
+    fn group(&mut self, counters: &'a [PlannedCharge]) {
+        self.decisions.push(counters.len() as u64);
+        for counter in counters {
+            self.place(counter);
+            self.decisions.push(counter.cost);
         }
     }
 
-    /// The tier's key, own key and limit.
-    fn place(&mut self, tier: &'a AskTier) {
-        let value = match self.subjects.iter().find(|(known, _)| *known == tier.key) {
+    /// The counter's key, own key and limit.
+    fn place(&mut self, counter: &'a PlannedCharge) {
+        let value = match self.subjects.iter().find(|(known, _)| *known == counter.key) {
             Some((_, value)) => *value,
             None => {
-                let value = self.add_key(keys::value(tier.key));
-                self.subjects.push((tier.key, value));
+                let value = self.add_key(keys::value(counter.key));
+                self.subjects.push((counter.key, value));
                 value
             }
         };
-        let own = match keys::own(tier.key, &tier.limit) {
+        let own = match keys::own(counter.key, &counter.limit) {
             None => 0,
             Some(own) => match self.keys.iter().position(|known| *known == own) {
                 Some(place) => place as u64 + 1,
                 None => self.add_key(own),
             },
         };
-        let limit = self.limit(tier);
+        let limit = self.limit(counter);
         self.decisions.extend([value, own, limit]);
     }
 
@@ -298,19 +298,19 @@ impl<'a> Call<'a> {
         self.keys.len() as u64
     }
 
-    /// Where the tier's limit begins in the program.
-    fn limit(&mut self, tier: &'a AskTier) -> u64 {
+    /// Where the counter's limit begins in the program.
+    fn limit(&mut self, counter: &'a PlannedCharge) -> u64 {
         let same = |(limit, _): &&(&NamedLimit, u64)| {
-            limit.mix() == tier.limit.mix() && limit.numbers() == tier.limit.numbers()
+            limit.mix() == counter.limit.mix() && limit.params() == counter.limit.params()
         };
         if let Some((_, at)) = self.limits.iter().find(same) {
             return *at;
         }
         let at = LIMITS_AT + u64::from(self.limit_words.elements);
-        self.limits.push((&tier.limit, at));
+        self.limits.push((&counter.limit, at));
         let words = &mut self.limit_words;
-        words.number(u64::from(script::number(tier.limit.algorithm())));
-        match tier.limit.record() {
+        words.number(u64::from(script::number(counter.limit.algorithm())));
+        match counter.limit.record() {
             RecordName::Position(position) => {
                 words.number(u64::from(position));
                 words.number(0);
@@ -320,16 +320,18 @@ impl<'a> Call<'a> {
                 words.bytes(&name);
             }
         }
-        let mut numbers = Vec::new();
-        tier.numbers().words(&mut numbers, self.header.estimate_us);
-        numbers.iter().for_each(|word| words.number(*word));
+        let mut params = Vec::new();
+        counter.params().words(&mut params, self.header.estimate_us);
+        params.iter().for_each(|word| words.number(*word));
         at
     }
 }
 
 /// Whether decisions that are alike are told different things: else one answer is good for all.
-fn is_crowd(ask: &Ask, times: u32) -> bool {
-    times > 1 && ask.intent != Intent::Peek && ask.tiers.iter().any(|tier| tier.cost > 0)
+fn is_coalesced(transaction: &Transaction, times: u32) -> bool {
+    times > 1
+        && transaction.intent != Intent::Peek
+        && transaction.counters.iter().any(|counter| counter.cost > 0)
 }
 
 /// One msgpack array of numbers and short byte strings.
@@ -367,8 +369,8 @@ impl Msgpack {
 
     fn text(&mut self, text: &[u8]) {
         self.elements += 1;
-        // No more than a few tiers' worth.
-        let length = u16::try_from(text.len()).expect("64 tiers are kept in some 5 KB");
+        // No more than a few counters' worth.
+        let length = u16::try_from(text.len()).expect("64 counters are kept in some 5 KB");
         self.bytes.push(0xda);
         self.bytes.extend(length.to_be_bytes());
         self.bytes.extend(text);
@@ -388,9 +390,9 @@ impl Msgpack {
     }
 }
 
-/// One script call holds the server for its length: so many tiers are well below a millisecond.
-pub(super) const TIERS_MAX: usize = 128;
-/// More than any tier holds, and exact in Lua.
+/// One script call holds the server for its length: so many counters are well below a millisecond.
+pub(super) const COUNTERS_MAX: usize = 128;
+/// More than any counter holds, and exact in Lua.
 const AMOUNT_MAX: u64 = 1 << 40;
 const SINGLE_CHARGE_BYTES: usize = 46;
 /// Counted from 1: behind the instant, the nonce, and where decisions begin.

@@ -7,7 +7,7 @@ use assembly::{Line, Source, assemble};
 
 use super::program::{Call, Header};
 use crate::algorithm::Intent;
-use crate::engine::{Ask, AskTier, AtRecord};
+use crate::engine::{PlannedCharge, RecordAction, Transaction};
 use crate::limit::{Algorithm, Limit, NamedLimit};
 use crate::subject::SubjectKey;
 
@@ -79,11 +79,11 @@ pub(super) fn located(error: String) -> String {
 
 /// A call that shows whether a server decides, and changes nothing: it looks at a counter that no limit has.
 pub(super) fn probe() -> Call<'static> {
-    static ASK: LazyLock<Ask> = LazyLock::new(|| {
+    static ASK: LazyLock<Transaction> = LazyLock::new(|| {
         let limit = NamedLimit::new(Limit::per_second(1), 0);
-        let tier = AskTier::new(SubjectKey { tag: 0, id: 0, rule: 0 }, limit);
-        let tiers = [tier].into_iter().collect();
-        Ask { intent: Intent::Peek, record: AtRecord::None, tiers }
+        let counter = PlannedCharge::new(SubjectKey { tag: 0, id: 0, rule: 0 }, limit);
+        let counters = [counter].into_iter().collect();
+        Transaction { intent: Intent::Peek, record: RecordAction::None, counters }
     });
     let mut call = Call::new(Header { given_us: 0, estimate_us: 0, nonce: 1 });
     call.decision(&ASK);

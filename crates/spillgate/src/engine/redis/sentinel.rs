@@ -92,16 +92,16 @@ impl Sentinels {
 
     async fn ask(&self, sentinel: &Address) -> RedisResult<Host> {
         let wire = self.dial_sentinel(sentinel).await?;
-        let mut question: Cmd = ::redis::cmd("SENTINEL");
-        question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
-        match wire.send(&question).await?.value() {
-            Value::Array(place) => match &place[..] {
+        let mut call: Cmd = ::redis::cmd("SENTINEL");
+        call.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
+        match wire.send(&call).await?.value() {
+            Value::Array(location) => match &location[..] {
                 [Value::BulkString(name), Value::BulkString(port)] => {
                     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                     let port = text(port).parse().map_err(io::Error::other)?;
                     Ok(Host { name: text(name), port })
                 }
-                _ => Err(trouble(format!("{} answered {place:?}", sentinel.at))),
+                _ => Err(trouble(format!("{} answered {location:?}", sentinel.at))),
             },
             _ => Err(trouble(format!(
                 "{} watches no primary named {:?}; check the name in its sentinel monitor line",

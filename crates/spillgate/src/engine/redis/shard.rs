@@ -7,18 +7,18 @@ use std::time::Duration;
 use ::redis::{Cmd, Value};
 use smallvec::SmallVec;
 
-use super::batch::crowds::together;
-use super::batch::{Batches, Way};
+use super::batch::coalescer::together;
+use super::batch::{Admission, Batches};
 use super::failure::{Failure, NotHere};
 use super::guard::KnownGuard;
 use super::link::Link;
 use super::offset::Offset;
 use super::polls::Polls;
-use super::program::{self, Call, Header, Part, Reply, Times};
+use super::program::{self, Call, Header, Reply, ReplyRange, Times};
 use super::server::Server;
 use super::wire::Held;
-use super::{Asked, StoreClock, topology};
-use crate::engine::{Ask, StoreError, Told};
+use super::{CallTerms, StoreClock, topology};
+use crate::engine::{StoreError, Transaction, TransactionReply};
 use crate::metrics::ShardMeter;
 use crate::store::ShardStatus;
 use crate::time::{Deadline, monotonic_us};
@@ -62,17 +62,17 @@ impl Shard {
     /// Decides each of `asks`, in order, each by itself. All their keys are this shard's.
     pub(super) async fn decide(
         self: &Arc<Self>,
-        asks: &[Ask],
-        asked: &Asked<'_>,
-    ) -> Result<Vec<Result<Told, StoreError>>, Failure> {
-        match Batches::arrive(self, asks, asked) {
-            Some(Way::Alone(place)) => {
-                let (once, parts) = once(asks);
-                let held: Held = Some(Box::new(place));
-                let reply = self.run_holding(|header| Call::of(header, &once), asked, held).await?;
-                reply.told(asks, &parts).map_err(Failure::bug)
+        transactions: &[Transaction],
+        terms: &CallTerms<'_>,
+    ) -> Result<Vec<Result<TransactionReply, StoreError>>, Failure> {
+        match Batches::arrive(self, transactions, terms) {
+            Some(Admission::SendNow(permit)) => {
+                let (once, ranges) = once(transactions);
+                let held: Held = Some(Box::new(permit));
+                let reply = self.run_holding(|header| Call::of(header, &once), terms, held).await?;
+                reply.read(transactions, &ranges).map_err(Failure::bug)
             }
-            Some(Way::Together(seat)) => seat.told(asks, asked.deadline).await,
+            Some(Admission::Queued(seat)) => seat.read(transactions, terms.deadline).await,
             None => Err(self.count(Failure::unsent_in_time("too many decisions wait"))),
         }
     }
@@ -86,29 +86,29 @@ impl Shard {
     pub(super) async fn run<'a>(
         &self,
         build: impl Fn(Header) -> Call<'a>,
-        asked: &Asked<'_>,
+        terms: &CallTerms<'_>,
     ) -> Result<Reply, Failure> {
-        self.run_holding(build, asked, None).await
+        self.run_holding(build, terms, None).await
     }
 
     /// The same, holding something until the answer comes, whether the caller is still there or not.
     async fn run_holding<'a>(
         &self,
         build: impl Fn(Header) -> Call<'a>,
-        asked: &Asked<'_>,
+        terms: &CallTerms<'_>,
         mut held: Held,
     ) -> Result<Reply, Failure> {
         for _ in 0..CALENDAR_TRIES {
-            let guard = asked.caller.terms.on(&self.guard, topology::GUARD)?;
-            let call = build(self.header(asked)?).guarded(guard);
+            let guard = terms.caller.terms.on(&self.guard, topology::GUARD)?;
+            let call = build(self.header(terms)?).guarded(guard);
             let (began, sent_us) = (self.meter.begin(), monotonic_us());
-            let told = self.link.run(&call, asked.manner, asked.deadline, held.take()).await;
-            self.meter.end(began, || told.as_ref().err().map(Failure::class));
-            if matches!(told, Err(Failure::Silent(_))) {
+            let reply = self.link.run(&call, terms.redirect, terms.deadline, held.take()).await;
+            self.meter.end(began, || reply.as_ref().err().map(Failure::class));
+            if matches!(reply, Err(Failure::Silent(_))) {
                 self.batches.release();
             }
-            let reply = told?;
-            if matches!(asked.caller.clock, StoreClock::Store) {
+            let reply = reply?;
+            if matches!(terms.caller.clock, StoreClock::Store) {
                 self.note_clock(reply.now_us(), sent_us, monotonic_us());
             }
             if reply.guarded_otherwise() {
@@ -179,9 +179,9 @@ impl Shard {
         self.sampled_us.store(answered_us, Ordering::Relaxed);
     }
 
-    fn header(&self, asked: &Asked<'_>) -> Result<Header, Failure> {
+    fn header(&self, terms: &CallTerms<'_>) -> Result<Header, Failure> {
         let estimate_us = || self.offset.now_us();
-        let (given_us, estimate_us) = match &asked.caller.clock {
+        let (given_us, estimate_us) = match &terms.caller.clock {
             StoreClock::Store => (0, estimate_us()),
             StoreClock::Client => {
                 let sampled_us = self.sampled_us.load(Ordering::Relaxed);
@@ -196,7 +196,7 @@ impl Shard {
                 (now_us, now_us)
             }
         };
-        Ok(Header { given_us, estimate_us, nonce: asked.caller.nonces.next() })
+        Ok(Header { given_us, estimate_us, nonce: terms.caller.nonces.next() })
     }
 
     fn note_clock(&self, store_us: u64, sent_us: u64, answered_us: u64) {
@@ -213,17 +213,17 @@ impl Shard {
 
 /// Decisions that one caller asks for together, each once with how often it is asked for, and where each
 /// of them all is told of.
-fn once(asks: &[Ask]) -> (SmallVec<[Times<'_>; 1]>, SmallVec<[Part; 1]>) {
-    if let [one] = asks {
+fn once(transactions: &[Transaction]) -> (SmallVec<[Times<'_>; 1]>, SmallVec<[ReplyRange; 1]>) {
+    if let [one] = transactions {
         let once = [(one, 1)];
-        return (once.into_iter().collect(), program::parts(&once));
+        return (once.into_iter().collect(), program::reply_ranges(&once));
     }
-    let (crowds, spots) = together(asks);
-    let once = crowds.iter().map(|crowd| (&asks[crowd.first], crowd.times));
+    let (coalescer, indices) = together(transactions);
+    let once = coalescer.iter().map(|group| (&transactions[group.first], group.times));
     let once: SmallVec<[_; 1]> = once.collect();
-    let parts = program::parts(&once);
-    let parts = spots.iter().map(|spot| parts[spot.crowd as usize].at(spot.place)).collect();
-    (once, parts)
+    let ranges = program::reply_ranges(&once);
+    let ranges = indices.iter().map(|index| ranges[index.group as usize].at(index.index)).collect();
+    (once, ranges)
 }
 
 /// What TIME answers: seconds, and microseconds.

@@ -15,19 +15,19 @@ pub(super) fn of_tag(tag: u128) -> u16 {
 /// A short text whose keys are of a slot.
 pub(super) fn tag_in(slot: u16) -> String {
     static NUMBERS: LazyLock<Vec<u32>> = LazyLock::new(|| {
-        let mut numbers = vec![None; usize::from(SLOTS)];
+        let mut params = vec![None; usize::from(SLOTS)];
         let mut missing = SLOTS;
         for number in 0_u32.. {
             if missing == 0 {
                 break;
             }
-            let place = &mut numbers[usize::from(of(number.to_string().as_bytes()))];
-            if place.is_none() {
-                *place = Some(number);
+            let location = &mut params[usize::from(of(number.to_string().as_bytes()))];
+            if location.is_none() {
+                *location = Some(number);
                 missing -= 1;
             }
         }
-        numbers.into_iter().flatten().collect()
+        params.into_iter().flatten().collect()
     });
     NUMBERS[usize::from(slot)].to_string()
 }

@@ -11,14 +11,14 @@ use super::batch::Batches;
 use super::cluster::Cluster;
 use super::failure::{Failure, NotHere};
 use super::jitter::jittered;
-use super::link::Manner;
+use super::link::Redirect;
 use super::ring::Points;
 use super::sentinel::{self, Sentinels};
 use super::server::Server;
 use super::shard::Shard;
 use super::{ShardTag, slot};
-use crate::counter::HoldsLimit;
-use crate::engine::AskTier;
+use crate::counter::LimitHandle;
+use crate::engine::PlannedCharge;
 use crate::error::BuildError;
 use crate::store::{OnStateLoss, Ring, RingNode, Store, StoreOptions};
 use crate::time::Deadline;
@@ -41,20 +41,20 @@ pub(super) struct Previous {
     next: u32,
 }
 
-/// Where a subject's state is. Tiers at one place can be decided in one call.
+/// Where a subject's state is. Counters at one place can be decided in one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Place(u16);
+pub(super) struct Location(u16);
 
 /// Whom to ask about a place, and in what manner.
 #[derive(Clone, Debug)]
 pub(super) struct Route {
     pub(super) shard: Arc<Shard>,
-    pub(super) manner: Manner,
+    pub(super) redirect: Redirect,
 }
 
-impl Place {
+impl Location {
     /// Where everybody lives on a single server.
-    pub(super) const ONLY: Place = Place(0);
+    pub(super) const ONLY: Location = Location(0);
 }
 
 impl Topology {
@@ -76,11 +76,11 @@ impl Topology {
         Ok(match store {
             Store::Url(_) => Topology::One(shard(None, &addresses[0])),
             Store::Ring(ring) => {
-                let (nodes, places) = all_nodes(ring)?;
+                let (nodes, locations) = all_nodes(ring)?;
                 let points = Points::of_nodes(ring.nodes());
                 let previous = ring.previous().map(|previous| {
                     let points = Points::of_nodes(previous.nodes());
-                    Previous { points, shards: places, next: ring.number() }
+                    Previous { points, shards: locations, next: ring.number() }
                 });
                 let shards = nodes.iter().zip(&addresses);
                 let shards = shards.map(|(node, address)| shard(Some(&node.name), address));
@@ -113,36 +113,39 @@ impl Topology {
     }
 
     /// Where the subjects of a tag live.
-    pub(super) fn place(&self, tag: u128) -> Place {
+    pub(super) fn location(&self, tag: u128) -> Location {
         match self {
-            Topology::One(_) => Place::ONLY,
-            Topology::Ring { points, .. } => Place(points.node_of(tag)),
-            Topology::Cluster(_) => Place(slot::of_tag(tag)),
+            Topology::One(_) => Location::ONLY,
+            Topology::Ring { points, .. } => Location(points.node_of(tag)),
+            Topology::Cluster(_) => Location(slot::of_tag(tag)),
         }
     }
 
-    /// Where a tier's subject lived on the ring before this one, for as long as that counts: until no
+    /// Where a counter's subject lived on the ring before this one, for as long as that counts: until no
     /// process has charged it there alone for as long as anybody remembers the charge.
-    pub(super) fn old_place<L: HoldsLimit>(&self, tier: &AskTier<L>) -> Option<Place> {
+    pub(super) fn old_location<L: LimitHandle>(
+        &self,
+        counter: &PlannedCharge<L>,
+    ) -> Option<Location> {
         let Topology::Ring { points, shards, previous: Some(previous) } = self else { return None };
-        let old = previous.shards[usize::from(previous.points.node_of(tier.key.tag))];
+        let old = previous.shards[usize::from(previous.points.node_of(counter.key.tag))];
         // What was charged by force may take twice as long to drain.
-        let remembered_us = tier.numbers().longest_wait_us().saturating_mul(2);
+        let remembered_us = counter.params().longest_wait_us().saturating_mul(2);
         let guard = &shards[usize::from(old)].guard;
-        let counts = old != points.node_of(tier.key.tag)
+        let counts = old != points.node_of(counter.key.tag)
             && !guard.has_served_since(previous.next, remembered_us);
-        counts.then_some(Place(old))
+        counts.then_some(Location(old))
     }
 
     /// Where the subjects of a tag lived on the ring before this one, if that was elsewhere.
-    pub(super) fn place_before(&self, tag: u128) -> Option<Place> {
+    pub(super) fn location_before(&self, tag: u128) -> Option<Location> {
         let Topology::Ring { points, previous: Some(previous), .. } = self else { return None };
         let old = previous.shards[usize::from(previous.points.node_of(tag))];
-        (old != points.node_of(tag)).then_some(Place(old))
+        (old != points.node_of(tag)).then_some(Location(old))
     }
 
     /// Whether every subject lives at the same place.
-    pub(super) fn is_one_place(&self) -> bool {
+    pub(super) fn is_one_location(&self) -> bool {
         matches!(self, Topology::One(_))
     }
 
@@ -165,25 +168,25 @@ impl Topology {
     }
 
     /// Whom to ask first.
-    pub(super) fn route(&self, place: Place) -> Result<Route, Failure> {
+    pub(super) fn route(&self, location: Location) -> Result<Route, Failure> {
         let shard = match self {
             Topology::One(shard) => shard,
-            Topology::Ring { shards, .. } => &shards[usize::from(place.0)],
-            Topology::Cluster(cluster) => return cluster.route(place.0),
+            Topology::Ring { shards, .. } => &shards[usize::from(location.0)],
+            Topology::Cluster(cluster) => return cluster.route(location.0),
         };
-        Ok(Route { shard: Arc::clone(shard), manner: Manner::Plainly })
+        Ok(Route { shard: Arc::clone(shard), redirect: Redirect::None })
     }
 
     /// Whom to ask after a call that did not run; the failure again, where nobody can help.
     pub(super) async fn next_route(
         &self,
-        place: Place,
+        location: Location,
         tried: &Route,
         failure: Failure,
         deadline: Deadline,
     ) -> Result<Route, Failure> {
         if let Topology::Cluster(cluster) = self {
-            return cluster.next_route(place.0, tried, failure, deadline).await;
+            return cluster.next_route(location.0, tried, failure, deadline).await;
         }
         match &failure {
             // Its address, or its sentinels, may lead to another server by now.
@@ -197,7 +200,7 @@ impl Topology {
     /// Takes note of what upkeep met: slots may have moved that no decision asks about, and what is kept
     /// there of the shard itself with them.
     pub(super) fn heed(&self, failure: &Failure) {
-        if let (Topology::Cluster(cluster), Failure::NotHere(NotHere::Moved { .. }, _)) =
+        if let (Topology::Cluster(cluster), Failure::NotHere(NotHere::OldOwners { .. }, _)) =
             (self, failure)
         {
             cluster.refresh_soon();
@@ -227,18 +230,18 @@ impl Topology {
 pub(super) fn all_nodes(ring: &Ring) -> Result<(Vec<RingNode>, Vec<u16>), BuildError> {
     let mut nodes = ring.checked_nodes()?.to_vec();
     let previous = ring.checked_previous()?.map(Ring::nodes).unwrap_or_default();
-    let places = previous.iter().map(|node| place_among(&mut nodes, node)).collect();
-    Ok((nodes, places))
+    let locations = previous.iter().map(|node| place_among(&mut nodes, node)).collect();
+    Ok((nodes, locations))
 }
 
 /// The place of a node among others, by its name; at their end where it is not among them yet.
 fn place_among(nodes: &mut Vec<RingNode>, node: &RingNode) -> u16 {
     let known = nodes.iter().position(|other| other.name == node.name);
-    let place = known.unwrap_or_else(|| {
+    let location = known.unwrap_or_else(|| {
         nodes.push(node.clone());
         nodes.len() - 1
     });
-    u16::try_from(place).expect("two rings of at most 256 nodes")
+    u16::try_from(location).expect("two rings of at most 256 nodes")
 }
 
 /// A moment, for whatever keeps a server from answering to pass.

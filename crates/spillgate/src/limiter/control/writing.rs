@@ -118,10 +118,10 @@ impl Control {
         let mut table = self.table.lock();
         let mut news = 0;
         for (id, entry) in entries {
-            let told = (news < TOLD_MAX).then(|| (table.entry(id).cloned(), entry.clone()));
+            let reply = (news < TOLD_MAX).then(|| (table.entry(id).cloned(), entry.clone()));
             if table.merge(id, entry) {
                 news += 1;
-                told.inspect(|(before, entry)| tell(before.as_ref(), entry));
+                reply.inspect(|(before, entry)| tell(before.as_ref(), entry));
             }
         }
         if news > TOLD_MAX {

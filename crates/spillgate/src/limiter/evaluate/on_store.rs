@@ -7,12 +7,12 @@ use super::super::Inner;
 use super::super::leasing::Paid;
 use super::{ChargedHere, Evaluated, deny_if_full};
 use crate::counter::Change;
-use crate::decision::Tiers;
+use crate::decision::CounterOutcomes;
 use crate::denial_cache::Sent;
-use crate::engine::{self, Question, Redis};
+use crate::engine::{self, Redis, StoreCall};
 use crate::fallback::Outage;
 use crate::limit::NamedLimit;
-use crate::plan::{AtRecord, Due, Heards, Plan};
+use crate::plan::{ChargeOutcomes, FollowUp, Plan, RecordAction};
 use crate::policy::Policy;
 
 /// A plan after leases and the denial cache had their turn.
@@ -20,12 +20,12 @@ struct Prepared {
     plan: Box<Plan>,
     paid: Paid,
     /// A denial that the denial cache remembers.
-    denied: Option<Heards>,
+    denied: Option<ChargeOutcomes>,
     sent: Sent,
 }
 
 /// What the store, or this instance in its place, decided.
-type Answer = (Heards, ChargedHere);
+type Answer = (ChargeOutcomes, ChargedHere);
 
 impl Inner {
     /// Decides a plan on a store; at once where leases and remembered denials suffice.
@@ -49,10 +49,10 @@ impl Inner {
         mut prepared: Prepared,
         policy: Option<&Policy>,
     ) -> Evaluated {
-        let question = self.fallback.question(&mut prepared.plan, policy);
-        let Ok(heard) = engine::decide(redis, &question).await;
-        let answer = self.note_answer(redis, &question, heard, prepared.sent);
-        drop(question);
+        let call = self.fallback.store_call(&mut prepared.plan, policy);
+        let Ok(outcomes) = engine::decide(redis, &call).await;
+        let answer = self.note_answer(redis, &call, outcomes, prepared.sent);
+        drop(call);
         self.conclude(redis, prepared, answer).await
     }
 
@@ -66,17 +66,17 @@ impl Inner {
             .into_iter()
             .map(|(plan, policy)| (self.prepare(redis, plan, policy, sent), policy))
             .collect();
-        let asking = each.iter_mut().filter(|(prepared, _)| prepared.asks());
-        let questions: Vec<_> = asking
-            .map(|(prepared, policy)| self.fallback.question(&mut prepared.plan, *policy))
+        let mode = each.iter_mut().filter(|(prepared, _)| prepared.asks());
+        let calls: Vec<_> = mode
+            .map(|(prepared, policy)| self.fallback.store_call(&mut prepared.plan, *policy))
             .collect();
-        let heard = engine::decide_each(redis, &questions).await;
-        let answers: Vec<Answer> = questions
+        let outcomes = engine::decide_each(redis, &calls).await;
+        let answers: Vec<Answer> = calls
             .iter()
-            .zip(heard)
-            .map(|(question, Ok(heard))| self.note_answer(redis, question, heard, sent))
+            .zip(outcomes)
+            .map(|(call, Ok(outcomes))| self.note_answer(redis, call, outcomes, sent))
             .collect();
-        drop(questions);
+        drop(calls);
         let mut answers = answers.into_iter();
         let mut evaluated = Vec::with_capacity(each.len());
         for (prepared, _) in each {
@@ -99,8 +99,9 @@ impl Inner {
     ) -> Prepared {
         let paid = self.pay(&mut plan, policy);
         let is_named = plan.opening.as_ref().is_some_and(|opening| opening.is_named);
-        let may_be_denied = plan.dues.is_empty() && !is_named;
-        let denied = may_be_denied.then(|| self.denials.refuses(redis, &plan.ask, sent)).flatten();
+        let may_be_denied = plan.follow_ups.is_empty() && !is_named;
+        let denied =
+            may_be_denied.then(|| self.denials.refuses(redis, &plan.transaction, sent)).flatten();
         Prepared { plan, paid, denied, sent }
     }
 
@@ -108,30 +109,30 @@ impl Inner {
     fn note_answer(
         &self,
         redis: &Redis,
-        question: &Question<'_, Outage<'_>>,
-        heard: Heards,
+        call: &StoreCall<'_, Outage<'_>>,
+        outcomes: ChargeOutcomes,
         sent: Sent,
     ) -> Answer {
-        self.fallback.settle(question, &heard);
-        self.denials.note(redis, question.ask, &heard, sent);
-        let charged_here = match question.ask.record {
-            AtRecord::Open(_) => self.fallback.charged_here(question, &heard),
-            AtRecord::None | AtRecord::Close(_) => ChargedHere::default(),
+        self.fallback.settle(call, &outcomes);
+        self.denials.note(redis, call.transaction, &outcomes, sent);
+        let charged_here = match call.transaction.record {
+            RecordAction::Open(_) => self.fallback.charged_here(call, &outcomes),
+            RecordAction::None | RecordAction::Close(_) => ChargedHere::default(),
         };
-        (heard, charged_here)
+        (outcomes, charged_here)
     }
 
     async fn conclude(&self, redis: &Redis, prepared: Prepared, answer: Answer) -> Evaluated {
-        let (Prepared { mut plan, paid, .. }, (heard, charged_here)) = (prepared, answer);
-        let (dues, noted) = (mem::take(&mut plan.dues), plan.noted());
-        plan.take(&heard);
-        let Plan { judged: mut tiers, opening, .. } = *plan;
-        self.settle_paid(paid, &tiers);
+        let (Prepared { mut plan, paid, .. }, (outcomes, charged_here)) = (prepared, answer);
+        let (follow_ups, noted) = (mem::take(&mut plan.follow_ups), plan.noted());
+        plan.take(&outcomes);
+        let Plan { mut counters, opening, .. } = *plan;
+        self.settle_paid(paid, &counters);
         if noted.charges_anew() {
-            self.correct(redis, dues, &mut tiers).await;
+            self.correct(redis, follow_ups, &mut counters).await;
         }
-        deny_if_full(&mut tiers, &noted);
-        Evaluated { tiers, opening, charged_here }
+        deny_if_full(&mut counters, &noted);
+        Evaluated { counters, opening, charged_here }
     }
 
     /// Concludes a plan that the store has no part in: corrections are made on the store alone, so there are none.
@@ -139,23 +140,28 @@ impl Inner {
         let Prepared { mut plan, paid, denied, .. } = prepared;
         plan.take(&denied.unwrap_or_default());
         let noted = plan.noted();
-        let Plan { judged: mut tiers, opening, .. } = *plan;
-        self.settle_paid(paid, &tiers);
-        deny_if_full(&mut tiers, &noted);
-        Evaluated { tiers, opening, charged_here: ChargedHere::default() }
+        let Plan { mut counters, opening, .. } = *plan;
+        self.settle_paid(paid, &counters);
+        deny_if_full(&mut counters, &noted);
+        Evaluated { counters, opening, charged_here: ChargedHere::default() }
     }
 
-    async fn correct(&self, redis: &Redis, dues: Vec<Due<NamedLimit>>, tiers: &mut Tiers) {
-        for due in dues {
-            if !due.stands(tiers) {
+    async fn correct(
+        &self,
+        redis: &Redis,
+        follow_ups: Vec<FollowUp<NamedLimit>>,
+        counters: &mut CounterOutcomes,
+    ) {
+        for follow_up in follow_ups {
+            if !follow_up.stands(counters) {
                 continue;
             }
-            match redis.change(&due.tier, due.change).await {
-                Ok((_, told)) => {
-                    if matches!(due.change, Change::GiveBack(_)) {
+            match redis.change(&follow_up.counter, follow_up.change).await {
+                Ok((_, reply)) => {
+                    if matches!(follow_up.change, Change::Refund(_)) {
                         self.note_room();
                     }
-                    due.done(&told, tiers);
+                    follow_up.done(&reply, counters);
                 }
                 Err(_) => self.fallback.note_error(),
             }

@@ -1,7 +1,7 @@
 //! An explanation in words: what is so, since when it matters, until when, and what would change it.
 
 use super::wait::Wait;
-use super::{ExplainedTier, Explanation, Raise};
+use super::{ExplainedLimit, Explanation, Raise};
 use crate::decision::{Source, Verdict};
 use crate::limit::Algorithm;
 
@@ -10,8 +10,8 @@ pub(super) fn of_all(explained: &Explanation) -> String {
     let answer = explained.answer();
     let by = answer.rule().zip(answer.limit()).map(|(rule, limit)| format!("{rule}/{limit}"));
     let by = by.unwrap_or_default();
-    let mut told = match answer.verdict() {
-        _ if answer.tiers().len() == 0 => {
+    let mut reply = match answer.verdict() {
+        _ if answer.limits().len() == 0 => {
             format!("Allowed: no rule of the domain {:?} is met.", explained.domain)
         }
         Verdict::Allowed => format!("Allowed: every limit has room; {by} is nearest to its end."),
@@ -22,27 +22,27 @@ pub(super) fn of_all(explained: &Explanation) -> String {
         },
     };
     if explained.leased().is_some() {
-        told.push_str(" This process has taken as much ahead, and answers without the store.");
+        reply.push_str(" This process has taken as much ahead, and answers without the store.");
     } else if explained.remembered().is_some() {
-        told.push_str(
+        reply.push_str(
             " This process remembers the refusal, and answers without the store for a second at most.",
         );
     }
     if answer.degraded() {
-        told.push_str(" The store is out of reach.");
+        reply.push_str(" The store is out of reach.");
     }
-    told
+    reply
 }
 
-/// How one tier stands.
-pub(super) fn of_tier(tier: &ExplainedTier<'_>) -> String {
-    let decision = tier.decision();
+/// How one counter stands.
+pub(super) fn of_counter(counter: &ExplainedLimit<'_>) -> String {
+    let decision = counter.decision();
     let (limit, unit) = (decision.definition(), decision.unit());
     let name = match decision.rule() {
         Some(rule) => format!("{rule}/{} ({limit})", decision.limit()),
         None => format!("the limit given ({limit})"),
     };
-    let cost = match tier.cost() {
+    let cost = match counter.cost() {
         0 => "and this only looks".to_owned(),
         cost => format!("and this costs {cost}"),
     };
@@ -53,29 +53,29 @@ pub(super) fn of_tier(tier: &ExplainedTier<'_>) -> String {
         }
         (_, None) => cost,
     };
-    let mut told = match (decision.verdict(), decision.capacity()) {
+    let mut reply = match (decision.verdict(), decision.capacity()) {
         (_, None) => format!("{name} has room for everything."),
         (_, Some(0)) => format!("{name} is a block: nothing passes, and no wait helps."),
         (Verdict::Allowed, _) => format!("{name} has room: {left}."),
-        (Verdict::Denied, _) => format!("{name} refuses: {left}.{}", until(tier)),
+        (Verdict::Denied, _) => format!("{name} refuses: {left}.{}", until(counter)),
         (Verdict::Never, Some(capacity)) => format!(
             "{name} can never admit this: it costs {}, and the limit holds {capacity} {unit} at most.",
-            tier.cost()
+            counter.cost()
         ),
     };
     if let Some(reset) = decision.reset_after().filter(|reset| !reset.is_zero()) {
-        told.push_str(&format!(" Untouched again in {}, if nobody asks.", Wait(reset)));
+        reply.push_str(&format!(" Untouched again in {}, if nobody asks.", Wait(reset)));
     }
-    told.push_str(of_source(decision.source()));
+    reply.push_str(of_source(decision.source()));
     if decision.shadow() {
-        told.push_str(" Its rule is only watched, and refuses nobody.");
+        reply.push_str(" Its rule is only watched, and refuses nobody.");
     }
     if decision.advisory() {
-        told.push_str(
+        reply.push_str(
             " It is charged afterwards, room or not, and refuses nobody who asks for room.",
         );
     }
-    told
+    reply
 }
 
 impl Raise {
@@ -87,8 +87,8 @@ impl Raise {
     }
 }
 
-fn until(tier: &ExplainedTier<'_>) -> String {
-    let decision = tier.decision();
+fn until(counter: &ExplainedLimit<'_>) -> String {
+    let decision = counter.decision();
     match decision.retry_after() {
         Some(wait) if decision.algorithm() == Algorithm::Concurrency => {
             format!(

@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn a_wait_is_told_in_the_unit_that_fits_and_never_too_short() {
-        for (us, told) in [
+        for (us, reply) in [
             (0, "0 ms"),
             (1, "1 ms"),
             (999_000, "999 ms"),
@@ -49,7 +49,7 @@ mod tests {
             (7_200_001_000, "2 h 1 min"),
             (172_800_001_000, "2 d 1 h"),
         ] {
-            assert_eq!(Wait(Duration::from_micros(us)).to_string(), told, "{us} µs");
+            assert_eq!(Wait(Duration::from_micros(us)).to_string(), reply, "{us} µs");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Reservations where state is on a store, or in part in this process while the store is out of reach.
 
 use super::super::Inner;
-use super::super::asked::Asked;
+use super::super::bound::BoundRequest;
 use super::check_sound;
-use crate::decision::{Decision, Judged};
+use crate::decision::{CounterOutcome, Decision};
 use crate::engine::Redis;
 use crate::fallback::Alone;
 use crate::metrics::Began;
@@ -70,13 +70,13 @@ impl Inner {
     pub(super) async fn reserved_alone(
         &self,
         redis: &Redis,
-        asked: &Asked<'_, '_>,
+        bound: &BoundRequest<'_, '_>,
         mut plan: Box<Plan>,
         alone: Alone,
         opening: &Opening,
         began: Began,
     ) -> Result<Decision, ReservationError> {
-        opening.note(alone.opened, || Group { tag: 0, tiers: None });
+        opening.note(alone.opened, || Group { tag: 0, counters: None });
         check_sound(&opening.noted())?;
         for group in &alone.elsewhere {
             // Out of reach, the record here speaks for all: what ends the reservation ends it too.
@@ -86,10 +86,10 @@ impl Inner {
         }
         plan.look();
         plan.opening = None;
-        let mut tiers = self.evaluate(plan, asked.policy()).await.tiers;
+        let mut counters = self.evaluate(plan, bound.policy()).await.counters;
         self.metrics.end(began);
-        tiers.iter_mut().for_each(Judged::admit);
-        let decision = self.decision(tiers, asked.meters(), asked.names());
+        counters.iter_mut().for_each(CounterOutcome::admit);
+        let decision = self.decision(counters, bound.meters(), bound.names());
         let contents =
             Contents { id: opening.id, node: Some(redis.node()), groups: alone.elsewhere };
         Ok(decision.with_receipt(self.receipts.receipt(contents)))
@@ -110,7 +110,7 @@ impl Inner {
         let here = here.map(|_| Ok(self.fallback.close(*id, ending)));
         for answer in at_store.into_iter().chain(here) {
             match answer {
-                Ok(Answer::Told(told)) => outcome = outcome.max(told),
+                Ok(Answer::Outcome(reply)) => outcome = outcome.max(reply),
                 Ok(Answer::EndedOtherwise) => return Err(ReservationError::EndedOtherwise),
                 Err(error) => {
                     self.fallback.note_error();

@@ -16,11 +16,11 @@ fn a_hundred_refusals_change_nothing() {
     for world in World::each() {
         for (who, limit) in (0..).zip(each_algorithm(10, PERIOD)) {
             assert!(world.check(who, &limit, 10).fits);
-            let (stored, told) = (world.stored(), world.look(who, &limit, 1));
+            let (stored, reply) = (world.stored(), world.look(who, &limit, 1));
             for _ in 0..100 {
                 assert_eq!(
                     world.check(who, &limit, 1),
-                    told,
+                    reply,
                     "{} {}",
                     limit.algorithm(),
                     world.name()
@@ -37,11 +37,11 @@ fn a_costly_refusal_makes_no_debt() {
     for world in World::each() {
         for (who, limit) in (0..).zip(each_algorithm(10, PERIOD)) {
             assert!(world.check(who, &limit, 6).fits);
-            let (stored, told) = (world.stored(), world.look(who, &limit, 1));
+            let (stored, reply) = (world.stored(), world.look(who, &limit, 1));
             for cost in [5, 9, 10] {
                 assert!(!world.check(who, &limit, cost).fits);
             }
-            assert_eq!(world.look(who, &limit, 1), told, "{} {}", limit.algorithm(), world.name());
+            assert_eq!(world.look(who, &limit, 1), reply, "{} {}", limit.algorithm(), world.name());
             assert_eq!(world.stored(), stored, "{}", limit.algorithm());
             assert!(world.check(who, &limit, 4).fits);
         }
@@ -77,10 +77,10 @@ fn what_is_granted_is_what_is_charged() {
             let (mut random, mut granted) = (Random::new(11), 0);
             for _ in 0..100 {
                 let cost = random.spread(200);
-                let told = world.check(who, &limit, cost);
-                granted += if told.fits { cost } else { 0 };
+                let reply = world.check(who, &limit, cost);
+                granted += if reply.fits { cost } else { 0 };
                 assert_eq!(
-                    told.reading.remaining,
+                    reply.reading.remaining,
                     1_000 - granted,
                     "{} {}",
                     limit.algorithm(),
@@ -100,8 +100,8 @@ fn a_call_of_cost_five_is_five_of_cost_one() {
             world.check(0, &limit, 5);
             (0..5).for_each(|_| assert!(world.check(1, &limit, 1).fits));
             for cost in [1, 8, 9, 13] {
-                let told = [0, 1].map(|who| world.look(who, &limit, cost));
-                assert_eq!(told[0], told[1], "{} {}", limit.algorithm(), world.name());
+                let reply = [0, 1].map(|who| world.look(who, &limit, cost));
+                assert_eq!(reply[0], reply[1], "{} {}", limit.algorithm(), world.name());
             }
         }
     }
@@ -149,11 +149,11 @@ fn after_k_calls_the_capacity_less_k_remains() {
 fn a_refused_call_is_refused_until_its_wait_is_over_and_not_a_microsecond_longer() {
     each_random_state(15, |world, limit, random, who| {
         let cost = 1 + random.below(limit.limit().capacity().unwrap());
-        let told = world.check(who, limit, cost);
-        if told.fits {
+        let reply = world.check(who, limit, cost);
+        if reply.fits {
             return;
         }
-        let (now_us, retry_us) = (world.now_us(), told.reading.retry_after_us.unwrap());
+        let (now_us, retry_us) = (world.now_us(), reply.reading.retry_after_us.unwrap());
         assert!(retry_us > 0);
         world.at(now_us + retry_us - 1);
         assert!(!world.check(who, limit, cost).fits, "let in 1 µs before {retry_us} µs were over");
@@ -181,13 +181,13 @@ fn a_changed_limit_holds_from_the_next_call() {
 
 /// ACCIDENTS 17. Of several limits those before the one that refused were charged.
 #[test]
-fn random_tiers_are_charged_all_or_none() {
+fn random_counters_are_charged_all_or_none() {
     for world in World::each() {
         let mut random = Random::new(17);
         let limits: Vec<NamedLimit> =
             [3, 10, 40].into_iter().flat_map(|count| each_algorithm(count, PERIOD)).collect();
-        // Three subjects with limits of their own, so that no tier is met under two sets of numbers.
-        let tier = |random: &mut Random| {
+        // Three subjects with limits of their own, so that no counter is met under two sets of numbers.
+        let counter = |random: &mut Random| {
             let place = random.below(limits.len() as u64) as usize;
             ((place / 5) as u128, &limits[place])
         };
@@ -195,7 +195,7 @@ fn random_tiers_are_charged_all_or_none() {
         for _ in 0..300 {
             let mut costs: Vec<(u128, &NamedLimit, u64)> = Vec::new();
             for _ in 0..=random.below(6) {
-                let (who, limit) = tier(&mut random);
+                let (who, limit) = counter(&mut random);
                 if !costs
                     .iter()
                     .any(|(known, other, _)| *known == who && other.mix() == limit.mix())
@@ -205,9 +205,9 @@ fn random_tiers_are_charged_all_or_none() {
             }
             let before: Vec<u64> =
                 costs.iter().map(|(who, limit, _)| world.remaining(*who, limit)).collect();
-            let told = world.decide(&costs);
+            let reply = world.decide(&costs);
             for ((who, limit, cost), before) in costs.iter().zip(before) {
-                let charged = if told.allowed { *cost } else { 0 };
+                let charged = if reply.allowed { *cost } else { 0 };
                 assert_eq!(
                     world.remaining(*who, limit),
                     before - charged,
@@ -216,7 +216,7 @@ fn random_tiers_are_charged_all_or_none() {
                     world.name()
                 );
             }
-            *(if told.allowed { &mut allowed } else { &mut denied }) += 1;
+            *(if reply.allowed { &mut allowed } else { &mut denied }) += 1;
             if random.one_in(10) {
                 world.after(PERIOD_US / 3);
             }
@@ -225,7 +225,7 @@ fn random_tiers_are_charged_all_or_none() {
     }
 }
 
-/// ACCIDENTS 18. A refund after a later charge gave back a wrong amount: units were minted or lost.
+/// ACCIDENTS 18. A refund after a later charge refunded a wrong amount: units were minted or lost.
 #[test]
 fn settling_and_cancelling_conserves_the_quota() {
     for world in World::each() {
@@ -253,7 +253,7 @@ fn settling_and_cancelling_conserves_the_quota() {
                     } else {
                         random.below(receipt.amount)
                     };
-                    let returned = world.give_back(who, &limit, receipt, unused);
+                    let returned = world.refund(who, &limit, receipt, unused);
                     assert_eq!(returned, unused, "{} {}", limit.algorithm(), world.name());
                     used -= unused;
                 }
@@ -269,7 +269,7 @@ fn settling_and_cancelling_conserves_the_quota() {
     }
 }
 
-/// ACCIDENTS 18. Another brother: what was given back late lowered what others had used since.
+/// ACCIDENTS 18. Another brother: what was refunded late lowered what others had used since.
 #[test]
 fn a_refund_that_comes_too_late_gives_nothing_back() {
     for world in World::each() {
@@ -277,7 +277,7 @@ fn a_refund_that_comes_too_late_gives_nothing_back() {
             let receipt = world.at(TODAY_US).reserve(ME, &limit, 10).unwrap();
             assert!(world.at(TODAY_US + 2 * PERIOD_US).check(ME, &limit, 10).fits);
             assert_eq!(
-                world.give_back(ME, &limit, receipt, 10),
+                world.refund(ME, &limit, receipt, 10),
                 0,
                 "{} {}",
                 limit.algorithm(),
@@ -318,13 +318,13 @@ fn zero_is_refused_and_all_or_nothing_are_said_aloud() {
 
 /// ACCIDENTS 15. The readings of one instant contradicted each other.
 #[test]
-fn a_tier_that_was_never_used_reads_as_untouched() {
+fn a_counter_that_was_never_used_reads_as_untouched() {
     for world in World::each() {
         for limit in each_algorithm(10, PERIOD) {
             let untouched = Reading { remaining: 10, retry_after_us: Some(0), reset_after_us: 0 };
             assert_eq!(world.look(ME, &limit, 10).reading, untouched);
-            let told = world.decide_one(Intent::Peek, &[(ME, &limit, 0)]);
-            assert_eq!(told.tiers[0].reading, untouched, "{}", world.name());
+            let reply = world.decide_one(Intent::Peek, &[(ME, &limit, 0)]);
+            assert_eq!(reply.counters[0].reading, untouched, "{}", world.name());
         }
     }
 }
@@ -360,7 +360,7 @@ fn each_random_state(seed: u64, visit: impl Fn(&World, &NamedLimit, &mut Random,
                         2 if !receipts.is_empty() => {
                             let receipt =
                                 receipts.swap_remove(random.below(receipts.len() as u64) as usize);
-                            world.give_back(who, &limit, receipt, random.below(receipt.amount + 1));
+                            world.refund(who, &limit, receipt, random.below(receipt.amount + 1));
                         }
                         3 => drop(world.at(world.now_us() - random.below(900_000))),
                         4 | 5 => drop(world.after(random.spread(period_us / 4))),
@@ -373,10 +373,10 @@ fn each_random_state(seed: u64, visit: impl Fn(&World, &NamedLimit, &mut Random,
     }
 }
 
-/// One of ours: in memory, tiers that a decision added made the table grow, and what it had found
+/// One of ours: in memory, counters that a decision added made the table grow, and what it had found
 /// before was stored where that used to be.
 #[test]
-fn a_tier_beside_new_ones_keeps_its_charge() {
+fn a_counter_beside_new_ones_keeps_its_charge() {
     for world in World::each() {
         let bucket = limit(Algorithm::TokenBucket, 9, PERIOD);
         let limits: Vec<NamedLimit> =

@@ -54,18 +54,18 @@ fn arrivals_fall_where_fractions_put_them() {
         let mut history = Arrivals::new(limit, steps / limits.len() as u64);
         for (now_us, cost, fits) in &mut history {
             clock.set(now_us);
-            let told = memory.decide(&ask(Intent::Charge, &[(who, limit, cost)]));
-            assert_eq!(told.allowed, fits, "{} at {now_us}, cost {cost}", limit.limit());
+            let reply = memory.decide(&ask(Intent::Charge, &[(who, limit, cost)]));
+            assert_eq!(reply.allowed, fits, "{} at {now_us}, cost {cost}", limit.limit());
         }
     }
     let redis = World::on_redis(RedisServer::start());
     for (who, limit) in (0..).zip(&limits) {
         // In Redis the forgetful clock is the real one: all of it in a burst that a slow machine ends in time.
         let history: Vec<_> = Arrivals::new(limit, 500).collect();
-        let told =
+        let reply =
             redis.check_at(limit, history.iter().map(|(now_us, cost, _)| (*now_us, who, *cost)));
-        for ((now_us, cost, fits), told) in history.iter().zip(told) {
-            assert_eq!(told.fits, *fits, "{} at {now_us}, cost {cost} on Redis", limit.limit());
+        for ((now_us, cost, fits), reply) in history.iter().zip(reply) {
+            assert_eq!(reply.fits, *fits, "{} at {now_us}, cost {cost} on Redis", limit.limit());
         }
     }
 }
@@ -84,16 +84,16 @@ fn an_instant_of_sixteen_digits_survives_the_store() {
             LAST_US - 2 * PERIOD_US,
         ]) {
             for cost in [3, 4] {
-                let told = [&memory, &redis]
+                let reply = [&memory, &redis]
                     .map(|world| world.at(start_us + cost).check(who, &limit, cost));
-                assert!(told[0].fits && told[1].fits, "{} at {start_us}", limit.algorithm());
+                assert!(reply[0].fits && reply[1].fits, "{} at {start_us}", limit.algorithm());
             }
             for later_us in
                 [5, 6, 1_000_003, PERIOD_US / 7 + 5, PERIOD_US - 1, PERIOD_US + 3, PERIOD_US + 4]
             {
-                let told = [&memory, &redis]
+                let reply = [&memory, &redis]
                     .map(|world| world.at(start_us + later_us).look(who, &limit, 1));
-                assert_eq!(told[0], told[1], "{} at {start_us} + {later_us}", limit.algorithm());
+                assert_eq!(reply[0], reply[1], "{} at {start_us} + {later_us}", limit.algorithm());
             }
         }
     }
@@ -107,8 +107,8 @@ fn a_refusal_at_ten_a_second_waits_a_part_of_a_second() {
     for world in World::each() {
         assert!(world.at(TODAY_US).check(ME, &limit, 1_000).fits);
         for into_us in [0, 1, 50_000, 99_998, 99_999] {
-            let told = world.at(TODAY_US + into_us).check(ME, &limit, 1);
-            assert_eq!(told.reading.retry_after_us, Some(100_000 - into_us), "{}", world.name());
+            let reply = world.at(TODAY_US + into_us).check(ME, &limit, 1);
+            assert_eq!(reply.reading.retry_after_us, Some(100_000 - into_us), "{}", world.name());
         }
     }
 }
@@ -167,9 +167,9 @@ fn a_limit_at_a_boundary_is_exact_or_refused_with_its_field() {
         let capacity = limit.limit().capacity().unwrap();
         for cost in [capacity, 1, 0, capacity.div_ceil(2)] {
             for after_us in [0, 1, PERIOD_US] {
-                let told =
+                let reply =
                     [&memory, &redis].map(|world| world.after(after_us).check(ME, &limit, cost));
-                assert_eq!(told[0], told[1], "{} {algorithm}, cost {cost}", limit.limit());
+                assert_eq!(reply[0], reply[1], "{} {algorithm}, cost {cost}", limit.limit());
             }
         }
     }
@@ -197,9 +197,9 @@ fn costs_of_any_size_are_judged_and_what_is_left_never_wraps() {
     for world in World::each() {
         for (large, small) in each_algorithm(1_000, PERIOD).iter().zip(each_algorithm(10, PERIOD)) {
             assert!(world.check(ME, large, 900).fits);
-            let told = world.look(ME, &small, 1);
+            let reply = world.look(ME, &small, 1);
             assert_eq!(
-                (told.fits, told.reading.remaining),
+                (reply.fits, reply.reading.remaining),
                 (false, 0),
                 "{} {}",
                 small.algorithm(),
@@ -258,14 +258,18 @@ fn every_server_computes_as_this_process_does() {
                     (now_us, ME, random.below(4))
                 })
                 .collect();
-            let [expected, told] =
+            let [expected, reply] =
                 [&memory, &redis].map(|world| world.check_at(&limit, calls.clone()));
             assert!(
-                expected.iter().any(|told| told.fits) && expected.iter().any(|told| !told.fits)
+                expected.iter().any(|reply| reply.fits) && expected.iter().any(|reply| !reply.fits)
             );
-            for ((expected, told), call) in expected.iter().zip(&told).zip(&calls) {
+            for ((expected, reply), call) in expected.iter().zip(&reply).zip(&calls) {
                 let name = format!("{} on {}: {call:?}", limit.algorithm(), version.name);
-                assert_eq!((told.fits, told.reading), (expected.fits, expected.reading), "{name}");
+                assert_eq!(
+                    (reply.fits, reply.reading),
+                    (expected.fits, expected.reading),
+                    "{name}"
+                );
             }
         }
     }
@@ -285,7 +289,8 @@ struct Arrivals {
 
 impl Arrivals {
     fn new(limit: &NamedLimit, calls: u64) -> Arrivals {
-        let Some(spillgate::internals::algorithm::Numbers::TokenBucket(numbers)) = limit.numbers()
+        let Some(spillgate::internals::algorithm::LimitParams::TokenBucket(params)) =
+            limit.params()
         else {
             panic!("no bucket")
         };
@@ -294,9 +299,9 @@ impl Arrivals {
             left: calls,
             now_us: TODAY_US,
             used: 0,
-            count: u128::from(numbers.count),
-            period: u128::from(numbers.period_us),
-            burst: u128::from(numbers.burst),
+            count: u128::from(params.count),
+            period: u128::from(params.period_us),
+            burst: u128::from(params.burst),
         }
     }
 }

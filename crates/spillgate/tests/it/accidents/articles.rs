@@ -19,9 +19,9 @@ fn a_bucket_asked_every_microsecond_still_refills() {
         // Drained, it refills one a millisecond and stays alive in Redis for a long time.
         let limit = named(Limit::per_second(1_000).burst(1_000_000));
         assert!(world.check(ME, &limit, 1_000_000).fits);
-        let told = world.check_at(&limit, (1..=3_500).map(|us| (TODAY_US + us, ME, 1)));
+        let reply = world.check_at(&limit, (1..=3_500).map(|us| (TODAY_US + us, ME, 1)));
         let admitted: Vec<usize> =
-            (1..).zip(told).filter(|(_, told)| told.fits).map(|(us, _)| us).collect();
+            (1..).zip(reply).filter(|(_, reply)| reply.fits).map(|(us, _)| us).collect();
         assert_eq!(admitted, [1_000, 2_000, 3_000], "{}", world.name());
     }
 }
@@ -68,8 +68,8 @@ fn callers_send_no_clock_and_the_store_asks_its_own() {
         let mut admitted = 0;
         for call in 0..20 {
             let costs: Vec<_> = limits.iter().map(|limit| (ME, limit, 1)).collect();
-            let told = callers[call % 2].decide_one(&ask(Intent::Charge, &costs)).await.unwrap();
-            admitted += u64::from(told.allowed);
+            let reply = callers[call % 2].decide_one(&ask(Intent::Charge, &costs)).await.unwrap();
+            admitted += u64::from(reply.allowed);
         }
         admitted
     });
@@ -85,8 +85,8 @@ fn callers_send_no_clock_and_the_store_asks_its_own() {
 fn two_calls_in_one_microsecond_are_two() {
     for world in World::each() {
         for limit in each_algorithm(10, PERIOD) {
-            let told = world.check_at(&limit, (0..25).map(|_| (TODAY_US, ME, 1)));
-            let admitted = told.iter().filter(|told| told.fits).count();
+            let reply = world.check_at(&limit, (0..25).map(|_| (TODAY_US, ME, 1)));
+            let admitted = reply.iter().filter(|reply| reply.fits).count();
             assert_eq!(admitted, 10, "{} {}", limit.algorithm(), world.name());
         }
     }
@@ -123,9 +123,9 @@ fn a_log_takes_at_most_eight_bytes_a_call() {
         let limit = limit(Algorithm::SlidingLog, count, PERIOD);
         let before = server.command(&["DBSIZE"]).integer();
         let gap_us = PERIOD_US / count;
-        let told =
+        let reply =
             world.check_at(&limit, (0..count).map(|call| (TODAY_US + call * gap_us, who, 1)));
-        assert!(told.iter().all(|told| told.fits));
+        assert!(reply.iter().all(|reply| reply.fits));
         assert!(server.command(&["DBSIZE"]).integer() > before);
         let bytes: i64 = keys(server)
             .iter()
@@ -149,19 +149,19 @@ fn the_last_window_weighs_less_with_every_microsecond() {
         {
             world.at(TODAY_US + PERIOD_US + into_us);
             let weight = (1_000 * (PERIOD_US - into_us)).div_ceil(PERIOD_US);
-            let told = world.look(ME, &limit, 1_000 - weight + 1);
-            assert_eq!(told.reading.remaining, 1_000 - weight, "{into_us} {}", world.name());
-            let retry_us = told.reading.retry_after_us.unwrap();
+            let reply = world.look(ME, &limit, 1_000 - weight + 1);
+            assert_eq!(reply.reading.remaining, 1_000 - weight, "{into_us} {}", world.name());
+            let retry_us = reply.reading.retry_after_us.unwrap();
             let freed_us = (1_000 - weight + 1) * PERIOD_US / 1_000;
             assert_eq!(into_us + retry_us, freed_us, "{into_us} {}", world.name());
         }
     }
 }
 
-/// ACCIDENTS A9. Three tiers were asked in three calls: those that passed were charged although
+/// ACCIDENTS A9. Three counters were asked in three calls: those that passed were charged although
 /// another refused.
 #[test]
-fn a_refusal_by_one_tier_charges_no_other() {
+fn a_refusal_by_one_counter_charges_no_other() {
     for world in World::each() {
         let (wide, narrow) = (each_algorithm(10, PERIOD), each_algorithm(1, PERIOD));
         for (refusing, limit) in narrow.iter().enumerate() {
@@ -169,10 +169,10 @@ fn a_refusal_by_one_tier_charges_no_other() {
             assert!(world.check(100 + who, limit, 1).fits);
             let mut costs: Vec<_> = wide.iter().map(|limit| (who, limit, 3)).collect();
             costs.insert(refusing, (100 + who, limit, 1));
-            let told = world.decide(&costs);
-            assert!(!told.allowed);
+            let reply = world.decide(&costs);
+            assert!(!reply.allowed);
             let refused: Vec<usize> =
-                (0..costs.len()).filter(|tier| !told.tiers[*tier].fits).collect();
+                (0..costs.len()).filter(|counter| !reply.counters[*counter].fits).collect();
             assert_eq!(refused, [refusing], "{}", world.name());
             for limit in &wide {
                 assert_eq!(
@@ -214,7 +214,9 @@ fn a_request_refused_by_one_rule_is_charged_to_none() {
         for _ in 0..5 {
             runtime.block_on(limiter.check(&request));
             let peeked = runtime.block_on(limiter.peek(&request));
-            left.push(peeked.tiers().map(|tier| tier.remaining().unwrap()).collect::<Vec<_>>());
+            left.push(
+                peeked.limits().map(|counter| counter.remaining().unwrap()).collect::<Vec<_>>(),
+            );
         }
         assert_eq!(left, [[9, 9, 1], [8, 8, 0], [8, 8, 0], [8, 8, 0], [8, 8, 0]]);
     }

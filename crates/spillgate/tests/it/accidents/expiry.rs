@@ -55,7 +55,7 @@ fn every_key_has_an_end_after_every_act() {
             3 if !receipts.is_empty() => {
                 let (limit, receipt) =
                     receipts.swap_remove(random.below(receipts.len() as u64) as usize);
-                world.give_back(ME, limit, receipt, random.below(receipt.amount + 1));
+                world.refund(ME, limit, receipt, random.below(receipt.amount + 1));
             }
             _ => drop(world.after(random.below(PERIOD_US / 5))),
         }
@@ -166,8 +166,8 @@ fn memory_is_flat_over_a_million_subjects_and_forgets_nobody_who_matters() {
         memory.evictions()
     );
     assert!(memory.bytes() <= peak + peak / 10, "{} bytes after {peak}", memory.bytes());
-    // Rounded up for each of 64 shards, and a tier that those who find no room share.
-    assert!(memory.len() <= 20_000 + 2 * 64, "{} tiers", memory.len());
+    // Rounded up for each of 64 shards, and a counter that those who find no room share.
+    assert!(memory.len() <= 20_000 + 2 * 64, "{} counters", memory.len());
     assert!(memory.evictions().live > 0, "they were counted");
     for limit in &limits {
         for who in first..first + 50 {

@@ -75,7 +75,7 @@ fn one_home_is_one_client_whatever_its_addresses() {
 }
 
 /// Middleware that charged before its first wait lost the charge, or took it twice, when the caller
-/// hung up. Here it stands, once: `tower.md` says why it is not given back.
+/// hung up. Here it stands, once: `tower.md` says why it is not refunded.
 #[test]
 fn a_caller_who_leaves_at_any_moment_is_charged_once_at_most() {
     let server = RedisServer::start();

@@ -38,7 +38,7 @@ fn two_subjects_share_a_key_only_if_they_are_one() {
             ("ä", "b"),
             ("a\u{308}", "b"),
         ];
-        let question = |(domain, key), limit: &Limit| Question::AdHoc {
+        let question = |(domain, key), limit: &Limit| Question::Inline {
             domain,
             key,
             limit: limit.clone(),
@@ -56,7 +56,7 @@ fn two_subjects_share_a_key_only_if_they_are_one() {
 
 /// ACCIDENTS 31. The same with the attributes of a rule's key.
 #[test]
-fn two_requests_share_a_tier_only_if_all_their_attributes_agree() {
+fn two_requests_share_a_counter_only_if_all_their_attributes_agree() {
     let policy = r#"
         [[rule]]
         name = "pair"
@@ -82,8 +82,8 @@ fn two_requests_share_a_tier_only_if_all_their_attributes_agree() {
             (b"a", b"\0bc"),
             (b"\xff\xfe", b"\x80"),
         ];
-        assert!(pairs.iter().all(|(first, second)| check(first, second)), "two share a tier");
-        assert!(!pairs.iter().any(|(first, second)| check(first, second)), "one has two tiers");
+        assert!(pairs.iter().all(|(first, second)| check(first, second)), "two share a counter");
+        assert!(!pairs.iter().any(|(first, second)| check(first, second)), "one has two counters");
     }
 }
 
@@ -118,8 +118,8 @@ fn what_is_not_ours_is_an_error_and_stays_as_it_is() {
         let ours = keys(server);
         for key in &ours {
             server.command(&["SET", key, "\u{7f}theirs"]);
-            let told = world.try_check(ME, &limit, 1);
-            assert!(told.is_err(), "{} read {key}: {told:?}", limit.algorithm());
+            let reply = world.try_check(ME, &limit, 1);
+            assert!(reply.is_err(), "{} read {key}: {reply:?}", limit.algorithm());
             assert_eq!(server.command(&["GET", key]).text(), "\u{7f}theirs");
             world.reset(ME, std::slice::from_ref(&limit));
             assert!(world.check(ME, &limit, 1).fits);
@@ -166,9 +166,9 @@ fn a_thousand_callers_at_once_are_admitted_to_the_limit() {
             let admitted = storm::admitted(&threads, &engine, &[(ME, &limit)], [1; 1_000]);
             assert_eq!(admitted, 300, "{} with {url:?}", limit.algorithm());
             // And over three subjects, locked in whatever order they come.
-            let tiers = [(1, &limit), (2, &limit), (3, &limit)];
-            let admitted = storm::admitted(&threads, &engine, &tiers, [1; 1_000]);
-            assert_eq!(admitted, 300, "{} three tiers with {url:?}", limit.algorithm());
+            let counters = [(1, &limit), (2, &limit), (3, &limit)];
+            let admitted = storm::admitted(&threads, &engine, &counters, [1; 1_000]);
+            assert_eq!(admitted, 300, "{} three counters with {url:?}", limit.algorithm());
         }
     }
 }
@@ -216,7 +216,7 @@ fn a_cost_of_a_million_and_a_batch_of_a_thousand_are_nothing_special() {
             assert_eq!(world.check_times(1_200, (0, &limit, 1)), 1_000, "{}", world.name());
             let receipt = world.reserve(1, &limit, 1_000_000).unwrap();
             assert_eq!(
-                world.give_back(1, &limit, receipt, 1_000_000),
+                world.refund(1, &limit, receipt, 1_000_000),
                 1_000_000,
                 "{} {}",
                 limit.algorithm(),
@@ -226,18 +226,18 @@ fn a_cost_of_a_million_and_a_batch_of_a_thousand_are_nothing_special() {
     }
 }
 
-/// ACCIDENTS 38. Another brother: a batch over a thousand subjects, each with tiers of all kinds.
+/// ACCIDENTS 38. Another brother: a batch over a thousand subjects, each with counters of all kinds.
 #[test]
 fn a_batch_over_a_thousand_subjects_judges_each() {
     for world in World::each() {
         let limits = each_algorithm(1, PERIOD);
         let costs: Vec<Vec<_>> =
             (0..1_000).map(|who| limits.iter().map(|limit| (who, limit, 1)).collect()).collect();
-        let asks: Vec<_> = costs.iter().map(|costs| ask(Intent::Charge, costs)).collect();
+        let transactions: Vec<_> = costs.iter().map(|costs| ask(Intent::Charge, costs)).collect();
         for fits in [true, false] {
-            let told = world.decide_each(&asks);
-            assert_eq!(told.len(), 1_000);
-            assert!(told.iter().all(|told| told.allowed == fits), "{}", world.name());
+            let reply = world.decide_each(&transactions);
+            assert_eq!(reply.len(), 1_000);
+            assert!(reply.iter().all(|reply| reply.allowed == fits), "{}", world.name());
         }
     }
 }
@@ -267,7 +267,7 @@ fn every_server_at_hand_runs_the_script_and_deprecates_nothing_in_it() {
             assert_eq!(world.check(ME, &limit, 1).reading.remaining, 0);
             assert!(!world.check(ME, &limit, 1).fits, "{} {}", limit.algorithm(), version.name);
             assert_eq!(
-                world.give_back(ME, &limit, receipt, 2),
+                world.refund(ME, &limit, receipt, 2),
                 2,
                 "{} {}",
                 limit.algorithm(),

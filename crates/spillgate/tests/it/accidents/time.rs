@@ -56,8 +56,8 @@ fn clocks_a_little_apart_admit_no_more_than_the_one_ahead() {
                 let time_us = TODAY_US + call / 10 * 90_000_000;
                 clocks[caller].set(time_us + caller as u64 * spread_us / 2);
                 let one = ask(Intent::Charge, &[(ME, &limit, 1)]);
-                let told = runtime.block_on(callers[caller].decide_one(&one)).unwrap();
-                admitted += u64::from(told.allowed);
+                let reply = runtime.block_on(callers[caller].decide_one(&one)).unwrap();
+                admitted += u64::from(reply.allowed);
             }
             // One in 50 s.
             let refilled = if limit.algorithm() == Algorithm::TokenBucket { 16 } else { 0 };
@@ -116,10 +116,10 @@ fn a_store_that_bars_time_is_served_by_the_callers_clock() {
         runtime.block_on(Redis::connect(&server.url(), PATIENCE)).unwrap().with_clock(clock);
     for limit in each_algorithm(3, AGES) {
         for call in 0..5 {
-            let told = runtime
+            let reply = runtime
                 .block_on(redis.decide_one(&ask(Intent::Charge, &[(ME, &limit, 1)])))
                 .unwrap();
-            assert_eq!(told.allowed, call < 3, "{}", limit.algorithm());
+            assert_eq!(reply.allowed, call < 3, "{}", limit.algorithm());
         }
     }
 }

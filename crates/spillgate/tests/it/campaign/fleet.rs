@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use spillgate::internals::time::{Clock, awake_or_not_us};
+use spillgate::internals::time::{Clock, boottime_us};
 use spillgate::{Limiter, Ring};
 use spillgate_testkit::{Process, Sentinels, poll};
 
@@ -29,7 +29,7 @@ struct Worker {
 
 /// All processes, and this one, share it.
 pub(super) fn now_us() -> u64 {
-    awake_or_not_us()
+    boottime_us()
 }
 
 /// How far the wall clock is ahead of that.
@@ -78,9 +78,9 @@ impl Worker {
         let mut process = Process::start(command.stdout(Stdio::piped()).stderr(Stdio::inherit()));
         let lines = BufReader::new(process.stdout().unwrap()).lines();
         let words = Arc::new(Mutex::new(Vec::new()));
-        let told = Arc::clone(&words);
+        let reply = Arc::clone(&words);
         let reader = std::thread::spawn(move || {
-            lines.map_while(Result::ok).for_each(|line| told.lock().unwrap().push(line));
+            lines.map_while(Result::ok).for_each(|line| reply.lock().unwrap().push(line));
         });
         Worker { process, words, reader }
     }
@@ -104,10 +104,10 @@ impl Worker {
 
 /// `+ limit began ended alone .`
 fn admission(line: &str) -> Option<Admission> {
-    let mut numbers = line.strip_prefix("+ ")?.strip_suffix(" .")?.split(' ');
-    let limit = numbers.next()?.parse().ok()?;
-    let (began_us, ended_us) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
-    let alone = numbers.next()? == "alone";
+    let mut params = line.strip_prefix("+ ")?.strip_suffix(" .")?.split(' ');
+    let limit = params.next()?.parse().ok()?;
+    let (began_us, ended_us) = (params.next()?.parse().ok()?, params.next()?.parse().ok()?);
+    let alone = params.next()? == "alone";
     Some(Admission { limit, began_us, ended_us, alone })
 }
 

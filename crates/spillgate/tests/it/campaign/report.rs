@@ -160,10 +160,10 @@ impl Row {
     /// Nothing of a line that was cut.
     fn of_line(line: &str) -> Option<Row> {
         let fields: Vec<&str> = line.split('\t').collect();
-        let [version, shape, fault, algorithm, lasts, numbers @ ..] = &fields[..] else {
+        let [version, shape, fault, algorithm, lasts, params @ ..] = &fields[..] else {
             return None;
         };
-        let [admitted, alone, allowed, most_over, over, locked_out, most, unused] = numbers else {
+        let [admitted, alone, allowed, most_over, over, locked_out, most, unused] = params else {
             return None;
         };
         Some(Row {

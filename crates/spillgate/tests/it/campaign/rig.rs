@@ -68,14 +68,14 @@ impl Rig {
 
     /// As a process is told of it.
     pub(super) fn store(&self) -> String {
-        let told = |kind: &str, urls: Vec<String>| format!("{kind} {}", urls.join(" "));
+        let reply = |kind: &str, urls: Vec<String>| format!("{kind} {}", urls.join(" "));
         match self {
-            Rig::Single { proxy, .. } => told("url", vec![proxy.url()]),
-            Rig::Stepped { server } => told("url", vec![server.server.url()]),
-            Rig::Sentinels { watched } => told("sentinels", watched.urls()),
-            Rig::Cluster { cluster } => told("cluster", cluster.urls()),
+            Rig::Single { proxy, .. } => reply("url", vec![proxy.url()]),
+            Rig::Stepped { server } => reply("url", vec![server.server.url()]),
+            Rig::Sentinels { watched } => reply("sentinels", watched.urls()),
+            Rig::Cluster { cluster } => reply("cluster", cluster.urls()),
             Rig::Ring { proxies, .. } => {
-                told("ring", proxies[..3].iter().map(FaultProxy::url).collect())
+                reply("ring", proxies[..3].iter().map(FaultProxy::url).collect())
             }
         }
     }
@@ -249,7 +249,7 @@ fn befall_cluster(fault: Fault, cluster: &mut Cluster) {
         }
         Fault::SlotsMove => {
             let held = primaries.iter().flat_map(|node| keys(cluster.node(*node)));
-            let of_subjects = held.filter(|key| key.len() > SHORTEST_OF_TIERS);
+            let of_subjects = held.filter(|key| key.len() > SHORTEST_OF_COUNTERS);
             let mut slots: Vec<u16> = of_subjects.map(|key| cluster.slot_of(&key)).collect();
             slots.sort_unstable();
             slots.dedup();
@@ -279,7 +279,7 @@ fn again_and_again(what: impl Fn()) {
 }
 
 /// What is kept for all subjects together has shorter keys.
-const SHORTEST_OF_TIERS: usize = 50;
+const SHORTEST_OF_COUNTERS: usize = 50;
 /// One primary gone is not to take the others with it.
 const PARTLY_SERVED: [&str; 2] = ["--cluster-require-full-coverage", "no"];
 const HANDED_OVER: Duration = Duration::from_secs(60);

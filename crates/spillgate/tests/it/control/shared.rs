@@ -63,11 +63,11 @@ fn what_one_process_sets_holds_in_four_others_within_a_second() {
         workers.push((process, Vec::new()));
         reports.push(lines);
     }
-    let mut told = Vec::new();
+    let mut reply = Vec::new();
     run(async {
         let limiter = on(&server).build().await.unwrap();
         for quota in [20, 30, 40, LAST] {
-            told.push((quota, Clock::System.now_us()));
+            reply.push((quota, Clock::System.now_us()));
             limiter.set_override("api", &acme(), [format!("{quota}/day")], None).await.unwrap();
             assert_eq!(capacity(&limiter, &ann()).await, Some(quota), "at once here");
             // Not in step with the others' looks.
@@ -79,7 +79,7 @@ fn what_one_process_sets_holds_in_four_others_within_a_second() {
         seen.extend(seen_lines);
         assert!(process.wait(PATIENCE).unwrap().success());
     }
-    for (quota, at_us) in told {
+    for (quota, at_us) in reply {
         let waits: Vec<u64> = workers
             .iter()
             .filter_map(|(_, seen)| seen.iter().find(|seen| seen.capacity == quota))

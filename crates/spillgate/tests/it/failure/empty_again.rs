@@ -10,7 +10,7 @@ use spillgate_testkit::{RedisServer, eventually};
 
 use super::{ALL, Patient, SHARE, TIMEOUT, limit};
 use crate::support::random::Random;
-use crate::support::target::{Act, OnEngine, Target, numbers};
+use crate::support::target::{Act, OnEngine, Target, params};
 use crate::support::world::{self, PATIENCE, PERIOD, PERIOD_US};
 
 /// F28, F3. Somebody flushes everything at half use: nobody is admitted once more.
@@ -94,10 +94,10 @@ fn a_cluster_cannot_begin_empty_and_says_so() {
     assert!(why.starts_with("on_state_loss: \"exhausted\" cannot hold on a Cluster"), "{why}");
 }
 
-/// A tier that was lost is to the script what a tier that was used up at that moment is to the memory
+/// A counter that was lost is to the script what a counter that was used up at that moment is to the memory
 /// engine: every answer is equal, from the loss until long after.
 #[test]
-fn a_tier_that_was_lost_answers_as_one_that_was_used_up_then() {
+fn a_counter_that_was_lost_answers_as_one_that_was_used_up_then() {
     let server = RedisServer::start();
     let store = Store::Url(server.url());
     for algorithm in Algorithm::ALL {
@@ -119,7 +119,7 @@ fn a_tier_that_was_lost_answers_as_one_that_was_used_up_then() {
 
 fn same_answers(memory: &mut OnEngine, redis: &mut OnEngine, limit: &NamedLimit, seed: u64) {
     let mut random = Random::new(seed);
-    let capacity = numbers(limit).capacity();
+    let capacity = params(limit).capacity();
     let mut now_us = LOST_US;
     for number in 0..40 {
         now_us += random.below(PERIOD_US / 8);
@@ -133,7 +133,7 @@ fn same_answers(memory: &mut OnEngine, redis: &mut OnEngine, limit: &NamedLimit,
             _ => Act::Check(cost),
         };
         let (expected, answer) = (memory.act(act, limit, now_us), redis.act(act, limit, now_us));
-        // Nothing that was given back by name of nobody outlives the loss: see `OnStateLoss::Exhausted`.
+        // Nothing that was refunded by name of nobody outlives the loss: see `OnStateLoss::Exhausted`.
         if matches!(act, Act::Lower(_)) {
             return assert_eq!(answer.returned, expected.returned);
         }

@@ -397,7 +397,7 @@ proptest! {
             let Some(seconds) = seconds else { continue };
             let said: u64 = fields["retry-after"].to_str().unwrap().parse().unwrap();
             prop_assert_eq!(said, seconds);
-            let refused = decision.tiers().filter(|tier| tier.verdict() == Verdict::Denied).count();
+            let refused = decision.limits().filter(|counter| counter.verdict() == Verdict::Denied).count();
             let longest = limits[..refused].iter().map(|limit| limit.more_after.unwrap()).max();
             prop_assert_eq!(longest, Some(seconds as i64), "Retry-After is the longest t");
             // Tight: no second earlier, unless it is the one that everybody must wait.

@@ -68,7 +68,7 @@ proptest! {
 
 #[test]
 fn a_host_has_one_spelling() {
-    for (told, spelling) in [
+    for (reply, spelling) in [
         ("example.org", "example.org"),
         ("Example.ORG:8443", "example.org"),
         ("example.org.", "example.org"),
@@ -80,6 +80,6 @@ fn a_host_has_one_spelling() {
         ("", ""),
         (":80", ""),
     ] {
-        assert_eq!(normalised_host(told), spelling.as_bytes(), "{told:?}");
+        assert_eq!(normalised_host(reply), spelling.as_bytes(), "{reply:?}");
     }
 }

@@ -65,7 +65,7 @@ fn tokens_of(served: &spillgate::tower::Served) -> Usage<'static> {
 }
 
 fn left(look: &spillgate::Decision) -> Vec<u64> {
-    look.tiers().map(|tier| tier.remaining().unwrap()).collect()
+    look.limits().map(|counter| counter.remaining().unwrap()).collect()
 }
 
 /// A thousand streams that begin, go on, end, break off and are left, in any order.

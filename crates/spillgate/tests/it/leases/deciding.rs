@@ -50,7 +50,7 @@ fn what_nobody_asks_for_any_more_goes_back() {
     scene.warm("hot");
     let admitted = scene.limiter.stats().allowed;
     scene.eventually(|| 1_000_000 - scene.peek("hot").remaining().unwrap() == admitted);
-    scene.eventually(|| scene.limiter.stats().leased_tiers == 0);
+    scene.eventually(|| scene.limiter.stats().leased_counters == 0);
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn a_key_that_is_asked_about_once_is_not_leased() {
     for turn in 0..200 {
         assert_eq!(scene.check(&format!("cold {turn}")).source(), Source::Store);
     }
-    assert_eq!(scene.limiter.stats().leased_tiers, 0);
+    assert_eq!(scene.limiter.stats().leased_counters, 0);
 }
 
 /// Whoever is not named is asked about often first.
@@ -69,7 +69,7 @@ fn a_subject_that_is_named_as_hot_is_decided_by_its_lease_from_the_first_request
     let scene = Scene::new(
         &rule("1000000/366d").replace("ttl = \"1s\" }", &format!("ttl = \"10s\", {hot}")),
     );
-    assert_eq!(scene.limiter.stats().leased_tiers, 2);
+    assert_eq!(scene.limiter.stats().leased_counters, 2);
     for ip in ["hot", "also hot"] {
         assert_eq!(scene.check(ip).source(), Source::Lease, "{ip}");
     }
@@ -128,18 +128,21 @@ fn what_a_lease_says_is_what_is_known() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
     let leased = scene.leased("hot");
-    let tier = leased.tiers().next().unwrap();
-    assert_eq!((tier.capacity(), tier.retry_after()), (Some(1_000_000), Some(Duration::ZERO)));
-    assert_eq!(tier.reset_after(), None, "others may charge it meanwhile");
+    let counter = leased.limits().next().unwrap();
+    assert_eq!(
+        (counter.capacity(), counter.retry_after()),
+        (Some(1_000_000), Some(Duration::ZERO))
+    );
+    assert_eq!(counter.reset_after(), None, "others may charge it meanwhile");
     let admitted = scene.limiter.stats().allowed;
-    let left = tier.remaining().unwrap();
+    let left = counter.remaining().unwrap();
     // What was under way at the last grant may be missing.
     assert!((900_000..=1_000_064 - admitted).contains(&left), "{left} after {admitted}");
     assert!(!leased.degraded());
 }
 
 #[test]
-fn in_a_mixed_decision_leased_tiers_are_put_back_if_the_rest_refuses() {
+fn in_a_mixed_decision_leased_counters_are_put_back_if_the_rest_refuses() {
     let strict = "[[rule]]\nname = \"strict\"\nkey = [\"ip\"]\nlimits = [\"5/366d\"]\n\
         match = { route = \"both\" }\n";
     let scene = Scene::new(&format!("{}{strict}", rule("1000000/366d")));
@@ -149,7 +152,7 @@ fn in_a_mixed_decision_leased_tiers_are_put_back_if_the_rest_refuses() {
     for _ in 0..200 {
         scene.leased("hot");
         let decision = scene.run(scene.limiter.check(&both));
-        sources.push((decision.allowed(), decision.tiers().next().unwrap().source()));
+        sources.push((decision.allowed(), decision.limits().next().unwrap().source()));
     }
     assert_eq!(sources.iter().filter(|(allowed, _)| *allowed).count(), 5);
     assert!(sources.contains(&(true, Source::Lease)), "{sources:?}");
@@ -179,7 +182,10 @@ fn a_rule_that_only_watches_spends_nothing() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
     scene.run(scene.limiter.set_mode("api", Mode::Shadow, None)).unwrap();
-    assert!((0..50).all(|_| scene.check("hot").tiers().all(|tier| tier.source() == Source::Store)));
+    assert!(
+        (0..50)
+            .all(|_| scene.check("hot").limits().all(|counter| counter.source() == Source::Store))
+    );
 }
 
 #[test]
@@ -312,7 +318,7 @@ impl Scene {
         panic!("no lease: {:?}", self.limiter.stats());
     }
 
-    /// A tier that has enough in hand for a few hundred questions.
+    /// A counter that has enough in hand for a few hundred questions.
     fn warm(&self, ip: &str) {
         self.leased(ip);
         (0..2_000).for_each(|_| drop(self.check(ip)));

@@ -1,14 +1,14 @@
-//! The ledger that a real Redis keeps answers as the pure one, whatever is asked of it and of its tier.
+//! The ledger that a real Redis keeps answers as the pure one, whatever is asked of it and of its counter.
 
 use spillgate::Algorithm;
-use spillgate::internals::algorithm::{self, Intent, State, Tier};
+use spillgate::internals::algorithm::{self, Intent, State, StepCounter};
 use spillgate::internals::engine::Engine;
 use spillgate::internals::lease::{ALL, Asked, Close, Exchange, Granted, Ledger};
 use spillgate::internals::limit::NamedLimit;
 use spillgate_testkit::RedisServer;
 
 use crate::support::random::Random;
-use crate::support::target::numbers;
+use crate::support::target::params;
 use crate::support::world::{ME, PERIOD_US, TODAY_US, World, ask, keys, limit};
 
 #[test]
@@ -55,7 +55,7 @@ fn all_processes_together_hold_no_more_than_the_share() {
 }
 
 #[test]
-fn a_tier_near_its_end_is_leased_to_nobody() {
+fn a_counter_near_its_end_is_leased_to_nobody() {
     let world = World::on_redis(RedisServer::start());
     let scene = Scene::new(&world, Algorithm::TokenBucket, ME, 100);
     assert!(world.check(ME, &scene.limit, 91).fits);
@@ -74,7 +74,7 @@ fn a_lease_on_a_window_ends_with_it() {
 }
 
 #[test]
-fn no_more_leases_than_a_thousand_are_kept_of_a_tier() {
+fn no_more_leases_than_a_thousand_are_kept_of_a_counter() {
     let world = World::on_redis(RedisServer::start());
     let limit = limit(Algorithm::TokenBucket, 1_000_000_000, "1000s");
     let scene =
@@ -83,7 +83,7 @@ fn no_more_leases_than_a_thousand_are_kept_of_a_tier() {
     assert_eq!(granted, 1_024);
 }
 
-/// One tier, and who takes ahead of it.
+/// One counter, and who takes ahead of it.
 struct Scene<'w> {
     world: &'w World,
     who: u128,
@@ -103,8 +103,8 @@ impl<'w> Scene<'w> {
 
     fn ask(&self, asked: &Asked<'_>) -> Granted {
         let Engine::Redis(redis) = &*self.world.engine else { panic!("that is on Redis") };
-        let ask = ask(Intent::Peek, &[(self.who, &self.limit, 0)]);
-        let exchange = Exchange { tier: ask.tiers[0].clone(), asked: *asked };
+        let transaction = ask(Intent::Peek, &[(self.who, &self.limit, 0)]);
+        let exchange = Exchange { counter: transaction.counters[0].clone(), asked: *asked };
         let granted = self.world.run(redis.lease(&exchange)).unwrap();
         // By the test's clock it is to end, not by the server's.
         let server = self.world.server.as_ref().unwrap();
@@ -130,9 +130,9 @@ impl<'w> Scene<'w> {
             let shown = || format!("{} seed {seed}, step {step}", self.limit.algorithm());
             if random.one_in(3) {
                 let cost = 1 + random.spread(self.share);
-                let told = self.world.check(self.who, &self.limit, cost);
+                let reply = self.world.check(self.who, &self.limit, cost);
                 let reading = charged(&mut state, &self.limit, cost, now_us);
-                assert_eq!((told.fits, told.reading), reading, "{}", shown());
+                assert_eq!((reply.fits, reply.reading), reading, "{}", shown());
                 continue;
             }
             let node = random.below(NODES as u64) as usize;
@@ -158,7 +158,7 @@ impl<'w> Scene<'w> {
                 ttl_us: TTL_US,
             };
             let nonce = 1 + step;
-            let expected = ledger.exchange(&mut state, numbers(&self.limit), &asked, now_us, nonce);
+            let expected = ledger.exchange(&mut state, params(&self.limit), &asked, now_us, nonce);
             assert_eq!(self.ask(&asked), expected, "{}: {asked:?}", shown());
             assert!(ledger.outstanding() <= self.share, "{}", shown());
             all += expected.amount;
@@ -173,10 +173,10 @@ fn charged(
     cost: u64,
     now_us: u64,
 ) -> (bool, algorithm::Reading) {
-    let mut tier = Tier::new(numbers(limit), cost, 0, state.take());
-    let fits = algorithm::step(std::slice::from_mut(&mut tier), Intent::Charge, now_us);
-    *state = tier.state;
-    (fits, tier.reading)
+    let mut counter = StepCounter::new(params(limit), cost, 0, state.take());
+    let fits = algorithm::step(std::slice::from_mut(&mut counter), Intent::Charge, now_us);
+    *state = counter.state;
+    (fits, counter.reading)
 }
 
 const LEASED: [Algorithm; 3] =

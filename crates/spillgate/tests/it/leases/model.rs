@@ -8,7 +8,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use spillgate::internals::algorithm::{Numbers, State, token_bucket};
+use spillgate::internals::algorithm::{LimitParams, State, token_bucket};
 use spillgate::internals::lease::{Asked, Close, Holder, Ledger};
 
 /// All that is, at one moment.
@@ -17,7 +17,7 @@ struct World {
     now_us: u64,
     holders: Vec<Node>,
     ledger: Ledger,
-    tier: Option<State>,
+    counter: Option<State>,
     calls: Vec<Call>,
     answers: Vec<Answer>,
     /// Since the store last lost anything.
@@ -79,7 +79,7 @@ impl World {
             now_us: START_US,
             holders: (1..=holders).map(node).collect(),
             ledger: Ledger::default(),
-            tier: None,
+            counter: None,
             calls: Vec::new(),
             answers: Vec::new(),
             admitted: 0,
@@ -89,7 +89,7 @@ impl World {
     }
 
     /// What may happen next, each with its name.
-    fn next(&self, numbers: &Numbers) -> Vec<(String, World)> {
+    fn next(&self, params: &LimitParams) -> Vec<(String, World)> {
         let mut next = Vec::new();
         let mut may = |what: String, change: &dyn Fn(&mut World)| {
             let mut world = self.clone();
@@ -137,13 +137,13 @@ impl World {
             let (what, copy) = (format!("{:?}", self.calls[call].shown()), self.left.copies > 0);
             may(format!("{what} is executed"), &|world| {
                 let call = world.calls.remove(call);
-                world.execute(&call, numbers);
+                world.execute(&call, params);
             });
             if copy {
                 may(format!("{what} is executed, and comes again"), &|world| {
                     world.left.copies -= 1;
                     let call = world.calls[call].clone();
-                    world.execute(&call, numbers);
+                    world.execute(&call, params);
                 });
             }
         }
@@ -162,7 +162,7 @@ impl World {
         if self.left.losses > 0 {
             may("the store loses all, and everybody notices".into(), &|world| {
                 world.left.losses -= 1;
-                (world.ledger, world.tier) = (Ledger::default(), None);
+                (world.ledger, world.counter) = (Ledger::default(), None);
                 world.holders.iter_mut().for_each(|node| node.holder.void());
                 world.admitted = 0;
             });
@@ -180,7 +180,7 @@ impl World {
         self.calls.sort();
     }
 
-    fn execute(&mut self, call: &Call, numbers: &Numbers) {
+    fn execute(&mut self, call: &Call, params: &LimitParams) {
         let closes: Vec<Close> =
             call.closes.iter().map(|(seq, unused)| Close { seq: *seq, unused: *unused }).collect();
         let Call { node, seq, wanted, .. } = *call;
@@ -190,7 +190,7 @@ impl World {
         };
         let asked = Asked { node, seq, closes: &closes, share, wanted, ttl_us: TTL_US };
         let nonce = 1 + (node << 8) + u64::from(seq);
-        let granted = self.ledger.exchange(&mut self.tier, numbers, &asked, self.now_us, nonce);
+        let granted = self.ledger.exchange(&mut self.counter, params, &asked, self.now_us, nonce);
         let (amount, lasts_us) = (granted.amount, granted.lasts_us);
         self.answers.push(Answer { node, seq, amount, lasts_us });
         self.answers.sort();
@@ -219,7 +219,7 @@ impl World {
 
     /// What must hold at every moment.
     fn fault(&self) -> Option<String> {
-        let used = match &self.tier {
+        let used = match &self.counter {
             Some(State::TokenBucket(bucket)) => u64::from(bucket.used),
             _ => 0,
         };
@@ -238,7 +238,7 @@ impl World {
         let mut hasher = DefaultHasher::new();
         (self.now_us, &self.holders, &self.ledger, &self.calls, &self.answers).hash(&mut hasher);
         (self.admitted, self.left).hash(&mut hasher);
-        if let Some(State::TokenBucket(bucket)) = &self.tier {
+        if let Some(State::TokenBucket(bucket)) = &self.counter {
             let tracked =
                 bucket.tracked.as_ref().map(|tracked| (tracked.incarnation, tracked.returned));
             (bucket.used, bucket.boundary_us, tracked).hash(&mut hasher);
@@ -273,8 +273,8 @@ fn search(
     most: usize,
     mistake: Mistake,
 ) -> Result<(usize, usize), String> {
-    let numbers = token_bucket::Numbers::new(CAPACITY as u32, AGES_US, CAPACITY).unwrap();
-    let numbers = Numbers::TokenBucket(numbers);
+    let params = token_bucket::Params::new(CAPACITY as u32, AGES_US, CAPACITY).unwrap();
+    let params = LimitParams::TokenBucket(params);
     let first = World::new(holders, budget, mistake);
     let mut seen = HashSet::from([first.mark()]);
     let mut parents: Vec<(usize, String)> = vec![(0, "begin".into())];
@@ -285,7 +285,7 @@ fn search(
         if seen.len() > most {
             break;
         }
-        for (what, world) in world.next(&numbers) {
+        for (what, world) in world.next(&params) {
             if !seen.insert(world.mark()) {
                 continue;
             }

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use spillgate::internals::time::awake_or_not_us;
+use spillgate::internals::time::boottime_us;
 use spillgate::{Limiter, Policy, Request, Source};
 use spillgate_testkit::{Process, RedisServer};
 use tokio::time::sleep;
@@ -91,15 +91,15 @@ fn a_worker_with_leases() {
             .redis(format!("redis://127.0.0.1:{port}"))
             .timeout(Duration::from_secs(1));
         let limiter = limiter.build().await.unwrap();
-        let until_us = awake_or_not_us() + lasting * 1_000;
+        let until_us = boottime_us() + lasting * 1_000;
         let mut callers = tokio::task::JoinSet::new();
         for _ in 0..CALLERS {
             callers.spawn(call(limiter.clone(), until_us));
         }
         let mut all: BTreeMap<(&str, u64), u64> = BTreeMap::new();
         let (mut by_lease, mut longest_us) = (0, 0);
-        while let Some(told) = callers.join_next().await {
-            let Told { at, by_lease: leased, longest_us: longest } = told.unwrap();
+        while let Some(reply) = callers.join_next().await {
+            let Told { at, by_lease: leased, longest_us: longest } = reply.unwrap();
             at.into_iter().for_each(|(at, count)| *all.entry(at).or_default() += count);
             (by_lease, longest_us) = (by_lease + leased, longest_us.max(longest));
         }
@@ -121,22 +121,22 @@ struct Told {
 
 /// Asks for one subject all the time, and for the other in storms, between which it becomes untouched again.
 async fn call(limiter: Limiter, until_us: u64) -> Told {
-    let mut told = Told::default();
+    let mut reply = Told::default();
     loop {
-        let began_us = awake_or_not_us();
+        let began_us = boottime_us();
         if began_us >= until_us {
-            return told;
+            return reply;
         }
         let storms = (began_us / 1_000_000).is_multiple_of(4);
         for subject in &SUBJECTS[..=usize::from(storms)] {
-            let began_us = awake_or_not_us();
+            let began_us = boottime_us();
             let decision = limiter.check(&Request::new().with("who", *subject)).await;
-            let now_us = awake_or_not_us();
+            let now_us = boottime_us();
             assert!(!decision.degraded(), "{decision:?}");
             if decision.allowed() {
-                *told.at.entry((subject, now_us / 1_000)).or_default() += 1;
-                told.by_lease += u64::from(decision.source() == Source::Lease);
-                told.longest_us = told.longest_us.max(now_us - began_us);
+                *reply.at.entry((subject, now_us / 1_000)).or_default() += 1;
+                reply.by_lease += u64::from(decision.source() == Source::Lease);
+                reply.longest_us = reply.longest_us.max(now_us - began_us);
             }
         }
         sleep(Duration::from_millis(1)).await;

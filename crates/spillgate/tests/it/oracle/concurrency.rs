@@ -1,6 +1,6 @@
 //! Permits in a list.
 
-use spillgate::internals::algorithm::{Numbers, concurrency};
+use spillgate::internals::algorithm::{LimitParams, concurrency};
 
 use super::{Counter, number};
 
@@ -22,7 +22,7 @@ pub(super) struct Stored {
 }
 
 pub(super) struct Permits {
-    limit: concurrency::Numbers,
+    limit: concurrency::Params,
     /// Permits that have ended, and are stored until a permit is taken or returned.
     ended: Vec<Permit>,
     held: Vec<Permit>,
@@ -63,8 +63,8 @@ impl Counter for Permits {
     type Stored = Stored;
     type Receipt = usize;
 
-    fn at(stored: &Stored, numbers: &Numbers, now_us: u64) -> Permits {
-        let Numbers::Concurrency(limit) = numbers else { panic!("no permits") };
+    fn at(stored: &Stored, params: &LimitParams, now_us: u64) -> Permits {
+        let LimitParams::Concurrency(limit) = params else { panic!("no permits") };
         let now = i128::from(now_us);
         let (mut shift, mut last) = (stored.shift, stored.last);
         let mut ahead = (last - (now + shift)).max(0);

@@ -1,7 +1,7 @@
 //! A window and a count, in big integers.
 
 use num_bigint::BigInt;
-use spillgate::internals::algorithm::{Numbers, fixed_window};
+use spillgate::internals::algorithm::{LimitParams, fixed_window};
 
 use super::{Counter, number};
 
@@ -14,7 +14,7 @@ pub(super) struct Stored {
 }
 
 pub(super) struct Window {
-    limit: fixed_window::Numbers,
+    limit: fixed_window::Params,
     now: BigInt,
     /// Absent if nothing is in use.
     current: Option<Stored>,
@@ -36,8 +36,8 @@ impl Counter for Window {
     /// Life, instant and units.
     type Receipt = (usize, BigInt, u64);
 
-    fn at(stored: &Option<Stored>, numbers: &Numbers, now_us: u64) -> Window {
-        let Numbers::FixedWindow(limit) = numbers else { panic!("no fixed window") };
+    fn at(stored: &Option<Stored>, params: &LimitParams, now_us: u64) -> Window {
+        let LimitParams::FixedWindow(limit) = params else { panic!("no fixed window") };
         let now = BigInt::from(now_us);
         let tolerated = limit.longest_wait_us().min(1_000_000);
         let mut is_rebased = false;
@@ -106,7 +106,7 @@ impl Counter for Window {
     }
 }
 
-fn window_of(limit: &fixed_window::Numbers, at: &BigInt) -> (BigInt, BigInt) {
+fn window_of(limit: &fixed_window::Params, at: &BigInt) -> (BigInt, BigInt) {
     match &limit.window {
         fixed_window::Window::Every { period_us } => {
             let start = at / period_us * period_us;

@@ -1,6 +1,6 @@
 //! Every admitted call, in a list.
 
-use spillgate::internals::algorithm::{Numbers, sliding_log};
+use spillgate::internals::algorithm::{LimitParams, sliding_log};
 
 use super::{Counter, number};
 
@@ -16,7 +16,7 @@ pub(super) struct Stored {
 }
 
 pub(super) struct Log {
-    limit: sliding_log::Numbers,
+    limit: sliding_log::Params,
     now: i128,
     log: Stored,
     ahead: i128,
@@ -62,8 +62,8 @@ impl Counter for Log {
     /// Life, instant, instant by the log's clock, and units.
     type Receipt = (usize, i128, i128, i128);
 
-    fn at(stored: &Stored, numbers: &Numbers, now_us: u64) -> Log {
-        let Numbers::SlidingLog(limit) = numbers else { panic!("no log") };
+    fn at(stored: &Stored, params: &LimitParams, now_us: u64) -> Log {
+        let LimitParams::SlidingLog(limit) = params else { panic!("no log") };
         let (now, period) = (i128::from(now_us), i128::from(limit.period_us));
         let log = Stored { count: limit.count, period, ..Stored::default() };
         let untouched = Log { limit: *limit, now, log, ahead: 0, is_rebased: false, gone: None };

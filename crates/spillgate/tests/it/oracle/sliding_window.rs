@@ -1,7 +1,7 @@
 //! Two counts and the place of now between them, in big integers.
 
 use num_bigint::BigInt;
-use spillgate::internals::algorithm::{Numbers, sliding_window};
+use spillgate::internals::algorithm::{LimitParams, sliding_window};
 
 use super::{Counter, number};
 
@@ -15,7 +15,7 @@ pub(super) struct Stored {
 }
 
 pub(super) struct Windows {
-    limit: sliding_window::Numbers,
+    limit: sliding_window::Params,
     now: BigInt,
     current: Stored,
     is_rebased: bool,
@@ -67,8 +67,8 @@ impl Counter for Windows {
     /// Life, instant and units.
     type Receipt = (usize, BigInt, u64);
 
-    fn at(stored: &Option<Stored>, numbers: &Numbers, now_us: u64) -> Windows {
-        let Numbers::SlidingWindow(limit) = numbers else { panic!("no sliding window") };
+    fn at(stored: &Option<Stored>, params: &LimitParams, now_us: u64) -> Windows {
+        let LimitParams::SlidingWindow(limit) = params else { panic!("no sliding window") };
         let (now, period) = (BigInt::from(now_us), BigInt::from(limit.period_us));
         let tolerated = (2 * limit.period_us).min(1_000_000);
         let mut is_rebased = false;

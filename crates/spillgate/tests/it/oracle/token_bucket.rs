@@ -2,7 +2,7 @@
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
-use spillgate::internals::algorithm::{Numbers, token_bucket};
+use spillgate::internals::algorithm::{LimitParams, token_bucket};
 
 use super::Counter;
 
@@ -42,7 +42,7 @@ pub(super) struct Charge {
 }
 
 pub(super) struct Bucket {
-    limit: token_bucket::Numbers,
+    limit: token_bucket::Params,
     now: Number,
     /// How long one token takes to drain.
     token: Number,
@@ -137,8 +137,8 @@ impl Counter for Bucket {
     type Stored = Option<Stored>;
     type Receipt = Charge;
 
-    fn at(stored: &Option<Stored>, numbers: &Numbers, now_us: u64) -> Bucket {
-        let Numbers::TokenBucket(limit) = numbers else { panic!("no bucket") };
+    fn at(stored: &Option<Stored>, params: &LimitParams, now_us: u64) -> Bucket {
+        let LimitParams::TokenBucket(limit) = params else { panic!("no bucket") };
         let now = whole(now_us);
         let (token, burst) = (token_us(limit.count, limit.period_us), whole(limit.burst));
         let untouched = Bucket {

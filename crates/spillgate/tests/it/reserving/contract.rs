@@ -52,7 +52,7 @@ pub(super) fn of(user: &str) -> Request<'_> {
 }
 
 pub(super) fn remaining(decision: &Decision) -> Vec<u64> {
-    decision.tiers().map(|tier| tier.remaining().unwrap()).collect()
+    decision.limits().map(|counter| counter.remaining().unwrap()).collect()
 }
 
 pub(super) fn for_a_minute(name: &str) -> Reserve<'_> {
@@ -130,7 +130,7 @@ fn what_was_used_beyond_the_estimate_is_charged_whatever_the_limits_say() {
         let usage = Usage::from(65).and("tokens", u64::MAX);
         assert_eq!(other.settle(&read(&decision), &usage).await, Ok(Outcome::Done));
         assert_eq!(remaining(&one.peek(&request).await), [25, 15, 5, 0, 50, 0]);
-        // A tier that was only looked at is charged what was used of it in the end.
+        // A counter that was only looked at is charged what was used of it in the end.
         let looks = of("b").costing(Cost::requests(1));
         let decision = one.reserve(&looks, &Reserve::default()).await.unwrap();
         let usage = Usage::of("tokens", 300);
@@ -281,7 +281,7 @@ fn a_check_of_slots_has_a_receipt_that_releases_just_its_own() {
 fn slots_come_with_receipts_in_a_batch_and_for_keys_too() {
     on_each(SLOTS, |one, other, _| async move {
         let limit = Limit::concurrent(1, Duration::from_secs(30));
-        let key = |key| Question::AdHoc {
+        let key = |key| Question::Inline {
             domain: "default",
             key,
             limit: limit.clone(),
@@ -291,7 +291,7 @@ fn slots_come_with_receipts_in_a_batch_and_for_keys_too() {
             Question::Request(of("a")),
             key("k"),
             key("k"),
-            Question::AdHoc {
+            Question::Inline {
                 domain: "default",
                 key: "l",
                 limit: Limit::per_hour(1),
@@ -330,7 +330,7 @@ pub(super) const SPREAD: &str = r#"
 "#;
 
 #[test]
-fn tiers_at_several_places_are_reserved_and_settled_together() {
+fn counters_at_several_places_are_reserved_and_settled_together() {
     on_each(SPREAD, |one, other, _| async move {
         for user in 0..24 {
             let tenant = format!("t{user}");

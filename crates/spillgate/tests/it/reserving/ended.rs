@@ -121,7 +121,7 @@ fn a_request_that_no_rule_matches_gets_a_receipt_with_nothing_in_it() {
     on_each(MIXED, |one, other, _| async move {
         let request = || Request::new().with("path", "/");
         let decision = one.reserve(&request(), &for_a_minute("job")).await.unwrap();
-        assert_eq!((decision.allowed(), decision.tiers().len()), (true, 0));
+        assert_eq!((decision.allowed(), decision.limits().len()), (true, 0));
         let again = other.reserve(&request(), &for_a_minute("job")).await.unwrap();
         assert_eq!(again.receipt(), decision.receipt());
         let receipt = read(&decision);

@@ -17,7 +17,7 @@ fn limit() -> Limit {
 
 fn mine() -> Question<'static> {
     let cost = Cost::requests(10);
-    Question::AdHoc { domain: "default", key: "me", limit: limit(), cost }
+    Question::Inline { domain: "default", key: "me", limit: limit(), cost }
 }
 
 async fn reserved(limiter: &Limiter, name: &str) -> Decision {
@@ -111,7 +111,7 @@ fn at_the_bound_nothing_is_granted_alone_that_could_not_be_released() {
         assert!(held > 1_000);
         assert_eq!(refused.reason(), Some(Reason::Overloaded));
         assert!(patient.limiter.check_limit("bob", &limit, 1).await.receipt().is_some());
-        let eve = |cost| Question::AdHoc {
+        let eve = |cost| Question::Inline {
             domain: "default",
             key: "eve",
             limit: limit.clone(),
@@ -131,7 +131,7 @@ fn a_permit_that_was_waited_for_without_a_store_can_be_released() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     let patient = Patient::on(&url);
     patient.run(async {
-        let share = Question::AdHoc {
+        let share = Question::Inline {
             domain: "default",
             key: "me",
             limit: Limit::concurrent(ALL_SLOTS, Duration::from_secs(3_600)),
@@ -181,8 +181,8 @@ fn a_reservation_of_which_one_leg_has_ended_has_ended() {
     let ended: Vec<_> = made.iter().map(|receipt| patient.run(limiter.cancel(receipt))).collect();
     nodes[2].resume();
     let is_torn =
-        |told: &Result<Outcome, _>| matches!(told, Err(ReservationError::Retryable { .. }));
-    let torn = ended.iter().filter(|told| is_torn(told)).count();
+        |reply: &Result<Outcome, _>| matches!(reply, Err(ReservationError::Retryable { .. }));
+    let torn = ended.iter().filter(|reply| is_torn(reply)).count();
     println!("{torn} of 12 ended in part");
     assert!(torn > 0, "{ended:?}");
     for (user, receipt) in made.iter().enumerate() {
@@ -192,14 +192,14 @@ fn a_reservation_of_which_one_leg_has_ended_has_ended() {
             !matches!(again, None | Some(ReservationError::Retryable { .. }))
         });
         assert_eq!(again, Some(ReservationError::Ended(Ended::Cancelled)), "{user}");
-        let mut told = None;
+        let mut reply = None;
         eventually(|| {
-            told = patient.run(limiter.cancel(receipt)).ok();
-            told.is_some()
+            reply = patient.run(limiter.cancel(receipt)).ok();
+            reply.is_some()
         });
-        assert!(told >= Some(Outcome::Repeated), "{user}: {told:?}");
+        assert!(reply >= Some(Outcome::Repeated), "{user}: {reply:?}");
         let look = patient.run(limiter.peek(&request(user)));
-        let left: Vec<u64> = look.tiers().filter_map(|tier| tier.remaining()).collect();
+        let left: Vec<u64> = look.limits().filter_map(|counter| counter.remaining()).collect();
         assert_eq!(left[..3], [10, 100, 3], "{user}: all has come back");
     }
 }
@@ -229,8 +229,8 @@ fn a_settlement_that_does_not_arrive_can_be_sent_again_and_is_done_once() {
     let receipt = patient.run(async { reserved(&patient.limiter, "job").await.receipt().cloned() });
     let receipt = receipt.unwrap();
     server.pause();
-    let told = patient.run(patient.limiter.settle(&receipt, &Usage::from(3)));
-    assert!(matches!(told, Err(ReservationError::Retryable { .. })), "{told:?}");
+    let reply = patient.run(patient.limiter.settle(&receipt, &Usage::from(3)));
+    assert!(matches!(reply, Err(ReservationError::Retryable { .. })), "{reply:?}");
     server.resume();
     patient.heals();
     let again = patient.run(patient.limiter.settle(&receipt, &Usage::from(3)));
@@ -296,7 +296,7 @@ fn a_store_that_lost_all_knows_of_no_reservation_and_mints_nothing() {
 }
 
 #[test]
-fn a_record_is_as_long_as_its_tiers_and_ends_by_itself() {
+fn a_record_is_as_long_as_its_counters_and_ends_by_itself() {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use spillgate::internals::algorithm::{self, Charge, GiveBack, Intent, State, Tier};
+use spillgate::internals::algorithm::{self, Charge, Intent, Refund, State, StepCounter};
 use spillgate::internals::limit::NamedLimit;
 use spillgate::internals::time::Clock;
 use spillgate::{
@@ -16,7 +16,7 @@ use spillgate_testkit::{Cluster, RedisServer, Sentinels};
 use crate::failure::evidence;
 use crate::support::limits;
 use crate::support::random::Random;
-use crate::support::target::numbers;
+use crate::support::target::params;
 use crate::support::world::{TODAY_US, ring_of};
 
 const SECOND_US: u64 = 1_000_000;
@@ -92,19 +92,19 @@ impl Model {
     fn step(&mut self, cost: u64, intent: Intent, now_us: u64) -> (bool, Vec<Option<Charge>>) {
         let states = std::mem::take(&mut self.states);
         let limits = self.limits.iter().zip(states);
-        let mut tiers: Vec<Tier<'_>> =
-            limits.map(|(limit, state)| Tier::new(numbers(limit), cost, 0, state)).collect();
-        let allowed = algorithm::step(&mut tiers, intent, now_us);
-        let charges = tiers.iter().map(|tier| tier.charge).collect();
-        self.states = tiers.into_iter().map(|tier| tier.state).collect();
+        let mut counters: Vec<StepCounter<'_>> =
+            limits.map(|(limit, state)| StepCounter::new(params(limit), cost, 0, state)).collect();
+        let allowed = algorithm::step(&mut counters, intent, now_us);
+        let charges = counters.iter().map(|counter| counter.charge).collect();
+        self.states = counters.into_iter().map(|counter| counter.state).collect();
         (allowed, charges)
     }
 
     fn remaining(&mut self, now_us: u64) -> Vec<u64> {
         let look = |(limit, state): (&NamedLimit, &Option<State>)| {
-            let mut tier = Tier::new(numbers(limit), 0, 0, state.clone());
-            algorithm::step(std::slice::from_mut(&mut tier), Intent::Peek, now_us);
-            tier.reading.remaining
+            let mut counter = StepCounter::new(params(limit), 0, 0, state.clone());
+            algorithm::step(std::slice::from_mut(&mut counter), Intent::Peek, now_us);
+            counter.reading.remaining
         };
         self.limits.iter().zip(&self.states).map(look).collect()
     }
@@ -139,7 +139,7 @@ impl Model {
 
     fn ended(&self, record: &ModelRecord, now_us: u64) -> Option<Ended> {
         let holds = |((limit, state), charge): ((&NamedLimit, &Option<State>), &Charge)| {
-            algorithm::holds(&Tier::new(numbers(limit), 0, 0, state.clone()), charge, now_us)
+            algorithm::holds(&StepCounter::new(params(limit), 0, 0, state.clone()), charge, now_us)
         };
         match record.ended {
             Some(Act::Settle(_)) => Some(Ended::Settled),
@@ -148,8 +148,8 @@ impl Model {
             Some(Act::Renew(_)) => unreachable!("a renewal ends nothing"),
             None if now_us >= record.ends_us => Some(Ended::Expired),
             None => {
-                let mut tiers = self.limits.iter().zip(&self.states).zip(&record.charges);
-                (!tiers.all(holds)).then_some(Ended::PermitEnded)
+                let mut counters = self.limits.iter().zip(&self.states).zip(&record.charges);
+                (!counters.all(holds)).then_some(Ended::PermitEnded)
             }
         }
     }
@@ -163,25 +163,28 @@ impl Model {
             None if now_us >= record.ends_us => return Ok(Outcome::Expired),
             None => {}
         }
-        let tiers = self.limits.iter().zip(&mut self.states).zip(&record.charges);
+        let counters = self.limits.iter().zip(&mut self.states).zip(&record.charges);
         if let Act::Renew(for_s) = act {
             let for_us = for_s * SECOND_US;
-            let mut tiers: Vec<_> = tiers
+            let mut counters: Vec<_> = counters
                 .map(|((limit, state), charge)| {
-                    (Tier::new(numbers(limit), 0, 0, state.clone()), state, charge)
+                    (StepCounter::new(params(limit), 0, 0, state.clone()), state, charge)
                 })
                 .collect();
-            if !tiers.iter().all(|(tier, _, charge)| algorithm::holds(tier, charge, now_us)) {
+            if !counters
+                .iter()
+                .all(|(counter, _, charge)| algorithm::holds(counter, charge, now_us))
+            {
                 return Ok(Outcome::Expired);
             }
-            for (tier, state, charge) in &mut tiers {
-                algorithm::renew(tier, charge, for_us, now_us);
-                **state = tier.state.take();
+            for (counter, state, charge) in &mut counters {
+                algorithm::renew(counter, charge, for_us, now_us);
+                **state = counter.state.take();
             }
             record.ends_us = record.ends_us.max(now_us + for_us);
             return Ok(Outcome::Done);
         }
-        for ((limit, state), charge) in tiers {
+        for ((limit, state), charge) in counters {
             let is_slot = limit.algorithm() == Algorithm::Concurrency;
             let actual = match act {
                 Act::Settle(_) | Act::Release if is_slot => 0,
@@ -189,15 +192,15 @@ impl Model {
                 Act::Cancel => 0,
                 Act::Release | Act::Renew(_) => charge.amount,
             };
-            let mut tier = Tier::new(numbers(limit), 0, 0, state.take());
+            let mut counter = StepCounter::new(params(limit), 0, 0, state.take());
             if actual < charge.amount {
-                let what = GiveBack::Unused { charge: *charge, unused: charge.amount - actual };
-                algorithm::give_back(&mut tier, what, now_us);
+                let what = Refund::Unused { charge: *charge, unused: charge.amount - actual };
+                algorithm::refund(&mut counter, what, now_us);
             } else if actual > charge.amount {
-                tier.cost = actual - charge.amount;
-                algorithm::force(std::slice::from_mut(&mut tier), now_us);
+                counter.cost = actual - charge.amount;
+                algorithm::force(std::slice::from_mut(&mut counter), now_us);
             }
-            *state = tier.state;
+            *state = counter.state;
         }
         record.ended = Some(act);
         let used = &mut self.used[record.used].1;
@@ -276,9 +279,9 @@ async fn wander(limiters: &[Limiter], clock: &Clock, seed: u64, steps: usize) {
                 let fresh = (1 + random.below(COUNT / 3), 1 + random.below(900));
                 let body = known.filter(|_| !random.one_in(4)).unwrap_or(fresh);
                 let reserve = Reserve::lasting(Duration::from_secs(body.1)).under(&*name);
-                let told = limiter.reserve(&request().costing(body.0), &reserve).await;
+                let reply = limiter.reserve(&request().costing(body.0), &reserve).await;
                 let expected = model.reserve(&name, body, now_us);
-                match told {
+                match reply {
                     Ok(decision) => {
                         assert_eq!(Ok(decision.allowed()), expected, "{at}");
                         assert_eq!(decision.receipt().is_some(), decision.allowed(), "{at}");
@@ -292,12 +295,12 @@ async fn wander(limiters: &[Limiter], clock: &Clock, seed: u64, steps: usize) {
             4 => {
                 let cost = 1 + random.below(6);
                 // A check of slots has a receipt too, which this caller has lost.
-                let told = limiter.check(&request().costing(cost)).await;
+                let reply = limiter.check(&request().costing(cost)).await;
                 let nonce = 1 + random.below(1 << 40);
                 let slots = domain == 5 || domain == 4;
                 let intent = if slots { Intent::Reserve { nonce } } else { Intent::Charge };
                 let (allowed, _) = model.step(cost, intent, now_us);
-                assert_eq!(told.allowed(), allowed, "{at}");
+                assert_eq!(reply.allowed(), allowed, "{at}");
                 if allowed {
                     model.used.push((now_us, cost));
                 }
@@ -320,13 +323,13 @@ async fn wander(limiters: &[Limiter], clock: &Clock, seed: u64, steps: usize) {
                 let what = again.unwrap_or(what);
                 let read: Receipt = receipt.as_str().parse().unwrap();
                 let receipt = if random.one_in(2) { receipt } else { &read };
-                let told = act(limiter, receipt, what).await;
-                assert_eq!(told, model.act(name, what, now_us), "{at}: {what:?} of {name}");
+                let reply = act(limiter, receipt, what).await;
+                assert_eq!(reply, model.act(name, what, now_us), "{at}: {what:?} of {name}");
             }
             _ => {}
         }
         let look = limiter.peek(&request()).await;
-        let left: Vec<u64> = look.tiers().map(|tier| tier.remaining().unwrap()).collect();
+        let left: Vec<u64> = look.limits().map(|counter| counter.remaining().unwrap()).collect();
         assert_eq!(left, model.remaining(now_us), "{at}");
     }
     if !steps_back {

@@ -7,7 +7,7 @@ use spillgate::internals::limit::NamedLimit;
 use spillgate_testkit::{Connection, RedisServer, Reply};
 
 use crate::support::random::Random;
-use crate::support::target::numbers;
+use crate::support::target::params;
 use crate::support::world::TODAY_US;
 
 #[test]
@@ -68,7 +68,7 @@ impl History {
     /// One to five operations at one instant, with their keys.
     fn call(&mut self, random: &mut Random) -> (Vec<String>, Vec<Word>) {
         let limit = &self.limits[usize::from(random.one_in(60))];
-        let (wait_us, capacity) = (numbers(limit).longest_wait_us(), numbers(limit).capacity());
+        let (wait_us, capacity) = (params(limit).longest_wait_us(), params(limit).capacity());
         let step_us = match random.below(4) {
             0 => 0,
             1 => random.spread(wait_us / capacity * 2),
@@ -80,7 +80,7 @@ impl History {
         }
         self.calls += 1;
         let mut head = vec![self.now_us, self.calls * 7_919, 0, 1, 0, 0];
-        numbers(limit).words(&mut head, self.now_us);
+        params(limit).words(&mut head, self.now_us);
         head[2] = head.len() as u64 + 1;
         let mut program: Vec<Word> = head.into_iter().map(Word::from).collect();
         let mut keys = Vec::new();
@@ -107,13 +107,13 @@ impl History {
                 + 1
         };
         let who = random.below(2);
-        let tier = |who: u64| format!("tier{who}");
+        let counter = |who: u64| format!("counter{who}");
         let cost = 1 + random.below(capacity / 2);
         match random.below(20) {
-            0..=4 => add(program, &[0, 1, key(tier(who)), 0, 4, cost, 0]),
+            0..=4 => add(program, &[0, 1, key(counter(who)), 0, 4, cost, 0]),
             5 => add(
                 program,
-                &[8, 2 + random.below(7), 1, key(tier(who)), 0, 4, cost.div_ceil(4), 0],
+                &[8, 2 + random.below(7), 1, key(counter(who)), 0, 4, cost.div_ceil(4), 0],
             ),
             6..=12 => {
                 let again = random.one_in(6) && !self.records.is_empty();
@@ -128,7 +128,7 @@ impl History {
                 let body = number + u64::from(again && random.one_in(3));
                 program.push(Word::Text(format!("{body:016}").into_bytes()));
                 program.push(Word::Text(b"what the caller keeps".to_vec()));
-                let words = [1, key(tier(who)), 0, 4, cost, 0];
+                let words = [1, key(counter(who)), 0, 4, cost, 0];
                 program.extend(words.map(Word::from));
             }
             _ if !self.records.is_empty() => {
@@ -138,10 +138,10 @@ impl History {
                 add(program, &[7, key(format!("record{number}")), how]);
                 program.push(Word::Text(format!("{:08}", random.below(2)).into_bytes()));
                 let actual = *random.pick(&[0, cost / 2, cost, cost, 1 << 41]);
-                let words = [5_000_000, 1, key(tier(who)), 0, 4, actual];
+                let words = [5_000_000, 1, key(counter(who)), 0, 4, actual];
                 program.extend(words.map(Word::from));
             }
-            _ => add(program, &[2, 1, key(tier(who)), 0, 4, 0, 0]),
+            _ => add(program, &[2, 1, key(counter(who)), 0, 4, 0, 0]),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where the tiers of a decision live changes no answer: random decisions over many subjects, on a
+//! Where the counters of a decision live changes no answer: random decisions over many subjects, on a
 //! ring and on a Cluster, against the same decisions in memory.
 
 use spillgate::Algorithm;
@@ -25,17 +25,17 @@ fn decisions_over_many_places_are_told_what_memory_tells() {
             let costs = random_costs(&mut random, &limits);
             let intent = if random.one_in(8) { Intent::Peek } else { Intent::Charge };
             let expected = memory.decide_one(intent, &costs);
-            let told = spread.decide_one(intent, &costs);
-            assert_eq!(told.allowed, expected.allowed, "{number} of seed {seed}: {costs:?}");
-            for (told, expected) in told.tiers.iter().zip(&expected.tiers) {
+            let reply = spread.decide_one(intent, &costs);
+            assert_eq!(reply.allowed, expected.allowed, "{number} of seed {seed}: {costs:?}");
+            for (reply, expected) in reply.counters.iter().zip(&expected.counters) {
                 assert_eq!(
-                    (told.fits, told.reading),
+                    (reply.fits, reply.reading),
                     (expected.fits, expected.reading),
                     "{}, {number} of seed {seed}: {costs:?}",
                     spread.name()
                 );
             }
-            *(if told.allowed { &mut allowed } else { &mut denied }) += 1;
+            *(if reply.allowed { &mut allowed } else { &mut denied }) += 1;
             let on_us = random.below(20_000_000);
             memory.after(on_us);
             spread.after(on_us);

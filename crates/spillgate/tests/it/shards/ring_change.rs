@@ -94,8 +94,8 @@ fn a_bucket_in_constant_use_is_not_filled_anew_where_it_moves() {
             let (limiter, limit) = (limiter.clone(), &limit);
             async move { limiter.check_limit(&format!("user {user}"), limit, 1).await.allowed() }
         });
-        let told = change.runtime.block_on(join_all(checks));
-        admitted.iter_mut().zip(told).for_each(|(count, allowed)| *count += u64::from(allowed));
+        let reply = change.runtime.block_on(join_all(checks));
+        admitted.iter_mut().zip(reply).for_each(|(count, allowed)| *count += u64::from(allowed));
     };
     let begun = Instant::now();
     (0..2 * HELD).for_each(|_| ask_all(&old));
@@ -130,9 +130,9 @@ fn a_process_whose_ring_differs_is_refused_and_says_what_to_do() {
             let check = other.check_limit("me", &limit, cost);
             assert_eq!(change.runtime.block_on(check).source(), Source::Fallback, "{why}");
         }
-        let told =
+        let reply =
             || other.shards()[0].trouble.as_ref().is_some_and(|trouble| trouble.contains(why));
-        eventually(told);
+        eventually(reply);
     };
     refused(ring_of(&change.servers[..2]), "ring 1 has other nodes or weights there");
     refused(numbered(2, &change.servers), "ring 2 does not name it as the one it replaces");
@@ -167,7 +167,7 @@ fn an_old_owner_that_dies_meanwhile_leaves_its_subjects_to_the_new_ones() {
 }
 
 /// Of a call that had its old owner given up, and was executed there after all, what the new owner did not
-/// execute was owed, and paid to both.
+/// execute was deferred, and paid to both.
 #[test]
 fn what_an_old_owner_may_have_charged_when_it_was_given_up_is_nobodys_debt() {
     let mut servers = [RedisServer::start(), RedisServer::start()];

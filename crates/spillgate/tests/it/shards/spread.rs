@@ -1,4 +1,4 @@
-//! One decision over tiers on several servers: all or none, the widest subject last.
+//! One decision over counters on several servers: all or none, the widest subject last.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use tokio::runtime::Runtime;
 use crate::support::storm;
 use crate::support::world::ring_of;
 
-/// Somebody whose own tier is exhausted used up, refusal by refusal, what all share.
+/// Somebody whose own counter is exhausted used up, refusal by refusal, what all share.
 #[test]
-fn a_caller_who_is_refused_by_his_own_tier_changes_nothing_on_a_shared_one() {
+fn a_caller_who_is_refused_by_his_own_counter_changes_nothing_on_a_shared_one() {
     let fleet = Fleet::with(&policy(""));
     let attacker = fleet.user_apart_from_all();
     for _ in 0..3 {
@@ -27,7 +27,7 @@ fn a_caller_who_is_refused_by_his_own_tier_changes_nothing_on_a_shared_one() {
 }
 
 #[test]
-fn what_the_narrow_tier_was_charged_comes_back_when_the_shared_one_refuses() {
+fn what_the_narrow_counter_was_charged_comes_back_when_the_shared_one_refuses() {
     let fleet = Fleet::with(&policy(""));
     let users: Vec<String> = (0..6).map(|_| fleet.user_apart_from_all()).collect();
     let admitted =
@@ -51,15 +51,16 @@ fn rules_that_say_so_are_asked_at_once_and_all_or_none_all_the_same() {
 }
 
 #[test]
-fn a_refusal_by_one_server_says_nothing_of_the_tiers_that_nobody_asked() {
+fn a_refusal_by_one_server_says_nothing_of_the_counters_that_nobody_asked() {
     let fleet = Fleet::with(&policy(""));
     let user = fleet.user_apart_from_all();
     (0..3).for_each(|_| {
         fleet.check(&user);
     });
     let denied = fleet.runtime.block_on(fleet.limiter.check(&of(&user)));
-    let tiers: Vec<_> = denied.tiers().map(|tier| (tier.verdict(), tier.remaining())).collect();
-    assert_eq!(tiers, [(Verdict::Allowed, None), (Verdict::Denied, Some(0))]);
+    let counters: Vec<_> =
+        denied.limits().map(|counter| (counter.verdict(), counter.remaining())).collect();
+    assert_eq!(counters, [(Verdict::Allowed, None), (Verdict::Denied, Some(0))]);
     assert_eq!((denied.rule(), denied.remaining()), (Some("own"), Some(0)));
     assert!(denied.retry_after().is_some());
 }
@@ -85,7 +86,7 @@ fn shadow_rules_on_other_servers_are_charged_with_what_is_admitted_and_only_then
     let left = |tenant: u32| {
         let tenant = tenant.to_string();
         let request = Request::new().with("tenant", &tenant);
-        fleet.runtime.block_on(fleet.limiter.peek(&request)).tiers().next().unwrap().remaining()
+        fleet.runtime.block_on(fleet.limiter.peek(&request)).limits().next().unwrap().remaining()
     };
     let left: Vec<_> = (0..20).map(left).collect();
     assert_eq!(left[..3], [Some(98), Some(99), Some(100)]);
@@ -109,17 +110,17 @@ fn a_dead_server_degrades_its_own_subjects_and_no_others() {
         });
         !fleet.limiter.shards()[0].asked
     });
-    let told: Vec<_> = users.iter().map(|user| own(&fleet, user)).collect();
-    let degraded = told.iter().filter(|told| **told == (Verdict::Denied, Source::OutagePolicy));
+    let reply: Vec<_> = users.iter().map(|user| own(&fleet, user)).collect();
+    let degraded = reply.iter().filter(|reply| **reply == (Verdict::Denied, Source::OutagePolicy));
     let degraded = degraded.count();
-    let exact = told.iter().filter(|(_, source)| *source == Source::Store).count();
+    let exact = reply.iter().filter(|(_, source)| *source == Source::Store).count();
     assert_eq!(degraded + exact, users.len());
     assert!((8..=36).contains(&degraded), "{degraded} of 60 live on one of three servers");
     let names: Vec<_> = fleet.limiter.shards().into_iter().map(|s| (s.name, s.asked)).collect();
     assert_eq!(names, [("a".into(), false), ("b".into(), true), ("c".into(), true)]);
 }
 
-/// With the shared tier's server gone, its rule decides; the narrow tier, charged meanwhile, gets
+/// With the shared counter's server gone, its rule decides; the narrow counter, charged meanwhile, gets
 /// its charge back where that refuses.
 #[test]
 fn a_charge_comes_back_when_the_rule_of_a_dead_server_refuses() {
@@ -131,7 +132,7 @@ fn a_charge_comes_back_when_the_rule_of_a_dead_server_refuses() {
     assert_eq!(fleet.own_left(&user), 2);
 }
 
-/// What one part admitted here, until another refused, was owed meanwhile, and whoever asked then paid it.
+/// What one part admitted here, until another refused, was deferred meanwhile, and whoever asked then paid it.
 #[test]
 fn what_comes_to_nothing_is_nobodys_debt_meanwhile() {
     let fleet = Fleet::with(&policy(""));
@@ -149,8 +150,8 @@ fn what_comes_to_nothing_is_nobodys_debt_meanwhile() {
     eventually(|| fleet.limiter.stats().store_errors > errors);
     fleet.server(home).command(&["CONFIG", "SET", "maxmemory", "0"]);
     let own = Request::new().with("user", &user);
-    let told = fleet.runtime.block_on(fleet.limiter.check(&own));
-    assert_eq!((told.source(), told.remaining()), (Source::Store, Some(2)));
+    let reply = fleet.runtime.block_on(fleet.limiter.check(&own));
+    assert_eq!((reply.source(), reply.remaining()), (Source::Store, Some(2)));
     fleet.server(fleet.home_of_all).resume();
     assert_eq!(fleet.runtime.block_on(refused).unwrap(), Verdict::Denied);
     assert_eq!(fleet.own_left(&user), 2);
@@ -204,7 +205,7 @@ struct Fleet {
     limiter: Limiter,
     servers: Servers,
     runtime: Runtime,
-    /// The server that holds the tier that all share.
+    /// The server that holds the counter that all share.
     home_of_all: usize,
     users: std::cell::Cell<u64>,
 }
@@ -264,7 +265,7 @@ impl Fleet {
         calls().zip(before).position(|(after, before)| after != before).unwrap()
     }
 
-    /// Somebody new whose own tier is on another server than the one that all share.
+    /// Somebody new whose own counter is on another server than the one that all share.
     fn user_apart_from_all(&self) -> String {
         loop {
             self.users.set(self.users.get() + 1);
@@ -290,8 +291,8 @@ impl Fleet {
 
     fn left(&self, user: &str, rule: &str) -> u64 {
         let seen = self.runtime.block_on(self.limiter.peek(&of(user)));
-        let tier = seen.tiers().find(|tier| tier.rule() == Some(rule)).unwrap();
-        tier.remaining().unwrap()
+        let counter = seen.limits().find(|counter| counter.rule() == Some(rule)).unwrap();
+        counter.remaining().unwrap()
     }
 
     /// How often any key was written.

@@ -14,15 +14,15 @@ pub(crate) struct Given {
 
 impl Given {
     /// What to give to a process that runs the suite.
-    pub(crate) fn told(kind: &str, urls: &[String], primaries: &[u16]) -> (&'static str, String) {
+    pub(crate) fn read(kind: &str, urls: &[String], primaries: &[u16]) -> (&'static str, String) {
         let ports: Vec<String> = primaries.iter().map(u16::to_string).collect();
         (VARIABLE, format!("{kind} {} {}", urls.join(","), ports.join(",")))
     }
 
     /// The store, emptied, if there is one.
     pub(crate) fn emptied() -> Option<Given> {
-        let told = std::env::var(VARIABLE).ok()?;
-        let [kind, urls, ports] = told.split(' ').collect::<Vec<_>>().try_into().unwrap();
+        let reply = std::env::var(VARIABLE).ok()?;
+        let [kind, urls, ports] = reply.split(' ').collect::<Vec<_>>().try_into().unwrap();
         for port in ports.split(',') {
             Connection::open(port.parse().unwrap()).unwrap().command(&["FLUSHALL"]).unwrap();
         }

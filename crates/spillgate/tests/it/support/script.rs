@@ -6,7 +6,7 @@ use spillgate::internals::engine::redis::script_text;
 use spillgate::internals::limit::NamedLimit;
 use spillgate_testkit::{Connection, RedisServer, Reply};
 
-use super::target::numbers;
+use super::target::params;
 
 pub(crate) struct Script {
     connection: Connection,
@@ -59,7 +59,7 @@ impl Script {
             u64::from(matches!(limit.algorithm(), Algorithm::SlidingLog | Algorithm::Concurrency))
                 * 2;
         let mut program = vec![ASK_TIME, self.calls, 0, 1 + limit.algorithm() as u64, 0, 0];
-        numbers(limit).words(&mut program, estimate_us);
+        params(limit).words(&mut program, estimate_us);
         // Counted from 1: where the decisions begin.
         program[2] = program.len() as u64 + 1;
         program.extend([CHARGE, 1, 1, own, 4, cost, 0]);

@@ -24,21 +24,22 @@ pub(crate) fn threads() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap()
 }
 
-/// One caller for each of `costs`, all at once, each charging all `tiers`; how many were admitted.
+/// One caller for each of `costs`, all at once, each charging all `counters`; how many were admitted.
 pub(crate) fn admitted(
     runtime: &Runtime,
     engine: &Arc<Engine>,
-    tiers: &[(u128, &NamedLimit)],
+    counters: &[(u128, &NamedLimit)],
     costs: impl IntoIterator<Item = u64>,
 ) -> usize {
-    let tiers: Arc<[(u128, NamedLimit)]> =
-        tiers.iter().map(|(who, limit)| (*who, (*limit).clone())).collect();
+    let counters: Arc<[(u128, NamedLimit)]> =
+        counters.iter().map(|(who, limit)| (*who, (*limit).clone())).collect();
     let mut callers = JoinSet::new();
     for cost in costs {
-        let (engine, tiers) = (Arc::clone(engine), Arc::clone(&tiers));
+        let (engine, counters) = (Arc::clone(engine), Arc::clone(&counters));
         callers.spawn_on(
             async move {
-                let costs: Vec<_> = tiers.iter().map(|(who, limit)| (*who, limit, cost)).collect();
+                let costs: Vec<_> =
+                    counters.iter().map(|(who, limit)| (*who, limit, cost)).collect();
                 engine.decide_one(&ask(Intent::Charge, &costs)).await.unwrap().allowed
             },
             runtime.handle(),

@@ -4,16 +4,18 @@
 use std::time::Duration;
 
 use spillgate::internals::algorithm::{
-    self, Charge, GiveBack, Intent, Numbers, Reading, State, Tier,
+    self, Charge, Intent, LimitParams, Reading, Refund, State, StepCounter,
 };
-use spillgate::internals::engine::{Ask, AskTier, AtRecord, Change, Engine, Memory, Redis};
+use spillgate::internals::engine::{
+    Change, Engine, Memory, PlannedCharge, RecordAction, Redis, Transaction,
+};
 use spillgate::internals::limit::{NamedLimit, RecordName};
 use spillgate::internals::store::{Store, StoreOptions};
 use spillgate::internals::subject::SubjectKey;
 use spillgate::internals::time::Clock;
 use spillgate_testkit::{Connection, RedisServer, Reply};
 
-/// One thing to do to a tier.
+/// One thing to do to a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// Charge if there is room; 0 peeks.
@@ -23,7 +25,7 @@ pub enum Act {
     /// Look at a cost without charging.
     Look(u64),
     Force(u64),
-    /// Give back so much of a receipt, by number, modulo those there are.
+    /// Refund so much of a receipt, by number, modulo those there are.
     Return {
         receipt: u64,
         unused: u64,
@@ -52,14 +54,14 @@ impl Receipts {
         self.0.push(charge);
     }
 
-    pub fn give_back(&self, act: Act) -> GiveBack {
+    pub fn refund(&self, act: Act) -> Refund {
         let nothing = Charge { incarnation: 0, at_us: 0, amount: 0, slot: 0 };
         match act {
-            Act::Lower(amount) => GiveBack::Amount(amount),
+            Act::Lower(amount) => Refund::Amount(amount),
             Act::Return { receipt, unused } => {
                 let place = receipt as usize % self.0.len().max(1);
                 let charge = self.0.get(place).copied().flatten().unwrap_or(nothing);
-                GiveBack::Unused { charge, unused: unused.min(charge.amount) }
+                Refund::Unused { charge, unused: unused.min(charge.amount) }
             }
             other => panic!("{other:?} gives nothing back"),
         }
@@ -82,23 +84,23 @@ impl Target for Pure {
     fn act(&mut self, act: Act, limit: &NamedLimit, now_us: u64) -> Answer {
         self.nonce += 1;
         let cost = cost_of(act);
-        let mut tier = Tier::new(numbers(limit), cost, 0, self.state.take());
+        let mut counter = StepCounter::new(params(limit), cost, 0, self.state.take());
         let mut returned = 0;
         match act {
-            Act::Force(_) => algorithm::force(std::slice::from_mut(&mut tier), now_us),
+            Act::Force(_) => algorithm::force(std::slice::from_mut(&mut counter), now_us),
             Act::Return { .. } | Act::Lower(_) => {
-                returned = algorithm::give_back(&mut tier, self.receipts.give_back(act), now_us);
+                returned = algorithm::refund(&mut counter, self.receipts.refund(act), now_us);
             }
             _ => {
                 let intent = intent_of(act, scattered(self.nonce));
-                algorithm::step(std::slice::from_mut(&mut tier), intent, now_us);
+                algorithm::step(std::slice::from_mut(&mut counter), intent, now_us);
             }
         }
         if let Act::Reserve(_) = act {
-            self.receipts.keep(tier.charge);
+            self.receipts.keep(counter.charge);
         }
-        self.state = tier.state;
-        Answer { fits: tier.fits, reading: tier.reading, returned }
+        self.state = counter.state;
+        Answer { fits: counter.fits, reading: counter.reading, returned }
     }
 }
 
@@ -160,27 +162,28 @@ impl Target for OnEngine {
     fn act(&mut self, act: Act, limit: &NamedLimit, now_us: u64) -> Answer {
         self.clock.set(now_us);
         self.nonce += 1;
-        let tier = AskTier::new(self.key, limit.clone());
-        let tier = AskTier { cost: cost_of(act), attributes: 1, ..tier };
+        let counter = PlannedCharge::new(self.key, limit.clone());
+        let counter = PlannedCharge { cost: cost_of(act), attributes: 1, ..counter };
         let change = match act {
             Act::Force(cost) => Change::Force(cost),
-            Act::Return { .. } | Act::Lower(_) => Change::GiveBack(self.receipts.give_back(act)),
+            Act::Return { .. } | Act::Lower(_) => Change::Refund(self.receipts.refund(act)),
             _ => {
-                let ask = Ask {
+                let transaction = Transaction {
                     intent: intent_of(act, scattered(self.nonce)),
-                    record: AtRecord::None,
-                    tiers: [tier].into_iter().collect(),
+                    record: RecordAction::None,
+                    counters: [counter].into_iter().collect(),
                 };
-                let told = self.runtime.block_on(self.engine.decide_one(&ask)).unwrap();
+                let reply = self.runtime.block_on(self.engine.decide_one(&transaction)).unwrap();
                 if let Act::Reserve(_) = act {
-                    self.receipts.keep(told.tiers[0].charge);
+                    self.receipts.keep(reply.counters[0].charge);
                 }
-                let tier = told.tiers[0];
-                return Answer { fits: tier.fits, reading: tier.reading, returned: 0 };
+                let counter = reply.counters[0];
+                return Answer { fits: counter.fits, reading: counter.reading, returned: 0 };
             }
         };
-        let (returned, told) = self.runtime.block_on(self.engine.change(&tier, change)).unwrap();
-        Answer { fits: told.fits, reading: told.reading, returned }
+        let (returned, reply) =
+            self.runtime.block_on(self.engine.change(&counter, change)).unwrap();
+        Answer { fits: reply.fits, reading: reply.reading, returned }
     }
 }
 
@@ -242,7 +245,7 @@ impl Target for InLua<'_> {
         };
         let algorithm = 1 + limit.algorithm() as u64;
         let mut program = vec![now_us, scattered(self.nonce), 0, algorithm, u64::from(position), 0];
-        numbers(limit).words(&mut program, now_us);
+        params(limit).words(&mut program, now_us);
         // Counted from 1: where the decisions begin.
         program[2] = program.len() as u64 + 1;
         let cost = cost_of(act);
@@ -252,30 +255,30 @@ impl Target for InLua<'_> {
             Act::Reserve(_) => program.extend([1, 1, 1, own, 4, cost, 0]),
             Act::Look(_) => program.extend([2, 1, 1, own, 4, cost, 0]),
             Act::Force(_) => program.extend([3, 1, own, 4, cost]),
-            Act::Return { .. } | Act::Lower(_) => match self.receipts.give_back(act) {
-                GiveBack::Unused { charge, unused } => {
+            Act::Return { .. } | Act::Lower(_) => match self.receipts.refund(act) {
+                Refund::Unused { charge, unused } => {
                     let Charge { incarnation, at_us, amount, slot } = charge;
                     program.extend([4, 1, own, 4, incarnation, at_us, amount, slot, unused]);
                 }
-                GiveBack::Amount(amount) => program.extend([5, 1, own, 4, amount]),
+                Refund::Amount(amount) => program.extend([5, 1, own, 4, amount]),
             },
         }
         let reply = self.call(&program);
         assert_eq!(reply[0] as u64, now_us);
         let gave_back = matches!(act, Act::Return { .. } | Act::Lower(_));
         let returned = if gave_back { reply[1] as u64 } else { 0 };
-        let tier = &reply[1 + usize::from(gave_back)..];
+        let counter = &reply[1 + usize::from(gave_back)..];
         let judged = if gave_back || matches!(act, Act::Force(_)) { 1 } else { cost.max(1) };
-        let mut reading = reading(numbers(limit), &tier[1..], judged);
-        let fits = tier[0] == 1;
+        let mut reading = reading(params(limit), &counter[1..], judged);
+        let fits = counter[0] == 1;
         if fits && !gave_back && !matches!(act, Act::Force(_)) {
             reading.retry_after_us = Some(0);
         }
         if let Act::Reserve(amount) = act {
             let (incarnation, slot) = match algorithm {
-                1 => (tier[tier.len() - 2] as u64, tier[tier.len() - 1] as u64),
-                5 => (tier[tier.len() - 1] as u64, SLOT_OF_FIRST),
-                _ => (tier[tier.len() - 1] as u64, 0),
+                1 => (counter[counter.len() - 2] as u64, counter[counter.len() - 1] as u64),
+                5 => (counter[counter.len() - 1] as u64, SLOT_OF_FIRST),
+                _ => (counter[counter.len() - 1] as u64, 0),
             };
             let charge = Charge { incarnation, at_us: now_us, amount, slot };
             self.receipts.keep((incarnation != 0).then_some(charge));
@@ -284,25 +287,25 @@ impl Target for InLua<'_> {
     }
 }
 
-fn reading(numbers: &Numbers, reply: &[i64], cost: u64) -> Reading {
-    match numbers {
-        Numbers::TokenBucket(numbers) => numbers.reading(reply.first_chunk().unwrap(), cost),
-        Numbers::FixedWindow(numbers) => numbers.reading(reply.first_chunk().unwrap(), cost),
-        Numbers::SlidingLog(numbers) => numbers.reading(reply.first_chunk().unwrap(), cost),
-        Numbers::SlidingWindow(numbers) => numbers.reading(reply.first_chunk().unwrap(), cost),
-        Numbers::Concurrency(numbers) => numbers.reading(reply.first_chunk().unwrap(), cost),
+fn reading(params: &LimitParams, reply: &[i64], cost: u64) -> Reading {
+    match params {
+        LimitParams::TokenBucket(params) => params.reading(reply.first_chunk().unwrap(), cost),
+        LimitParams::FixedWindow(params) => params.reading(reply.first_chunk().unwrap(), cost),
+        LimitParams::SlidingLog(params) => params.reading(reply.first_chunk().unwrap(), cost),
+        LimitParams::SlidingWindow(params) => params.reading(reply.first_chunk().unwrap(), cost),
+        LimitParams::Concurrency(params) => params.reading(reply.first_chunk().unwrap(), cost),
     }
 }
 
-/// A slot goes by the place of its tier in the answer, behind the time.
+/// A slot goes by the place of its counter in the answer, behind the time.
 const SLOT_OF_FIRST: u64 = 2;
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-pub fn numbers(limit: &NamedLimit) -> &Numbers {
-    limit.numbers().expect("tests ask limits that count")
+pub fn params(limit: &NamedLimit) -> &LimitParams {
+    limit.params().expect("tests ask limits that count")
 }
 
 pub fn cost_of(act: Act) -> u64 {

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillgate::StoreError;
-use spillgate::internals::algorithm::{Charge, GiveBack, Intent};
+use spillgate::internals::algorithm::{Charge, Intent, Refund};
 use spillgate::internals::engine::{
-    Ask, AskTier, AtRecord, Change, Engine, Memory, Redis, Told, ToldTier,
+    Change, ChargeReply, Engine, Memory, PlannedCharge, RecordAction, Redis, Transaction,
+    TransactionReply,
 };
 use spillgate::internals::limit::NamedLimit;
 use spillgate::internals::store::{Store, StoreOptions};
@@ -66,7 +67,7 @@ impl World {
     }
 
     /// Where decisions that arrive while others are under way leave together, by one clock.
-    pub(crate) fn gathering() -> World {
+    pub(crate) fn queue() -> World {
         let (clock, runtime, server) = (Clock::given(TODAY_US), runtime(), RedisServer::start());
         let options = StoreOptions { connections: 1, ..StoreOptions::new(PATIENCE) };
         let redis = runtime.block_on(Redis::open(&Store::Url(server.url()), &options)).unwrap();
@@ -114,13 +115,13 @@ impl World {
     }
 
     /// Charges if there is room.
-    pub(crate) fn check(&self, who: u128, limit: &NamedLimit, cost: u64) -> ToldTier {
-        self.decide_one(Intent::Charge, &[(who, limit, cost)]).tiers[0]
+    pub(crate) fn check(&self, who: u128, limit: &NamedLimit, cost: u64) -> ChargeReply {
+        self.decide_one(Intent::Charge, &[(who, limit, cost)]).counters[0]
     }
 
     /// What a check of this cost would be told.
-    pub(crate) fn look(&self, who: u128, limit: &NamedLimit, cost: u64) -> ToldTier {
-        self.decide_one(Intent::Peek, &[(who, limit, cost)]).tiers[0]
+    pub(crate) fn look(&self, who: u128, limit: &NamedLimit, cost: u64) -> ChargeReply {
+        self.decide_one(Intent::Peek, &[(who, limit, cost)]).counters[0]
     }
 
     /// What is left.
@@ -132,50 +133,44 @@ impl World {
     pub(crate) fn reserve(&self, who: u128, limit: &NamedLimit, cost: u64) -> Option<Charge> {
         self.nonce.set(self.nonce.get() + 1);
         let intent = Intent::Reserve { nonce: self.nonce.get() };
-        self.decide_one(intent, &[(who, limit, cost)]).tiers[0].charge
+        self.decide_one(intent, &[(who, limit, cost)]).counters[0].charge
     }
 
     /// How much came back.
-    pub(crate) fn give_back(
-        &self,
-        who: u128,
-        limit: &NamedLimit,
-        charge: Charge,
-        unused: u64,
-    ) -> u64 {
-        let change = Change::GiveBack(GiveBack::Unused { charge, unused });
+    pub(crate) fn refund(&self, who: u128, limit: &NamedLimit, charge: Charge, unused: u64) -> u64 {
+        let change = Change::Refund(Refund::Unused { charge, unused });
         self.change(who, limit, change).0
     }
 
-    pub(crate) fn force(&self, who: u128, limit: &NamedLimit, cost: u64) -> ToldTier {
+    pub(crate) fn force(&self, who: u128, limit: &NamedLimit, cost: u64) -> ChargeReply {
         self.change(who, limit, Change::Force(cost)).1
     }
 
     /// Charges all or none.
-    pub(crate) fn decide(&self, costs: &[Costs<'_>]) -> Told {
+    pub(crate) fn decide(&self, costs: &[Costs<'_>]) -> TransactionReply {
         self.decide_one(Intent::Charge, costs)
     }
 
-    pub(crate) fn decide_one(&self, intent: Intent, costs: &[Costs<'_>]) -> Told {
+    pub(crate) fn decide_one(&self, intent: Intent, costs: &[Costs<'_>]) -> TransactionReply {
         self.runtime.block_on(self.engine.decide_one(&ask(intent, costs))).unwrap()
     }
 
     /// Decides in one call of the engine.
-    pub(crate) fn decide_all(&self, asks: &[Ask]) -> Vec<Told> {
-        let told = self.runtime.block_on(self.engine.decide(asks));
-        told.into_iter().collect::<Result<_, _>>().unwrap()
+    pub(crate) fn decide_all(&self, transactions: &[Transaction]) -> Vec<TransactionReply> {
+        let reply = self.runtime.block_on(self.engine.decide(transactions));
+        reply.into_iter().collect::<Result<_, _>>().unwrap()
     }
 
-    /// So many checks of one tier in one call of the engine; how many were allowed.
+    /// So many checks of one counter in one call of the engine; how many were allowed.
     pub(crate) fn check_times(&self, times: usize, costs: Costs<'_>) -> usize {
-        let asks = vec![ask(Intent::Charge, &[costs]); times];
-        self.decide_each(&asks).iter().filter(|told| told.allowed).count()
+        let transactions = vec![ask(Intent::Charge, &[costs]); times];
+        self.decide_each(&transactions).iter().filter(|reply| reply.allowed).count()
     }
 
     /// Many decisions in one call of the engine.
-    pub(crate) fn decide_each(&self, asks: &[Ask]) -> Vec<Told> {
-        let told = self.runtime.block_on(self.engine.decide(asks));
-        told.into_iter().map(Result::unwrap).collect()
+    pub(crate) fn decide_each(&self, transactions: &[Transaction]) -> Vec<TransactionReply> {
+        let reply = self.runtime.block_on(self.engine.decide(transactions));
+        reply.into_iter().map(Result::unwrap).collect()
     }
 
     /// On the one thread on which this engine's connections live.
@@ -184,16 +179,19 @@ impl World {
     }
 
     /// Many callers, each with a decision of its own, who arrive in this order before any is answered.
-    pub(crate) fn decide_at_once(&self, asks: &[Ask]) -> Vec<Result<Told, StoreError>> {
+    pub(crate) fn decide_at_once(
+        &self,
+        transactions: &[Transaction],
+    ) -> Vec<Result<TransactionReply, StoreError>> {
         let mut callers = JoinSet::new();
-        for (place, ask) in asks.iter().cloned().enumerate() {
+        for (place, transaction) in transactions.iter().cloned().enumerate() {
             let engine = self.engine.clone();
-            let decide = async move { (place, engine.decide_one(&ask).await) };
+            let decide = async move { (place, engine.decide_one(&transaction).await) };
             callers.spawn_on(decide, self.runtime.handle());
         }
-        let mut told = self.runtime.block_on(callers.join_all());
-        told.sort_unstable_by_key(|(place, _)| *place);
-        told.into_iter().map(|(_, told)| told).collect()
+        let mut reply = self.runtime.block_on(callers.join_all());
+        reply.sort_unstable_by_key(|(place, _)| *place);
+        reply.into_iter().map(|(_, reply)| reply).collect()
     }
 
     /// One check after another, each at an instant of its own, without waiting for the answer of
@@ -202,8 +200,8 @@ impl World {
         &self,
         limit: &NamedLimit,
         calls: impl IntoIterator<Item = (u64, u128, u64)>,
-    ) -> Vec<ToldTier> {
-        let mut told = Vec::new();
+    ) -> Vec<ChargeReply> {
+        let mut reply = Vec::new();
         let mut calls = calls.into_iter().peekable();
         while calls.peek().is_some() {
             let mut under_way = JoinSet::new();
@@ -215,18 +213,18 @@ impl World {
                         // One thread runs these in order, and the engine reads its clock before it
                         // first waits.
                         clock.set(now_us);
-                        let told =
+                        let reply =
                             engine.decide_one(&ask(Intent::Charge, &[(who, &limit, cost)])).await;
-                        (place, told)
+                        (place, reply)
                     },
                     self.runtime.handle(),
                 );
             }
             let mut answers = self.runtime.block_on(under_way.join_all());
             answers.sort_unstable_by_key(|(place, _)| *place);
-            told.extend(answers.into_iter().map(|(_, told)| told.unwrap().tiers[0]));
+            reply.extend(answers.into_iter().map(|(_, reply)| reply.unwrap().counters[0]));
         }
-        told
+        reply
     }
 
     pub(crate) fn reset(&self, who: u128, limits: &[NamedLimit]) {
@@ -238,9 +236,9 @@ impl World {
         who: u128,
         limit: &NamedLimit,
         cost: u64,
-    ) -> Result<Told, StoreError> {
-        let ask = ask(Intent::Charge, &[(who, limit, cost)]);
-        self.runtime.block_on(self.engine.decide_one(&ask))
+    ) -> Result<TransactionReply, StoreError> {
+        let transaction = ask(Intent::Charge, &[(who, limit, cost)]);
+        self.runtime.block_on(self.engine.decide_one(&transaction))
     }
 
     /// Every key on Redis with the bytes of its value; nothing in memory.
@@ -256,9 +254,9 @@ impl World {
             .collect()
     }
 
-    fn change(&self, who: u128, limit: &NamedLimit, change: Change) -> (u64, ToldTier) {
-        let tier = tier(who, limit, 0);
-        self.runtime.block_on(self.engine.change(&tier, change)).unwrap()
+    fn change(&self, who: u128, limit: &NamedLimit, change: Change) -> (u64, ChargeReply) {
+        let counter = counter(who, limit, 0);
+        self.runtime.block_on(self.engine.change(&counter, change)).unwrap()
     }
 
     fn new(name: &'static str, engine: Engine, clock: Clock, runtime: Runtime) -> World {
@@ -301,13 +299,13 @@ pub(crate) fn assert_every_key_ends(server: &RedisServer) {
 }
 
 /// One decision, all of it enforced.
-pub(crate) fn ask(intent: Intent, costs: &[Costs<'_>]) -> Ask {
-    let tiers = costs.iter().map(|(who, limit, cost)| tier(*who, limit, *cost)).collect();
-    Ask { intent, record: AtRecord::None, tiers }
+pub(crate) fn ask(intent: Intent, costs: &[Costs<'_>]) -> Transaction {
+    let counters = costs.iter().map(|(who, limit, cost)| counter(*who, limit, *cost)).collect();
+    Transaction { intent, record: RecordAction::None, counters }
 }
 
-fn tier(who: u128, limit: &NamedLimit, cost: u64) -> AskTier {
-    AskTier { cost, attributes: 1, ..AskTier::new(subject(who), limit.clone()) }
+fn counter(who: u128, limit: &NamedLimit, cost: u64) -> PlannedCharge {
+    PlannedCharge { cost, attributes: 1, ..PlannedCharge::new(subject(who), limit.clone()) }
 }
 
 /// A subject by number, scattered as a hash would.

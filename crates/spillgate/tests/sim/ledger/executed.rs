@@ -28,7 +28,7 @@ impl Ledger {
             }
         }
         self.note(|| {
-            let told = all.iter().map(|it| {
+            let reply = all.iter().map(|it| {
                 let subject =
                     self.subjects.borrow().get(&it.key).copied().map(|(subject, _)| subject);
                 let whose = subject.map_or("nobody".into(), |subject| format!("{subject:?}"));
@@ -39,11 +39,11 @@ impl Ledger {
                     if it.charged { " charged" } else { "" }
                 )
             });
-            format!("{server} for p{process}: {}", told.collect::<Vec<_>>().join(", "))
+            format!("{server} for p{process}: {}", reply.collect::<Vec<_>>().join(", "))
         });
         let changes = all
             .iter()
-            .any(|it| it.charged || matches!(it.kind, Kind::Force | Kind::GiveBack | Kind::Undo));
+            .any(|it| it.charged || matches!(it.kind, Kind::Force | Kind::Refund | Kind::Undo));
         let may_write = changes || self.stepped.borrow().contains(server);
         self.always(done.writes == 0 || may_write, || format!("{server}: a denial wrote"));
         if all.iter().filter(|it| it.kind == Kind::Charge).count() > 2 {
@@ -107,7 +107,7 @@ impl Ledger {
                     self.admission(server, subject, it.amount, done.now_us);
                 }
             }
-            Kind::GiveBack | Kind::Undo => {
+            Kind::Refund | Kind::Undo => {
                 self.sometimes("a give-back");
                 let record = it.record.clone().map(|record| (server.to_owned(), record, subject));
                 let noted = record.and_then(|it| self.records.borrow_mut().remove(&it));

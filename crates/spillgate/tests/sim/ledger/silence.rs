@@ -28,7 +28,7 @@ impl Silences {
     }
 
     /// Bytes of a server arrived at a process. Some were under way when the silence began.
-    pub(crate) fn heard(&self, process: u32, server: &str, now_ms: u64) {
+    pub(crate) fn outcomes_of(&self, process: u32, server: &str, now_ms: u64) {
         self.heard_ms.borrow_mut().insert((process, server.to_owned()), now_ms);
     }
 

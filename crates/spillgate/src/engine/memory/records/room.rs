@@ -6,10 +6,10 @@ use smallvec::SmallVec;
 
 use super::RecordsHeld;
 use crate::algorithm::Charge;
-use crate::counter::HoldsLimit;
-use crate::engine::{Ask, AskTier};
+use crate::counter::LimitHandle;
+use crate::engine::{PlannedCharge, Transaction};
 use crate::limit::NamedLimit;
-use crate::reservation::kept::{KeptTier, KeptTiers};
+use crate::reservation::kept::{RecordedCharge, RecordedCharges};
 use crate::reservation::record::{Charged, Record};
 use crate::reservation::{Group, REMEMBERED_US};
 
@@ -27,7 +27,7 @@ pub(in super::super) struct Records {
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) record: Record,
-    pub(super) tiers: KeptTiers,
+    pub(super) counters: RecordedCharges,
     /// Where else the reservation has records: on a store that was out of reach in part.
     pub(super) elsewhere: SmallVec<[Group; 1]>,
     /// Whose room it takes.
@@ -141,29 +141,30 @@ impl Order {
 }
 
 impl Held {
-    /// What was charged to each tier that has been.
-    pub(super) fn charges(&self) -> impl Iterator<Item = (AskTier<&NamedLimit>, Charge)> {
-        let tiers = self.tiers.iter().enumerate();
-        tiers.filter_map(|(place, tier)| Some((tier.asked(0), self.record.charge(place)?)))
+    /// What was charged to each counter that has been.
+    pub(super) fn charges(&self) -> impl Iterator<Item = (PlannedCharge<&NamedLimit>, Charge)> {
+        let counters = self.counters.iter().enumerate();
+        counters.filter_map(|(place, counter)| Some((counter.asked(0), self.record.charge(place)?)))
     }
 
     fn bytes(&self) -> u64 {
-        let tiers = self.tiers.iter().map(|tier| &tier.limit);
+        let counters = self.counters.iter().map(|counter| &counter.limit);
         let elsewhere = self.elsewhere.len() * size_of::<Group>();
-        bytes_of(tiers) + elsewhere as u64
+        bytes_of(counters) + elsewhere as u64
     }
 }
 
 /// The bytes that the record of a decision takes while it is open.
-pub(super) fn bytes_of_open<L: HoldsLimit>(ask: &Ask<L>) -> u64 {
-    bytes_of(ask.tiers.iter().map(AskTier::limit))
+pub(super) fn bytes_of_open<L: LimitHandle>(transaction: &Transaction<L>) -> u64 {
+    bytes_of(transaction.counters.iter().map(PlannedCharge::limit))
 }
 
-/// The bytes of a record of so many tiers; one that has ended keeps none.
+/// The bytes of a record of so many counters; one that has ended keeps none.
 fn bytes_of<'l>(limits: impl Iterator<Item = &'l NamedLimit>) -> u64 {
-    let tier =
-        |limit: &NamedLimit| size_of::<KeptTier>() + size_of::<Charged>() + limit.heap_bytes();
-    (RECORD_BYTES + limits.map(tier).sum::<usize>()) as u64
+    let counter = |limit: &NamedLimit| {
+        size_of::<RecordedCharge>() + size_of::<Charged>() + limit.heap_bytes()
+    };
+    (RECORD_BYTES + limits.map(counter).sum::<usize>()) as u64
 }
 
 /// The last instant at which a record that has expired by now may be forgotten.
@@ -171,7 +172,7 @@ fn expired_by(now_us: u64) -> u64 {
     now_us.saturating_add(REMEMBERED_US)
 }
 
-/// All records of a process: a quarter of a gigabyte, some 350,000 of one tier. More would crowd out what
+/// All records of a process: a quarter of a gigabyte, some 350,000 of one counter. More would coalesced batch out what
 /// the process is for; a service that holds more open shares a store.
 const BYTES_MAX: u64 = 256 << 20;
 /// Subjects that must join to fill the room, at least: one alone keeps no other from a reservation.
@@ -179,7 +180,7 @@ const SUBJECTS_TO_FILL: u64 = 100;
 const SUBJECT_BYTES_MAX: u64 = BYTES_MAX / SUBJECTS_TO_FILL;
 /// Records that go with each call.
 const SWEEP: usize = 2;
-/// A record without its tiers: itself, its two lists, and its places in the trees.
+/// A record without its counters: itself, its two lists, and its places in the trees.
 const RECORD_BYTES: usize = size_of::<Held>() + 3 * ALLOCATION_BYTES + TREES_BYTES;
 /// What the allocator takes for itself, and the counts of a shared list.
 const ALLOCATION_BYTES: usize = 16;
@@ -200,10 +201,10 @@ mod tests {
     fn held(subject: u128, now_us: u64) -> Box<Held> {
         let limit = NamedLimit::new(Limit::per_second(9), 0);
         let key = crate::subject::SubjectKey { tag: subject, id: subject, rule: 0 };
-        let tier = KeptTier { key, limit, share_of: None, unit: 0 };
+        let counter = RecordedCharge { key, limit, share_of: None, unit: 0 };
         let charges = [Charged { cost: 0, charge: None }];
         let record = Record::new(7, 1_000_000, charges, now_us);
-        Box::new(Held { record, tiers: [tier].into(), elsewhere: SmallVec::new(), subject })
+        Box::new(Held { record, counters: [counter].into(), elsewhere: SmallVec::new(), subject })
     }
 
     fn fill(records: &mut Records, subject: u128, now_us: u64) -> u64 {
@@ -243,10 +244,10 @@ mod tests {
         let bytes = held(1, 0).bytes();
         records.change(1 << 64 | 5, |held| {
             held.record.end(&Ending::Cancel);
-            held.tiers = KeptTiers::default();
+            held.counters = RecordedCharges::default();
         });
-        let tier = size_of::<KeptTier>() as u64;
-        assert!(records.make_room(1, tier, 0), "an end frees the tiers");
+        let counter = size_of::<RecordedCharge>() as u64;
+        assert!(records.make_room(1, counter, 0), "an end frees the counters");
         assert!(records.get(1 << 64 | 5).is_some());
         assert!(records.make_room(1, bytes, 0), "then the record itself");
         assert!(records.get(1 << 64 | 5).is_none());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::engine::{Ask, AskTier};
+use crate::engine::{PlannedCharge, Transaction};
 use crate::limit::Algorithm;
 
 /// The work that a shard has been given and has not answered, by the time that it takes the shard.
@@ -90,19 +90,21 @@ impl Drop for Sent {
 }
 
 /// How long decisions hold a shard, each by itself.
-pub(in super::super) fn weight_of(asks: &[Ask]) -> u64 {
-    asks.iter().map(|ask| weight_of_tiers(ask.tiers.iter())).sum()
+pub(in super::super) fn weight_of(transactions: &[Transaction]) -> u64 {
+    transactions.iter().map(|transaction| weight_of_counters(transaction.counters.iter())).sum()
 }
 
-/// How long one decision over these tiers holds a shard, in microseconds.
-pub(in super::super) fn weight_of_tiers<'a>(tiers: impl Iterator<Item = &'a AskTier>) -> u64 {
-    DECISION_US + tiers.map(weight_of_tier).sum::<u64>()
+/// How long one decision over these counters holds a shard, in microseconds.
+pub(in super::super) fn weight_of_counters<'a>(
+    counters: impl Iterator<Item = &'a PlannedCharge>,
+) -> u64 {
+    DECISION_US + counters.map(weight_of_counter).sum::<u64>()
 }
 
 /// As measured on a server of version 8, and doubled for slower ones: a charge in a call of many, its share of reading and
 /// writing included. `no_call_of_a_large_batch_holds_the_store_for_long` prints the figures.
-fn weight_of_tier(tier: &AskTier) -> u64 {
-    match tier.limit.algorithm() {
+fn weight_of_counter(counter: &PlannedCharge) -> u64 {
+    match counter.limit.algorithm() {
         Algorithm::TokenBucket => 3,
         Algorithm::FixedWindow => 5,
         Algorithm::SlidingWindow => 5,
@@ -113,8 +115,12 @@ fn weight_of_tier(tier: &AskTier) -> u64 {
 
 /// How long one decision more holds a shard that decides an equal one anyway, in microseconds: a log has one entry more,
 /// anything else only a larger number.
-pub(in super::super) fn weight_of_one_more<'a>(tiers: impl Iterator<Item = &'a AskTier>) -> u64 {
-    ENTRY_US * tiers.filter(|tier| tier.limit.algorithm() == Algorithm::SlidingLog).count() as u64
+pub(in super::super) fn weight_of_one_more<'a>(
+    counters: impl Iterator<Item = &'a PlannedCharge>,
+) -> u64 {
+    ENTRY_US
+        * counters.filter(|counter| counter.limit.algorithm() == Algorithm::SlidingLog).count()
+            as u64
 }
 
 /// Writing one more entry of a log.

@@ -6,11 +6,11 @@ use crate::engine::StoreError;
 use crate::lease::{Exchange, Granted};
 
 impl<'a> Call<'a> {
-    /// Says to the ledger of a tier what a process is done with, and what it would take.
+    /// Says to the ledger of a counter what a process is done with, and what it would take.
     pub(in super::super) fn exchange(&mut self, exchange: &'a Exchange<'_>) {
-        let Exchange { tier, asked } = exchange;
+        let Exchange { counter, asked } = exchange;
         self.is_of_leases = true;
-        let ledger = self.add_key(keys::ledger(tier.key, &tier.limit));
+        let ledger = self.add_key(keys::ledger(counter.key, &counter.limit));
         self.decisions.extend([EXCHANGE, ledger]);
         self.text(asked.node.to_be_bytes().to_vec());
         self.decisions.extend([u64::from(asked.seq), asked.share, asked.wanted, asked.ttl_us]);
@@ -18,20 +18,20 @@ impl<'a> Call<'a> {
         for close in asked.closes {
             self.decisions.extend([u64::from(close.seq), close.unused]);
         }
-        self.place(tier);
+        self.place(counter);
     }
 }
 
 impl Reply {
-    /// What was granted of a tier.
+    /// What was granted of a counter.
     pub(in super::super) fn granted(&self, exchange: &Exchange<'_>) -> Result<Granted, StoreError> {
         let words = self.after(FIRST);
         let ([amount, lasts_us], rest) = words
             .split_first_chunk::<2>()
             .ok_or_else(|| StoreError::Foreign("the script answered too little".into()))?;
-        let told = self.one_tier(rest, &exchange.tier)?;
+        let reply = self.one_counter(rest, &exchange.counter)?;
         let number = |word: &i64| (*word).max(0).cast_unsigned();
-        Ok(Granted { amount: number(amount), lasts_us: number(lasts_us), reading: told.reading })
+        Ok(Granted { amount: number(amount), lasts_us: number(lasts_us), reading: reply.reading })
     }
 }
 

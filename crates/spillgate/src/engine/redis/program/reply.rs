@@ -5,13 +5,15 @@ use std::slice::ChunkBy;
 use ::redis::Value;
 use smallvec::SmallVec;
 
-use super::{Times, is_crowd};
+use super::{Times, is_coalesced};
 use crate::algorithm::EXACT_MAX;
 use crate::algorithm::{
-    Charge, Intent, Numbers, Reading, concurrency, fixed_window, sliding_log, sliding_window,
+    Charge, Intent, LimitParams, Reading, concurrency, fixed_window, sliding_log, sliding_window,
     token_bucket,
 };
-use crate::engine::{Ask, AskTier, AtRecord, Change, StoreError, Told, ToldTier};
+use crate::engine::{
+    Change, ChargeReply, PlannedCharge, RecordAction, StoreError, Transaction, TransactionReply,
+};
 use crate::limit::Algorithm;
 use crate::reservation::{Answer, Closed, Ended, Group, Opened, Opening, Outcome};
 
@@ -55,93 +57,101 @@ impl Reply {
         self.0.get(1) == Some(&GUARDED)
     }
 
-    /// What became of `asks`, each told in its part.
-    pub(in super::super) fn told(
+    /// What became of `asks`, each told in its range.
+    pub(in super::super) fn read(
         &self,
-        asks: &[Ask],
-        parts: &[Part],
-    ) -> Result<Vec<Result<Told, StoreError>>, StoreError> {
-        asks.iter().zip(parts).map(|(ask, part)| self.told_one(ask, *part)).collect()
+        transactions: &[Transaction],
+        ranges: &[ReplyRange],
+    ) -> Result<Vec<Result<TransactionReply, StoreError>>, StoreError> {
+        transactions
+            .iter()
+            .zip(ranges)
+            .map(|(transaction, range)| self.read_one(transaction, *range))
+            .collect()
     }
 
-    fn told_one(&self, ask: &Ask, part: Part) -> Result<Result<Told, StoreError>, StoreError> {
-        let mut rest = self.0.get(part.from as usize..).unwrap_or_default();
+    fn read_one(
+        &self,
+        transaction: &Transaction,
+        range: ReplyRange,
+    ) -> Result<Result<TransactionReply, StoreError>, StoreError> {
+        let mut rest = self.0.get(range.from as usize..).unwrap_or_default();
         let rest = &mut rest;
-        let mut all = Heard::default();
-        if is_crowd(ask, part.times) {
-            for group in groups(ask) {
-                self.of_crowd(rest, group, part.place, &mut all)?;
+        let mut all = CounterReplies::default();
+        if is_coalesced(transaction, range.times) {
+            for group in groups(transaction) {
+                self.of_coalesced(rest, group, range.place, &mut all)?;
             }
             let foreign = all.foreign;
-            let told = all.told(ask);
-            return Ok(if foreign { Err(not_ours()) } else { Ok(told) });
+            let reply = all.into_reply(transaction);
+            return Ok(if foreign { Err(not_ours()) } else { Ok(reply) });
         }
-        for tier in ask.tiers.iter().filter(|tier| tier.owed > 0) {
-            self.tier(rest, tier, false)?;
+        for counter in transaction.counters.iter().filter(|counter| counter.deferred > 0) {
+            self.counter(rest, counter, false)?;
         }
-        if let AtRecord::Close(closing) = &ask.record {
+        if let RecordAction::Close(closing) = &transaction.record {
             closing.note(closed(take(rest)?)?);
-            return Ok(Ok(Told { allowed: true, tiers: SmallVec::new() }));
+            return Ok(Ok(TransactionReply { allowed: true, counters: SmallVec::new() }));
         }
-        let opened = match &ask.record {
-            AtRecord::Open(_) => Some(opened(take(rest)?)?),
-            AtRecord::None | AtRecord::Close(_) => None,
+        let opened = match &transaction.record {
+            RecordAction::Open(_) => Some(opened(take(rest)?)?),
+            RecordAction::None | RecordAction::Close(_) => None,
         };
-        for tier in &ask.tiers {
-            all.add(self.tier(rest, tier, has_receipt(ask, tier))?);
+        for counter in &transaction.counters {
+            all.add(self.counter(rest, counter, has_receipt(transaction, counter))?);
         }
         let foreign = all.foreign;
-        let mut told = all.told(ask);
-        if let (AtRecord::Open(opening), Some(opened)) = (&ask.record, opened) {
-            note(opening, opened, ask, &mut told);
+        let mut reply = all.into_reply(transaction);
+        if let (RecordAction::Open(opening), Some(opened)) = (&transaction.record, opened) {
+            note(opening, opened, transaction, &mut reply);
         }
-        Ok(if foreign { Err(not_ours()) } else { Ok(told) })
+        Ok(if foreign { Err(not_ours()) } else { Ok(reply) })
     }
 
-    /// One group of a crowd, as the decision at a place of it is told.
-    fn of_crowd(
+    /// One group of a coalesced batch, as the decision at a place of it is told.
+    fn of_coalesced(
         &self,
         rest: &mut &[i64],
-        group: &[AskTier],
+        group: &[PlannedCharge],
         place: u32,
-        all: &mut Heard,
+        all: &mut CounterReplies,
     ) -> Result<(), StoreError> {
         let [charged] = take(rest)?;
         let is_charged = i64::from(place) < charged;
-        for tier in group {
+        for counter in group {
             // Each charge between the first and this one has used so much more.
-            let since = if is_charged { u64::from(place) * tier.cost } else { 0 };
-            let told = self.tier_after(rest, tier, since)?;
+            let since = if is_charged { u64::from(place) * counter.cost } else { 0 };
+            let reply = self.counter_after(rest, counter, since)?;
             if is_charged {
-                all.add(told);
+                all.add(reply);
             }
         }
-        for tier in group {
-            let told = self.tier(rest, tier, false)?;
+        for counter in group {
+            let reply = self.counter(rest, counter, false)?;
             if !is_charged {
-                all.add(told);
+                all.add(reply);
             }
         }
         Ok(())
     }
 
-    /// What came back of each change, and the tiers as they are then.
+    /// What came back of each change, and the counters as they are then.
     pub(in super::super) fn changed<'t>(
         &self,
-        changes: impl IntoIterator<Item = (&'t AskTier, Change)>,
-    ) -> Result<Vec<(u64, ToldTier)>, StoreError> {
+        changes: impl IntoIterator<Item = (&'t PlannedCharge, Change)>,
+    ) -> Result<Vec<(u64, ChargeReply)>, StoreError> {
         let mut rest = self.0.get(FIRST..).unwrap_or_default();
         let mut changed = Vec::new();
-        for (tier, change) in changes {
+        for (counter, change) in changes {
             let returned = match change {
                 Change::Force(_) => 0,
-                Change::GiveBack(_) => take::<1>(&mut rest)?[0].max(0).cast_unsigned(),
+                Change::Refund(_) => take::<1>(&mut rest)?[0].max(0).cast_unsigned(),
             };
-            let (told, ours) = self.tier_of(&mut rest, tier, 1, false)?;
+            let (reply, ours) = self.counter_of(&mut rest, counter, 1, false)?;
             if !ours {
                 return Err(not_ours());
             }
-            changed.push((returned, told));
+            changed.push((returned, reply));
         }
         Ok(changed)
     }
@@ -151,37 +161,37 @@ impl Reply {
         self.0.get(from..).unwrap_or_default()
     }
 
-    /// A tier that was asked about alone, as the last of an answer.
-    pub(super) fn one_tier(
+    /// A counter that was asked about alone, as the last of an answer.
+    pub(super) fn one_counter(
         &self,
         mut words: &[i64],
-        tier: &AskTier,
-    ) -> Result<ToldTier, StoreError> {
-        let (told, ours) = self.tier(&mut words, tier, false)?;
-        if ours { Ok(told) } else { Err(not_ours()) }
+        counter: &PlannedCharge,
+    ) -> Result<ChargeReply, StoreError> {
+        let (reply, ours) = self.counter(&mut words, counter, false)?;
+        if ours { Ok(reply) } else { Err(not_ours()) }
     }
 
-    fn tier(
+    fn counter(
         &self,
         rest: &mut &[i64],
-        asked: &AskTier,
+        asked: &PlannedCharge,
         reserved: bool,
-    ) -> Result<(ToldTier, bool), StoreError> {
-        self.tier_of(rest, asked, asked.cost, reserved)
+    ) -> Result<(ChargeReply, bool), StoreError> {
+        self.counter_of(rest, asked, asked.cost, reserved)
     }
 
-    /// Reads a tier whose cost was another than asked.
-    fn tier_of(
+    /// Reads a counter whose cost was another than asked.
+    fn counter_of(
         &self,
         rest: &mut &[i64],
-        asked: &AskTier,
+        asked: &PlannedCharge,
         cost: u64,
         reserved: bool,
-    ) -> Result<(ToldTier, bool), StoreError> {
-        // A slot goes by the call's nonce and the place of its tier in the answer.
+    ) -> Result<(ChargeReply, bool), StoreError> {
+        // A slot goes by the call's nonce and the place of its counter in the answer.
         let place = (self.0.len() - rest.len()) as u64 + 1;
         let [fits] = take::<1>(rest)?;
-        let reading = reading(asked.numbers(), rest, cost.max(1), 0)?;
+        let reading = reading(asked.params(), rest, cost.max(1), 0)?;
         let mut charge = None;
         if reserved {
             let [incarnation] = take::<1>(rest)?;
@@ -197,107 +207,119 @@ impl Reply {
                 slot,
             });
         }
-        Ok((ToldTier { fits: fits == 1, reading, charge }, fits >= 0))
+        Ok((ChargeReply { fits: fits == 1, reading, charge }, fits >= 0))
     }
 
-    /// A tier, as it is after so much more was charged.
-    fn tier_after(
+    /// A counter, as it is after so much more was charged.
+    fn counter_after(
         &self,
         rest: &mut &[i64],
-        asked: &AskTier,
+        asked: &PlannedCharge,
         since: u64,
-    ) -> Result<(ToldTier, bool), StoreError> {
+    ) -> Result<(ChargeReply, bool), StoreError> {
         let [fits] = take::<1>(rest)?;
-        let reading = reading(asked.numbers(), rest, asked.cost.max(1), since)?;
-        Ok((ToldTier { fits: fits == 1, reading, charge: None }, fits >= 0))
+        let reading = reading(asked.params(), rest, asked.cost.max(1), since)?;
+        Ok((ChargeReply { fits: fits == 1, reading, charge: None }, fits >= 0))
     }
 }
 
-/// Where in an answer a decision is told of, and which of a crowd it is.
+/// Where in an answer a decision is told of, and which of a coalesced batch it is.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Part {
+pub(in super::super) struct ReplyRange {
     from: u32,
     times: u32,
     place: u32,
 }
 
-impl Part {
-    pub(in super::super) fn at(self, place: u32) -> Part {
-        Part { place, ..self }
+impl ReplyRange {
+    pub(in super::super) fn at(self, place: u32) -> ReplyRange {
+        ReplyRange { place, ..self }
     }
 }
 
 /// Where one decision after the other is told of.
 #[derive(Debug)]
-pub(in super::super) struct Parts {
+pub(in super::super) struct ReplyRanges {
     from: u32,
 }
 
-impl Parts {
-    pub(in super::super) fn new() -> Parts {
-        Parts { from: FIRST as u32 }
+impl ReplyRanges {
+    pub(in super::super) fn new() -> ReplyRanges {
+        ReplyRanges { from: FIRST as u32 }
     }
 
     /// Where the next is told of, the first of as many as ask for it.
-    pub(in super::super) fn next(&mut self, ask: &Ask, times: u32) -> Part {
-        let part = Part { from: self.from, times, place: 0 };
-        self.from += width(ask, times) as u32;
-        part
+    pub(in super::super) fn next(&mut self, transaction: &Transaction, times: u32) -> ReplyRange {
+        let range = ReplyRange { from: self.from, times, place: 0 };
+        self.from += width(transaction, times) as u32;
+        range
     }
 }
 
 /// Where decisions are told of that are asked for so many times each, the first of each.
-pub(in super::super) fn parts(asks: &[Times<'_>]) -> SmallVec<[Part; 1]> {
-    let mut parts = Parts::new();
-    asks.iter().map(|(ask, times)| parts.next(ask, *times)).collect()
+pub(in super::super) fn reply_ranges(transactions: &[Times<'_>]) -> SmallVec<[ReplyRange; 1]> {
+    let mut ranges = ReplyRanges::new();
+    transactions.iter().map(|(transaction, times)| ranges.next(transaction, *times)).collect()
 }
 
-/// What was heard of the tiers of one decision.
+/// What was heard of the counters of one decision.
 #[derive(Default)]
-struct Heard {
-    tiers: SmallVec<[ToldTier; 1]>,
+struct CounterReplies {
+    counters: SmallVec<[ChargeReply; 1]>,
     foreign: bool,
 }
 
-impl Heard {
-    fn add(&mut self, (mut tier, ours): (ToldTier, bool)) {
-        if tier.fits {
+impl CounterReplies {
+    fn add(&mut self, (mut counter, ours): (ChargeReply, bool)) {
+        if counter.fits {
             // The charge may have used the room up; whoever was let in waits for nothing.
-            tier.reading.retry_after_us = Some(0);
+            counter.reading.retry_after_us = Some(0);
         }
-        self.tiers.push(tier);
+        self.counters.push(counter);
         self.foreign |= !ours;
     }
 
-    fn told(self, ask: &Ask) -> Told {
-        let tiers = self.tiers;
-        let enforced = ask.tiers.iter().zip(&tiers).filter(|(asked, _)| asked.group == 0);
-        let allowed = enforced.fold(true, |all, (_, tier): (_, &ToldTier)| all && tier.fits);
-        Told { allowed, tiers }
+    fn into_reply(self, transaction: &Transaction) -> TransactionReply {
+        let counters = self.counters;
+        let enforced =
+            transaction.counters.iter().zip(&counters).filter(|(asked, _)| asked.group == 0);
+        let allowed =
+            enforced.fold(true, |all, (_, counter): (_, &ChargeReply)| all && counter.fits);
+        TransactionReply { allowed, counters }
     }
 }
 
-/// The enforced tiers, none perhaps, and those of each shadow rule.
-fn groups(ask: &Ask) -> impl Iterator<Item = &[AskTier]> {
-    let enforced = ask.tiers.iter().take_while(|tier| tier.group == 0).count();
-    let (enforced, shadows) = ask.tiers.split_at(enforced);
+/// The enforced counters, none perhaps, and those of each shadow rule.
+fn groups(transaction: &Transaction) -> impl Iterator<Item = &[PlannedCharge]> {
+    let enforced = transaction.counters.iter().take_while(|counter| counter.group == 0).count();
+    let (enforced, shadows) = transaction.counters.split_at(enforced);
     let shadows: ChunkBy<'_, _, _> = shadows.chunk_by(|one, next| one.group == next.group);
     std::iter::once(enforced).chain(shadows)
 }
 
 /// Takes note of what became of a record, which may change what the decision comes to.
-fn note(opening: &Opening, opened: Opened, ask: &Ask, told: &mut Told) {
+fn note(
+    opening: &Opening,
+    opened: Opened,
+    transaction: &Transaction,
+    reply: &mut TransactionReply,
+) {
     match opened {
-        Opened::Repeated => told.admit(),
+        Opened::Repeated => reply.admit(),
         Opened::Conflict | Opened::Ended(_) => {
-            told.tiers.iter_mut().for_each(|tier| tier.fits = false);
+            reply.counters.iter_mut().for_each(|counter| counter.fits = false);
         }
         Opened::New | Opened::Refused | Opened::Full => {}
     }
-    // Another policy may have parted the tiers otherwise when the record was made.
+    // Another policy may have parted the counters otherwise when the record was made.
     let is_known = opened == Opened::New;
-    opening
-        .note(opened, || if is_known { Group::of(&ask.tiers) } else { Group::unread(&ask.tiers) });
+    opening.note(opened, || {
+        if is_known {
+            Group::of(&transaction.counters)
+        } else {
+            Group::unread(&transaction.counters)
+        }
+    });
 }
 
 fn opened([word]: [i64; 1]) -> Result<Opened, StoreError> {
@@ -315,85 +337,87 @@ fn opened([word]: [i64; 1]) -> Result<Opened, StoreError> {
 }
 
 fn closed([word]: [i64; 1]) -> Result<Closed, StoreError> {
-    Ok(Closed::Told(match word {
-        0 => Answer::Told(Outcome::Done),
-        1 => Answer::Told(Outcome::Repeated),
-        2 => Answer::Told(Outcome::Expired),
-        3 => Answer::Told(Outcome::Unknown),
+    Ok(Closed::Answered(match word {
+        0 => Answer::Outcome(Outcome::Done),
+        1 => Answer::Outcome(Outcome::Repeated),
+        2 => Answer::Outcome(Outcome::Expired),
+        3 => Answer::Outcome(Outcome::Unknown),
         4 => Answer::EndedOtherwise,
         5 => return Ok(Closed::OtherTiers),
         _ => return Err(not_ours()),
     }))
 }
 
-/// How many integers a decision, or a crowd of it, is answered with.
-fn width(ask: &Ask, times: u32) -> usize {
-    let alone = |tier: &AskTier| 1 + reply_width(tier.numbers());
-    if is_crowd(ask, times) {
-        return groups(ask).count() + 2 * ask.tiers.iter().map(alone).sum::<usize>();
+/// How many integers a decision, or a coalesced batch of it, is answered with.
+fn width(transaction: &Transaction, times: u32) -> usize {
+    let alone = |counter: &PlannedCharge| 1 + reply_width(counter.params());
+    if is_coalesced(transaction, times) {
+        return groups(transaction).count()
+            + 2 * transaction.counters.iter().map(alone).sum::<usize>();
     }
-    let of_record = match &ask.record {
-        AtRecord::None => 0,
-        AtRecord::Open(_) => 1,
-        AtRecord::Close(_) => return 1,
+    let of_record = match &transaction.record {
+        RecordAction::None => 0,
+        RecordAction::Open(_) => 1,
+        RecordAction::Close(_) => return 1,
     };
-    let of_tier = |tier: &AskTier| {
-        let tier_alone = alone(tier);
-        let owed = if tier.owed > 0 { tier_alone } else { 0 };
-        let receipt = match tier.limit.algorithm() {
-            _ if !has_receipt(ask, tier) => 0,
+    let of_counter = |counter: &PlannedCharge| {
+        let counter_alone = alone(counter);
+        let deferred = if counter.deferred > 0 { counter_alone } else { 0 };
+        let receipt = match counter.limit.algorithm() {
+            _ if !has_receipt(transaction, counter) => 0,
             Algorithm::TokenBucket => 2,
             _ => 1,
         };
-        owed + tier_alone + receipt
+        deferred + counter_alone + receipt
     };
-    of_record + ask.tiers.iter().map(of_tier).sum::<usize>()
+    of_record + transaction.counters.iter().map(of_counter).sum::<usize>()
 }
 
-fn reply_width(numbers: &Numbers) -> usize {
-    match numbers {
-        Numbers::TokenBucket(_) => token_bucket::REPLY_WIDTH,
-        Numbers::FixedWindow(_) => fixed_window::REPLY_WIDTH,
-        Numbers::SlidingLog(_) => sliding_log::REPLY_WIDTH,
-        Numbers::SlidingWindow(_) => sliding_window::REPLY_WIDTH,
-        Numbers::Concurrency(_) => concurrency::REPLY_WIDTH,
+fn reply_width(params: &LimitParams) -> usize {
+    match params {
+        LimitParams::TokenBucket(_) => token_bucket::REPLY_WIDTH,
+        LimitParams::FixedWindow(_) => fixed_window::REPLY_WIDTH,
+        LimitParams::SlidingLog(_) => sliding_log::REPLY_WIDTH,
+        LimitParams::SlidingWindow(_) => sliding_window::REPLY_WIDTH,
+        LimitParams::Concurrency(_) => concurrency::REPLY_WIDTH,
     }
 }
 
 /// A slot always has a receipt: nothing else could release it.
-fn has_receipt(ask: &Ask, tier: &AskTier) -> bool {
-    matches!(ask.intent, Intent::Reserve { .. }) || tier.limit.algorithm() == Algorithm::Concurrency
+fn has_receipt(transaction: &Transaction, counter: &PlannedCharge) -> bool {
+    matches!(transaction.intent, Intent::Reserve { .. })
+        || counter.limit.algorithm() == Algorithm::Concurrency
 }
 
 /// The numbers for people, out of as many integers as the algorithm replies, once `since` more is used.
 fn reading(
-    numbers: &Numbers,
+    params: &LimitParams,
     rest: &mut &[i64],
     cost: u64,
     since: u64,
 ) -> Result<Reading, StoreError> {
-    // What a tier holds ends far below.
+    // What a counter holds ends far below.
     let since = since.cast_signed();
-    Ok(match numbers {
-        Numbers::TokenBucket(numbers) => {
+    Ok(match params {
+        LimitParams::TokenBucket(params) => {
             let [used, drained, gone_after_us] = take::<{ token_bucket::REPLY_WIDTH }>(rest)?;
-            numbers.reading(&[used + since, drained, gone_after_us], cost)
+            params.reading(&[used + since, drained, gone_after_us], cost)
         }
-        Numbers::FixedWindow(numbers) => {
+        LimitParams::FixedWindow(params) => {
             let [used, left_us] = take::<{ fixed_window::REPLY_WIDTH }>(rest)?;
-            numbers.reading(&[used + since, left_us], cost)
+            params.reading(&[used + since, left_us], cost)
         }
-        Numbers::SlidingLog(numbers) => {
+        LimitParams::SlidingLog(params) => {
             let [used, retry_us, reset_us] = take::<{ sliding_log::REPLY_WIDTH }>(rest)?;
-            numbers.reading(&[used + since, retry_us, reset_us], cost)
+            params.reading(&[used + since, retry_us, reset_us], cost)
         }
-        Numbers::SlidingWindow(numbers) => {
+        LimitParams::SlidingWindow(params) => {
             let [prev, curr, elapsed_us, period_us] =
                 take::<{ sliding_window::REPLY_WIDTH }>(rest)?;
-            numbers.reading(&[prev, curr + since, elapsed_us, period_us], cost)
+            params.reading(&[prev, curr + since, elapsed_us, period_us], cost)
         }
-        Numbers::Concurrency(numbers) => {
-            numbers.reading(&take::<{ concurrency::REPLY_WIDTH }>(rest)?, cost)
+        LimitParams::Concurrency(params) => {
+            params.reading(&take::<{ concurrency::REPLY_WIDTH }>(rest)?, cost)
         }
     })
 }

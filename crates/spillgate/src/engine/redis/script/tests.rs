@@ -35,11 +35,11 @@ fn no_function_comes_near_the_limits_of_lua() {
 fn each_formula_stands_once_in_the_source() {
     let sources = [&COMMON[..], &OF_DECISIONS, &OF_LEASES].concat();
     for (what, formula) in FORMULAS {
-        let places: Vec<&str> = sources
+        let locations: Vec<&str> = sources
             .iter()
             .flat_map(|source| source.text.matches(formula).map(|_| source.path))
             .collect();
-        assert_eq!(places.len(), 1, "{what}: `{formula}` stands in {places:?}");
+        assert_eq!(locations.len(), 1, "{what}: `{formula}` stands in {locations:?}");
     }
 }
 

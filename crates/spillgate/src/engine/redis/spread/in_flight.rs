@@ -1,77 +1,84 @@
 //! A part of a decision in a task of its own. A caller may leave while the part is in flight: the task still gets the
-//! answer, and gives back what the part charged.
+//! answer, and refunds what the part charged.
 
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::super::topology::Place;
+use super::super::topology::Location;
 use super::super::{Redis, StoreError};
-use super::Part;
+use super::Leg;
 use crate::algorithm::Charge;
-use crate::engine::{Ask, AskTier, AtRecord, Told};
-use crate::reservation::kept::KeptTier;
+use crate::engine::{PlannedCharge, RecordAction, Transaction, TransactionReply};
+use crate::reservation::kept::RecordedCharge;
 use crate::time::Deadline;
 
-/// The answer to a part. Dropped before its caller has it, what it charged is given back.
+/// The answer to a part. Dropped before its caller has it, what it charged is refunded.
 struct Answered {
     redis: Redis,
-    place: Place,
-    ask: Arc<Ask>,
-    told: Option<Result<Told, StoreError>>,
+    location: Location,
+    transaction: Arc<Transaction>,
+    reply: Option<Result<TransactionReply, StoreError>>,
 }
 
-/// Decides a part; what it charges is given back where this future is dropped before its end.
+/// Decides a part; what it charges is refunded where this future is dropped before its end.
 pub(super) async fn ask(
     redis: &Redis,
-    part: &Part,
+    leg: &Leg,
     deadline: Deadline,
-) -> Result<Told, StoreError> {
+) -> Result<TransactionReply, StoreError> {
     let (sender, answer) = oneshot::channel();
     let mut answered = Answered {
         redis: redis.clone(),
-        place: part.place,
-        ask: Arc::new(part.ask.clone()),
-        told: None,
+        location: leg.location,
+        transaction: Arc::new(leg.transaction.clone()),
+        reply: None,
     };
     tokio::spawn(async move {
-        let Answered { redis, place, ask, .. } = &answered;
-        let told = redis.decide_one_at(*place, ask, deadline).await;
-        answered.told = Some(told);
+        let Answered { redis, location, transaction, .. } = &answered;
+        let reply = redis.decide_one_at(*location, transaction, deadline).await;
+        answered.reply = Some(reply);
         // Where the caller has left, this drops the answer.
         let _ = sender.send(answered);
     });
     let given_up = || StoreError::Unknown("the runtime that was to ask ended".into());
     let mut answered = answer.await.map_err(|_| given_up())?;
-    answered.told.take().ok_or_else(given_up)?
+    answered.reply.take().ok_or_else(given_up)?
 }
 
 impl Drop for Answered {
     fn drop(&mut self) {
-        let Some(Ok(told)) = self.told.take() else { return };
+        let Some(Ok(reply)) = self.reply.take() else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if !told.allowed {
+        if !reply.allowed {
             return;
         }
-        let (redis, place) = (self.redis.clone(), self.place);
-        let ask = Arc::clone(&self.ask);
-        runtime.spawn(async move { give_back(&redis, place, &ask, &told).await });
+        let (redis, location) = (self.redis.clone(), self.location);
+        let transaction = Arc::clone(&self.transaction);
+        runtime.spawn(async move { refund(&redis, location, &transaction, &reply).await });
     }
 }
 
-async fn give_back(redis: &Redis, place: Place, ask: &Ask, told: &Told) {
-    if let AtRecord::Open(opening) = &ask.record {
+async fn refund(
+    redis: &Redis,
+    location: Location,
+    transaction: &Transaction,
+    reply: &TransactionReply,
+) {
+    if let RecordAction::Open(opening) = &transaction.record {
         // A caller that sends a named reservation again finds it, so it stays.
         if !opening.is_named {
-            let tiers: Vec<KeptTier> = ask.tiers.iter().map(KeptTier::of).collect();
-            redis.undo(place, opening.id, &tiers).await;
+            let counters: Vec<RecordedCharge> =
+                transaction.counters.iter().map(RecordedCharge::of).collect();
+            redis.undo(location, opening.id, &counters).await;
         }
         return;
     }
-    let enforced = ask.tiers.iter().zip(&told.tiers).filter(|(tier, _)| tier.group == 0);
-    let charges: Vec<(AskTier, Charge)> =
-        enforced.filter_map(|(tier, told)| Some((tier.clone(), told.charge?))).collect();
+    let enforced =
+        transaction.counters.iter().zip(&reply.counters).filter(|(counter, _)| counter.group == 0);
+    let charges: Vec<(PlannedCharge, Charge)> =
+        enforced.filter_map(|(counter, reply)| Some((counter.clone(), reply.charge?))).collect();
     if !charges.is_empty() {
-        redis.give_back(place, &charges).await;
+        redis.refund(location, &charges).await;
     }
 }

@@ -6,69 +6,74 @@ use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 
 use super::super::Redis;
-use super::super::topology::Place;
-use super::{Heard, Heards, Moved, Part, StandIn};
+use super::super::topology::Location;
+use super::{ChargeOutcome, ChargeOutcomes, Leg, OldOwners, ShardFallback};
 use crate::algorithm::Charge;
-use crate::engine::{AskTier, AtRecord, ToldTier};
+use crate::engine::{ChargeReply, PlannedCharge, RecordAction};
 use crate::plan::Cause;
-use crate::reservation::kept::KeptTier;
+use crate::reservation::kept::RecordedCharge;
 use crate::time::Deadline;
 
-/// What was charged before all have agreed. Dropped, it is given back: a caller who goes away in
+/// What was charged before all have agreed. Dropped, it is refunded: a caller who goes away in
 /// between has been admitted nowhere.
-pub(super) struct Provisional<'a, S: StandIn> {
+pub(super) struct ProvisionalCharges<'a, S: ShardFallback> {
     redis: &'a Redis,
-    stand_in: &'a S,
-    moved: &'a Moved,
-    charges: Vec<Charged>,
+    fallback: &'a S,
+    old_owners: &'a OldOwners,
+    charges: Vec<ProvisionalCharge>,
     /// Where records were opened, and for what.
-    records: Vec<(Place, u128, Vec<KeptTier>)>,
+    records: Vec<(Location, u128, Vec<RecordedCharge>)>,
 }
 
 /// One charge, with all that it takes to return it.
-struct Charged {
-    place: Place,
-    /// Where what is heard of its tier stands.
+struct ProvisionalCharge {
+    location: Location,
+    /// Where what is heard of its counter stands.
     number: usize,
-    tier: AskTier,
+    counter: PlannedCharge,
     charge: Charge,
     by_store: bool,
 }
 
-impl<'a, S: StandIn> Provisional<'a, S> {
-    pub(super) fn new(redis: &'a Redis, stand_in: &'a S, moved: &'a Moved) -> Provisional<'a, S> {
-        Provisional { redis, stand_in, moved, charges: Vec::new(), records: Vec::new() }
+impl<'a, S: ShardFallback> ProvisionalCharges<'a, S> {
+    pub(super) fn new(
+        redis: &'a Redis,
+        fallback: &'a S,
+        old_owners: &'a OldOwners,
+    ) -> ProvisionalCharges<'a, S> {
+        ProvisionalCharges { redis, fallback, old_owners, charges: Vec::new(), records: Vec::new() }
     }
 
     /// Notes what a part was charged.
-    pub(super) fn note(&mut self, part: &Part, heard: &Heards) {
-        let by_store = part.places.iter().any(|number| matches!(heard[*number], Heard::Store(_)));
-        if let AtRecord::Open(opening) = &part.ask.record
+    pub(super) fn note(&mut self, leg: &Leg, outcomes: &ChargeOutcomes) {
+        let by_store =
+            leg.indices.iter().any(|number| matches!(outcomes[*number], ChargeOutcome::Store(_)));
+        if let RecordAction::Open(opening) = &leg.transaction.record
             && by_store
         {
             // What was there before this call is another's, or an earlier answer's.
             let noted = opening.noted();
-            let tag = part.ask.tiers.first().map_or(0, |tier| tier.key.tag);
+            let tag = leg.transaction.counters.first().map_or(0, |counter| counter.key.tag);
             let was_there = noted.repeated.contains(&tag) && !noted.is_resent;
-            if was_there || !part.passes(heard) {
+            if was_there || !leg.passes(outcomes) {
                 return;
             }
             // The record knows all that was charged there.
-            let tiers = part.ask.tiers.iter().map(KeptTier::of).collect();
-            self.records.push((part.place, opening.id, tiers));
+            let counters = leg.transaction.counters.iter().map(RecordedCharge::of).collect();
+            self.records.push((leg.location, opening.id, counters));
             return;
         }
-        for (number, tier) in part.places.iter().zip(&part.ask.tiers) {
-            let (told, by_store) = match &heard[*number] {
-                Heard::Store(told) => (told, true),
-                Heard::Fallback(told, _) => (told, false),
+        for (number, counter) in leg.indices.iter().zip(&leg.transaction.counters) {
+            let (reply, by_store) = match &outcomes[*number] {
+                ChargeOutcome::Store(reply) => (reply, true),
+                ChargeOutcome::Fallback(reply, _) => (reply, false),
                 _ => continue,
             };
-            if let (Some(charge), 0) = (told.charge, tier.group) {
-                self.charges.push(Charged {
-                    place: part.place,
+            if let (Some(charge), 0) = (reply.charge, counter.group) {
+                self.charges.push(ProvisionalCharge {
+                    location: leg.location,
                     number: *number,
-                    tier: tier.clone(),
+                    counter: counter.clone(),
                     charge,
                     by_store,
                 });
@@ -82,39 +87,39 @@ impl<'a, S: StandIn> Provisional<'a, S> {
         self.records.clear();
     }
 
-    /// Waits for it until the deadline; it is done also after that. The numbers of the tiers are
+    /// Waits for it until the deadline; it is done also after that. The numbers of the counters are
     /// those without the charge, or none where nobody has told them in time.
-    pub(super) async fn give_back(mut self, deadline: Deadline, heard: &mut Heards) {
+    pub(super) async fn refund(mut self, deadline: Deadline, outcomes: &mut ChargeOutcomes) {
         for charged in &self.charges {
-            heard[charged.number] = Heard::GivenBack;
+            outcomes[charged.number] = ChargeOutcome::Refunded;
         }
         if !self.records.is_empty() {
-            // An undone record tells nobody how its tiers are now.
-            for heard in heard.iter_mut().filter(|heard| admits(heard)) {
-                *heard = Heard::Nobody;
+            // An undone record tells nobody how its counters are now.
+            for outcome in outcomes.iter_mut().filter(|outcome| admits(outcome)) {
+                *outcome = ChargeOutcome::NotAsked;
             }
         }
-        let (here, at_store) = self.begin_to_give_back();
-        for (number, told) in here {
-            heard[number] = Heard::Fallback(told, Cause::Outage);
+        let (here, at_store) = self.begin_refund();
+        for (number, reply) in here {
+            outcomes[number] = ChargeOutcome::Fallback(reply, Cause::Outage);
         }
         let Some(at_store) = at_store else { return };
-        let Some(Ok(told)) = deadline.bound(at_store).await else { return };
-        for (number, told) in told {
-            heard[number] = Heard::Store(told);
+        let Some(Ok(reply)) = deadline.bound(at_store).await else { return };
+        for (number, reply) in reply {
+            outcomes[number] = ChargeOutcome::Store(reply);
         }
     }
 
-    fn begin_to_give_back(&mut self) -> (Vec<Returned>, Option<JoinHandle<Vec<Returned>>>) {
+    fn begin_refund(&mut self) -> (Vec<Returned>, Option<JoinHandle<Vec<Returned>>>) {
         let mut here = Vec::new();
-        let mut at_store: BTreeMap<Place, Vec<Charged>> = BTreeMap::new();
+        let mut at_store: BTreeMap<Location, Vec<ProvisionalCharge>> = BTreeMap::new();
         for charged in self.charges.drain(..) {
             if charged.by_store {
-                at_store.entry(charged.place).or_default().push(charged);
+                at_store.entry(charged.location).or_default().push(charged);
             } else {
-                let number = self.moved.tier_of(charged.number);
-                let told = self.stand_in.give_back(&charged.tier, number, charged.charge);
-                here.extend(told.map(|told| (charged.number, admitted(told))));
+                let number = self.old_owners.counter_of(charged.number);
+                let reply = self.fallback.refund(&charged.counter, number, charged.charge);
+                here.extend(reply.map(|reply| (charged.number, admitted(reply))));
             }
         }
         let records = std::mem::take(&mut self.records);
@@ -125,38 +130,44 @@ impl<'a, S: StandIn> Provisional<'a, S> {
         };
         let redis = self.redis.clone();
         let returning = runtime.spawn(async move {
-            let undone = records.iter().map(|(place, id, tiers)| redis.undo(*place, *id, tiers));
+            let undone =
+                records.iter().map(|(location, id, counters)| redis.undo(*location, *id, counters));
             join_all(undone).await;
-            let each = at_store.iter().map(|(place, charged)| return_at(&redis, *place, charged));
+            let each =
+                at_store.iter().map(|(location, charged)| return_at(&redis, *location, charged));
             join_all(each).await.into_iter().flatten().collect()
         });
         (here, Some(returning))
     }
 }
 
-fn admits(heard: &Heard) -> bool {
-    matches!(heard, Heard::Store(told) if told.fits)
+fn admits(outcome: &ChargeOutcome) -> bool {
+    matches!(outcome, ChargeOutcome::Store(reply) if reply.fits)
 }
 
-/// A tier by its place in the decision, as it is without what it was charged.
-type Returned = (usize, ToldTier);
+/// A counter by its place in the decision, as it is without what it was charged.
+type Returned = (usize, ChargeReply);
 
-async fn return_at(redis: &Redis, place: Place, charged: &[Charged]) -> Vec<Returned> {
+async fn return_at(
+    redis: &Redis,
+    location: Location,
+    charged: &[ProvisionalCharge],
+) -> Vec<Returned> {
     let charges: Vec<_> =
-        charged.iter().map(|charged| (charged.tier.clone(), charged.charge)).collect();
-    let told = redis.give_back(place, &charges).await;
-    charged.iter().zip(told).map(|(charged, told)| (charged.number, admitted(told))).collect()
+        charged.iter().map(|charged| (charged.counter.clone(), charged.charge)).collect();
+    let reply = redis.refund(location, &charges).await;
+    charged.iter().zip(reply).map(|(charged, reply)| (charged.number, admitted(reply))).collect()
 }
 
 /// It had room, whatever became of the whole.
-fn admitted(mut told: ToldTier) -> ToldTier {
-    told.fits = true;
-    told.reading.retry_after_us = Some(0);
-    told
+fn admitted(mut reply: ChargeReply) -> ChargeReply {
+    reply.fits = true;
+    reply.reading.retry_after_us = Some(0);
+    reply
 }
 
-impl<S: StandIn> Drop for Provisional<'_, S> {
+impl<S: ShardFallback> Drop for ProvisionalCharges<'_, S> {
     fn drop(&mut self) {
-        self.begin_to_give_back();
+        self.begin_refund();
     }
 }

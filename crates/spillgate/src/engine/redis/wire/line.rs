@@ -40,7 +40,7 @@ struct Sending {
 /// A command that was sent and not answered yet.
 struct Awaited {
     /// None where nothing waits for the answer.
-    heard: Option<Heard>,
+    reply_to: Option<ReplySender>,
     held: Held,
     sent_at: Instant,
     /// Whether the shard owes a sign of life since this was sent.
@@ -63,11 +63,11 @@ pub(super) struct Reader<S> {
     waited: bool,
     silence: Silence,
     /// When the last byte came on this connection.
-    heard_at: Instant,
+    received_at: Instant,
 }
 
 /// The answer to a command, with what was held for it.
-type Heard = oneshot::Sender<(RedisResult<Answer>, Held)>;
+type ReplySender = oneshot::Sender<(RedisResult<Answer>, Held)>;
 
 /// How far the reader is in finding the shard silent.
 #[derive(Default)]
@@ -103,7 +103,7 @@ where
         cut: Cut::new(),
         waited: false,
         silence: Silence::default(),
-        heard_at: Instant::now(),
+        received_at: Instant::now(),
     };
     (line, reader)
 }
@@ -133,7 +133,7 @@ impl Line {
         held: Held,
         is_watched: bool,
     ) -> (RedisResult<Answer>, Held) {
-        let (heard, answer) = oneshot::channel();
+        let (reply_to, answer) = oneshot::channel();
         {
             let mut sending = self.sending.lock();
             if let Err(error) = sending.send(packed) {
@@ -141,9 +141,9 @@ impl Line {
             }
             let is_watched = is_watched && sending.pulse.is_some();
             let sent_at = Instant::now();
-            let awaited = |heard| Awaited { heard, held: None, sent_at, is_watched };
+            let awaited = |reply_to| Awaited { reply_to, held: None, sent_at, is_watched };
             sending.awaited.extend((1..commands).map(|_| awaited(None)));
-            sending.awaited.push_back(Awaited { held, ..awaited(Some(heard)) });
+            sending.awaited.push_back(Awaited { held, ..awaited(Some(reply_to)) });
             if is_watched && !sending.is_timed {
                 sending.is_timed = true;
                 sending.reader.wake_by_ref();
@@ -164,11 +164,13 @@ impl Line {
         let mut released = Vec::new();
         for awaited in &mut self.sending.lock().awaited {
             if awaited.is_watched {
-                released.extend(awaited.heard.take().map(|heard| (heard, awaited.held.take())));
+                released.extend(
+                    awaited.reply_to.take().map(|reply_to| (reply_to, awaited.held.take())),
+                );
             }
         }
-        for (heard, held) in released {
-            let _ = heard.send((Err(silent()), held));
+        for (reply_to, held) in released {
+            let _ = reply_to.send((Err(silent()), held));
         }
     }
 
@@ -183,9 +185,9 @@ impl Line {
         sending.unsent = Vec::new();
         let awaited = std::mem::take(&mut sending.awaited);
         drop(sending);
-        for Awaited { heard, held, .. } in awaited {
-            if let Some(heard) = heard {
-                let _ = heard.send((Err(why.clone()), held));
+        for Awaited { reply_to, held, .. } in awaited {
+            if let Some(reply_to) = reply_to {
+                let _ = reply_to.send((Err(why.clone()), held));
             }
         }
     }
@@ -194,8 +196,8 @@ impl Line {
 impl Sending {
     /// When the first call was sent that the shard owes a sign of life for.
     fn oldest(&self) -> Option<Instant> {
-        let owed = |awaited: &&Awaited| awaited.is_watched && awaited.heard.is_some();
-        self.awaited.iter().find(owed).map(|awaited| awaited.sent_at)
+        let outstanding = |awaited: &&Awaited| awaited.is_watched && awaited.reply_to.is_some();
+        self.awaited.iter().find(outstanding).map(|awaited| awaited.sent_at)
     }
 
     fn send(&mut self, packed: &[u8]) -> RedisResult<()> {
@@ -295,10 +297,10 @@ impl<S: AsyncRead + Unpin> Reader<S> {
                 continue;
             }
             let answer = Answer::of(frame).and_then(Answer::unless_error);
-            // Told once the lock is given back: whoever hears of it may send at once.
+            // Told once the lock is refunded: whoever hears of it may send at once.
             let awaited = self.line.sending.lock().awaited.pop_front();
-            let Some(Awaited { heard: Some(heard), held, .. }) = awaited else { continue };
-            if heard.send((answer, held)).is_err()
+            let Some(Awaited { reply_to: Some(reply_to), held, .. }) = awaited else { continue };
+            if reply_to.send((answer, held)).is_err()
                 && let Some(pulse) = &self.line.sending.lock().pulse
             {
                 pulse.note_late_answer();
@@ -307,9 +309,9 @@ impl<S: AsyncRead + Unpin> Reader<S> {
     }
 
     fn note_byte(&mut self) {
-        self.heard_at = Instant::now();
+        self.received_at = Instant::now();
         if let Some(pulse) = &self.line.sending.lock().pulse {
-            pulse.note_byte(self.heard_at);
+            pulse.note_byte(self.received_at);
         }
     }
 
@@ -335,10 +337,10 @@ impl<S: AsyncRead + Unpin> Reader<S> {
                 return Poll::Pending;
             };
             let now = Instant::now();
-            if now.saturating_duration_since(oldest.max(self.heard_at)) >= pulse.broken_after() {
+            if now.saturating_duration_since(oldest.max(self.received_at)) >= pulse.broken_after() {
                 return Poll::Ready(broken());
             }
-            let since = oldest.max(pulse.last_heard());
+            let since = oldest.max(pulse.last_received());
             let wait = if now < since + pulse.timeout() {
                 self.silence.suspected = None;
                 since + pulse.timeout() - now

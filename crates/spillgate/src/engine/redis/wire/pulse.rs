@@ -14,7 +14,7 @@ use super::line::Line;
 pub(in super::super) struct Pulse {
     timeout: Duration,
     began: Instant,
-    heard_us: AtomicU64,
+    received_us: AtomicU64,
     /// Answers that came after their callers had left.
     late_answers: AtomicU64,
     lines: Mutex<Vec<Weak<Line>>>,
@@ -30,7 +30,7 @@ impl Pulse {
         Pulse {
             timeout,
             began: Instant::now(),
-            heard_us: AtomicU64::new(0),
+            received_us: AtomicU64::new(0),
             late_answers: AtomicU64::new(0),
             lines: Mutex::default(),
             on_silence: Box::new(on_silence),
@@ -49,8 +49,8 @@ impl Pulse {
     }
 
     /// Returns whether a byte came after `instant`.
-    pub(in super::super) fn was_heard_since(&self, instant: Instant) -> bool {
-        self.last_heard() > instant
+    pub(in super::super) fn received_since(&self, instant: Instant) -> bool {
+        self.last_received() > instant
     }
 
     /// Takes the number of answers that came after their callers had left.
@@ -58,13 +58,13 @@ impl Pulse {
         self.late_answers.swap(0, Ordering::Relaxed)
     }
 
-    pub(super) fn last_heard(&self) -> Instant {
-        self.began + Duration::from_micros(self.heard_us.load(Ordering::Relaxed))
+    pub(super) fn last_received(&self) -> Instant {
+        self.began + Duration::from_micros(self.received_us.load(Ordering::Relaxed))
     }
 
     pub(super) fn note_byte(&self, now: Instant) {
         let us = now.saturating_duration_since(self.began).as_micros();
-        self.heard_us.fetch_max(u64::try_from(us).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.received_us.fetch_max(u64::try_from(us).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     pub(super) fn note_late_answer(&self) {

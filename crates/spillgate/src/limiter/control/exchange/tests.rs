@@ -31,15 +31,15 @@ impl Copy {
     fn exchange(
         &mut self,
         seen: &[u8],
-        told: &[(EntryId, Entry)],
+        reply: &[(EntryId, Entry)],
         forgotten: &[EntryId],
     ) -> Exchanged {
-        let told = told.iter().map(|(id, entry)| self.seal.sealed(*id, entry)).collect();
+        let reply = reply.iter().map(|(id, entry)| self.seal.sealed(*id, entry)).collect();
         let exchange = Exchange {
             seen: seen.into(),
             epoch: drawn(),
             entries_max: ENTRIES,
-            told,
+            reply,
             forgotten: forgotten.into(),
         };
         let answer = exchange.command(&self.place).query(&mut self.connection).unwrap();
@@ -60,9 +60,9 @@ impl Copy {
 }
 
 /// What a copy must do with what it is told, said once more.
-fn tell(model: &mut Table, told: &[(EntryId, Entry)], now_us: u64) -> u64 {
+fn tell(model: &mut Table, reply: &[(EntryId, Entry)], now_us: u64) -> u64 {
     let mut refused = 0;
-    for (id, entry) in told {
+    for (id, entry) in reply {
         if entry.forget_at_us().is_some_and(|end| end <= now_us) {
             continue;
         }
@@ -90,11 +90,11 @@ impl Random {
 }
 
 /// A writing that its numbers say all of.
-fn writing(now_us: u64, numbers: &mut Random) -> (EntryId, Entry) {
-    let id = u128::from(numbers.below(ENTRIES as u64 + 2)) << 64 | 7;
+fn writing(now_us: u64, params: &mut Random) -> (EntryId, Entry) {
+    let id = u128::from(params.below(ENTRIES as u64 + 2)) << 64 | 7;
     // Few enough that two writings are often of one instant, and some long forgotten.
-    let time_us = [now_us, now_us + 1, now_us + 2, now_us / 2][numbers.below(4) as usize];
-    let random = numbers.below(3);
+    let time_us = [now_us, now_us + 1, now_us + 2, now_us / 2][params.below(4) as usize];
+    let random = params.below(3);
     let rule = || format!("rule {time_us} {random}").into();
     let mode = [None, Some(Mode::Off), Some(Mode::Shadow)][random as usize];
     let what = mode.map(|mode| RuntimeEntry::Mode { rule: rule(), mode });
@@ -113,10 +113,10 @@ fn a_copy_holds_what_the_model_holds_and_a_reader_that_follows_it_misses_nothing
     assert!(matches!(server.command(&["DBSIZE"]).integer(), 0), "looking writes nothing");
     let seed = drawn();
     println!("seed {seed}");
-    let mut numbers = Random(seed);
+    let mut params = Random(seed);
     for step in 0..3_000 {
-        let told: Vec<_> = (0..numbers.below(4)).map(|_| writing(now_us, &mut numbers)).collect();
-        match numbers.below(100) {
+        let reply: Vec<_> = (0..params.below(4)).map(|_| writing(now_us, &mut params)).collect();
+        match params.below(100) {
             0 => {
                 copy.command(&["FLUSHALL"]);
                 model = Table::default();
@@ -130,12 +130,12 @@ fn a_copy_holds_what_the_model_holds_and_a_reader_that_follows_it_misses_nothing
             _ => {}
         }
         let before = known(&model);
-        let refused = tell(&mut model, &told, now_us);
-        let whole = copy.exchange(b"", &told, &[]);
-        let context = format!("step {step}: told {told:?}");
+        let refused = tell(&mut model, &reply, now_us);
+        let whole = copy.exchange(b"", &reply, &[]);
+        let context = format!("step {step}: told {reply:?}");
         assert_eq!(whole.refused, refused, "{context}");
         assert_eq!(copy.opened(&whole.unseen), known(&model), "{context}, before {before:?}");
-        if numbers.below(3) == 0 {
+        if params.below(3) == 0 {
             let news = copy.exchange(&seen, &[], &[]);
             if epoch(&news.version) != epoch(&seen) {
                 follower.clear();
@@ -155,8 +155,8 @@ fn a_copy_forgets_what_it_is_told_to_only_when_it_is_time_by_its_own_clock() {
     let entry =
         |time_us| Entry { stamp: Stamp { time_us, random: 0 }, expires_at_us: None, what: None };
     let (fresh, old) = (entry(now_us), entry(now_us - WEEK_US + 300_000));
-    let told = [(1, fresh.clone()), (2, old)];
-    assert_eq!(copy.exchange(b"", &told, &[]).unseen.len(), 2);
+    let reply = [(1, fresh.clone()), (2, old)];
+    assert_eq!(copy.exchange(b"", &reply, &[]).unseen.len(), 2);
     assert_eq!(copy.exchange(b"", &[], &[1, 2, 3]).unseen.len(), 2, "it is not time");
     let only_fresh: Known = [(1, fresh)].into();
     for _ in 0..1_000 {
@@ -204,21 +204,21 @@ fn what_anybody_knows_everybody_knows_in_the_end() {
     let now_us = shards[0].exchange(b"", &[], &[]).now_us;
     let seed = drawn();
     println!("seed {seed}");
-    let mut numbers = Random(seed);
+    let mut params = Random(seed);
     for round in 0..200 {
         for step in 0..20 {
-            let node = numbers.below(3) as usize;
-            let shard = numbers.below(2) as usize;
-            match numbers.below(20) {
+            let node = params.below(3) as usize;
+            let shard = params.below(2) as usize;
+            match params.below(20) {
                 0 => nodes[node] = Node::new(),
                 1 => shards[shard].command(&["FLUSHALL"]),
                 2 => shards[shard].command(&["DEL", "sg1:{control}:r"]),
                 3..=9 => {
-                    let id = u128::from(numbers.below(9));
+                    let id = u128::from(params.below(9));
                     // Each writing is another, and none is ever forgotten.
                     let stamp =
-                        Stamp { time_us: now_us + numbers.below(100), random: round * 20 + step };
-                    let mode = [Mode::Off, Mode::Shadow][numbers.below(2) as usize];
+                        Stamp { time_us: now_us + params.below(100), random: round * 20 + step };
+                    let mode = [Mode::Off, Mode::Shadow][params.below(2) as usize];
                     let what = Some(RuntimeEntry::Mode { rule: "api".into(), mode });
                     let writing = (id, Entry { stamp, expires_at_us: None, what });
                     nodes[node].meet(names[shard], &mut shards[shard], Some(&writing));

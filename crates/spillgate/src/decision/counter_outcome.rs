@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use super::{Source, Verdict};
 use crate::algorithm::Charge;
-use crate::counter::ToldTier;
+use crate::counter::ChargeReply;
 use crate::limit::Limit;
-use crate::policy::{Met, Mode};
+use crate::policy::{Matched, Mode};
 use crate::reservation::Receipt;
 
 /// One counter as it was judged, its names still in the policy.
 #[derive(Clone, Debug)]
-pub(crate) struct Judged {
+pub(crate) struct CounterOutcome {
     pub(crate) rule: u32,
     pub(crate) overridden: Known<u32>,
     /// A rule has 64 limits at most.
     pub(crate) limit: u16,
     pub(crate) shadow: bool,
-    /// Post-paid, or given back to: no part in the verdict.
+    /// Post-paid, or refunded to: no part in the verdict.
     pub(crate) advisory: bool,
     pub(crate) verdict: Verdict,
     pub(crate) source: Source,
@@ -46,36 +46,36 @@ pub(crate) struct Rare {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known<T>(T);
 
-impl Judged {
+impl CounterOutcome {
     /// A counter of a rule that was met, before it is judged.
     #[inline]
-    pub(crate) fn unknown(met: &Met<'_>, position: usize) -> Judged {
-        Judged {
-            rule: met.rule_index,
-            overridden: met.overridden.into(),
+    pub(crate) fn unknown(matched: &Matched<'_>, position: usize) -> CounterOutcome {
+        CounterOutcome {
+            rule: matched.rule_index,
+            overridden: matched.overridden.into(),
             limit: position as u16,
-            shadow: met.rule.mode() == Mode::Shadow,
-            ..Judged::ad_hoc()
+            shadow: matched.rule.mode() == Mode::Shadow,
+            ..CounterOutcome::inline()
         }
     }
 
     /// Takes over what a store, or this instance in its place, decided. A denial that was certain before stays.
     #[inline]
-    pub(crate) fn take(&mut self, told: &ToldTier, source: Source) {
+    pub(crate) fn take(&mut self, reply: &ChargeReply, source: Source) {
         self.source = source;
-        self.remaining = Some(told.reading.remaining).into();
-        self.reset_after_us = Some(told.reading.reset_after_us).into();
-        self.set_charge(told.charge);
+        self.remaining = Some(reply.reading.remaining).into();
+        self.reset_after_us = Some(reply.reading.reset_after_us).into();
+        self.set_charge(reply.charge);
         if self.verdict == Verdict::Allowed {
-            self.verdict = if told.fits { Verdict::Allowed } else { Verdict::Denied };
-            self.retry_after_us = told.reading.retry_after_us.into();
+            self.verdict = if reply.fits { Verdict::Allowed } else { Verdict::Denied };
+            self.retry_after_us = reply.reading.retry_after_us.into();
         }
     }
 
     /// The one counter of a limit that came with the request, before it is judged.
     #[inline]
-    pub(crate) fn ad_hoc() -> Judged {
-        Judged {
+    pub(crate) fn inline() -> CounterOutcome {
+        CounterOutcome {
             rule: 0,
             overridden: None.into(),
             limit: 0,
@@ -183,6 +183,6 @@ mod tests {
 
     #[test]
     fn a_decision_is_moved_in_eight_instructions_of_sixteen_bytes() {
-        assert_eq!((size_of::<Judged>(), size_of::<Decision>()), (56, 128));
+        assert_eq!((size_of::<CounterOutcome>(), size_of::<Decision>()), (56, 128));
     }
 }

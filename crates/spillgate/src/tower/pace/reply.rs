@@ -8,7 +8,11 @@ use http::{HeaderValue, StatusCode};
 use jiff::fmt::rfc2822;
 
 /// How long the API is going to refuse.
-pub(super) fn wait_told(status: StatusCode, headers: &HeaderMap, now_s: u64) -> Option<Duration> {
+pub(super) fn requested_wait(
+    status: StatusCode,
+    headers: &HeaderMap,
+    now_s: u64,
+) -> Option<Duration> {
     let refused = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
     let seconds = match text(headers, &RETRY_AFTER).filter(|_| refused) {
         Some(retry_after) => after(retry_after, now_s),
@@ -95,7 +99,7 @@ mod tests {
     /// Sun, 06 Nov 1994 08:49:37 GMT
     const NOW_S: u64 = 784_111_777;
 
-    fn told(status: u16, fields: &[(&str, &str)]) -> Option<u64> {
+    fn read(status: u16, fields: &[(&str, &str)]) -> Option<u64> {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
             headers.append(
@@ -103,21 +107,21 @@ mod tests {
                 HeaderValue::try_from(*value).unwrap(),
             );
         }
-        let wait = wait_told(StatusCode::from_u16(status).unwrap(), &headers, NOW_S);
+        let wait = requested_wait(StatusCode::from_u16(status).unwrap(), &headers, NOW_S);
         wait.map(|wait| wait.as_secs())
     }
 
     #[test]
     fn a_refusal_says_when_to_come_back() {
         for status in [429, 503] {
-            assert_eq!(told(status, &[("retry-after", "13")]), Some(13));
+            assert_eq!(read(status, &[("retry-after", "13")]), Some(13));
             let date = "Sun, 06 Nov 1994 08:49:50 GMT";
-            assert_eq!(told(status, &[("retry-after", date)]), Some(13));
+            assert_eq!(read(status, &[("retry-after", date)]), Some(13));
             let past = "Sun, 06 Nov 1994 08:49:00 GMT";
-            assert_eq!(told(status, &[("retry-after", past)]), None);
+            assert_eq!(read(status, &[("retry-after", past)]), None);
         }
-        assert_eq!(told(200, &[("retry-after", "13")]), None, "it was no refusal");
-        assert_eq!(told(301, &[("retry-after", "13")]), None);
+        assert_eq!(read(200, &[("retry-after", "13")]), None, "it was no refusal");
+        assert_eq!(read(301, &[("retry-after", "13")]), None);
     }
 
     #[test]
@@ -131,19 +135,19 @@ mod tests {
             &[("x-rate-limit-remaining", "0"), ("x-rate-limit-reset", "13")],
         ];
         for fields in cases {
-            assert_eq!(told(200, fields), Some(13), "{fields:?}");
+            assert_eq!(read(200, fields), Some(13), "{fields:?}");
         }
-        assert_eq!(told(200, &[("ratelimit", "\"a\";r=1;t=13")]), None);
-        assert_eq!(told(200, &[("x-ratelimit-remaining", "1"), ("x-ratelimit-reset", "9")]), None);
+        assert_eq!(read(200, &[("ratelimit", "\"a\";r=1;t=13")]), None);
+        assert_eq!(read(200, &[("x-ratelimit-remaining", "1"), ("x-ratelimit-reset", "9")]), None);
     }
 
     #[test]
     fn what_makes_no_sense_says_nothing() {
         for text in ["", "soon", "-5", "1e9", "99999999999999999999", ";r=0", "\"", "\";r=0;t="] {
-            assert_eq!(told(429, &[("retry-after", text)]), None, "{text}");
-            assert_eq!(told(429, &[("ratelimit", text)]), None, "{text}");
-            assert_eq!(told(429, &[("ratelimit-reset", text)]), None, "{text}");
+            assert_eq!(read(429, &[("retry-after", text)]), None, "{text}");
+            assert_eq!(read(429, &[("ratelimit", text)]), None, "{text}");
+            assert_eq!(read(429, &[("ratelimit-reset", text)]), None, "{text}");
         }
-        assert_eq!(told(429, &[("retry-after", "18446744073709551615")]), Some(86_400));
+        assert_eq!(read(429, &[("retry-after", "18446744073709551615")]), Some(86_400));
     }
 }

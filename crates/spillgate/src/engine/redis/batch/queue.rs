@@ -8,13 +8,13 @@ use std::collections::VecDeque;
 /// As long as somebody waits, somebody else is under way who will see to it: a place is given up only
 /// when the queue is empty, or with all that wait in it.
 #[derive(Clone, Debug)]
-pub(super) struct Gathering<T> {
+pub(super) struct Queue<T> {
     waiting: VecDeque<T>,
     under_way: usize,
     /// How many left the queue so far; the ticket of the first that waits.
     left: u64,
     /// So many calls at once.
-    places: usize,
+    permits: usize,
 }
 
 /// Which of those that ever waited one is.
@@ -32,19 +32,19 @@ pub(super) enum Turn {
     Stays,
 }
 
-impl<T> Gathering<T> {
-    pub(super) fn new(places: usize) -> Gathering<T> {
-        Gathering { waiting: VecDeque::new(), under_way: 0, left: 0, places }
+impl<T> Queue<T> {
+    pub(super) fn new(permits: usize) -> Queue<T> {
+        Queue { waiting: VecDeque::new(), under_way: 0, left: 0, permits }
     }
 
     /// Whether a place is free, and nobody came before.
-    pub(super) fn has_place(&self) -> bool {
-        self.waiting.is_empty() && self.under_way < self.places
+    pub(super) fn has_permit(&self) -> bool {
+        self.waiting.is_empty() && self.under_way < self.permits
     }
 
     /// Takes a place for a call, if there is one.
     pub(super) fn begin(&mut self) -> bool {
-        let free = self.has_place();
+        let free = self.has_permit();
         self.under_way += usize::from(free);
         free
     }
@@ -125,7 +125,7 @@ mod tests {
     /// A history of callers, by what each has come to.
     #[derive(Clone)]
     struct World {
-        gathering: Gathering<u32>,
+        queue: Queue<u32>,
         arrived: u32,
         /// Calls that have begun and not ended: who is in them.
         calls: Vec<Vec<u32>>,
@@ -152,17 +152,17 @@ mod tests {
         Release,
     }
 
-    /// Every history of so many steps, with one and two places and calls of at most two crowds: every two
+    /// Every history of so many steps, with one and two places and calls of at most two coalesced batches: every two
     /// that arrive one after the other are alike, and leave as one.
     #[test]
     fn whoever_arrives_is_sent_in_order_or_told_that_nobody_will() {
-        for places in [1, 2] {
+        for permits in [1, 2] {
             let (mut seen, mut largest) = (0, 0);
-            explore(&World::new(places), STEPS, &mut Vec::new(), &mut |world| {
+            explore(&World::new(permits), STEPS, &mut Vec::new(), &mut |world| {
                 seen += 1;
                 largest = largest.max(world.largest);
             });
-            println!("{seen} histories over {places} places, calls of {largest} at most");
+            println!("{seen} histories over {permits} places, calls of {largest} at most");
             assert_eq!(largest, 4, "two crowds of two");
         }
     }
@@ -193,9 +193,9 @@ mod tests {
     }
 
     impl World {
-        fn new(places: usize) -> World {
+        fn new(permits: usize) -> World {
             World {
-                gathering: Gathering::new(places),
+                queue: Queue::new(permits),
                 arrived: 0,
                 calls: Vec::new(),
                 tickets: Vec::new(),
@@ -212,20 +212,20 @@ mod tests {
                 Step::Arrive => self.arrive(),
                 Step::End if !self.calls.is_empty() => {
                     self.calls.remove(0);
-                    if self.gathering.end() {
+                    if self.queue.end() {
                         self.send_next();
                     }
                 }
                 Step::CutOff if !self.calls.is_empty() => {
                     self.calls.remove(0);
-                    self.given_up.extend(self.gathering.abandon());
+                    self.given_up.extend(self.queue.abandon());
                 }
                 Step::Leave => {
-                    let first = self.gathering.waiting.front().copied();
+                    let first = self.queue.waiting.front().copied();
                     return first.is_some_and(|first| self.gone.insert(first));
                 }
-                Step::Release if !self.gathering.waiting.is_empty() => {
-                    self.given_up.extend(self.gathering.release());
+                Step::Release if !self.queue.waiting.is_empty() => {
+                    self.given_up.extend(self.queue.release());
                 }
                 _ => return false,
             }
@@ -235,26 +235,28 @@ mod tests {
         fn arrive(&mut self) {
             let one = self.arrived;
             self.arrived += 1;
-            if self.gathering.begin() {
+            if self.queue.begin() {
                 self.sent.push(one);
                 self.calls.push(vec![one]);
             } else {
-                let ticket = self.gathering.join(one).unwrap();
+                let ticket = self.queue.join(one).unwrap();
                 self.tickets.push((one, ticket));
             }
         }
 
-        /// Two crowds fit. Whoever is gone is of none.
+        /// Two coalesced batches fit. Whoever is gone is of none.
         fn send_next(&mut self) {
-            let (mut crowds, gone) = (BTreeSet::new(), &self.gone);
-            let (leaving, _) = self.gathering.leave(|leaving, one| {
+            let (mut coalescer, gone) = (BTreeSet::new(), &self.gone);
+            let (leaving, _) = self.queue.leave(|leaving, one| {
                 let known: BTreeSet<u32> = leaving.iter().map(crowd_of).collect();
-                assert_eq!(known, crowds, "whoever was told to go leaves");
+                assert_eq!(known, coalescer, "whoever was told to go leaves");
                 match crowd_of(one) {
                     _ if gone.contains(one) => Turn::IsGone,
-                    crowd if crowds.len() == 2 && !crowds.contains(&crowd) => Turn::Stays,
-                    crowd => {
-                        crowds.insert(crowd);
+                    coalesced if coalescer.len() == 2 && !coalescer.contains(&coalesced) => {
+                        Turn::Stays
+                    }
+                    coalesced => {
+                        coalescer.insert(coalesced);
                         Turn::Goes
                     }
                 }
@@ -267,23 +269,23 @@ mod tests {
         }
 
         fn check(&self, history: &[Step]) {
-            let Gathering { waiting, under_way, places, .. } = &self.gathering;
+            let Queue { waiting, under_way, permits, .. } = &self.queue;
             assert_eq!(*under_way, self.calls.len(), "{history:?}");
-            assert!(under_way <= places, "{history:?}");
+            assert!(under_way <= permits, "{history:?}");
             assert!(waiting.is_empty() || *under_way > 0, "nobody sees to the queue: {history:?}");
             assert!(self.sent.is_sorted(), "{:?}: {history:?}", self.sent);
             for (one, ticket) in &self.tickets {
                 let waits = waiting.contains(one);
-                assert_eq!(self.gathering.has_left(*ticket), !waits, "{one}: {history:?}");
+                assert_eq!(self.queue.has_left(*ticket), !waits, "{one}: {history:?}");
             }
             for one in 0..self.arrived {
-                let places = [
+                let permits = [
                     waiting.contains(&one),
                     self.sent.contains(&one),
                     self.given_up.contains(&one),
                     self.gone.contains(&one) && !waiting.contains(&one),
                 ];
-                let count = places.iter().filter(|place| **place).count();
+                let count = permits.iter().filter(|index| **index).count();
                 let was_gone = self.gone.contains(&one) && self.given_up.contains(&one);
                 assert_eq!(count, 1 + usize::from(was_gone), "{one}: {history:?}");
             }

@@ -1,4 +1,4 @@
-//! Decisions over several tiers: of one rule and subject, which share a value in Redis, and of several
+//! Decisions over several counters: of one rule and subject, which share a value in Redis, and of several
 //! rules and subjects, which do not.
 
 use std::error::Error;
@@ -41,7 +41,10 @@ pub fn one_to_eight(effort: Effort) -> Outcome {
             ratio: Some(rounds.figure_ratio(who, 0)),
             budget: shape.budget(),
         });
-        Table { title: format!("Redis, {name}; yardstick: one tier"), rows: rows.skip(1).collect() }
+        Table {
+            title: format!("Redis, {name}; yardstick: one counter"),
+            rows: rows.skip(1).collect(),
+        }
     };
     Ok(modes.map(table).into())
 }
@@ -53,7 +56,7 @@ struct Mode {
     batch: usize,
 }
 
-/// How the tiers of a decision are spread.
+/// How the counters of a decision are spread.
 #[derive(Clone, Copy)]
 enum Shape {
     /// So many limits of one rule and subject.
@@ -65,7 +68,7 @@ enum Shape {
 impl Shape {
     fn name(self) -> String {
         match self {
-            Shape::OneRule(tiers) => format!("{tiers} tiers of one rule"),
+            Shape::OneRule(counters) => format!("{counters} counters of one rule"),
             Shape::SeveralRules(rules) => format!("{rules} rules and subjects"),
         }
     }
@@ -88,7 +91,9 @@ impl Shape {
             )
         };
         let text: String = match self {
-            Shape::OneRule(tiers) => rule(tiers, &(0..tiers).map(quota).collect::<Vec<_>>()),
+            Shape::OneRule(counters) => {
+                rule(counters, &(0..counters).map(quota).collect::<Vec<_>>())
+            }
             Shape::SeveralRules(rules) => {
                 (0..rules).map(|place| rule(place, &[quota(place)])).collect()
             }

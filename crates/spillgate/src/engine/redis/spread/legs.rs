@@ -1,0 +1,111 @@
+//! A decision by the places where its counters live, and the order in which they are asked.
+
+use std::cmp::Reverse;
+
+use smallvec::SmallVec;
+
+use super::super::Redis;
+use super::super::topology::Location;
+use super::{ChargeOutcome, ChargeOutcomes, OldOwners};
+use crate::algorithm::Intent;
+use crate::engine::{PlannedCharge, RecordAction, Transaction};
+
+/// The counters of a decision that live at one place.
+pub(super) struct Leg {
+    pub(super) location: Location,
+    pub(super) transaction: Transaction,
+    /// Where what is heard of its counters stands: for new owners, as in the whole decision.
+    pub(super) indices: SmallVec<[usize; 4]>,
+}
+
+/// A decision by places.
+pub(super) struct Legs {
+    /// The narrowest first.
+    pub(super) enforced: Vec<Leg>,
+    pub(super) shadows: Vec<Leg>,
+}
+
+impl Legs {
+    pub(super) fn of(redis: &Redis, transaction: &Transaction, old_owners: &OldOwners) -> Legs {
+        let mut legs = Legs { enforced: Vec::new(), shadows: Vec::new() };
+        for (number, counter) in transaction.counters.iter().enumerate() {
+            // The old owner first: it is the one that knows all.
+            if let Some((location, copy)) = old_owners.old(number) {
+                legs.add(transaction, counter, location, copy);
+            }
+            legs.add(transaction, counter, redis.topology.location(counter.key.tag), number);
+        }
+        legs.enforced.sort_by_key(|leg| leg.width(old_owners));
+        legs
+    }
+
+    fn add(
+        &mut self,
+        whole: &Transaction,
+        counter: &PlannedCharge,
+        location: Location,
+        outcomes: usize,
+    ) {
+        let of_kind = if counter.group == 0 { &mut self.enforced } else { &mut self.shadows };
+        // A shadow rule that lives elsewhere than what is enforced keeps its estimate.
+        let record = if counter.group == 0 { whole.record.clone() } else { RecordAction::None };
+        let known = of_kind.iter().position(|leg| leg.location == location);
+        let leg = known.unwrap_or_else(|| {
+            let transaction =
+                Transaction { intent: whole.intent, record, counters: SmallVec::new() };
+            of_kind.push(Leg { location, transaction, indices: SmallVec::new() });
+            of_kind.len() - 1
+        });
+        of_kind[leg].transaction.counters.push(counter.clone());
+        of_kind[leg].indices.push(outcomes);
+    }
+}
+
+impl Leg {
+    /// So that its charge can be refunded.
+    pub(super) fn ask_for_receipts(&mut self, redis: &Redis) {
+        if self.transaction.intent == Intent::Charge {
+            self.transaction.intent = Intent::Reserve { nonce: redis.caller.nonces.next() };
+        }
+    }
+
+    /// As wide as its widest charged counter: fewer key attributes are wider, and of two rules with as
+    /// many the later in the file. A part that charges nothing goes first.
+    fn width(&self, old_owners: &OldOwners) -> Option<(Reverse<u8>, usize)> {
+        let charged = self
+            .transaction
+            .counters
+            .iter()
+            .zip(&self.indices)
+            .filter(|(counter, _)| counter.cost > 0);
+        charged
+            .map(|(counter, location)| {
+                (Reverse(counter.attributes), old_owners.counter_of(*location))
+            })
+            .max()
+    }
+
+    /// The script judges shadow rules that live here in the same call, if all before them passed.
+    pub(super) fn take_along(&mut self, shadows: &mut Vec<Leg>) {
+        if let Some(here) = shadows.iter().position(|shadow| shadow.location == self.location) {
+            let shadow = shadows.swap_remove(here);
+            self.transaction.counters.extend(shadow.transaction.counters);
+            self.indices.extend(shadow.indices);
+        }
+    }
+
+    /// Whether no enforced counter of it refused.
+    pub(super) fn passes(&self, outcomes: &ChargeOutcomes) -> bool {
+        self.indices.iter().zip(&self.transaction.counters).all(|(location, counter)| {
+            counter.group > 0
+                || match outcomes[*location] {
+                    ChargeOutcome::Store(counter) | ChargeOutcome::Fallback(counter, _) => {
+                        counter.fits
+                    }
+                    ChargeOutcome::OutagePolicy { passes, .. } => passes,
+                    ChargeOutcome::Remembered { .. } => false,
+                    ChargeOutcome::Refunded | ChargeOutcome::NotAsked => true,
+                }
+        })
+    }
+}

@@ -1,0 +1,39 @@
+//! What is done to a counter after the decision, whatever that was.
+
+use crate::counter::{Change, ChargeReply, PlannedCharge};
+use crate::decision::{CounterOutcome, CounterOutcomes, Source, Verdict};
+
+/// A change to one counter that no verdict holds up.
+#[derive(Debug)]
+pub(crate) struct FollowUp<L> {
+    pub(crate) counter: PlannedCharge<L>,
+    pub(crate) change: Change,
+}
+
+impl<L> FollowUp<L> {
+    /// Whether it is still to be done: the decision has charged what had room if it allowed, and a
+    /// store that did not answer is not asked again.
+    pub(crate) fn stands(&self, counters: &CounterOutcomes) -> bool {
+        let counter = &counters[usize::from(self.counter.index)];
+        let decisive = |counter: &&CounterOutcome| !counter.shadow && !counter.advisory;
+        let allowed =
+            || counters.iter().filter(decisive).all(|counter| counter.verdict == Verdict::Allowed);
+        let is_done = matches!(self.change, Change::Force(_))
+            && counter.verdict == Verdict::Allowed
+            && allowed();
+        !is_done && counter.source < Source::Fallback
+    }
+
+    /// Notes how the counter stands now that it was done.
+    pub(crate) fn done(&self, reply: &ChargeReply, counters: &mut CounterOutcomes) {
+        let counter = &mut counters[usize::from(self.counter.index)];
+        counter.remaining = Some(reply.reading.remaining).into();
+        counter.reset_after_us = Some(reply.reading.reset_after_us).into();
+        if let Change::Refund(_) = self.change {
+            let has_room = reply.reading.remaining > 0;
+            counter.verdict = if has_room { Verdict::Allowed } else { Verdict::Denied };
+            let wait_us = if has_room { Some(0) } else { reply.reading.retry_after_us };
+            counter.retry_after_us = wait_us.into();
+        }
+    }
+}
