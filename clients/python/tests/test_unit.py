@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import unittest
 
 from server import CONFORMANCE
-from spillgate import Client, ClientAddress, Decision
+from spillgate import Client, ClientAddress, Decision, ProblemError, Unavailable
+from spillgate._core import PAUSE_SECONDS, TRIES, encode, read_answer
 from spillgate._http1 import BadResponse, Response, parse
 from spillgate._middleware import bounded
 
@@ -42,6 +44,54 @@ class Http1(unittest.TestCase):
         self.assertEqual(parse(until_the_end, ended=True), Response(200, b"{}", False))
         with self.assertRaises(BadResponse):
             parse(b"SSH-2.0-OpenSSH\r\n\r\n")
+
+
+class Steps(unittest.TestCase):
+    """The core of both clients, without a server."""
+
+    def setUp(self) -> None:
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
+
+    def test_a_check_is_sent_once_and_decided_without_an_answer(self) -> None:
+        for on_failure, allowed in (("allow", True), ("deny", False)):
+            steps = Client(on_failure=on_failure)._checking({"key": "u1"})  # type: ignore[arg-type]
+            message, _ = next(steps)  # type: ignore[misc]
+            self.assertTrue(message.endswith(b'\r\n\r\n{"key":"u1"}'), message)
+            with self.assertRaises(StopIteration) as end:
+                steps.throw(Unavailable("no answer"))
+            self.assertEqual((end.exception.value.allowed, end.exception.value.source), (allowed, "client"))
+
+    def test_a_reservation_is_sent_again_after_a_pause(self) -> None:
+        steps = Client()._reserving({"id": "1"})
+        first = next(steps)
+        for _ in range(TRIES - 1):
+            self.assertEqual(steps.throw(Unavailable("no answer")), PAUSE_SECONDS)
+            self.assertEqual(next(steps), first)
+        with self.assertRaises(StopIteration):
+            steps.throw(Unavailable("no answer"))
+
+    def test_a_middleware_decides_what_the_server_refuses(self) -> None:
+        refused = Response(400, b'{"detail":"no such field"}', True)
+        steps = Client()._checking({})
+        next(steps)
+        with self.assertRaises(ProblemError):
+            steps.send(refused)
+        steps = Client()._deciding({})
+        next(steps)
+        with self.assertRaises(StopIteration) as end:
+            steps.send(refused)
+        self.assertEqual((end.exception.value.allowed, end.exception.value.source), (True, "client"))
+
+    def test_reads_and_writes_json_as_the_standard_library_does(self) -> None:
+        body = {"a": "\u2028é\"", "b": [1, 2.5, None, True, {"c": {}}], "d": {1: "number"}}
+        self.assertEqual(encode(body), json.dumps(body, separators=(",", ":")).encode())
+        with self.assertRaises(TypeError):
+            encode({"a": object()})
+        self.assertEqual(read_answer(200, b' {"a": [1]}\r\n'), {"a": [1]})
+        for body in (b'{"a":1} x', b"", b"\xff", b'{"a":'):
+            with self.assertRaises(Unavailable):
+                read_answer(200, body)
 
 
 class Values(unittest.TestCase):

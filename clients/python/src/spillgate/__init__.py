@@ -7,7 +7,7 @@
 True
 """
 
-from ._calls import Call, CheckRequest, Cost, InlineLimit, Outcome
+from ._core import Call, CheckRequest, Cost, InlineLimit, Outcome
 from .address import ClientAddress
 from .aio import AsyncClient, AsyncReservation
 from .client import Client, Reservation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 
@@ -45,29 +46,38 @@ def parse(data: bytes | bytearray, ended: bool = False) -> Response | None:
         if len(data) > _HEAD_MAX:
             raise BadResponse("the head of the response is too long")
         return None
-    head = bytes(data[:end])
-    if not head.startswith(b"HTTP/1.") or not head[9:12].isdigit():
-        raise BadResponse("the server does not speak HTTP/1.1")
-    status = int(head[9:12])
+    status, keep_alive, length, is_chunked = _head(bytes(data[:end]))
     if status < 200:
         return parse(data[end + 4 :], ended)
-    head = head.lower()
-    keep_alive = head.startswith(b"http/1.1") and _field(head, b"connection") != b"close"
     start = end + 4
-    length = _field(head, b"content-length")
-    if length is None and b"chunked" in (_field(head, b"transfer-encoding") or b""):
+    if is_chunked:
         body = _chunks(data, start)
         return None if body is None else Response(status, body, keep_alive)
     if length is None:
         if status == 204 or status == 304:
             return Response(status, b"", keep_alive)
         return Response(status, bytes(data[start:]), False) if ended else None
-    if not length.isdigit():
-        raise BadResponse("Content-Length is no number")
-    stop = start + int(length)
+    stop = start + length
     if len(data) < stop:
         return None
     return Response(status, bytes(data[start:stop]), keep_alive and len(data) == stop)
+
+
+# Many answers have the same head, so most are not read again.
+@lru_cache(maxsize=128)
+def _head(head: bytes) -> tuple[int, bool, int | None, bool]:
+    """Returns the status, whether the connection stays open, Content-Length, and whether the body comes in chunks."""
+    if not head.startswith(b"HTTP/1.") or not head[9:12].isdigit():
+        raise BadResponse("the server does not speak HTTP/1.1")
+    status = int(head[9:12])
+    head = head.lower()
+    keep_alive = head.startswith(b"http/1.1") and _field(head, b"connection") != b"close"
+    length = _field(head, b"content-length")
+    if length is None:
+        return status, keep_alive, None, b"chunked" in (_field(head, b"transfer-encoding") or b"")
+    if not length.isdigit():
+        raise BadResponse("Content-Length is no number")
+    return status, keep_alive, int(length), False
 
 
 def _field(head: bytes, name: bytes) -> bytes | None:

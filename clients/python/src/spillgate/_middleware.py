@@ -1,15 +1,87 @@
-"""What the ASGI and the WSGI middleware share."""
+"""The middleware without I/O: the check of a request, the response to a denied one, and header fields."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, TypeVar
 
+from ._core import CheckRequest, Cost, check_body
+from .address import ClientAddress
 from .decision import Decision
 
 PROBLEM_TYPES = "https://iana.org/assignments/http-problem-types#"
 VALUE_MAX = 4096
+
+App = TypeVar("App")
+Client = TypeVar("Client")
+Source = TypeVar("Source")
+
+
+class Middleware(Generic[App, Client, Source]):
+    """Answers denied requests itself; adds the header fields of the decision to all others.
+
+    The rules see the attributes ``ip``, ``method`` and ``path``, and those that ``attributes`` returns.
+
+    Args:
+        app: the application.
+        client: asks the server.
+        attributes: more attributes of a request, such as a user; ``None`` leaves the request unlimited.
+        cost: of each request, or a function of its scope or environment.
+        domain: of the rules.
+        headers: the style of the header fields: ``"ietf"``, ``"draft-7"``, ``"draft-6"``, ``"legacy"``, ``"none"``.
+        trusted_proxies: networks of proxies that may set ``X-Forwarded-For``.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        client: Client,
+        *,
+        attributes: Callable[[Source], Mapping[str, str] | None] | None = None,
+        cost: Cost | Callable[[Source], Cost] | None = None,
+        domain: str | None = None,
+        headers: str = "ietf",
+        trusted_proxies: Iterable[str] = (),
+    ) -> None:
+        self.app = app
+        self._client = client
+        self._attributes = attributes
+        self._cost = cost
+        self._domain = domain
+        self._headers = headers
+        self._address = ClientAddress(trusted_proxies)
+
+    def _check_of(
+        self, source: Source, method: str, path: str, peer: str | None, forwarded_for: Iterable[str]
+    ) -> CheckRequest | None:
+        """The check of a request, or ``None`` if it is unlimited."""
+        ip = self._address.attribute(peer, forwarded_for)
+        attributes = {"ip": ip, "method": bounded(method), "path": bounded(path)}
+        if self._attributes is not None:
+            more = self._attributes(source)
+            if more is None:
+                return None
+            for name, value in more.items():
+                attributes[name] = bounded(value)
+        cost = self._cost(source) if callable(self._cost) else self._cost
+        return check_body(attributes, cost, self._domain, None, None, 0, self._headers)
+
+
+def denial(decision: Decision, method: str) -> tuple[int, list[tuple[str, str]], bytes]:
+    """The response to a denied request: status, header fields, and problem details (RFC 9457)."""
+    status = _status_of(decision)
+    body = _problem(decision, status)
+    fields = [("Content-Type", "application/problem+json"), ("Content-Length", str(len(body)))]
+    return status, fields + list(fields_of(decision).items()), b"" if method == "HEAD" else body
+
+
+def fields_of(decision: Decision) -> Mapping[str, str]:
+    """The header fields for the response: the server's, or for a denial without the server when to come back."""
+    if decision.source == "client" and not decision.allowed:
+        return {"Retry-After": "1"}
+    return decision.headers
 
 
 def bounded(value: str) -> str:
@@ -22,7 +94,7 @@ def bounded(value: str) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def status_of(decision: Decision) -> int:
+def _status_of(decision: Decision) -> int:
     if decision.reason == "blocked":
         return 403
     if decision.reason in ("limit-exceeded", "cost-exceeds-limit"):
@@ -30,9 +102,7 @@ def status_of(decision: Decision) -> int:
     return 503
 
 
-def problem(decision: Decision) -> bytes:
-    """The body of a denial: problem details (RFC 9457)."""
-    status = status_of(decision)
+def _problem(decision: Decision, status: int) -> bytes:
     kind, title = "quota-exceeded", "Quota exceeded"
     if status == 503:
         kind, title = "temporary-reduced-capacity", "Temporarily reduced capacity"
@@ -44,13 +114,6 @@ def problem(decision: Decision) -> bytes:
         "violated-policies": decision.violated_policies,
     }
     return json.dumps(body, separators=(",", ":")).encode()
-
-
-def headers_of(decision: Decision) -> Mapping[str, str]:
-    """The header fields for the response: the server's, or for a denial without the server when to come back."""
-    if decision.source == "client" and not decision.allowed:
-        return {"Retry-After": "1"}
-    return decision.headers
 
 
 def _detail(decision: Decision) -> str:

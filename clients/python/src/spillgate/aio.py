@@ -11,12 +11,10 @@ from types import TracebackType
 from typing import Any, cast
 
 from . import _http1
-from ._calls import (
+from ._core import (
     CONNECTIONS,
     IDLE_SECONDS,
-    PAUSE_SECONDS,
     TIMEOUT,
-    TRIES,
     CheckRequest,
     Core,
     Cost,
@@ -24,17 +22,14 @@ from ._calls import (
     Observe,
     OnFailure,
     Outcome,
+    ReservationCore,
+    Result,
+    Steps,
     Token,
     check_body,
-    encode,
-    read,
-    read_batch,
-    read_decision,
-    read_outcome,
     reserve_body,
-    wait_before_retry,
 )
-from .decision import Decision, Denied, ProblemError, Unavailable
+from .decision import Decision, Unavailable
 
 
 class AsyncClient(Core):
@@ -66,33 +61,11 @@ class AsyncClient(Core):
         headers: bool | str = False,
     ) -> Decision:
         """Decides one request; see `Client.check`."""
-        return await self._check(check_body(attributes, cost, domain, key, limit, wait, headers), wait)
-
-    async def _check(self, body: CheckRequest, wait: float = 0) -> Decision:
-        start = time.monotonic()
-        try:
-            decision = read_decision(await self._call("/v1/check", body, start + self.timeout + wait))
-        except Unavailable as error:
-            decision = self._without_server(error)
-        except ProblemError as error:
-            self._report("check", start, error=error)
-            raise
-        self._report("check", start, (decision,), decision.error)
-        return decision
+        return await self._run(self._checking(check_body(attributes, cost, domain, key, limit, wait, headers), wait))
 
     async def check_batch(self, checks: Sequence[CheckRequest]) -> list[Decision]:
         """Decides up to 1,000 requests in one call, each by itself. The decisions have the order of the requests."""
-        start = time.monotonic()
-        try:
-            decisions = read_batch(await self._call("/v1/check/batch", checks, start + self.timeout), len(checks))
-            failure = None
-        except Unavailable as error:
-            decisions, failure = [self._without_server(error) for _ in checks], error
-        except ProblemError as error:
-            self._report("check_batch", start, error=error)
-            raise
-        self._report("check_batch", start, decisions, failure)
-        return decisions
+        return await self._run(self._checking_batch(checks))
 
     async def acquire(
         self,
@@ -105,14 +78,7 @@ class AsyncClient(Core):
         limit: str | InlineLimit | None = None,
     ) -> Decision:
         """Checks, and waits ``retry_after`` after each denial, until allowed or no wait within ``deadline`` seconds helps."""
-        until = time.monotonic() + deadline
-        body = check_body(attributes, cost, domain, key, limit, 0, False)
-        while True:
-            decision = await self._check(body)
-            wait = wait_before_retry(decision, until)
-            if wait is None:
-                return decision
-            await asyncio.sleep(wait)
+        return await self._run(self._acquiring(check_body(attributes, cost, domain, key, limit), deadline))
 
     def reserve(
         self,
@@ -132,66 +98,39 @@ class AsyncClient(Core):
         """
         return _Reserving(self, reserve_body(check_body(attributes, cost, domain, key, limit, 0, headers), ttl))
 
-    async def _reserve(self, body: Mapping[str, Any]) -> AsyncReservation:
-        start = time.monotonic()
-        try:
-            decision = read_decision(await self._call("/v1/reserve", body, start + self.timeout, TRIES))
-        except Unavailable as error:
-            decision = self._without_server(error)
-        except ProblemError as error:
-            self._report("reserve", start, error=error)
-            raise
-        self._report("reserve", start, (decision,), decision.error)
-        return AsyncReservation(self, decision)
-
     async def settle(self, receipt: str, cost: Cost) -> Outcome:
         """Replaces a reservation's estimate by the true cost. ``"unavailable"`` if the server does not answer."""
-        return await self._end("settle", {"receipt": receipt, "cost": cost})
+        return await self._run(self._ending("settle", receipt, cost=cost))
 
     async def cancel(self, receipt: str) -> Outcome:
         """Refunds a reservation."""
-        return await self._end("cancel", {"receipt": receipt})
+        return await self._run(self._ending("cancel", receipt))
 
     async def release(self, receipt: str) -> Outcome:
         """Ends the permits of a reservation or of a check; the estimate stays charged."""
-        return await self._end("release", {"receipt": receipt})
+        return await self._run(self._ending("release", receipt))
 
     async def renew(self, receipt: str, ttl: float) -> Outcome:
         """Lets a reservation and its permits last for ``ttl`` seconds from now."""
-        return await self._end("renew", {"receipt": receipt, "ttl_ms": round(ttl * 1000)})
+        return await self._run(self._ending("renew", receipt, ttl_ms=round(ttl * 1000)))
 
-    async def _end(self, operation: str, body: Mapping[str, Any]) -> Outcome:
-        start = time.monotonic()
+    async def _run(self, steps: Steps[Result]) -> Result:
         try:
-            outcome = read_outcome(await self._call(f"/v1/{operation}", body, start + self.timeout, TRIES))
-            failure = None
-        except Unavailable as error:
-            outcome, failure = "unavailable", error
-        except ProblemError as error:
-            self._report(operation, start, error=error)
-            raise
-        self._report(operation, start, error=failure)
-        return outcome
-
-    async def _call(self, path: str, body: Any, deadline: float, tries: int = 1) -> Any:
-        message = self._target.request(path, encode(body).encode(), self._authorization())
-        while True:
-            tries -= 1
-            try:
-                self._health.check()
-                response = await self._pool.post(message, deadline)
-                answer = read(response.status, response.body)
-            except ProblemError:
-                self._health.refused()
-                raise
-            except Unavailable as error:
-                self._health.failed(error, self.on_failure)
-                if tries <= 0 or time.monotonic() + PAUSE_SECONDS >= deadline:
-                    raise
-                await asyncio.sleep(PAUSE_SECONDS)
-            else:
-                self._health.succeeded()
-                return answer
+            step = next(steps)
+            while True:
+                if isinstance(step, float):
+                    await asyncio.sleep(step)
+                    step = next(steps)
+                    continue
+                try:
+                    response = await self._pool.post(*step)
+                except Unavailable as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(response)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
 
     async def close(self) -> None:
         """Closes the connections that are not in use."""
@@ -213,7 +152,10 @@ class _Reserving:
         self._reservation: AsyncReservation | None = None
 
     def __await__(self) -> Generator[Any, None, AsyncReservation]:
-        return self._client._reserve(self._body).__await__()
+        return self._reserve().__await__()
+
+    async def _reserve(self) -> AsyncReservation:
+        return AsyncReservation(self._client, await self._client._run(self._client._reserving(self._body)))
 
     async def __aenter__(self) -> AsyncReservation:
         self._reservation = await self
@@ -226,45 +168,31 @@ class _Reserving:
             await self._reservation.__aexit__(kind, error, trace)
 
 
-class AsyncReservation:
+class AsyncReservation(ReservationCore):
     """A charged estimate; see `Reservation`."""
 
     def __init__(self, client: AsyncClient, decision: Decision) -> None:
+        super().__init__(client, decision)
         self._client = client
-        self.decision = decision
-        self._ended = False
-
-    @property
-    def allowed(self) -> bool:
-        return self.decision.allowed
-
-    @property
-    def receipt(self) -> str | None:
-        """``None`` if denied, or if ``on_failure`` allowed it: then there is nothing to settle."""
-        return self.decision.receipt
 
     async def settle(self, cost: Cost) -> Outcome:
         """Replaces the estimate by the true cost."""
-        self._ended = True
-        return "unknown" if self.receipt is None else await self._client.settle(self.receipt, cost)
+        return await self._client._run(self._ending("settle", cost=cost))
 
     async def cancel(self) -> Outcome:
         """Refunds the estimate."""
-        self._ended = True
-        return "unknown" if self.receipt is None else await self._client.cancel(self.receipt)
+        return await self._client._run(self._ending("cancel"))
 
     async def release(self) -> Outcome:
         """Ends the permits and keeps the estimate charged."""
-        self._ended = True
-        return "unknown" if self.receipt is None else await self._client.release(self.receipt)
+        return await self._client._run(self._ending("release"))
 
     async def renew(self, ttl: float) -> Outcome:
         """Lets it last for ``ttl`` seconds from now."""
-        return "unknown" if self.receipt is None else await self._client.renew(self.receipt, ttl)
+        return await self._client._run(self._renewing(ttl))
 
     async def __aenter__(self) -> AsyncReservation:
-        if not self.allowed:
-            raise Denied(self.decision)
+        self._entering()
         return self
 
     async def __aexit__(
@@ -272,16 +200,12 @@ class AsyncReservation:
     ) -> None:
         if self._ended:
             return
-        try:
-            if kind is None:
-                await self.release()
-            else:
-                # A task that is being cancelled may be cancelled again; the refund goes on by itself.
-                await asyncio.shield(self.cancel())
-        except ProblemError:
-            # The caller's own error matters more. Without an end the estimate stays charged.
-            if kind is None:
-                raise
+        leaving = self._client._run(self._leaving(by_error=kind is not None))
+        if kind is None:
+            await leaving
+        else:
+            # A task that is being cancelled may be cancelled again; the refund goes on by itself.
+            await asyncio.shield(leaving)
 
 
 class _Pool:
@@ -311,7 +235,12 @@ class _Pool:
             await self._wait_for_place(loop, deadline)
         try:
             connection = self._take() or await self._connect(loop, deadline)
-            response = await connection.send(message, deadline)
+            try:
+                response = await connection.send(message, deadline)
+            except BaseException:
+                # Whatever still comes would be taken for the answer to the next call.
+                connection.close()
+                raise
             if response.keep_alive:
                 self._idle.append((connection, time.monotonic()))
             else:
@@ -365,34 +294,27 @@ class _Pool:
                 self._idle.pop()[0].close()
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.BufferedProtocol):
     """One connection, which carries one call at a time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._received = bytearray()
+        self._buffer = memoryview(bytearray(_PIECE_BYTES))
+        self._received = b""
         self._waiter: asyncio.Future[_http1.Response] | None = None
         self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._watched_until = 0.0
         self.is_open = False
 
-    async def send(self, message: bytes, deadline: float) -> _http1.Response:
-        waiter: asyncio.Future[_http1.Response] = self._loop.create_future()
-        self._waiter = waiter
+    def send(self, message: bytes, deadline: float) -> asyncio.Future[_http1.Response]:
+        """Sends a request. After an error, or if the caller no longer waits, the connection must be closed."""
+        self._waiter = waiter = self._loop.create_future()
         self._deadline = deadline
         if self._timer is None or deadline < self._watched_until:
             self._watch()
-        try:
-            self._transport.write(message)
-            return await waiter
-        except BaseException:
-            # Whatever still comes would be taken for the answer to the next call.
-            self.close()
-            raise
-        finally:
-            self._waiter = None
-            self._received.clear()
+        self._transport.write(message)
+        return waiter
 
     def close(self) -> None:
         self.is_open = False
@@ -405,11 +327,15 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self.is_open = True
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._waiter is None:
             self.close()
             return
-        self._received += data
+        data = bytes(self._buffer[:nbytes])
+        self._received = self._received + data if self._received else data
         self._advance(ended=False)
 
     def eof_received(self) -> None:
@@ -420,7 +346,7 @@ class _Connection(asyncio.Protocol):
         self._fail(f"the connection was lost: {error}" if error else "the server closed the connection")
 
     def _advance(self, ended: bool) -> None:
-        if self._waiter is None or self._waiter.done():
+        if self._waiter is None:
             return
         try:
             response = _http1.parse(self._received, ended)
@@ -428,7 +354,10 @@ class _Connection(asyncio.Protocol):
             self._fail(str(error))
             return
         if response is not None:
-            self._waiter.set_result(response)
+            waiter, self._waiter, self._received = self._waiter, None, b""
+            # A caller that was cancelled no longer waits.
+            if not waiter.done():
+                waiter.set_result(response)
 
     def _watch(self) -> None:
         if self._timer is not None:
@@ -447,5 +376,9 @@ class _Connection(asyncio.Protocol):
             self._fail("the server did not answer in time")
 
     def _fail(self, why: str) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(Unavailable(why))
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(Unavailable(why))
+
+
+_PIECE_BYTES = 64 * 1024

@@ -10,15 +10,12 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
 
 from . import _http1
-from ._calls import (
+from ._core import (
     CONNECTIONS,
     IDLE_SECONDS,
-    PAUSE_SECONDS,
     TIMEOUT,
-    TRIES,
     CheckRequest,
     Core,
     Cost,
@@ -26,17 +23,14 @@ from ._calls import (
     Observe,
     OnFailure,
     Outcome,
+    ReservationCore,
+    Result,
+    Steps,
     Token,
     check_body,
-    encode,
-    read,
-    read_batch,
-    read_decision,
-    read_outcome,
     reserve_body,
-    wait_before_retry,
 )
-from .decision import Decision, Denied, ProblemError, Unavailable
+from .decision import Decision, Unavailable
 
 
 class Client(Core):
@@ -88,33 +82,11 @@ class Client(Core):
             wait: seconds that the server may wait for room, at most 60; they add to the time-out.
             headers: ``True`` or a style, such as ``"draft-7"``, for response header fields in the answer.
         """
-        return self._check(check_body(attributes, cost, domain, key, limit, wait, headers), wait)
-
-    def _check(self, body: CheckRequest, wait: float = 0) -> Decision:
-        start = time.monotonic()
-        try:
-            decision = read_decision(self._call("/v1/check", body, start + self.timeout + wait))
-        except Unavailable as error:
-            decision = self._without_server(error)
-        except ProblemError as error:
-            self._report("check", start, error=error)
-            raise
-        self._report("check", start, (decision,), decision.error)
-        return decision
+        return self._run(self._checking(check_body(attributes, cost, domain, key, limit, wait, headers), wait))
 
     def check_batch(self, checks: Sequence[CheckRequest]) -> list[Decision]:
         """Decides up to 1,000 requests in one call, each by itself. The decisions have the order of the requests."""
-        start = time.monotonic()
-        try:
-            decisions = read_batch(self._call("/v1/check/batch", checks, start + self.timeout), len(checks))
-            failure = None
-        except Unavailable as error:
-            decisions, failure = [self._without_server(error) for _ in checks], error
-        except ProblemError as error:
-            self._report("check_batch", start, error=error)
-            raise
-        self._report("check_batch", start, decisions, failure)
-        return decisions
+        return self._run(self._checking_batch(checks))
 
     def acquire(
         self,
@@ -127,14 +99,7 @@ class Client(Core):
         limit: str | InlineLimit | None = None,
     ) -> Decision:
         """Checks, and waits ``retry_after`` after each denial, until allowed or no wait within ``deadline`` seconds helps."""
-        until = time.monotonic() + deadline
-        body = check_body(attributes, cost, domain, key, limit, 0, False)
-        while True:
-            decision = self._check(body)
-            wait = wait_before_retry(decision, until)
-            if wait is None:
-                return decision
-            time.sleep(wait)
+        return self._run(self._acquiring(check_body(attributes, cost, domain, key, limit), deadline))
 
     def reserve(
         self,
@@ -153,65 +118,41 @@ class Client(Core):
         ...     job.settle({"tokens": call_the_model()})
         """
         body = reserve_body(check_body(attributes, cost, domain, key, limit, 0, headers), ttl)
-        start = time.monotonic()
-        try:
-            decision = read_decision(self._call("/v1/reserve", body, start + self.timeout, TRIES))
-        except Unavailable as error:
-            decision = self._without_server(error)
-        except ProblemError as error:
-            self._report("reserve", start, error=error)
-            raise
-        self._report("reserve", start, (decision,), decision.error)
-        return Reservation(self, decision)
+        return Reservation(self, self._run(self._reserving(body)))
 
     def settle(self, receipt: str, cost: Cost) -> Outcome:
         """Replaces a reservation's estimate by the true cost. ``"unavailable"`` if the server does not answer."""
-        return self._end("settle", {"receipt": receipt, "cost": cost})
+        return self._run(self._ending("settle", receipt, cost=cost))
 
     def cancel(self, receipt: str) -> Outcome:
         """Refunds a reservation."""
-        return self._end("cancel", {"receipt": receipt})
+        return self._run(self._ending("cancel", receipt))
 
     def release(self, receipt: str) -> Outcome:
         """Ends the permits of a reservation or of a check; the estimate stays charged."""
-        return self._end("release", {"receipt": receipt})
+        return self._run(self._ending("release", receipt))
 
     def renew(self, receipt: str, ttl: float) -> Outcome:
         """Lets a reservation and its permits last for ``ttl`` seconds from now."""
-        return self._end("renew", {"receipt": receipt, "ttl_ms": round(ttl * 1000)})
+        return self._run(self._ending("renew", receipt, ttl_ms=round(ttl * 1000)))
 
-    def _end(self, operation: str, body: Mapping[str, Any]) -> Outcome:
-        start = time.monotonic()
+    def _run(self, steps: Steps[Result]) -> Result:
         try:
-            outcome = read_outcome(self._call(f"/v1/{operation}", body, start + self.timeout, TRIES))
-            failure = None
-        except Unavailable as error:
-            outcome, failure = "unavailable", error
-        except ProblemError as error:
-            self._report(operation, start, error=error)
-            raise
-        self._report(operation, start, error=failure)
-        return outcome
-
-    def _call(self, path: str, body: Any, deadline: float, tries: int = 1) -> Any:
-        message = self._target.request(path, encode(body).encode(), self._authorization())
-        while True:
-            tries -= 1
-            try:
-                self._health.check()
-                response = self._pool.post(message, deadline)
-                answer = read(response.status, response.body)
-            except ProblemError:
-                self._health.refused()
-                raise
-            except Unavailable as error:
-                self._health.failed(error, self.on_failure)
-                if tries <= 0 or time.monotonic() + PAUSE_SECONDS >= deadline:
-                    raise
-                time.sleep(PAUSE_SECONDS)
-            else:
-                self._health.succeeded()
-                return answer
+            step = next(steps)
+            while True:
+                if isinstance(step, float):
+                    time.sleep(step)
+                    step = next(steps)
+                    continue
+                try:
+                    response = self._pool.post(*step)
+                except Unavailable as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(response)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
 
     def close(self) -> None:
         """Closes the connections that are not in use."""
@@ -224,7 +165,7 @@ class Client(Core):
         self.close()
 
 
-class Reservation:
+class Reservation(ReservationCore):
     """A charged estimate. As a context manager it ends by itself.
 
     Entering raises `Denied` if the reservation was denied. Leaving by an exception cancels it. Leaving without a
@@ -232,57 +173,34 @@ class Reservation:
     """
 
     def __init__(self, client: Client, decision: Decision) -> None:
+        super().__init__(client, decision)
         self._client = client
-        self.decision = decision
-        self._ended = False
-
-    @property
-    def allowed(self) -> bool:
-        return self.decision.allowed
-
-    @property
-    def receipt(self) -> str | None:
-        """``None`` if denied, or if ``on_failure`` allowed it: then there is nothing to settle."""
-        return self.decision.receipt
 
     def settle(self, cost: Cost) -> Outcome:
         """Replaces the estimate by the true cost."""
-        self._ended = True
-        return "unknown" if self.receipt is None else self._client.settle(self.receipt, cost)
+        return self._client._run(self._ending("settle", cost=cost))
 
     def cancel(self) -> Outcome:
         """Refunds the estimate."""
-        self._ended = True
-        return "unknown" if self.receipt is None else self._client.cancel(self.receipt)
+        return self._client._run(self._ending("cancel"))
 
     def release(self) -> Outcome:
         """Ends the permits and keeps the estimate charged."""
-        self._ended = True
-        return "unknown" if self.receipt is None else self._client.release(self.receipt)
+        return self._client._run(self._ending("release"))
 
     def renew(self, ttl: float) -> Outcome:
         """Lets it last for ``ttl`` seconds from now."""
-        return "unknown" if self.receipt is None else self._client.renew(self.receipt, ttl)
+        return self._client._run(self._renewing(ttl))
 
     def __enter__(self) -> Reservation:
-        if not self.allowed:
-            raise Denied(self.decision)
+        self._entering()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._ended:
-            return
-        try:
-            if kind is None:
-                self.release()
-            else:
-                self.cancel()
-        except ProblemError:
-            # The caller's own error matters more. Without an end the estimate stays charged.
-            if kind is None:
-                raise
+        if not self._ended:
+            self._client._run(self._leaving(by_error=kind is not None))
 
 
 class _Pool:

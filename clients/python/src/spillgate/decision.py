@@ -68,18 +68,15 @@ class Decision:
     @classmethod
     def from_json(cls, answer: Mapping[str, Any]) -> Decision:
         """Makes a decision of the server's JSON. Fields that this version does not know are left out."""
-        known = {**answer, "limits": tuple([_limit(limit) for limit in answer.get("limits", ())])}
         try:
-            return cls(**known)
+            return cls(**{**answer, "limits": tuple([Limit(**limit) for limit in answer.get("limits", ())])})
         except TypeError:
-            return cls(**{name: known[name] for name in _DECISION if name in known})
+            limits = tuple(Limit(**_known(limit, _LIMIT)) for limit in answer.get("limits", ()))
+            return cls(**{**_known(answer, _DECISION), "limits": limits})
 
 
-def _limit(limit: Mapping[str, Any]) -> Limit:
-    try:
-        return Limit(**limit)
-    except TypeError:
-        return Limit(**{name: limit[name] for name in _LIMIT if name in limit})
+def _known(answer: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: answer[name] for name in names if name in answer}
 
 
 _LIMIT = tuple(f.name for f in fields(Limit))
