@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use axum::http::{HeaderMap, StatusCode};
-use spillgate::{Algorithm, Combined, Decision, HeaderStyle, Limit, Refusal, LimitDecision};
+use spillgate::{Algorithm, Combined, Decision, HeaderStyle, Limit, LimitDecision, Refusal};
 
 use super::proto::envoy::config::core::v3::HeaderValue;
 use super::rls::RateLimitResponse;
