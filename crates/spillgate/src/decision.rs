@@ -1,5 +1,6 @@
 //! The answer: one verdict, and what it means for each counter that was asked.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ mod words;
 
 pub(crate) use counter_outcome::CounterOutcome;
 use kept::Kept;
-pub use words::{Reason, Source, Verdict};
+pub use words::{Denial, Reason, Source};
 
 /// One verdict over every counter that a request met.
 ///
@@ -25,7 +26,7 @@ pub use words::{Reason, Source, Verdict};
 /// longest, else of the one nearest to its end. What is not known is `None`, never made up.
 #[derive(Clone)]
 pub struct Decision {
-    verdict: Verdict,
+    denied: Option<Reason>,
     source: Source,
     top: Option<u16>,
     counters: Kept,
@@ -54,18 +55,18 @@ impl Decision {
     pub(crate) fn new(counters: CounterOutcomes, names: Names) -> Decision {
         let enforced = || counters.iter().filter(|counter| !counter.shadow);
         let decisive = enforced().filter(|counter| !counter.advisory);
-        let verdict = decisive.map(|counter| counter.verdict).max().unwrap_or(Verdict::Allowed);
+        let denied = decisive.filter_map(|counter| counter.denied).min();
         let source = enforced().map(|counter| counter.source).max().unwrap_or(Source::Store);
         // A decision is over 64 counters at most.
-        let top = top(&counters, verdict).map(|top| top as u16);
-        Decision { verdict, source, top, counters: counters.into(), names }
+        let top = top(&counters, denied.is_some()).map(|top| top as u16);
+        Decision { denied, source, top, counters: counters.into(), names }
     }
 
     /// The decision over one enforced counter.
     #[inline]
     pub(crate) fn of_one(judged: CounterOutcome, names: Names) -> Decision {
-        let (verdict, source) = (judged.verdict, judged.source);
-        Decision { verdict, source, top: Some(0), counters: Kept::One(judged), names }
+        let (denied, source) = (judged.denied, judged.source);
+        Decision { denied, source, top: Some(0), counters: Kept::One(judged), names }
     }
 
     pub(crate) fn with_receipt(mut self, receipt: Receipt) -> Decision {
@@ -79,32 +80,50 @@ impl Decision {
         self.counters.receipt()
     }
 
-    /// May it happen?
-    pub fn verdict(&self) -> Verdict {
-        self.verdict
-    }
-
     /// Whether it may happen.
     pub fn allowed(&self) -> bool {
-        self.verdict == Verdict::Allowed
+        self.denied.is_none()
     }
 
     /// Returns why it is not allowed, `None` if it is. Of several reasons, the first in the order of
     /// [`Reason`] is returned.
     pub fn reason(&self) -> Option<Reason> {
-        if self.allowed() {
-            return None;
-        }
-        let decisive = self.limits().filter(|counter| !counter.shadow() && !counter.advisory());
-        decisive.filter_map(|counter| counter.reason()).min()
+        self.denied
+    }
+
+    /// Returns why the request is denied and how long to wait, `None` if it is allowed.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use spillgate::{Limit, Limiter, Reason};
+    ///
+    /// let limiter = Limiter::builder().build().await.unwrap();
+    /// let limit = Limit::per_minute(1);
+    /// assert!(limiter.check_limit("user:42", &limit, 1).await.denial().is_none());
+    ///
+    /// let denial = limiter.check_limit("user:42", &limit, 1).await.denial().unwrap();
+    /// assert_eq!(denial.reason, Reason::LimitExceeded);
+    /// assert!(denial.retry_after.unwrap() <= Duration::from_secs(60));
+    /// # });
+    /// ```
+    pub fn denial(&self) -> Option<Denial> {
+        let reason = self.denied?;
+        Some(Denial { reason, retry_after: self.retry_after() })
+    }
+
+    /// Returns whether no rule of the policy matched the request. Such a request is allowed, unless the policy says
+    /// `on_unmatched = "deny"`.
+    pub fn is_unmatched(&self) -> bool {
+        self.counters.as_slice().is_empty()
     }
 
     /// How long to wait; zero if allowed, `None` if no wait helps or nobody knows.
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.verdict {
-            Verdict::Allowed => Some(Duration::ZERO),
-            Verdict::Never => None,
-            Verdict::Denied => self.top().and_then(|counter| counter.retry_after()),
+        match self.denied {
+            None => Some(Duration::ZERO),
+            Some(reason) if reason.is_permanent() => None,
+            Some(_) => self.top().and_then(|counter| counter.retry_after()),
         }
     }
 
@@ -199,24 +218,15 @@ impl<'d> LimitDecision<'d> {
         }
     }
 
-    /// What this counter alone would have said; a counter that nobody was asked about, because another
-    /// had refused already, refused nothing, and has no numbers.
-    pub fn verdict(&self) -> Verdict {
-        self.counter.verdict
+    /// Returns whether this counter allows the request. A counter that no shard evaluated, because another one denied
+    /// first, allows and has no numbers.
+    pub fn allowed(&self) -> bool {
+        self.counter.allows()
     }
 
     /// Returns why this counter denies, `None` if it does not.
     pub fn reason(&self) -> Option<Reason> {
-        match (self.counter.verdict, self.counter.source) {
-            (Verdict::Allowed, _) => None,
-            (Verdict::Never, _) if self.capacity() == Some(0) => Some(Reason::Blocked),
-            (Verdict::Never, _) => Some(Reason::CostExceedsLimit),
-            (Verdict::Denied, Source::OutagePolicy) if self.counter.overloaded => {
-                Some(Reason::Overloaded)
-            }
-            (Verdict::Denied, Source::OutagePolicy) => Some(Reason::StoreUnavailable),
-            (Verdict::Denied, _) => Some(Reason::LimitExceeded),
-        }
+        self.counter.denied
     }
 
     /// Who judged.
@@ -294,9 +304,9 @@ impl<'d> LimitDecision<'d> {
 
 /// The counter that speaks for all: the refusing one with the longest wait, unknown being longest;
 /// else the one with the least left of its capacity; ties go to the first in the file.
-fn top(counters: &[CounterOutcome], verdict: Verdict) -> Option<usize> {
+fn top(counters: &[CounterOutcome], is_denied: bool) -> Option<usize> {
     let enforced = counters.iter().enumerate().filter(|(_, counter)| !counter.shadow);
-    if verdict == Verdict::Allowed {
+    if !is_denied {
         let mut least: Option<(usize, u64, u64)> = None;
         for (i, counter) in enforced {
             let params = counter.remaining.number().zip(counter.capacity.number());
@@ -311,15 +321,16 @@ fn top(counters: &[CounterOutcome], verdict: Verdict) -> Option<usize> {
         let first = || counters.iter().position(|counter| !counter.shadow);
         return least.map(|(i, ..)| i).or_else(first);
     }
-    let wait =
-        |counter: &CounterOutcome| counter.retry_after_us.number().map_or((1, 0), |us| (0, us));
-    let mut longest: Option<(usize, (u8, u64))> = None;
-    for (i, counter) in
-        enforced.filter(|(_, counter)| !counter.advisory && counter.verdict == verdict)
-    {
-        if longest.is_none_or(|(_, known)| wait(counter) > known) {
-            longest = Some((i, wait(counter)));
+    // The longest wait first, an unknown one being longest; equal waits by the order of the reasons, then of the file.
+    let rank = |counter: &CounterOutcome| {
+        let wait = counter.retry_after_us.number().map_or((1, 0), |us| (0, us));
+        (wait, Reverse(counter.denied))
+    };
+    let mut deciding: Option<usize> = None;
+    for (i, counter) in enforced.filter(|(_, counter)| !counter.advisory && !counter.allows()) {
+        if deciding.is_none_or(|known| rank(counter) > rank(&counters[known])) {
+            deciding = Some(i);
         }
     }
-    longest.map(|(i, _)| i)
+    deciding
 }

@@ -60,7 +60,7 @@ pub mod tower;
 mod waiting;
 
 pub use control::{ControlError, Missed, Override, RuleMode, Written};
-pub use decision::{Decision, LimitDecision, Reason, Source, Verdict};
+pub use decision::{Decision, Denial, LimitDecision, Reason, Source};
 pub use error::{BuildError, StoreError};
 #[cfg(feature = "http")]
 pub use headers::HeaderStyle;

@@ -166,12 +166,12 @@ impl Limiter {
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use spillgate::{Limit, Limiter, Verdict};
+    /// use spillgate::{Limit, Limiter, Reason};
     /// let limiter = Limiter::builder().build().await.unwrap();
     /// let limit = Limit::per_second(1).burst(2);
     /// assert!(limiter.check_limit("user:42", &limit, 2).await.allowed());
-    /// assert_eq!(limiter.check_limit("user:42", &limit, 1).await.verdict(), Verdict::Denied);
-    /// assert_eq!(limiter.check_limit("user:42", &limit, 3).await.verdict(), Verdict::Never);
+    /// assert_eq!(limiter.check_limit("user:42", &limit, 1).await.reason(), Some(Reason::LimitExceeded));
+    /// assert_eq!(limiter.check_limit("user:42", &limit, 3).await.reason(), Some(Reason::CostExceedsLimit));
     /// # });
     /// ```
     pub async fn check_limit<'a>(

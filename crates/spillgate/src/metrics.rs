@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::decision::{CounterOutcome, Verdict};
+use crate::decision::CounterOutcome;
 use crate::policy::Policy;
 use crate::request::Request;
 use crate::subject::{Secret, SubjectKey};
@@ -111,10 +111,9 @@ impl Metrics {
         key: &str,
         subject: impl FnOnce() -> SubjectKey,
         cost: u64,
-        verdict: Verdict,
+        allowed: bool,
     ) {
         if let Some(weight) = self.tops.draw() {
-            let allowed = verdict == Verdict::Allowed;
             self.tops.note_inline(weight, key, subject().id, cost, allowed);
         }
     }
@@ -136,9 +135,7 @@ impl Metrics {
             }
             (counters, None) => self.inline.count(counters),
             (counters, Some(meters)) => {
-                let allows = |counter: &CounterOutcome| {
-                    counter.shadow || counter.verdict == Verdict::Allowed
-                };
+                let allows = |counter: &CounterOutcome| counter.shadow || counter.allows();
                 let allowed = counters.iter().all(allows);
                 for rule in counters.chunk_by(|one, next| one.rule == next.rule) {
                     // Shadow rules are judged only where the others allow.
@@ -163,7 +160,7 @@ fn is_drawn() -> bool {
 fn is_near_limit(counter: &CounterOutcome) -> bool {
     let (remaining, capacity) = (counter.remaining.number(), counter.capacity.number());
     let (Some(remaining), Some(capacity)) = (remaining, capacity) else { return false };
-    counter.verdict == Verdict::Allowed && remaining <= capacity / NEAR
+    counter.allows() && remaining <= capacity / NEAR
 }
 
 /// Enough for percentiles within minutes, too few to be felt.

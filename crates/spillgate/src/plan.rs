@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Intent, LimitParams};
 use crate::counter::{Change, ChargeReply, LimitHandle, PlannedCharge};
-use crate::decision::{CounterOutcome, CounterOutcomes, Source, Verdict};
+use crate::decision::{CounterOutcome, CounterOutcomes, Reason, Source};
 use crate::limit::{Kind, NamedLimit};
 use crate::policy::{Matched, Mode, Policy, Rule};
 use crate::request::{Cost, Request};
@@ -238,12 +238,11 @@ impl<L: LimitHandle> Plan<L> {
                     judged.overloaded = *cause == Cause::Overload;
                 }
                 ChargeOutcome::OutagePolicy { passes, cause } => {
-                    apply_outage_policy(judged, *passes);
-                    judged.overloaded = *cause == Cause::Overload;
+                    apply_outage_policy(judged, *passes, *cause);
                 }
                 ChargeOutcome::Remembered { retry_after_us, remaining, reset_after_us } => {
                     judged.source = Source::DenialCache;
-                    judged.verdict = Verdict::Denied;
+                    judged.denied = Some(Reason::LimitExceeded);
                     judged.retry_after_us = (*retry_after_us).into();
                     judged.remaining = (*remaining).into();
                     judged.reset_after_us = (*reset_after_us).into();
@@ -340,7 +339,7 @@ impl<L: LimitHandle> Plan<L> {
             self.counters[usize::from(index)].advisory = true;
             if self.add_counter(counter) {
                 // Never too much for ever: what is forced ends at twice the capacity.
-                self.counters[usize::from(index)].verdict = Verdict::Denied;
+                self.counters[usize::from(index)].denied = Some(Reason::LimitExceeded);
             }
             if limit.params().is_some() {
                 let counter = counter.under(L::from(limit));
@@ -360,8 +359,9 @@ impl<L: LimitHandle> Plan<L> {
         judged.capacity = capacity.into();
         let hopeless = capacity.is_some_and(|capacity| counter.cost.max(1) > capacity);
         if hopeless {
-            judged.verdict = Verdict::Never;
-            judged.remaining = Some(0).filter(|_| capacity == Some(0)).into();
+            let is_block = capacity == Some(0);
+            judged.denied = Some(if is_block { Reason::Blocked } else { Reason::CostExceedsLimit });
+            judged.remaining = Some(0).filter(|_| is_block).into();
             if counter.group == 0 {
                 self.transaction.intent = Intent::Peek;
             }
@@ -422,10 +422,15 @@ pub(crate) fn keys_of(
 
 /// Takes over what a rule says of an outage: no numbers are known then.
 #[cfg(feature = "redis")]
-fn apply_outage_policy(judged: &mut CounterOutcome, passes: bool) {
+fn apply_outage_policy(judged: &mut CounterOutcome, passes: bool, cause: Cause) {
     judged.source = Source::OutagePolicy;
-    if judged.verdict == Verdict::Allowed {
-        judged.verdict = if passes { Verdict::Allowed } else { Verdict::Denied };
+    judged.overloaded = cause == Cause::Overload;
+    if judged.allows() {
+        let reason = match cause {
+            Cause::Outage => Reason::StoreUnavailable,
+            Cause::Overload => Reason::Overloaded,
+        };
+        judged.denied = Some(reason).filter(|_| !passes);
         judged.retry_after_us = Some(0).filter(|_| passes).into();
     }
 }

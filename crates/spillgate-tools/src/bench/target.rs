@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use spillgate::{Algorithm, Limit, LimitSpec, Request, Verdict};
+use spillgate::{Algorithm, Limit, LimitSpec, Request};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -205,9 +205,9 @@ impl Library {
                 limiter.check(&request).await
             }
         };
-        match decision.verdict() {
-            Verdict::Allowed => Answer::Allowed(Some(decision.source())),
-            Verdict::Denied | Verdict::Never => Answer::Denied(Some(decision.source())),
+        match decision.allowed() {
+            true => Answer::Allowed(Some(decision.source())),
+            false => Answer::Denied(Some(decision.source())),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::thread;
 
 use spillgate::internals::engine::Engine;
 use spillgate::internals::time::Clock;
-use spillgate::{Limiter, Policy, Verdict};
+use spillgate::{Limiter, Policy, Reason};
 
 use super::event::{Event, Vocabulary};
 use super::tally::{Refused, Tally};
@@ -157,13 +157,17 @@ async fn judge_by_all(judges: &mut [Judge], event: &Event, words: &Vocabulary) {
 
 impl Judge {
     /// The verdict, and the rule that matters most to it.
-    async fn judge(&mut self, event: &Event, words: &Vocabulary) -> (Verdict, Option<usize>) {
+    async fn judge(
+        &mut self,
+        event: &Event,
+        words: &Vocabulary,
+    ) -> (Option<Reason>, Option<usize>) {
         self.clock.set(event.at_us);
         let decision = self.limiter.check(&event.request(words)).await;
         self.tally.note(event, &decision, words);
         #[cfg(test)]
         self.verdicts.push(super::tests::told(event.at_us, &decision));
-        (decision.verdict(), decision.top().map(|tier| tier.position().0))
+        (decision.reason(), decision.top().map(|tier| tier.position().0))
     }
 
     /// How much is held, from time to time: it is a sum over the engine's tables.
@@ -197,13 +201,13 @@ impl Difference {
 
     fn note(
         &mut self,
-        first: Verdict,
-        this: Verdict,
+        first: Option<Reason>,
+        this: Option<Reason>,
         by: Option<usize>,
         tally: &Tally,
         event: &Event,
     ) {
-        match (first == Verdict::Allowed, this == Verdict::Allowed) {
+        match (first.is_none(), this.is_none()) {
             (false, true) => {
                 self.only_first_refuses += 1;
                 if let Some(rule) = by {

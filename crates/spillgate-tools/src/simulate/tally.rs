@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use spillgate::{Decision, LimitDecision, Policy, Rule, Verdict};
+use spillgate::{Decision, LimitDecision, Policy, Reason, Rule};
 
 use super::bins::{Bins, Join};
 use super::event::{Event, Vocabulary};
@@ -89,10 +89,10 @@ impl Tally {
     pub(super) fn note(&mut self, event: &Event, decision: &Decision, words: &Vocabulary) {
         let allowed = decision.allowed();
         self.requests += 1;
-        match decision.verdict() {
-            Verdict::Allowed => {}
-            Verdict::Denied => self.denied += 1,
-            Verdict::Never => self.never += 1,
+        match decision.reason() {
+            None => {}
+            Some(reason) if reason.is_permanent() => self.never += 1,
+            Some(_) => self.denied += 1,
         }
         self.over_time.add(event.at_us, [1, u64::from(!allowed)]);
         let mut tiers = decision.limits().peekable();
@@ -135,13 +135,13 @@ impl Tally {
             rule.limits.push(LimitTally { refused: 0, charged: 0, fill: vec![0; FILL_STEPS + 1] });
         }
         let limit = &mut rule.limits[place];
-        let refuses = tier.verdict() != Verdict::Allowed;
+        let refuses = !tier.allowed();
         // A rule in the shadow is judged only where all others allow.
         if tier.shadow() || tier.advisory() {
             outcome.would_refuse |= refuses && allowed;
         } else {
             outcome.refuses |= refuses;
-            outcome.never |= tier.verdict() == Verdict::Never;
+            outcome.never |= tier.reason().is_some_and(Reason::is_permanent);
             limit.refused += u64::from(refuses);
         }
         let charged = allowed && (!refuses || tier.advisory());

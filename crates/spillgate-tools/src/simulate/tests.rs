@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use spillgate::internals::time::Clock;
-use spillgate::{Cost, Decision, Limiter, Policy, Request, Verdict};
+use spillgate::{Cost, Decision, Limiter, Policy, Reason, Request};
 
 use super::event::Vocabulary;
 use super::log::{Logs, Unreadable, mapping};
@@ -13,12 +13,12 @@ use super::random::Random;
 use super::replay::{Contender, Judged, replay};
 
 /// What a decision says.
-pub(super) type Told = (u64, Verdict, Option<usize>, Option<u64>, Option<u64>);
+pub(super) type Told = (u64, Option<Reason>, Option<usize>, Option<u64>, Option<u64>);
 
 pub(super) fn told(at_us: u64, decision: &Decision) -> Told {
     let top = decision.top();
     let retry_us = decision.retry_after().map(|wait| wait.as_micros() as u64);
-    (at_us, decision.verdict(), top.map(|tier| tier.position().0), decision.remaining(), retry_us)
+    (at_us, decision.reason(), top.map(|tier| tier.position().0), decision.remaining(), retry_us)
 }
 
 /// One made-up request, as a log tells it and as a caller would ask it.
@@ -91,7 +91,7 @@ fn the_verdicts_on_a_log_are_those_of_the_engine_asked_one_by_one() {
             let expected = runtime.block_on(one_by_one(policy, &asked));
             let judged = replayed(policy, &text, delay_us);
             assert_eq!(judged.verdicts, expected, "seed {seed}: {policy}");
-            refused += expected.iter().filter(|told| told.1 != Verdict::Allowed).count();
+            refused += expected.iter().filter(|told| told.1.is_some()).count();
             assert_eq!(judged.tally.requests, asked.len() as u64);
             assert_eq!(judged.forgotten, 0);
         }

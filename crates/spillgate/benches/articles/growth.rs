@@ -315,7 +315,7 @@ fn rule(name: &str) -> String {
     )
 }
 
-fn limits(effort: Effort) -> Result<Grown, Box<dyn Error>> {
+fn counters(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     let server = RedisServer::start();
     let runtime = runtime();
     let counts = [1_usize, 2, 3, 4, 8];

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Source, Verdict};
+use super::{Reason, Source};
 use crate::algorithm::Charge;
 use crate::counter::ChargeReply;
 use crate::limit::Limit;
@@ -19,7 +19,8 @@ pub(crate) struct CounterOutcome {
     pub(crate) shadow: bool,
     /// Post-paid, or refunded to: no part in the verdict.
     pub(crate) advisory: bool,
-    pub(crate) verdict: Verdict,
+    /// Why the counter denies; `None` if it allows.
+    pub(crate) denied: Option<Reason>,
     pub(crate) source: Source,
     /// Whether the store works and could not answer in time, where the source is the outage policy.
     pub(crate) overloaded: bool,
@@ -66,8 +67,8 @@ impl CounterOutcome {
         self.remaining = Some(reply.reading.remaining).into();
         self.reset_after_us = Some(reply.reading.reset_after_us).into();
         self.set_charge(reply.charge);
-        if self.verdict == Verdict::Allowed {
-            self.verdict = if reply.fits { Verdict::Allowed } else { Verdict::Denied };
+        if self.allows() {
+            self.denied = (!reply.fits).then_some(Reason::LimitExceeded);
             self.retry_after_us = reply.reading.retry_after_us.into();
         }
     }
@@ -81,7 +82,7 @@ impl CounterOutcome {
             limit: 0,
             shadow: false,
             advisory: false,
-            verdict: Verdict::Allowed,
+            denied: None,
             source: Source::Store,
             overloaded: false,
             capacity: None.into(),
@@ -92,20 +93,25 @@ impl CounterOutcome {
         }
     }
 
-    /// Whether it has a part in the verdict.
+    /// Returns whether the counter has room for its cost.
+    #[inline]
+    pub(crate) fn allows(&self) -> bool {
+        self.denied.is_none()
+    }
+
+    /// Returns whether the counter has a part in the decision.
     pub(crate) fn decides(&self) -> bool {
         !self.shadow && !self.advisory
     }
 
     /// Whether no limit denies it: it is allowed, or an outage policy denies it.
     pub(crate) fn waits_for_no_limit(&self) -> bool {
-        let by_policy = self.verdict == Verdict::Denied && self.source == Source::OutagePolicy;
-        self.verdict == Verdict::Allowed || by_policy
+        matches!(self.denied, None | Some(Reason::StoreUnavailable | Reason::Overloaded))
     }
 
     /// Denies it because there is no room for a record of it.
     pub(crate) fn refuse_overloaded(&mut self) {
-        self.verdict = Verdict::Denied;
+        self.denied = Some(Reason::Overloaded);
         self.source = Source::OutagePolicy;
         self.overloaded = true;
         self.retry_after_us = None.into();
@@ -114,7 +120,7 @@ impl CounterOutcome {
     /// It was admitted before, however it stands now.
     #[cfg(feature = "redis")]
     pub(crate) fn admit(&mut self) {
-        self.verdict = Verdict::Allowed;
+        self.denied = None;
         self.retry_after_us = Some(0).into();
     }
 

@@ -7,14 +7,14 @@ use super::{Decision, LimitDecision};
 impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Decision");
-        shown.field("verdict", &self.verdict()).field("source", &self.source());
+        shown.field("allowed", &self.allowed()).field("source", &self.source());
         if let Some(reason) = self.reason() {
             shown.field("reason", &reason);
         }
         if let Some(receipt) = self.receipt() {
             shown.field("receipt", receipt);
         }
-        shown.field("counters", &self.limits().collect::<Vec<_>>()).finish()
+        shown.field("limits", &self.limits().collect::<Vec<_>>()).finish()
     }
 }
 
@@ -25,7 +25,7 @@ impl fmt::Debug for LimitDecision<'_> {
             .field("rule", &self.rule())
             .field("limit", &self.limit())
             .field("definition", &format_args!("{}", self.definition()))
-            .field("verdict", &self.verdict())
+            .field("reason", &self.reason())
             .field("source", &self.source())
             .field("capacity", &self.capacity())
             .field("remaining", &self.remaining())

@@ -1,25 +1,16 @@
-//! The words of an answer: verdict, reason and source.
+//! The words of a decision: denial, reason and source.
 
-/// May it happen?
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Verdict {
-    /// Yes, and it was charged.
-    Allowed,
-    /// Not now; nothing was charged anywhere.
-    Denied,
-    /// Not ever: it costs more than a counter can hold. Nothing was charged.
-    Never,
-}
+use std::time::Duration;
 
-impl Verdict {
-    /// The word for it: `allowed`, `denied`, `never`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Verdict::Allowed => "allowed",
-            Verdict::Denied => "denied",
-            Verdict::Never => "never",
-        }
-    }
+/// Why a request was denied, and how long to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use]
+pub struct Denial {
+    /// The first of all reasons, in the order of [`Reason`].
+    pub reason: Reason,
+    /// The time until the request would be allowed; `None` if no wait helps, or if the wait is unknown.
+    pub retry_after: Option<Duration>,
 }
 
 /// Why a decision is denied. Where several reasons apply, the decision has the first in this order.
@@ -39,6 +30,11 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Returns whether no wait can help: the request is blocked, or costs more than a limit ever holds.
+    pub fn is_permanent(self) -> bool {
+        matches!(self, Reason::Blocked | Reason::CostExceedsLimit)
+    }
+
     /// Returns the reason as every API spells it, for example `limit-exceeded`.
     pub fn as_str(self) -> &'static str {
         match self {

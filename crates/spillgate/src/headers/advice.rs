@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::decision::{Decision, LimitDecision, Source, Verdict};
+use crate::decision::{Decision, LimitDecision, Reason, Source};
 use crate::limit::{Algorithm, Limit, REQUESTS};
 
 /// An enforced counter whose numbers are known.
@@ -117,10 +117,10 @@ impl<'d> Advice<'d> {
         if self.is_slots() {
             return None;
         }
-        match self.counter.verdict() {
-            Verdict::Never => None,
-            Verdict::Denied => self.counter.retry_after().map(whole_seconds),
-            Verdict::Allowed => self.one_more_after_us().map(|us| us.div_ceil(SECOND_US).max(1)),
+        match self.counter.reason() {
+            Some(reason) if reason.is_permanent() => None,
+            Some(_) => self.counter.retry_after().map(whole_seconds),
+            None => self.one_more_after_us().map(|us| us.div_ceil(SECOND_US).max(1)),
         }
     }
 
@@ -129,9 +129,9 @@ impl<'d> Advice<'d> {
         if self.is_slots() {
             return None;
         }
-        match self.counter.verdict() {
-            Verdict::Allowed => self.counter.reset_after().map(seconds_up),
-            _ => self.counter.retry_after().map(whole_seconds),
+        match self.counter.reason() {
+            None => self.counter.reset_after().map(seconds_up),
+            Some(_) => self.counter.retry_after().map(whole_seconds),
         }
     }
 
@@ -168,13 +168,16 @@ impl<'d> PolicyName<'d> {
     }
 }
 
-/// Refusing before admitting; of the refusing the longest wait, unknown being longest; else the least
-/// left of its capacity.
+/// Orders denying limits before others: first those that no wait helps, then by the longest wait, an unknown one being
+/// longest. Other limits go by the least part of the capacity that is left.
 fn tighter_first(a: &Advice<'_>, b: &Advice<'_>) -> Ordering {
     let wait = |one: &Advice<'_>| one.counter.retry_after().unwrap_or(Duration::MAX);
     let left = |a: &Advice<'_>, b: &Advice<'_>| u128::from(a.remaining) * u128::from(b.capacity);
-    let by_verdict = b.counter.verdict().cmp(&a.counter.verdict());
-    by_verdict.then_with(|| wait(b).cmp(&wait(a))).then_with(|| left(a, b).cmp(&left(b, a)))
+    let severity = |one: &Advice<'_>| one.counter.reason().map(Reason::is_permanent);
+    severity(b)
+        .cmp(&severity(a))
+        .then_with(|| wait(b).cmp(&wait(a)))
+        .then_with(|| left(a, b).cmp(&left(b, a)))
 }
 
 fn seconds_up(duration: Duration) -> u64 {

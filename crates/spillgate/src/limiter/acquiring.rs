@@ -8,7 +8,7 @@ use super::bound::BoundRequest;
 use super::evaluate::Evaluated;
 use super::{Inner, Limiter, Question};
 use crate::algorithm::LimitParams;
-use crate::decision::{Decision, Verdict};
+use crate::decision::{Decision, Reason};
 #[cfg(feature = "redis")]
 use crate::engine::Engine;
 use crate::limit::{Algorithm, Kind, NamedLimit};
@@ -33,7 +33,7 @@ impl Limiter {
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// use std::time::Duration;
-    /// use spillgate::{Limiter, Policy, Request, Verdict};
+    /// use spillgate::{Limiter, Policy, Request, Reason};
     ///
     /// let policy = "[[rule]]\nname = \"upstream\"\nkey = []\nlimits = [\"50/second\"]";
     /// let policy = Policy::from_toml(policy).unwrap();
@@ -44,7 +44,7 @@ impl Limiter {
     /// }
     /// let all = Request::new().costing(50);
     /// let refused = limiter.acquire(&all, Duration::from_millis(100)).await;
-    /// assert_eq!(refused.verdict(), Verdict::Denied, "that would take a second");
+    /// assert_eq!(refused.reason(), Some(Reason::LimitExceeded), "that would take a second");
     /// # });
     /// ```
     pub async fn acquire(&self, request: &Request<'_>, within: Duration) -> Decision {
@@ -173,7 +173,7 @@ impl Inner {
         // Another policy may have come into force meanwhile, which has fewer counters.
         let place = place.min(evaluated.counters.len().saturating_sub(1));
         if let Some(refusing) = evaluated.counters.get_mut(place) {
-            refusing.verdict = refusing.verdict.max(Verdict::Denied);
+            refusing.denied.get_or_insert(Reason::LimitExceeded);
             let wait_us =
                 earliest.and_then(|earliest| u64::try_from(earliest.left().as_micros()).ok());
             refusing.retry_after_us = wait_us.into();
@@ -212,12 +212,12 @@ struct Pause {
 impl Pause {
     /// Nothing where nobody knows, or waiting does not help.
     fn of(decision: &Decision) -> Option<Pause> {
-        if decision.verdict() != Verdict::Denied {
+        if decision.reason().is_none_or(Reason::is_permanent) {
             return None;
         }
         let mut longest: Option<Pause> = None;
         for (place, counter) in decision.limits().enumerate() {
-            if counter.verdict() != Verdict::Denied || counter.shadow() || counter.advisory() {
+            if counter.allowed() || counter.shadow() || counter.advisory() {
                 continue;
             }
             let Kind::Counted(params) = counter.definition().kind() else { return None };

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{InForce, Inner, Question};
 use crate::counter::{LimitHandle, PlannedCharge};
-use crate::decision::{CounterOutcome, Names, Verdict};
+use crate::decision::{CounterOutcome, Names};
 use crate::limit::{Algorithm, Limit, NamedLimit};
 use crate::metrics::Meters;
 use crate::plan::{LimitHandleFrom, Plan, PlanMode};
@@ -99,7 +99,7 @@ impl Inner {
             BoundRequest::Limit { domain, key, limit, cost } => {
                 let subject = || self.secret.inline_key_in(domain, key);
                 let cost = cost.of_limit(limit.limit());
-                self.metrics.watch_inline(key, subject, cost, counters[0].verdict);
+                self.metrics.watch_inline(key, subject, cost, counters[0].allows());
             }
         }
     }
@@ -108,8 +108,7 @@ impl Inner {
         if counters.is_empty() {
             return;
         }
-        let denies =
-            |counter: &CounterOutcome| counter.decides() && counter.verdict != Verdict::Allowed;
+        let denies = |counter: &CounterOutcome| counter.decides() && !counter.allows();
         let allowed = || !counters.iter().any(denies);
         self.metrics.watch(policy, request, &self.secret, counters, allowed);
     }

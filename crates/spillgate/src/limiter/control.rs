@@ -38,13 +38,13 @@ impl Limiter {
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use spillgate::{Limiter, Policy, Request, Verdict};
+    /// use spillgate::{Limiter, Policy, Request, Reason};
     /// let policy = "[[rule]]\nname = \"api\"\nkey = [\"tenant\", \"user\"]\nlimits = [\"10/second\"]";
     /// let limiter = Limiter::builder().policy(Policy::from_toml(policy)?).build().await?;
     /// let acme = Request::new().with("tenant", "acme");
     /// limiter.set_override("api", &acme, ["none"], None).await?;
     /// let ann = acme.clone().with("user", "ann");
-    /// assert_eq!(limiter.check(&ann).await.verdict(), Verdict::Never);
+    /// assert_eq!(limiter.check(&ann).await.reason(), Some(Reason::Blocked));
     /// limiter.remove_override("api", &acme).await?;
     /// assert!(limiter.check(&ann).await.allowed());
     /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();

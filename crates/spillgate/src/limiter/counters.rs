@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::decision::{Decision, Verdict};
+use crate::decision::Decision;
 
 /// What a limiter has done since it was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,8 +12,6 @@ pub struct Stats {
     pub allowed: u64,
     /// Decisions that denied.
     pub denied: u64,
-    /// Decisions that no wait would have changed.
-    pub never: u64,
     /// Requests that met no rule.
     pub unmatched: u64,
     /// Shadow rules that would have denied.
@@ -44,7 +42,6 @@ pub struct Stats {
 pub(super) struct Counters {
     allowed: AtomicU64,
     denied: AtomicU64,
-    never: AtomicU64,
     unmatched: AtomicU64,
     would_deny: AtomicU64,
     degraded: AtomicU64,
@@ -54,19 +51,15 @@ pub(super) struct Counters {
 impl Counters {
     pub(super) fn count(&self, decision: &Decision) {
         let add = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
-        add(match decision.verdict() {
-            Verdict::Allowed => &self.allowed,
-            Verdict::Denied => &self.denied,
-            Verdict::Never => &self.never,
-        });
-        if decision.limits().len() == 0 {
+        add(if decision.allowed() { &self.allowed } else { &self.denied });
+        if decision.is_unmatched() {
             add(&self.unmatched);
         }
         if decision.degraded() {
             add(&self.degraded);
         }
         for counter in decision.limits().filter(|counter| counter.shadow() && decision.allowed()) {
-            if counter.verdict() != Verdict::Allowed {
+            if !counter.allowed() {
                 add(&self.would_deny);
             }
         }
@@ -77,7 +70,6 @@ impl Counters {
         Stats {
             allowed: read(&self.allowed),
             denied: read(&self.denied),
-            never: read(&self.never),
             unmatched: read(&self.unmatched),
             would_deny: read(&self.would_deny),
             degraded: read(&self.degraded),

@@ -85,7 +85,7 @@ impl Limiter {
     /// let request = Request::new().with("ip", "203.0.113.7");
     /// let explained = limiter.explain(&request).await;
     /// assert_eq!(
-    ///     explained.counters().next().unwrap().sentence(),
+    ///     explained.limits().next().unwrap().sentence(),
     ///     "login/0 (5/1m) has room: 5 of 5 requests are left, and this costs 1."
     /// );
     /// assert_eq!(limiter.check(&request).await.remaining(), Some(4), "nothing was charged before");

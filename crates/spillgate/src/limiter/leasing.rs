@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::{Inner, Limiter};
 use crate::counter::PlannedCharge;
-use crate::decision::{CounterOutcome, CounterOutcomes, Verdict};
+use crate::decision::{CounterOutcome, CounterOutcomes};
 use crate::engine::{Engine, Redis, jittered};
 use crate::lease::{Asked, Candidate, Exchange, Spent, Wanted};
 use crate::plan::Plan;
@@ -59,8 +59,7 @@ impl Inner {
 
     /// Puts back what leases paid for a decision that came to nothing.
     pub(super) fn settle_paid(&self, paid: Paid, judged: &CounterOutcomes) {
-        let refuses =
-            |counter: &CounterOutcome| counter.decides() && counter.verdict != Verdict::Allowed;
+        let refuses = |counter: &CounterOutcome| counter.decides() && !counter.allows();
         if !paid.is_empty() && judged.iter().any(refuses) {
             paid.into_iter().for_each(|spent| self.leases.put_back(spent));
         }

@@ -15,7 +15,7 @@ impl Limiter {
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// use std::time::Duration;
-    /// use spillgate::{Limiter, Part, Policy, Request, Verdict};
+    /// use spillgate::{Limiter, Part, Policy, Request, Reason};
     ///
     /// let policy = Policy::from_toml(r#"
     ///     [[rule]]
@@ -34,7 +34,7 @@ impl Limiter {
     /// assert!(limiter.check_all(&parts, Duration::from_millis(15)).await.whole().allowed());
     ///
     /// let second = limiter.check_all(&parts, Duration::from_millis(15)).await;
-    /// assert_eq!(second.whole().verdict(), Verdict::Denied);
+    /// assert_eq!(second.whole().reason(), Some(Reason::LimitExceeded));
     /// assert_eq!(second.parts()[0].remaining(), Some(9), "nothing was charged anywhere");
     /// # });
     /// ```

@@ -5,8 +5,36 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::is_near_limit;
-use crate::decision::{CounterOutcome, Source, Verdict};
+use crate::decision::{CounterOutcome, Source};
 use crate::policy::Rule;
+
+/// A decision as metrics name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Verdict {
+    Allowed,
+    Denied,
+    /// Denied, and no wait helps.
+    Never,
+}
+
+impl Verdict {
+    fn of_counter(counter: &CounterOutcome) -> Verdict {
+        match counter.denied {
+            None => Verdict::Allowed,
+            Some(reason) if reason.is_permanent() => Verdict::Never,
+            Some(_) => Verdict::Denied,
+        }
+    }
+
+    /// Returns the value of the label `verdict`.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Verdict::Allowed => "allowed",
+            Verdict::Denied => "denied",
+            Verdict::Never => "never",
+        }
+    }
+}
 
 /// The verdicts of one rule.
 #[derive(Debug)]
@@ -32,8 +60,7 @@ impl Meter {
 
     /// Counts the counters of one decision as one verdict: the worst, by the worst source.
     pub(super) fn count(&self, counters: &[CounterOutcome]) {
-        let verdict =
-            counters.iter().map(|counter| counter.verdict).max().unwrap_or(Verdict::Allowed);
+        let verdict = counters.iter().map(Verdict::of_counter).max().unwrap_or(Verdict::Allowed);
         let source = counters.iter().map(|counter| counter.source).max().unwrap_or(Source::Store);
         self.verdicts[verdict as usize][source as usize].fetch_add(1, Ordering::Relaxed);
         if counters.iter().any(is_near_limit) {

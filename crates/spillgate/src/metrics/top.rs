@@ -14,7 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::sketch::{Name, Sketch};
-use crate::decision::{CounterOutcome, Verdict};
+use crate::decision::CounterOutcome;
 use crate::policy::{LimitPlace, Policy};
 use crate::request::Request;
 use crate::subject::Secret;
@@ -202,7 +202,7 @@ impl Tops {
             let (overridden, limit) = (overridden.number(), u32::from(limit));
             let limit = policy.limit(LimitPlace { rule, overridden, limit });
             let rule = policy.rule_at(rule);
-            let refused = of_rule.iter().any(|counter| counter.verdict != Verdict::Allowed);
+            let refused = of_rule.iter().any(|counter| !counter.allows());
             let charged = advisory || allowed && !(shadow && refused);
             let seen = Seen {
                 hash: rule.subject_key(request, secret).id,

@@ -1,7 +1,7 @@
 //! What is done to a counter after the decision, whatever that was.
 
 use crate::counter::{Change, ChargeReply, PlannedCharge};
-use crate::decision::{CounterOutcome, CounterOutcomes, Source, Verdict};
+use crate::decision::{CounterOutcome, CounterOutcomes, Reason, Source};
 
 /// A change to one counter that no verdict holds up.
 #[derive(Debug)]
@@ -16,11 +16,8 @@ impl<L> FollowUp<L> {
     pub(crate) fn stands(&self, counters: &CounterOutcomes) -> bool {
         let counter = &counters[usize::from(self.counter.index)];
         let decisive = |counter: &&CounterOutcome| !counter.shadow && !counter.advisory;
-        let allowed =
-            || counters.iter().filter(decisive).all(|counter| counter.verdict == Verdict::Allowed);
-        let is_done = matches!(self.change, Change::Force(_))
-            && counter.verdict == Verdict::Allowed
-            && allowed();
+        let allowed = || counters.iter().filter(decisive).all(|counter| counter.allows());
+        let is_done = matches!(self.change, Change::Force(_)) && counter.allows() && allowed();
         !is_done && counter.source < Source::Fallback
     }
 
@@ -31,7 +28,7 @@ impl<L> FollowUp<L> {
         counter.reset_after_us = Some(reply.reading.reset_after_us).into();
         if let Change::Refund(_) = self.change {
             let has_room = reply.reading.remaining > 0;
-            counter.verdict = if has_room { Verdict::Allowed } else { Verdict::Denied };
+            counter.denied = Some(Reason::LimitExceeded).filter(|_| !has_room);
             let wait_us = if has_room { Some(0) } else { reply.reading.retry_after_us };
             counter.retry_after_us = wait_us.into();
         }

@@ -2,7 +2,7 @@
 
 use super::Plan;
 use crate::algorithm::Intent;
-use crate::decision::{CounterOutcome, Source, Verdict};
+use crate::decision::{CounterOutcome, Source};
 use crate::plan::RecordAction;
 
 impl Plan {
@@ -27,7 +27,7 @@ impl Plan {
 impl CounterOutcome {
     /// A lease has room for it.
     pub(crate) fn pay(&mut self, remaining: u64) {
-        self.verdict = Verdict::Allowed;
+        self.denied = None;
         self.source = Source::Lease;
         self.remaining = Some(remaining).into();
         self.retry_after_us = Some(0).into();

@@ -9,7 +9,7 @@ use http::HeaderMap;
 use sfv::Parser;
 
 use super::Refusal;
-use crate::decision::{CounterOutcome, CounterOutcomes, Decision, Names, Source, Verdict};
+use crate::decision::{CounterOutcome, CounterOutcomes, Decision, Names, Reason, Source};
 use crate::headers::HeaderStyle;
 use crate::policy::Policy;
 
@@ -62,7 +62,8 @@ fn judged(bytes: &[u8; COUNTER_BYTES]) -> CounterOutcome {
         remaining: knows(2).then_some(u64::from(*more) * capacity / 255).into(),
         retry_after_us: knows(4).then_some(us(6)).into(),
         reset_after_us: knows(8).then_some(us(14)).into(),
-        verdict: [Verdict::Allowed, Verdict::Denied, Verdict::Never][usize::from(judged % 3)],
+        denied: [None, Some(Reason::LimitExceeded), Some(Reason::CostExceedsLimit)]
+            [usize::from(judged % 3)],
         source: SOURCES[usize::from(judged >> 4) % SOURCES.len()],
         ..CounterOutcome::inline()
     }

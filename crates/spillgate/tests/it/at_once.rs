@@ -7,7 +7,7 @@ use std::time::Duration;
 use spillgate::internals::algorithm::{self, Intent, State, StepCounter};
 use spillgate::internals::limit::NamedLimit;
 use spillgate::internals::time::Clock;
-use spillgate::{Cost, Decision, Limit, Limiter, Policy, Request, Source, Verdict};
+use spillgate::{Cost, Decision, Limit, Limiter, Policy, Reason, Request, Source};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::support::random::Random;
@@ -75,18 +75,18 @@ impl Model {
             let reset = Some(us(counter.reading.reset_after_us));
             let params = (Some(capacity(counter)), Some(counter.reading.remaining), wait, reset);
             let verdict = match (never[position], counter.fits) {
-                (true, _) => Verdict::Never,
-                (false, true) => Verdict::Allowed,
-                (false, false) => Verdict::Denied,
+                (true, _) => Some(Reason::CostExceedsLimit),
+                (false, true) => None,
+                (false, false) => Some(Reason::LimitExceeded),
             };
             (verdict, Source::Store, false, false, params, (0, position))
         });
         let shown: Vec<_> = shown.collect();
         let deciding = deciding(&counters, allowed);
         let (verdict, wait) = match (allowed, hopeless) {
-            (true, _) => (Verdict::Allowed, Some(Duration::ZERO)),
-            (false, false) => (Verdict::Denied, shown[deciding].4.2),
-            (false, true) => (Verdict::Never, None),
+            (true, _) => (None, Some(Duration::ZERO)),
+            (false, false) => (Some(Reason::LimitExceeded), shown[deciding].4.2),
+            (false, true) => (Some(Reason::CostExceedsLimit), None),
         };
         let (capacity, remaining, _, reset) = shown[deciding].4;
         let params = (capacity, remaining, reset);
@@ -101,8 +101,8 @@ impl Model {
     /// Whether the limiter's statistics and its text for Prometheus agree with the verdicts by now.
     fn is_counted_by(&self, limiter: &Limiter, labels: &str) {
         let stats = limiter.stats();
-        let counts = (self.allowed, self.denied, self.never);
-        assert_eq!((stats.allowed, stats.denied, stats.never), counts);
+        let counts = (self.allowed, self.denied + self.never);
+        assert_eq!((stats.allowed, stats.denied), counts);
         let text = limiter.metrics_text();
         let decisions = |verdict: &str| {
             format!("decisions_total{{{labels},verdict=\"{verdict}\",source=\"store\"}}")
@@ -149,7 +149,7 @@ fn said(decision: &Decision) -> String {
         let params =
             (counter.capacity(), counter.remaining(), counter.retry_after(), counter.reset_after());
         (
-            counter.verdict(),
+            counter.reason(),
             counter.source(),
             counter.shadow(),
             counter.advisory(),
@@ -162,7 +162,7 @@ fn said(decision: &Decision) -> String {
     let params = (decision.capacity(), decision.remaining(), decision.reset_after());
     format!(
         "{:?}",
-        (decision.verdict(), decision.source(), decision.retry_after(), params, top, &counters)
+        (decision.reason(), decision.source(), decision.retry_after(), params, top, &counters)
     )
 }
 

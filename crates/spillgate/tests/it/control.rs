@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use spillgate::internals::time::Clock;
 use spillgate::{
-    ControlError, Decision, InvalidChange, LimitSpec, Limiter, Mode, Policy, Request, Verdict,
+    ControlError, Decision, InvalidChange, LimitSpec, Limiter, Mode, Policy, Reason, Request,
 };
 
 use crate::limiter::on_each;
@@ -82,7 +82,7 @@ fn a_block_refuses_for_good_until_it_is_taken_back() {
     on_each(API, |limiter| async move {
         limiter.set_override("api", &acme(), ["none"], None).await.unwrap();
         let blocked = limiter.check(&ann()).await;
-        assert_eq!((blocked.verdict(), blocked.retry_after()), (Verdict::Never, None));
+        assert_eq!((blocked.reason(), blocked.retry_after()), (Some(Reason::Blocked), None));
         limiter.remove_override("api", &acme()).await.unwrap();
         assert_eq!(limiter.check(&ann()).await.remaining(), Some(9), "the block charged nothing");
     });
@@ -92,7 +92,7 @@ fn a_block_refuses_for_good_until_it_is_taken_back() {
 fn a_mode_is_a_kill_switch_that_a_new_policy_leaves_be() {
     on_each(API, |limiter| async move {
         let all = ann().costing(11);
-        assert_eq!(limiter.check(&all).await.verdict(), Verdict::Never);
+        assert_eq!(limiter.check(&all).await.reason(), Some(Reason::CostExceedsLimit));
         limiter.set_mode("api", Mode::Off, None).await.unwrap();
         assert!(limiter.check(&all).await.allowed());
         limiter.set_policy(Policy::from_toml(API).unwrap());
@@ -114,7 +114,7 @@ fn a_mode_is_a_kill_switch_that_a_new_policy_leaves_be() {
             ]
         );
         limiter.clear_mode("api").await.unwrap();
-        assert_eq!(limiter.check(&all).await.verdict(), Verdict::Never);
+        assert_eq!(limiter.check(&all).await.reason(), Some(Reason::CostExceedsLimit));
         assert_eq!(limiter.modes()[0].runtime(), None);
     });
 }
@@ -155,7 +155,7 @@ fn an_operator_reads_charges_and_gives_back_one_subject() {
         assert_eq!(charged.limits().nth(1).unwrap().remaining(), Some(100));
         assert_eq!(counter(&limiter.peek(&ann()).await, "api"), Some((Some(10), Some(6))));
         let beyond = limiter.charge("api", &ann(), 100).await.unwrap();
-        assert_eq!((beyond.verdict(), beyond.remaining()), (Verdict::Denied, Some(0)));
+        assert_eq!((beyond.reason(), beyond.remaining()), (Some(Reason::LimitExceeded), Some(0)));
         let freed = limiter.refund("api", &ann(), 15).await.unwrap();
         assert_eq!(counter(&freed, "api"), Some((Some(10), Some(5))), "20 is as far as force goes");
         let freed = limiter.refund("api", &ann(), u64::MAX).await.unwrap();

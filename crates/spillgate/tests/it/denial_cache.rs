@@ -6,7 +6,7 @@ use std::time::Duration;
 use spillgate::internals::algorithm::Intent;
 use spillgate::internals::limit::NamedLimit;
 use spillgate::internals::subject::{SHARED_SECRET, Secret};
-use spillgate::{Decision, Limit, Limiter, Policy, Request, Source, Verdict};
+use spillgate::{Decision, Limit, Limiter, Policy, Reason, Request, Source};
 use spillgate_testkit::{RedisServer, eventually};
 use tokio::runtime::Runtime;
 
@@ -19,13 +19,13 @@ fn whoever_was_refused_and_asks_again_does_not_reach_the_store() {
     let scene = Scene::new(true);
     assert!(scene.check("me", &slow(), 2).allowed());
     let refused = scene.check("me", &slow(), 1);
-    assert_eq!((refused.verdict(), refused.source()), (Verdict::Denied, Source::Store));
+    assert_eq!((refused.reason(), refused.source()), (Some(Reason::LimitExceeded), Source::Store));
     let before = scene.calls();
     let again: Vec<Decision> = (0..100).map(|_| scene.check("me", &slow(), 1)).collect();
     let cached = again.iter().filter(|again| again.source() == Source::DenialCache).count() as u64;
     assert!(cached > 0 && cached + (scene.calls() - before) >= 100, "{cached} of 100");
     for again in again {
-        assert_eq!((again.verdict(), again.remaining()), (Verdict::Denied, Some(0)));
+        assert_eq!((again.reason(), again.remaining()), (Some(Reason::LimitExceeded), Some(0)));
         assert!(again.retry_after() <= refused.retry_after(), "{again:?}");
         assert!(again.reset_after() <= refused.reset_after(), "{again:?}");
     }
@@ -54,7 +54,10 @@ fn only_costs_as_large_as_the_refused_one_are_refused_unasked() {
     assert!(scene.check("me", &limit, 6).allowed());
     assert_eq!(scene.check("me", &limit, 5).source(), Source::Store);
     let larger = scene.check("me", &limit, 6);
-    assert_eq!((larger.verdict(), larger.source()), (Verdict::Denied, Source::DenialCache));
+    assert_eq!(
+        (larger.reason(), larger.source()),
+        (Some(Reason::LimitExceeded), Source::DenialCache)
+    );
     // How long it would wait nobody has said, nor what is left by now.
     assert_eq!((larger.retry_after(), larger.remaining()), (None, None));
     let smaller = scene.check("me", &limit, 4);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use spillgate::{Cost, Limiter, Mode, NotMatched, OverriddenBy, Policy, Request, Verdict};
+use spillgate::{Cost, Limiter, Mode, NotMatched, OverriddenBy, Policy, Reason, Request};
 use spillgate_testkit::RedisServer;
 
 use crate::limiter::on_each;
@@ -79,7 +79,7 @@ async fn agrees(limiter: &Limiter, asked: &Asked) {
     let explained = limiter.explain(&request).await;
     let checked = limiter.check(&request).await;
     let context = format!("{asked:?}: {} {explained:?}\n{checked:?}", explained.sentence());
-    assert_eq!(explained.answer().verdict(), checked.verdict(), "{context}");
+    assert_eq!(explained.answer().reason(), checked.reason(), "{context}");
     if !checked.allowed() {
         assert_eq!(explained.answer().rule(), checked.rule(), "{context}");
     }
@@ -90,10 +90,10 @@ async fn agrees(limiter: &Limiter, asked: &Asked) {
         if reply.source() != before.source() || reply.remaining().is_none() {
             continue;
         }
-        assert_eq!(before.verdict(), reply.verdict(), "{context}");
+        assert_eq!(before.reason(), reply.reason(), "{context}");
         assert_eq!(before.retry_after().is_some(), reply.retry_after().is_some(), "{context}");
         // With room it is charged, a shadow rule too, unless nothing is.
-        let charged = match checked.allowed() && reply.verdict() == Verdict::Allowed {
+        let charged = match checked.allowed() && reply.reason().is_none() {
             true => foreseen.cost(),
             false => 0,
         };
@@ -143,7 +143,7 @@ fn a_remembered_refusal_is_told_as_the_next_check_would_tell_it() {
         assert!(limiter.explain(&ann).await.remembered().is_none());
         // A slow machine may have forgotten by the time it looks: then it is refused anew.
         let remembered = async || {
-            assert_eq!(limiter.check(&ann).await.verdict(), Verdict::Denied);
+            assert_eq!(limiter.check(&ann).await.reason(), Some(Reason::LimitExceeded));
             let explained = limiter.explain(&ann).await;
             assert_eq!(explained.decision().source(), spillgate::Source::Store);
             explained.remembered().map(spillgate::Decision::source)
@@ -200,7 +200,7 @@ fn a_raise_is_read_off_the_state_as_it_stands() {
         let ann = Request::new().with("user", "ann").costing(6);
         assert!(limiter.check(&ann).await.allowed());
         let explained = limiter.explain(&ann).await;
-        assert_eq!(explained.answer().verdict(), Verdict::Denied);
+        assert_eq!(explained.answer().reason(), Some(Reason::LimitExceeded));
         let raises: Vec<_> = explained
             .limits()
             .filter_map(|counter| counter.raise())
@@ -212,11 +212,14 @@ fn a_raise_is_read_off_the_state_as_it_stands() {
         );
         let counter = explained.limits().next().unwrap();
         let says =
-            "mixed/bucket (9/1d) refuses: 3 of 9 requests are left, and this costs 6. There is";
+            "mixed/bucket (9/1d) denies: 3 of 9 requests are left, and this costs 6. There is";
         assert!(counter.sentence().starts_with(says), "{}", counter.sentence());
         let never = limiter.explain(&ann.clone().costing(7)).await;
         let sentence = never.sentence();
-        assert_eq!(sentence, "Never: it costs more than mixed/sliding ever holds.");
+        assert_eq!(
+            sentence,
+            "Denied: it costs more than mixed/sliding ever holds, and no wait helps."
+        );
     });
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use spillgate::{Cost, Limit, Limiter, LimiterBuilder, Policy, Question, Request, Source, Verdict};
+use spillgate::{Cost, Limit, Limiter, LimiterBuilder, Policy, Question, Reason, Request, Source};
 use spillgate_testkit::{RedisServer, free_port};
 
 use crate::support::given::Given;
@@ -59,11 +59,11 @@ fn charges_every_counter_or_none() {
         assert_eq!(remaining(&allowed), [5, 4, 3, 2, 1]);
 
         let denied = limiter.check(&of("a").costing(2)).await;
-        assert_eq!((denied.verdict(), denied.limit()), (Verdict::Denied, Some("slots")));
+        assert_eq!((denied.reason(), denied.limit()), (Some(Reason::LimitExceeded), Some("slots")));
         assert_eq!(remaining(&denied), [5, 4, 3, 2, 1]);
-        let verdicts: Vec<_> = denied.limits().map(|counter| counter.verdict()).collect();
-        let fits = Verdict::Allowed;
-        assert_eq!(verdicts, [fits, fits, fits, fits, Verdict::Denied]);
+        let verdicts: Vec<_> = denied.limits().map(|counter| counter.reason()).collect();
+        let fits = None;
+        assert_eq!(verdicts, [fits, fits, fits, fits, Some(Reason::LimitExceeded)]);
 
         assert_eq!(remaining(&limiter.peek(&of("a")).await), [5, 4, 3, 2, 1]);
         assert_eq!(remaining(&limiter.peek(&of("b")).await), [9, 8, 7, 6, 5]);
@@ -75,11 +75,15 @@ fn a_cost_above_a_capacity_is_never_and_writes_nothing() {
     on_each(MIXED, |limiter| async move {
         for cost in [6, 10, 1 << 40, u64::MAX] {
             let never = limiter.check(&of("a").costing(cost)).await;
-            assert_eq!((never.verdict(), never.retry_after()), (Verdict::Never, None), "{cost}");
+            assert_eq!(
+                (never.reason(), never.retry_after()),
+                (Some(Reason::CostExceedsLimit), None),
+                "{cost}"
+            );
         }
         let untouched = limiter.peek(&of("a")).await;
         assert!(untouched.limits().all(|counter| counter.remaining() == counter.capacity()));
-        assert_eq!(limiter.stats().never, 4);
+        assert_eq!(limiter.stats().denied, 4);
     });
 }
 
@@ -118,7 +122,10 @@ fn a_unit_that_is_not_named_is_peeked_at() {
         assert!(limiter.check(&both).await.allowed());
         // No token is left, so not even a request that names none may pass; nothing is charged.
         let denied = limiter.check(&of("a")).await;
-        assert_eq!((denied.verdict(), denied.limit()), (Verdict::Denied, Some("tokens")));
+        assert_eq!(
+            (denied.reason(), denied.limit()),
+            (Some(Reason::LimitExceeded), Some("tokens"))
+        );
         let requests = limiter.peek(&of("a")).await.limits().next().unwrap().remaining();
         assert_eq!(requests, Some(99));
     });
@@ -145,13 +152,16 @@ fn a_shadow_rule_is_counted_and_changes_no_answer() {
             assert_eq!(decision.rule(), Some("enforced"));
             let watched = decision.limits().next().unwrap();
             assert!(watched.shadow());
-            assert_eq!(watched.verdict() == Verdict::Denied, call == 3);
+            assert_eq!(watched.reason() == Some(Reason::LimitExceeded), call == 3);
         }
         assert_eq!(limiter.stats().would_deny, 1);
         // Refused by the enforced rule: the shadow one is not charged, and not counted.
         limiter.reset("watched", &of("a")).await.unwrap();
         let denied = limiter.check(&of("a")).await;
-        assert_eq!((denied.verdict(), denied.rule()), (Verdict::Denied, Some("enforced")));
+        assert_eq!(
+            (denied.reason(), denied.rule()),
+            (Some(Reason::LimitExceeded), Some("enforced"))
+        );
         assert_eq!(denied.limits().next().unwrap().remaining(), Some(2));
         assert_eq!(limiter.stats().would_deny, 1);
     });
@@ -173,12 +183,12 @@ fn a_decision_prints_what_it_tells_and_not_how_it_is_kept() {
     "#;
     on_each(policy, |limiter| async move {
         let printed = format!("{:?}", limiter.check(&of("a")).await);
-        let reply = "Decision { verdict: Allowed, source: Store, receipt: Receipt(..), counters: [\
+        let reply = "Decision { allowed: true, source: Store, receipt: Receipt(..), limits: [\
             LimitDecision { rule: Some(\"watched\"), limit: \"0\", definition: 7/1d, \
-            verdict: Allowed, source: Store, capacity: Some(7), remaining: Some(6), \
+            reason: None, source: Store, capacity: Some(7), remaining: Some(6), \
             retry_after: Some(0ns), reset_after: Some(12342.857143s), shadow: true }, \
             LimitDecision { rule: Some(\"slots\"), limit: \"streams\", definition: 2 hold 1h, \
-            verdict: Allowed, source: Store, capacity: Some(2), remaining: Some(1), \
+            reason: None, source: Store, capacity: Some(2), remaining: Some(1), \
             retry_after: Some(0ns), reset_after: Some(3600s) }] }";
         assert_eq!(printed, reply);
     });
@@ -204,7 +214,7 @@ fn unlimited_keeps_nothing_and_none_blocks() {
         assert!(free.allowed());
         assert_eq!((free.capacity(), free.remaining()), (None, None));
         let blocked = limiter.check(&of("a").with("plan", "blocked")).await;
-        assert_eq!((blocked.verdict(), blocked.retry_after()), (Verdict::Never, None));
+        assert_eq!((blocked.reason(), blocked.retry_after()), (Some(Reason::Blocked), None));
         let unmatched = limiter.check(&of("a")).await;
         assert!(unmatched.allowed() && unmatched.limits().len() == 0);
         assert_eq!(limiter.stats().unmatched, 1);
@@ -259,9 +269,9 @@ fn a_batch_is_judged_in_order_each_alone() {
         let questions =
             [inline("x"), inline("x"), Question::Request(of("a").costing(4)), inline("y")];
         let decisions = limiter.decide(&questions).await;
-        let verdicts: Vec<_> = decisions.iter().map(spillgate::Decision::verdict).collect();
-        let allowed = Verdict::Allowed;
-        assert_eq!(verdicts, [allowed, Verdict::Denied, allowed, allowed]);
+        let verdicts: Vec<_> = decisions.iter().map(spillgate::Decision::reason).collect();
+        let allowed = None;
+        assert_eq!(verdicts, [allowed, Some(Reason::LimitExceeded), allowed, allowed]);
         assert!(!limiter.check_limit("y", &limit, 2).await.allowed());
     });
 }
@@ -332,10 +342,13 @@ fn an_absent_store_is_decided_by_each_rules_policy() {
         let to = |route| of("a").with("route", route);
 
         let closed = limiter.check(&to("/login")).await;
-        assert_eq!((closed.verdict(), closed.source()), (Verdict::Denied, Source::OutagePolicy));
+        assert_eq!(
+            (closed.reason(), closed.source()),
+            (Some(Reason::StoreUnavailable), Source::OutagePolicy)
+        );
         assert_eq!((closed.retry_after(), closed.remaining()), (None, None));
         let open = limiter.check(&to("/news")).await;
-        assert_eq!((open.verdict(), open.source()), (Verdict::Allowed, Source::OutagePolicy));
+        assert_eq!((open.reason(), open.source()), (None, Source::OutagePolicy));
         assert_eq!(open.remaining(), None);
         // 100 shared by sixteen is six.
         for left in (0..6).rev() {
@@ -343,12 +356,15 @@ fn an_absent_store_is_decided_by_each_rules_policy() {
             assert_eq!((local.source(), local.remaining()), (Source::Fallback, Some(left)));
         }
         let local = limiter.check(&to("/api")).await;
-        assert_eq!(local.verdict(), Verdict::Denied);
+        assert_eq!(local.reason(), Some(Reason::LimitExceeded));
         assert!(local.degraded());
         // Above the share, but not above the limit: it may fit once the store is back.
         let large = limiter.check(&to("/api").costing(50)).await;
-        assert_eq!((large.verdict(), large.retry_after()), (Verdict::Denied, None));
-        assert_eq!(limiter.check(&to("/api").costing(101)).await.verdict(), Verdict::Never);
+        assert_eq!((large.reason(), large.retry_after()), (Some(Reason::LimitExceeded), None));
+        assert_eq!(
+            limiter.check(&to("/api").costing(101)).await.reason(),
+            Some(Reason::CostExceedsLimit)
+        );
         assert!(began.elapsed_below(Duration::from_secs(5)));
     });
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spillgate::{Combined, Cost, Decision, Limit, Limiter, Part, Request, Verdict};
+use spillgate::{Combined, Cost, Decision, Limit, Limiter, Part, Reason, Request};
 
 use crate::limiter::on_each;
 
@@ -44,9 +44,9 @@ fn parts_are_charged_together_or_not_at_all() {
         assert!(first.whole().allowed());
         assert_eq!(remaining(first.whole()), [Some(9), Some(0), Some(0)]);
         let second = check_all(&limiter, &parts).await;
-        assert_eq!(second.whole().verdict(), Verdict::Denied);
-        let verdicts: Vec<Verdict> = second.parts().iter().map(Decision::verdict).collect();
-        assert_eq!(verdicts, [Verdict::Allowed, Verdict::Denied]);
+        assert_eq!(second.whole().reason(), Some(Reason::LimitExceeded));
+        let verdicts: Vec<Option<Reason>> = second.parts().iter().map(Decision::reason).collect();
+        assert_eq!(verdicts, [None, Some(Reason::LimitExceeded)]);
         assert_eq!(remaining(&limiter.peek(&by("ip", "::1")).await), [Some(9), Some(0)]);
     });
 }
@@ -60,7 +60,7 @@ fn a_counter_met_twice_adds_its_costs() {
         assert_eq!(remaining(twice.whole()).len(), 2, "the rule and its shadow, each once");
         assert!(twice.parts().iter().all(|part| part.remaining() == Some(1)));
         let too_much = check_all(&limiter, &[part(6), part(5)]).await;
-        assert_eq!(too_much.whole().verdict(), Verdict::Never);
+        assert_eq!(too_much.whole().reason(), Some(Reason::CostExceedsLimit));
         let peeks = check_all(&limiter, &[part(0), part(0)]).await;
         assert_eq!((peeks.whole().allowed(), peeks.whole().remaining()), (true, Some(1)));
     });
@@ -103,9 +103,9 @@ fn a_postpaid_rule_is_charged_room_or_not_and_refuses_who_asks_next() {
         let beyond = limiter.check(&bytes(1_000)).await;
         assert!(beyond.allowed());
         let counter = beyond.limits().next().unwrap();
-        assert_eq!((counter.verdict(), counter.advisory()), (Verdict::Denied, true));
+        assert_eq!((counter.reason(), counter.advisory()), (Some(Reason::LimitExceeded), true));
         let next = limiter.check(&ada()).await;
-        assert_eq!((next.verdict(), next.rule()), (Verdict::Denied, Some("bytes")));
+        assert_eq!((next.reason(), next.rule()), (Some(Reason::LimitExceeded), Some("bytes")));
         let calls_left = limiter.peek(&ada()).await;
         assert_eq!(remaining(&calls_left), [Some(0), Some(1)], "the refused call was not charged");
     });
@@ -118,7 +118,10 @@ fn a_postpaid_charge_stands_though_another_rule_refuses() {
         let call = by("user", "bob").costing(cost);
         assert!(limiter.check(&call).await.allowed());
         let refused = limiter.check(&call).await;
-        assert_eq!((refused.verdict(), refused.rule()), (Verdict::Denied, Some("calls")));
+        assert_eq!(
+            (refused.reason(), refused.rule()),
+            (Some(Reason::LimitExceeded), Some("calls"))
+        );
         assert_eq!(remaining(&refused), [Some(40), Some(0)]);
         let batch = [spillgate::Question::Request(call.clone())];
         assert_eq!(remaining(&limiter.decide(&batch).await[0]), [Some(10), Some(0)]);
@@ -163,7 +166,7 @@ fn giving_back_is_never_refused() {
         let nothing = check_all(&limiter, &[Part::new(of(0)).giving_back()]).await;
         assert!(nothing.whole().allowed());
         let whole = nothing.whole();
-        assert_eq!(whole.limits().next().unwrap().verdict(), Verdict::Denied);
+        assert_eq!(whole.limits().next().unwrap().reason(), Some(Reason::LimitExceeded));
     });
 }
 
@@ -194,7 +197,7 @@ fn a_limit_of_the_callers_holds_only_where_it_is_allowed_and_lower() {
         let high = check_all(&limiter, &with(Limit::per_day(3_000))).await;
         assert_eq!(remaining(high.whole()), [Some(8), Some(18)], "the configured limits alone");
         let none = check_all(&limiter, &with(Limit::none())).await;
-        assert_eq!(none.whole().verdict(), Verdict::Never);
+        assert_eq!(none.whole().reason(), Some(Reason::Blocked));
     });
 }
 
@@ -205,6 +208,6 @@ fn of_two_callers_limits_on_one_counter_the_lower_holds() {
         let both = check_all(&limiter, &[part(3), part(5)]).await;
         assert_eq!(remaining(both.whole())[..2], [Some(8), Some(1)]);
         let both = check_all(&limiter, &[part(5), part(3)]).await;
-        assert_eq!(both.whole().verdict(), Verdict::Denied);
+        assert_eq!(both.whole().reason(), Some(Reason::LimitExceeded));
     });
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use spillgate::internals::time::Clock;
-use spillgate::{Limit, Limiter, Policy, Question, Request, Verdict};
+use spillgate::{Limit, Limiter, Policy, Question, Reason, Request};
 use spillgate_testkit::RedisServer;
 use tokio::task::{JoinHandle, LocalSet, spawn_local, yield_now};
 use tokio::time::{Instant, sleep};
@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use crate::support::world::runtime;
 
 /// What became of whom, and when, in ms since the scene began.
-type Journal = Rc<RefCell<Vec<(usize, Verdict, u128)>>>;
+type Journal = Rc<RefCell<Vec<(usize, Option<Reason>, u128)>>>;
 
 /// A limiter in memory, whose clock goes with that of the timers.
 #[derive(Clone)]
@@ -45,11 +45,11 @@ impl Scene {
         spawn_local(async move {
             let decision = scene.limiter.acquire(&request(cost), within).await;
             let at_ms = scene.began.elapsed().as_millis();
-            scene.journal.borrow_mut().push((number, decision.verdict(), at_ms));
+            scene.journal.borrow_mut().push((number, decision.reason(), at_ms));
         })
     }
 
-    fn journal(&self) -> Vec<(usize, Verdict, u128)> {
+    fn journal(&self) -> Vec<(usize, Option<Reason>, u128)> {
         self.journal.borrow().clone()
     }
 }
@@ -65,7 +65,7 @@ fn ten_thousand_who_wait_for_one_subject_leave_in_order_at_the_exact_rate() {
         let journal = scene.journal();
         assert_eq!(journal.len(), 10_000);
         for (place, (number, verdict, at_ms)) in journal.into_iter().enumerate() {
-            assert_eq!((number, verdict), (place, Verdict::Allowed));
+            assert_eq!((number, verdict), (place, None));
             let due_ms = 10 * place as u128;
             // Timers and the scene's clock go by the millisecond.
             assert!((due_ms..=due_ms + 3).contains(&at_ms), "{place} left at {at_ms} ms");
@@ -99,10 +99,16 @@ fn a_wait_that_cannot_fit_is_refused_at_once() {
         yield_now().await;
         assert_eq!(scene.journal().len(), 2, "the other six wait, up to three seconds");
         let late = scene.limiter.acquire(&request(1), Duration::from_secs(3)).await;
-        assert_eq!((late.verdict(), scene.began.elapsed()), (Verdict::Denied, Duration::ZERO));
+        assert_eq!(
+            (late.reason(), scene.began.elapsed()),
+            (Some(Reason::LimitExceeded), Duration::ZERO)
+        );
         assert_eq!(late.retry_after(), Some(Duration::from_millis(3_500)));
         let never = scene.limiter.acquire(&request(3), HOUR).await;
-        assert_eq!((never.verdict(), scene.began.elapsed()), (Verdict::Never, Duration::ZERO));
+        assert_eq!(
+            (never.reason(), scene.began.elapsed()),
+            (Some(Reason::CostExceedsLimit), Duration::ZERO)
+        );
         let in_time = scene.limiter.acquire(&request(1), Duration::from_millis(3_510)).await;
         assert!(in_time.allowed());
     });
@@ -150,7 +156,7 @@ fn all_who_wait_are_refused_when_the_service_stops() {
         let refused = scene
             .journal()
             .iter()
-            .filter(|(_, verdict, at_ms)| *verdict == Verdict::Denied && *at_ms < 1_010)
+            .filter(|(_, verdict, at_ms)| *verdict == Some(Reason::LimitExceeded) && *at_ms < 1_010)
             .count();
         assert_eq!(refused, 2, "{:?}", scene.journal());
     });

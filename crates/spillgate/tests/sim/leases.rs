@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use spillgate::{Decision, Limiter, Policy, Request, Source, Verdict, simulation};
+use spillgate::{Decision, Limiter, Policy, Request, Source, simulation};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep;
 
@@ -201,7 +201,7 @@ impl World {
     }
 
     fn read(&self, rule: usize, user: u64, began_us: u64, decision: &Decision) {
-        if decision.verdict() != Verdict::Allowed {
+        if decision.reason().is_some() {
             return;
         }
         let now_us = self.ledger.now_us();

@@ -212,9 +212,9 @@ impl Ledger {
         self.asking.set(self.asking.get() - 1);
         let Asking { process, costs, began_ms } = asking;
         let sources: Vec<_> =
-            decision.limits().map(|counter| (counter.source(), counter.verdict())).collect();
+            decision.limits().map(|counter| (counter.source(), counter.reason())).collect();
         self.note(|| {
-            format!("p{process} {costs:?} since {began_ms}: {:?} {sources:?}", decision.verdict())
+            format!("p{process} {costs:?} since {began_ms}: {:?} {sources:?}", decision.reason())
         });
         let took_ms = self.now_ms() - began_ms;
         self.always(took_ms <= CEILING_MS, || format!("a decision took {took_ms} ms"));

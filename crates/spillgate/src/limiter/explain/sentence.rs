@@ -2,7 +2,7 @@
 
 use super::wait::Wait;
 use super::{ExplainedLimit, Explanation, Raise};
-use crate::decision::{Source, Verdict};
+use crate::decision::{Reason, Source};
 use crate::limit::Algorithm;
 
 /// What the request would be told.
@@ -10,13 +10,16 @@ pub(super) fn of_all(explained: &Explanation) -> String {
     let answer = explained.answer();
     let by = answer.rule().zip(answer.limit()).map(|(rule, limit)| format!("{rule}/{limit}"));
     let by = by.unwrap_or_default();
-    let mut reply = match answer.verdict() {
-        _ if answer.limits().len() == 0 => {
+    let mut reply = match answer.reason() {
+        _ if answer.is_unmatched() => {
             format!("Allowed: no rule of the domain {:?} is met.", explained.domain)
         }
-        Verdict::Allowed => format!("Allowed: every limit has room; {by} is nearest to its end."),
-        Verdict::Never => format!("Never: it costs more than {by} ever holds."),
-        Verdict::Denied => match answer.retry_after() {
+        None => format!("Allowed: every limit has room; {by} is nearest to its end."),
+        Some(Reason::Blocked) => format!("Denied: {by} blocks, and no wait helps."),
+        Some(Reason::CostExceedsLimit) => {
+            format!("Denied: it costs more than {by} ever holds, and no wait helps.")
+        }
+        Some(_) => match answer.retry_after() {
             Some(wait) => format!("Denied by {by}, for {}.", Wait(wait)),
             None => format!("Denied by {by}; nobody can say for how long."),
         },
@@ -53,15 +56,15 @@ pub(super) fn of_counter(counter: &ExplainedLimit<'_>) -> String {
         }
         (_, None) => cost,
     };
-    let mut reply = match (decision.verdict(), decision.capacity()) {
+    let mut reply = match (decision.reason(), decision.capacity()) {
         (_, None) => format!("{name} has room for everything."),
         (_, Some(0)) => format!("{name} is a block: nothing passes, and no wait helps."),
-        (Verdict::Allowed, _) => format!("{name} has room: {left}."),
-        (Verdict::Denied, _) => format!("{name} refuses: {left}.{}", until(counter)),
-        (Verdict::Never, Some(capacity)) => format!(
+        (None, _) => format!("{name} has room: {left}."),
+        (Some(Reason::CostExceedsLimit), Some(capacity)) => format!(
             "{name} can never admit this: it costs {}, and the limit holds {capacity} {unit} at most.",
             counter.cost()
         ),
+        (Some(_), _) => format!("{name} denies: {left}.{}", until(counter)),
     };
     if let Some(reset) = decision.reset_after().filter(|reset| !reset.is_zero()) {
         reply.push_str(&format!(" Untouched again in {}, if nobody asks.", Wait(reset)));

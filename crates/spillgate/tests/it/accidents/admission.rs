@@ -2,7 +2,7 @@
 
 use spillgate::internals::algorithm::{Intent, Reading};
 use spillgate::internals::limit::NamedLimit;
-use spillgate::{Algorithm, Limit, LimitSpec, Limiter, Verdict};
+use spillgate::{Algorithm, Limit, LimitSpec, Limiter, Reason};
 use spillgate_testkit::RedisServer;
 
 use crate::support::random::Random;
@@ -57,14 +57,12 @@ fn a_cost_above_the_capacity_is_told_never() {
         let limiter = runtime.block_on(builder.build()).unwrap();
         for named in each_algorithm(10, PERIOD) {
             let decision = runtime.block_on(limiter.check_limit("me", named.limit(), 11));
-            assert_eq!((decision.verdict(), decision.retry_after()), (Verdict::Never, None));
-            let decision = runtime.block_on(limiter.check_limit("me", named.limit(), 10));
             assert_eq!(
-                decision.verdict(),
-                Verdict::Allowed,
-                "{} was charged before",
-                named.algorithm()
+                (decision.reason(), decision.retry_after()),
+                (Some(Reason::CostExceedsLimit), None)
             );
+            let decision = runtime.block_on(limiter.check_limit("me", named.limit(), 10));
+            assert_eq!(decision.reason(), None, "{} was charged before", named.algorithm());
         }
     }
 }
@@ -308,8 +306,8 @@ fn zero_is_refused_and_all_or_nothing_are_said_aloud() {
         let check =
             |limit: &Limit, cost: u64| runtime.block_on(limiter.check_limit("me", limit, cost));
         for cost in [1, 1_000_000_000, u64::MAX] {
-            assert_eq!(check(&Limit::unlimited(), cost).verdict(), Verdict::Allowed);
-            assert_eq!(check(&Limit::none(), cost).verdict(), Verdict::Never);
+            assert_eq!(check(&Limit::unlimited(), cost).reason(), None);
+            assert_eq!(check(&Limit::none(), cost).reason(), Some(Reason::Blocked));
         }
         // No number is made up for what has none.
         assert_eq!(check(&Limit::unlimited(), 1).remaining(), None);

@@ -5,7 +5,7 @@ use spillgate::internals::engine::Memory;
 use spillgate::internals::engine::redis::script_text;
 use spillgate::internals::limit::NamedLimit;
 use spillgate::internals::time::Clock;
-use spillgate::{Algorithm, Limit, LimitSpec, Limiter, Verdict};
+use spillgate::{Algorithm, Limit, LimitSpec, Limiter, Reason};
 use spillgate_testkit::{RedisServer, Reply};
 
 use crate::support::random::Random;
@@ -188,7 +188,12 @@ fn costs_of_any_size_are_judged_and_what_is_left_never_wraps() {
         for named in each_algorithm(5, PERIOD) {
             for cost in [6, 7, 1 << 31, 1 << 32, 1 << 53, u64::MAX - 1, u64::MAX] {
                 let decision = runtime.block_on(limiter.check_limit("me", named.limit(), cost));
-                assert_eq!(decision.verdict(), Verdict::Never, "{} {cost}", named.algorithm());
+                assert_eq!(
+                    decision.reason(),
+                    Some(Reason::CostExceedsLimit),
+                    "{} {cost}",
+                    named.algorithm()
+                );
                 assert_eq!(decision.retry_after(), None);
             }
         }

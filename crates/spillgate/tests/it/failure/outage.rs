@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use spillgate::internals::time::Clock;
-use spillgate::{Limit, LimitSpec, Limiter, Policy, Request, Source, Verdict};
+use spillgate::{Limit, LimitSpec, Limiter, Policy, Reason, Request, Source};
 use spillgate_testkit::{Fault, FaultProxy, RedisServer};
 
 use super::{ALL, CEILING, Patient, SHARE, counted_by, limit};
@@ -60,16 +60,19 @@ fn what_the_store_had_no_part_in_says_so_and_makes_nothing_up() {
         })
     };
     let local = decision("/local");
-    assert_eq!((local.verdict(), local.source()), (Verdict::Allowed, Source::Fallback));
+    assert_eq!((local.reason(), local.source()), (None, Source::Fallback));
     let remaining = local.remaining().unwrap();
     assert!(remaining < SHARE, "{remaining}: of the share, not of the limit");
 
     let allowed = decision("/allow");
-    assert_eq!((allowed.verdict(), allowed.source()), (Verdict::Allowed, Source::OutagePolicy));
+    assert_eq!((allowed.reason(), allowed.source()), (None, Source::OutagePolicy));
     assert_eq!((allowed.remaining(), allowed.reset_after()), (None, None));
 
     let denied = decision("/deny");
-    assert_eq!((denied.verdict(), denied.source()), (Verdict::Denied, Source::OutagePolicy));
+    assert_eq!(
+        (denied.reason(), denied.source()),
+        (Some(Reason::StoreUnavailable), Source::OutagePolicy)
+    );
     assert_eq!((denied.remaining(), denied.retry_after()), (None, None));
 
     assert!([&local, &allowed, &denied].iter().all(|decision| decision.degraded()));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{HeaderMap, StatusCode};
 use proptest::prelude::*;
 use spillgate::internals::time::Clock;
-use spillgate::{Cost, Decision, HeaderStyle, Limiter, Policy, Reason, Refusal, Request, Verdict};
+use spillgate::{Cost, Decision, HeaderStyle, Limiter, Policy, Reason, Refusal, Request};
 use spillgate_testkit::free_port;
 
 use super::fields::{LimitItem, PolicyItem, read};
@@ -198,7 +198,7 @@ fn the_refusing_limit_with_the_longest_wait_comes_first() {
     assert!(bench.check(Cost::requests(20).and("tokens", 1)).allowed());
     // 31 are too many for the burst for a tenth of a second, and never fit the slots.
     let never = bench.check(Cost::requests(31).and("tokens", 1));
-    assert_eq!(never.verdict(), Verdict::Never);
+    assert_eq!(never.reason(), Some(Reason::CostExceedsLimit));
     let limits = read(&headers(&never, HeaderStyle::Ietf)).1;
     assert_eq!(
         limits[..2],
@@ -209,7 +209,7 @@ fn the_refusing_limit_with_the_longest_wait_comes_first() {
     );
     // Slots refuse, and so does the minute: slots tell no time.
     let denied = bench.check(Cost::requests(20).and("tokens", 60_000));
-    assert_eq!(denied.verdict(), Verdict::Denied);
+    assert_eq!(denied.reason(), Some(Reason::LimitExceeded));
     let (_, limits) = read(&headers(&denied, HeaderStyle::Ietf));
     assert_eq!(limits[0], LimitItem { name: "api/slots".into(), remaining: 0, more_after: None });
     assert_eq!(limits[1].name, "api/llm");
@@ -393,11 +393,11 @@ proptest! {
                 continue;
             };
             let seconds = refusal.retry_after_seconds();
-            prop_assert_eq!(seconds.is_none(), decision.verdict() == Verdict::Never);
+            prop_assert_eq!(seconds.is_none(), decision.reason() == Some(Reason::CostExceedsLimit));
             let Some(seconds) = seconds else { continue };
             let said: u64 = fields["retry-after"].to_str().unwrap().parse().unwrap();
             prop_assert_eq!(said, seconds);
-            let refused = decision.limits().filter(|counter| counter.verdict() == Verdict::Denied).count();
+            let refused = decision.limits().filter(|counter| counter.reason() == Some(Reason::LimitExceeded)).count();
             let longest = limits[..refused].iter().map(|limit| limit.more_after.unwrap()).max();
             prop_assert_eq!(longest, Some(seconds as i64), "Retry-After is the longest t");
             // Tight: no second earlier, unless it is the one that everybody must wait.

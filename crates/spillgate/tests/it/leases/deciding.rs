@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spillgate::{Decision, Limiter, Mode, Policy, Request, Source, Verdict};
+use spillgate::{Decision, Limiter, Mode, Policy, Reason, Request, Source};
 use spillgate_testkit::{RedisServer, eventually};
 use tokio::runtime::Runtime;
 
@@ -107,8 +107,8 @@ fn a_process_alone_is_admitted_to_the_last_token() {
     let mut admitted = 0;
     loop {
         let decision = scene.check("me");
-        match decision.verdict() {
-            Verdict::Allowed => admitted += 1,
+        match decision.reason() {
+            None => admitted += 1,
             _ => break,
         }
         assert!(admitted <= 3_000);
@@ -168,13 +168,16 @@ fn a_limit_that_changes_ends_the_leases_under_the_one_before() {
     scene.warm("hot");
     scene.limiter.set_policy(Policy::from_toml(&rule("100/366d")).unwrap());
     let decision = scene.check("hot");
-    assert_eq!((decision.verdict(), decision.source()), (Verdict::Denied, Source::Store));
+    assert_eq!(
+        (decision.reason(), decision.source()),
+        (Some(Reason::LimitExceeded), Source::Store)
+    );
     // An override ends them as well.
     scene.limiter.set_policy(Policy::from_toml(&rule("1000000/366d")).unwrap());
     scene.warm("hot");
     let hot = Request::new().with("ip", "hot");
     scene.run(scene.limiter.set_override("api", &hot, ["none"], None)).unwrap();
-    assert_eq!(scene.check("hot").verdict(), Verdict::Never);
+    assert_eq!(scene.check("hot").reason(), Some(Reason::Blocked));
 }
 
 #[test]

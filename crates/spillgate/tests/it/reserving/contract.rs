@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use spillgate::internals::time::Clock;
 use spillgate::{
-    Cost, Decision, Ended, Limit, Limiter, Outcome, Policy, Question, Receipt, Request,
-    ReservationError, Reserve, Usage, Verdict,
+    Cost, Decision, Ended, Limit, Limiter, Outcome, Policy, Question, Reason, Receipt, Request,
+    ReservationError, Reserve, Usage,
 };
 use spillgate_testkit::RedisServer;
 
@@ -186,9 +186,9 @@ fn a_refused_reservation_leaves_nothing_behind() {
         let held = one.reserve(&of("a").costing(45), &for_a_minute("held")).await.unwrap();
         let before = remaining(&one.peek(&of("a")).await);
         let refused = one.reserve(&of("a").costing(10), &for_a_minute("late")).await.unwrap();
-        assert_eq!((refused.verdict(), refused.receipt()), (Verdict::Denied, None));
+        assert_eq!((refused.reason(), refused.receipt()), (Some(Reason::LimitExceeded), None));
         let never = one.reserve(&of("a").costing(51), &for_a_minute("huge")).await.unwrap();
-        assert_eq!((never.verdict(), never.receipt()), (Verdict::Never, None));
+        assert_eq!((never.reason(), never.receipt()), (Some(Reason::CostExceedsLimit), None));
         assert_eq!(remaining(&one.peek(&of("a")).await), before);
         assert_eq!(one.cancel(held.receipt().unwrap()).await, Ok(Outcome::Done));
         // Nobody remembers the name of what was refused.
@@ -253,13 +253,17 @@ fn a_check_of_slots_has_a_receipt_that_releases_just_its_own() {
     on_each(SLOTS, |one, other, clock| async move {
         let first = one.check(&of("a")).await;
         let second = one.check(&of("a")).await;
-        assert_eq!(one.check(&of("a")).await.verdict(), Verdict::Denied);
+        assert_eq!(one.check(&of("a")).await.reason(), Some(Reason::LimitExceeded));
         assert_eq!(other.release(&read(&first)).await, Ok(Outcome::Done));
         assert_eq!(other.release(&read(&first)).await, Ok(Outcome::Repeated));
         let third = one.check(&of("a")).await;
         assert!(third.allowed());
         assert_eq!(other.release(&read(&first)).await, Ok(Outcome::Repeated));
-        assert_eq!(one.check(&of("a")).await.verdict(), Verdict::Denied, "nobody's is free");
+        assert_eq!(
+            one.check(&of("a")).await.reason(),
+            Some(Reason::LimitExceeded),
+            "nobody's is free"
+        );
 
         // Two are held for another hold each, one of them in vain.
         clock.set(TODAY_US + 20_000_000);
@@ -268,10 +272,10 @@ fn a_check_of_slots_has_a_receipt_that_releases_just_its_own() {
         clock.set(TODAY_US + 30_000_000);
         let fourth = one.check(&of("a")).await;
         assert!(fourth.allowed(), "the third has ended by itself");
-        assert_eq!(one.check(&of("a")).await.verdict(), Verdict::Denied);
+        assert_eq!(one.check(&of("a")).await.reason(), Some(Reason::LimitExceeded));
         assert_eq!(other.renew(&read(&third), for_an_hour).await, Ok(Outcome::Expired));
         assert_eq!(other.release(&read(&third)).await, Ok(Outcome::Expired));
-        assert_eq!(one.check(&of("a")).await.verdict(), Verdict::Denied);
+        assert_eq!(one.check(&of("a")).await.reason(), Some(Reason::LimitExceeded));
         clock.set(TODAY_US + 50_000_000);
         assert!(one.check(&of("a")).await.allowed(), "an hour is more than its hold");
     });
@@ -342,7 +346,7 @@ fn counters_at_several_places_are_reserved_and_settled_together() {
             let again = other.reserve(&request.clone().costing(3), &for_a_minute(&tenant)).await;
             assert_eq!(again.unwrap().receipt(), decision.receipt());
             let refused = one.reserve(&request.clone().costing(3), &Reserve::default()).await;
-            assert_eq!(refused.unwrap().verdict(), Verdict::Denied);
+            assert_eq!(refused.unwrap().reason(), Some(Reason::LimitExceeded));
             let settled = other.settle(&read(&decision), &Usage::from(1)).await;
             assert_eq!(settled, Ok(Outcome::Done));
             let settled = one.settle(&read(&decision), &Usage::from(1)).await;

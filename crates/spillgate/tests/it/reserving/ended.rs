@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use spillgate::{
-    Ended, Limiter, Outcome, Policy, Request, ReservationError, Reserve, Usage, Verdict,
+    Ended, Limiter, Outcome, Policy, Reason, Request, ReservationError, Reserve, Usage,
 };
 
 use super::contract::{MIXED, SPREAD, for_a_minute, of, on_each, read, remaining};
@@ -76,7 +76,7 @@ fn a_reservation_ends_with_its_permit_so_that_no_two_hold_it() {
         assert!(next.allowed());
         let late = one.reserve(&of("a"), &ten_minutes()).await;
         assert_eq!(late.err(), Some(ReservationError::Ended(Ended::PermitEnded)));
-        assert_eq!(one.check(&of("a")).await.verdict(), Verdict::Denied);
+        assert_eq!(one.check(&of("a")).await.reason(), Some(Reason::LimitExceeded));
     });
 }
 
@@ -105,7 +105,7 @@ fn an_id_that_is_in_use_for_another_subject_is_a_conflict() {
             assert_eq!(taken.err(), Some(ReservationError::Conflict), "{id}");
             let free = format!("free{number}");
             let denied = one.reserve(&of_both(&theirs), &for_a_minute(&free)).await.unwrap();
-            assert_eq!((denied.verdict(), denied.receipt()), (Verdict::Denied, None));
+            assert_eq!((denied.reason(), denied.receipt()), (Some(Reason::LimitExceeded), None));
             assert_eq!(one.cancel(held.receipt().unwrap()).await, Ok(Outcome::Done));
             assert!(
                 other.reserve(&of_both(&theirs), &for_a_minute(&free)).await.unwrap().allowed()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spillgate::{Decision, Limiter, LimiterBuilder, Policy, Request, Source, Verdict};
+use spillgate::{Decision, Limiter, LimiterBuilder, Policy, Request, Source};
 use spillgate_testkit::{RedisServer, eventually};
 use tokio::runtime::Runtime;
 
@@ -165,7 +165,7 @@ impl Process {
 
     /// How many of so many calls.
     fn admitted(&self, user: &str, calls: usize) -> usize {
-        (0..calls).filter(|_| self.check(user).verdict() == Verdict::Allowed).count()
+        (0..calls).filter(|_| self.check(user).reason().is_none()).count()
     }
 
     fn check(&self, user: &str) -> Decision {

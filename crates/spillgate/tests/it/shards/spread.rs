@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spillgate::{Limiter, LimiterBuilder, Policy, Request, Source, Verdict};
+use spillgate::{Limiter, LimiterBuilder, Policy, Reason, Request, Source};
 use spillgate_testkit::{Cluster, Node, RedisServer, eventually, poll};
 use tokio::runtime::Runtime;
 
@@ -15,12 +15,12 @@ fn a_caller_who_is_refused_by_his_own_counter_changes_nothing_on_a_shared_one() 
     let fleet = Fleet::with(&policy(""));
     let attacker = fleet.user_apart_from_all();
     for _ in 0..3 {
-        assert_eq!(fleet.check(&attacker), (Verdict::Allowed, Source::Store));
+        assert_eq!(fleet.check(&attacker), (None, Source::Store));
     }
     let shared = fleet.shared_left(&attacker);
     let writes = fleet.writes();
     for _ in 0..100 {
-        assert_eq!(fleet.check(&attacker), (Verdict::Denied, Source::Store));
+        assert_eq!(fleet.check(&attacker), (Some(Reason::LimitExceeded), Source::Store));
     }
     assert_eq!(fleet.shared_left(&attacker), shared);
     assert_eq!(fleet.writes(), writes, "a refusal wrote something");
@@ -30,8 +30,7 @@ fn a_caller_who_is_refused_by_his_own_counter_changes_nothing_on_a_shared_one() 
 fn what_the_narrow_counter_was_charged_comes_back_when_the_shared_one_refuses() {
     let fleet = Fleet::with(&policy(""));
     let users: Vec<String> = (0..6).map(|_| fleet.user_apart_from_all()).collect();
-    let admitted =
-        users.iter().flat_map(|user| (0..3).map(|_| fleet.check(user).0 == Verdict::Allowed));
+    let admitted = users.iter().flat_map(|user| (0..3).map(|_| fleet.check(user).0.is_none()));
     assert_eq!(admitted.filter(|allowed| *allowed).count(), 10, "all have ten together");
     // The fourth was admitted once, and the last two never.
     let left: Vec<u64> = users.iter().map(|user| fleet.own_left(user)).collect();
@@ -42,8 +41,7 @@ fn what_the_narrow_counter_was_charged_comes_back_when_the_shared_one_refuses() 
 fn rules_that_say_so_are_asked_at_once_and_all_or_none_all_the_same() {
     let fleet = Fleet::with(&policy("parallel = true"));
     let users: Vec<String> = (0..6).map(|_| fleet.user_apart_from_all()).collect();
-    let admitted =
-        users.iter().flat_map(|user| (0..4).map(|_| fleet.check(user).0 == Verdict::Allowed));
+    let admitted = users.iter().flat_map(|user| (0..4).map(|_| fleet.check(user).0.is_none()));
     assert_eq!(admitted.filter(|allowed| *allowed).count(), 10);
     let left: Vec<u64> = users.iter().map(|user| fleet.own_left(user)).collect();
     assert_eq!(left, [0, 0, 0, 2, 3, 3]);
@@ -59,8 +57,8 @@ fn a_refusal_by_one_server_says_nothing_of_the_counters_that_nobody_asked() {
     });
     let denied = fleet.runtime.block_on(fleet.limiter.check(&of(&user)));
     let counters: Vec<_> =
-        denied.limits().map(|counter| (counter.verdict(), counter.remaining())).collect();
-    assert_eq!(counters, [(Verdict::Allowed, None), (Verdict::Denied, Some(0))]);
+        denied.limits().map(|counter| (counter.reason(), counter.remaining())).collect();
+    assert_eq!(counters, [(None, None), (Some(Reason::LimitExceeded), Some(0))]);
     assert_eq!((denied.rule(), denied.remaining()), (Some("own"), Some(0)));
     assert!(denied.retry_after().is_some());
 }
@@ -101,7 +99,7 @@ fn a_dead_server_degrades_its_own_subjects_and_no_others() {
     let own = |fleet: &Fleet, user: &str| {
         let request = Request::new().with("user", user);
         let decision = fleet.runtime.block_on(fleet.limiter.check(&request));
-        (decision.verdict(), decision.source())
+        (decision.reason(), decision.source())
     };
     fleet.kill(0);
     eventually(|| {
@@ -111,7 +109,9 @@ fn a_dead_server_degrades_its_own_subjects_and_no_others() {
         !fleet.limiter.shards()[0].asked
     });
     let reply: Vec<_> = users.iter().map(|user| own(&fleet, user)).collect();
-    let degraded = reply.iter().filter(|reply| **reply == (Verdict::Denied, Source::OutagePolicy));
+    let degraded = reply
+        .iter()
+        .filter(|reply| **reply == (Some(Reason::StoreUnavailable), Source::OutagePolicy));
     let degraded = degraded.count();
     let exact = reply.iter().filter(|(_, source)| *source == Source::Store).count();
     assert_eq!(degraded + exact, users.len());
@@ -126,9 +126,9 @@ fn a_dead_server_degrades_its_own_subjects_and_no_others() {
 fn a_charge_comes_back_when_the_rule_of_a_dead_server_refuses() {
     let mut fleet = Fleet::with(&policy(r#"on_outage = "deny""#));
     let user = fleet.user_apart_from_all();
-    assert_eq!(fleet.check(&user), (Verdict::Allowed, Source::Store));
+    assert_eq!(fleet.check(&user), (None, Source::Store));
     fleet.kill(fleet.home_of_all);
-    eventually(|| fleet.check(&user) == (Verdict::Denied, Source::OutagePolicy));
+    eventually(|| fleet.check(&user) == (Some(Reason::StoreUnavailable), Source::OutagePolicy));
     assert_eq!(fleet.own_left(&user), 2);
 }
 
@@ -146,14 +146,14 @@ fn what_comes_to_nothing_is_nobodys_debt_meanwhile() {
     fleet.server(fleet.home_of_all).pause();
     let (limiter, name) = (fleet.limiter.clone(), user.clone());
     let errors = fleet.limiter.stats().store_errors;
-    let refused = fleet.runtime.spawn(async move { limiter.check(&of(&name)).await.verdict() });
+    let refused = fleet.runtime.spawn(async move { limiter.check(&of(&name)).await.reason() });
     eventually(|| fleet.limiter.stats().store_errors > errors);
     fleet.server(home).command(&["CONFIG", "SET", "maxmemory", "0"]);
     let own = Request::new().with("user", &user);
     let reply = fleet.runtime.block_on(fleet.limiter.check(&own));
     assert_eq!((reply.source(), reply.remaining()), (Source::Store, Some(2)));
     fleet.server(fleet.home_of_all).resume();
-    assert_eq!(fleet.runtime.block_on(refused).unwrap(), Verdict::Denied);
+    assert_eq!(fleet.runtime.block_on(refused).unwrap(), Some(Reason::LimitExceeded));
     assert_eq!(fleet.own_left(&user), 2);
 }
 
@@ -172,7 +172,7 @@ fn leaving_leaves_no_charge(fleet: impl Fn(&str) -> Fleet) {
     for field in ["", "parallel = true"] {
         let fleet = fleet(&policy(field).replace("3/day", "1000/day"));
         let user = fleet.user_apart_from_all();
-        assert_eq!(fleet.check(&user), (Verdict::Allowed, Source::Store));
+        assert_eq!(fleet.check(&user), (None, Source::Store));
         let (own, shared) = (fleet.own_left(&user), fleet.shared_left(&user));
         let home = fleet.home_of(&Request::new().with("user", &user).costing(0));
         fleet.server(home).pause();
@@ -276,9 +276,9 @@ impl Fleet {
         }
     }
 
-    fn check(&self, user: &str) -> (Verdict, Source) {
+    fn check(&self, user: &str) -> (Option<Reason>, Source) {
         let decision = self.runtime.block_on(self.limiter.check(&of(user)));
-        (decision.verdict(), decision.source())
+        (decision.reason(), decision.source())
     }
 
     fn own_left(&self, user: &str) -> u64 {
