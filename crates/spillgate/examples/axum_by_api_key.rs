@@ -1,7 +1,7 @@
-//! Limits the customers of an axum service by API key, each as its plan says.
+//! Limits the customers of an axum service by API key, each by the limits of its plan.
 //!
-//! `cargo run --example axum_by_api_key`, then `curl -i -H 'x-api-key: f-1' localhost:3000` three
-//! times, and with `p-1`. Any other key is nobody's, and such requests share one limit.
+//! Run `cargo run --example axum_by_api_key`, then `curl -i -H 'x-api-key: f-1' localhost:3000` three times,
+//! and with `p-1`. Requests with any other key share one limit.
 
 use std::error::Error;
 
@@ -44,7 +44,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Customer and plan, as a database would know them.
+/// Returns customer and plan, as a lookup in a database would.
 fn account(head: Head<'_>) -> (&'static str, &'static str) {
     match head.headers.get("x-api-key").map(|key| key.as_bytes()) {
         Some(b"f-1") => ("Ada", "free"),

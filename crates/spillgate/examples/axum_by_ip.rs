@@ -1,6 +1,6 @@
 //! Limits the clients of an axum service by their address.
 //!
-//! `cargo run --example axum_by_ip`, then `curl -i localhost:3000` four times.
+//! Run `cargo run --example axum_by_ip`, then `curl -i localhost:3000` four times.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ const RULES: &str = r#"
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let limiter = Limiter::builder().policy(Policy::from_toml(RULES)?).build().await?;
-    // Behind a proxy: ByIp::trusting(["10.0.0.0/8"]), the networks that your proxies are in.
+    // Behind a proxy use `ByIp::trusting(["10.0.0.0/8"])` with the networks of your proxies.
     let limits = RateLimitLayer::new(limiter).identify(ByIp::direct());
     let app = Router::new().route("/", get(async || "welcome\n")).layer(limits);
 

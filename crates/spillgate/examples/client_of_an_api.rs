@@ -1,7 +1,7 @@
-//! Calls an API that allows two calls a second, from a client that was told of four: the layer waits for
-//! room before each call, and learns from the API's answers. None of its calls is refused twice in a row.
+//! Calls an API that allows two calls per second, from a client configured for four. The layer waits for room
+//! before each call and learns from the API's replies, so no call is denied twice in a row.
 //!
-//! `cargo run --example client_of_an_api`
+//! Run `cargo run --example client_of_an_api`.
 
 use std::error::Error;
 

@@ -1,5 +1,5 @@
-//! An upstream that streams tokens, limited by requests, tokens and streams at once. What a stream
-//! really used is settled when it ends, or when the client goes away.
+//! Serves streams of tokens, limited by requests, tokens and concurrent streams. The tokens that a stream
+//! used are settled when it ends, or when its client disconnects.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const POLICY: &str = r#"
         { quota = "8", algorithm = "concurrency", hold = "5m" },
     ]
 "#;
-/// Counts what it has produced, for the layer to see.
+/// Counts the tokens produced, for the layer to read.
 #[derive(Clone, Default)]
 struct Produced(Arc<AtomicU64>);
 

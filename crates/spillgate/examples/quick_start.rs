@@ -1,6 +1,7 @@
-//! The service of docs/learn/rust-service.md: one route, limited on Redis by the rules of a file, and its metrics.
+//! The service of docs/learn/rust-service.md: one route, limited on Redis by the rules of a file, with
+//! metrics.
 //!
-//! `cargo run --example quick_start limits.toml redis://127.0.0.1:6379`, then `curl -i localhost:3000`.
+//! Run `cargo run --example quick_start limits.toml redis://127.0.0.1:6379`, then `curl -i localhost:3000`.
 
 use std::error::Error;
 use std::net::SocketAddr;

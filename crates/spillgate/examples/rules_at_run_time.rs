@@ -1,7 +1,7 @@
-//! Rules that the business changes while the service runs: during a sale everybody may order more.
+//! Changes rules while the service runs: during a sale every client may order more.
 //!
-//! `cargo run --example rules_at_run_time`, then `curl -i -X POST localhost:3000/orders` until it is
-//! refused, `curl -X PUT localhost:3000/sale`, and order again: what was used stays used.
+//! Run `cargo run --example rules_at_run_time`, then `curl -i -X POST localhost:3000/orders` until it is
+//! denied, `curl -X PUT localhost:3000/sale`, and order again. Usage from before the change still counts.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// So many orders a minute for each client.
+/// This many orders per minute for each client.
 fn orders(per_minute: u32) -> Result<Policy, PolicyError> {
     Policy::from_toml(&format!(
         "[[rule]]\nname = \"orders\"\nkey = [\"ip\"]\nlimits = [\"{per_minute}/minute\"]"

@@ -1,6 +1,6 @@
-//! Many rules, kept in a file: `rules.toml` beside this one, or the one that is named.
+//! Loads many rules from a file: `rules.toml` beside this one, or the file that you name.
 //!
-//! `cargo run --example rules_from_file [FILE]`, then `curl -i -X POST localhost:3000/login`.
+//! Run `cargo run --example rules_from_file [FILE]`, then `curl -i -X POST localhost:3000/login`.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 async fn main() -> Result<(), Box<dyn Error>> {
     let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/rules.toml");
     let file = std::env::args().nth(1).unwrap_or_else(|| beside.to_owned());
-    // What is wrong with the file is said with its line, and how to mend it.
+    // An error names the line of the problem and how to fix it.
     let policy = Policy::from_toml_file(&file, &std::fs::read_to_string(&file)?)?;
     let limiter = Limiter::builder().policy(policy).build().await?;
     let limits = RateLimitLayer::new(limiter)

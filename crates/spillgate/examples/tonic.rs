@@ -1,6 +1,6 @@
-//! Limits the callers of a gRPC service by their address, and one method more than the others.
+//! Limits the callers of a gRPC service by their address, with a separate limit for one method.
 //!
-//! `cargo run --example tonic`, then call `grpc.health.v1.Health/Check` on localhost:50051.
+//! Run `cargo run --example tonic`, then call `grpc.health.v1.Health/Check` on localhost:50051.
 
 use std::error::Error;
 
@@ -25,7 +25,7 @@ const RULES: &str = r#"
 async fn main() -> Result<(), Box<dyn Error>> {
     let limiter = Limiter::builder().policy(Policy::from_toml(RULES)?).build().await?;
     let limits = RateLimitLayer::new(limiter).identify(ByIp::direct()).with("method", from_path());
-    // Any service will do; this one comes ready-made.
+    // Any service works here; this one comes ready-made.
     let (_reporter, health) = tonic_health::server::health_reporter();
 
     let port: u16 = std::env::var("PORT").map_or(Ok(50051), |port| port.parse())?;

@@ -1,4 +1,4 @@
-//! How many connections to one server are worth having.
+//! How the number of connections to one server affects throughput.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub fn one_to_fifty(job: &Job) -> Outcome {
     let mut bare = Vec::new();
     for connections in COUNTS {
         let builder = Limiter::builder().redis(server.url()).timeout(Duration::from_secs(5));
-        // More it does not take.
+        // The builder accepts at most 16 connections.
         ours.push(match connections {
             ..=16 => Some(runtime.block_on(builder.connections(connections).build())?),
             _ => None,

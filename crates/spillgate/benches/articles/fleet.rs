@@ -1,6 +1,8 @@
-//! One limit for a fleet of four, enforced in four ways: a part of it in each process, a counter in Redis by
-//! window, a bucket and a log that all share. What passes in the long run, at a window's end, when all traffic
-//! meets one process, and while the store is away.
+//! Compares four ways to enforce one limit over four processes: a quarter of it in each process, a shared
+//! counter in Redis by window, a shared token bucket, and a shared log.
+//!
+//! Measures the rate admitted in the long run, around a window's end, with all traffic at one process, and
+//! while the store is down.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -115,7 +117,7 @@ impl Fleet {
         Ok(Fleet { instances })
     }
 
-    /// Whether it is let pass; nothing where nobody could say.
+    /// Returns whether the call is admitted, or `None` if the store could not be asked.
     async fn ask(&self, instance: usize) -> Option<bool> {
         match &self.instances[instance] {
             Instance::Spillgate(limiter, limit) => {
@@ -126,7 +128,7 @@ impl Fleet {
     }
 }
 
-/// What articles begin with: a count for each second, which ends by itself.
+/// The limiter of most articles: one count per second in Redis, which expires by itself.
 struct Counter {
     client: Client,
     connection: Mutex<Option<MultiplexedConnection>>,
@@ -167,7 +169,7 @@ impl Counter {
     }
 }
 
-/// Whom traffic meets.
+/// How traffic is spread over the processes.
 #[derive(Clone, Copy)]
 enum Spread {
     Even,
@@ -194,7 +196,7 @@ impl Seen {
     }
 }
 
-/// So many calls a second at their times, for a while, over callers who each wait for their answer.
+/// Sends `per_second` calls at scheduled times during `span`, from callers that each wait for their reply.
 async fn traffic(fleet: &Arc<Fleet>, spread: Spread, per_second: u64, span: Duration) -> Seen {
     let every = Duration::from_secs_f64(CALLERS as f64 / per_second as f64);
     let begin = tokio::time::Instant::now() + Duration::from_millis(50);
@@ -233,10 +235,10 @@ async fn traffic(fleet: &Arc<Fleet>, spread: Spread, per_second: u64, span: Dura
     all
 }
 
-/// All that passes within one second when twice the limit comes right before a window's end, and again
-/// right after it.
+/// Counts the calls admitted within one second, when twice the limit arrives right before a window's end and
+/// again right after it.
 async fn spike(fleet: &Arc<Fleet>) -> u64 {
-    // Until what came before has left every window.
+    // Waits until earlier calls have left every window.
     tokio::time::sleep(Duration::from_millis(2_200)).await;
     let to_end = Duration::from_secs(1) - Duration::from_nanos(now().subsec_nanos().into());
     tokio::time::sleep((to_end + Duration::from_secs(1)).saturating_sub(BEFORE_END)).await;
@@ -268,7 +270,7 @@ async fn burst(fleet: &Arc<Fleet>) -> u64 {
     passed.load(Ordering::Relaxed)
 }
 
-/// A second without the store, which is killed while traffic goes on.
+/// Sends traffic for one second after the store was killed under load.
 fn outage(runtime: &Runtime, fleet: &Arc<Fleet>, server: &mut RedisServer) -> Seen {
     let goes_on = Arc::new(AtomicBool::new(true));
     let before = {
@@ -294,7 +296,7 @@ fn now() -> Duration {
 const LIMIT: u64 = 1_000;
 const INSTANCES: u64 = 4;
 const CALLERS: usize = 64;
-/// As long as the limiter waits for its store.
+/// The limiter's timeout for its store.
 const PATIENCE: Duration = Duration::from_millis(25);
-/// A burst takes less.
+/// A burst takes less time than this.
 const BEFORE_END: Duration = Duration::from_millis(400);

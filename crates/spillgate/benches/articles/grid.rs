@@ -1,4 +1,4 @@
-//! Tables of any columns, as Markdown that reads well unrendered.
+//! Tables with any number of columns, printed as Markdown that is readable as plain text.
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ impl fmt::Display for Grid {
     }
 }
 
-/// `1,234,567`, rounded to three digits.
+/// Formats as `1,234,567`, rounded to three digits.
 pub fn rounded(number: f64) -> String {
     let unit = 10f64.powf(number.max(1.0).log10().floor() - 2.0).max(1.0);
     crate::plot::grouped(((number / unit).round() * unit) as u64)

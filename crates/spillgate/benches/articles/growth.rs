@@ -1,5 +1,5 @@
-//! How speed changes with what grows: keys, the size of a limit, rules that nobody meets, counters of a decision,
-//! servers of a ring.
+//! How speed changes with growth: the number of keys, the size of a limit, rules that no request matches,
+//! counters per decision, and servers of a ring.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -45,25 +45,25 @@ pub fn curves(job: &Job) -> Outcome {
     Ok(grown.iter().map(Grown::grid).chain([bounded]).collect())
 }
 
-/// One thing that grows.
+/// One dimension that grows.
 struct Grown {
-    /// What its drawing is called.
+    /// The name of its drawing.
     file: &'static str,
     title: &'static str,
     counts: &'static str,
     heads: Vec<&'static str>,
     points: Vec<String>,
-    /// For each but the first head, a value for each point.
+    /// For each head but the first, one value per point.
     values: Vec<Vec<f64>>,
-    /// What growing all the way may cost.
+    /// How much slower the largest point may be than the smallest.
     bound: Option<Bound>,
 }
 
-/// So many times slower at the last point than at the first.
+/// The most that speed at the first point may exceed speed at the last point, as a factor.
 #[derive(Clone, Copy)]
 struct Bound {
     most: f64,
-    /// Beside what the last line loses, which is a yardstick.
+    /// Divide by the loss of the last line, which is the baseline.
     beside_last: bool,
 }
 
@@ -84,7 +84,7 @@ impl Grown {
         }
     }
 
-    /// A row for each line that is bounded.
+    /// One row for each line that has a bound.
     fn bounded(&self) -> Vec<Vec<String>> {
         let Some(bound) = self.bound else { return Vec::new() };
         let loss = |values: &Vec<f64>| values[0] / values[values.len() - 1];
@@ -120,7 +120,7 @@ impl Grown {
     }
 }
 
-/// Of so many keys that are all there, each asked as often, in no order.
+/// Calls over `KEYS_IN_REDIS` existing keys, each key equally often, in shuffled order.
 fn keys_in_redis(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     let runtime = runtime();
     let mut stores = Vec::new();
@@ -146,7 +146,7 @@ fn keys_in_redis(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     })
 }
 
-/// A server of its own that holds a bucket and a plain value of each of its subjects.
+/// A server with a bucket and a plain value for each subject.
 struct Filled {
     server: RedisServer,
     limiter: Limiter,
@@ -253,7 +253,7 @@ fn limit_size(effort: Effort) -> Result<Grown, Box<dyn Error>> {
                 drive(runtime, server, CALLERS, effort.span, move |caller, call| {
                     let (limiter, limit) = (limiter.clone(), limit.clone());
                     async move {
-                        // Of no two sizes and algorithms the same subject.
+                        // Each size and algorithm has subjects of its own.
                         let key = format!("{algorithm}:{size}:{caller}:{call}");
                         limiter.check_limit(&key, &limit, 1).await;
                         1
@@ -275,7 +275,7 @@ fn limit_size(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     })
 }
 
-/// A policy of so many rules for other routes beside the one that is met.
+/// A policy with a number of rules for other routes, beside the one that matches.
 fn idle_rules(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     let runtime = runtime();
     let counts = [0_usize, 10, 100, 1_000, 10_000];
@@ -368,7 +368,7 @@ fn counters(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     })
 }
 
-/// Client and servers share the machine, so what is to be seen is the CPU that a decision takes, not the rate.
+/// Client and servers share this machine, so read the CPU per decision rather than the rate.
 fn ring(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     let runtime = Runtime::new()?;
     let counts = [1_usize, 2, 4];
@@ -408,13 +408,14 @@ fn ring(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     })
 }
 
-/// The median of each, all measured in turns: a machine's speed drifts more than any of these curves.
+/// Measures all contenders in turns and returns the median of each: a machine's speed drifts more than these
+/// curves do.
 fn in_turns(effort: Effort, contenders: &mut [Box<dyn FnMut() -> Run + '_>]) -> Vec<f64> {
     let rounds = Rounds::of(effort, contenders);
     (0..contenders.len()).map(|place| rounds.figure(place)).collect()
 }
 
-/// Goes round `all` for as long as told: thousand calls a second.
+/// Calls `call` over `all` repeatedly during the effort's span. The figure is thousands of calls per second.
 async fn measured<T>(effort: Effort, all: &[T], mut call: impl AsyncFnMut(&T)) -> Run {
     let (start, mut calls) = (Instant::now(), 0_u64);
     while start.elapsed() < effort.span {
@@ -426,13 +427,13 @@ async fn measured<T>(effort: Effort, all: &[T], mut call: impl AsyncFnMut(&T)) -
     Run { figure: calls as f64 / 1_000.0 / start.elapsed().as_secs_f64(), store_us: 0.0 }
 }
 
-/// With room for every call to a store, and of which a single one is remembered for most of an hour: longer than
-/// it takes to fill a server.
+/// A limit that admits every call on a store. A single charge is remembered for most of an hour, which is
+/// longer than filling a server takes.
 fn slow() -> Limit {
     Limit::per(10_000, Duration::from_secs(365 * 86_400))
 }
 
-/// The same for calls in memory, ten million a second.
+/// A limit that admits every call in memory, at ten million a second.
 fn ample() -> Limit {
     Limit::per_hour(120).burst(100_000_000)
 }

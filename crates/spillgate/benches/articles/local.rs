@@ -1,4 +1,4 @@
-//! How much is decided without asking the store, and that nobody is admitted who should not be.
+//! How many checks are decided without asking the store, and whether any of them exceeds its limit.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -49,7 +49,7 @@ async fn shape(
 ) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let server = RedisServer::start();
     let lease = if leases { "lease = { share = 0.05, ttl = \"1s\" }\n" } else { "" };
-    // So long a period that nothing drains meanwhile: what is admitted can be counted to the last.
+    // Nothing drains within this period, so the admitted calls can be counted exactly.
     let policy = format!(
         "[[rule]]\nname = \"api\"\nkey = [\"user\"]\n\
          limits = [{{ quota = \"{count}/366d\", algorithm = \"fixed-window\" }}]\n{lease}"
@@ -106,7 +106,8 @@ async fn shape(
     ])
 }
 
-/// Of few or very many keys each as often; of others the n-th 1/n as often as the first.
+/// Draws a key. Of 10,000 keys the n-th comes 1/n as often as the first; of other counts each comes equally
+/// often.
 fn drawn(state: &mut u64, keys: u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;

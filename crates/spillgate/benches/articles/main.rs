@@ -1,7 +1,8 @@
-//! What articles on rate limiting measure, and how it grows: `./evidence articles`.
+//! Measurements that articles on rate limiting make, and how speed changes with growth: `./evidence
+//! articles`.
 //!
-//! Each section prints tables of what happened here, on one machine; the curves are drawn into the folder that
-//! `--plots` names. Nothing here fails for being slow.
+//! Each section prints tables measured on this machine. Curves are written into the folder that `--plots`
+//! names. Slow results do not fail.
 #![allow(
     clippy::disallowed_methods,
     clippy::float_arithmetic,
@@ -40,7 +41,7 @@ use rounds::Effort;
 
 type Outcome = Result<Vec<Grid>, Box<dyn Error>>;
 
-/// How much is done, and where it is drawn.
+/// How long to measure, and where to write drawings.
 #[derive(Clone)]
 pub struct Job {
     effort: Effort,
@@ -53,7 +54,7 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
-            // What cargo adds.
+            // Cargo passes this flag.
             "--bench" => {}
             "--quick" => job.effort = Effort::QUICK,
             "--plots" => job.plots = arguments.next().map(PathBuf::from),

@@ -1,4 +1,4 @@
-//! How many keys live elsewhere when a node is added.
+//! How many keys move when a node joins.
 
 use spillgate::internals::engine::redis::ring::Points;
 
@@ -27,7 +27,7 @@ pub fn modulo_against_ring(_: &Job) -> Outcome {
     }])
 }
 
-/// Hashes of keys, which a multiplication spreads as well as any.
+/// Hashes of keys. A multiplication spreads them evenly.
 fn tags() -> impl Iterator<Item = u128> {
     (1..=u128::from(KEYS))
         .map(|key| key.wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835) >> 7)

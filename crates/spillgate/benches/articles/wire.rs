@@ -1,4 +1,4 @@
-//! A script by its text in every call, or by its hash: what goes over the wire, and how many calls that leaves.
+//! Sending a script's text in every call against sending its hash: bytes on the wire, and calls per second.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What each algorithm costs the store, by the store's own count of its time.
+//! The cost of each algorithm at the store, from the store's own timing.
 
 use spillgate::{Algorithm, Limit, LimitSpec, Limiter};
 use spillgate_testkit::RedisServer;
@@ -52,7 +52,7 @@ fn calls(
     Run { store_us: script_us(server), ..run }
 }
 
-/// The mean of all calls since the last CONFIG RESETSTAT.
+/// Returns the mean time of all calls since the last CONFIG RESETSTAT.
 fn script_us(server: &RedisServer) -> f64 {
     let reply = server.command(&["INFO", "commandstats"]);
     let line = reply.text().lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
@@ -61,7 +61,7 @@ fn script_us(server: &RedisServer) -> f64 {
     field.and_then(|us| us.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// Room for all calls, so that each is a charge.
+/// Has room for all calls, so that each is charged.
 fn limit(algorithm: Algorithm) -> Result<Limit, spillgate::LimitError> {
     let slots = algorithm == Algorithm::Concurrency;
     LimitSpec {
@@ -72,5 +72,5 @@ fn limit(algorithm: Algorithm) -> Result<Limit, spillgate::LimitError> {
     .build()
 }
 
-/// So few that none has to share a call.
+/// Few enough that no two decisions share a call.
 const CALLERS: usize = 2;

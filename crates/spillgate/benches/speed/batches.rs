@@ -1,4 +1,4 @@
-//! Several decisions in one call of the library, which is one call of the script.
+//! Several decisions in one call of the library, which makes one call of the script.
 
 use spillgate::{Cost, Limit, Limiter, Question};
 use spillgate_testkit::RedisServer;
@@ -71,5 +71,5 @@ fn batches(
 
 const SIZES: [usize; 4] = [1, 8, 32, 64];
 const IN_FLIGHT: usize = 200;
-/// So that the server always has the next call at hand.
+/// Keeps another call waiting at the server at all times.
 const CALLERS_MIN: usize = 6;

@@ -14,16 +14,16 @@ use crate::yardstick::Yardstick;
 pub fn in_memory(_: Effort) -> Outcome {
     let runtime = runtime();
     let mut rows = Vec::new();
-    // Kept to the end: memory that one refunded would hide the next one's growth.
+    // Kept until the end: memory freed by one limiter would hide the growth of the next.
     let mut limiters = Vec::new();
-    // What a batch of questions takes for a moment is there before anything is counted.
+    // A first batch allocates its temporary buffers before the measurement starts.
     let warm = runtime.block_on(Limiter::builder().build())?;
     runtime.block_on(charge_each(&warm, &Limit::per_hour(1), BATCH));
     limiters.push(warm);
     for subjects in [100_000, 1_000_000] {
         let before = own_bytes();
         let limiter = runtime.block_on(Limiter::builder().build())?;
-        // A token an hour: nothing is swept before it is counted.
+        // At one token per hour nothing is swept before the measurement ends.
         runtime.block_on(charge_each(&limiter, &Limit::per_hour(1), subjects));
         let grown = before.and_then(|before| own_bytes()?.checked_sub(before));
         let tables = match limiter.engine() {
@@ -52,7 +52,7 @@ pub fn in_redis(_: Effort) -> Outcome {
     let runtime = runtime();
     let limiter = runtime.block_on(limiter_on(&server))?;
     let bare = runtime.block_on(Yardstick::connect(&server))?;
-    // What scripts and connections take is there before anything is counted.
+    // Scripts and connections allocate their memory before the measurement starts.
     runtime.block_on(charge_each(&limiter, &Limit::per_hour(1), 1_000));
     runtime.block_on(bare.set(std::iter::once("warm".to_owned()), TTL_MS));
     let mut rows = Vec::new();
@@ -81,7 +81,7 @@ pub fn in_redis(_: Effort) -> Outcome {
     Ok(vec![Table { title, rows }])
 }
 
-/// The bytes that the server holds more for what `write` did to an empty one.
+/// Returns by how many bytes the memory of an empty server grows when `write` runs.
 fn grown(server: &RedisServer, write: impl Fn()) -> f64 {
     server.command(&["FLUSHALL"]);
     let empty = info(server, "memory", "used_memory");
@@ -89,7 +89,7 @@ fn grown(server: &RedisServer, write: impl Fn()) -> f64 {
     info(server, "memory", "used_memory") - empty
 }
 
-/// Full buckets take longest to be gone: two seconds at the fastest rate here, time enough to count.
+/// Full buckets expire last: after two seconds at the fastest rate here, which is long enough to count them.
 async fn charge_each(limiter: &Limiter, limit: &Limit, subjects: usize) {
     let full = limit.capacity().unwrap_or(1);
     for first in (0..subjects).step_by(BATCH) {

@@ -1,5 +1,5 @@
-//! Decisions over several counters: of one rule and subject, which share a value in Redis, and of several
-//! rules and subjects, which do not.
+//! Decisions over several counters. Counters of one rule and subject share a value in Redis; counters of
+//! several rules or subjects do not.
 
 use std::error::Error;
 
@@ -49,19 +49,19 @@ pub fn one_to_eight(effort: Effort) -> Outcome {
     Ok(modes.map(table).into())
 }
 
-/// How the decisions come.
+/// How many callers there are, and how many decisions each call holds.
 #[derive(Clone, Copy)]
 struct Mode {
     callers: usize,
     batch: usize,
 }
 
-/// How the counters of a decision are spread.
+/// How the counters of a decision are spread over rules.
 #[derive(Clone, Copy)]
 enum Shape {
-    /// So many limits of one rule and subject.
+    /// This many limits of one rule and subject.
     OneRule(usize),
-    /// So many rules of one limit, each with a subject of its own.
+    /// This many rules of one limit, each with a subject of its own.
     SeveralRules(usize),
 }
 
@@ -81,7 +81,7 @@ impl Shape {
         }
     }
 
-    /// All numbers differ, as those of one rule would.
+    /// All limits differ, as the limits of one rule must.
     fn policy(self) -> Result<Policy, Box<dyn Error>> {
         let quota = |place: usize| format!("\"{}/second\"", 100 << place);
         let rule = |place: usize, limits: &[String]| {

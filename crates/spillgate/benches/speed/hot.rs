@@ -1,5 +1,5 @@
-//! Many callers who meet at the same keys: most are over their limit, and what one was told holds for
-//! the others.
+//! Many callers at the same hot keys. Most calls are over the limit, and one caller's denial answers the
+//! others.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ struct Scene<'s> {
     effort: Effort,
     server: &'s RedisServer,
     runtime: &'s Runtime,
-    /// Which key each call is for.
+    /// The key of each call.
     keys: &'s Arc<Vec<u32>>,
 }
 
@@ -67,7 +67,7 @@ impl Scene<'_> {
             async move {
                 let limit = Limit::per_second(QUOTA.0).burst(QUOTA.1);
                 let decision = limiter.check_limit(&key, &limit, 1).await;
-                // A refusal may be told without waiting for anything.
+                // A denial may come without an await point.
                 if !decision.allowed() {
                     tokio::task::yield_now().await;
                 }
@@ -92,7 +92,7 @@ fn key(keys: &[u32], caller: usize, call: usize) -> String {
     format!("hot:{}", keys[(caller * STRIDE + call) % keys.len()])
 }
 
-/// Of 2^18 calls, as many for the key of a rank as Zipf's law says, in no order.
+/// Returns the keys of 2^18 calls by Zipf's law, in shuffled order.
 fn zipf() -> Vec<u32> {
     let weights: Vec<f64> = (1..=KEYS).map(|rank| f64::from(rank).powf(-EXPONENT)).collect();
     let total: f64 = weights.iter().sum();
@@ -122,5 +122,5 @@ const CALLERS: usize = 1_000;
 const KEYS: u32 = 100_000;
 const EXPONENT: f64 = 1.1;
 const DRAWN: u32 = 1 << 18;
-/// So that callers begin far from one another.
+/// Callers start far apart in the list.
 const STRIDE: usize = 7_919;

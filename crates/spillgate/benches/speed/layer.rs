@@ -1,9 +1,9 @@
-//! What the tower layer adds to a request that it allows, beside a direct check of the same client in
-//! memory.
+//! The time that the tower layer adds to a request that it allows, beside a direct check of the same client
+//! in memory.
 //!
-//! The layer makes the attribute out of the peer's address, so whoever checks directly does too, by
-//! the same `ByIp`. Beside it stands a check whose attribute is a text already, as if somebody else had
-//! paid for it. Every allocation of this program is counted, which makes each some nanoseconds dearer.
+//! The layer derives the attribute from the peer's address, so the direct check does too, by the same `ByIp`.
+//! A second check starts from a ready-made text. This program counts every allocation, which makes each some
+//! nanoseconds slower.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -90,7 +90,7 @@ pub fn beside_a_check(effort: Effort) -> Outcome {
     Ok(vec![Table { title, rows }])
 }
 
-/// µs a call, over clients in no order.
+/// Returns µs per call, over clients in shuffled order.
 async fn timed(effort: Effort, call: impl AsyncFn(usize) -> bool) -> Run {
     let order = shuffled(CLIENTS);
     let (start, mut calls, mut allowed) = (Instant::now(), 0u32, 0u32);
@@ -105,14 +105,14 @@ async fn timed(effort: Effort, call: impl AsyncFn(usize) -> bool) -> Run {
     Run { figure: us / f64::from(calls), store_us: 0.0 }
 }
 
-/// Every client once.
+/// Calls once for every client.
 async fn each(call: impl AsyncFn(usize) -> bool) {
     for client in 0..CLIENTS {
         call(client as usize).await;
     }
 }
 
-/// A request as a server would hand it on: with its peer, and a few headers.
+/// A request as a server passes it on: with its peer and a few headers.
 fn through<S, R>(service: &S, clients: &[SocketAddr]) -> impl AsyncFn(usize) -> bool
 where
     S: Service<Request<()>, Response = Response<R>, Error = Infallible> + Clone,
@@ -145,14 +145,14 @@ fn per_call(count: u64) -> String {
     format!("{:.2}", count as f64 / f64::from(CLIENTS))
 }
 
-/// The contenders by place.
+/// The contenders by index.
 const CHECK: usize = 0;
 const BARE: usize = 1;
 const IETF: usize = 2;
 const PLAIN: usize = 3;
 const CHECK_OF_TEXT: usize = 4;
 const CLIENTS: u32 = 1_000;
-/// Still in use at the next visit, and large enough to last.
+/// Subjects are still in use at the next visit, and the burst lasts for the whole run.
 const POLICY: &str = r#"
     [[rule]]
     name = "api"

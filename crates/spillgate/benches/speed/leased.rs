@@ -1,4 +1,4 @@
-//! One hot key whose process takes tokens ahead: as fast as memory, and the store hardly knows.
+//! One hot key whose process leases tokens ahead: as fast as memory, with almost no calls to the store.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -58,7 +58,7 @@ pub fn against_memory(effort: Effort) -> Outcome {
     Ok(vec![Table { title: "Redis, one leased counter, far from empty, one thread".into(), rows }])
 }
 
-/// One caller who asks and asks, and lets the limiter's own tasks run now and then, as a service does.
+/// One caller in a loop. It yields now and then, as a service does, so that the limiter's own tasks run.
 fn checks(
     effort: Effort,
     runtime: &Runtime,
@@ -90,7 +90,7 @@ fn checks(
     Run { figure: calls as f64 / seconds, store_us: cpu * 1e6 / calls as f64 }
 }
 
-/// While the others ran what was held has ended: here it is asked for again, until it lasts.
+/// The lease ended while other contenders ran. Checks until it is renewed and lasts.
 async fn warmed(limiter: &Limiter) {
     let (start, mut in_a_row) = (Instant::now(), 0);
     while in_a_row < WARM && start.elapsed() < Duration::from_secs(2) {
@@ -102,7 +102,7 @@ async fn warmed(limiter: &Limiter) {
     }
 }
 
-/// So large that nothing comes near its end.
+/// Large enough that the quota never runs out.
 const POLICY: &str = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\n\
     limits = [{ quota = \"100000000/second\", burst = 1000000000 }]\n\
     lease = { share = 0.05, ttl = \"1s\" }";

@@ -1,4 +1,4 @@
-//! What drives the contenders: a runtime, callers, and keys in no particular order.
+//! Drives the contenders: a runtime, callers, and shuffled keys.
 
 use std::future::Future;
 use std::slice;
@@ -16,7 +16,7 @@ pub fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("the system gives a runtime")
 }
 
-/// The places below `end` in no order, the same each time (xorshift64*, Fisher and Yates).
+/// Returns the numbers below `end` in shuffled order, the same each time (xorshift64*, Fisher-Yates).
 pub fn shuffled(end: u32) -> Vec<u32> {
     let mut state: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut below = |end: u64| {
@@ -32,8 +32,8 @@ pub fn shuffled(end: u32) -> Vec<u32> {
     places
 }
 
-/// `callers` tasks that call one after the other for as long as `span`; each call gives how many
-/// decisions it was.
+/// Runs `callers` tasks that call in sequence during `span`. Each call returns the number of decisions that
+/// it made.
 pub fn drive<C, F>(
     runtime: &Runtime,
     server: &RedisServer,
@@ -48,7 +48,7 @@ where
     drive_on(runtime, slice::from_ref(server), callers, span, call)
 }
 
-/// The same on several servers.
+/// Like [`drive`], on several servers.
 pub fn drive_on<C, F>(
     runtime: &Runtime,
     servers: &[RedisServer],
@@ -103,13 +103,13 @@ pub fn cpu_seconds(server: &RedisServer) -> f64 {
     info(server, "cpu", "used_cpu_user") + info(server, "cpu", "used_cpu_sys")
 }
 
-/// A caller's `call`th key: each caller goes round its own.
+/// The key of a caller's `call`th call: each caller cycles through keys of its own.
 pub fn key(caller: usize, call: usize) -> String {
     format!("user:{caller}:{}", call % KEYS_EACH)
 }
 
 pub async fn limiter_on(server: &RedisServer) -> Result<Limiter, BuildError> {
-    // Long, so that a machine busy with something else measures slow decisions and not outages.
+    // Long enough that a busy machine measures slow decisions and no outages.
     Limiter::builder().redis(server.url()).timeout(Duration::from_secs(5)).build().await
 }
 

@@ -1,4 +1,4 @@
-//! What the figures were taken on.
+//! Describes the machine that the figures come from.
 
 use std::process::Command;
 
@@ -18,8 +18,8 @@ pub fn description() -> String {
     )
 }
 
-/// The memory that this process has filled itself, where the system tells: code that is mapped when it
-/// is first run does not count.
+/// Returns the bytes that this process has written itself, if the system reports them. Code that is mapped on
+/// first use does not count.
 pub fn own_bytes() -> Option<u64> {
     let kib = file_field("/proc/self/status", "RssAnon")?;
     Some(kib.split_whitespace().next()?.parse::<u64>().ok()? * 1_024)

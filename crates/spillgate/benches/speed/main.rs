@@ -1,8 +1,7 @@
-//! Speed as ratios to yardsticks run beside ours, and bytes per subject: `./evidence speed`.
+//! Speed as ratios to baselines measured beside ours, and bytes per subject: `./evidence speed`.
 //!
-//! A figure alone says more of the machine than of the code, so what counts here are ratios within
-//! one round of interleaved runs: the median of the rounds, with their spread. Nothing here fails for
-//! being slow.
+//! A figure alone describes the machine more than the code. Read the ratios within one round of interleaved
+//! runs: the median of all rounds, with their spread. Slow results do not fail.
 #![allow(
     clippy::disallowed_methods,
     clippy::float_arithmetic,
@@ -71,7 +70,7 @@ impl Options {
         let mut options = Options { filters: Vec::new(), effort: Effort::FULL };
         for argument in arguments {
             match argument.as_str() {
-                // What cargo adds.
+                // Cargo passes this flag.
                 "--bench" => {}
                 "--quick" => options.effort = Effort::QUICK,
                 flag if flag.starts_with('-') => return Err(format!("unknown option {flag}")),
@@ -84,7 +83,7 @@ impl Options {
 
 type Section = fn(Effort) -> Outcome;
 
-/// The first is so because what others freed would hide its growth.
+/// Bytes come first, because memory freed by other sections would hide their growth.
 const SECTIONS: [(&str, Section); 12] = [
     ("memory bytes", bytes::in_memory),
     ("memory", memory::against_governor),

@@ -1,5 +1,5 @@
-//! The memory engine against governor's keyed check: a tight loop over the same keys in the same order,
-//! on one thread and on four.
+//! The memory engine against governor's keyed check: a tight loop over the same keys in the same order, on
+//! one thread and on four.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -108,7 +108,7 @@ fn checks(
     ])
 }
 
-/// A limiter of one rule with a limit for each rate.
+/// A limiter with one rule, which has one limit for each rate.
 async fn by_policy(rates: &[u64]) -> Result<Limiter, Box<dyn Error>> {
     let limits: Vec<String> = rates
         .iter()
@@ -119,7 +119,7 @@ async fn by_policy(rates: &[u64]) -> Result<Limiter, Box<dyn Error>> {
     Ok(Limiter::builder().policy(Policy::from_toml(&policy)?).build().await?)
 }
 
-/// What all threads did together; each is told its number.
+/// Runs on several threads and adds their figures. Each thread receives its number.
 fn on_threads(threads: usize, run: impl Fn(usize) -> Run + Sync) -> Run {
     std::thread::scope(|scope| {
         let run = &run;
@@ -136,13 +136,13 @@ fn runtime_of_its_own(pass: impl Future<Output = Run>) -> Run {
     runtime().block_on(pass)
 }
 
-/// All places; each thread begins elsewhere, and all meet every key.
+/// Returns all of `order`. Each thread begins elsewhere, and all visit every key.
 fn from(order: &[u32], number: usize, threads: usize) -> impl Iterator<Item = &u32> {
     let (before, after) = order.split_at(order.len() / threads * number);
     after.iter().chain(before)
 }
 
-/// One contender's time over the keys.
+/// The time of one contender over the keys.
 struct Pass {
     start: Instant,
     calls: u64,
@@ -174,7 +174,7 @@ fn fits(number: u64) -> NonZeroU32 {
     u32::try_from(number).ok().and_then(NonZeroU32::new).expect("a constant of this file")
 }
 
-/// Slow enough that each bucket is still in use at the next visit, and large enough to last.
+/// Slow enough that each bucket is still in use at the next visit; the burst lasts for the whole run.
 const RATE: u64 = 10;
 const BURST: u64 = 10_000_000;
 const THREADS: usize = 4;

@@ -1,4 +1,4 @@
-//! A reservation and its settlement on Redis, against one check; both share calls with others.
+//! A reservation and its settlement on Redis, against one check. Both share calls with other callers.
 
 use spillgate::{Cost, Limit, Limiter, Question, Reserve, Usage};
 use spillgate_testkit::RedisServer;
@@ -59,7 +59,7 @@ async fn reserve_and_settle(limiter: &Limiter, key: &str) {
     let question = Question::Inline { domain: "default", key, limit: limit(), cost };
     let decision = limiter.reserve_for(&question, &Reserve::default()).await;
     if let Some(receipt) = decision.ok().as_ref().and_then(|decision| decision.receipt()) {
-        // What is out of reach is not counted any better for being settled.
+        // The count is the same if the settlement fails.
         let _ = limiter.settle(receipt, &Usage::from(1)).await;
     }
 }
@@ -69,5 +69,5 @@ fn limit() -> Limit {
 }
 
 const CALLERS: usize = 200;
-/// What the two calls may cost together, in checks.
+/// The most that both calls together may cost, in checks.
 const TIMES: f64 = 2.2;

@@ -1,8 +1,8 @@
-//! Contenders run in turn, so that whatever else the machine does meets them all alike.
+//! Runs contenders in turns, so that other load on the machine affects all of them equally.
 
 use std::time::Duration;
 
-/// How long to try.
+/// How long to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     pub rounds: usize,
@@ -15,7 +15,7 @@ impl Effort {
     pub const QUICK: Effort = Effort { rounds: 3, span: Duration::from_millis(200) };
 }
 
-/// What one contender did in one round.
+/// The result of one contender in one round.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     /// Decisions a second, or µs where a time is measured.
@@ -27,7 +27,7 @@ pub struct Run {
 /// Each contender's runs, one a round.
 pub struct Rounds(Vec<Vec<Run>>);
 
-/// Of several rounds.
+/// Over several rounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Spread {
     pub median: f64,
@@ -36,8 +36,8 @@ pub struct Spread {
 }
 
 impl Rounds {
-    /// Runs every contender once a round, after one round that does not count; every other round
-    /// goes backwards, so that nobody always comes after the same.
+    /// Runs every contender once per round, after one round that does not count. Every other round runs in
+    /// reverse, so that no contender always follows the same one.
     pub fn of(effort: Effort, contenders: &mut [Box<dyn FnMut() -> Run + '_>]) -> Rounds {
         let mut runs = vec![Vec::new(); contenders.len()];
         for round in 0..=effort.rounds {
@@ -71,7 +71,7 @@ impl Rounds {
         self.ratio(who, to, |run| run.store_us)
     }
 
-    /// How much more one takes than another, beside a third.
+    /// Returns how much more one contender takes than another, relative to a third.
     pub fn added_ratio(&self, with: usize, without: usize, to: usize) -> Spread {
         let rounds = self.0[with].iter().zip(&self.0[without]).zip(&self.0[to]);
         Spread::of(rounds.map(|((with, without), to)| (with.figure - without.figure) / to.figure))

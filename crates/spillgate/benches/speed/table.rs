@@ -1,4 +1,4 @@
-//! The tables, as Markdown that reads well unrendered.
+//! Tables printed as Markdown that is readable as plain text.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub struct Table {
     pub rows: Vec<Row>,
 }
 
-/// One measure against its yardstick.
+/// One measure against its baseline.
 pub struct Row {
     pub measure: String,
     pub ours: String,
@@ -19,7 +19,7 @@ pub struct Row {
     pub budget: Budget,
 }
 
-/// What was promised of a ratio.
+/// The bound promised for a ratio.
 #[derive(Clone, Copy)]
 pub enum Budget {
     AtLeast(f64),
@@ -87,7 +87,7 @@ impl Row {
     }
 }
 
-/// `1 234 567/s`, rounded to three digits.
+/// Formats as `1 234 567/s`, rounded to three digits.
 pub fn rate(per_second: f64) -> String {
     let unit = 10f64.powf(per_second.max(1.0).log10().floor() - 2.0).max(1.0);
     let digits = format!("{:.0}", (per_second / unit).round() * unit);
@@ -100,7 +100,7 @@ pub fn rate(per_second: f64) -> String {
     format!("{}/s", groups.join(","))
 }
 
-/// A time of a few µs.
+/// Formats a time of a few µs.
 pub fn micros(us: f64) -> String {
     format!("{us:.2} µs")
 }

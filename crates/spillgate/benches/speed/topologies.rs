@@ -1,5 +1,5 @@
-//! One strict decision per call on several servers: a ring, where decisions for a server still leave together, and a
-//! Cluster, where every slot's leave alone.
+//! One strict decision per call on several servers. On a ring, decisions for one server share a call; on a
+//! Cluster, only decisions of one hash slot do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,8 @@ pub fn against_bare_scripts(effort: Effort) -> Outcome {
     Ok(vec![on_a_ring(effort)?, on_a_cluster(effort)?])
 }
 
-/// Beside bare scripts over as many connections, to the server that a key's number names.
+/// Against bare scripts over the same number of connections, each sent to the server that the key's number
+/// selects.
 fn on_a_ring(effort: Effort) -> Result<Table, Box<dyn std::error::Error>> {
     let servers = [RedisServer::start(), RedisServer::start()];
     let runtime = runtime();
@@ -46,7 +47,7 @@ fn on_a_ring(effort: Effort) -> Result<Table, Box<dyn std::error::Error>> {
     Ok(Table { title, rows: rows(&rounds, 2.2, Budget::AtMost(0.5)) })
 }
 
-/// Beside bare scripts through the client library's own connection to a cluster.
+/// Against bare scripts through the client library's own cluster connection.
 fn on_a_cluster(effort: Effort) -> Result<Table, Box<dyn std::error::Error>> {
     let cluster = Cluster::start(3, 0);
     let runtime = runtime();
@@ -86,7 +87,7 @@ fn rows(rounds: &Rounds, at_least: f64, cpu: Budget) -> Vec<Row> {
     ]
 }
 
-/// So that a busy machine measures slow decisions and no outages.
+/// Long enough that a busy machine measures slow decisions and no outages.
 fn patient(builder: LimiterBuilder) -> LimiterBuilder {
     builder.timeout(Duration::from_secs(5))
 }
@@ -139,7 +140,7 @@ impl Bare {
             .response_timeout(timeout)
             .build()?;
         let mut connection = client.get_async_connection().await?;
-        // At every primary, all of which tell the same hash.
+        // Loaded at every primary; each returns the same hash.
         let sha: String =
             cmd("SCRIPT").arg("LOAD").arg(TOKEN_BUCKET).query_async(&mut connection).await?;
         Ok(Bare { connection, sha: sha.into() })

@@ -1,5 +1,5 @@
-//! What ours is held against on Redis: the shortest correct token bucket, and a plain SET, through the
-//! same client crate with the same settings.
+//! The baselines on Redis: the shortest correct token bucket, and a plain SET, through the same client crate
+//! with the same settings.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Client, RedisError, cmd};
 use spillgate_testkit::RedisServer;
 
-/// A connection of its own, and the script loaded.
+/// Has a connection of its own, with the script loaded.
 #[derive(Clone)]
 pub struct Yardstick {
     connection: MultiplexedConnection,
@@ -26,12 +26,12 @@ impl Yardstick {
         Ok(Yardstick { connection, sha })
     }
 
-    /// One check by the bare script, of the same numbers as ours; whether it was allowed.
+    /// Makes one check by the bare script with our numbers. Returns whether it was allowed.
     pub async fn check(&self, key: &str) -> bool {
         take(&mut self.connection.clone(), &self.sha, key).await
     }
 
-    /// So many plain SETs in one pipeline.
+    /// Sends one pipeline of plain SETs.
     pub async fn set(&self, keys: impl Iterator<Item = String>, ttl_ms: u64) {
         let mut pipeline = redis::pipe();
         for key in keys {
@@ -42,7 +42,7 @@ impl Yardstick {
     }
 }
 
-/// The bare script over any connection to whoever has the key.
+/// Runs the bare script over any connection that reaches the key's server.
 pub async fn take(connection: &mut impl ConnectionLike, sha: &str, key: &str) -> bool {
     let mut command = cmd("EVALSHA");
     command.arg(sha).arg(1).arg(key).arg(INTERVAL_US).arg(BURST_US);
@@ -51,13 +51,13 @@ pub async fn take(connection: &mut impl ConnectionLike, sha: &str, key: &str) ->
     allowed == 1
 }
 
-/// The quota that the yardstick's numbers spell out.
+/// The quota that the baseline's constants encode.
 pub const QUOTA: (u64, u64) = (100, 200);
 const INTERVAL_US: u64 = 1_000_000 / QUOTA.0;
 const BURST_US: u64 = INTERVAL_US * QUOTA.1;
 
-/// One instant per key: when the bucket will be full again. ARGV: µs per token, µs per burst. Returns:
-/// whether it is allowed, and the µs to wait or the tokens left.
+/// One instant per key: when the bucket is full again. ARGV: µs per token, µs per burst. Returns: whether it
+/// is allowed, and the µs to wait or the tokens left.
 pub const TOKEN_BUCKET: &str = "
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

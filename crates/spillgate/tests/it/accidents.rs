@@ -1,8 +1,8 @@
-//! The accidents of other limiters, each made impossible here: the name of a test is what holds,
-//! its comment says what happened elsewhere.
+//! Accidents of other limiters, each made impossible here. The name of a test states the guarantee, and its
+//! comment describes the accident elsewhere.
 //!
-//! Every body runs in memory and on a real Redis where the accident could happen in both, and over
-//! all algorithms unless it belongs to one.
+//! Each test runs in memory and on a real Redis if the accident could happen in both, and over all algorithms
+//! unless it concerns one.
 
 mod admission;
 mod arithmetic;

@@ -1,5 +1,5 @@
-//! The user that `spillgate doctor --acl` prints may do all that the suites on one server do, and is
-//! asked for nothing else.
+//! The user that `spillgate doctor --acl` prints may run every command of the suites on one server, and the
+//! suites try no other command.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use spillgate_testkit::{RedisServer, Reply};
 
 use crate::failure::{Patient, limit};
 
-/// The suites run again in a process of their own, each server of theirs used by that user only.
+/// Runs the suites again in a process of their own, with every server restricted to that user.
 #[test]
 fn the_suites_on_one_server_pass_as_the_user_of_a_fleet() {
     let suites = ["store::", "limiter::", "accidents::admission::", "accidents::keys::"];
@@ -21,7 +21,7 @@ fn the_suites_on_one_server_pass_as_the_user_of_a_fleet() {
     assert!(passed >= 35, "only {passed} tests ran: {said}");
 }
 
-/// What was refused, a server keeps in mind: nothing of ours is there.
+/// The server logs denied commands: none of ours is among them.
 #[test]
 fn nothing_that_we_ask_for_is_refused_to_the_user() {
     let rules = spillgate::acl_rules();
@@ -35,13 +35,13 @@ fn nothing_that_we_ask_for_is_refused_to_the_user() {
         let Reply::Array(refused) = server.command(&["ACL", "LOG"]) else {
             panic!("ACL LOG answers a list");
         };
-        // The client library says its name where it may; nothing comes of it where not.
+        // The client library sets its name if it may; a denial has no effect.
         let ours = refused.iter().filter(|entry| !field(entry, "object").starts_with("client"));
         assert_eq!(ours.collect::<Vec<_>>(), [&Reply::Nil; 0], "{}", version.name);
     }
 }
 
-/// A field of a flat list of names and values.
+/// Returns a field of a flat list of names and values.
 fn field(entry: &Reply, name: &str) -> String {
     let Reply::Array(flat) = entry else { panic!("an entry of ACL LOG is a list: {entry:?}") };
     let pair = flat.chunks_exact(2).find(|pair| pair[0].text() == name);

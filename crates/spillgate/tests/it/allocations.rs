@@ -1,5 +1,5 @@
-//! What a check in memory allocates once its counters are there: nothing for one counter, and for several the
-//! list that the decision keeps of them.
+//! Allocations of a check in memory once its counters exist: none for one counter, and for several the list
+//! that the decision keeps.
 
 use allocation_counter::measure;
 use spillgate::{Limit, Limiter, Policy, Request};
@@ -15,7 +15,7 @@ fn limiter(runtime: &Runtime, limits: &str) -> Limiter {
     runtime.block_on(Limiter::builder().policy(policy).build()).unwrap()
 }
 
-/// Of the second check; the first makes room.
+/// Counts the allocations of the second check; the first makes room.
 fn allocations(runtime: &Runtime, check: impl AsyncFn()) -> u64 {
     runtime.block_on(check());
     measure(|| runtime.block_on(check())).count_total

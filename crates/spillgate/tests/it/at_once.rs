@@ -1,5 +1,5 @@
-//! Checks in memory, held to the pure algorithms: each verdict and number is theirs at that instant, whichever
-//! of its fast ways the memory store takes, and each decision is counted once.
+//! Checks in memory against the pure algorithms: each decision and number is the one that the algorithm
+//! computes for that instant, whichever fast path the memory store takes, and each decision is counted once.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -24,7 +24,8 @@ fn limiter(runtime: &Runtime, policy: &str, clock: &Clock) -> Limiter {
     runtime.block_on(builder.clock(clock.clone()).build()).unwrap()
 }
 
-/// The counters of one subject after another, by the pure algorithms, and how often each verdict came.
+/// The counters of one subject after another, by the pure algorithms, and the number of decisions of each
+/// kind.
 struct Model {
     limits: Vec<NamedLimit>,
     states: HashMap<&'static str, Vec<Option<State>>>,
@@ -41,11 +42,12 @@ impl Model {
         Model { limits, states: HashMap::new(), allowed: 0, denied: 0, never: 0, near_limit: 0 }
     }
 
-    /// All that a decision at this instant shows: for each counter, for the deciding one, and in all.
+    /// Returns everything that a decision at this instant shows: for each counter, for the deciding limit,
+    /// and in total.
     fn check(&mut self, subject: &'static str, cost: &Cost<'_>, now_us: u64) -> String {
         let count = self.limits.len();
         let states = self.states.entry(subject).or_insert_with(|| vec![None; count]);
-        // A cost above a capacity never fits: all counters are only looked at.
+        // A cost above a capacity never fits: all counters are only read.
         let is_never =
             |limit: &NamedLimit| cost.of(limit.limit().unit()) > limit.limit().capacity().unwrap();
         let never: Vec<bool> = self.limits.iter().map(is_never).collect();
@@ -98,7 +100,7 @@ impl Model {
         said
     }
 
-    /// Whether the limiter's statistics and its text for Prometheus agree with the verdicts by now.
+    /// Checks that the limiter's statistics and its Prometheus text match the decisions so far.
     fn is_counted_by(&self, limiter: &Limiter, labels: &str) {
         let stats = limiter.stats();
         let counts = (self.allowed, self.denied + self.never);
@@ -121,7 +123,8 @@ impl Model {
     }
 }
 
-/// Of those that deny the one with the longest wait, else the one with the least left of its capacity.
+/// Returns the index of the deciding counter: of the counters that deny, the one with the longest wait; else
+/// the one with the smallest part of its capacity left.
 fn deciding(counters: &[StepCounter<'_>], allowed: bool) -> usize {
     let mut best = 0;
     let is_better = |one: &StepCounter<'_>, best: &StepCounter<'_>| {
@@ -143,7 +146,7 @@ fn deciding(counters: &[StepCounter<'_>], allowed: bool) -> usize {
     best
 }
 
-/// All that a decision says, but for the names of its rules and limits.
+/// Everything that a decision shows, except the names of rules and limits.
 fn said(decision: &Decision) -> String {
     let counters = decision.limits().map(|counter| {
         let params =
@@ -183,7 +186,7 @@ fn a_request_has_the_numbers_of_the_algorithms_and_is_counted_once() {
         let limits: Vec<&str> = (0..1 + random.below(4)).map(|_| *random.pick(&LIMITS)).collect();
         let rule =
             format!("[[rule]]\nname = 'api'\nkey = ['user']\nlimits = [{}]\n", limits.join(", "));
-        // With a condition somewhere, rules are found by the index.
+        // With a condition in the policy, rules are found by the index.
         let other = "[[rule]]\nname = 'other'\nmatch = { route = '/' }\nkey = ['user']\nlimits = ['1/day']\n";
         let clock = Clock::given(NOW_US);
         let alone = limiter(&runtime, &rule, &clock);
@@ -243,7 +246,7 @@ fn a_key_with_a_limit_has_the_numbers_of_the_algorithms_and_is_counted_once() {
                 allowed += u32::from(reply.allowed());
             }
             if random.one_in(100) {
-                // What was counted before is not counted again, nor lost.
+                // Earlier decisions are neither counted again nor lost.
                 model.is_counted_by(&plain, "domain=\"other\",rule=\"\"");
             }
         }

@@ -1,7 +1,7 @@
-//! Several decisions in one call, each over several counters: told the same in memory and on Redis.
+//! Several decisions in one call, each over several counters: memory and Redis return the same replies.
 //!
-//! Most are over token buckets that nothing unusual happened to, which the script decides without
-//! its general machinery; the others lie between them and take the same state over.
+//! Most decisions are over token buckets in their usual state, which the script decides by its fast path. The
+//! others lie between them and continue from the same state.
 
 use spillgate::LimitSpec;
 use spillgate::internals::algorithm::Intent;
@@ -28,7 +28,7 @@ fn decisions_of_one_call_are_told_the_same_in_memory_and_on_redis() {
     }
 }
 
-/// Each rule with the limits that its subjects meet together; periods so long that the store, which
+/// Each rule with the limits that its subjects meet together. Periods are long enough that the store, which
 /// forgets by its own clock, forgets nothing during the test.
 pub(crate) fn rules() -> Vec<Vec<NamedLimit>> {
     [
@@ -57,7 +57,8 @@ pub(crate) fn asks(rules: &[Vec<NamedLimit>], random: &mut Random) -> Vec<Transa
     (0..=random.below(6)).map(|_| ask(rules, random)).collect()
 }
 
-/// One to three rules, each of one of a few subjects; one in eight looks, reserves or has a shadow.
+/// One to three rules, each with one of a few subjects. One in eight decisions peeks, reserves or has a
+/// shadow.
 fn ask(rules: &[Vec<NamedLimit>], random: &mut Random) -> Transaction {
     let intent = match random.below(24) {
         0 => Intent::Peek,
@@ -77,7 +78,7 @@ fn ask(rules: &[Vec<NamedLimit>], random: &mut Random) -> Transaction {
         let key = subject((*rule as u128) << 8 | u128::from(random.below(3)));
         let group = if shadow { place as u16 } else { 0 };
         for limit in &rules[*rule] {
-            // A limit in another unit costs nothing.
+            // A limit in another unit is charged nothing.
             let cost = if random.one_in(16) { 0 } else { cost };
             let counter = PlannedCharge::new(key, limit.clone());
             transaction.counters.push(PlannedCharge { cost, group, attributes: 1, ..counter });
@@ -86,11 +87,11 @@ fn ask(rules: &[Vec<NamedLimit>], random: &mut Random) -> Transaction {
     transaction
 }
 
-/// They are named by whoever gave them.
+/// Receipts are named by the store that gave them.
 pub(crate) fn forget_receipts(reply: &mut TransactionReply) {
     reply.counters.iter_mut().for_each(|counter| counter.charge = None);
 }
 
 const CALLS: u64 = 3_000;
-/// So many of the rules have buckets alone.
+/// This many of the rules have buckets alone.
 const USUAL: usize = 3;

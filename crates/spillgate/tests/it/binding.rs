@@ -1,5 +1,5 @@
-//! A limit that is said never to refuse beside another does not, whatever is asked and when; and one
-//! of which the opposite is said exactly does refuse somebody.
+//! If [`Limit::never_refuses_beside`] returns true, the limit denies no call that the other admits. For pairs
+//! where the method is exact, a false result means that the limit denies some call.
 
 use spillgate::internals::algorithm::Intent;
 use spillgate::internals::engine::{ChargeReply, Memory, PlannedCharge, RecordAction, Transaction};
@@ -10,7 +10,7 @@ use spillgate::{Algorithm, Limit, LimitSpec};
 use crate::support::random::Random;
 use crate::support::target::{params, subject};
 
-/// Both limits over one subject, as two of one rule.
+/// Both limits over one subject, as two limits of one rule.
 struct Both {
     memory: Memory,
     clock: Clock,
@@ -26,7 +26,7 @@ impl Both {
         Both { memory, clock, limits, now_us }
     }
 
-    /// One call that charges both or none: what became of this limit, and of the other.
+    /// Makes one call that charges both or none. Returns the reply of this limit and of the other.
     fn ask(&self, cost: u64, intent: Intent) -> [ChargeReply; 2] {
         self.clock.set(self.now_us);
         let counter =
@@ -40,7 +40,7 @@ impl Both {
         [reply.counters[0], reply.counters[1]]
     }
 
-    /// Whether this limit refuses in a random run what the other has room for.
+    /// Returns whether this limit denies, in a random run, a call that the other has room for.
     fn refuses(&mut self, random: &mut Random, steps: u32) -> bool {
         let period_us = self.limits.each_ref().map(|limit| params(limit).longest_wait_us());
         for _ in 0..steps {
@@ -156,8 +156,8 @@ fn where_the_answer_is_exact_the_others_do_refuse_somebody() {
 }
 
 impl Both {
-    /// Whether this limit refuses somebody who takes all there is at once, and then each unit as soon as the
-    /// other has it, or all of it as often as it has come back.
+    /// Returns whether this limit denies a subject that takes the whole quota at once, and then takes either
+    /// each unit as soon as the other limit has it, or the whole quota each time it is back.
     fn is_refused_when_greedy(&mut self, run: u64) -> bool {
         let capacity = params(&self.limits[1]).capacity();
         let mut cost = capacity;

@@ -1,4 +1,4 @@
-//! Windows of the calendar, where clocks change and where they do not.
+//! Calendar windows, with and without clock changes.
 
 use jiff::Timestamp;
 use jiff::civil::Date;
@@ -6,7 +6,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 use spillgate::internals::calendar::Calendar;
 use spillgate::internals::calendar::CalendarUnit::{self, Day, Month, Week, Year};
 
-/// Claims the four boundaries around every instant of the window between the middle two.
+/// Asserts the four boundaries around every instant of the window between the middle two.
 #[track_caller]
 fn check(unit: CalendarUnit, zone: &str, boundaries: &str) {
     let calendar = Calendar::new(unit, zone).unwrap();
@@ -162,7 +162,7 @@ fn says_the_longest_that_a_window_lasts() {
 }
 
 const DAY_US: u64 = 86_400_000_000;
-/// From 2040 on, zones go by their rules alone.
+/// From 2040 on, zones follow their rules alone.
 const RULED_S: i64 = 2_208_988_800;
 /// The last instant that is computed: within the year 9990.
 const LAST_US: u64 = 253_086_768_000_000_000;

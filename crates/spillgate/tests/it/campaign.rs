@@ -1,6 +1,7 @@
-//! Each topology under each fault, on each server at hand: three processes ask all the time, and what they
-//! admitted is held against what the limits allow and what the fault may cost. `./evidence campaign` plays all
-//! of it and keeps what it has played; the gate plays one cell.
+//! Runs each topology under each fault, on each installed server. Three processes check all the time, and
+//! their admissions are held against the limits plus the bound that the fault allows.
+//!
+//! `./evidence campaign` runs all of it and keeps the results; the gate runs one cell.
 
 use std::path::PathBuf;
 
@@ -36,14 +37,14 @@ fn whatever_befalls_a_topology_no_limit_is_exceeded_by_more_than_the_stated_pric
     assert!(violations.is_empty(), "{} violations:\n{}", violations.len(), violations.join("\n"));
 }
 
-/// What is played at once.
+/// One combination of server version, topology and fault.
 struct Cell {
     version: usize,
     shape: Shape,
     fault: Fault,
 }
 
-/// All, a few for `./evidence quick`, or one for the gate.
+/// All cells, a few for `./evidence quick`, or one for the gate.
 fn cells(scope: Option<&str>) -> Vec<Cell> {
     let versions = RedisServer::versions().len();
     let all = |version: usize| {
@@ -73,8 +74,8 @@ impl Cell {
         format!("{version}\t{}\t{}", self.shape.name(), self.fault.name())
     }
 
-    /// What three processes admitted before it, under it and after it, limit by limit; nothing where
-    /// something is missing.
+    /// Returns the admissions of three processes before, under and after the fault, limit by limit. Returns
+    /// none if a program is missing.
     fn play(&self) -> Vec<Row> {
         let version = &RedisServer::versions()[self.version];
         let mut rig = match Rig::start(version, self.shape, self.fault) {
@@ -125,7 +126,7 @@ fn summary(cell: &Cell, rows: &[Row]) -> String {
 }
 
 const SCOPE: &str = "SPILLGATE_CAMPAIGN";
-/// Where what was played is kept.
+/// The file that keeps the results.
 const FILE: &str = "SPILLGATE_CAMPAIGN_FILE";
 const SMALL: [(Shape, Fault); 9] = [
     (Shape::Single, Fault::None),

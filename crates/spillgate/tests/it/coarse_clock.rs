@@ -1,5 +1,5 @@
-//! The memory engine reads the true clock only where it matters. Here the cheap one lags, up to a tick:
-//! no verdict, no number but the reset, and nothing stored may show it.
+//! The memory engine reads the exact clock only where it matters. Here the coarse clock lags by up to a tick:
+//! no decision, no number except the reset, and no stored state may depend on it.
 
 use spillgate::internals::limit::NamedLimit;
 use spillgate::internals::time::Clock;
@@ -17,7 +17,7 @@ fn buckets() -> Vec<NamedLimit> {
         .into()
 }
 
-/// Checks in bursts with pauses between, now and then a change of limit or a clock that steps back.
+/// Checks in bursts with pauses in between. Sometimes the limit changes or the clock steps back.
 #[test]
 fn a_clock_that_lags_shows_in_no_verdict_and_no_state() {
     let mut lagged = 0;

@@ -1,5 +1,5 @@
-//! One suite on every topology: the bodies that run in memory, on one server and on a ring in any
-//! case run again, in a process of their own, on whatever else there is.
+//! One suite on every topology. The tests that usually run in memory, on one server and on a ring run again,
+//! in a process of their own, on every other topology.
 
 use std::process::Command;
 
@@ -15,7 +15,7 @@ fn the_suite_passes_on_a_cluster_of_three() {
     passes(suites, "cluster", &cluster.urls(), &ports(cluster.nodes()));
 }
 
-/// The rest of what there is, where SPILLGATE_EVIDENCE asks for proof.
+/// The other topologies and versions, if SPILLGATE_EVIDENCE is set.
 #[test]
 fn the_suite_passes_on_every_topology_and_version_at_hand() {
     if !evidence() {
@@ -25,7 +25,7 @@ fn the_suite_passes_on_every_topology_and_version_at_hand() {
     let primary = &watched.servers()[watched.primary()];
     passes(&SUITES, "sentinel", &watched.urls(), &[primary.port()]);
     println!("by the user that doctor --acl prints");
-    // The sentinels themselves know nobody, and are asked without a name.
+    // Sentinels have no users, so they are connected to without a name.
     urls_of_user(watched.servers());
     let by_user = |url: String| url.replacen("redis://", "redis://spillgate:secret@", 1);
     let urls: Vec<String> = watched.urls().into_iter().map(by_user).collect();
@@ -51,7 +51,7 @@ fn the_suite_passes_on_every_topology_and_version_at_hand() {
     }
 }
 
-/// The same servers, each for a user with the rights that `doctor --acl` prints and no others.
+/// The same servers, each for a user with exactly the rights that `doctor --acl` prints.
 fn urls_of_user(servers: &[RedisServer]) -> Vec<String> {
     let rules = spillgate::acl_rules();
     let rules: Vec<&str> = rules.split(' ').collect();
@@ -80,7 +80,7 @@ fn passes(suites: &[&str], kind: &str, urls: &[String], primaries: &[u16]) {
     assert!(passed > 8 * suites.len(), "only {passed} tests ran: {said}");
 }
 
-/// The first three take seconds, and are what the gate has time for.
+/// The first three take seconds; the gate runs only these.
 const SUITES: [&str; 6] = [
     "accidents::admission::",
     "limiter::",

@@ -1,4 +1,4 @@
-//! What an operator sets while the limiter runs, on both engines; [`shared`]: by a fleet.
+//! Changes that an operator makes while the limiter runs, on both engines; [`shared`]: in a fleet.
 
 mod shared;
 mod topologies;
@@ -33,12 +33,12 @@ pub(crate) fn ann() -> Request<'static> {
     acme().with("user", "ann")
 }
 
-/// The capacity of the rule `api`'s first limit for a subject.
+/// Returns the capacity of the rule `api`'s first limit for a subject.
 pub(crate) async fn capacity(limiter: &Limiter, request: &Request<'_>) -> Option<u64> {
     counter(&limiter.peek(request).await, "api").and_then(|(capacity, _)| capacity)
 }
 
-/// Capacity and what remains of a rule's first limit, if the rule was met.
+/// Returns capacity and remaining of a rule's first limit, if the rule matched.
 fn counter(decision: &Decision, rule: &str) -> Option<(Option<u64>, Option<u64>)> {
     let mut counters = decision.limits();
     let counter = counters.find(|counter| counter.rule() == Some(rule))?;
@@ -160,7 +160,7 @@ fn an_operator_reads_charges_and_gives_back_one_subject() {
         assert_eq!(counter(&freed, "api"), Some((Some(10), Some(5))), "20 is as far as force goes");
         let freed = limiter.refund("api", &ann(), u64::MAX).await.unwrap();
         assert_eq!(counter(&freed, "api"), Some((Some(10), Some(10))), "never beyond untouched");
-        // The token that had begun to drain does not come back whole.
+        // The token that had begun to drain is not refunded in full.
         assert!((19..=20).contains(&limiter.stats().given_back), "{:?}", limiter.stats());
         limiter.set_mode("api", Mode::Off, None).await.unwrap();
         assert_eq!(limiter.state("api", &ann()).await.unwrap().remaining(), Some(100));
@@ -261,7 +261,7 @@ fn what_expires_ends_by_itself() {
     });
 }
 
-/// Waits for what must come to hold.
+/// Waits until `holds` returns true.
 pub(crate) async fn until(what: &str, holds: impl AsyncFn() -> bool) {
     for _ in 0..1_000 {
         if holds().await {

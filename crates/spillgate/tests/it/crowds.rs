@@ -1,5 +1,5 @@
-//! Decisions that are alike and leave together are asked for as one: everybody is told what one by one
-//! would have told, and the state is left as one by one would have left it.
+//! Coalescing: equal decisions that leave together are sent as one. Every caller gets the reply that
+//! one-by-one decisions would give, and the stored state is the same.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::batches::forget_receipts;
 use crate::support::random::Random;
 use crate::support::world::{AGES, World, ask, keys, limit, subject};
 
-/// ACCIDENTS 8, 9, 14. Four engines by one clock: memory; one call for each decision; all in the calls of
-/// one caller; each by a caller of its own, who gather.
+/// ACCIDENTS 8, 9, 14. Four engines on one clock: memory; one call per decision; the batches of one caller;
+/// and one caller per decision, whose calls coalesce.
 #[test]
 fn a_crowd_is_told_and_leaves_what_one_by_one_would() {
     let rules: &'static [Vec<NamedLimit>] = Vec::leak(rules());
@@ -26,7 +26,7 @@ fn a_crowd_is_told_and_leaves_what_one_by_one_would() {
     for seed in 0..STORMS {
         let mut random = Random::new(seed);
         let step_us = random.spread(40_000_000);
-        // A clock that stepped back, now and then: then a denial writes as well.
+        // Sometimes the clock has stepped back: then a denial writes as well.
         let now_us = match random.one_in(6) {
             true => memory.now_us() - 3_600_000_000,
             false => memory.now_us() + step_us,
@@ -66,8 +66,8 @@ fn a_crowd_is_told_and_leaves_what_one_by_one_would() {
     assert!(allowed > STORMS * 10 && denied > STORMS * 10);
 }
 
-/// Four thousand callers are thirty calls of 128 counters, unless those who are alike go as one. The server
-/// is stopped until all have gathered.
+/// Four thousand callers are thirty calls of 128 counters, unless equal decisions are coalesced. The server
+/// is stopped until all callers are waiting.
 #[test]
 fn a_crowd_at_ten_keys_takes_a_few_calls() {
     let world = World::queue();
@@ -97,7 +97,7 @@ fn a_crowd_at_ten_keys_takes_a_few_calls() {
     assert!(calls <= 8, "{calls} calls for 4,000 decisions over ten keys");
 }
 
-/// Some hundred decisions, most of them alike: a few subjects, of whom some are asked about all the time.
+/// Some hundred decisions, most of them equal: a few subjects, some of which are checked all the time.
 fn storm(rules: &[Vec<NamedLimit>], random: &mut Random) -> Vec<Transaction> {
     let coalesced = 1 + random.spread(250);
     let variety = 1 + random.below(4);
@@ -111,7 +111,7 @@ fn one(rules: &[Vec<NamedLimit>], variety: u64, random: &mut Random) -> Transact
     let (who, cost) = (random.below(2), if random.one_in(10) { random.below(4) } else { 1 });
     let mut transaction =
         Transaction { intent, record: RecordAction::None, counters: Default::default() };
-    // The rule's numbers change once in a while.
+    // The rule's numbers change sometimes.
     let variant = usize::from(random.one_in(60));
     let matched = [(rule, 0), ((rule + 1) % rules.len() as u64, 1)];
     let shadowed = 1 + usize::from(rule % 3 == 2);
@@ -120,7 +120,7 @@ fn one(rules: &[Vec<NamedLimit>], variety: u64, random: &mut Random) -> Transact
         let limits = &rules[rule as usize];
         let half = limits.len() / 2;
         for limit in &limits[variant * half..(variant + 1) * half] {
-            // Of another unit.
+            // A limit in another unit.
             let cost = if limit.limit().unit() == "tokens" { cost.saturating_sub(1) } else { cost };
             let counter = PlannedCharge::new(key, limit.clone());
             transaction.counters.push(PlannedCharge { cost, group, attributes: 1, ..counter });
@@ -129,7 +129,7 @@ fn one(rules: &[Vec<NamedLimit>], variety: u64, random: &mut Random) -> Transact
     transaction
 }
 
-/// Each rule's limits, and those limits with other numbers.
+/// Each rule's limits, and the same limits with other numbers.
 fn rules() -> Vec<Vec<NamedLimit>> {
     let limits: [&[&str]; 10] = [
         &["40/minute", "60/minute"],
@@ -163,14 +163,14 @@ fn named(text: &str, place: usize) -> NamedLimit {
     NamedLimit::new(spec.build().unwrap(), place)
 }
 
-/// How many times the script ran.
+/// Returns how often the script ran.
 fn script_calls(world: &World) -> u64 {
     let stats = world.server.as_ref().unwrap().command(&["INFO", "commandstats"]);
     let line = stats.text().lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
     line.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
 }
 
-/// A state that only one side stores would be found among the keys.
+/// Different subjects would hide a permit that only one decision stores.
 #[test]
 fn slots_are_never_asked_for_as_one() {
     let world = World::queue();

@@ -1,5 +1,5 @@
-//! Refusals that are remembered: never an admission, never longer than they hold, never for what room
-//! may come back to otherwise.
+//! The denial cache never admits, never denies longer than the store would, and never applies to room that
+//! may come back earlier.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use crate::support::random::Random;
 use crate::support::world::{PATIENCE, runtime};
 
-/// ACCIDENTS A10, from the right side: what is answered from memory is a refusal, and the store is spared.
+/// ACCIDENTS A10, from the right side: an answer from memory is a denial, and the store is spared.
 #[test]
 fn whoever_was_refused_and_asks_again_does_not_reach_the_store() {
     let scene = Scene::new(true);
@@ -29,7 +29,7 @@ fn whoever_was_refused_and_asks_again_does_not_reach_the_store() {
         assert!(again.retry_after() <= refused.retry_after(), "{again:?}");
         assert!(again.reset_after() <= refused.reset_after(), "{again:?}");
     }
-    // Somebody else is not meant.
+    // Another subject is not affected.
     assert!(scene.check("another", &slow(), 2).allowed());
 }
 
@@ -58,7 +58,7 @@ fn only_costs_as_large_as_the_refused_one_are_refused_unasked() {
         (larger.reason(), larger.source()),
         (Some(Reason::LimitExceeded), Source::DenialCache)
     );
-    // How long it would wait nobody has said, nor what is left by now.
+    // The store has reported neither its wait nor what remains.
     assert_eq!((larger.retry_after(), larger.remaining()), (None, None));
     let smaller = scene.check("me", &limit, 4);
     assert_eq!((smaller.allowed(), smaller.source()), (true, Source::Store));
@@ -114,8 +114,8 @@ fn switched_off_every_decision_is_the_stores() {
     assert!((0..20).all(|_| scene.check("me", &slow(), 1).source() == Source::Store));
 }
 
-/// The store is looked at before each check. Nobody refunds, so room only grows between the two: what
-/// fitted then must not be refused from memory.
+/// Peeks at the store before each check. No call refunds, so room only grows between the two: a cost that
+/// fitted at the peek must not be denied from memory.
 #[test]
 fn what_is_refused_unasked_would_be_refused_by_the_store() {
     let scene = Scene::new(true);
@@ -170,7 +170,7 @@ impl Scene {
         self.runtime.block_on(self.limiter.check_limit(key, limit, cost))
     }
 
-    /// How many decisions reached the store, with other calls of the script among them.
+    /// Returns how many calls of the script reached the store.
     fn calls(&self) -> u64 {
         let stats = self.server.command(&["INFO", "commandstats"]);
         let line =
@@ -179,7 +179,7 @@ impl Scene {
     }
 }
 
-/// Two, and nothing refills while a test runs.
+/// A limit of two that refills nothing while a test runs.
 fn slow() -> Limit {
     Limit::per(2, YEAR)
 }

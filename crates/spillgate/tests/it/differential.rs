@@ -1,5 +1,5 @@
-//! One arithmetic: random histories through the oracle, the pure algorithm, the memory engine, the
-//! Lua in a real Redis and the Redis engine; every answer equal.
+//! One arithmetic: random histories run through the oracle, the pure algorithm, the memory engine, Lua in a
+//! real Redis, and the Redis engine. Every answer must be equal.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::oracle::oracle;
 use crate::support::random::Random;
 use crate::support::target::{Act, InLua, OnEngine, Pure, Target, params, subject};
 
-/// The numbers that a counter is asked with, one after another.
+/// The limits that a counter is checked with, one after another.
 fn limits(algorithm: &str, quotas: &[(&str, Option<u64>)]) -> Vec<NamedLimit> {
     let limit = |(quota, burst): &(&str, Option<u64>)| {
         let mut spec = LimitSpec::new(*quota).algorithm(algorithm);
@@ -39,7 +39,8 @@ fn buckets() -> Vec<NamedLimit> {
             ("1/366d", None),
             ("3/1ms", Some(7)),
             ("1/1s", None),
-            // Of whole microseconds, and too large for a short record, or of a period that has no name there.
+            // Of whole microseconds, but too large for a short record, or with a period that has no name
+            // there.
             ("100000/hour", None),
             ("500000/second", Some(1_000_000_000)),
             ("5/7s", Some(100_000)),
@@ -47,7 +48,7 @@ fn buckets() -> Vec<NamedLimit> {
     )
 }
 
-/// A random act that is neither always refused nor always allowed.
+/// A random act that is denied sometimes and allowed sometimes.
 fn random_act(random: &mut Random, algorithm: Algorithm, capacity: u64) -> Act {
     let cost = match random.below(4) {
         0 => random.below(capacity + 1),
@@ -61,13 +62,13 @@ fn random_act(random: &mut Random, algorithm: Algorithm, capacity: u64) -> Act {
         10 => Act::Look(cost),
         11 => Act::Force(if random.one_in(2) { cost } else { random.spread(3 * capacity) }),
         12..=14 => Act::Return { receipt: random.next() >> 1, unused: random.spread(capacity) },
-        // Which of several slots that end at one instant goes first is nobody's promise.
+        // The order in which permits that end at one instant are released is unspecified.
         _ if algorithm == Algorithm::Concurrency => Act::Lower(1 << 40),
         _ => Act::Lower(random.spread(capacity)),
     }
 }
 
-/// How far the clock goes before the next act: mostly on, sometimes back.
+/// Returns the clock's step before the next act: mostly forward, sometimes back.
 fn random_step(random: &mut Random, wait_us: u64) -> i64 {
     let most = match random.below(8) {
         0 => 2 * wait_us,
@@ -85,7 +86,7 @@ fn random_step(random: &mut Random, wait_us: u64) -> i64 {
     }
 }
 
-/// Runs one history through every target and compares each answer with the first's.
+/// Runs one history through every target and compares each answer with the first target's.
 fn same_answers(targets: &mut [&mut dyn Target], limits: &[NamedLimit], seed: u64, acts: u64) {
     let mut random = Random::new(seed);
     let mut limit = random.pick(limits);
@@ -175,7 +176,7 @@ fn slots() -> Vec<NamedLimit> {
         .into()
 }
 
-/// One suite: an algorithm's oracle against everything that implements it.
+/// One suite: an algorithm's oracle against every implementation.
 macro_rules! suite {
     ($name:ident, $limits:expr, $algorithm:expr) => {
         mod $name {
@@ -217,7 +218,7 @@ suite!(sliding_log, logs(), Algorithm::SlidingLog);
 suite!(sliding_window, sliding_windows(), Algorithm::SlidingWindow);
 suite!(concurrency, slots(), Algorithm::Concurrency);
 
-/// So many acts in the gate; a hundred times as many where SPILLGATE_EVIDENCE asks for proof.
+/// This many acts in the gate, and a hundred times as many if SPILLGATE_EVIDENCE is set.
 fn acts(gate: u64) -> u64 {
     if std::env::var_os("SPILLGATE_EVIDENCE").is_some() { 100 * gate } else { gate }
 }
@@ -226,5 +227,5 @@ fn report(algorithm: &str, acts: u64, equal: &str) {
     println!("| {algorithm:<14} | {acts:>9} acts | {equal:<36} | every answer equal |");
 }
 
-/// A history of so many acts, then another: short ones begin untouched more often.
+/// The acts of one history. Short histories make empty state more frequent.
 const ACTS: u64 = 500;

@@ -1,6 +1,8 @@
-//! What many callers of several processes are told at once, held to what the store did: a tap before the
-//! server keeps every call of the script and its answer, whose instants give their order; the pure
-//! algorithms take the same steps in that order, and must come to the same answers.
+//! Replies to many concurrent callers of several processes, checked against the store.
+//!
+//! A tap in front of the server records every call of the script and its reply. The instants in the replies
+//! give the order of calls. The pure algorithms take the same steps in that order and must compute the same
+//! replies.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -21,9 +23,11 @@ use crate::support::storm;
 use crate::support::target::params;
 use crate::support::world::PATIENCE;
 
-/// ACCIDENTS A10, 8, 9, 13, 14. Two processes, each with callers enough to gather, half of the runs with
-/// refusals remembered. What reached the store is equal number by number; what was refused from memory the
-/// store would have refused at that moment; and nobody was admitted but by the store.
+/// ACCIDENTS A10, 8, 9, 13, 14. Two processes, each with enough callers to coalesce; half of the runs with
+/// the denial cache.
+///
+/// Decisions of the store are equal number by number. The store would have denied each denial from memory at
+/// that moment. Only the store admits.
 #[test]
 fn everybody_is_told_what_the_order_of_the_store_says() {
     for (seed, remembers) in [(1, false), (2, true), (3, true)] {
@@ -42,7 +46,7 @@ fn everybody_is_told_what_the_order_of_the_store_says() {
     }
 }
 
-/// One thing that a caller was told, and between which instants.
+/// One reply to a caller, and the instants between which it came.
 struct Heard {
     who: String,
     limit: usize,
@@ -52,8 +56,8 @@ struct Heard {
     decision: Decision,
 }
 
-/// Every subject is asked about once, by itself, so that its key is known; then all at once, mostly about
-/// the same few at the same cost.
+/// Checks every subject by itself first, so that its key is known. Then checks all at once, mostly a few
+/// subjects at the same cost.
 async fn storm_of(limiters: &[Limiter], limits: &Arc<Vec<NamedLimit>>, seed: u64) -> Vec<Heard> {
     let mut outcomes = Vec::new();
     for (limit, _) in limits.iter().enumerate() {
@@ -101,7 +105,7 @@ fn name(limit: usize, who: u64) -> String {
     format!("{limit}:{who}")
 }
 
-/// One of each algorithm that coalesces, used up and refilled many times in a run.
+/// One of each algorithm that coalesces, exhausted and refilled many times in a run.
 fn limits() -> Vec<NamedLimit> {
     let limits = [
         ("token-bucket", "40/100ms"),
@@ -116,7 +120,7 @@ fn limits() -> Vec<NamedLimit> {
     limits.map(limit).into()
 }
 
-/// Of one counter at one cost: verdict, remaining, retry_after and reset_after, in us.
+/// Of one counter at one cost: allowed, remaining, and retry_after and reset_after in µs.
 type Numbered = (bool, u64, u64, u64);
 
 fn judge(calls: &[Called], outcomes: &[Heard], limits: &[NamedLimit], at: &str) {
@@ -124,7 +128,7 @@ fn judge(calls: &[Called], outcomes: &[Heard], limits: &[NamedLimit], at: &str) 
     let mut introduced = outcomes[..limits.len() * SUBJECTS as usize].iter();
     let mut states: BTreeMap<&[u8], State> = BTreeMap::new();
     let mut expected: BTreeMap<(&str, u64), Vec<Numbered>> = BTreeMap::new();
-    // What the store held of each, from when on.
+    // The state that the store held for each subject, and since when.
     let mut held: BTreeMap<&str, Vec<(u64, Option<State>)>> = BTreeMap::new();
     let (mut crowds, mut decisions) = (0, 0);
     for call in calls {
@@ -166,8 +170,9 @@ fn judge(calls: &[Called], outcomes: &[Heard], limits: &[NamedLimit], at: &str) 
                     let intent = Intent::Peek;
                     !algorithm::step(std::slice::from_mut(&mut counter), intent, now_us)
                 };
-                // Our clock and the server's are one, but for a moment. Time alone makes room: who is refused
-                // anywhere in between is refused at its beginning, or as something was charged.
+                // The client's clock and the server's are the same up to a moment. Time alone only makes
+                // room, so a call that is denied anywhere in between is denied at the beginning or right
+                // after a charge.
                 let between = from_us - CLOCKS_US..=*until_us;
                 let charges = held.iter().map(|(charged_us, _)| *charged_us);
                 let mut moments =
@@ -177,7 +182,7 @@ fn judge(calls: &[Called], outcomes: &[Heard], limits: &[NamedLimit], at: &str) 
             other => panic!("{at}: {who} was told by {other:?}"),
         }
     }
-    // Those who asked the same are told apart by nothing.
+    // Replies to equal checks are interchangeable.
     expected.values_mut().chain(reply.values_mut()).for_each(|all| all.sort_unstable());
     for (asked, expected) in &expected {
         assert_eq!(reply.get(asked), Some(expected), "{at}: {asked:?}");
@@ -213,27 +218,27 @@ fn numbered(decision: &Decision) -> Numbered {
     (decision.allowed(), decision.remaining().unwrap(), retry_us, reset_us)
 }
 
-/// One call of the script: its instant, and what it was asked.
+/// One call of the script: its instant, and its charges.
 struct Called {
     now_us: u64,
     asked: Vec<Asked>,
 }
 
-/// A decision, or a coalesced batch of it.
+/// A decision, or a coalesced batch of equal decisions.
 struct Asked {
     key: Vec<u8>,
     cost: u64,
     times: u64,
 }
 
-/// Passes on what goes to a server and what comes back, and keeps both.
+/// Forwards the bytes between clients and a server, and keeps them.
 struct Tap {
     port: u16,
-    /// Of each connection, both ways.
+    /// Both directions of each connection.
     lines: Arc<Mutex<Vec<[Passed; 2]>>>,
 }
 
-/// What went one way so far.
+/// The bytes of one direction so far.
 type Passed = Arc<Mutex<Vec<u8>>>;
 
 impl Tap {
@@ -243,7 +248,7 @@ impl Tap {
         let lines: Arc<Mutex<Vec<_>>> = Arc::default();
         let all = Arc::clone(&lines);
         std::thread::spawn(move || {
-            // Until the test's process ends: nobody connects to a port that nobody knows any more.
+            // Runs until the test process ends; no later test connects to this port.
             for near in listener.incoming().map_while(Result::ok) {
                 let Ok(far) = TcpStream::connect(("127.0.0.1", server)) else { return };
                 let line: [Passed; 2] = Default::default();
@@ -263,7 +268,7 @@ impl Tap {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Every call of the script that decided, in the order of the store.
+    /// Returns every call of the script that decided, in the order of the store.
     fn calls(&self) -> Vec<Called> {
         let mut calls = Vec::new();
         for [sent, answered] in self.lines.lock().unwrap().iter() {
@@ -295,7 +300,7 @@ fn values(mut bytes: &[u8]) -> Vec<Value> {
     std::iter::from_fn(|| parser.parse_value(&mut bytes).ok()).collect()
 }
 
-/// What a command asked, if it is a call of the script over single counters that was executed.
+/// Parses a command. Returns its charges if it is an executed call of the script over single counters.
 fn called(call: &Value, answer: &Value) -> Option<Called> {
     let (Value::Array(words), Value::Array(answer)) = (call, answer) else { return None };
     let words: Vec<&[u8]> = words.iter().filter_map(text).collect();
@@ -314,7 +319,7 @@ fn called(call: &Value, answer: &Value) -> Option<Called> {
         at += usize::from(program[at] == CROWD);
         assert_eq!((program[at + 1], program[at + 6]), (1, 0), "decisions over one counter each");
         let key = keys[program[at + 2] as usize - 1].to_vec();
-        // A look is how connections are tried out.
+        // Connections are tried out with peeks.
         if times > 1 || program[at] == CHARGE {
             asked.push(Asked { key, cost: program[at + 5], times });
         }
@@ -330,8 +335,8 @@ fn text(value: &Value) -> Option<&[u8]> {
     }
 }
 
-/// The numbers of a msgpack array; nothing where it holds anything else. Of a charge that `sole.lua` is told,
-/// where decisions begin, and that one.
+/// Returns the numbers of a msgpack array, or `None` if it holds anything else. Of a charge in the form of
+/// `sole.lua`: where decisions begin, and that one.
 fn numbers_of(packed: &[u8]) -> Option<Vec<u64>> {
     if let Some(cost) = packed.strip_prefix(b"B").and_then(|sole| sole.last_chunk()) {
         return Some(vec![0, 0, 4, CHARGE, 1, 1, 0, 0, u32::from_be_bytes(*cost).into(), 0]);

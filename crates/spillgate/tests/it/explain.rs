@@ -1,4 +1,4 @@
-//! What `explain` says is what happens next.
+//! `explain` predicts the next check.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     )
 }
 
-/// Explained, then checked: verdict, the counters' verdicts, waits and numbers agree.
+/// Explains, then checks: both decisions and the results, waits and numbers of all counters must agree.
 async fn agrees(limiter: &Limiter, asked: &Asked) {
     let request = asked.request();
     let explained = limiter.explain(&request).await;
@@ -92,7 +92,7 @@ async fn agrees(limiter: &Limiter, asked: &Asked) {
         }
         assert_eq!(before.reason(), reply.reason(), "{context}");
         assert_eq!(before.retry_after().is_some(), reply.retry_after().is_some(), "{context}");
-        // With room it is charged, a shadow rule too, unless nothing is.
+        // With room it is charged, in a shadow rule too, unless nothing is charged.
         let charged = match checked.allowed() && reply.reason().is_none() {
             true => foreseen.cost(),
             false => 0,
@@ -141,7 +141,7 @@ fn a_remembered_refusal_is_told_as_the_next_check_would_tell_it() {
         let ann = Request::new().with("user", "ann");
         assert!(limiter.check(&ann).await.allowed());
         assert!(limiter.explain(&ann).await.remembered().is_none());
-        // A slow machine may have forgotten by the time it looks: then it is refused anew.
+        // On a slow machine the cache may have forgotten by then: the store denies again.
         let remembered = async || {
             assert_eq!(limiter.check(&ann).await.reason(), Some(Reason::LimitExceeded));
             let explained = limiter.explain(&ann).await;

@@ -1,6 +1,5 @@
-//! What becomes of decisions when something becomes of the store: real faults on real servers, by the
-//! names of docs/internals/faults.md. A verdict comes within the ceiling whatever happens, more than the
-//! stated price is never admitted, and all heals by itself.
+//! Decisions under real faults of real servers, named as in docs/internals/faults.md. Every decision comes
+//! within the ceiling, admissions never exceed the stated bound, and the system recovers by itself.
 
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ mod state_loss;
 mod table;
 mod two_hundred;
 
-/// A limiter on a store that something happens to.
+/// A limiter on a store that will fail.
 pub(crate) struct Patient {
     pub(crate) limiter: Limiter,
     runtime: Runtime,
@@ -35,16 +34,16 @@ impl Patient {
     }
 
     pub(crate) fn built(builder: LimiterBuilder) -> Patient {
-        // What heals in the background goes on between the checks.
+        // Background recovery continues between the checks.
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        // What the store says is what is tested: a remembered refusal would speak for it.
+        // These tests examine the store's decisions, which the denial cache would hide.
         let builder = builder.expected_instances((ALL / SHARE) as u32).denial_cache(false);
         let opening = async { tokio::time::timeout(CEILING, builder.build()).await };
         let limiter = runtime.block_on(opening).expect("a start waits for no store").unwrap();
         Patient { limiter, runtime }
     }
 
-    /// One check; there is a verdict, whatever happens.
+    /// Makes one check, which must return within the ceiling.
     #[track_caller]
     pub(crate) fn check(&self, key: &str, limit: &Limit) -> Decision {
         self.run(async {
@@ -53,7 +52,7 @@ impl Patient {
         })
     }
 
-    /// How many of so many checks, one after another, are allowed.
+    /// Returns how many of `checks` checks, one after another, are allowed.
     #[track_caller]
     pub(crate) fn admitted(&self, checks: usize, key: &str, limit: &Limit) -> u64 {
         (0..checks).filter(|_| self.check(key, limit).allowed()).count() as u64
@@ -65,7 +64,7 @@ impl Patient {
         self.settles(Source::Store);
     }
 
-    /// Waits until the store is known to be gone.
+    /// Waits until the limiter has noticed the outage.
     #[track_caller]
     pub(crate) fn falls_back(&self) {
         self.settles(Source::Fallback);
@@ -75,7 +74,7 @@ impl Patient {
         self.runtime.block_on(future)
     }
 
-    /// By charging somebody whom no test asks about: a server that refuses to count may still look.
+    /// Checks a subject that no test uses, with a charge: a server that denies writes may still serve reads.
     #[track_caller]
     fn settles(&self, source: Source) {
         let wide = Limit::per_second(1_000_000);
@@ -86,16 +85,16 @@ impl Patient {
     }
 }
 
-/// So much of `ALL` is one process's share, when nobody has said how many there are.
+/// The local share of `ALL` for one process, by the expected number of instances.
 pub(crate) const SHARE: u64 = 10;
 pub(crate) const ALL: u64 = 160;
 
-/// `ALL` in a year: nothing refills while a test runs.
+/// `ALL` per year: nothing refills while a test runs.
 pub(crate) fn limit() -> Limit {
     Limit::per(ALL, YEAR)
 }
 
-/// What the store has counted for a key: asked of it, past whatever is broken on the way.
+/// Returns what the store has counted for a key, read directly, past the fault.
 #[track_caller]
 pub(crate) fn counted_by(server: &RedisServer, key: &str, limit: &Limit) -> u64 {
     let onlooker = Patient::built(Limiter::builder().redis(server.url()).timeout(CEILING));
@@ -104,16 +103,17 @@ pub(crate) fn counted_by(server: &RedisServer, key: &str, limit: &Limit) -> u64 
     limit.capacity().unwrap() - seen.remaining().unwrap()
 }
 
-/// Follows the primary behind a proxy, from its first synchronisation on.
+/// A replica that follows its primary through a proxy, from the first synchronisation on.
 fn replica(primary: &FaultProxy) -> RedisServer {
     let port = primary.port().to_string();
     let flags = ["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"];
     RedisServer::start_with(&RedisServer::versions()[0].path, &flags)
 }
 
-/// Waits until a replica has all that its primary has. WAIT would ask for what its own connection has
-/// written, which is nothing; and a primary that never had a replica is at offset 0, as is one that has
-/// not found its primary yet.
+/// Waits until a replica has all data of its primary.
+///
+/// WAIT would wait for writes of its own connection, of which there are none. A primary that never had a
+/// replica is at offset 0, and so is a replica that has not found its primary.
 #[track_caller]
 fn caught_up(replica: &RedisServer, primary: &RedisServer) {
     let reply = |server: &RedisServer, name| server.info("replication", name);
@@ -123,12 +123,12 @@ fn caught_up(replica: &RedisServer, primary: &RedisServer) {
     });
 }
 
-/// `./evidence faults` looks longer.
+/// `./evidence faults` runs longer.
 pub(crate) fn evidence() -> bool {
     std::env::var_os("SPILLGATE_EVIDENCE").is_some()
 }
 
-/// Whether a server holds a key of that name: tells that a test reached what it means.
+/// Returns a field of the server's INFO, which shows that a test reached its target.
 pub(crate) fn field(server: &RedisServer, section: &str, name: &str) -> u64 {
     server.info(section, name).parse().unwrap()
 }
@@ -137,10 +137,10 @@ pub(crate) fn is_refused(reply: &Reply, code: &str) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with(code))
 }
 
-/// Longer than the default, so that a busy machine is not taken for a fault.
+/// Longer than the default, so that a busy machine does not look like a fault.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(150);
-/// No caller waits longer for a verdict: many times the time-out.
+/// No caller waits longer for a decision: many times the timeout.
 pub(crate) const CEILING: Duration = Duration::from_secs(2);
-/// Reconnecting waits up to two seconds between attempts, and a breaker a little.
+/// Reconnecting waits up to two seconds between attempts, and the circuit breaker a little longer.
 pub(crate) const HEALING: Duration = Duration::from_secs(15);
 const YEAR: Duration = Duration::from_secs(366 * 86_400);

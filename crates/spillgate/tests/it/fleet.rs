@@ -1,9 +1,8 @@
-//! A fleet: a thousand callers in four processes over one Redis are admitted to the last unit of
-//! the limit, and not one more.
+//! A fleet: a thousand callers in four processes over one Redis are admitted exactly up to the limit.
 //!
-//! The processes are this test binary again, told by the environment to be workers. The store's own
-//! clock decides, so the limits are such that nothing refills and no window ends meanwhile: what
-//! the oracle admits is the capacity.
+//! The processes are this test binary again, made workers by the environment. The store's own clock decides,
+//! so the limits are such that nothing refills and no window ends meanwhile. The oracle then admits exactly
+//! the capacity.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -44,7 +43,7 @@ fn a_thousand_callers_in_four_processes_are_admitted_to_the_last_unit() {
     }
 }
 
-/// Does nothing unless the environment makes this process a worker.
+/// Returns at once unless the environment makes this process a worker.
 #[test]
 fn a_worker_of_the_fleet() {
     let Ok(port) = std::env::var(WORKER_ON_PORT) else { return };
@@ -59,7 +58,7 @@ fn a_worker_of_the_fleet() {
     }
 }
 
-/// What the callers ask for, all of them the same counters.
+/// The counters that all callers check.
 struct Scene {
     name: String,
     counters: Vec<(u128, NamedLimit)>,
@@ -68,7 +67,7 @@ struct Scene {
 fn scenes() -> Vec<Scene> {
     let mut scenes = Vec::new();
     for algorithm in Algorithm::ALL {
-        // The narrowest in the middle: it alone refuses.
+        // The narrowest is in the middle, and it alone denies.
         let limits: Vec<NamedLimit> = [CAPACITY + 100, CAPACITY, CAPACITY + 300]
             .into_iter()
             .enumerate()
@@ -118,7 +117,7 @@ fn start_worker(port: u16) -> Process {
     Process::start(command.env(WORKER_ON_PORT, port.to_string()).stdout(Stdio::piped()))
 }
 
-/// So that each scene is played by all processes at once.
+/// Waits until all processes have reached this scene.
 fn meet_all_workers(port: u16, scene: &str) {
     let mut connection = Connection::open(port).unwrap();
     let key = format!("workers at {scene}");
@@ -133,5 +132,5 @@ const PROCESSES: usize = 4;
 const CALLERS: usize = 1_000;
 /// How often each caller calls.
 const ROUNDS: usize = 2;
-/// Less than the calls, more than one round of them.
+/// Less than the number of calls, and more than one round of them.
 const CAPACITY: u64 = 1_200;

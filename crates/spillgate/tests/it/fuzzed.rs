@@ -1,4 +1,4 @@
-//! Every input that was worth keeping of the parsers in the library's interface.
+//! Replays the stored fuzzing inputs of the parsers in the library's interface.
 
 #[path = "../../../../fuzz/public.rs"]
 mod public;

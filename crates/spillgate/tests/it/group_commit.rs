@@ -1,5 +1,5 @@
-//! Decisions of many callers that leave together: each is told what it would have been told by itself,
-//! and nobody waits for the others longer than for the store.
+//! Decisions of many callers that leave in one call: each caller gets the reply that it would get by itself,
+//! and waits no longer than for the store.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::support::random::Random;
 use crate::support::storm;
 use crate::support::world::{AGES, World, ask, keys, limit, runtime};
 
-/// ACCIDENTS 9, 13, 14. Over one connection calls are executed as they are sent, so callers who arrive in an
-/// order are decided in that order.
+/// ACCIDENTS 9, 13, 14. Over one connection calls are executed as they are sent, so callers are decided in
+/// the order of their arrival.
 #[test]
 fn callers_at_once_are_told_as_if_one_came_after_the_other() {
     let rules: &'static [Vec<NamedLimit>] = Vec::leak(rules());
@@ -56,7 +56,7 @@ fn callers_at_once_share_calls() {
     assert!(calls < 20, "{calls} calls for 400 decisions");
 }
 
-/// The same counter with other numbers: an override was set between the two.
+/// The same counter with other numbers: an override was set in between.
 #[test]
 fn numbers_that_change_in_a_crowd_hold_from_the_next_caller_on() {
     let limits: [&'static NamedLimit; 2] =
@@ -65,7 +65,7 @@ fn numbers_that_change_in_a_crowd_hold_from_the_next_caller_on() {
     let turns = (0..12).map(|turn: usize| ask(Intent::Charge, &[(0, limits[turn % 2], 1)]));
     let reply = world.decide_at_once(&turns.collect::<Vec<_>>());
     let allowed: Vec<bool> = reply.into_iter().map(|reply| reply.unwrap().allowed).collect();
-    // Used stays used: from five on the smaller refuses, from eight on both.
+    // Used quota stays used: from five on the smaller limit denies, from eight on both.
     let expected = [true, true, true, true, true, true, false, true, false, true, false, false];
     assert_eq!(allowed, expected);
 }
@@ -94,7 +94,7 @@ fn a_key_that_is_not_ours_fails_its_own_decision_alone() {
     }
 }
 
-/// The server is stopped, so the first calls stay under way and all others wait for them.
+/// The server is stopped, so the first calls stay in flight and all others wait for them.
 #[test]
 fn a_caller_who_leaves_before_the_others_go_is_not_charged() {
     let world = World::queue();
@@ -123,8 +123,8 @@ fn a_caller_who_leaves_before_the_others_go_is_not_charged() {
     assert!((101..=140).all(|who| used(who) == 0));
 }
 
-/// ACCIDENTS 40, 42. A store that stops with everybody waiting for it: each has a verdict in time, and
-/// what had not left yet is charged later.
+/// ACCIDENTS 40, 42. A store stops while many callers wait for it: each gets a decision in time, and charges
+/// that were not sent are deferred.
 #[test]
 fn a_store_that_stops_under_a_crowd_keeps_nobody_waiting() {
     let server = RedisServer::start();
@@ -154,7 +154,7 @@ fn a_store_that_stops_under_a_crowd_keeps_nobody_waiting() {
     assert!(counted_by(&server, "me", &limit) >= 1);
 }
 
-/// A runtime ends with calls under way and others waiting: who asks from another is not stuck.
+/// A runtime ends with calls in flight and others waiting: callers on another runtime are not blocked.
 #[test]
 fn a_runtime_that_ends_leaves_nobody_stuck() {
     let server = RedisServer::start();
@@ -180,7 +180,7 @@ fn wide() -> &'static NamedLimit {
     WIDE.get_or_init(|| limit(Algorithm::TokenBucket, 1_000_000, AGES))
 }
 
-/// How many times the script ran.
+/// Returns how often the script ran.
 fn calls(world: &World) -> u64 {
     let stats = world.server.as_ref().unwrap().command(&["INFO", "commandstats"]);
     let line = stats.text().lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));

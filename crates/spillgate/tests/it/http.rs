@@ -1,6 +1,6 @@
-//! What goes over HTTP: header fields and bodies, whose request it is, the layer.
+//! HTTP: header fields and bodies, the identity of clients, and the layer.
 //!
-//! The fields are read back by a parser that is not ours.
+//! A parser of another project reads the fields back.
 
 pub(crate) mod client;
 mod diagnostics;

@@ -1,4 +1,4 @@
-//! What a caller of the library sees, on both engines.
+//! The library's interface, on both engines.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use spillgate_testkit::{RedisServer, free_port};
 use crate::support::given::Given;
 use crate::support::world::ring_of;
 
-/// Runs a body on a limiter in memory, on one in Redis, and on one on a ring of three, or on the store
-/// that the environment names.
+/// Runs a body on a limiter in memory, on one in Redis, and on one on a ring of three, or on the store that
+/// the environment names.
 pub(crate) fn on_each<F: Future<Output = ()>>(policy: &str, body: impl Fn(Limiter) -> F) {
     let server = RedisServer::start();
     let nodes: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
@@ -120,7 +120,7 @@ fn a_unit_that_is_not_named_is_peeked_at() {
     on_each(policy, |limiter| async move {
         let both = of("a").costing(Cost::requests(1).and("tokens", 1000));
         assert!(limiter.check(&both).await.allowed());
-        // No token is left, so not even a request that names none may pass; nothing is charged.
+        // No token is left, so a request that names none is denied too. Nothing is charged.
         let denied = limiter.check(&of("a")).await;
         assert_eq!(
             (denied.reason(), denied.limit()),
@@ -155,7 +155,7 @@ fn a_shadow_rule_is_counted_and_changes_no_answer() {
             assert_eq!(watched.reason() == Some(Reason::LimitExceeded), call == 3);
         }
         assert_eq!(limiter.stats().would_deny, 1);
-        // Refused by the enforced rule: the shadow one is not charged, and not counted.
+        // The enforced rule denies: the shadow rule is not charged and not counted.
         limiter.reset("watched", &of("a")).await.unwrap();
         let denied = limiter.check(&of("a")).await;
         assert_eq!(
@@ -350,7 +350,7 @@ fn an_absent_store_is_decided_by_each_rules_policy() {
         let open = limiter.check(&to("/news")).await;
         assert_eq!((open.reason(), open.source()), (None, Source::OutagePolicy));
         assert_eq!(open.remaining(), None);
-        // 100 shared by sixteen is six.
+        // The local share of 100 for one of sixteen instances is six.
         for left in (0..6).rev() {
             let local = limiter.check(&to("/api")).await;
             assert_eq!((local.source(), local.remaining()), (Source::Fallback, Some(left)));
@@ -358,7 +358,7 @@ fn an_absent_store_is_decided_by_each_rules_policy() {
         let local = limiter.check(&to("/api")).await;
         assert_eq!(local.reason(), Some(Reason::LimitExceeded));
         assert!(local.degraded());
-        // Above the share, but not above the limit: it may fit once the store is back.
+        // Above the local share but not above the limit: it may fit once the store is back.
         let large = limiter.check(&to("/api").costing(50)).await;
         assert_eq!((large.reason(), large.retry_after()), (Some(Reason::LimitExceeded), None));
         assert_eq!(
@@ -405,7 +405,7 @@ fn a_store_that_pauses_within_the_timeout_still_decides() {
     });
 }
 
-/// Real time, where waiting for a real server is the point.
+/// Real time, because the test waits for a real server.
 struct Began(Instant);
 
 impl Began {

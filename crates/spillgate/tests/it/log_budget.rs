@@ -1,4 +1,4 @@
-//! What a sliding log takes: bytes for each call in Redis, and the server's time beside a bucket's.
+//! The cost of a sliding log: bytes for each call in Redis, and the server's time beside a bucket's.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use spillgate_testkit::{Connection, RedisServer, Reply};
 use crate::support::script::packed;
 use crate::support::target::params;
 
-/// One subject's counter, asked by pipelined calls of the script at instants of the test's own.
+/// One subject's counter, checked by pipelined calls of the script at chosen instants.
 struct Tier {
     connection: Connection,
     script: String,
@@ -32,7 +32,7 @@ impl Tier {
         Tier { connection, script, limit, name, calls: 0 }
     }
 
-    /// One call of cost 1 at each instant; how many were admitted.
+    /// Makes one call of cost 1 at each instant. Returns how many were admitted.
     fn call_at(&mut self, instants: impl Iterator<Item = u64>) -> u64 {
         let commands: Vec<Vec<Vec<u8>>> = instants.map(|at| self.command(at)).collect();
         let mut admitted = 0;
@@ -71,14 +71,14 @@ impl Tier {
         format!("{}:own", self.name).into_bytes()
     }
 
-    /// The log's bytes for each call that a full one holds.
+    /// Returns the log's bytes per call when it is full.
     fn bytes_each(&mut self, count: u64) -> f64 {
         let own = self.own_key();
         let command = [&b"MEMORY"[..], b"USAGE", &own, b"SAMPLES", b"0"];
         self.connection.command(&command).unwrap().integer() as f64 / count as f64
     }
 
-    /// The server's own time for each of some calls, in µs.
+    /// Returns the server's own time per call, in µs.
     fn time_each(&mut self, instants: impl Iterator<Item = u64>) -> f64 {
         self.connection.command(&["CONFIG", "RESETSTAT"]).unwrap();
         self.call_at(instants);
@@ -90,7 +90,7 @@ impl Tier {
     }
 }
 
-/// A log of `count` calls an hour, filled at the rate at which it stays full.
+/// A log of `count` calls per hour, filled at the rate at which it stays full.
 fn fill(server: &RedisServer, count: u64) -> (Tier, u64) {
     let mut log = Tier::new(server, "sliding-log", &format!("{count}/hour"));
     let step_us = HOUR_US / count;
@@ -105,7 +105,7 @@ fn a_full_log_takes_eight_bytes_a_call_at_most() {
     for count in [1_000, 100_000] {
         let (mut log, step_us) = fill(&server, count);
         let first = log.bytes_each(count);
-        // On for another half of a period: as many expire as are admitted.
+        // Another half of a period: as many entries expire as are admitted.
         let again = (count..count * 3 / 2).map(|call| NOON_US + call * step_us);
         assert_eq!(log.call_at(again), count / 2);
         let steady = log.bytes_each(count);
@@ -116,7 +116,7 @@ fn a_full_log_takes_eight_bytes_a_call_at_most() {
     }
 }
 
-/// Times are judged where proof is asked for; the gate only sees that the calls are admitted.
+/// `./evidence` asserts the times; the gate only asserts that the calls are admitted.
 #[test]
 fn a_log_of_any_size_costs_the_store_little_more_than_a_bucket() {
     let server = RedisServer::start();
@@ -147,14 +147,14 @@ fn the_first_call_after_half_the_log_expired_is_no_scan() {
     let count = if proof { 1_000_000 } else { 10_000 };
     let (mut log, step_us) = fill(&server, count);
     let mut now_us = NOON_US + (count - 1) * step_us;
-    // A server that is held up takes longer once; a scan would be there each time.
+    // A delayed server takes longer once; a scan would take longer each time.
     let ratio = (0..3).map(|_| {
         let mut alone = |after_us| {
             now_us += after_us;
             log.time_each(std::iter::once(now_us))
         };
         let mut steady: Vec<f64> = (0..101).map(|_| alone(step_us)).collect();
-        // Half a period later half of the log has expired, and nobody has called meanwhile.
+        // Half a period later half of the log has expired, without a call in between.
         let first = alone(HOUR_US / 2);
         log.call_at((1..=count).map(|call| now_us + call * step_us));
         now_us += count * step_us;

@@ -1,4 +1,4 @@
-//! The integration tests: one binary, one vocabulary, every body on both engines.
+//! The integration tests: one binary with shared helpers, every test on both engines where it applies.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

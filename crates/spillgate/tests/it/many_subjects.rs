@@ -1,6 +1,6 @@
-//! Subjects without number: what is kept of them has a bound, in memory and beside a store.
+//! Memory stays bounded for any number of subjects, in memory and on a store.
 //!
-//! A process of its own is watched, for the others here take memory as well.
+//! A process of its own is measured, because the other tests take memory as well.
 
 use std::process::Command;
 use std::time::Duration;
@@ -37,9 +37,9 @@ fn stays_flat(store: &str, subjects: u32) {
     println!(
         "{subjects} subjects: {early_kib} KiB and {early_lines} lines of metrics after a fifth, {late_kib} KiB and {late_lines} at the end"
     );
-    // Some come and go with the state of the store; none is a subject's.
+    // Some series come and go with the state of the store; none belongs to a subject.
     assert!(early_lines.max(late_lines) < &200, "{said}");
-    // What the allocator keeps, and no subject's.
+    // Memory that the allocator keeps, not that of a subject.
     assert!(*late_kib <= early_kib + early_kib / 10 + 2_048, "{said}");
 }
 
@@ -47,7 +47,7 @@ fn params(line: &str) -> Vec<u64> {
     line.split_whitespace().map(|word| word.parse().unwrap()).collect()
 }
 
-/// What the tests above run; alone it has nothing to do.
+/// Run as a process by the tests above; otherwise it does nothing.
 #[test]
 fn asks_for_them() {
     let (Ok(store), Ok(subjects)) = (std::env::var(STORE), std::env::var(SUBJECTS)) else { return };
@@ -55,7 +55,7 @@ fn asks_for_them() {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let policy = Policy::from_toml(RULES).unwrap();
         let builder = Limiter::builder().policy(policy).max_keys(20_000);
-        // Patient, for what is kept of outages is none of this.
+        // A long timeout, because this test is not about state kept during outages.
         let patience = Duration::from_secs(5);
         let builder =
             if store == "memory" { builder } else { builder.redis(&store).timeout(patience) };
@@ -71,7 +71,7 @@ fn asks_for_them() {
     });
 }
 
-/// Of so many subjects from the first one on, in one batch.
+/// Checks `subjects` subjects from the first one on, in one batch.
 async fn ask(limiter: &Limiter, first: u32, subjects: u32) {
     let names: Vec<String> =
         (first..first + subjects).map(|subject| format!("u{subject}")).collect();
@@ -91,7 +91,7 @@ const STORE: &str = "SPILLGATE_TEST_MANY_STORE";
 const SUBJECTS: &str = "SPILLGATE_TEST_MANY_SUBJECTS";
 const MARK: &str = "mark: ";
 const AT_ONCE: u32 = 400;
-/// One that is forgotten at once, and one that remembers refusals.
+/// One rule whose state expires at once, and one whose denials are remembered.
 const RULES: &str = r#"
     [[rule]]
     name = "all"

@@ -1,7 +1,7 @@
-//! Each algorithm again, straight from its definition: big integers, no packing, no short cuts.
+//! Each algorithm again, straight from its definition: big integers, no packing, no shortcuts.
 //!
-//! A file of the folder holds the arithmetic of one counter. What an act does with a counter is the same for all five,
-//! and stands here once.
+//! Each file of the folder holds the arithmetic of one counter. The acts on a counter are the same for all
+//! five algorithms and stand here once.
 
 mod concurrency;
 mod fixed_window;

@@ -1,4 +1,5 @@
-//! The Rust of the README and of the page on LLM tokens: each line of the examples is in a function here, and the functions run.
+//! The Rust examples of the README and of the page on LLM tokens. Each line of them is in a function here,
+//! and the functions run.
 
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ async fn run_the_model() -> u64 {
     512
 }
 
-/// Whether the job runs, by the page's example.
+/// Returns whether the job runs, by the page's example.
 async fn job_runs(policy: &str) -> Result<bool, Box<dyn std::error::Error>> {
     use spillgate::{Limiter, Request};
     let limiter = Limiter::builder().policy(Policy::from_toml(policy)?).build().await?;
@@ -66,7 +67,7 @@ fn the_examples_let_nothing_pass_that_is_denied_and_run_what_no_rule_matches() {
             )
         };
         assert!(job_runs(&rule("10000/minute")).await.unwrap());
-        // What costs more than the limit holds is denied for ever, and not just for now.
+        // A cost above the limit is denied for ever, not only now.
         assert!(!job_runs(&rule("1000/minute")).await.unwrap());
         assert!(job_runs("").await.unwrap(), "no rule matches");
     });

@@ -1,4 +1,4 @@
-//! Reservations: what each call is answered, and that none ever mints.
+//! Reservations: the answer to each call, and that no call mints quota.
 
 mod contract;
 mod ended;

@@ -1,5 +1,5 @@
-//! Processes under a new secret, beside some that know only the one before: subjects have other names
-//! there, and no fresh allowance.
+//! Rotation of the key secret: processes with the new secret beside processes that know only the old one.
+//! Subjects have other keys under the new secret, and no fresh quota.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn nor_on_a_cluster_where_the_other_name_lives_elsewhere() {
         .block_on(mixed_fleet_keeps_every_limit(|| Limiter::builder().cluster(cluster.urls())));
 }
 
-/// Users of two tenants, asking processes of both kinds in any order, are admitted what the limits say.
+/// Users of two tenants check at processes of both kinds in any order; the limits hold.
 async fn mixed_fleet_keeps_every_limit(on_store: impl Fn() -> LimiterBuilder) {
     let (old, new) = (under_old(on_store()).await, changing_over(on_store()).await);
     let mut random = Random::new(20_261_122);
@@ -87,7 +87,7 @@ async fn mixed_fleet_keeps_every_limit(on_store: impl Fn() -> LimiterBuilder) {
         for (rule, position, left) in left {
             let mut counters = decision.limits().filter(|counter| counter.rule() == Some(rule));
             let counter = counters.nth(position).unwrap();
-            // Over several servers a refusal ends the asking.
+            // On several servers a denial ends the check early.
             assert!(counter.remaining().is_none_or(|reply| reply == left), "{left} {counter:?}");
         }
     }
@@ -146,7 +146,7 @@ fn overrides_and_modes_move_over_and_stay() {
         let new = changing_over(on_store()).await;
         assert_eq!(new.state("user", &ann).await.unwrap().capacity(), Some(2));
         drop((old, new));
-        // Whoever knows only the new one reads what was told anew.
+        // A process with only the new secret reads the rewritten entries.
         let builder = on_store().policy(Policy::from_toml(POLICY).unwrap()).key_secret(NEW);
         let last = builder.build().await.unwrap();
         assert_eq!(last.state("user", &ann).await.unwrap().capacity(), Some(2));

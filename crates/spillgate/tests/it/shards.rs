@@ -1,4 +1,4 @@
-//! State on several servers, and what one of them does to the others' subjects.
+//! State on several servers, and the effect of one server on the subjects of the others.
 
 mod cluster;
 mod connections;

@@ -1,5 +1,5 @@
-//! A limit of another period beside or in place of a configured one has a counter of its own: the configured counter
-//! keeps what it holds.
+//! A limit of another period, beside a configured one or in its place, has a counter of its own. The
+//! configured counter keeps its usage.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use spillgate_testkit::RedisServer;
 const WITHIN: Duration = Duration::from_secs(10);
 const TODAY_US: u64 = 1_795_000_000_000_000;
 
-/// On the memory store and on Redis, by a clock that the story sets.
+/// Runs on the memory store and on Redis, with a clock that the test sets.
 fn on_each<F: Future<Output = ()>>(policy: &str, story: impl Fn(Limiter, Clock) -> F) {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        // Remembered denials go by a clock that the story does not set.
+        // Remembered denials use a clock that the test does not set.
         let patient = || Limiter::builder().timeout(WITHIN).denial_cache(false);
         for builder in [patient(), patient().redis(server.url())] {
             let clock = Clock::given(TODAY_US);

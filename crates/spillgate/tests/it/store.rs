@@ -1,5 +1,5 @@
-//! What stands in Redis: a denial leaves every byte as it was, and nothing stays longer than it
-//! matters, nor shorter.
+//! State in Redis: a denial changes no byte, and every key lives as long as its state matters and little
+//! longer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::support::random::Random;
 use crate::support::target::params;
 use crate::support::world::{ME, PERIOD, PERIOD_US, World, ask, each_algorithm, keys, limit};
 
-/// ACCIDENTS 17. Counters leaked when one refused; and 8, 9: refusals were written.
+/// ACCIDENTS 17, 8, 9. Counters leaked when one of them denied, and denials were written.
 #[test]
 fn a_denial_leaves_every_byte_of_every_counter_but_for_a_re_base() {
     let mut tally = Tally::default();
@@ -35,12 +35,11 @@ fn a_denial_leaves_every_byte_of_every_counter_but_for_a_re_base() {
         }
     }
     println!("{tally:?}");
-    // Else this test has become easier than it says.
+    // Otherwise this test covers too little.
     assert!(tally.allowed > 100 && tally.denied > 100 && tally.rebased > 10, "{tally:?}");
 }
 
-/// The same for buckets that are asked about alone, whose periods the script knows by heart: those go a
-/// shorter way.
+/// The same for single buckets with periods that the script has built in: these take the fast path.
 #[test]
 fn a_denial_of_buckets_alone_leaves_every_byte() {
     let world = World::on_redis(RedisServer::start());
@@ -72,8 +71,8 @@ fn a_denial_of_buckets_alone_leaves_every_byte() {
     assert_eq!(world.stored(), before);
 }
 
-/// ACCIDENTS 22. The TTL was shorter than the state's life, and limits were forgotten; or far
-/// longer, and the store filled with what nobody needed.
+/// ACCIDENTS 22. The TTL was shorter than the state's life, and limits were forgotten; or far longer, and the
+/// store filled with obsolete keys.
 #[test]
 fn a_key_lives_until_its_state_is_irrelevant_and_a_tenth_longer_at_most() {
     for seed in 10..13 {
@@ -93,12 +92,12 @@ fn a_key_lives_until_its_state_is_irrelevant_and_a_tenth_longer_at_most() {
                 seen.insert(key);
             }
         }
-        // Each subject's value, and the keys that its logs and slots have beside it.
+        // Each subject's value, and the keys of its logs and permits.
         assert!(seen.len() >= 3 * SUBJECTS, "{seen:?}");
     }
 }
 
-/// The same of a bucket that is charged by itself, which has a way of its own through the script.
+/// The same for a bucket that is charged by itself, which has a path of its own through the script.
 #[test]
 fn the_key_of_a_bucket_alone_lives_as_long() {
     let world = World::on_redis(RedisServer::start());
@@ -123,8 +122,8 @@ fn the_key_of_a_bucket_alone_lives_as_long() {
     }
 }
 
-/// ACCIDENTS 17. Another brother: all small states of a subject stand in one value, and a charge to
-/// one of them wrote the value without the others.
+/// ACCIDENTS 17, a variant. All small states of a subject stand in one value, and a charge to one of them
+/// wrote the value without the others.
 #[test]
 fn a_charge_to_one_limit_keeps_what_its_neighbours_hold() {
     let world = World::on_redis(RedisServer::start());
@@ -140,8 +139,8 @@ fn a_charge_to_one_limit_keeps_what_its_neighbours_hold() {
     }
 }
 
-/// A limit of each algorithm by the same name: at the first position, at the second, or a name of
-/// its own.
+/// Returns a limit of each algorithm. They have the same name at the first position, the same at the second,
+/// or names of their own.
 fn neighbours(kind: usize) -> Vec<NamedLimit> {
     let named = |limit: NamedLimit| match kind {
         2 => NamedLimit::new(limit.limit().clone().named("own"), 0),
@@ -162,7 +161,7 @@ struct MirroredTier {
     who: u128,
     limit: NamedLimit,
     state: Option<State>,
-    /// The keys that it is stored under: the value that it shares, its own, or both.
+    /// The keys that hold its state: the shared value, its own key, or both.
     keys: Vec<String>,
 }
 
@@ -201,10 +200,10 @@ impl Mirrored {
         Mirrored { world, random: Random::new(seed), counters, written: Vec::new() }
     }
 
-    /// Goes to the next instant, and chooses what to ask there.
+    /// Advances to the next instant and chooses a decision for it.
     fn random_costs(&mut self) -> Vec<TierCost> {
         if self.random.one_in(20) {
-            // Further than any counter tolerates, and all of them are asked about it.
+            // Beyond the tolerance of any counter, and all of them are charged.
             self.use_what_is_gone();
             let back_us = 1_000_001 + self.random.below(PERIOD_US);
             self.step(-(back_us as i64));
@@ -226,7 +225,7 @@ impl Mirrored {
         costs
     }
 
-    /// A step back would find it again, if the store has not forgotten it yet.
+    /// Otherwise a step back would bring back state that the store has not deleted yet.
     fn use_what_is_gone(&mut self) {
         let now_us = self.world.now_us();
         for counter in &mut self.counters {
@@ -240,15 +239,14 @@ impl Mirrored {
         }
     }
 
-    /// Moves the clock by which all is decided, and Redis's own, by which keys expire.
+    /// Moves the clock that decides, and Redis's own clock, by which keys expire.
     fn step(&mut self, by_us: i64) {
         self.world.at(self.world.now_us().saturating_add_signed(by_us));
         let by_ms = (by_us / 1_000).to_string();
         self.world.server.as_ref().unwrap().command(&["EVAL", STEP, "0", &by_ms]);
     }
 
-    /// Decides here and there alike; answers whether it was allowed, and whether a denial wrote
-    /// a re-base.
+    /// Decides in both. Returns whether the decision was allowed, and whether a denial wrote a re-base.
     fn decide(&mut self, costs: &[TierCost]) -> (bool, bool) {
         let asked: Vec<_> = costs
             .iter()
@@ -286,7 +284,7 @@ impl Mirrored {
         (allowed, !allowed && !self.written.is_empty())
     }
 
-    /// The keys that the last decision wrote, and how long what is in them matters.
+    /// Returns the keys that the last decision wrote, and how long their state matters.
     fn written_keys(&self) -> BTreeMap<String, u64> {
         let now_us = self.world.now_us();
         let keys: BTreeSet<&String> =

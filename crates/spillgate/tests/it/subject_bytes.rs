@@ -1,4 +1,4 @@
-//! How many bytes a subject takes, by algorithm: what docs/explain/algorithms.md says of it.
+//! The bytes of a subject by algorithm, as documented in docs/explain/algorithms.md.
 
 use spillgate::internals::engine::Engine;
 use spillgate::{Algorithm, Limiter, Policy, Request};
@@ -6,8 +6,8 @@ use spillgate_testkit::RedisServer;
 
 use crate::support::limits;
 
-/// Bytes of one subject after one admitted call, in memory and on Redis, as documented; on Redis and a tenth more,
-/// for tables that have just grown.
+/// Bytes of one subject after one admitted call, in memory and on Redis, as documented. On Redis a tenth is
+/// added, for tables that have just grown.
 const DOCUMENTED: [(Algorithm, u64, u64); 5] = [
     (Algorithm::TokenBucket, 100, 200),
     (Algorithm::FixedWindow, 100, 220),
@@ -41,7 +41,7 @@ fn a_subject_takes_no_more_bytes_than_documented() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let mut over = Vec::new();
-        // Kept, for the next would fill what one has left.
+        // Kept, because the next would fill the memory of a dropped one.
         let mut limiters = Vec::new();
         for (algorithm, in_memory, on_redis) in DOCUMENTED {
             let limiter = Limiter::builder().policy(policy(algorithm)).build().await.unwrap();

@@ -1,4 +1,4 @@
-//! What the suites share: the vocabulary of operations, and everything that can be asked.
+//! Helpers that the suites share: operations on counters, and the targets that perform them.
 
 pub(crate) mod given;
 pub(crate) mod limits;

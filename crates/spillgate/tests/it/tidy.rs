@@ -1,5 +1,5 @@
-//! What the compiler does not check: who knows whom, how long a file is, that ARCHITECTURE.md names
-//! what exists. Each failure says what, where, and the way out.
+//! Rules that the compiler does not check: dependencies between modules, file lengths, names in
+//! ARCHITECTURE.md. Each failure names the problem, the place and the fix.
 
 mod crates;
 mod documents;
@@ -111,7 +111,7 @@ fn a_module_is_named_after_its_idea_not_mod() {
 
 #[test]
 fn no_file_names_a_home_folder() {
-    // Each in two pieces, so that this file passes.
+    // Each is split in two, so that this file passes.
     let homes = [concat!("/ho", "me/"), concat!("/Us", "ers/"), concat!("/ro", "ot/")];
     let mut findings = Vec::new();
     for file in &TREE.files {
@@ -238,7 +238,7 @@ fn files(extension: &'static str) -> impl Iterator<Item = &'static SourceFile> {
     TREE.files.iter().filter(has_extension)
 }
 
-/// The Rust files of these top-level modules of a crate, and of those named after them: for `door`,
+/// Returns the Rust files of these top-level modules of a crate, and of modules named after them: for `door`,
 /// `door.rs`, `door/http.rs`, `door_limits.rs`.
 fn modules(folder: &str, names: &[&str]) -> Vec<&'static SourceFile> {
     let found: Vec<_> = files("rs")
@@ -255,7 +255,7 @@ fn modules(folder: &str, names: &[&str]) -> Vec<&'static SourceFile> {
     found
 }
 
-/// Where the code of `files`, outside their tests, names any of `forbidden`.
+/// Returns the places where the code of `files`, outside their tests, names any of `forbidden`.
 fn mentions(
     files: impl IntoIterator<Item = &'static SourceFile>,
     forbidden: &[&str],
@@ -286,13 +286,13 @@ fn architecture() -> &'static str {
     &file.expect("ARCHITECTURE.md is missing: write the map of the code").text
 }
 
-/// Lines that name a direct dependency without a comment on them or right above. What a crate takes
-/// from the workspace is explained there.
+/// Lines that name a direct dependency without a comment on them or right above. Dependencies inherited from
+/// the workspace are explained there.
 fn unexplained_dependencies(manifest: &str) -> Vec<(usize, &str)> {
     let mut findings = Vec::new();
     let (mut in_list, mut depth, mut above) = (false, 0, "");
     for (number, line) in (1..).zip(manifest.lines()) {
-        // A `#` or a bracket inside quotes is none.
+        // A `#` or a bracket inside quotes does not count.
         let bare: String = line.split('"').step_by(2).collect();
         let is_header = depth == 0 && line.starts_with('[');
         let is_entry =
@@ -314,8 +314,8 @@ fn unexplained_dependencies(manifest: &str) -> Vec<(usize, &str)> {
     findings
 }
 
-/// What a reader takes in at one go.
+/// As much as a reader takes in at once.
 const LINES_MAX: usize = 450;
 
-/// How a longer file says that it must be one.
+/// The words with which a longer file gives its reason.
 const LONG_BECAUSE: &str = "Longer than 450 lines because";

@@ -1,4 +1,4 @@
-//! `decision_seconds`: on a store every decision is timed once, whichever call asked for it.
+//! `decision_seconds`: on a store every decision is timed once, for every kind of call.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ fn every_decision_on_a_store_is_timed_once() {
     });
 }
 
-/// A second each, for one decision: the waiting is not part of it.
+/// The waiting time is not part of the decision's time. Each wait takes a second.
 #[test]
 fn a_decision_that_waited_is_timed_once_and_without_the_wait() {
     on_redis(|limiter| async move {
@@ -65,9 +65,9 @@ fn a_decision_that_waited_is_timed_once_and_without_the_wait() {
         let (count, seconds) = timed(&limiter);
         println!("{count} timed, {seconds} s of {WAITS} s and more");
         assert_eq!(count, WAITS + 1);
-        // The limit itself made them wait for a second each.
+        // The limit made each of them wait for a second.
         assert!(seconds < 0.5 * WAITS as f64, "{seconds} s");
-        // A wait that cannot fit is one decision too.
+        // A wait that cannot succeed is one decision too.
         assert!(!limiter.acquire(&request, Duration::from_millis(1)).await.allowed());
         assert_eq!(timed(&limiter).0, WAITS + 2);
     });
@@ -82,7 +82,7 @@ fn on_redis<F: Future<Output = ()>>(body: impl Fn(Limiter) -> F) {
     });
 }
 
-/// How many decisions were timed, and how long they took together.
+/// Returns how many decisions were timed, and their total time.
 fn timed(limiter: &Limiter) -> (u64, f64) {
     let metrics = limiter.metrics_text();
     let value = |name: &str| {

@@ -1,4 +1,4 @@
-//! Several requests as one decision, post-paid rules and give-backs, on every engine.
+//! Several requests as one decision, post-paid rules and refunds, on every engine.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Who uses most and who is refused most.
+//! `top`: the subjects that use most, and those denied most.
 
 use spillgate::{Cost, Limit, LimitSpec, Part, Question, Request, Reserve, TopOfRule, TopSubject};
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn expected(of: &[(&str, u64)]) -> Vec<(String, u64)> {
     of.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
 }
 
-// On a thread of its own no decision of another test is passed over.
+// On a thread of its own no decision of another test interferes with the sampling.
 fn on_fresh_threads(body: impl FnOnce() + Send) {
     std::thread::scope(|scope| scope.spawn(body).join().unwrap());
 }
@@ -58,7 +58,7 @@ fn costs_are_added_up_by_who_caused_them_and_refusals_counted() {
                 (expected(&[("tenant=acme user=bob", 1)]), 1)
             );
             assert_eq!(read(limiter.top(Some("api"), 1).rules()[0].consumers()).len(), 1);
-            // A shadow rule is charged where it has room, and would have refused where not.
+            // A shadow rule is charged if it has room, and otherwise counts a denial.
             let top = limiter.top(Some("watched"), 10);
             assert_eq!(read(top.rules()[0].refused()), expected(&[("user=ann", 1)]));
             assert_eq!(top.rules()[0].consumed(), 2);
@@ -91,7 +91,7 @@ fn batches_combinations_waits_and_ad_hoc_limits_count_as_well() {
     });
 }
 
-/// Reservations and permits were charged, and `top` showed nothing of them.
+/// Reservations and permits were charged, but `top` did not show them.
 #[test]
 fn reservations_and_permit_checks_count_and_a_repeated_reservation_counts_once() {
     let policy = format!(

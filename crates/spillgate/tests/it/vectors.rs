@@ -1,5 +1,5 @@
-//! The vectors of `tests/vectors`, written by a program that shares no line with ours, through the
-//! oracle, the pure algorithm, the memory engine, the Lua in a real Redis and the Redis engine.
+//! Runs the vectors of `tests/vectors`, written by an independent program, through the oracle, the pure
+//! algorithm, the memory engine, Lua in a real Redis, and the Redis engine.
 
 use spillgate::internals::algorithm::Reading;
 use spillgate::internals::limit::NamedLimit;
@@ -9,7 +9,7 @@ use spillgate_testkit::RedisServer;
 use crate::oracle::oracle;
 use crate::support::target::{Act, Answer, InLua, OnEngine, Pure, Target, subject};
 
-/// The lines of one story: a limit, and what is asked of it.
+/// The lines of one story: a limit, and the calls on it.
 struct Story {
     limit: NamedLimit,
     checks: Vec<(u64, u64, Answer)>,

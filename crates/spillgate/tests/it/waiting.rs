@@ -1,4 +1,5 @@
-//! Callers who wait: in order, at the exact rate, cancelled at no cost, and refused at once where it cannot fit.
+//! Waiting callers are admitted in order and at the exact rate. A cancelled wait costs nothing, and a wait
+//! that cannot succeed is denied at once.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,10 +13,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::world::runtime;
 
-/// What became of whom, and when, in ms since the scene began.
+/// Caller, decision, and the time in ms since the scene began.
 type Journal = Rc<RefCell<Vec<(usize, Option<Reason>, u128)>>>;
 
-/// A limiter in memory, whose clock goes with that of the timers.
+/// A limiter in memory whose clock follows that of the timers.
 #[derive(Clone)]
 struct Scene {
     limiter: Limiter,
@@ -39,7 +40,7 @@ impl Scene {
         Scene { limiter, began, journal: Journal::default() }
     }
 
-    /// Somebody who acquires from now on.
+    /// Starts a caller that acquires from now on.
     fn waiter(&self, number: usize, cost: u64, within: Duration) -> JoinHandle<()> {
         let scene = self.clone();
         spawn_local(async move {
@@ -67,7 +68,7 @@ fn ten_thousand_who_wait_for_one_subject_leave_in_order_at_the_exact_rate() {
         for (place, (number, verdict, at_ms)) in journal.into_iter().enumerate() {
             assert_eq!((number, verdict), (place, None));
             let due_ms = 10 * place as u128;
-            // Timers and the scene's clock go by the millisecond.
+            // Timers and the scene's clock have a resolution of one millisecond.
             assert!((due_ms..=due_ms + 3).contains(&at_ms), "{place} left at {at_ms} ms");
         }
     });
@@ -182,7 +183,7 @@ fn several_processes_that_wait_on_one_store_share_its_rate() {
         let began = Instant::now();
         let admitted = waiters.join_all().await;
         assert!(admitted.iter().all(|admitted| *admitted), "{admitted:?}");
-        // Some were let in before all had joined.
+        // Some callers were admitted before all had joined.
         assert!(
             began.elapsed() > Duration::from_millis(500),
             "21 at 20 a second: {:?}",

@@ -1,21 +1,21 @@
-//! What a simulated server holds, and the commands that read and change it.
+//! The data of a simulated server, and the commands that read and change it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use spillgate_testkit::Reply;
 
-/// Keys with what they hold, and when they end.
+/// Keys with their values, and when they expire.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Keyspace {
     entries: BTreeMap<Vec<u8>, Entry>,
-    /// How often anything was written.
+    /// How often data was written.
     pub(crate) writes: u64,
 }
 
 #[derive(Clone, Debug)]
 struct Entry {
     value: Value,
-    /// In us; absent: never.
+    /// In µs; `None` means never.
     ends_us: Option<u64>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) type Words = Vec<Vec<u8>>;
 type Answer = Result<Reply, Reply>;
 
 impl Keyspace {
-    /// Executes a command on data at an instant; nothing where it is none.
+    /// Executes a command at an instant. Returns `None` if it is not a command on data.
     pub(crate) fn execute(&mut self, name: &str, words: &Words, now_us: u64) -> Option<Reply> {
         self.entries.retain(|_, entry| entry.ends_us.is_none_or(|ends_us| ends_us > now_us));
         let answer = match name {
@@ -55,12 +55,12 @@ impl Keyspace {
         Some(either(answer))
     }
 
-    /// Forgets all.
+    /// Deletes all keys.
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
     }
 
-    /// Some of it, which is not here any more.
+    /// Removes and returns a part of the keys.
     pub(crate) fn split_off(&mut self, goes: impl Fn(&[u8]) -> bool) -> Keyspace {
         let entries = std::mem::take(&mut self.entries).into_iter();
         let (gone, kept) = entries.partition(|(key, _)| goes(key));
@@ -72,7 +72,7 @@ impl Keyspace {
         self.entries.extend(other.entries);
     }
 
-    /// Every key, and whether it will end.
+    /// Every key, and whether it has a TTL.
     pub(crate) fn keys(&self) -> impl Iterator<Item = (&Vec<u8>, bool)> {
         self.entries.iter().map(|(key, entry)| (key, entry.ends_us.is_some()))
     }
@@ -190,7 +190,7 @@ impl Keyspace {
                     place @ ..0 => members.len() as i64 + place,
                     place => place,
                 };
-                // Where the last is before the first of all there is nobody.
+                // If the last index is before the first element, no member is selected.
                 let (first, end) = (place(&words[2]).max(0) as usize, place(&words[3]).max(-1) + 1);
                 let taken = members.into_iter().take(end as usize).skip(first);
                 reply(taken, words)
@@ -274,7 +274,7 @@ impl Bound {
 
 fn in_order(scored: &BTreeMap<Vec<u8>, f64>, reversed: bool) -> Vec<(&Vec<u8>, f64)> {
     let mut members: Vec<_> = scored.iter().map(|(member, score)| (member, *score)).collect();
-    // Of one score by name, as they are already.
+    // Members of one score stay ordered by name.
     members.sort_by(|one, other| one.1.total_cmp(&other.1));
     if reversed {
         members.reverse();
@@ -290,7 +290,7 @@ fn reply<'m>(members: impl Iterator<Item = (&'m Vec<u8>, f64)>, words: &Words) -
     }))
 }
 
-/// As `%.17g` has it, for what we store: whole numbers.
+/// Formats like `%.17g`, for the whole numbers that we store.
 pub(crate) fn score_text(score: f64) -> Vec<u8> {
     if score.abs() < 1e17 {
         format!("{score:.0}").into_bytes()

@@ -1,10 +1,9 @@
-//! Fleets that take tokens ahead: of 1, 4 and 16 processes, at one hot subject and many cold ones, whose
-//! demand exceeds the limits. Lines fail, processes are restarted or stand still for longer than a lease
-//! lasts, and the store restarts, with what it held or without.
+//! Fleets with leases: 1, 4 and 16 processes at one hot subject and many cold ones, with demand above the
+//! limits. Connections fail, processes restart or pause for longer than a lease lasts, and the store restarts
+//! with or without its data.
 //!
-//! What must hold of every interval: admitted by all processes no more than the limit's bound and the share that
-//! may be held ahead, and that once more for each time that the store lost what it held. And where nothing
-//! goes wrong, hardly less than the limit.
+//! In every interval all processes together admit at most the limit's bound plus the leased share, and that
+//! once more for each state loss. Without faults they use nearly all of the limit.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,7 +20,7 @@ use super::network::{Line, Network, NextCall};
 use super::server::Server;
 use super::support::random::Random;
 
-/// Plays a seed: what broke, with its history, and what was reached.
+/// The result of a seed: the violated invariant with its history, and the events that were reached.
 pub(crate) struct Outcome {
     pub(crate) seed: u64,
     pub(crate) lines: Vec<String>,
@@ -47,15 +46,16 @@ struct Process {
     stands_still: bool,
 }
 
-/// What all processes admitted to one subject of a rule.
+/// The admissions of all processes to one subject of a rule.
 #[derive(Default)]
 struct Account {
     admitted: u64,
     by_lease: u64,
-    /// Of a bucket: what has not drained, in thousandths of a token, and when that was so.
+    /// Of a bucket: the admissions that have not drained, in thousandths of a token, and the time of that
+    /// level.
     level: u64,
     at_ms: u64,
-    /// Of a window: which, and what was admitted in it for certain.
+    /// Of a window: its number, and the admissions certainly in it.
     window: u64,
     in_window: u64,
 }
@@ -68,7 +68,7 @@ pub(crate) fn play(seed: u64) -> Outcome {
     outcome
 }
 
-/// Whether nothing goes wrong with a seed: then the limit has to be used.
+/// Returns whether a seed has no faults: then the limit has to be used.
 fn is_quiet(seed: u64) -> bool {
     (seed / 3).is_multiple_of(4)
 }
@@ -102,7 +102,7 @@ async fn run(seed: u64) -> Outcome {
         .collect();
     if is_quiet(seed) {
         sleep(Duration::from_millis(SETTLED_MS)).await;
-        // By whole windows: how much of one was used at any instant is chance.
+        // Runs in whole windows: the part of a window used at one instant is random.
         sleep(Duration::from_micros(PERIOD_US - ledger.now_us() % PERIOD_US)).await;
         let before = world.admitted();
         sleep(Duration::from_millis(USED_MS)).await;
@@ -214,7 +214,7 @@ impl World {
             self.ledger.sometimes("a lease decided");
         }
         let name = RULES[rule].0;
-        // Of the store's admissions, which are told later than they were charged.
+        // Replies of the store arrive later than the charges.
         let late = RATE * LATE_MS / 1_000;
         match name {
             "ages" => {
@@ -238,7 +238,7 @@ impl World {
                 if account.window != window {
                     (account.window, account.in_window) = (window, 0);
                 }
-                // By a lease it counts now; by the store when it was executed.
+                // An admission by a lease counts now; one by the store counts when it was executed.
                 let is_certain =
                     decision.source() == Source::Lease || began_us / PERIOD_US == window;
                 account.in_window += u64::from(is_certain);
@@ -262,7 +262,7 @@ impl World {
         if !account.admitted.is_multiple_of(8) {
             return;
         }
-        // What is held is held of the hot subject of each rule; others are asked about too seldom.
+        // Only the hot subject of each rule is leased; the others are checked too rarely.
         let processes = self.processes.borrow();
         let held = processes.iter().map(|process| process.limiter.stats().lease_outstanding);
         let (held, most) = (held.sum::<u64>(), SHARE * RULES.len() as u64 * limits);
@@ -275,7 +275,7 @@ impl World {
         of_hot.map(|((rule, _), it)| (*rule, (it.admitted, it.by_lease))).collect()
     }
 
-    /// Nearly all of the limit was admitted since, where demand exceeds it.
+    /// Asserts that nearly all of the limit was admitted since `before`, with demand above it.
     fn is_used(&self, before: &BTreeMap<usize, (u64, u64)>) {
         for (rule, (admitted, by_lease)) in self.admitted() {
             let (earlier, earlier_by_lease) = before.get(&rule).copied().unwrap_or_default();
@@ -292,7 +292,7 @@ impl World {
         }
     }
 
-    /// Nothing is wrong any more: what is held goes back, and what is asked for again is leased again.
+    /// All faults have ended: leases are returned, and subjects in use are leased again.
     async fn all_comes_back(&self) {
         sleep(Duration::from_secs(5)).await;
         let processes = self.processes.borrow().clone();
@@ -328,9 +328,9 @@ impl Asked {
     }
 }
 
-/// One caller of a process: asks, waits a little, and asks again.
+/// One caller of a process: checks, waits a little, and repeats.
 async fn call(world: Rc<World>, number: usize, fleet: usize, mut random: Random) {
-    // All callers together ask for half as much again as the limits allow, or more.
+    // All callers together request at least one and a half times the limits.
     let pause_us = callers_of(fleet) as u64 * 1_000_000 / (DEMAND * RULES.len() as u64);
     while !world.is_over.get() && !world.ledger.is_broken() {
         sleep(Duration::from_micros(random.below(2 * pause_us))).await;
@@ -346,7 +346,7 @@ async fn call(world: Rc<World>, number: usize, fleet: usize, mut random: Random)
     }
 }
 
-/// Enough that demand exceeds the limits though each waits for its answers.
+/// Enough callers that demand exceeds the limits although each waits for its replies.
 fn callers_of(fleet: usize) -> usize {
     fleet * CALLERS.div_ceil(fleet).max(2)
 }
@@ -362,8 +362,8 @@ fn policy() -> Policy {
     Policy::from_toml(&rules.collect::<String>()).unwrap()
 }
 
-/// Its end is counted from when its call left, for the answer may have been under way for long, and the ledger
-/// counts from when it was executed.
+/// A lease's end is counted from the time its call was sent, because the reply may have been in flight for
+/// long. The ledger counts from the execution.
 #[test]
 fn a_lease_is_over_when_its_time_has_passed_since_its_call_left() {
     let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -383,7 +383,7 @@ fn a_lease_is_over_when_its_time_has_passed_since_its_call_left() {
             sleep(Duration::from_millis(1)).await;
             assert!(ledger.now_ms() < 5_000, "nothing is leased");
         }
-        // No other lease comes in its place, and it is used, or else it would be refunded.
+        // No other lease replaces it, and it is in use, because an idle one would be returned.
         network.set_line(1, "one", Line { is_held: true, ..Line::default() });
         let (answered_ms, mut lasted_ms) = (ledger.now_ms(), 0);
         while limiter.check(&asked.request()).await.source() == Source::Lease {
@@ -407,15 +407,15 @@ const CALLERS: usize = 24;
 const COUNT: u64 = 300;
 const RATE: u64 = 300;
 const PERIOD_US: u64 = 1_000_000;
-/// A tenth of it.
+/// A tenth of `COUNT`.
 const SHARE: u64 = 30;
 const TTL_MS: u64 = 400;
-/// A second, of each rule, if answers took no time.
+/// Per second and rule, if replies took no time.
 const DEMAND: u64 = 700;
 const HOT: u64 = 0;
-/// A decision takes 25 ms at most, and a tick.
+/// A decision takes at most 25 ms and a tick.
 const LATE_MS: u64 = 30;
-/// Of a slow line.
+/// Of a slow connection.
 const ONE_WAY_MS: u64 = 40;
 const FAULTS: usize = 5;
 const SETTLED_MS: u64 = 3_000;

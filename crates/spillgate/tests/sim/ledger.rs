@@ -1,6 +1,7 @@
-//! What happened, and what must hold of it: of each process and subject what was asked, what the store
-//! executed, and what was told. `always` ends the run at the first thing that may not be; `sometimes`
-//! shows afterwards that rare things were reached.
+//! The events of a run and their invariants: for each process and subject the requested decisions, the calls
+//! that the store executed, and the replies.
+//!
+//! `always` ends the run at the first violation. `sometimes` shows afterwards that rare events were reached.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,12 +25,12 @@ pub(crate) struct Ledger {
     broken: RefCell<Option<String>>,
     reached: RefCell<BTreeMap<&'static str, u64>>,
     accounts: RefCell<BTreeMap<(u32, Subject), Account>>,
-    /// By keys, and which name of the subject that is.
+    /// By key. The number tells which name of the subject this is.
     subjects: RefCell<BTreeMap<Vec<u8>, (Subject, usize)>>,
-    /// Whose key the next peek shows.
+    /// The subject whose key the next peek shows.
     introduced: Cell<Option<Subject>>,
     admissions: RefCell<BTreeMap<(String, Subject), Admissions>>,
-    /// What was charged by a record.
+    /// The amount charged under each record.
     records: RefCell<BTreeMap<Record, u64>>,
     admitted: RefCell<BTreeMap<Subject, u64>>,
     places: RefCell<BTreeMap<Subject, BTreeSet<String>>>,
@@ -37,24 +38,24 @@ pub(crate) struct Ledger {
     pub(crate) silences: Silences,
     /// Servers whose clock stepped: their denials may write.
     stepped: RefCell<BTreeSet<String>>,
-    /// Until when faults may still be felt.
+    /// The end of the time in which faults may still have an effect.
     trouble_until_ms: Cell<u64>,
     in_trouble: Cell<bool>,
-    /// Limits begin empty after a loss: then none costs an allowance.
+    /// Whether limits begin exhausted after a loss: then no loss costs a quota.
     pub(crate) begins_empty: Cell<bool>,
-    /// Subjects are charged twice, under their old name and the new one.
+    /// Whether subjects are charged twice, under their old name and the new one.
     pub(crate) has_two_names: Cell<bool>,
-    /// Subjects are charged at two owners.
+    /// Whether subjects are charged at two owners.
     pub(crate) has_two_owners: Cell<bool>,
     asking: Cell<u64>,
 }
 
-/// A server's key of a record, and one of the subjects that it is of.
+/// A server's key of a record, and one of the record's subjects.
 type Record = (String, Vec<u8>, Subject);
-/// When, by a server's clock, and how much.
+/// The time of each admission, by a server's clock, and its amount.
 type Admissions = Vec<(u64, u64)>;
 
-/// A decision under way.
+/// A decision in flight.
 pub(crate) struct Asking {
     process: u32,
     costs: Vec<(Subject, u64)>,
@@ -97,7 +98,7 @@ impl Ledger {
     }
 
     pub(crate) fn note(&self, what: impl FnOnce() -> String) {
-        // What came after something broke explains nothing.
+        // Events after a violation explain nothing.
         if self.is_broken() {
             return;
         }
@@ -120,12 +121,12 @@ impl Ledger {
         self.broken.borrow().is_some()
     }
 
-    /// The history, what was broken first, and how often each rare thing was reached.
+    /// Returns the history, the first violation, and how often each rare event was reached.
     pub(crate) fn take(&self) -> (Vec<String>, Option<String>, BTreeMap<&'static str, u64>) {
         (self.lines.take(), self.broken.take(), self.reached.take())
     }
 
-    /// The next peek is for this subject: its key becomes known.
+    /// The next peek is for this subject, so that its key becomes known.
     pub(crate) fn introduce(&self, subject: Option<Subject>) {
         self.introduced.set(subject);
     }
@@ -139,7 +140,7 @@ impl Ledger {
         self.trouble_until_ms.set(self.now_ms() + FELT_MS);
     }
 
-    /// A server forgot what it held.
+    /// A server lost its data.
     pub(crate) fn lost(&self, server: &str) {
         if !self.begins_empty.get() {
             *self.losses.borrow_mut().entry(server.to_owned()).or_default() += 1;
@@ -147,8 +148,8 @@ impl Ledger {
         self.forget_admissions(server);
     }
 
-    /// A server of a ring that grows may be out of reach for a while. Of subjects with two owners, one of
-    /// which is, the other judges alone: that counts as a loss.
+    /// A server of a growing ring may be unreachable for a while. The other owner of a subject then decides
+    /// alone, which counts as a loss.
     pub(crate) fn may_be_given_up(&self, servers: &[&str]) {
         if self.has_two_owners.get() {
             servers.iter().for_each(|server| {
@@ -167,7 +168,7 @@ impl Ledger {
         !self.stepped.borrow().is_empty()
     }
 
-    /// State went from one server to others: by whose clocks it is judged may be another.
+    /// State moved from one server to others, whose clocks may differ.
     pub(crate) fn moved(&self, to: &[&str]) {
         let mut stepped = self.stepped.borrow_mut();
         if !stepped.is_empty() {
@@ -195,7 +196,7 @@ impl Ledger {
         Asking { process, costs, began_ms: self.now_ms() }
     }
 
-    /// The caller left before there was an answer.
+    /// The caller was cancelled before a reply.
     pub(crate) fn left(&self, asking: Asking) {
         self.asking.set(self.asking.get() - 1);
         self.note(|| format!("p{} left {:?}", asking.process, asking.costs));
@@ -207,7 +208,7 @@ impl Ledger {
         }
     }
 
-    /// An answer.
+    /// A reply.
     pub(crate) fn read(&self, asking: Asking, decision: &Decision) {
         self.asking.set(self.asking.get() - 1);
         let Asking { process, costs, began_ms } = asking;
@@ -243,7 +244,7 @@ impl Ledger {
                     account.alone.push((self.now_ms(), *cost));
                     self.within_the_share(*subject, account);
                 }
-                // Whatever was charged on the way was refunded, unless something came between.
+                // Charges made on the way were refunded, unless a fault interfered.
                 Source::Store if !felt => {}
                 _ => account.doubtful += cost,
             }
@@ -269,7 +270,7 @@ impl Ledger {
         });
     }
 
-    /// No more than the limit, and one allowance for each loss of a server that knew the subject.
+    /// Asserts at most the limit, plus one quota for each loss of a server that knew the subject.
     fn admitted_by_store(&self, subject: Subject, cost: u64) {
         let mut admitted = self.admitted.borrow_mut();
         let admitted = admitted.entry(subject).or_default();
@@ -286,7 +287,8 @@ impl Ledger {
         });
     }
 
-    /// What a process admits alone is its share, once for each time that it paid.
+    /// Asserts that a process admits at most its local share without the store, once for each time that its
+    /// deferred charges were sent.
     fn within_the_share(&self, subject: Subject, account: &Account) {
         let rule = &RULES[subject.rule];
         if rule.period != Period::Ages {
@@ -300,7 +302,7 @@ impl Ledger {
         });
     }
 
-    /// A server refused a command.
+    /// A server answered a command with an error.
     pub(crate) fn refused(&self, server: &str, process: u32, error: &str) {
         let code = error.split(' ').next().unwrap_or_default();
         self.note(|| format!("{server} to p{process}: {error}"));
@@ -311,7 +313,7 @@ impl Ledger {
         }
     }
 
-    /// Nobody asks, and nothing is under way: all that was charged was told, or is in doubt.
+    /// No caller is active and nothing is in flight: all charges were reported in replies or are in doubt.
     pub(crate) fn calm(&self) {
         let mut accounts = self.accounts.borrow_mut();
         let of_subject = |(_, subject): &(u32, Subject)| {
@@ -329,15 +331,15 @@ impl Ledger {
     }
 }
 
-/// Some day in November 2026.
+/// A day in November 2026.
 pub(crate) const START_US: u64 = 1_795_000_000_000_000;
 /// The node that joins a ring.
 const NEWCOMER: &str = "d";
-/// How long a decision waits for a server that works, on slow lines. Of silent servers see `silence.rs`.
+/// How long a decision waits for a working server over slow connections. For silent servers see `silence.rs`.
 const CEILING_MS: u64 = 251;
-/// What a fault leaves behind: connections that are being made, calls that are late.
+/// Aftermath of a fault: reconnecting, late calls.
 const FELT_MS: u64 = 100;
 const REFUSALS: [&str; 9] =
     ["NOSCRIPT", "READONLY", "OOM", "LOADING", "MISCONF", "BUSY", "MOVED", "ASK", "TRYAGAIN"];
-/// How many share a limit.
+/// The number of processes that share a limit.
 pub(crate) const PROCESSES: u64 = 3;

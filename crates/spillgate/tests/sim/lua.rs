@@ -1,4 +1,4 @@
-//! Scripts as Redis runs them: Lua 5.1 with `redis.call`, `cmsgpack` and `struct`, as far as ours use
+//! Runs scripts as Redis does: Lua 5.1 with `redis.call`, `cmsgpack` and `struct`, as far as our scripts use
 //! them.
 
 use std::cell::RefCell;
@@ -11,14 +11,14 @@ use spillgate_testkit::Reply;
 use super::keyspace::{Words, score_text};
 use super::program::{Packed, unpacked};
 
-/// A Lua of its own, with the scripts that it has compiled.
+/// A separate Lua, with the scripts that it has compiled.
 pub(crate) struct Host {
     lua: Lua,
     compiled: RefCell<HashMap<String, Function>>,
     running: Rc<RefCell<Option<Running>>>,
 }
 
-/// What a script runs over: what executes its commands, and the error that ended it.
+/// The context of a running script: the executor of its commands, and the error that ended it.
 struct Running {
     execute: Box<dyn FnMut(&Words) -> Reply>,
     error: Option<String>,
@@ -32,7 +32,7 @@ impl Host {
         Host { lua, compiled: RefCell::default(), running }
     }
 
-    /// Runs a script; its commands go to `execute`.
+    /// Runs a script. Its commands go to `execute`.
     pub(crate) fn run(
         &self,
         sha: &str,
@@ -70,7 +70,7 @@ impl Host {
         if let Some(known) = self.compiled.borrow().get(sha) {
             return Ok(known.clone());
         }
-        // The mark is a line that Lua does not know.
+        // Lua does not know the shebang line.
         let text = match text.strip_prefix("#!lua") {
             Some(marked) => marked.split_once('\n').map_or("", |(_, rest)| rest),
             None => text,
@@ -110,7 +110,7 @@ fn prepare(lua: &Lua, running: &Rc<RefCell<Option<Running>>>) -> mlua::Result<()
     globals.raw_set("struct", structs)
 }
 
-/// An argument of a command.
+/// Converts an argument of a command.
 fn word(value: &Value) -> Vec<u8> {
     match value {
         Value::String(text) => text.as_bytes().to_vec(),
@@ -120,7 +120,7 @@ fn word(value: &Value) -> Vec<u8> {
     }
 }
 
-/// What Lua sees of a reply.
+/// Converts a reply to its Lua value.
 fn value(lua: &Lua, reply: &Reply) -> mlua::Result<Value> {
     let table = |name: &str, text: &str| -> mlua::Result<Value> {
         let table = lua.create_table()?;
@@ -141,7 +141,7 @@ fn value(lua: &Lua, reply: &Reply) -> mlua::Result<Value> {
     })
 }
 
-/// What a client sees of a script's answer: numbers are cut, a list ends at its first hole.
+/// Converts a script's result to a reply: numbers are truncated, and a list ends at its first hole.
 fn reply(value: &Value) -> Reply {
     match value {
         Value::Integer(number) => Reply::Integer(*number),
@@ -167,7 +167,7 @@ fn reply_of_table(table: &Table) -> Reply {
     Reply::Array(values.collect())
 }
 
-/// A msgpack array of numbers and short strings, as a table.
+/// Decodes a msgpack array of numbers and short strings into a table.
 fn table_of(lua: &Lua, packed: &[u8]) -> mlua::Result<Table> {
     let elements = unpacked(packed).ok_or_else(|| mlua::Error::runtime("no such msgpack"))?;
     let table = lua.create_table()?;
@@ -180,7 +180,7 @@ fn table_of(lua: &Lua, packed: &[u8]) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// One field of a format: `I6` a big-endian number, `c5` as many bytes.
+/// One field of a format: `I6` is a big-endian number of six bytes, `c5` five bytes.
 struct Field {
     is_number: bool,
     width: usize,
@@ -218,7 +218,7 @@ fn pack(
     lua.create_string(&packed)
 }
 
-/// The fields, and where the next one would begin.
+/// Returns the fields, and the position after them.
 fn unpack_struct(
     lua: &Lua,
     (format, text, from): (mlua::LuaString, mlua::LuaString, Option<f64>),

@@ -1,7 +1,7 @@
-//! A fleet, its network and its servers, simulated: one seed replays all of it, time included. The servers
-//! run our real Lua (`lua.rs`), and are held to a real server (`same.rs`).
+//! Deterministic simulation of a fleet, its network and its servers: one seed replays all of it, time
+//! included. The servers run our real Lua (`lua.rs`), and `equivalence.rs` compares them with a real server.
 //!
-//! A binary of its own beside `tests/it`: what it plays in is the feature `simulation`, which no product has.
+//! A binary of its own beside `tests/it`, because it needs the feature `simulation`, which no product has.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -66,7 +66,7 @@ fn whatever_happens_to_a_fleet_what_must_hold_holds() {
         broken[0].seed,
         broken[0].broken.as_deref().unwrap_or_default()
     );
-    // Fewer may miss some of it.
+    // Fewer seeds may miss some events.
     if seeds.len() as u64 >= SEEDS {
         let missed: Vec<_> = SOMETIMES.iter().filter(|what| !reached.contains_key(*what)).collect();
         assert!(missed.is_empty(), "never reached, so nothing is said of it: {missed:?}");
@@ -110,7 +110,7 @@ fn whatever_happens_to_who_takes_ahead_no_interval_holds_more_than_bound_and_sha
     assert!(missed.is_empty(), "never reached, so nothing is said of it: {missed:?}");
 }
 
-/// One seed, as many as wanted from any one on, or what the gate has time for.
+/// One seed, a range of seeds, or as many as the gate has time for.
 fn seeds() -> Vec<u64> {
     seeds_or(SEEDS)
 }
@@ -129,7 +129,7 @@ fn number(name: &str) -> Option<u64> {
     Some(std::env::var(name).ok()?.parse().expect("a whole number"))
 }
 
-/// On as many threads as there are cores, each seed in a world of its own.
+/// Uses as many threads as there are cores, each seed in a world of its own.
 fn play_all<T: Send>(seeds: &[u64], play: fn(u64) -> T) -> Vec<T> {
     let (next, outcomes) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -158,7 +158,7 @@ const LEASES_MET: [&str; 5] = [
     "a store restarted",
     "a store lost all",
 ];
-/// What a run of many seeds has to have met, else it proves less than it says.
+/// Events that a run of many seeds must reach. Otherwise it proves less than it claims.
 const SOMETIMES: [&str; 30] = [
     "the store decided",
     "the share decided",

@@ -1,4 +1,4 @@
-//! What goes wrong in a run, and when: one fault after another, each for a while, with a rest in between.
+//! The faults of a run: one after another, each for a while, with a pause in between.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::network::{Line, NextCall};
 use super::play::{Shape, World};
 use super::server::Mood;
 
-/// As long as a run lasts.
+/// Causes faults until the run ends.
 pub(crate) async fn rage(world: &World) {
     world.is_quiet.set(false);
     for _ in 0..FAULTS {
@@ -18,7 +18,7 @@ pub(crate) async fn rage(world: &World) {
         if world.ledger.is_broken() {
             return;
         }
-        // What is sealed with a new secret those who have the old one cannot read.
+        // Processes with the old secret cannot read changes sealed with the new one.
         if world.shape != Shape::NewSecret && below(world, 4) == 0 {
             world.set_a_limit().await;
         }
@@ -32,7 +32,7 @@ pub(crate) async fn rage(world: &World) {
             slow_for_a_while(world).await;
         }
         world.ledger.trouble_ends();
-        // What was under way is late, and connections are made again.
+        // Calls in flight are late, and connections are reopened.
         sleep(Duration::from_millis(100)).await;
     }
     sleep(Duration::from_secs(1)).await;
@@ -43,7 +43,7 @@ fn below(world: &World, end: u64) -> u64 {
     world.random.borrow_mut().below(end)
 }
 
-/// After the fault, before all is well: give-backs come late, deferred charges are paid.
+/// The time after a fault, before recovery: refunds come late, and deferred charges are sent.
 async fn slow_for_a_while(world: &World) {
     world.ledger.note(|| "all lines are slow".into());
     let slow = Line { later_ms: 5 + below(world, 5), ..Line::default() };
@@ -56,7 +56,7 @@ async fn slow_for_a_while(world: &World) {
     world.network.mend_lines();
 }
 
-/// A server that something happens to: of a ring that grows the new one more often than others.
+/// Picks a server for a fault. In a growing ring the new one is picked more often.
 fn any_store(world: &World) -> &'static str {
     let stores = world.stores();
     if world.ledger.has_two_owners.get() && below(world, 2) == 0 {
@@ -69,7 +69,7 @@ async fn last(world: &World) {
     sleep(Duration::from_millis(30 + below(world, 3_000))).await;
 }
 
-/// Something happens to the lines of one process, or of all.
+/// Causes a fault of the connections of one process, or of all.
 async fn trouble_a_line(world: &World) {
     let lives = world.lives();
     let lives = match below(world, 3) {
@@ -152,7 +152,7 @@ async fn trouble_a_server(world: &World) {
         5 | 6 => {
             let moods =
                 [Mood::Loading, Mood::ReadOnly, Mood::OutOfMemory, Mood::CannotSave, Mood::Busy];
-            // In turn, so that few seeds meet all of them.
+            // In turn, so that a few seeds reach all of them.
             let mood = moods[world.moods.replace(world.moods.get() + 1) % moods.len()];
             world.ledger.note(|| format!("{store} is {mood:?}"));
             let before = network.server(store, |server| std::mem::replace(&mut server.mood, mood));
@@ -171,7 +171,7 @@ async fn restart(world: &World) {
     world.ledger.sometimes("a process restarted");
 }
 
-/// What happens to several servers together.
+/// Changes several servers together.
 async fn change_the_shape(world: &World) {
     match world.shape {
         Shape::One | Shape::Ring => {}
@@ -183,7 +183,7 @@ async fn change_the_shape(world: &World) {
         Shape::GrowingRing => {
             let number = below(world, world.lives().len() as u64) as usize;
             world.ledger.has_two_owners.set(true);
-            // It may find a server still out of reach from the fault before.
+            // A server may still be unreachable from the fault before.
             world.ledger.may_be_given_up(world.stores());
             world.ledger.sometimes("a process on the new ring");
             world.start(number, true).await;
@@ -193,7 +193,7 @@ async fn change_the_shape(world: &World) {
     }
 }
 
-/// The other one becomes primary, with all that the first held, or without its tail.
+/// The other server becomes primary, with all data of the first or without the last writes.
 async fn fail_over(world: &World) {
     let network = &world.network;
     let old = primary(world);
@@ -205,7 +205,7 @@ async fn fail_over(world: &World) {
     });
     world.ledger.sometimes("a failover");
     if is_dead {
-        // What it held for the last moment was seen by nobody.
+        // No replica has seen the last moment's writes.
         network.kill(&old);
         sleep(Duration::from_millis(below(world, 1_000))).await;
         network.start(&old, false);
@@ -222,7 +222,7 @@ async fn fail_over(world: &World) {
     sleep(Duration::from_millis(500 + below(world, 2_000))).await;
 }
 
-/// As the sentinels say.
+/// Returns the primary that the sentinels name.
 fn primary(world: &World) -> String {
     world
         .network
@@ -230,7 +230,7 @@ fn primary(world: &World) -> String {
         .expect("a sentinel watches somebody")
 }
 
-/// Some slots get another owner, with all that they hold; half of the time key by key.
+/// Some slots get another owner, with all their keys; half of the time key by key.
 async fn move_slots(world: &World) {
     let network = &world.network;
     let stores = world.stores();

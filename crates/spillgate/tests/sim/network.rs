@@ -1,5 +1,5 @@
-//! The simulated network: lines from each process to each server, with delays, and what may happen to
-//! them. A server is behind it as a machine that is up, paused, or gone.
+//! The simulated network: connections from each process to each server, with delays and faults. A machine
+//! behind it is up, paused, or gone.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -20,10 +20,10 @@ use super::program;
 use super::server::{Server, Session};
 use super::support::random::Random;
 
-/// All lines, and the machines that they lead to.
+/// All connections, and the machines at their ends.
 pub(crate) struct Network {
     machines: BTreeMap<String, Machine>,
-    /// By process and machine; those that nothing happened to are not there.
+    /// By process and machine. Connections without a fault have no entry.
     lines: RefCell<BTreeMap<(u32, String), Line>>,
     random: RefCell<Random>,
     changed: Notify,
@@ -31,7 +31,7 @@ pub(crate) struct Network {
     pub(crate) ledger: Rc<Ledger>,
 }
 
-/// Where a server runs.
+/// The machine of a server.
 pub(crate) struct Machine {
     pub(crate) server: RefCell<Server>,
     is_up: Cell<bool>,
@@ -39,17 +39,17 @@ pub(crate) struct Machine {
     connections: RefCell<Vec<AbortHandle>>,
 }
 
-/// What is the matter with a line.
+/// The fault of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Line {
-    /// Bytes take so much longer each way.
+    /// Bytes take this much longer each way.
     pub(crate) later_ms: u64,
-    /// Nothing gets through; what was sent arrives once this ends, as TCP would send it again.
+    /// Nothing gets through. Bytes arrive once this ends, as TCP would send them again.
     pub(crate) is_held: bool,
     pub(crate) refuses: bool,
-    /// Connections made before this one go nowhere, and nobody is told.
+    /// Connections made before this one lose all bytes, and neither side is informed.
     pub(crate) forgotten_before: u64,
-    /// What becomes of the next call of a script.
+    /// The fate of the next call of a script.
     pub(crate) next_call: NextCall,
 }
 
@@ -62,7 +62,7 @@ pub(crate) enum NextCall {
     CutInAnswer(usize),
 }
 
-/// One connection: whose, to whom, and which.
+/// One connection: its process, its machine, and its number.
 #[derive(Clone, Debug)]
 struct Ends {
     process: u32,
@@ -94,7 +94,7 @@ impl Network {
         })
     }
 
-    /// Where the product's connections lead, from now on.
+    /// The product's connections use this network from now on.
     pub(crate) fn dial(self: &Rc<Self>) -> Dial {
         let (dials, mut dialled) = mpsc::unbounded_channel::<Dialled>();
         let network = Rc::clone(self);
@@ -118,7 +118,7 @@ impl Network {
         with(&mut self.machine(name).server.borrow_mut())
     }
 
-    /// Something happens to the line of a process to a machine.
+    /// Sets the fault of a process's connections to a machine.
     pub(crate) fn set_line(&self, process: u32, machine: &str, line: Line) {
         let key = (process, machine.to_owned());
         let mut lines = self.lines.borrow_mut();
@@ -129,14 +129,14 @@ impl Network {
         self.changed.notify_waiters();
     }
 
-    /// The connections that there are go nowhere from now on; new ones do.
+    /// Existing connections lose all bytes from now on; new ones work.
     pub(crate) fn forget_lines(&self, process: u32, machine: &str) {
         let mut lines = self.lines.borrow_mut();
         let line = lines.entry((process, machine.to_owned())).or_default();
         line.forgotten_before = self.connections.get() + 1;
     }
 
-    /// All lines are as good as new; what was forgotten stays so.
+    /// Removes all faults. Dropped connections stay dropped.
     pub(crate) fn mend_lines(&self) {
         for ((process, machine), line) in self.lines.borrow_mut().iter_mut() {
             self.note_silence(Some(*process), machine, false);
@@ -160,7 +160,7 @@ impl Network {
         }
     }
 
-    /// The server is gone, and its connections with it.
+    /// The server is gone, with its connections.
     pub(crate) fn kill(&self, machine: &str) {
         self.note_silence(None, machine, false);
         let machine = self.machine(machine);
@@ -183,7 +183,7 @@ impl Network {
         Duration::from_millis(self.random.borrow_mut().below(3) + line.later_ms)
     }
 
-    /// What becomes of this call: once.
+    /// Returns the fate of this call, once.
     fn next_call(&self, ends: &Ends) -> NextCall {
         let mut lines = self.lines.borrow_mut();
         let line = lines.get_mut(&(ends.process, ends.machine.clone()));
@@ -222,7 +222,7 @@ async fn connect(
     let _ = answer.send(Ok(theirs));
 }
 
-/// One connection: what was sent arrives later, is executed, and the answer leaves later still.
+/// Serves one connection: bytes arrive after a delay and are executed, and the reply arrives after another.
 async fn serve(network: Rc<Network>, ends: Ends, mut stream: DuplexStream) {
     let machine = network.machine(&ends.machine);
     let session = Session::of(ends.process);
@@ -284,7 +284,7 @@ enum Called {
     Cut,
 }
 
-/// Executes a command, unless the line says otherwise.
+/// Executes a command, unless the connection's fault prevents it.
 fn call(network: &Network, ends: &Ends, session: &Session, words: &Words, sent: Instant) -> Called {
     let is_call = words[0] == b"EVALSHA" || words[0] == b"EVAL";
     let fate = if is_call { network.next_call(ends) } else { NextCall::Answered };
@@ -321,7 +321,7 @@ fn call(network: &Network, ends: &Ends, session: &Session, words: &Words, sent: 
     }
 }
 
-/// Never before what went ahead.
+/// Never delivered before earlier bytes.
 fn queue(to: &mut VecDeque<(Instant, Vec<u8>, Instant)>, delay: Duration, bytes: Vec<u8>) {
     let sent = Instant::now();
     let due = to.back().map_or(sent, |(due, ..)| *due).max(sent + delay);
@@ -335,7 +335,7 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-/// Takes the first whole command out: a list of strings.
+/// Takes the first complete command out: a list of strings.
 fn next_command(unread: &mut Vec<u8>) -> Option<Words> {
     let mut at = 0;
     let mut number = |mark: u8| {
@@ -379,5 +379,5 @@ fn refused() -> io::Error {
     io::ErrorKind::ConnectionRefused.into()
 }
 
-/// More than a batch of calls, so that nobody waits for room.
+/// More than a batch of calls, so that no call waits for room.
 const BUFFER: usize = 1 << 18;

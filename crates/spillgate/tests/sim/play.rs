@@ -1,4 +1,4 @@
-//! One run: a fleet on simulated servers, callers who ask, and a nemesis; all of it from one seed.
+//! One run: a fleet on simulated servers, callers, and a nemesis, all from one seed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use super::rules::{Period, Question, RULES, SWITCHED, Subject, policy, subjects}
 use super::server::{Node, Server};
 use super::support::random::Random;
 
-/// What the servers of a run are to each other.
+/// How the servers of a run are arranged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     One,
@@ -33,7 +33,7 @@ pub(crate) enum Shape {
     NewSecret,
 }
 
-/// What became of a run.
+/// The result of a run.
 pub(crate) struct Outcome {
     pub(crate) seed: u64,
     pub(crate) shape: Shape,
@@ -42,7 +42,7 @@ pub(crate) struct Outcome {
     pub(crate) reached: BTreeMap<&'static str, u64>,
 }
 
-/// All that a nemesis can reach.
+/// Everything that a nemesis can reach.
 pub(crate) struct World {
     pub(crate) shape: Shape,
     pub(crate) network: Rc<Network>,
@@ -50,11 +50,11 @@ pub(crate) struct World {
     pub(crate) random: RefCell<Random>,
     processes: RefCell<Vec<Process>>,
     lives: Cell<u32>,
-    /// How many moods servers had, beginning with another for each seed.
+    /// How many moods servers have had. Each seed begins with another mood.
     pub(crate) moods: Cell<usize>,
-    /// The limit that an operator set last.
+    /// The last limit that an operator set.
     set: Cell<u64>,
-    /// Callers rest.
+    /// Whether callers pause.
     pub(crate) is_quiet: Cell<bool>,
     is_over: Cell<bool>,
 }
@@ -67,19 +67,19 @@ struct Process {
     is_new: bool,
 }
 
-/// Plays a seed.
+/// Runs a seed.
 pub(crate) fn play(seed: u64) -> Outcome {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().unwrap();
     let outcome = LocalSet::new().block_on(&runtime, run(seed));
-    // What still runs belongs to the world that is left.
+    // Running tasks belong to the world of this seed.
     drop(runtime);
     outcome
 }
 
 async fn run(seed: u64) -> Outcome {
     let mut random = Random::new(seed);
-    // In turn, so that few seeds play all of them.
+    // In turn, so that a few seeds cover all shapes.
     let shape = SHAPES[seed as usize % SHAPES.len()];
     let ledger = Rc::new(Ledger::new());
     let network = Network::new(servers(shape), random.next(), &ledger);
@@ -103,7 +103,7 @@ async fn run(seed: u64) -> Outcome {
     world.ledger.note(|| format!("seed {seed}: {shape:?}{empty}"));
     world.ledger.has_two_names.set(shape == Shape::NewSecret);
     for number in 0..PROCESSES as usize {
-        // The first knows both names of everybody.
+        // The first process knows both names of all subjects.
         world.start(number, shape == Shape::NewSecret && number == 0).await;
     }
     world.introduce().await;
@@ -152,7 +152,7 @@ fn servers(shape: Shape) -> Vec<(String, Server)> {
 }
 
 impl World {
-    /// Starts a process in the place of the one before it.
+    /// Starts a process in place of the one before it.
     pub(crate) async fn start(&self, number: usize, is_new: bool) {
         let life = self.lives.get() + 1;
         self.lives.set(life);
@@ -220,7 +220,7 @@ impl World {
         self.processes.borrow()[number].clone()
     }
 
-    /// Each subject is looked at once, so that its keys are known to the ledger.
+    /// Peeks at each subject once, so that the ledger knows its keys.
     async fn introduce(&self) {
         let process = self.process(0);
         for subject in subjects() {
@@ -232,7 +232,7 @@ impl World {
         self.ledger.introduce(None);
     }
 
-    /// Callers rest until what is under way has ended, and is accounted for.
+    /// Pauses callers until everything in flight has ended and is accounted for.
     pub(crate) async fn rest(&self) {
         self.is_quiet.set(true);
         while !self.ledger.nobody_asks() {
@@ -244,7 +244,7 @@ impl World {
         self.is_quiet.set(false);
     }
 
-    /// An operator sets a limit at one process: a second later it holds at every one.
+    /// An operator sets a limit at one process. One second later it applies at every process.
     pub(crate) async fn set_a_limit(&self) {
         sleep(RECONNECTED).await;
         let number = self.random.borrow_mut().below(PROCESSES) as usize;
@@ -259,7 +259,7 @@ impl World {
         self.ledger.sometimes("what an operator set");
     }
 
-    /// At every process, whatever became of processes and servers since it was set.
+    /// Asserts that the limit applies at every process, whatever faults came since it was set.
     async fn what_is_set_holds(&self) {
         for number in 0..PROCESSES as usize {
             let Process { life, limiter, .. } = self.process(number);
@@ -271,7 +271,7 @@ impl World {
         }
     }
 
-    /// One after the other, about every limit that comes back soon.
+    /// Checks every limit that comes back soon, one after the other.
     async fn ask_about_all(
         &self,
         number: usize,
@@ -287,18 +287,20 @@ impl World {
         }
     }
 
-    /// Nothing is wrong any more: whoever waited as long as the limit has one wait is admitted, by the store.
+    /// All faults have ended: a subject that has waited for the limit's longest wait is admitted by the
+    /// store.
     async fn all_is_well(&self) {
         sleep(HEALED).await;
         if self.some_are_new() {
-            // A process that the nodes found on the old ring for too long goes by its share until restarted.
+            // A process that the nodes saw on the old ring for too long uses its local share until it
+            // restarts.
             for number in 0..PROCESSES as usize {
                 self.start(number, true).await;
             }
         }
         self.what_is_set_holds().await;
         if self.ledger.has_stepped() {
-            // Times that lie ahead begin to pass when somebody asks.
+            // Timestamps ahead of the clock begin to pass at the next check.
             self.ask_about_all(0, |_, _, _| ()).await;
         }
         for number in 0..PROCESSES as usize {
@@ -326,7 +328,7 @@ impl World {
         for store in self.stores() {
             self.network.server(store, |server| {
                 let keys = server.keys.borrow();
-                // Counters have keys of 51 characters and more; what is kept for ever has shorter ones.
+                // Counters have keys of 51 and more characters; keys without a TTL are shorter.
                 let mut endless = keys.keys().filter(|(key, ends)| !ends && key.len() > 50);
                 let found =
                     endless.next().map(|(key, _)| String::from_utf8_lossy(key).into_owned());
@@ -341,10 +343,10 @@ fn somebody() -> Request<'static> {
     Request::new().with("user", "u0")
 }
 
-/// One caller of a process: asks, waits a little, and asks again.
+/// One caller of a process: checks, waits a little, and repeats.
 async fn call(world: Rc<World>, number: usize, mut random: Random) {
     while !world.is_over.get() && !world.ledger.is_broken() {
-        // By ticks, so that callers meet.
+        // In ticks, so that callers meet.
         sleep(Duration::from_millis(TICK_MS * random.below(10))).await;
         if world.is_quiet.get() {
             continue;
@@ -378,14 +380,14 @@ const SHAPES: [Shape; 6] = [
 ];
 const CALLERS: usize = 4;
 const TICK_MS: u64 = 20;
-/// Longer than any call is under way once its line is mended.
+/// Longer than any call is in flight after the connections are fixed.
 const SETTLED: Duration = Duration::from_millis(150);
-/// By then deferred charges are paid, too.
+/// By then deferred charges have been sent, too.
 const HEALED: Duration = Duration::from_secs(5);
-/// Connections are made again by then, and a Cluster's map is asked for.
+/// By then connections are reopened, and a Cluster's map is read again.
 const RECONNECTED: Duration = Duration::from_secs(3);
-/// What is set at one process holds at all others after a second.
+/// A change at one process reaches all others within a second.
 const HOLDS_AFTER: Duration = Duration::from_secs(1);
 const SET_FIRST: u64 = 10;
-/// Two periods, for what was charged by force drains no sooner.
+/// Two periods, because forced charges drain no sooner.
 const LONGEST_WAIT: Duration = Duration::from_secs(4);

@@ -1,5 +1,5 @@
-//! What a call of the script asks for, and what became of it: read from its words, as the head of
-//! `check.lua` documents them, so that a server's history can be judged.
+//! The operations in a call of the script and their results, decoded from its words as the head of
+//! `check.lua` documents them, so that a server's history can be checked.
 
 use spillgate_testkit::Reply;
 
@@ -10,7 +10,7 @@ pub(crate) enum Packed {
     Text(Vec<u8>),
 }
 
-/// What one operation asks.
+/// The kind of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A charge, with a receipt or without.
@@ -19,24 +19,24 @@ pub(crate) enum Kind {
     Force,
     Refund,
     Lower,
-    /// Whatever its record says that it was charged comes back.
+    /// Refunds everything that its record was charged.
     Undo,
 }
 
-/// One counter of one operation, and what became of it.
+/// One counter of one operation, and its result.
 #[derive(Clone, Debug)]
 pub(crate) struct Executed {
     pub(crate) kind: Kind,
     /// The key of its value.
     pub(crate) key: Vec<u8>,
-    /// The cost, or what is forced or refunded.
+    /// The cost, or the amount forced or refunded.
     pub(crate) amount: u64,
     pub(crate) charged: bool,
-    /// What the charge goes by, so that it can be sent again and counts once.
+    /// The record of the charge, with which it can be sent again and counts once.
     pub(crate) record: Option<Vec<u8>>,
 }
 
-/// The numbers and strings of a msgpack array.
+/// Decodes the numbers and strings of a msgpack array.
 pub(crate) fn unpacked(packed: &[u8]) -> Option<Vec<Packed>> {
     let mut rest = packed;
     let mut bytes = |width: usize| {
@@ -64,7 +64,7 @@ pub(crate) fn unpacked(packed: &[u8]) -> Option<Vec<Packed>> {
     elements.collect()
 }
 
-/// The numbers of a program, 0 for a text; of a charge of one bucket those that it stands for.
+/// Returns the numbers of a program, with 0 for a text. The short form for one bucket is expanded.
 fn words(program: &[u8]) -> Option<Vec<u64>> {
     if let Some(sole) = program.strip_prefix(b"B") {
         let mut rest = sole;
@@ -87,9 +87,9 @@ fn words(program: &[u8]) -> Option<Vec<u64>> {
     Some(program.into_iter().map(number).collect())
 }
 
-/// What a call executed; nothing where it answered that it executed nothing.
+/// Returns the operations that a call executed, and none if the reply reports that nothing was executed.
 pub(crate) fn executed(keys: &[Vec<u8>], program: &[u8], answer: &Reply) -> Vec<Executed> {
-    // Of leases: `leases.rs` judges those by what they admit.
+    // Calls of leases are skipped: `leases.rs` checks their admissions.
     if keys.first().is_some_and(|key| key.windows(3).any(|part| part == b":e:")) {
         return Vec::new();
     }
@@ -111,7 +111,7 @@ struct Reader<'r> {
     keys: &'r [Vec<u8>],
     program: Vec<u64>,
     answer: &'r [Reply],
-    /// How much of the answer was read.
+    /// How much of the reply was read.
     outcomes: usize,
     all: Vec<Executed>,
 }
@@ -122,7 +122,7 @@ impl Reader<'_> {
         self.program[at - 1]
     }
 
-    /// Reads the operation at a place; answers where the next one is.
+    /// Reads the operation at a position. Returns the position of the next one.
     fn operation(&mut self, at: usize) -> usize {
         let (kind, receipts) = match self.word(at) {
             0 => (Kind::Charge, false),
@@ -138,7 +138,7 @@ impl Reader<'_> {
         self.groups(kind, receipts, at + 1)
     }
 
-    /// A charge with a record of it: made just now, or known already and charged before.
+    /// A charge with a record: made just now, or known and charged before.
     fn open(&mut self, at: usize) -> usize {
         let is_new = self.answer.get(self.outcomes) == Some(&Reply::Integer(0));
         self.outcomes += 1;
@@ -152,7 +152,7 @@ impl Reader<'_> {
         after
     }
 
-    /// The end of what was opened before: its counters answer nothing.
+    /// The end of an open record: its counters have no reply.
     fn close(&mut self, at: usize) -> usize {
         let undone =
             self.word(at + 2) == 1 && self.answer.get(self.outcomes) == Some(&Reply::Integer(0));
@@ -168,7 +168,7 @@ impl Reader<'_> {
         at + 6 + 4 * count
     }
 
-    /// Decisions alike, each of which is one of its own here.
+    /// Equal decisions, each of which becomes an operation of its own here.
     fn coalesced(&mut self, at: usize) -> usize {
         let times = self.word(at + 1);
         let after = self.crowd_group(times, at + 2);
@@ -183,7 +183,7 @@ impl Reader<'_> {
         };
         self.outcomes += 1;
         let count = self.word(at) as usize;
-        // What the first is told of each counter, and what those that came too late.
+        // The reply of each counter to the first decision, and to the denied ones.
         for counter in (0..count).chain(0..count) {
             self.hear(self.word(at + 3 + 4 * counter), 0);
         }
@@ -242,7 +242,7 @@ impl Reader<'_> {
         self.all.push(Executed { kind, key, amount, charged: false, record: None });
     }
 
-    /// Reads what was answered of a counter whose limit begins at a place; whether it fits.
+    /// Reads the reply of a counter whose limit begins at a position. Returns whether the cost fits.
     fn hear(&mut self, limit: u64, receipt: usize) -> bool {
         let fits = self.answer.get(self.outcomes) == Some(&Reply::Integer(1));
         self.outcomes += 1 + WIDTHS[self.algorithm(limit) - 1] + receipt;

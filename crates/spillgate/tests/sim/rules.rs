@@ -1,5 +1,8 @@
-//! The policy that fleets are played with: each algorithm with a limit for ages, of which nothing refills
-//! while a run lasts, and with one for a moment; each answer to an outage; and two rules met together.
+//! The policy of the simulated fleets:
+//!
+//! - each algorithm with a period so long that nothing refills during a run, and with a short one;
+//! - each `on_outage`;
+//! - rules that match in pairs.
 
 use std::fmt;
 
@@ -8,28 +11,28 @@ use spillgate::{Algorithm, Policy, Request};
 use super::support::limits;
 use super::support::random::Random;
 
-/// A rule, as the policy and the ledger know it.
+/// A rule in the form that the policy and the ledger use.
 pub(crate) struct Rule {
     pub(crate) name: &'static str,
-    /// Where it is also met together with another.
+    /// The route on which it also matches together with another rule.
     pair: Option<&'static str>,
     keys: &'static str,
     pub(crate) algorithm: Algorithm,
     pub(crate) count: u64,
     pub(crate) period: Period,
     on_outage: &'static str,
-    /// Whatever else is said of it.
+    /// Further lines of the rule.
     more: &'static str,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Period {
     Ages,
-    /// In us.
+    /// In µs.
     Short(u64),
 }
 
-/// Who is limited, by a rule.
+/// The subject of a rule.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Subject {
     pub(crate) rule: usize,
@@ -64,17 +67,17 @@ impl Rule {
         Rule { pair: Some(PAIR), keys, ..self }
     }
 
-    /// The same, and both are asked at once.
+    /// Like [`Rule::of_pair`], with both rules charged in parallel.
     const fn of_pair_at_once(self, keys: &'static str) -> Rule {
         Rule { pair: Some(AT_ONCE), keys, more: "parallel = true\n", ..self }
     }
 
-    /// All users live where the tenant does.
+    /// All users are placed with their tenant.
     const fn anchored(self) -> Rule {
         Rule { keys: "\"tenant\", \"user\"", more: "anchor = [\"tenant\"]\n", ..self }
     }
 
-    /// Whether its counters are asked together with those of another, wherever they live.
+    /// Returns whether its counters are charged in parallel with those of another rule, on any shard.
     pub(crate) fn is_asked_at_once(&self) -> bool {
         self.pair == Some(AT_ONCE)
     }
@@ -87,7 +90,7 @@ impl Rule {
         }
     }
 
-    /// For how long an admission counts, and a moment for a call to leave.
+    /// How long an admission counts, plus a moment for a call to be sent.
     pub(crate) fn occupied_ms(&self) -> u64 {
         match self.period {
             Period::Ages => u64::MAX / 2,
@@ -119,7 +122,7 @@ pub(crate) fn rule_number(name: &str) -> usize {
     RULES.iter().position(|rule| rule.name == name).expect("a rule of ours")
 }
 
-/// Every subject that there is.
+/// Every subject.
 pub(crate) fn subjects() -> impl Iterator<Item = Subject> {
     (0..RULES.len()).flat_map(|rule| {
         let users = if RULES[rule].keys.is_empty() { 1 } else { USERS };
@@ -127,7 +130,7 @@ pub(crate) fn subjects() -> impl Iterator<Item = Subject> {
     })
 }
 
-/// A question, and whom it would charge.
+/// A request, and the subjects that it would charge.
 pub(crate) struct Question {
     route: &'static str,
     user: String,
@@ -160,10 +163,10 @@ impl Question {
     }
 }
 
-/// The routes on which several are met.
+/// The routes on which several rules match.
 const PAIR: &str = "pair";
 const AT_ONCE: &str = "at-once";
-/// What operators change while all this goes on; nobody else asks about it, and it is the last.
+/// The rule that operators change during the run. It is the last, and callers do not use it.
 pub(crate) const SWITCHED: &str = "switched";
 const MOMENT: Period = Period::Short(2_000_000);
 pub(crate) const USERS: u64 = 3;

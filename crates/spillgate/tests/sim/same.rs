@@ -1,4 +1,4 @@
-//! The simulated server answers as a real one: the same random commands and the same decisions to both.
+//! The simulated server answers as a real one: both get the same random commands and the same decisions.
 
 use std::rc::Rc;
 
@@ -94,7 +94,7 @@ fn comparable(words: &Words, reply: Reply) -> Reply {
     }
 }
 
-/// Servers word their errors in many ways; the code is what counts.
+/// Servers word their errors differently; only the code is compared.
 fn code_of(reply: Reply) -> Reply {
     match reply {
         Reply::Error(text) => Reply::Error(text.split(' ').next().unwrap_or_default().to_owned()),

@@ -1,5 +1,5 @@
-//! A simulated Redis: one thread that executes commands on its data, one after another, by a clock of its
-//! own. It runs our real scripts; `same.rs` holds it to a real server.
+//! A simulated Redis: one thread executes commands on its data, one after another, by its own clock. It runs
+//! our real scripts; `equivalence.rs` compares it with a real server.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,13 +17,13 @@ pub(crate) struct Server {
     host: Rc<Host>,
     scripts: BTreeMap<String, String>,
     pub(crate) mood: Mood,
-    /// Its clock, less the world's.
+    /// The offset of its clock from the world's.
     pub(crate) ahead_us: i64,
-    /// The instant of the last command, and how many shared it: no two calls have one instant.
+    /// The instant of the last command, and how many commands shared it: no two calls have one instant.
     last_us: (u64, u64),
-    /// Who owns which slot, where it is a node of a Cluster.
+    /// The slots' owners, if it is a node of a Cluster.
     pub(crate) cluster: Option<Node>,
-    /// What a sentinel answers; nobody where it is none.
+    /// The primary that a sentinel names; `None` if this is no sentinel.
     pub(crate) primary: Option<String>,
 }
 
@@ -32,12 +32,12 @@ pub(crate) struct Server {
 pub(crate) struct Node {
     pub(crate) me: usize,
     pub(crate) owners: Rc<RefCell<Vec<usize>>>,
-    /// Slots that their owner is handing to somebody: some of their keys are there already.
+    /// Slots that their owner is migrating: some of their keys have moved already.
     pub(crate) moving: Rc<RefCell<BTreeMap<usize, usize>>>,
     pub(crate) names: Vec<String>,
 }
 
-/// What a server says to all that would write.
+/// The error that a server returns to writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mood {
     Fine,
@@ -48,12 +48,12 @@ pub(crate) enum Mood {
     Busy,
 }
 
-/// Who asks, as far as answers depend on it.
+/// The client's state that replies depend on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Session {
-    /// What the names of servers end in for this process.
+    /// The suffix of server names for this process.
     pub(crate) suffix: String,
-    /// The next command may be about slots that are on their way here.
+    /// Whether the client sent ASKING: the next command may use slots that are being imported.
     asking: Cell<bool>,
 }
 
@@ -63,7 +63,7 @@ impl Session {
     }
 }
 
-/// A command, and what came of it.
+/// A command and its result.
 pub(crate) struct Done {
     pub(crate) reply: Reply,
     /// The instant, by this server's clock.
@@ -86,7 +86,7 @@ impl Server {
         }
     }
 
-    /// Executes a command that arrives when the world's clock stands at `world_us`.
+    /// Executes a command that arrives when the world's clock is at `world_us`.
     pub(crate) fn execute(&mut self, words: &Words, session: &Session, world_us: u64) -> Done {
         let now_us = self.now_us(world_us);
         let writes = self.keys.borrow().writes;
@@ -95,7 +95,7 @@ impl Server {
         Done { reply, now_us, writes }
     }
 
-    /// As after a restart: scripts are gone, and what it held unless it was saved.
+    /// Like a restart: scripts are gone, and so is the data unless it was saved.
     pub(crate) fn restart(&mut self, saved: bool) {
         self.scripts.clear();
         self.mood = Mood::Fine;
@@ -104,32 +104,32 @@ impl Server {
         }
     }
 
-    /// What it holds of some slots, which it holds no more.
+    /// Removes and returns the keys of some slots.
     pub(crate) fn give_away(&self, slots: &Range<usize>) -> Keyspace {
         self.keys.borrow_mut().split_off(|key| slots.contains(&slot_of(key)))
     }
 
-    /// The same of every other key.
+    /// Removes and returns every other key of some slots.
     pub(crate) fn give_half_away(&self, slots: &Range<usize>) -> Keyspace {
         let is_odd = |key: &[u8]| key.iter().fold(0, |sum: u8, byte| sum ^ byte) & 1 == 1;
         self.keys.borrow_mut().split_off(|key| slots.contains(&slot_of(key)) && is_odd(key))
     }
 
-    /// These slots are on their way here: their owners send on whoever asks for what they hold no more.
+    /// Begins to import these slots: their owners redirect commands on keys that have moved.
     pub(crate) fn import(&self, slots: &Range<usize>) {
         let Some(Node { me, owners, moving, .. }) = &self.cluster else { return };
         let here = slots.clone().filter(|slot| owners.borrow()[*slot] != *me);
         moving.borrow_mut().extend(here.map(|slot| (slot, *me)));
     }
 
-    /// It owns these slots from now on, and all nodes know.
+    /// Takes over these slots, and all nodes know.
     pub(crate) fn own(&self, slots: &Range<usize>) {
         let Some(Node { me, owners, moving, .. }) = &self.cluster else { return };
         owners.borrow_mut()[slots.clone()].fill(*me);
         moving.borrow_mut().retain(|slot, _| !slots.contains(slot));
     }
 
-    /// As after SCRIPT FLUSH.
+    /// Like SCRIPT FLUSH.
     pub(crate) fn forget_scripts(&mut self) {
         self.scripts.clear();
     }
@@ -281,7 +281,7 @@ impl Server {
         Reply::Array(ranges.into_iter().map(range).collect())
     }
 
-    /// Where a node of a Cluster sends whoever asks for these keys of one slot; nowhere where they are its own.
+    /// Returns the redirection of a Cluster node for these keys of one slot, or `None` if it owns them.
     fn elsewhere(&self, keys: &[Vec<u8>], session: &Session, now_us: u64) -> Option<Reply> {
         let Node { me, owners, moving, names } = self.cluster.as_ref()?;
         let asking = session.asking.take();
@@ -322,7 +322,7 @@ fn role(mood: Mood) -> Reply {
     Reply::Array(vec![Reply::Bulk(role.to_vec())])
 }
 
-/// CRC16 of what stands between a key's braces, or of all of it.
+/// CRC16 of the text between a key's braces, or of the whole key.
 pub(crate) fn slot_of(key: &[u8]) -> usize {
     let open = key.iter().position(|byte| *byte == b'{').map(|at| at + 1);
     let tag = open.and_then(|open| {

@@ -1,4 +1,4 @@
-//! What both test binaries use.
+//! Helpers of both test binaries.
 
 #[allow(dead_code, reason = "not all of it is used by both")]
 #[path = "../it/support/limits.rs"]

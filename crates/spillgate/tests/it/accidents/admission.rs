@@ -1,4 +1,4 @@
-//! Who is charged, how much, and what he is told of it.
+//! Which calls are charged, how much, and what the reply reports.
 
 use spillgate::internals::algorithm::{Intent, Reading};
 use spillgate::internals::limit::NamedLimit;
@@ -10,7 +10,7 @@ use crate::support::world::{
     ME, PATIENCE, PERIOD, PERIOD_US, TODAY_US, World, each_algorithm, limit, runtime,
 };
 
-/// ACCIDENTS 8. Denied calls consumed: whoever kept asking never got in again.
+/// ACCIDENTS 8. Denied calls consumed quota: a caller that kept asking was never admitted again.
 #[test]
 fn a_hundred_refusals_change_nothing() {
     for world in World::each() {
@@ -31,7 +31,7 @@ fn a_hundred_refusals_change_nothing() {
     }
 }
 
-/// ACCIDENTS 9. A refused call that cost more than was left took it all, and more.
+/// ACCIDENTS 9. A denied call whose cost exceeded the quota left consumed all of it, and more.
 #[test]
 fn a_costly_refusal_makes_no_debt() {
     for world in World::each() {
@@ -48,7 +48,7 @@ fn a_costly_refusal_makes_no_debt() {
     }
 }
 
-/// ACCIDENTS 10. A cost above the capacity was given a time to come back at, again and again.
+/// ACCIDENTS 10. A cost above the capacity got a retry time, again and again.
 #[test]
 fn a_cost_above_the_capacity_is_told_never() {
     let server = RedisServer::start();
@@ -67,7 +67,7 @@ fn a_cost_above_the_capacity_is_told_never() {
     }
 }
 
-/// ACCIDENTS 11. A part of the cost was granted and another part charged.
+/// ACCIDENTS 11. The granted amount and the charged amount differed.
 #[test]
 fn what_is_granted_is_what_is_charged() {
     for world in World::each() {
@@ -90,7 +90,7 @@ fn what_is_granted_is_what_is_charged() {
     }
 }
 
-/// ACCIDENTS 12. One algorithm of several forgot the cost: everything cost one.
+/// ACCIDENTS 12. One algorithm of several ignored the cost and charged one unit.
 #[test]
 fn a_call_of_cost_five_is_five_of_cost_one() {
     for world in World::each() {
@@ -105,7 +105,7 @@ fn a_call_of_cost_five_is_five_of_cost_one() {
     }
 }
 
-/// ACCIDENTS 13. Looking and taking rounded differently: a peek said yes, and the check no.
+/// ACCIDENTS 13. Peek and check rounded differently: peek allowed a call that the check denied.
 #[test]
 fn a_peek_and_a_check_agree() {
     each_random_state(13, |world, limit, random, who| {
@@ -121,7 +121,7 @@ fn a_peek_and_a_check_agree() {
     });
 }
 
-/// ACCIDENTS 14. `remaining` was what had been used, or what was left before this call.
+/// ACCIDENTS 14. `remaining` was the quota used, or the quota left before this call.
 #[test]
 fn after_k_calls_the_capacity_less_k_remains() {
     for world in World::each() {
@@ -160,7 +160,7 @@ fn a_refused_call_is_refused_until_its_wait_is_over_and_not_a_microsecond_longer
     });
 }
 
-/// ACCIDENTS 16. The first value of a limit stuck until its subjects were idle.
+/// ACCIDENTS 16. The first value of a limit stayed in force until its subjects were idle.
 #[test]
 fn a_changed_limit_holds_from_the_next_call() {
     for world in World::each() {
@@ -177,14 +177,14 @@ fn a_changed_limit_holds_from_the_next_call() {
     }
 }
 
-/// ACCIDENTS 17. Of several limits those before the one that refused were charged.
+/// ACCIDENTS 17. When one of several limits denied a call, the limits before it were still charged.
 #[test]
 fn random_counters_are_charged_all_or_none() {
     for world in World::each() {
         let mut random = Random::new(17);
         let limits: Vec<NamedLimit> =
             [3, 10, 40].into_iter().flat_map(|count| each_algorithm(count, PERIOD)).collect();
-        // Three subjects with limits of their own, so that no counter is met under two sets of numbers.
+        // Three subjects with limits of their own, so that no counter is used with two sets of numbers.
         let counter = |random: &mut Random| {
             let place = random.below(limits.len() as u64) as usize;
             ((place / 5) as u128, &limits[place])
@@ -223,7 +223,7 @@ fn random_counters_are_charged_all_or_none() {
     }
 }
 
-/// ACCIDENTS 18. A refund after a later charge refunded a wrong amount: units were minted or lost.
+/// ACCIDENTS 18. A refund after a later charge returned the wrong amount: units were minted or lost.
 #[test]
 fn settling_and_cancelling_conserves_the_quota() {
     for world in World::each() {
@@ -244,7 +244,7 @@ fn settling_and_cancelling_conserves_the_quota() {
                     open.extend(receipt);
                     used += receipt.map_or(0, |receipt| receipt.amount);
                 } else if !open.is_empty() {
-                    // Settled at less than it was reserved for, or cancelled.
+                    // Settled below the reserved amount, or cancelled.
                     let receipt = open.swap_remove(random.below(open.len() as u64) as usize);
                     let unused = if random.one_in(3) {
                         receipt.amount
@@ -267,7 +267,7 @@ fn settling_and_cancelling_conserves_the_quota() {
     }
 }
 
-/// ACCIDENTS 18. Another brother: what was refunded late lowered what others had used since.
+/// ACCIDENTS 18, a variant. A late refund lowered what other calls had used since.
 #[test]
 fn a_refund_that_comes_too_late_gives_nothing_back() {
     for world in World::each() {
@@ -309,12 +309,12 @@ fn zero_is_refused_and_all_or_nothing_are_said_aloud() {
             assert_eq!(check(&Limit::unlimited(), cost).reason(), None);
             assert_eq!(check(&Limit::none(), cost).reason(), Some(Reason::Blocked));
         }
-        // No number is made up for what has none.
+        // A limit without numbers reports none.
         assert_eq!(check(&Limit::unlimited(), 1).remaining(), None);
     }
 }
 
-/// ACCIDENTS 15. The readings of one instant contradicted each other.
+/// ACCIDENTS 15. The values of one reading contradicted each other.
 #[test]
 fn a_counter_that_was_never_used_reads_as_untouched() {
     for world in World::each() {
@@ -327,7 +327,7 @@ fn a_counter_that_was_never_used_reads_as_untouched() {
     }
 }
 
-/// ACCIDENTS 12. Another brother: a cost in another unit than the limit counts was charged to it.
+/// ACCIDENTS 12, a variant. A cost in one unit was charged to a limit that counts another.
 #[test]
 fn a_limit_of_another_unit_is_looked_at_and_not_charged() {
     let runtime = runtime();
@@ -339,8 +339,8 @@ fn a_limit_of_another_unit_is_looked_at_and_not_charged() {
     }
 }
 
-/// Visits states that random histories lead to: every algorithm, costs, pauses, small steps back,
-/// give-backs and charges by force.
+/// Visits states that random histories lead to: every algorithm, costs, pauses, small steps back of the
+/// clock, refunds and forced charges.
 fn each_random_state(seed: u64, visit: impl Fn(&World, &NamedLimit, &mut Random, u128)) {
     for world in World::each() {
         let histories = if world.is_in_memory() { 30 } else { 3 };
@@ -371,8 +371,8 @@ fn each_random_state(seed: u64, visit: impl Fn(&World, &NamedLimit, &mut Random,
     }
 }
 
-/// One of ours: in memory, counters that a decision added made the table grow, and what it had found
-/// before was stored where that used to be.
+/// An accident of our own: in memory, counters that a decision added made the table grow, and earlier lookups
+/// of the same decision were stored at their old places.
 #[test]
 fn a_counter_beside_new_ones_keeps_its_charge() {
     for world in World::each() {

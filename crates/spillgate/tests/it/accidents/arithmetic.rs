@@ -1,4 +1,4 @@
-//! Intervals cut to milliseconds, floats, fourteen digits, and what lies beyond 2^53.
+//! Intervals cut to milliseconds, floats, fourteen digits, and numbers beyond 2^53.
 
 use spillgate::internals::algorithm::Intent;
 use spillgate::internals::engine::Memory;
@@ -15,14 +15,14 @@ use crate::support::world::{
     runtime,
 };
 
-/// ACCIDENTS 1. The interval of a token was cut to milliseconds or nanoseconds: 600/s became
-/// 1000/s, and above 1000/s there was no limit at all.
+/// ACCIDENTS 1. The interval of a token was cut to milliseconds or nanoseconds: 600/s became 1000/s, and
+/// above 1000/s there was no limit at all.
 #[test]
 fn every_rate_admits_what_it_says_to_the_last_call() {
     for world in World::each() {
         let steps = if world.is_in_memory() { 20_000 } else { 200 };
         for rate in [1, 3, 7, 600, 999, 1_000, 1_001, 3_000, 1_000_000, 7_919, 104_729] {
-            // Two seconds' worth at once, so that no step fills the bucket and wastes the rate.
+            // Two seconds' worth of burst, so that no step fills the bucket and wastes refill.
             let limit = named(Limit::per_second(rate).burst(2 * rate));
             let (mut random, who) = (Random::new(rate), u128::from(rate));
             let (mut elapsed_us, mut admitted) = (0, 2 * rate);
@@ -60,7 +60,8 @@ fn arrivals_fall_where_fractions_put_them() {
     }
     let redis = World::on_redis(RedisServer::start());
     for (who, limit) in (0..).zip(&limits) {
-        // In Redis the forgetful clock is the real one: all of it in a burst that a slow machine ends in time.
+        // Redis forgets by its real clock, so the history must be one burst that ends in time on a slow
+        // machine.
         let history: Vec<_> = Arrivals::new(limit, 500).collect();
         let reply =
             redis.check_at(limit, history.iter().map(|(now_us, cost, _)| (*now_us, who, *cost)));
@@ -70,8 +71,8 @@ fn arrivals_fall_where_fractions_put_them() {
     }
 }
 
-/// ACCIDENTS 3. Lua makes text of a number with 14 digits, and an instant in microseconds has 16:
-/// what came back from the store was seconds off.
+/// ACCIDENTS 3. Lua formats numbers with 14 digits, and an instant in microseconds has 16: instants from the
+/// store were seconds off.
 #[test]
 fn an_instant_of_sixteen_digits_survives_the_store() {
     for limit in each_algorithm(7, PERIOD) {
@@ -99,8 +100,7 @@ fn an_instant_of_sixteen_digits_survives_the_store() {
     }
 }
 
-/// ACCIDENTS 4. Lua cut floats in replies: a wait below a second became 0, and callers came back at
-/// once.
+/// ACCIDENTS 4. Lua truncated floats in replies: a wait below a second became 0, and callers retried at once.
 #[test]
 fn a_refusal_at_ten_a_second_waits_a_part_of_a_second() {
     let limit = named(Limit::per_second(10).burst(1_000));
@@ -113,8 +113,8 @@ fn a_refusal_at_ten_a_second_waits_a_part_of_a_second() {
     }
 }
 
-/// ACCIDENTS 5. The two parts of TIME were glued as text, the microseconds not padded: 5 µs past a
-/// second came out before the second.
+/// ACCIDENTS 5. The two parts of TIME were concatenated as text without padding the microseconds: 5 µs past a
+/// second sorted before the second.
 #[test]
 fn the_parts_of_the_stores_time_add_up() {
     let server = RedisServer::start();
@@ -128,8 +128,8 @@ fn the_parts_of_the_stores_time_add_up() {
     }
 }
 
-/// ACCIDENTS 6. Zero rates, bursts and periods divided or looped; numbers beyond 2^53 lost their
-/// last digits. What cannot be exact does not load.
+/// ACCIDENTS 6. Zero rates, bursts and periods caused divisions by zero or endless loops; numbers beyond 2^53
+/// lost their last digits. A limit that cannot be exact does not load.
 #[test]
 fn a_limit_at_a_boundary_is_exact_or_refused_with_its_field() {
     for (quota, algorithm, burst, wrong) in [
@@ -175,8 +175,8 @@ fn a_limit_at_a_boundary_is_exact_or_refused_with_its_field() {
     }
 }
 
-/// ACCIDENTS 6. A cost of 2^64 − 1 overflowed into room, and `limit − used` below zero into more
-/// room than anyone has.
+/// ACCIDENTS 6. A cost of 2^64 − 1 overflowed into room, and `limit − used` below zero became more room than
+/// any limit has.
 #[test]
 fn costs_of_any_size_are_judged_and_what_is_left_never_wraps() {
     let server = RedisServer::start();
@@ -214,7 +214,7 @@ fn costs_of_any_size_are_judged_and_what_is_left_never_wraps() {
     }
 }
 
-/// ACCIDENTS 6. Products beyond 2^53 were computed in doubles all the same.
+/// ACCIDENTS 6. Products beyond 2^53 were computed in doubles anyway.
 #[test]
 fn products_too_large_for_a_double_are_exact_in_lua() {
     let text = script_text();
@@ -247,8 +247,8 @@ fn products_too_large_for_a_double_are_exact_in_lua() {
     }
 }
 
-/// ACCIDENTS 7. Floats became integers by the rules of each processor. Here every server gives the
-/// answers of the Rust, to the microsecond.
+/// ACCIDENTS 7. Conversion from floats to integers depended on the processor. Here every server's replies
+/// match the Rust code to the microsecond.
 #[test]
 fn every_server_computes_as_this_process_does() {
     for version in RedisServer::versions() {
@@ -280,8 +280,8 @@ fn every_server_computes_as_this_process_does() {
     }
 }
 
-/// Calls on a bucket with what fractions say of each: a token is `period` parts, and `count` parts
-/// drain in a microsecond.
+/// Calls on a bucket with the expected result of each, computed in fractions: a token is `period` parts, and
+/// `count` parts drain per microsecond.
 struct Arrivals {
     random: Random,
     left: u64,
@@ -316,7 +316,7 @@ impl Iterator for Arrivals {
 
     fn next(&mut self) -> Option<(u64, u64, bool)> {
         self.left = self.left.checked_sub(1)?;
-        // Half of them to the microsecond where the last one was refused or just not.
+        // Half of the calls arrive in the very microsecond in which the last one was denied or just fits.
         let token_us = (self.period / self.count).max(1) as u64;
         let step_us = if self.random.one_in(2) {
             token_us + self.random.below(3) - 1

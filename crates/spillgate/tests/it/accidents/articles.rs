@@ -1,4 +1,4 @@
-//! What well-read articles on rate limiting get wrong.
+//! Mistakes in well-read articles on rate limiting.
 
 use spillgate::internals::algorithm::Intent;
 use spillgate::internals::engine::Redis;
@@ -11,12 +11,12 @@ use crate::support::world::{
     named, runtime,
 };
 
-/// ACCIDENTS A1. The refill was rounded down, and the timestamp moved anyway: asked often enough,
-/// the bucket never refilled.
+/// ACCIDENTS A1. The refill was rounded down while the timestamp moved: a bucket that was checked often
+/// enough never refilled.
 #[test]
 fn a_bucket_asked_every_microsecond_still_refills() {
     for world in World::each() {
-        // Drained, it refills one a millisecond and stays alive in Redis for a long time.
+        // Once drained, it refills one token per millisecond and stays alive in Redis for a long time.
         let limit = named(Limit::per_second(1_000).burst(1_000_000));
         assert!(world.check(ME, &limit, 1_000_000).fits);
         let reply = world.check_at(&limit, (1..=3_500).map(|us| (TODAY_US + us, ME, 1)));
@@ -26,8 +26,8 @@ fn a_bucket_asked_every_microsecond_still_refills() {
     }
 }
 
-/// ACCIDENTS A2. Every bucket was kept for 60 s: a slow one was full again by then, and the dead
-/// ones of fast limits piled up.
+/// ACCIDENTS A2. Every bucket was kept for 60 s: a slow bucket was full again by then, and expired buckets of
+/// fast limits piled up.
 #[test]
 fn a_slow_bucket_outlives_a_minute_and_a_fast_one_does_not() {
     let (slow, fast) = (named(Limit::per_hour(1)), named(Limit::per_second(100)));
@@ -52,8 +52,8 @@ fn a_slow_bucket_outlives_a_minute_and_a_fast_one_does_not() {
     }
 }
 
-/// ACCIDENTS A3. Each caller sent his own clock as `now`, said to cure skew; one ahead purged or
-/// refilled for all. Here the store is asked for its own, once for each call.
+/// ACCIDENTS A3. Each caller sent its own clock as `now`, which was said to cure skew. A clock ahead purged
+/// or refilled for all. Here each call reads the store's clock once.
 #[test]
 fn callers_send_no_clock_and_the_store_asks_its_own() {
     let server = RedisServer::start();
@@ -63,7 +63,7 @@ fn callers_send_no_clock_and_the_store_asks_its_own() {
             Redis::connect(&server.url(), PATIENCE).await.unwrap(),
             Redis::connect(&server.url(), PATIENCE).await.unwrap(),
         ];
-        // Each connection was tried out.
+        // Each connection was tried out before.
         server.command(&["CONFIG", "RESETSTAT"]);
         let mut admitted = 0;
         for call in 0..20 {
@@ -79,8 +79,8 @@ fn callers_send_no_clock_and_the_store_asks_its_own() {
     assert!(statistics.contains("cmdstat_time:calls=20,"), "{statistics}");
 }
 
-/// ACCIDENTS A4. Log members were named by a microsecond timestamp alone: two calls in one
-/// microsecond counted as one.
+/// ACCIDENTS A4. Log members were named by a microsecond timestamp alone: two calls in one microsecond
+/// counted as one.
 #[test]
 fn two_calls_in_one_microsecond_are_two() {
     for world in World::each() {
@@ -92,8 +92,8 @@ fn two_calls_in_one_microsecond_are_two() {
     }
 }
 
-/// ACCIDENTS A5. A pipeline added, counted, and removed again if over: refused calls counted
-/// meanwhile, so that a small one beside them was refused as well.
+/// ACCIDENTS A5. A pipeline added, counted, and removed again if over. Denied calls counted meanwhile, so
+/// that a small call beside them was denied as well.
 #[test]
 fn a_call_being_refused_is_in_nobodys_way() {
     let server = RedisServer::start();
@@ -104,7 +104,7 @@ fn a_call_being_refused_is_in_nobodys_way() {
             for round in 0..20 {
                 let nine = ask(Intent::Charge, &[(round, &limit, 9)]);
                 assert!(threads.block_on(engine.decide_one(&nine)).unwrap().allowed);
-                // 30 calls that cannot fit, and one in their midst that does.
+                // 30 calls that cannot fit, and one among them that does.
                 let costs = (0..31).map(|call| if call == 15 { 1 } else { 2 });
                 let fitted = storm::admitted(&threads, &engine, &[(round, &limit)], costs);
                 assert_eq!(fitted, 1, "{} with {url:?}", limit.algorithm());
@@ -113,8 +113,7 @@ fn a_call_being_refused_is_in_nobodys_way() {
     }
 }
 
-/// ACCIDENTS A6. A sorted set said to be "O(1) memory per key" took 118 bytes for every admitted
-/// call.
+/// ACCIDENTS A6. A sorted set with claimed "O(1) memory per key" took 118 bytes for every admitted call.
 #[test]
 fn a_log_takes_at_most_eight_bytes_a_call() {
     let world = World::on_redis(RedisServer::start());
@@ -137,8 +136,8 @@ fn a_log_takes_at_most_eight_bytes_a_call() {
     }
 }
 
-/// ACCIDENTS A7. The sliding counter counted seconds and rounded the last window's weight down, so
-/// that it refused or admitted up to a second's worth wrongly.
+/// ACCIDENTS A7. The sliding counter counted seconds and rounded the last window's weight down, so up to a
+/// second's worth was denied or admitted wrongly.
 #[test]
 fn the_last_window_weighs_less_with_every_microsecond() {
     let limit = limit(Algorithm::SlidingWindow, 1_000, PERIOD);
@@ -158,8 +157,8 @@ fn the_last_window_weighs_less_with_every_microsecond() {
     }
 }
 
-/// ACCIDENTS A9. Three counters were asked in three calls: those that passed were charged although
-/// another refused.
+/// ACCIDENTS A9. Three counters were checked in three calls: the counters that passed were charged although
+/// another denied.
 #[test]
 fn a_refusal_by_one_counter_charges_no_other() {
     for world in World::each() {
@@ -187,7 +186,7 @@ fn a_refusal_by_one_counter_charges_no_other() {
     }
 }
 
-/// ACCIDENTS A9. The same from the door: three rules, three subjects, one request.
+/// ACCIDENTS A9, through the library: three rules, three subjects, one request.
 #[test]
 fn a_request_refused_by_one_rule_is_charged_to_none() {
     let policy = r#"
@@ -227,7 +226,7 @@ fn a_request_refused_by_one_rule_is_charged_to_none() {
 fn a_store_that_forgot_the_script_is_no_outage() {
     let server = RedisServer::start();
     let runtime = runtime();
-    // Else the last five would be answered without it.
+    // With the denial cache the last five would be answered without the store.
     let builder = Limiter::builder().redis(server.url()).denial_cache(false).timeout(PATIENCE);
     let limiter = runtime.block_on(builder.build()).unwrap();
     for call in 0..10 {

@@ -1,4 +1,4 @@
-//! Keys that never die, state that dies too soon, and memory without a bound.
+//! Keys that never expire, state that expires too soon, and unbounded memory.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -18,8 +18,8 @@ use crate::support::world::{
     keys, limit, named, runtime,
 };
 
-/// ACCIDENTS 20. INCR came first and EXPIRE second: a client that died in between locked its
-/// subject out for ever.
+/// ACCIDENTS 20. INCR came first and EXPIRE second: a client that crashed in between locked its subject out
+/// for ever.
 #[test]
 fn a_client_that_dies_at_any_byte_leaves_no_key_without_an_end() {
     let server = RedisServer::start();
@@ -36,8 +36,8 @@ fn a_client_that_dies_at_any_byte_leaves_no_key_without_an_end() {
     }
 }
 
-/// ACCIDENTS 21. The TTL was set only where the value was the increment: after a cost of two, or a
-/// refund, there was none.
+/// ACCIDENTS 21. The TTL was set only if the value equalled the increment: after a cost of two, or a refund,
+/// there was none.
 #[test]
 fn every_key_has_an_end_after_every_act() {
     let world = World::on_redis(RedisServer::start());
@@ -64,8 +64,8 @@ fn every_key_has_an_end_after_every_act() {
     assert!(!keys(server).is_empty());
 }
 
-/// ACCIDENTS 23. Expiry was computed by the caller's clock: one two windows off made keys that were
-/// dead at birth, and never limited.
+/// ACCIDENTS 23. Expiry was computed from the caller's clock. A clock two windows off wrote keys that had
+/// expired already and never limited.
 #[test]
 fn a_caller_two_windows_off_still_limits_and_writes_the_same_ttl() {
     let server = RedisServer::start();
@@ -104,7 +104,7 @@ fn a_store_that_everybody_left_empties_itself() {
             }
         }
     });
-    // The real clock is the point here. TTL ends at most 1 s after the state does.
+    // This needs the real clock. A key's TTL ends at most 1 s after its state does.
     for _ in 0..100 {
         if server.command(&["DBSIZE"]).integer() == 0 {
             let ended: u64 = server.info("stats", "expired_keys").parse().unwrap();
@@ -116,8 +116,8 @@ fn a_store_that_everybody_left_empties_itself() {
     panic!("left behind: {:?}", keys(&server));
 }
 
-/// ACCIDENTS 24. In memory, the dead were swept only by a task that could die itself. Here every
-/// new subject sweeps a little.
+/// ACCIDENTS 24. In memory, only a task swept dead entries, and that task could die. Here every new subject
+/// sweeps a few.
 #[test]
 fn dead_subjects_in_memory_make_way_for_new_ones() {
     for limit in each_algorithm(10, "1s") {
@@ -134,8 +134,8 @@ fn dead_subjects_in_memory_make_way_for_new_ones() {
     }
 }
 
-/// ACCIDENTS 25. Local maps grew with every key they saw, or threw out the very subjects that were
-/// being refused.
+/// ACCIDENTS 25. Local maps grew with every key they saw, or evicted the very subjects that were being
+/// denied.
 #[test]
 fn memory_is_flat_over_a_million_subjects_and_forgets_nobody_who_matters() {
     let evidence = std::env::var_os("SPILLGATE_EVIDENCE").is_some();
@@ -145,7 +145,7 @@ fn memory_is_flat_over_a_million_subjects_and_forgets_nobody_who_matters() {
     let bucket = named(Limit::per_day(10));
     let limits = each_algorithm(10, "366d");
     let first = 1_000_000_000_u128;
-    // For each algorithm: those who are exhausted, and an open reservation each.
+    // For each algorithm: exhausted subjects, and subjects with an open reservation.
     for limit in &limits {
         for who in first..first + 50 {
             assert!(world.check(who, limit, 10).fits);
@@ -166,7 +166,7 @@ fn memory_is_flat_over_a_million_subjects_and_forgets_nobody_who_matters() {
         memory.evictions()
     );
     assert!(memory.bytes() <= peak + peak / 10, "{} bytes after {peak}", memory.bytes());
-    // Rounded up for each of 64 shards, and a counter that those who find no room share.
+    // Rounded up for each of 64 shards, plus a shared counter for subjects without room.
     assert!(memory.len() <= 20_000 + 2 * 64, "{} counters", memory.len());
     assert!(memory.evictions().live > 0, "they were counted");
     for limit in &limits {
@@ -186,7 +186,7 @@ fn memory_is_flat_over_a_million_subjects_and_forgets_nobody_who_matters() {
     }
 }
 
-/// ACCIDENTS 25. Full of exhausted subjects, a map either grew or let them all in again.
+/// ACCIDENTS 25. A map full of exhausted subjects either grew or admitted all of them again.
 #[test]
 fn a_memory_full_of_exhausted_subjects_lets_new_ones_share_a_limit() {
     for limit in each_algorithm(1, PERIOD) {
@@ -194,7 +194,7 @@ fn a_memory_full_of_exhausted_subjects_lets_new_ones_share_a_limit() {
         let Engine::Memory(memory) = &*world.engine else { panic!("in memory") };
         let admitted: Vec<u128> =
             (0..5_000).filter(|who| world.check(*who, &limit, 1).fits).collect();
-        // Each of 64 shards holds one of its own, and one that all others share.
+        // Each of 64 shards holds one subject of its own, and one counter that all others share.
         assert!(admitted.len() <= 128, "{} admitted {}", limit.algorithm(), admitted.len());
         assert!(admitted.iter().all(|who| !world.check(*who, &limit, 1).fits));
         assert!(memory.len() <= 128 && memory.evictions().overflowed > 4_000);
@@ -202,13 +202,13 @@ fn a_memory_full_of_exhausted_subjects_lets_new_ones_share_a_limit() {
     }
 }
 
-/// ACCIDENTS 26. A store out of memory answered OOM errors, which went to the caller or let
-/// everybody in. Here they are an outage: decided by the rule, charged nowhere, over when it ends.
+/// ACCIDENTS 26. A store out of memory returned OOM errors, which went to the caller or admitted every
+/// request. Here this is an outage: the rule decides, nothing is charged, and it ends with the cause.
 #[test]
 fn a_store_out_of_memory_is_an_outage_and_heals() {
     for version in RedisServer::versions() {
         let server = RedisServer::start_with(&version.path, &["--maxmemory-policy", "noeviction"]);
-        // On threads of its own it looks for the store also between two checks.
+        // On threads of its own the limiter looks for the store between two checks, too.
         let runtime = storm::threads();
         let limiter = runtime
             .block_on(Limiter::builder().redis(server.url()).timeout(PATIENCE).build())
@@ -226,7 +226,7 @@ fn a_store_out_of_memory_is_an_outage_and_heals() {
         let full = server.command(&["SET", "junk", "junk"]);
         assert!(matches!(&full, Reply::Error(text) if text.starts_with("OOM")), "{full:?}");
         let out_of_memory = [sources("me"), sources("you")].concat();
-        // Before 7.0 a script whose first write takes no memory is let through with all it writes.
+        // Before 7.0 a script whose first write takes no memory may complete all its writes.
         if version.name.contains("6.2") {
             assert!(out_of_memory.contains(&Source::Fallback));
         } else {
@@ -239,8 +239,8 @@ fn a_store_out_of_memory_is_an_outage_and_heals() {
     }
 }
 
-/// ACCIDENTS 26. Eviction resets limits: with allkeys-lru a subject may get one fresh allowance, and
-/// never an error. (Warning of that setting at the start is another matter.)
+/// ACCIDENTS 26. Eviction resets limits: with allkeys-lru a subject may get one fresh quota, and never an
+/// error. Another test holds the warning about that setting at the start.
 #[test]
 fn a_store_that_evicts_goes_on_deciding() {
     let server = RedisServer::start_with(
@@ -248,7 +248,7 @@ fn a_store_that_evicts_goes_on_deciding() {
         &["--maxmemory-policy", "allkeys-lru"],
     );
     let runtime = runtime();
-    // The store is to be asked each time.
+    // Every check must reach the store.
     let builder = Limiter::builder().redis(server.url()).denial_cache(false).timeout(PATIENCE);
     let limiter = runtime.block_on(builder.build()).unwrap();
     let info = server.command(&["INFO", "memory"]);

@@ -1,5 +1,5 @@
-//! Accidents of HTTP middleware: who was counted, what a connection or a process counted for itself,
-//! and what the answers said.
+//! Accidents of HTTP middleware: the wrong client was counted, a connection or a process counted by itself,
+//! and answers were wrong.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -38,8 +38,8 @@ fn behind_a_proxy(times: u64) -> Served {
     serve(threads, app(layer))
 }
 
-/// tower_governor and others took the leftmost entry of the first `X-Forwarded-For` line, which is
-/// whatever the client wrote there: a new number, a new allowance.
+/// tower_governor and others took the leftmost entry of the first `X-Forwarded-For` line. The client controls
+/// that entry: a new number was a new quota.
 #[test]
 fn a_forged_leftmost_hop_buys_nothing() {
     let served = behind_a_proxy(3);
@@ -53,7 +53,7 @@ fn a_forged_leftmost_hop_buys_nothing() {
         })
         .collect();
     assert_eq!(statuses, [200, 200, 200, 429, 429, 429]);
-    // Nor does junk, nor another field.
+    // Junk and other fields give none either.
     for junk in ["unknown, 203.0.113.7:9", "<script>, [::ffff:203.0.113.7]:1"] {
         let lines =
             [("forwarded", "for=6.6.6.6"), ("x-real-ip", "6.6.6.7"), ("x-forwarded-for", junk)];
@@ -62,7 +62,7 @@ fn a_forged_leftmost_hop_buys_nothing() {
     assert_eq!(client.send("GET", "/", &[("x-forwarded-for", "203.0.113.8")]).status, 200);
 }
 
-/// Limiters that took an IPv6 address whole gave every home 2^64 allowances.
+/// Limiters that took a whole IPv6 address gave every home 2^64 quotas.
 #[test]
 fn one_home_is_one_client_whatever_its_addresses() {
     let served = behind_a_proxy(3);
@@ -74,8 +74,8 @@ fn one_home_is_one_client_whatever_its_addresses() {
     assert_eq!(from("2001:db8:1:2::1"), 200);
 }
 
-/// Middleware that charged before its first wait lost the charge, or took it twice, when the caller
-/// hung up. Here it stands, once: `tower.md` says why it is not refunded.
+/// Middleware that charged before its first await lost the charge, or took it twice, when the caller hung up.
+/// Here the call is charged once; `tower.md` explains why it is not refunded.
 #[test]
 fn a_caller_who_leaves_at_any_moment_is_charged_once_at_most() {
     let server = RedisServer::start();
@@ -121,8 +121,8 @@ fn a_caller_who_leaves_at_any_moment_is_charged_once_at_most() {
     }
 }
 
-/// A limiter inside tower's buffer or a service made per connection held a state for each connection:
-/// a limit of 5 a second let 1,500 through.
+/// A limiter inside tower's buffer, or in a service made per connection, held a state for each connection: a
+/// limit of 5 per second admitted 1,500.
 #[test]
 fn connections_and_clones_share_one_limit() {
     let threads = threads();
@@ -134,7 +134,7 @@ fn connections_and_clones_share_one_limit() {
     assert_eq!(admitted(&[served.port; 8], &["/", "/other"], 25), 100);
 }
 
-/// The same in a fleet: processes that counted for themselves let the limit pass once each.
+/// The same accident in a fleet: processes that counted by themselves admitted the limit once each.
 #[test]
 fn processes_on_one_redis_share_one_limit() {
     let server = RedisServer::start();
@@ -144,7 +144,8 @@ fn processes_on_one_redis_share_one_limit() {
     assert!(workers.iter_mut().all(|(worker, _)| worker.is_running()));
 }
 
-/// How many are admitted over a connection to each port, all at once, each asking so often.
+/// Returns how many calls are admitted over one connection to each port, all at the same time, each sending
+/// `times` calls.
 fn admitted(ports: &[u16], paths: &[&str], times: usize) -> usize {
     thread::scope(|scope| {
         let clients: Vec<_> = ports
@@ -170,7 +171,7 @@ fn start_worker(url: &str) -> (Process, u16) {
     (worker, port.expect("the worker says its port"))
 }
 
-/// Does nothing unless the environment makes this process a worker.
+/// Returns at once unless the environment makes this process a worker.
 #[test]
 fn a_worker_behind_http() {
     let Ok(url) = std::env::var(STORE) else { return };
@@ -184,8 +185,8 @@ fn a_worker_behind_http() {
     }
 }
 
-/// Stacked middleware wrote each field twice, and some wrote advice on redirects, which a client then
-/// waited to follow. `http::goldens` has every word.
+/// Stacked middleware wrote each field twice, and some middleware wrote advice on redirects, which made
+/// clients wait before following. `http::goldens` holds the full text.
 #[test]
 fn advice_stands_once_and_only_where_it_is_true() {
     let threads = threads();

@@ -14,7 +14,7 @@ use crate::support::world::{
     AGES, ME, PATIENCE, PERIOD, World, ask, each_algorithm, keys, named, runtime,
 };
 
-/// ACCIDENTS 31. Parts of a key were glued without a separator: two subjects shared one.
+/// ACCIDENTS 31. Parts of a key were concatenated without a separator: two subjects shared a key.
 #[test]
 fn two_subjects_share_a_key_only_if_they_are_one() {
     let server = RedisServer::start();
@@ -54,7 +54,7 @@ fn two_subjects_share_a_key_only_if_they_are_one() {
     }
 }
 
-/// ACCIDENTS 31. The same with the attributes of a rule's key.
+/// ACCIDENTS 31, with the attributes of a rule's key.
 #[test]
 fn two_requests_share_a_counter_only_if_all_their_attributes_agree() {
     let policy = r#"
@@ -108,7 +108,7 @@ fn a_reset_forgets_one_subject_and_nothing_of_anybody_elses() {
     foreign.iter().for_each(|key| assert_eq!(server.command(&["GET", key]).text(), "theirs"));
 }
 
-/// ACCIDENTS 33. Whatever stands under one of our keys was taken for ours.
+/// ACCIDENTS 33. Any value under one of our keys was taken for ours.
 #[test]
 fn what_is_not_ours_is_an_error_and_stays_as_it_is() {
     for limit in each_algorithm(3, PERIOD) {
@@ -127,8 +127,8 @@ fn what_is_not_ours_is_an_error_and_stays_as_it_is() {
     }
 }
 
-/// ACCIDENTS 34. NOSCRIPT after SCRIPT FLUSH surfaced, above all inside a pipeline. (Fail-over and
-/// new nodes belong to the topologies.)
+/// ACCIDENTS 34. NOSCRIPT after SCRIPT FLUSH reached callers, above all inside a pipeline. (Failover and new
+/// nodes are tested with the topologies.)
 #[test]
 fn scripts_flushed_under_load_surface_nowhere() {
     let server = RedisServer::start();
@@ -143,7 +143,7 @@ fn scripts_flushed_under_load_surface_nowhere() {
             }
         });
         for limit in &limits {
-            // An error would be a panic in there.
+            // A failed decision would panic in there.
             assert_eq!(
                 storm::admitted(&threads, &engine, &[(ME, limit)], [1; 800]),
                 500,
@@ -155,7 +155,7 @@ fn scripts_flushed_under_load_surface_nowhere() {
     });
 }
 
-/// ACCIDENTS 35. Read, then write: callers at the same time all read the same, and all were let in.
+/// ACCIDENTS 35. Read, then write: concurrent callers all read the same value, and all were admitted.
 #[test]
 fn a_thousand_callers_at_once_are_admitted_to_the_limit() {
     let server = RedisServer::start();
@@ -165,7 +165,7 @@ fn a_thousand_callers_at_once_are_admitted_to_the_limit() {
         for limit in each_algorithm(300, AGES) {
             let admitted = storm::admitted(&threads, &engine, &[(ME, &limit)], [1; 1_000]);
             assert_eq!(admitted, 300, "{} with {url:?}", limit.algorithm());
-            // And over three subjects, locked in whatever order they come.
+            // The same over three subjects, locked in any order.
             let counters = [(1, &limit), (2, &limit), (3, &limit)];
             let admitted = storm::admitted(&threads, &engine, &counters, [1; 1_000]);
             assert_eq!(admitted, 300, "{} three counters with {url:?}", limit.algorithm());
@@ -173,7 +173,7 @@ fn a_thousand_callers_at_once_are_admitted_to_the_limit() {
     }
 }
 
-/// ACCIDENTS 36. Compare-and-swap gave up on hot keys after some tries: refused, with room left.
+/// ACCIDENTS 36. Compare-and-swap gave up on hot keys after some retries: calls were denied with room left.
 #[test]
 fn nobody_is_refused_on_a_hot_key_while_there_is_room() {
     let server = RedisServer::start();
@@ -207,7 +207,7 @@ fn ten_thousand_calls_in_one_instant_all_count() {
     }
 }
 
-/// ACCIDENTS 38. `unpack` ended at 8,000 elements: large costs and large batches were errors.
+/// ACCIDENTS 38. `unpack` fails beyond 8,000 elements: large costs and large batches were errors.
 #[test]
 fn a_cost_of_a_million_and_a_batch_of_a_thousand_are_nothing_special() {
     for world in World::each() {
@@ -226,7 +226,7 @@ fn a_cost_of_a_million_and_a_batch_of_a_thousand_are_nothing_special() {
     }
 }
 
-/// ACCIDENTS 38. Another brother: a batch over a thousand subjects, each with counters of all kinds.
+/// ACCIDENTS 38, a variant: a batch over a thousand subjects, each with counters of all kinds.
 #[test]
 fn a_batch_over_a_thousand_subjects_judges_each() {
     for world in World::each() {
@@ -242,8 +242,7 @@ fn a_batch_over_a_thousand_subjects_judges_each() {
     }
 }
 
-/// ACCIDENTS 39. Scripts used commands that newer servers deprecate, or relied on replication by
-/// script.
+/// ACCIDENTS 39. Scripts used commands that newer servers deprecate, or relied on replication by script.
 #[test]
 fn every_server_at_hand_runs_the_script_and_deprecates_nothing_in_it() {
     let text = script_text();
@@ -253,7 +252,7 @@ fn every_server_at_hand_runs_the_script_and_deprecates_nothing_in_it() {
     for version in RedisServer::versions() {
         let server = RedisServer::start_with(&version.path, &[]);
         for command in &commands {
-            // Before 7.0 there is nothing to ask.
+            // COMMAND DOCS does not exist before 7.0.
             let Reply::Array(docs) = server.command(&["COMMAND", "DOCS", command]) else {
                 continue;
             };
@@ -280,8 +279,8 @@ fn every_server_at_hand_runs_the_script_and_deprecates_nothing_in_it() {
     }
 }
 
-/// ACCIDENTS 54. `per_second(n)` meant once every n seconds. (Every constructor's documentation
-/// holds an example, too.)
+/// ACCIDENTS 54. `per_second(n)` meant once every n seconds. (The documentation of every constructor holds an
+/// example, too.)
 #[test]
 fn every_constructor_means_what_it_says() {
     for (limit, quota, again_us) in [

@@ -16,7 +16,7 @@ use crate::support::world::{
 #[test]
 fn callers_whose_clocks_are_hours_apart_share_one_limit() {
     let server = RedisServer::start();
-    // How many windows the test runs through: midnight ends all of the calendar's but the week.
+    // The test runs through this many windows: midnight ends all of the calendar's windows but the week.
     let mut limits: Vec<_> =
         each_algorithm(5, PERIOD).into_iter().map(|limit| (limit, 1)).collect();
     for (unit, windows) in [("day", 2), ("week", 1), ("month", 2), ("year", 2)] {
@@ -26,7 +26,7 @@ fn callers_whose_clocks_are_hours_apart_share_one_limit() {
         let mut script = Script::new(&server, &format!("skew {number}"));
         let mut admitted = 0;
         for (call, skew_us) in (0..40).zip(SKEWS_US.iter().cycle()) {
-            // 20 s before and after the new year: the place to be wrong about the window.
+            // 20 s before and after the new year, where a window is easy to get wrong.
             let store_us = NEW_YEAR_US - 20_000_000 + call * 1_000_000;
             let said = script.check(limit, 1, store_us, store_us.saturating_add_signed(*skew_us));
             assert_eq!(said.now_us, store_us, "the store's clock decides");
@@ -36,8 +36,8 @@ fn callers_whose_clocks_are_hours_apart_share_one_limit() {
     }
 }
 
-/// ACCIDENTS 27. Where the callers' clocks must decide, because the service bars TIME, they are a
-/// part of a second apart at most, and the bound holds over that much more.
+/// ACCIDENTS 27. Where a service bars TIME, callers' clocks must decide. They differ by a fraction of a
+/// second, and the bound holds for a period longer by that much.
 #[test]
 fn clocks_a_little_apart_admit_no_more_than_the_one_ahead() {
     for spread_us in [1_000, 1_000_000] {
@@ -51,7 +51,8 @@ fn clocks_a_little_apart_admit_no_more_than_the_one_ahead() {
             let mut random = Random::new(27);
             let mut admitted = 0;
             for call in 0..100 {
-                // Ten calls at a time, up to 810 s: now the one ahead comes first, now another.
+                // Ten calls at a time, up to 810 s. The caller ahead comes first at some times, another at
+                // others.
                 let caller = random.below(3) as usize;
                 let time_us = TODAY_US + call / 10 * 90_000_000;
                 clocks[caller].set(time_us + caller as u64 * spread_us / 2);
@@ -59,7 +60,7 @@ fn clocks_a_little_apart_admit_no_more_than_the_one_ahead() {
                 let reply = runtime.block_on(callers[caller].decide_one(&one)).unwrap();
                 admitted += u64::from(reply.allowed);
             }
-            // One in 50 s.
+            // One token per 50 s.
             let refilled = if limit.algorithm() == Algorithm::TokenBucket { 16 } else { 0 };
             assert_eq!(
                 admitted,
@@ -71,7 +72,7 @@ fn clocks_a_little_apart_admit_no_more_than_the_one_ahead() {
     }
 }
 
-/// ACCIDENTS 28. A caller whose clock was ahead purged the log of entries that still counted.
+/// ACCIDENTS 28. A caller whose clock was ahead purged entries from the log that still counted.
 #[test]
 fn a_fast_caller_purges_nothing_from_the_log() {
     let server = RedisServer::start();
@@ -88,14 +89,14 @@ fn a_fast_caller_purges_nothing_from_the_log() {
             "purged by a caller {ahead_us} us ahead"
         );
     }
-    // The first entry, and no other, ends at the store's time.
+    // The first entry alone has expired at the store's time.
     let store_us = TODAY_US + PERIOD_US;
     assert!(script.check(&limit, 1, store_us, store_us + 3_600_000_000).fits);
     assert!(!script.check(&limit, 1, store_us, store_us + 3_600_000_000).fits);
 }
 
-/// ACCIDENTS 29. Some services bar TIME inside scripts: every call failed. The engine says so, and
-/// decides by a clock that it is given. (Finding that out at the start is a matter of the probe.)
+/// ACCIDENTS 29. Some services bar TIME inside scripts: every call failed. The engine reports this and uses a
+/// clock that it is given. (The probe at the start detects it.)
 #[test]
 fn a_store_that_bars_time_is_served_by_the_callers_clock() {
     let server = RedisServer::start();

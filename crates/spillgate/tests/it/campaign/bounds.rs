@@ -1,5 +1,5 @@
-//! The limits that are asked about, and what a history of admissions is held to: for each algorithm the most
-//! that any interval may hold, by when calls began and ended.
+//! The limits of the campaign, and the bound of each algorithm: the most that any interval of a history of
+//! admissions may hold.
 
 use std::collections::BTreeMap;
 
@@ -14,28 +14,28 @@ pub(super) struct Limits {
     pub(super) lasts: Lasts,
 }
 
-/// How soon what is used comes back.
+/// How soon used quota comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lasts {
-    /// Never while the campaign runs.
+    /// Not while the campaign runs.
     Ages,
     Moment,
 }
 
-/// What one process was allowed: when the call began and ended, by the clock that all processes share.
+/// One admission of a process: when the call began and ended, by the clock that all processes share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Admission {
     pub(super) limit: usize,
     pub(super) began_us: u64,
     pub(super) ended_us: u64,
-    /// By this process's share, for want of a store.
+    /// By this process's local share, because the store was unavailable.
     pub(super) alone: bool,
 }
 
-/// What all processes were allowed, in the order in which calls ended.
+/// The admissions of all processes, in the order in which calls ended.
 pub(super) struct History {
     admissions: Vec<Admission>,
-    /// From when to when everybody asked.
+    /// The span in which all processes were checking.
     asked_us: (u64, u64),
 }
 
@@ -54,7 +54,7 @@ impl Limits {
         format!("{}\t{lasts}", self.algorithm)
     }
 
-    /// What comes back within the campaign, in full.
+    /// Returns the quota that comes back within the campaign, in full.
     pub(super) fn allowed(&self) -> u64 {
         if self.lasts == Lasts::Ages { AGES_COUNT } else { MOMENT_COUNT }
     }
@@ -71,7 +71,7 @@ impl Limits {
         if self.lasts == Lasts::Ages { AGES_US } else { MOMENT_US }
     }
 
-    /// The most that an interval may hold where nothing goes wrong.
+    /// Returns the most that an interval may hold without a fault.
     pub(super) fn most_within(&self, interval_us: u64) -> u64 {
         if self.lasts == Lasts::Ages {
             return AGES_COUNT;
@@ -83,13 +83,13 @@ impl Limits {
             Algorithm::FixedWindow | Algorithm::SlidingWindow => {
                 count * (interval_us.div_ceil(period_us) + 1)
             }
-            // Half-open, so that one of exactly a period is two.
+            // Half-open, so that an interval of exactly one period holds two.
             _ => count * (interval_us / period_us + 1),
         }
     }
 
-    /// Two of the limit's own longest waits, one for what was used and one for what was charged by force,
-    /// and the time until a server that is back is found.
+    /// Returns two of the limit's own longest waits, one for the used quota and one for forced charges, plus
+    /// the time until a server that is back is found.
     pub(super) fn locked_out_most_us(&self) -> Option<u64> {
         let waits = if self.algorithm == Algorithm::SlidingWindow { 2 } else { 1 };
         (self.lasts == Lasts::Moment).then_some(2 * waits * MOMENT_US + FOUND_AGAIN_US)
@@ -115,8 +115,8 @@ impl History {
         self.of(limits).filter(|admission| admission.alone).count() as u64
     }
 
-    /// By how much the worst interval is over the bound: of calls that lie wholly within it, so that it is
-    /// over for certain.
+    /// Returns by how much the worst interval exceeds the bound. Counts only calls that lie wholly within it,
+    /// so that the excess is certain.
     pub(super) fn over(&self, limits: &Limits) -> u64 {
         let of: Vec<&Admission> = self.of(limits).collect();
         let mut most = 0;
@@ -131,9 +131,10 @@ impl History {
         most
     }
 
-    /// In how many periods of a limit some were decided alone and others by the store: before all had found out
-    /// that it is gone, and until all have found it again. Windows begin by the wall clock, which is so far
-    /// ahead of the one by which calls are told.
+    /// Returns in how many periods of a limit some calls were decided locally and others by the store: before
+    /// all processes had noticed the outage, and until all had found the store again.
+    ///
+    /// Windows begin by the wall clock, which is `wall_ahead_us` ahead of the clock of the history.
     pub(super) fn mixed_periods(&self, limits: &Limits, wall_ahead_us: u64) -> u64 {
         let mut periods: BTreeMap<u64, (bool, bool)> = BTreeMap::new();
         for admission in self.of(limits) {
@@ -145,8 +146,8 @@ impl History {
         periods.values().filter(|(alone, served)| *alone && *served).count() as u64
     }
 
-    /// The longest time from then on in which all asked and nobody was admitted; nothing of limits that
-    /// do not come back.
+    /// Returns the longest time after `from_us` in which all processes checked and none was admitted. Returns
+    /// `None` for limits that do not come back.
     pub(super) fn locked_out_us(&self, limits: &Limits, from_us: u64) -> Option<u64> {
         limits.locked_out_most_us()?;
         let mut last_us = from_us;
@@ -159,7 +160,7 @@ impl History {
         Some(longest_us)
     }
 
-    /// Whether what was allowed was admitted: all of it, and of a rate 99 %.
+    /// Returns whether the allowed quota was used: all of it, and of a rate 99 %.
     pub(super) fn uses(&self, limits: &Limits) -> bool {
         let admitted = self.admitted(limits);
         match (limits.lasts, limits.algorithm) {
@@ -177,7 +178,7 @@ const AGES_COUNT: u64 = 600;
 const AGES_US: u64 = 366 * 86_400 * 1_000_000;
 const MOMENT_COUNT: u64 = 24;
 const MOMENT_US: u64 = 500_000;
-/// Attempts to connect are up to a second apart, and a half, and one fails.
+/// Attempts to connect are up to one and a half seconds apart, and one fails.
 const FOUND_AGAIN_US: u64 = 3_000_000;
 
 #[test]
@@ -197,7 +198,7 @@ fn an_interval_that_holds_too_much_is_found() {
     assert_eq!(history(bucket, &burst).over(&bucket), 0);
     let more = [&burst[..], &[250, 251]].concat();
     assert_eq!(history(bucket, &more).over(&bucket), 2);
-    // A period later there is room again.
+    // One period later there is room again.
     let later = [&burst[..], &[500_250, 500_251]].concat();
     assert_eq!(history(bucket, &later).over(&bucket), 0);
     assert_eq!(history(log, &later).over(&log), 0);

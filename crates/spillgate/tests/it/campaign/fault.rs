@@ -1,4 +1,4 @@
-//! What befalls which topology, and what each may cost.
+//! The faults of each topology, and the overshoot bound of each.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use spillgate::Algorithm;
 
 use super::bounds::{Lasts, Limits};
 
-/// What the servers are to each other.
+/// How the servers are arranged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     Single,
@@ -18,23 +18,23 @@ pub(super) enum Shape {
     Ring,
 }
 
-/// What happens to a store, or to those who ask it.
+/// A fault of the store, or of the processes that use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     None,
-    /// One process after the other, and each started again.
+    /// One process after the other; each starts again.
     ProcessesKilled,
     ScriptsFlushed,
     Flushed,
-    /// And started again later, empty.
+    /// Starts again later, empty.
     Killed,
     RestartedEmpty,
     /// By SIGSTOP.
     Paused,
     BlackHoled,
-    /// One every 50 ms, and its connection with it.
+    /// One reply every 50 ms, with its connection.
     RepliesLost,
-    /// By more than the time-out.
+    /// By more than the timeout.
     Slow,
     Reset,
     OutOfMemory,
@@ -46,7 +46,7 @@ pub(super) enum Fault {
     ClockAhead,
     /// A replica takes over on request.
     HandedOver,
-    /// Those whose keys are asked about, to another node and back.
+    /// The slots of the keys in use move to another node and back.
     SlotsMove,
     /// By a fourth node, one process after the other.
     Grows,
@@ -145,9 +145,9 @@ impl Fault {
         matches!(self, Fault::ClockBack | Fault::ClockAhead)
     }
 
-    /// What it may cost a limit beyond what it allows: all shares together for an outage, and again in each
-    /// period in which some are served and others are not; one allowance where the store forgot; and where
-    /// two counted for a while, what the limit allows in that time.
+    /// Returns how far a limit may be exceeded. An outage admits all local shares together, and again in each
+    /// period in which the store decides only some calls. A store that lost its data admits the quota once
+    /// more. Two primaries admit the limit's quota for the time that both count.
     pub(super) fn price(self, shape: Shape, limits: &Limits, mixed: u64, two_us: u64) -> u64 {
         let (outages, losses) = match self {
             Fault::None | Fault::ProcessesKilled | Fault::ScriptsFlushed | Fault::Grows => (0, 0),
@@ -163,10 +163,10 @@ impl Fault {
             | Fault::Busy
             | Fault::SlotsMove => (1, 0),
             Fault::Killed | Fault::RestartedEmpty | Fault::Loading | Fault::HandedOver => (1, 1),
-            // What refills within years does not within half a minute.
+            // Quota that refills within years does not refill within half a minute.
             Fault::ClockBack | Fault::ClockAhead if limits.lasts == Lasts::Ages => (0, 0),
             Fault::ClockAhead => (0, 1),
-            // What was used stays used, but for a window of the clock that is another now.
+            // Used quota stays used, except that the clock is in another window now.
             Fault::ClockBack if limits.algorithm == Algorithm::FixedWindow => (0, 1),
             Fault::ClockBack => (0, 0),
         };
@@ -177,7 +177,7 @@ impl Fault {
         (outages * mixed.max(1) + losses) * limits.allowed() + second
     }
 
-    /// Where nothing is to be exceeded by, a busy machine is not to be taken for an outage.
+    /// If the bound is zero, a busy machine must not look like an outage.
     pub(super) fn timeout(self) -> Duration {
         let free = Limits::all().iter().all(|limits| self.price(Shape::Single, limits, 0, 0) == 0);
         let is_of_store = free || self.is_of_clocks() || self == Fault::Flushed;
@@ -187,5 +187,5 @@ impl Fault {
 
 pub(super) const BEFORE: Duration = Duration::from_millis(800);
 pub(super) const LASTS: Duration = Duration::from_secs(2);
-/// Longer than anybody may be locked out.
+/// Longer than the longest lock-out.
 pub(super) const AFTER: Duration = Duration::from_millis(6_000);

@@ -1,5 +1,5 @@
-//! Three processes that ask about every limit all the time, and tell what they were allowed. They are this
-//! test binary again, told by the environment to be workers; they run until they are killed.
+//! Three processes that check every limit all the time and report their admissions. They are this test binary
+//! again, made workers by the environment, and run until they are killed.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -27,18 +27,18 @@ struct Worker {
     reader: JoinHandle<()>,
 }
 
-/// All processes, and this one, share it.
+/// A clock that all processes on this machine share.
 pub(super) fn now_us() -> u64 {
     boottime_us()
 }
 
-/// How far the wall clock is ahead of that.
+/// Returns how far the wall clock is ahead of [`now_us`].
 pub(super) fn wall_ahead_us() -> u64 {
     Clock::System.now_us() - now_us()
 }
 
 impl Fleet {
-    /// Started, connected, and asking.
+    /// Starts the processes and waits until they are connected and checking.
     #[track_caller]
     pub(super) fn start(store: &str, timeout: Duration) -> Fleet {
         let mut workers: Vec<Worker> =
@@ -51,7 +51,7 @@ impl Fleet {
         self.workers.len()
     }
 
-    /// Kills a process, and starts another in its place, on this store.
+    /// Kills a process and starts another in its place, on this store.
     #[track_caller]
     pub(super) fn replace(&mut self, number: usize, store: &str) {
         let mut new = Worker::start(store, self.timeout);
@@ -92,7 +92,7 @@ impl Worker {
         assert!(ready.is_some(), "a worker did not start: {:?}", self.words.lock().unwrap());
     }
 
-    /// What it told until it was killed.
+    /// Kills the worker and returns the admissions that it printed.
     fn end(mut self) -> Vec<Admission> {
         self.process.kill();
         self.reader.join().expect("reading fails nobody");
@@ -102,7 +102,7 @@ impl Worker {
     }
 }
 
-/// `+ limit began ended alone .`
+/// `+ limit began ended locally .`
 fn admission(line: &str) -> Option<Admission> {
     let mut params = line.strip_prefix("+ ")?.strip_suffix(" .")?.split(' ');
     let limit = params.next()?.parse().ok()?;
@@ -111,7 +111,7 @@ fn admission(line: &str) -> Option<Admission> {
     Some(Admission { limit, began_us, ended_us, alone })
 }
 
-/// Does nothing unless the environment makes this process a worker.
+/// Returns at once unless the environment makes this process a worker.
 #[test]
 fn a_worker_of_the_campaign() {
     let Ok(store) = std::env::var(STORE) else { return };
@@ -127,7 +127,7 @@ fn a_worker_of_the_campaign() {
             "sentinels" => builder.sentinel(Sentinels::NAME, urls),
             "cluster" => builder.cluster(urls),
             "ring" => builder.ring(ring(1, &urls)),
-            // The last one joined.
+            // The last server joined.
             "grown" => builder.ring(ring(2, &urls).replacing(ring(1, &urls[..urls.len() - 1]))),
             other => panic!("{other} is no kind of store"),
         };
@@ -165,7 +165,7 @@ const STORE: &str = "SPILLGATE_CAMPAIGN_STORE";
 const TIMEOUT_MS: &str = "SPILLGATE_CAMPAIGN_TIMEOUT_MS";
 const READY: &str = "ready";
 const STARTED_WITHIN: Duration = Duration::from_secs(30);
-/// Between two questions of one caller.
+/// Between two checks of one caller.
 const PACE: Duration = Duration::from_millis(10);
-/// Nobody is forgotten for longer.
+/// Longer than any worker runs.
 const LONGEST: Duration = Duration::from_secs(300);

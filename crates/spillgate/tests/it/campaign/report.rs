@@ -1,5 +1,4 @@
-//! What was played, as lines of a file, so that a run that was cut short goes on where it was; and as tables
-//! for people.
+//! The results: lines of a file, so that an interrupted run continues where it stopped, and tables to read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,21 +9,21 @@ use std::path::Path;
 /// One limit in one cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
-    /// Version, topology and fault, with tabs between them.
+    /// Version, topology and fault, separated by tabs.
     pub(super) cell: String,
-    /// Algorithm, and how soon it comes back.
+    /// The algorithm, and how soon used quota comes back.
     pub(super) limit: String,
     pub(super) admitted: u64,
-    /// Of those, by shares.
+    /// Of `admitted`, the calls that local shares admitted.
     pub(super) alone: u64,
-    /// All that there is, or all at once.
+    /// The whole quota, or the quota of one period.
     pub(super) allowed: u64,
-    /// By how much the worst interval may be over, by what is said of the fault.
+    /// The bound of the fault: the most by which any interval may exceed the limit.
     pub(super) most_over: u64,
     pub(super) over: u64,
     pub(super) locked_out_us: Option<u64>,
     pub(super) locked_out_most_us: Option<u64>,
-    /// Where nothing went wrong, and yet not all that is allowed was admitted.
+    /// Whether quota was left unused although nothing went wrong.
     pub(super) unused: bool,
 }
 
@@ -47,7 +46,7 @@ impl Report {
         self.rows.iter().any(|row| row.cell == cell)
     }
 
-    /// All rows of a cell at once: half a cell is never kept.
+    /// Adds all rows of a cell at once, so that the file never holds half a cell.
     #[track_caller]
     pub(super) fn add(&mut self, rows: &[Row]) {
         let lines: String = rows.iter().map(Row::line).collect();
@@ -65,7 +64,7 @@ impl Report {
         self.of(cells).filter_map(Row::fault).collect()
     }
 
-    /// By topology and fault the worst of all versions.
+    /// The worst of all versions, by topology and fault.
     pub(super) fn tables(&self, cells: &[String]) -> String {
         let versions: BTreeSet<&str> = self.of(cells).map(Row::version).collect();
         let names: Vec<&str> = versions.into_iter().collect();
@@ -73,7 +72,7 @@ impl Report {
         for lasts in ["ages", "moment"] {
             let mut worst: BTreeMap<usize, (&str, Vec<&Row>)> = BTreeMap::new();
             for row in self.of(cells).filter(|row| row.limit.ends_with(lasts)) {
-                // In the order in which they were played first.
+                // In the order in which they ran first.
                 let name = row.without_version();
                 let known = worst.iter().find(|(_, (other, _))| *other == name);
                 let place = known.map_or(worst.len(), |(place, _)| *place);
@@ -130,7 +129,7 @@ impl Row {
         self.cell.split_once('\t').map_or("", |(_, rest)| rest)
     }
 
-    /// What is not as it is said to be.
+    /// Returns the bound that this row violates, if any.
     fn fault(&self) -> Option<String> {
         let whose = format!("{}, {}", self.cell, self.limit).replace('\t', ", ");
         if self.over > self.most_over {
@@ -157,7 +156,7 @@ impl Row {
         )
     }
 
-    /// Nothing of a line that was cut.
+    /// Returns `None` for a line that was cut.
     fn of_line(line: &str) -> Option<Row> {
         let fields: Vec<&str> = line.split('\t').collect();
         let [version, shape, fault, algorithm, lasts, params @ ..] = &fields[..] else {

@@ -1,4 +1,4 @@
-//! Real servers in one of the topologies, and how each fault is made on them.
+//! Real servers in one of the topologies, and how each fault is caused on them.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(super) enum Rig {
     Cluster {
         cluster: Cluster,
     },
-    /// The last server stands by.
+    /// The last server is not part of the ring yet.
     Ring {
         servers: Vec<RedisServer>,
         proxies: Vec<FaultProxy>,
@@ -35,7 +35,8 @@ pub(super) enum Rig {
 
 impl Rig {
     /// # Errors
-    /// What is missing.
+    ///
+    /// Names the missing program.
     pub(super) fn start(
         version: &ServerVersion,
         shape: Shape,
@@ -66,7 +67,7 @@ impl Rig {
         })
     }
 
-    /// As a process is told of it.
+    /// The store as passed to a worker process.
     pub(super) fn store(&self) -> String {
         let reply = |kind: &str, urls: Vec<String>| format!("{kind} {}", urls.join(" "));
         match self {
@@ -80,8 +81,8 @@ impl Rig {
         }
     }
 
-    /// It happens, lasts, and is over when this returns; answers for how long two primaries counted, where
-    /// the fault lets them.
+    /// Causes the fault and returns when it is over. Returns for how long two primaries counted, if the fault
+    /// allows that.
     pub(super) fn strike(&mut self, fault: Fault, fleet: &mut Fleet) -> u64 {
         match (fault, self) {
             (Fault::None, _) => sleep(LASTS),
@@ -167,7 +168,8 @@ fn befall(fault: Fault, server: &mut RedisServer, proxy: &FaultProxy) {
     }
 }
 
-/// To every node of a ring, one after the other; the one that stands by is in no way.
+/// Causes the fault on one node of a ring after the other. The node that is not part of the ring is left
+/// alone.
 fn befall_briefly(fault: Fault, server: &mut RedisServer, proxy: &FaultProxy) {
     let network = |fault| {
         proxy.set(fault);
@@ -193,8 +195,9 @@ fn befall_briefly(fault: Fault, server: &mut RedisServer, proxy: &FaultProxy) {
     }
 }
 
-/// For how long both may be asked, in µs: from when the new primary takes writes until all sentinels name it, and
-/// the second within which every process heeds them. The old one may take writes for longer.
+/// Hands over, and returns for how many µs calls may reach both primaries: from the first write that the new
+/// primary accepts until all sentinels name it, plus the second in which every process follows. The old
+/// primary may accept writes for longer.
 fn hand_over(watched: &Sentinels) -> u64 {
     let before = watched.primary();
     let elected = || {
@@ -213,7 +216,7 @@ fn hand_over(watched: &Sentinels) -> u64 {
     })
 }
 
-/// Whoever becomes one closes all connections first.
+/// Before a server changes its role it closes all connections.
 fn is_primary(server: &RedisServer) -> bool {
     let role = server.connect().command(&["ROLE"]);
     matches!(role, Ok(Reply::Array(role)) if role[0].text() == "master")
@@ -227,7 +230,7 @@ fn befall_watched(fault: Fault, watched: &mut Sentinels) {
             assert_ne!(watched.primary(), primary, "the replica takes over");
         }
         Fault::Paused => {
-            // Less than after what sentinels act.
+            // Shorter than the time after which sentinels act.
             watched.servers()[primary].pause();
             sleep(Duration::from_millis(700));
             watched.servers()[primary].resume();
@@ -278,9 +281,9 @@ fn again_and_again(what: impl Fn()) {
     }
 }
 
-/// What is kept for all subjects together has shorter keys.
+/// Keys that are not of one subject are shorter.
 const SHORTEST_OF_COUNTERS: usize = 50;
-/// One primary gone is not to take the others with it.
+/// The loss of one primary must not stop the others.
 const PARTLY_SERVED: [&str; 2] = ["--cluster-require-full-coverage", "no"];
 const HANDED_OVER: Duration = Duration::from_secs(60);
 const HEEDED_US: u64 = 1_000_000;

@@ -1,5 +1,5 @@
-//! What operators set, over one Redis: every process follows, nobody's entry is lost, and what the
-//! store loses comes back from whoever knows.
+//! Changes that operators make, over one Redis: every process follows, no entry is lost, and entries that the
+//! store loses are restored by the processes that know them.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -40,7 +40,7 @@ async fn until_capacity(limiter: &Limiter, expected: u64) {
     until(&what, async || capacity(limiter, &ann()).await == Some(expected)).await;
 }
 
-/// How many entries the server's copy holds.
+/// Returns how many entries the server's copy holds.
 fn held(server: &RedisServer) -> i64 {
     match server.command(&["HLEN", "sg1:{control}:c"]).integer() {
         0 => 0,
@@ -70,7 +70,7 @@ fn what_one_process_sets_holds_in_four_others_within_a_second() {
             reply.push((quota, Clock::System.now_us()));
             limiter.set_override("api", &acme(), [format!("{quota}/day")], None).await.unwrap();
             assert_eq!(capacity(&limiter, &ann()).await, Some(quota), "at once here");
-            // Not in step with the others' looks.
+            // Not a multiple of the interval at which the others poll.
             tokio::time::sleep(Duration::from_millis(700)).await;
         }
     });
@@ -86,13 +86,13 @@ fn what_one_process_sets_holds_in_four_others_within_a_second() {
             .map(|seen| seen.at_us.saturating_sub(at_us) / 1_000)
             .collect();
         println!("{quota}/day held in the others after {waits:?} ms");
-        // A second is the promise; the rest is for a machine with every core busy.
+        // One second is promised; the rest is for a machine with every core busy.
         assert!(quota != LAST || waits.len() == 4, "{waits:?}");
         assert!(waits.iter().all(|wait| *wait < 5_000), "{waits:?}");
     }
 }
 
-/// When a worker first saw a capacity.
+/// The time at which a worker first saw a capacity.
 struct Seen {
     capacity: u64,
     at_us: u64,
@@ -105,7 +105,7 @@ impl Seen {
     }
 }
 
-/// Does nothing unless the environment makes this process a worker.
+/// Returns at once unless the environment makes this process a worker.
 #[test]
 fn a_process_that_follows() {
     let Ok(port) = std::env::var(FOLLOW_ON_PORT) else { return };
@@ -203,7 +203,7 @@ fn what_the_store_loses_comes_back_from_whoever_knows() {
     let mut server = RedisServer::start();
     run(async {
         let [one, other] = limiters(&server).await;
-        // More than go in one call.
+        // More than fit into one call.
         for number in 0..ENTRIES {
             let tenant = Request::new().with("tenant", format!("t{number}"));
             one.set_override("api", &tenant, ["5/day"], None).await.unwrap();
@@ -215,7 +215,7 @@ fn what_the_store_loses_comes_back_from_whoever_knows() {
         assert_eq!(server.command(&["FLUSHALL"]), Reply::Status("OK".into()));
         until("the copy is whole", async || held(&server) == ENTRIES).await;
 
-        // The index of changes alone is gone, and then a part of the entries.
+        // Only the index of changes is gone, and then a part of the entries.
         server.command(&["DEL", "sg1:{control}:r"]);
         let [third] = limiters(&server).await;
         assert_eq!(third.overrides().len(), live);

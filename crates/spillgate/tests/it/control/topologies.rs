@@ -1,5 +1,5 @@
-//! What operators set, where the store is several servers: it holds at every process, survives the
-//! loss of one server's copy, and the restart of all processes.
+//! Changes that operators make when the store is several servers: they reach every process, and survive the
+//! loss of one server's copy and the restart of all processes.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ fn what_is_set_on_a_ring_holds_everywhere_and_survives_a_flushed_node_and_restar
     holds_everywhere(&servers, &|it| it.ring(ring_of(&servers)));
 }
 
-/// The rest of what there is, where SPILLGATE_EVIDENCE asks for it; [`shared`](super::shared) has one
-/// server in the gate.
+/// The other topologies, if SPILLGATE_EVIDENCE is set; [`shared`](super::shared) covers one server in the
+/// gate.
 #[test]
 fn what_is_set_on_one_server_or_by_sentinels_holds_everywhere_and_survives_a_flush_and_restarts() {
     if !evidence() {
@@ -82,7 +82,7 @@ fn holds_everywhere(servers: &[RedisServer], on: &dyn Fn(LimiterBuilder) -> Limi
     });
 }
 
-/// For how long it did not.
+/// Waits for the capacity and returns how long that took.
 async fn holds(limiter: &Limiter, expected: Option<u64>) -> Duration {
     let what = format!("a capacity of {expected:?}");
     timed(until(&what, async || capacity(limiter, &ann()).await == expected)).await
@@ -94,12 +94,12 @@ async fn timed(wait: impl Future<Output = ()>) -> Duration {
     Duration::from_micros(monotonic_us() - start_us)
 }
 
-/// How many fields the copies on a server have.
+/// Returns how many fields the copies on a server have.
 fn copies(server: &RedisServer) -> i64 {
     let keys = server.command(&["KEYS", "sg1:*:c"]);
     let spillgate_testkit::Reply::Array(keys) = keys else { panic!("a list") };
     keys.iter().map(|key| server.command(&["HLEN", key.text()]).integer()).sum()
 }
 
-/// What an operator is promised; the gate's ceiling is ten times that.
+/// The promise to operators; the gate allows ten times as much.
 const AT_MOST: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
-//! The store's clock steps: nobody is locked out longer than the limit's own wait, and a step forward
-//! costs one fresh allowance at most.
+//! The store's clock steps. No subject is locked out longer than the limit's own wait, and a step forward
+//! costs at most one fresh quota.
 
 use std::time::Duration;
 
@@ -8,8 +8,7 @@ use spillgate_testkit::{Sentinels, SteppedServer, poll};
 
 use super::{HEALING, Patient, TIMEOUT, evidence};
 
-/// F5. The clock of the store steps back: a bucket that kept its time was locked for as long as the
-/// step.
+/// F5. The store's clock steps back: a bucket that kept its timestamp was locked for as long as the step.
 #[test]
 #[ignore = "needs faketime"]
 fn a_step_back_locks_nobody_out_for_longer_than_the_limit_would() {
@@ -22,10 +21,10 @@ fn a_step_back_locks_nobody_out_for_longer_than_the_limit_would() {
                 server.set_ahead_by_ms(-back_ms);
                 let decision = patient.check(&key, &limit);
                 assert_eq!(decision.source(), Source::Store, "{key}");
-                // A window that began later than now is over at the latest when two have passed.
+                // A window that began in the future is over after two periods at the latest.
                 let wait = decision.retry_after().unwrap_or_default();
                 assert!(wait <= 2 * PERIOD, "{key}: {wait:?}");
-                // What was used stays used, but for a window of the clock that is another now.
+                // Used quota stays used, except that the clock is in another window now.
                 let admitted = u64::from(decision.allowed()) + patient.admitted(20, &key, &limit);
                 let fresh = if limit.algorithm() == Algorithm::FixedWindow { COUNT } else { 1 };
                 assert!(admitted <= fresh, "{key}: {admitted} admitted after the step");
@@ -34,7 +33,7 @@ fn a_step_back_locks_nobody_out_for_longer_than_the_limit_would() {
     });
 }
 
-/// F6. It steps forward: all that could refill has refilled, once.
+/// F6. The clock steps forward: everything that could refill has refilled, once.
 #[test]
 #[ignore = "needs faketime"]
 fn a_step_forward_costs_one_fresh_allowance() {
@@ -52,8 +51,8 @@ fn a_step_forward_costs_one_fresh_allowance() {
     });
 }
 
-/// F5. The primary's successor has a clock that is half a minute behind: whoever had used up a limit was
-/// locked out for as long, and for longer if he kept asking.
+/// F5. The clock of the primary's successor is half a minute behind: exhausted subjects were locked out for
+/// that long, and longer if they kept asking.
 #[test]
 #[ignore = "needs faketime"]
 fn a_failover_to_a_clock_behind_locks_nobody_out_for_longer_than_the_limit_would() {
@@ -76,7 +75,7 @@ fn a_failover_to_a_clock_behind_locks_nobody_out_for_longer_than_the_limit_would
     }
 }
 
-/// F6. The same with a clock that is ahead.
+/// F6. The successor's clock is ahead.
 #[test]
 #[ignore = "needs faketime"]
 fn a_failover_to_a_clock_ahead_costs_one_fresh_allowance() {
@@ -87,8 +86,8 @@ fn a_failover_to_a_clock_ahead_costs_one_fresh_allowance() {
     }
 }
 
-/// Every limit is used up, then another server takes over whose clock is so far ahead; the step is
-/// counted.
+/// Exhausts every limit, then fails over to a server whose clock is `ahead_ms` ahead. Asserts that the step
+/// is counted.
 fn failed_over(ahead_ms: i64) -> (Sentinels, Patient) {
     let (watched, clocks) = Sentinels::start_stepped(3).unwrap();
     clocks[1].set_ahead_by_ms(&watched.servers()[1], ahead_ms);
@@ -137,7 +136,7 @@ fn limits() -> Vec<Limit> {
     limits_per("10m")
 }
 
-/// The same in a time that a test can wait for.
+/// The same limits with a period that a test can wait for.
 fn short_limits() -> Vec<Limit> {
     limits_per("4s")
 }
@@ -148,7 +147,7 @@ fn limits_per(period: &str) -> Vec<Limit> {
     counted.map(|kind| spec(kind).build().unwrap()).collect()
 }
 
-/// Within what is tolerated, a window, an hour.
+/// Steps within the tolerance, of a window, and of an hour.
 fn steps_ms() -> Vec<i64> {
     match evidence() {
         true => vec![500, 1_000, 30_000, 600_000, 3_600_000, 86_400_000],
@@ -159,6 +158,6 @@ fn steps_ms() -> Vec<i64> {
 const COUNT: u64 = 5;
 /// Between the clocks of two servers.
 const APART_MS: i64 = 30_000;
-/// Less than that, and far more than two periods of the short limits.
+/// Less than `APART_MS`, and far more than two periods of the short limits.
 const LOCKED_OUT_MOST: Duration = Duration::from_secs(20);
 const PERIOD: Duration = Duration::from_secs(600);

@@ -1,4 +1,4 @@
-//! A cluster that moves, fails over and loses a part, under load.
+//! A cluster that moves slots, fails over and loses a part, under load.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ fn on(cluster: &Cluster) -> Patient {
     patient
 }
 
-/// Waits until keys of every shard are decided by the store.
+/// Waits until the store decides for keys of every shard.
 #[track_caller]
 fn everywhere(patient: &Patient) {
     let wide = Limit::per_second(1_000_000);
@@ -25,15 +25,15 @@ fn everywhere(patient: &Patient) {
     assert!(settled.is_some(), "{:?}", patient.limiter.stats());
 }
 
-/// The tags of all keys that a server holds for us.
+/// The hash tags of all our keys on a server.
 fn tags(server: &RedisServer) -> BTreeSet<String> {
     let keys = crate::support::world::keys(server);
     let tag = |key: &String| Some(key.split_once('}')?.0.to_owned());
     keys.iter().filter_map(tag).collect()
 }
 
-/// ACCIDENTS 30, 32, A8. Keys of one decision lay in several slots, which a cluster refuses, and the
-/// limiter failed open; or all lay in one, and one node did all the work.
+/// ACCIDENTS 30, 32, A8. Keys of one decision lay in several slots, which a cluster rejects, so the limiter
+/// failed open; or all lay in one slot, and one node did all the work.
 #[test]
 fn decisions_of_many_subjects_are_spread_and_none_crosses_a_slot() {
     let cluster = Cluster::start(3, 0);
@@ -69,7 +69,7 @@ fn decisions_of_many_subjects_are_spread_and_none_crosses_a_slot() {
     assert!(held.iter().all(|tags| *tags > 40), "{held:?}");
 }
 
-/// F19. A slot moves while it is in use: ASK, TRYAGAIN and MOVED are followed, nothing is lost.
+/// F19. A slot moves while it is in use: the client follows ASK, TRYAGAIN and MOVED, and no count is lost.
 #[test]
 fn a_slot_that_moves_under_load_keeps_its_counts() {
     let cluster = Cluster::start(3, 0);
@@ -98,7 +98,7 @@ fn a_slot_that_moves_under_load_keeps_its_counts() {
     assert_eq!(all, ALL, "{:?}", patient.limiter.stats());
 }
 
-/// F9. The primary hands over to its replica under load: no caller fails, the counts go along.
+/// F9. The primary hands over to its replica under load: no caller fails, and the counts move along.
 #[test]
 fn a_planned_failover_loses_nothing() {
     let cluster = Cluster::start(3, 1);
@@ -113,8 +113,8 @@ fn a_planned_failover_loses_nothing() {
     assert!((ALL..=ALL + SHARE).contains(&(50 + after)), "50 + {after}");
 }
 
-/// F9, ACCIDENTS 44. The primary dies in a burst: verdicts go on, and the replica takes over with what
-/// it has seen.
+/// F9, ACCIDENTS 44. The primary dies in a burst: decisions continue, and the replica takes over with the
+/// data that it has received.
 #[test]
 fn a_dead_primary_costs_its_subjects_one_allowance_at_most() {
     let mut cluster = Cluster::start(3, 1);
@@ -134,7 +134,8 @@ fn a_dead_primary_costs_its_subjects_one_allowance_at_most() {
     assert!(after <= ALL + SHARE, "{after}");
 }
 
-/// F20. One of three primaries is gone, without a replica: the others' subjects are limited exactly.
+/// F20. One of three primaries is gone, without a replica: subjects of the other primaries are limited
+/// exactly.
 #[test]
 fn a_dead_shard_degrades_its_own_subjects_only() {
     let settings = ["--cluster-require-full-coverage", "no"];
@@ -144,7 +145,8 @@ fn a_dead_shard_degrades_its_own_subjects_only() {
         Patient::built(Limiter::builder().cluster(cluster.urls()).timeout(super::TIMEOUT));
     everywhere(&patient);
     cluster.node_mut(Node(0)).kill();
-    // Until the others have noted it: they write that down, and answer nobody meanwhile.
+    // Waits until the other nodes have noted the failure: they save that to disk and answer no call
+    // meanwhile.
     eventually(|| {
         let notes = |node| cluster.node(Node(node)).command(&["CLUSTER", "NODES"]);
         (1..3).all(|node| notes(node).text().contains("master,fail "))
@@ -176,7 +178,7 @@ fn a_dead_shard_degrades_its_own_subjects_only() {
     assert!(exact >= 10 && alone >= 3, "{exact} and {alone}");
 }
 
-/// Where the one subject is that has been charged and is no bystander.
+/// Returns slot and node of the one subject under test that has been charged.
 pub(super) fn slot_of_mine(cluster: &Cluster) -> (u16, Node) {
     let mut found = None;
     for (place, node) in cluster.nodes().iter().enumerate() {
@@ -184,7 +186,7 @@ pub(super) fn slot_of_mine(cluster: &Cluster) -> (u16, Node) {
             continue;
         }
         let wanted = crate::support::world::keys(node).into_iter().find(|key| {
-            // A year's limit is the only one that lives for so long.
+            // Only a key of a year's limit lives this long.
             key.starts_with("sg2:{") && node.command(&["PTTL", key]).integer() > 86_400_000
         });
         if let Some(key) = wanted {

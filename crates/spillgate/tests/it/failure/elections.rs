@@ -1,5 +1,5 @@
-//! A primary hands over, and a slot moves, while callers are at it: each has a verdict, the bound
-//! holds, and the store decides again at once.
+//! A primary hands over, and a slot moves, under load: each caller gets a decision, the bound holds, and the
+//! store decides again at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::cluster::slot_of_mine;
 use super::{ALL, CEILING, HEALING, Patient, SHARE, evidence};
 
-/// F9. CLUSTER FAILOVER: the replica has seen all before it takes over.
+/// F9. CLUSTER FAILOVER: the replica has received everything before it takes over.
 #[test]
 fn a_cluster_failover_under_load_costs_one_share_at_most() {
     let cluster = Cluster::start(3, 1);
@@ -41,7 +41,7 @@ fn a_slot_that_moves_under_load_loses_no_count() {
             for to in [Node((home.0 + 1) % 3), Node((home.0 + 2) % 3), home] {
                 let before = patient.limiter.stats().allowed;
                 cluster.migrate(slot, to);
-                // A call is sent on twice at most, so that the slot stays for a moment.
+                // A call is redirected at most twice, so the slot stays in place for a moment.
                 eventually(|| patient.limiter.stats().allowed > before + 2 * CALLERS as u64);
             }
         }
@@ -50,8 +50,8 @@ fn a_slot_that_moves_under_load_loses_no_count() {
     assert!(seen.alone <= seen.checks / 10, "{seen:?}");
 }
 
-/// F9, ACCIDENTS 44. The sentinels have the primary hand over: what the replica had not seen is the
-/// price.
+/// F9, ACCIDENTS 44. The sentinels have the primary hand over: the bound is the data that the replica had not
+/// received.
 #[test]
 fn a_sentinel_failover_under_load_costs_one_allowance_and_one_share_at_most() {
     let watched = Sentinels::start(1, 3);
@@ -63,11 +63,11 @@ fn a_sentinel_failover_under_load_costs_one_allowance_and_one_share_at_most() {
     assert!(seen.admitted <= 2 * LIMIT + SHARE_OF_LIMIT, "{seen:?}");
 }
 
-/// What callers were told while something happened.
+/// The decisions that callers got during an event.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     checks: u64,
-    /// With what the store has left in the end: the limit, if no count was lost.
+    /// Includes what the store has left at the end. Equals the limit if no count was lost.
     admitted: u64,
     /// Not decided by the store.
     alone: u64,
@@ -126,13 +126,13 @@ async fn call(limiter: Limiter, stop: Arc<AtomicBool>) -> Seen {
     seen
 }
 
-/// Nothing refills meanwhile, and all is not used up.
+/// Nothing refills meanwhile, and the quota is not exhausted.
 fn limit() -> Limit {
     Limit::per(LIMIT, Duration::from_secs(366 * 86_400))
 }
 
 const LIMIT: u64 = 1_000_000;
-/// At first, so that the subject's key is the one that lives longest.
+/// Charged first, so that the subject's key is the one that lives longest.
 const CHARGED: u64 = 100_000;
 const SHARE_OF_LIMIT: u64 = LIMIT * SHARE / ALL;
 const CALLERS: usize = 20;

@@ -1,5 +1,5 @@
-//! Where limits begin empty after a loss: whoever the store knows nothing of has used up every limit
-//! at that moment.
+//! `on_state_loss = "exhausted"`: after a loss, a subject without state has exhausted every limit at that
+//! moment.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::random::Random;
 use crate::support::target::{Act, OnEngine, Target, params};
 use crate::support::world::{self, PATIENCE, PERIOD, PERIOD_US};
 
-/// F28, F3. Somebody flushes everything at half use: nobody is admitted once more.
+/// F28, F3. An operator flushes all keys at half use: no subject is admitted again.
 #[test]
 fn a_flush_gives_nobody_a_second_allowance_where_limits_begin_empty() {
     let server = RedisServer::start();
@@ -26,7 +26,7 @@ fn a_flush_gives_nobody_a_second_allowance_where_limits_begin_empty() {
     eventually(|| patient.limiter.stats().epoch_changes == 1);
 }
 
-/// F3, F4. So does a restart, but for this process's share.
+/// F3, F4. Nor does a restart, except for this process's local share.
 #[test]
 fn an_empty_restart_gives_nobody_a_second_allowance_where_limits_begin_empty() {
     let mut server = RedisServer::start();
@@ -40,7 +40,7 @@ fn an_empty_restart_gives_nobody_a_second_allowance_where_limits_begin_empty() {
     assert!(after <= SHARE, "{before} before, {after} after");
 }
 
-/// The empty time ends: as long after the loss as the limit has anybody wait.
+/// The exhausted time ends: as long after the loss as the limit's longest wait.
 #[test]
 fn after_its_longest_wait_a_limit_that_began_empty_is_as_ever() {
     let server = RedisServer::start();
@@ -60,7 +60,7 @@ fn a_ring_begins_empty_where_a_node_was_flushed_and_nowhere_else() {
     let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
     let patient = beginning_empty(|it| it.ring(world::ring_of(&servers)));
     let once = Limit::per(1, Duration::from_secs(86_400));
-    // Each node's guard is known once somebody who lives there was asked about.
+    // A check of a subject at each node makes the node's guard known.
     (0..30).for_each(|user| drop(patient.check(&format!("early {user}"), &once)));
     servers[0].command(&["FLUSHALL"]);
     let admitted: usize =
@@ -68,7 +68,7 @@ fn a_ring_begins_empty_where_a_node_was_flushed_and_nowhere_else() {
     assert!((24..=52).contains(&admitted), "{admitted} of 60 live on two of three nodes");
 }
 
-/// Whoever starts anew knows of no loss; those who knew what was there tell.
+/// A process that starts anew knows of no loss; the processes that knew the old state date it.
 #[test]
 fn a_loss_that_a_newcomer_met_first_is_dated_by_those_who_knew_what_was_there() {
     let server = RedisServer::start();
@@ -94,8 +94,8 @@ fn a_cluster_cannot_begin_empty_and_says_so() {
     assert!(why.starts_with("on_state_loss: \"exhausted\" cannot hold on a Cluster"), "{why}");
 }
 
-/// A counter that was lost is to the script what a counter that was used up at that moment is to the memory
-/// engine: every answer is equal, from the loss until long after.
+/// For the script, a lost counter equals a counter in the memory engine that was exhausted at the moment of
+/// the loss. Every answer is equal, from the loss until long after.
 #[test]
 fn a_counter_that_was_lost_answers_as_one_that_was_used_up_then() {
     let server = RedisServer::start();
@@ -133,7 +133,7 @@ fn same_answers(memory: &mut OnEngine, redis: &mut OnEngine, limit: &NamedLimit,
             _ => Act::Check(cost),
         };
         let (expected, answer) = (memory.act(act, limit, now_us), redis.act(act, limit, now_us));
-        // Nothing that was refunded by name of nobody outlives the loss: see `OnStateLoss::Exhausted`.
+        // A refund without a receipt does not outlive the loss: see `OnStateLoss::Exhausted`.
         if matches!(act, Act::Lower(_)) {
             return assert_eq!(answer.returned, expected.returned);
         }
@@ -154,5 +154,5 @@ fn beginning_empty(on: impl FnOnce(LimiterBuilder) -> LimiterBuilder) -> Patient
 }
 
 const GUARD: &str = "sg1:{control}:epoch";
-/// In the past of any clock, where a window of `PERIOD` is under way.
+/// In the past of any clock, in the middle of a window of `PERIOD`.
 const LOST_US: u64 = 1_700_000_123_456_789;

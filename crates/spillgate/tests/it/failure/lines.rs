@@ -1,4 +1,4 @@
-//! What happens between a process and its store.
+//! Faults of the connection between a process and its store.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ fn through() -> (RedisServer, FaultProxy, Patient) {
     (server, proxy, patient)
 }
 
-/// F30, ACCIDENTS 42. The connection breaks at any byte, in either direction: there is a verdict, no
-/// key without an end, and nothing is counted twice.
+/// F30, ACCIDENTS 42. The connection breaks at any byte, in either direction: each check gets a decision,
+/// every key has a TTL, and nothing is counted twice.
 #[test]
 fn a_connection_cut_at_any_byte_still_brings_a_verdict() {
     let (server, proxy, patient) = through();
@@ -43,8 +43,9 @@ fn a_connection_cut_at_any_byte_still_brings_a_verdict() {
     assert!((by_the_store..=checks).contains(&counted), "{counted} of {checks}");
 }
 
-/// ACCIDENTS 47. The reply is lost after the script has run: sent again, it would charge twice. Where
-/// it is a heartbeat's that is lost, the check may go with its line before it is executed: once more.
+/// ACCIDENTS 47. The reply is lost after the script has run; sent again, the call would charge twice. If the
+/// lost reply is a heartbeat's, the check may be lost with its connection before it runs: the test tries
+/// again.
 #[test]
 fn a_lost_reply_is_charged_once() {
     let (server, proxy, patient) = through();
@@ -62,7 +63,7 @@ fn a_lost_reply_is_charged_once() {
     assert!(lost, "no check lost its own reply");
 }
 
-/// ACCIDENTS 40. A store that swallows everything: callers queued up behind one another's time-outs.
+/// ACCIDENTS 40. The store accepts every call and answers none: callers queued behind each other's timeouts.
 #[test]
 fn a_black_hole_holds_up_no_caller_and_draws_few_connections() {
     let (_server, proxy, patient) = through();
@@ -84,7 +85,7 @@ fn a_black_hole_holds_up_no_caller_and_draws_few_connections() {
         admitted
     });
     assert_eq!(admitted, SHARE, "all of the share, and no more");
-    // Known to be gone, it is not waited for.
+    // Once the outage is known, no caller waits for the store.
     patient.falls_back();
     assert_eq!(patient.admitted(300, "another", &limit()), SHARE);
     let drawn = proxy.passed().connections - before;
@@ -93,13 +94,13 @@ fn a_black_hole_holds_up_no_caller_and_draws_few_connections() {
     patient.heals();
 }
 
-/// F26. A router has forgotten the connection: what is sent is lost, and nobody is told.
+/// F26. A router has dropped the connection: bytes are lost, and neither side is informed.
 #[test]
 fn a_half_open_connection_is_given_up() {
     let (_server, proxy, patient) = through();
     let before = proxy.passed().connections;
     proxy.set(Fault::ForgetLines);
-    // By the store, if something in the background met the silence first and has another line already.
+    // Decided by the store if a background task met the silence first and has reconnected.
     assert!(patient.check("me", &limit()).allowed());
     patient.heals();
     assert!(proxy.passed().connections > before, "by another line");
@@ -121,7 +122,8 @@ fn a_server_that_stutters_costs_no_caller_more_than_the_ceiling() {
     patient.heals();
 }
 
-/// The network resets, refuses, and closes one half: each is a verdict, and heals.
+/// The network resets connections, refuses them, and closes one direction: each check gets a decision, and
+/// the limiter recovers.
 #[test]
 fn resets_refusals_and_half_closes_heal() {
     let (_server, proxy, patient) = through();
@@ -148,7 +150,7 @@ fn resets_refusals_and_half_closes_heal() {
     patient.heals();
 }
 
-/// F24. Every process lost the store at once and came back at once: the storm kept it down.
+/// F24. Every process lost the store at once and came back at once: the storm of connections kept it down.
 #[test]
 fn many_processes_come_back_without_a_storm() {
     let mut server = RedisServer::start();
@@ -158,14 +160,14 @@ fn many_processes_come_back_without_a_storm() {
     server.restart();
     patients.iter().for_each(Patient::heals);
     let connections = field(&server, "stats", "total_connections_received");
-    // A few lines each, and the looks of this test.
+    // A few connections each, plus those of this test.
     assert!(connections <= count * 8 + 20, "{connections} connections for {count} processes");
     let refused = field(&server, "stats", "rejected_connections");
     assert_eq!(refused, 0);
 }
 
-/// ACCIDENTS 41. There was a connection for each call; and without the store the service did not
-/// even start.
+/// ACCIDENTS 41. Other limiters opened a connection for each call, and a service did not even start without
+/// the store.
 #[test]
 fn a_limiter_starts_without_its_store_and_keeps_few_connections() {
     let mut server = RedisServer::start();
@@ -180,8 +182,7 @@ fn a_limiter_starts_without_its_store_and_keeps_few_connections() {
     assert!(connections <= 12, "{connections} connections for 500 checks");
 }
 
-/// F25. A caller left before its answer came, and every later caller was given the answer of the one
-/// before.
+/// F25. A caller left before its reply came, and every later caller got the reply of the caller before.
 #[test]
 fn callers_who_leave_do_not_shift_the_answers_of_others() {
     let server = RedisServer::start();
@@ -198,7 +199,7 @@ fn callers_who_leave_do_not_shift_the_answers_of_others() {
                 let limiter = patient.limiter.clone();
                 let leaves_us = random.below(2_000);
                 tokio::spawn(async move {
-                    // Each caller knows its own answer by the capacity.
+                    // Each caller recognises its own reply by the capacity.
                     let (key, limit) =
                         (format!("{round}:{caller}"), Limit::per_day(1_000 + caller));
                     let check = limiter.check_limit(&key, &limit, 1);
@@ -220,15 +221,15 @@ fn callers_who_leave_do_not_shift_the_answers_of_others() {
         answered
     });
     println!("{answered} of {} stayed", rounds * 50);
-    // The same after all of them: the line is in step.
+    // After all of them the connection still pairs calls and replies.
     for caller in 0..20 {
         let decision = patient.check(&format!("after {caller}"), &Limit::per_day(50 + caller));
         assert_eq!(decision.remaining(), Some(49 + caller));
     }
 }
 
-/// ACCIDENTS 45. A background task died at an error and nobody noticed: from then on there was no
-/// store. Here connections are killed under it, again and again.
+/// ACCIDENTS 45. A background task died of an error without notice: from then on there was no store. Here
+/// connections are killed under it, again and again.
 #[test]
 fn killed_connections_are_made_again_every_time() {
     let server = RedisServer::start();
@@ -241,7 +242,7 @@ fn killed_connections_are_made_again_every_time() {
     patient.heals();
 }
 
-/// F8. A name leads to another server after a failover, and the old one stays reachable as a replica.
+/// F8. After a failover a name resolves to another server, and the old one stays reachable as a replica.
 #[test]
 fn a_name_that_leads_to_the_new_primary_is_followed_after_readonly() {
     let (old, proxy, patient) = through();
@@ -274,8 +275,8 @@ fn flushed_scripts_surface_nowhere() {
     assert_eq!((after.store_errors, after.degraded), (before.store_errors, before.degraded));
 }
 
-/// F10, F22. The line is slow for a while and quick again: no answer of the slow time is taken for
-/// one of the quick.
+/// F10, F22. The connection is slow for a while and fast again: no late reply is taken for the reply to a
+/// later call.
 #[test]
 fn late_answers_are_nobodys() {
     let (server, proxy, patient) = through();

@@ -1,12 +1,12 @@
-//! A primary that the others cannot see any more, and that counts on.
+//! A primary that its replicas cannot reach any more, and that goes on counting.
 
 use spillgate::Limiter;
 use spillgate_testkit::{Fault, FaultProxy, RedisServer};
 
 use super::{ALL, CEILING, Patient, SHARE, caught_up, limit, replica};
 
-/// F21. The network parts a primary from its replica, which takes its place: for those who still reach
-/// the old one both count, and that is the price, a second bound; unless it wants its replicas.
+/// F21. The network separates a primary from its replica, which takes its place. Both count for the clients
+/// that reach the old one, which costs a second bound, unless the primary requires its replicas.
 #[test]
 fn a_primary_on_the_minority_side_costs_a_second_bound_until_it_misses_its_replicas() {
     let primary = RedisServer::start();

@@ -1,5 +1,5 @@
-//! The night that started it all: local buckets, most of the traffic on one of four processes, and a
-//! deployment that restarts them one by one.
+//! A rolling restart: most of the traffic goes to one of four processes, and a deployment restarts them one
+//! by one. Local buckets admit far too much in this setting.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use crate::support::random::Random;
 use crate::support::storm;
 use crate::support::world::PATIENCE;
 
-/// ACCIDENTS A13. Every restart was a full bucket, and every process had one.
+/// ACCIDENTS A13. Every restart began with a full bucket, and every process had a bucket.
 #[test]
 fn four_processes_with_uneven_traffic_that_restart_one_by_one_admit_the_limit_and_no_more() {
     let server = RedisServer::start();
@@ -25,7 +25,7 @@ fn four_processes_with_uneven_traffic_that_restart_one_by_one_admit_the_limit_an
     assert!(control >= 2 * LIMIT, "else the night was none: {control}");
 }
 
-/// What four processes admit of all requests, while each of them is restarted.
+/// Returns how many of all requests four processes admit while each of them is restarted.
 fn admitted(process: impl Fn() -> LimiterBuilder) -> u64 {
     let runtime = storm::threads();
     let start = || runtime.block_on(process().build()).unwrap();
@@ -51,7 +51,7 @@ fn admitted(process: impl Fn() -> LimiterBuilder) -> u64 {
         })
         .collect();
     for (number, process) in processes.iter().enumerate() {
-        // One after another, each with its part of the traffic under way.
+        // Restarts one after another, each with its part of the traffic under way.
         eventually(|| answered.load(Ordering::Relaxed) >= (number + 1) * REQUESTS / 8);
         let restarted = start();
         *process.lock().unwrap() = restarted;
@@ -73,7 +73,7 @@ fn process_of(hundredth: u64) -> usize {
     ends.iter().position(|end| hundredth < *end).unwrap_or(0)
 }
 
-/// How many in a hundred requests each process gets.
+/// How many of a hundred requests each process gets.
 const TRAFFIC: [u64; 4] = [90, 6, 3, 1];
 const LIMIT: u64 = 300;
 const REQUESTS: usize = 6_400;

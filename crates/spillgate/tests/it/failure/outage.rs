@@ -1,4 +1,4 @@
-//! A store that is gone: what each process does alone, and how it says so.
+//! A store that is gone: the local decisions of each process, and how answers show them.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use spillgate_testkit::{Fault, FaultProxy, RedisServer};
 use super::{ALL, CEILING, Patient, SHARE, counted_by, limit};
 use crate::support::world::TODAY_US;
 
-/// ACCIDENTS 43, A11. Every process enforced the whole limit by itself: ten admitted ten times it.
+/// ACCIDENTS 43, A11. Every process enforced the whole limit by itself: ten processes admitted ten times the
+/// limit.
 #[test]
 fn processes_without_the_store_stay_within_the_limit_together() {
     let mut server = RedisServer::start();
@@ -81,8 +82,7 @@ fn what_the_store_had_no_part_in_says_so_and_makes_nothing_up() {
     assert!(stats.store_errors > 0);
 }
 
-/// An outage and back: what was admitted alone and what the store admits stay within the limit and
-/// one share.
+/// An outage and its end: local admissions and the store's stay within the limit plus one local share.
 #[test]
 fn an_outage_in_the_middle_costs_one_share_at_most() {
     let server = RedisServer::start();
@@ -102,8 +102,8 @@ fn an_outage_in_the_middle_costs_one_share_at_most() {
     assert_eq!(counted_by(&server, "me", &limit()), ALL);
 }
 
-/// A day and a night without the store, in virtual time: what was admitted alone has drained but for
-/// the last of it, and that alone is charged.
+/// A day and a night without the store, in virtual time: the local admissions have drained except for the
+/// last ones, and only these are charged.
 #[test]
 fn an_outage_of_a_day_is_paid_back_by_what_still_occupies_and_no_more() {
     let mut server = RedisServer::start();
@@ -116,7 +116,7 @@ fn an_outage_of_a_day_is_paid_back_by_what_still_occupies_and_no_more() {
         clock.set(TODAY_US + minute * 60_000_000);
         alone += patient.admitted(2, "me", &bucket);
     }
-    // A bucket's share and what drained of it in a day; denying all would be no answer.
+    // A bucket's local share, plus what drains of it in a day. Denying everything would not be correct.
     let most = SHARE + 24 * SHARE;
     println!("{alone} admitted alone in a day, {most} are allowed");
     assert!((24 * SHARE - 1..=most).contains(&alone), "{alone}");
@@ -128,8 +128,8 @@ fn an_outage_of_a_day_is_paid_back_by_what_still_occupies_and_no_more() {
     assert!((2..=SHARE + 1).contains(&counted), "{counted}");
 }
 
-/// ACCIDENTS 46. What was admitted in one window, during a partition longer than that, was charged to
-/// the next.
+/// ACCIDENTS 46. Admissions of one window, during a partition that outlasted it, were charged to the next
+/// window.
 #[test]
 fn charges_of_a_window_that_ended_during_the_partition_do_not_land_in_the_next() {
     let server = RedisServer::start();

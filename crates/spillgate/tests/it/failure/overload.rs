@@ -1,5 +1,5 @@
-//! Load on a store that works: load alone is no outage, and no subject is admitted more than its limit. A store that stops
-//! still releases all of its callers at once.
+//! Load on a store that works: load alone is no outage, and no subject is admitted more than its limit. A
+//! store that stops still releases all of its callers at once.
 //!
 //! Longer than 450 lines because each load is a story of its own over one fleet.
 
@@ -70,7 +70,7 @@ fn four_thousand_callers_that_wait_for_permits_open_no_breaker() {
     });
 }
 
-/// Envoy's clients say how long they wait, and one that waits a nanosecond is not there any more.
+/// Envoy's clients send a deadline, and a client with one nanosecond left is gone already.
 #[test]
 fn callers_that_wait_for_a_nanosecond_are_not_sent_and_open_no_breaker() {
     let fleet = Fleet::new();
@@ -78,7 +78,7 @@ fn callers_that_wait_for_a_nanosecond_are_not_sent_and_open_no_breaker() {
         vec![fleet.spawn(0, hurried(fleet.limiter(0), until))]
     });
     assert!(row.load.alone > 0, "their share answers");
-    // What was admitted by the share is charged to the store afterwards.
+    // Admissions by the local share are charged to the store afterwards.
     assert!(row.load.admitted <= VICTIMS_LIMIT, "{} admitted", row.load.admitted);
 }
 
@@ -101,8 +101,8 @@ fn a_call_of_a_caller_whose_time_is_over_does_not_reach_the_store() {
     assert_eq!(runtime.block_on(limiter.check(&of_victim())).source(), Source::Store);
 }
 
-/// More work than the store does in the time that a decision has: each is decided by the store or refused as
-/// overloaded, and by no share.
+/// More work than the store does within the timeout of a decision: each call is decided by the store or
+/// denied as overloaded, and none by a local share.
 #[test]
 fn what_the_store_cannot_do_in_time_is_refused_as_overloaded_and_decided_by_no_share() {
     let server = RedisServer::start();
@@ -138,7 +138,7 @@ fn what_the_store_cannot_do_in_time_is_refused_as_overloaded_and_decided_by_no_s
     assert!(counted.is_some(), "{text}");
 }
 
-/// A call holds the server for as long as it takes, and everybody else waits.
+/// A call occupies the server while all other callers wait.
 #[test]
 fn no_call_of_a_large_batch_holds_the_store_for_long() {
     let server = RedisServer::start();
@@ -183,12 +183,12 @@ fn no_call_of_a_large_batch_holds_the_store_for_long() {
         let at = |thousandths: usize| taken.get((taken.len() - 1) * thousandths / 1_000).copied();
         let (median, longest) = (at(500).unwrap_or(0), at(1_000).unwrap_or(0));
         println!("{algorithm:<16} {:>6} {median:>10} {longest:>10} {each:>14}", taken.len());
-        // By the median: a shared machine stops a server in the midst of a call.
+        // By the median: a shared machine may stop a server in the middle of a call.
         assert!(median <= 7_500, "{median} us");
     }
 }
 
-/// The time-outs of callers, and of the breaker: all who wait are released together.
+/// Because of the timeouts of callers and the circuit breaker, all waiting callers are released together.
 #[test]
 fn a_stopped_store_releases_all_of_its_callers_within_a_tenth_of_a_second() {
     let server = RedisServer::start();
@@ -217,18 +217,18 @@ fn a_stopped_store_releases_all_of_its_callers_within_a_tenth_of_a_second() {
     }
     println!("the last of 1,000 callers was released after, in ms: {longest:?}");
     longest.sort_unstable();
-    // By the median: a shared machine stands still at times.
+    // By the median: a shared machine stops at times.
     assert!(longest[2] <= 100, "{longest:?} ms");
 }
 
-/// Three processes on one store, each with callers of a subject that has a thousand a day.
+/// Three processes on one store. Each has callers of one subject with a thousand calls a day.
 struct Fleet {
     server: RedisServer,
     limiters: Vec<Limiter>,
     runtimes: Vec<Runtime>,
 }
 
-/// What became of decisions.
+/// Counts of decisions by result.
 #[derive(Default)]
 struct Seen {
     decisions: AtomicU64,
@@ -238,7 +238,7 @@ struct Seen {
     admitted: AtomicU64,
 }
 
-/// The same, counted up.
+/// The sum of several [`Seen`].
 #[derive(Debug)]
 struct Count {
     decisions: u64,
@@ -274,7 +274,7 @@ impl Fleet {
         self.runtimes[process].spawn(load)
     }
 
-    /// Runs a load beside the callers of the subject, and holds both to what was promised.
+    /// Runs a load beside the callers of the subject and asserts the guarantees for both.
     fn under(&self, name: &str, load: impl FnOnce(&Fleet, u64) -> Vec<Load>) -> Row {
         let lasts = if evidence() { Duration::from_secs(10) } else { Duration::from_secs(2) };
         let until_us = monotonic_us() + lasts.as_micros() as u64;
@@ -312,8 +312,8 @@ impl Fleet {
             assert_eq!(victims.alone, 0, "a share answered for a store that works");
             assert!(admitted <= VICTIMS_LIMIT, "{admitted} admitted");
         }
-        // Beside other tests the server may get no processor time for the time-out: that is silence, as far as can be
-        // seen, and shares answer for its length. Before, half of all answers came from shares.
+        // Beside other tests the server may get no processor time for as long as the timeout. The limiter
+        // sees silence, and local shares answer meanwhile.
         let (alone, all) = (load.alone + victims.alone, load.decisions + victims.decisions);
         assert!(name.contains("1 ns") || alone * 20 <= all, "{alone} of {all} by shares");
         assert!(admitted <= VICTIMS_LIMIT + victims.alone, "{admitted} admitted");
@@ -363,14 +363,14 @@ impl Count {
     }
 }
 
-/// By default a store is silent for 25 ms before it is given up: less than a machine that builds beside stands still.
+/// The default timeout is 25 ms, and a machine with a build running stops for longer.
 async fn limiter(server: &RedisServer) -> Limiter {
     let builder = Limiter::builder().policy(Policy::from_toml(&policy()).unwrap());
     let builder = builder.redis(server.url()).expected_instances(PROCESSES as u32);
     builder.build().await.unwrap()
 }
 
-/// The callers of the subject, twice as many calls as it has.
+/// The callers of the subject, with twice as many calls as its limit.
 async fn victims(limiter: Limiter, until_us: u64, lasts: Duration) -> Arc<Seen> {
     let seen = Arc::new(Seen::default());
     let pace = lasts * 12 / (2 * VICTIMS_LIMIT as u32);
@@ -456,7 +456,7 @@ fn policy() -> String {
     .concat()
 }
 
-/// How long the server took for each call that it noted as slow.
+/// Returns the time of each call that the server logged as slow.
 fn slow_calls(server: &RedisServer) -> Vec<u64> {
     let Reply::Array(entries) = server.command(&["SLOWLOG", "GET", "-1"]) else { panic!("no log") };
     let of_script = |entry: &Reply| {

@@ -1,4 +1,5 @@
-//! Servers that answer, and will not count: nothing was executed, each process goes by its share.
+//! Servers that answer with errors and do not count: nothing is executed, and each process uses its local
+//! share.
 
 use std::time::Duration;
 
@@ -8,32 +9,32 @@ use spillgate_testkit::{RedisServer, poll};
 use super::{ALL, Patient, SHARE, counted_by, is_refused, limit};
 use crate::support::world::assert_every_key_ends;
 
-/// F13. Out of memory, with the policy that keeps state.
+/// F13. Out of memory, with `noeviction`.
 #[test]
 fn oom_leaves_each_process_its_share_and_heals() {
     each_version(RedisServer::run_out_of_memory, RedisServer::find_memory);
 }
 
-/// F15. A snapshot could not be written, and by default the server refuses every write, PING too.
+/// F15. A snapshot failed, and by default the server rejects every write, and PING too.
 #[test]
 fn misconf_leaves_each_process_its_share_and_heals() {
     each_version(RedisServer::fail_to_save, RedisServer::save_again);
 }
 
-/// F16. Replicas are demanded, and there are none.
+/// F16. Replicas are required, and there are none.
 #[test]
 fn noreplicas_leaves_each_process_its_share_and_heals() {
     each_version(|server| server.demand_replicas(1), |server| server.demand_replicas(0));
 }
 
-/// F9. The server has become a replica, as the old primary does at a failover, and is no other's.
+/// F9. The server has become a replica, as the old primary does at a failover, and no new primary is known.
 #[test]
 fn readonly_leaves_each_process_its_share_and_heals() {
     each_version(RedisServer::become_a_replica, RedisServer::become_a_primary);
 }
 
-/// What holds for each refusal: verdicts by the share, nothing counted by the store meanwhile but
-/// what is paid back, and the store again as soon as it can.
+/// Asserts, for each error: decisions by the local share, no count at the store meanwhile except deferred
+/// charges, and decisions of the store again as soon as it can.
 #[track_caller]
 fn each_version(break_it: impl Fn(&RedisServer), mend_it: impl Fn(&RedisServer)) {
     for version in RedisServer::versions() {
@@ -47,7 +48,7 @@ fn each_version(break_it: impl Fn(&RedisServer), mend_it: impl Fn(&RedisServer))
         patient.falls_back();
         let alone = patient.admitted(3 * SHARE as usize, "me", &limit());
         assert!(alone <= SHARE, "{alone} admitted alone");
-        // Whoever has used nothing yet gets the share: else this would pass by denying all.
+        // A subject without usage gets the local share; otherwise denying everything would pass.
         assert_eq!(patient.admitted(3 * SHARE as usize, "another", &limit()), SHARE);
         assert!(patient.limiter.stats().degraded >= 60);
 
@@ -61,7 +62,7 @@ fn each_version(break_it: impl Fn(&RedisServer), mend_it: impl Fn(&RedisServer))
     }
 }
 
-/// F12. Somebody else's script holds the server: first it says nothing, then BUSY.
+/// F12. Another client's script occupies the server: first it does not answer, then it answers BUSY.
 #[test]
 fn busy_and_the_silence_before_it_hold_nobody_up() {
     for version in RedisServer::versions() {
@@ -82,7 +83,7 @@ fn busy_and_the_silence_before_it_hold_nobody_up() {
     }
 }
 
-/// F17. A restarted server loads its data: all that it says is LOADING.
+/// F17. A restarted server loads its data and answers LOADING.
 #[test]
 fn loading_is_waited_out_without_waiting() {
     for version in RedisServer::versions() {
@@ -99,7 +100,7 @@ fn loading_is_waited_out_without_waiting() {
     }
 }
 
-/// F18. A managed failover pauses the clients that write: the calls run when it is over, and count.
+/// F18. A managed failover pauses the clients that write: paused calls run afterwards and count.
 #[test]
 fn a_paused_server_counts_late_what_it_was_sent() {
     let server = RedisServer::start();
@@ -109,7 +110,7 @@ fn a_paused_server_counts_late_what_it_was_sent() {
     let paused = patient.check("me", &limit());
     assert_eq!((paused.allowed(), paused.source()), (true, Source::Fallback));
     patient.heals();
-    // Sent once, perhaps executed: unknown is charged, and never twice.
+    // Sent once, perhaps executed: an unknown result counts as charged, and never twice.
     let after = patient.check("me", &limit());
     assert_eq!(after.source(), Source::Store);
     let counted = counted_by(&server, "me", &limit());

@@ -1,4 +1,4 @@
-//! A watched primary that dies, hands over, or is watched badly.
+//! A primary watched by sentinels that dies, hands over, or is watched badly.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ fn on(watched: &Sentinels) -> Patient {
     patient
 }
 
-/// F1, F8, ACCIDENTS 44. The primary dies in a burst: the sentinels name another, which is found,
-/// and what it had not seen is the price.
+/// F1, F8, ACCIDENTS 44. The primary dies in a burst: the limiter finds the primary that the sentinels name.
+/// The bound is the data that the new primary had not received.
 #[test]
 fn a_dead_primary_is_followed_to_its_successor() {
     let mut watched = Sentinels::start(2, 3);
@@ -31,7 +31,7 @@ fn a_dead_primary_is_followed_to_its_successor() {
     assert!((ALL..=2 * ALL + SHARE).contains(&(before + after)), "{before} + {after}");
 }
 
-/// F8, F9. The primary hands over, and lives on as a replica that answers READONLY.
+/// F8, F9. The primary hands over and continues as a replica that answers READONLY.
 #[test]
 fn a_primary_that_became_a_replica_is_left() {
     let watched = Sentinels::start(1, 3);
@@ -45,8 +45,8 @@ fn a_primary_that_became_a_replica_is_left() {
     assert!(watched.servers()[now].command(&["DBSIZE"]).integer() > 0);
 }
 
-/// F7. The sentinels are stopped while the primary dies, as they are for half a minute when their
-/// own clock has jumped: nothing fails over, and each process goes by its share meanwhile.
+/// F7. The sentinels are stopped while the primary dies, as they are for half a minute when their own clock
+/// has jumped. There is no failover, and each process uses its local share meanwhile.
 #[test]
 fn without_sentinels_the_share_holds_for_as_long_as_it_takes() {
     let mut watched = Sentinels::start(1, 3);

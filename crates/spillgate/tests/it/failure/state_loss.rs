@@ -1,11 +1,11 @@
-//! The store forgets: each time costs one allowance of a subject at most, and no more.
+//! State loss: each loss costs a subject at most one quota.
 
 use spillgate::Source;
 use spillgate_testkit::{Fault, FaultProxy, RedisServer, eventually};
 
 use super::{ALL, Patient, SHARE, TIMEOUT, caught_up, limit, replica};
 
-/// F28. Somebody flushes everything at half use.
+/// F28. An operator flushes all keys at half use.
 #[test]
 fn a_flush_costs_one_allowance_at_most() {
     let server = RedisServer::start();
@@ -16,11 +16,11 @@ fn a_flush_costs_one_allowance_at_most() {
     let after = patient.admitted(2 * ALL as usize, "me", &limit());
     assert_eq!(before, ALL / 2);
     assert!(after <= ALL, "{after} after the flush");
-    // Denying all would be no answer either.
+    // Denying everything would not be correct either.
     assert!(before + after >= ALL, "{before} + {after}");
 }
 
-/// F4. A primary that saves nothing is restarted so quickly that nobody notices, and is empty.
+/// F4. A primary without persistence restarts so quickly that no failover happens, and is empty.
 #[test]
 fn a_restart_without_persistence_costs_one_allowance_and_one_share_at_most() {
     let mut server = RedisServer::start();
@@ -35,7 +35,7 @@ fn a_restart_without_persistence_costs_one_allowance_and_one_share_at_most() {
     assert!(after <= ALL + SHARE, "{after} after the restart");
 }
 
-/// F1, ACCIDENTS 44. The primary acknowledged what its replica never saw, and died.
+/// F1, ACCIDENTS 44. The primary acknowledged writes that its replica never received, and died.
 #[test]
 fn a_failover_loses_its_tail_and_costs_one_allowance_at_most() {
     let mut primary = RedisServer::start();
@@ -59,13 +59,13 @@ fn a_failover_loses_its_tail_and_costs_one_allowance_at_most() {
     patient.heals();
     after += patient.admitted(2 * ALL as usize, "me", &limit());
     println!("{seen} seen, {unseen} lost, {after} after: {} over", seen + unseen + after - ALL);
-    // What the replica had seen is not lost; what it had not, and one share, is the price.
+    // Writes that the replica received are not lost. The bound is the rest, plus one local share.
     assert!(seen + after >= ALL, "{seen} + {after}");
     assert!(seen + after <= ALL + SHARE, "{seen} + {after}");
 }
 
-/// F3. Whoever restarts the store does not lock anybody out, nor open it for good: the next limit
-/// holds from the first call.
+/// F3. A restart of the store neither locks a subject out nor opens a limit for good: limits hold from the
+/// first call on.
 #[test]
 fn after_a_loss_the_limit_holds_again() {
     let mut server = RedisServer::start();

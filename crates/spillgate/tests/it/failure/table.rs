@@ -1,5 +1,5 @@
-//! How long decisions take under each fault, beside the same without one: a ceiling to hold, and
-//! milliseconds to read.
+//! How long decisions take under each fault, compared with no fault: asserts a ceiling, and prints
+//! milliseconds.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{CEILING, Patient, evidence};
 fn a_decision_under_any_fault_takes_no_longer_than_the_ceiling() {
     let server = RedisServer::start();
     let proxy = FaultProxy::before(server.port());
-    // As it is by default: 25 ms.
+    // With the default timeout of 25 ms.
     let patient = Patient::built(Limiter::builder().redis(proxy.url()));
     println!(
         "{:<22} {:>7} {:>9} {:>9} {:>9} {:>9}",

@@ -1,5 +1,5 @@
-//! Two hundred callers in a fleet of four, while the store is out of reach: how long they wait, and
-//! how many are admitted, beside the same without a fault.
+//! Two hundred callers in a fleet of four while the store is unavailable: how long they wait and how many are
+//! admitted, compared with no fault.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use super::{CEILING, HEALING, evidence};
 use crate::support::storm;
 
-/// What happens to the store.
+/// The fault of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outage {
     BlackHoled,
@@ -65,7 +65,7 @@ fn tell(outage: Outage) {
     fleet.heals();
     let rest = fleet.exhaust("fresh", 0);
 
-    // Each process may admit its share alone, once; and a store that forgot, one allowance more.
+    // Each process may admit its local share once, and a store that lost its data admits one more quota.
     let (limit, shares) = (limit(), limit());
     let forgot = matches!(outage, Outage::Killed | Outage::RestartedEmpty);
     let price = shares + if forgot { limit } else { 0 };
@@ -93,7 +93,7 @@ fn tell(outage: Outage) {
         "admitted {admitted}, allowed {limit} + {price}; of the exhausted {} under it, {} after it",
         under.exhausted, after.exhausted
     );
-    // What is in doubt counts as charged; denying all would be no answer.
+    // Charges in doubt count as charged. Denying everything would not be correct.
     assert!(admitted >= limit / 2, "{admitted} of {limit}");
     assert!(admitted <= limit + price, "{admitted} of {limit} + {price}");
     let once_more = if forgot { limit + shares } else { 0 };
@@ -136,7 +136,7 @@ impl Fleet {
         Fleet { limiters: limiters.collect(), runtime }
     }
 
-    /// Until every process is answered by the store.
+    /// Waits until the store answers every process.
     fn heals(&self) {
         let wide = Limit::per_second(1_000_000);
         for limiter in &self.limiters {
@@ -148,11 +148,11 @@ impl Fleet {
         }
     }
 
-    /// What is left, at least so much, is admitted at once; then every process is refused by the
-    /// store. Answers how much it was.
+    /// Charges all that is left, which must be at least `at_least`, and then waits until the store denies
+    /// every process. Returns the amount.
     fn exhaust(&self, key: &str, at_least: u64) -> u64 {
         let limit = of(limit());
-        // A busy machine may let one call of the store be late.
+        // A busy machine may delay one call of the store.
         let ask = |limiter: &Limiter, cost| {
             let asked = poll(HEALING, || {
                 let decision = self.runtime.block_on(limiter.check_limit(key, &limit, cost));
@@ -170,7 +170,7 @@ impl Fleet {
         first
     }
 
-    /// All callers, for a while, each some hundred times a second.
+    /// Runs all callers for a phase, each with a check every `PACE_MS`.
     fn offer(&self) -> Seen {
         let until_us = monotonic_us() + 1_000 * phase_ms();
         let callers: Vec<_> = (0..CALLERS)
@@ -209,7 +209,7 @@ async fn call(limiter: Limiter, caller: usize, until_us: u64) -> Seen {
                 "exhausted" => seen.exhausted += admitted,
                 _ => {}
             }
-            // So that the machine is not what is measured.
+            // Keeps the machine from being the bottleneck.
             tokio::time::sleep(Duration::from_millis(PACE_MS)).await;
         }
     }
@@ -222,7 +222,7 @@ impl Seen {
     }
 }
 
-/// Twice what is offered in a phase, so that there is still something to admit under the fault.
+/// Twice what is offered in a phase, so that quota is left under the fault.
 fn limit() -> u64 {
     2 * CALLERS as u64 * phase_ms() / (3 * PACE_MS)
 }

@@ -1,4 +1,4 @@
-//! One connection, kept alive, that speaks HTTP/1.1; and services to speak to.
+//! A kept-alive HTTP/1.1 connection, and services to talk to.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use tokio::runtime::Runtime;
 
-/// What came back.
+/// One response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -92,7 +92,7 @@ pub struct Served {
     _runtime: Runtime,
 }
 
-/// A runtime for services: their threads go on while the test waits for an answer.
+/// A runtime for services, whose threads run while the test waits for a response.
 pub fn threads() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
@@ -105,5 +105,5 @@ pub fn serve(runtime: Runtime, app: Router) -> Served {
     Served { port, _runtime: runtime }
 }
 
-/// An answer comes in microseconds; a busy machine is waited for.
+/// Responses come in microseconds; this is for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);

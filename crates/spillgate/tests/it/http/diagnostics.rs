@@ -1,4 +1,4 @@
-//! The warnings about a layer that cannot work: each once, by name, with the way out.
+//! The warnings about a layer that cannot work: each comes once, has a name, and suggests a fix.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -30,7 +30,7 @@ impl Write for Lines {
 /// A request from an address, with lines of header.
 type Call<'a> = (&'a str, &'a [(&'static str, &'a str)]);
 
-/// The warnings of a layer that is put before a service twice and sees each of these so often.
+/// Returns the warnings of a layer that is used for two services and sees each of these calls `times` times.
 fn warnings(layer: RateLimitLayer, calls: &[Call<'_>], times: usize) -> Vec<String> {
     let lines = Lines::default();
     let writer = lines.clone();
@@ -153,7 +153,7 @@ fn a_field_that_never_comes_is_told_of() {
     let other: [Call<'_>; 1] = [("10.0.0.1:80", &[("forwarded", "for=203.0.113.7")])];
     check(&warnings(given(), &other, 200), "forwarded-never-seen", &["forwarded came instead"]);
 
-    // One of many is enough.
+    // One field in many requests is enough.
     let mut mixed = vec![("10.0.0.1:80", &[][..]); 50];
     mixed.push(("10.0.0.1:80", FORWARDED));
     assert_eq!(warnings(given(), &mixed, 5), [""; 0]);

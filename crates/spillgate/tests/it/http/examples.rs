@@ -1,4 +1,4 @@
-//! The examples as they are run: started, exhausted, refused.
+//! Runs the examples: started, exhausted, denied.
 //!
 //! `cargo test` builds them beside this binary.
 
@@ -15,7 +15,7 @@ use tonic_health::pb::health_client::HealthClient;
 
 use super::client::{Answer, Client, threads};
 
-/// A running example, and its port.
+/// Starts an example and returns its port.
 fn start(name: &str) -> (Process, u16) {
     start_with(name, Stdio::inherit())
 }
@@ -35,7 +35,7 @@ fn start_with(name: &str, stdout: Stdio) -> (Process, u16) {
     (Process::start(command), port)
 }
 
-/// A connection to an example that is still starting.
+/// Connects to an example that may still be starting.
 fn connect(example: &mut Process, port: u16) -> Client {
     for _ in 0..ATTEMPTS {
         if let Ok(client) = Client::try_connect(port) {
@@ -124,7 +124,7 @@ fn rules_at_run_time_let_more_through_at_once() {
     assert_eq!(statuses(&after), [200, 200, 429]);
 }
 
-/// An example starts in milliseconds, on a busy machine in seconds.
+/// An example starts in milliseconds, or in seconds on a busy machine.
 const PAUSE: Duration = Duration::from_millis(10);
 const ATTEMPTS: usize = 2_000;
 

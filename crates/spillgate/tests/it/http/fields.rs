@@ -1,4 +1,4 @@
-//! The IETF fields as an independent parser of structured fields reads them, held to the draft.
+//! Reads the IETF fields with an independent parser of structured fields and checks them against the draft.
 
 use http::HeaderMap;
 use sfv::{BareItem, ListEntry, Parser};
@@ -20,7 +20,7 @@ pub struct LimitItem {
     pub more_after: Option<i64>,
 }
 
-/// Both fields; fails on what a client would have to ignore.
+/// Reads both fields. Panics on parts that a client would have to ignore.
 pub fn read(headers: &HeaderMap) -> (Vec<PolicyItem>, Vec<LimitItem>) {
     let policies = members(headers, "ratelimit-policy").into_iter().map(|(name, parameters)| {
         let mut item = PolicyItem { name, quota: -1, window: None, unit: None };
@@ -56,7 +56,7 @@ enum Parameter {
     Text(String),
 }
 
-/// The members of a list of strings; one line, since ours are never doubled.
+/// The members of a list of strings. The field must be a single line.
 fn members(headers: &HeaderMap, name: &str) -> Vec<(String, Vec<(String, Parameter)>)> {
     let lines: Vec<_> = headers.get_all(name).iter().collect();
     assert!(lines.len() <= 1, "{name} stands in {} lines: {lines:?}", lines.len());

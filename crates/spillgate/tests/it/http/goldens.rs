@@ -1,4 +1,4 @@
-//! Whole answers through the layer, word for word: 200, 304, 429, 503, redirects, stacked layers.
+//! Whole responses through the layer, word for word: 200, 304, 429, 503, redirects, stacked layers.
 
 use std::convert::Infallible;
 
@@ -13,7 +13,7 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::world::{TODAY_US, runtime};
 
-/// The answer to `GET /` of a service that says `status`, through these layers, the outermost last.
+/// The response to `GET /` of a service that returns `status`, through these layers, the outermost last.
 fn answer(layers: &[&RateLimitLayer], status: u16) -> Vec<String> {
     let served = service_fn(move |_: Request<Full<Bytes>>| async move {
         let response = Response::builder().status(status).header("etag", "\"1\"");
@@ -51,7 +51,7 @@ async fn written<B: BodyExt<Data = Bytes, Error = Infallible>>(
     lines
 }
 
-/// A layer over rules in memory, where time stands still.
+/// A layer over rules in memory, with a stopped clock.
 fn layer(policy: &str) -> RateLimitLayer {
     let builder = Limiter::builder().policy(Policy::from_toml(policy).unwrap());
     let limiter = builder.clock(Clock::given(TODAY_US)).build();
@@ -64,7 +64,7 @@ fn rule(name: &str, quota: &str) -> String {
 
 const PROBLEM: &str = r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,"detail":"Try again in 30 s.","violated-policies":["site"]}"#;
 
-/// For each style: what an allowance adds, and what a refusal says beside the problem.
+/// For each style: the fields of an allowed response, and the fields of a denial beside the problem.
 const STYLES: [(HeaderStyle, &[&str], &[&str]); 5] = [
     (
         HeaderStyle::Ietf,
@@ -175,7 +175,7 @@ fn stacked_layers_tell_of_every_limit_once() {
             "served"
         ]
     );
-    // The older styles have room for one: the tightest of all.
+    // The older styles have room for one limit: the tightest of all.
     let [site, user] = [("site", "3/minute"), ("user", "10/minute")]
         .map(|(name, quota)| layer(&rule(name, quota)).headers(HeaderStyle::Legacy));
     assert_eq!(
@@ -207,6 +207,6 @@ fn a_limit_that_two_layers_share_is_told_of_once() {
     let both = layer(&rule("site", "9/minute"));
     let answer = answer(&[&both, &both], 200);
     assert_eq!(answer[2], "ratelimit-policy: \"site\";q=9;w=60");
-    // Each layer charged it: the one within has the last word.
+    // Each layer charged it; the inner layer's numbers are shown.
     assert_eq!(answer[3], "ratelimit: \"site\";r=7;t=7");
 }

@@ -1,5 +1,5 @@
-//! A real gRPC server behind the layer, and a real client, which reads the details of a refusal with
-//! a library that is not ours.
+//! A real gRPC server behind the layer, and a real client. A library of another project reads the details of
+//! a denial.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Header fields and bodies of decisions, word for word, at instants of the test's choosing.
+//! Header fields and bodies of decisions, word for word, at chosen instants.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use spillgate_testkit::free_port;
 use super::fields::{LimitItem, PolicyItem, read};
 use crate::support::world::{TODAY_US, runtime};
 
-/// A limiter in memory whose time stands still until moved.
+/// A limiter in memory with a clock that moves only by [`Bench::after`].
 struct Bench {
     limiter: Limiter,
     clock: Clock,
@@ -58,7 +58,7 @@ fn check_lines(decision: &Decision, style: HeaderStyle, expected: &[&str]) {
     assert_eq!(lines(&headers(decision, style)), expected, "{style:?}");
 }
 
-/// One rule with several limits, one with a single limit, one that only watches.
+/// One rule with several limits, one with a single limit, and one in shadow mode.
 const STACK: &str = r#"
     [[rule]]
     name = "api"
@@ -176,7 +176,7 @@ fn every_enforced_limit_is_told_of_the_tightest_first_and_no_shadow_rule() {
              \"api/daily\";r=990;t=46400, \"api/llm\";r=59400;t=1",
         ],
     );
-    // The older styles have no word for slots, so the next speaks.
+    // The older styles cannot express permits, so the next limit is shown.
     check_lines(
         &decision,
         HeaderStyle::Draft7,
@@ -196,7 +196,7 @@ fn every_enforced_limit_is_told_of_the_tightest_first_and_no_shadow_rule() {
 fn the_refusing_limit_with_the_longest_wait_comes_first() {
     let bench = Bench::new(STACK);
     assert!(bench.check(Cost::requests(20).and("tokens", 1)).allowed());
-    // 31 are too many for the burst for a tenth of a second, and never fit the slots.
+    // 31 exceed the burst for a tenth of a second, and never fit the permits.
     let never = bench.check(Cost::requests(31).and("tokens", 1));
     assert_eq!(never.reason(), Some(Reason::CostExceedsLimit));
     let limits = read(&headers(&never, HeaderStyle::Ietf)).1;
@@ -207,7 +207,7 @@ fn the_refusing_limit_with_the_longest_wait_comes_first() {
             LimitItem { name: "api/burst".into(), remaining: 30, more_after: Some(1) },
         ]
     );
-    // Slots refuse, and so does the minute: slots tell no time.
+    // The permits deny and so does the minute; permits have no retry time.
     let denied = bench.check(Cost::requests(20).and("tokens", 60_000));
     assert_eq!(denied.reason(), Some(Reason::LimitExceeded));
     let (_, limits) = read(&headers(&denied, HeaderStyle::Ietf));
@@ -359,7 +359,7 @@ fn fields_that_are_there_already_stay_alone() {
     assert_eq!(lines(&headers), ["ratelimit: \"upstream\";r=1;t=7", "retry-after: 120"]);
 }
 
-/// Policies over all algorithms, as random as they come.
+/// Random policies over all algorithms.
 fn any_policy() -> impl Strategy<Value = String> {
     let algorithm =
         prop::sample::select(vec!["token-bucket", "fixed-window", "sliding-log", "sliding-window"]);
@@ -400,7 +400,7 @@ proptest! {
             let refused = decision.limits().filter(|counter| counter.reason() == Some(Reason::LimitExceeded)).count();
             let longest = limits[..refused].iter().map(|limit| limit.more_after.unwrap()).max();
             prop_assert_eq!(longest, Some(seconds as i64), "Retry-After is the longest t");
-            // Tight: no second earlier, unless it is the one that everybody must wait.
+            // Tight: it is denied one second earlier, unless the wait is the minimum of one second.
             if seconds > 1 {
                 let early = bench.clock.now_us() + (seconds - 1) * 1_000_000;
                 let exact = decision.retry_after().unwrap().as_micros() as u64;
@@ -437,7 +437,7 @@ proptest! {
             };
             prop_assert!(left_after(seconds * 1_000_000) > limit.remaining);
             if seconds > 1 {
-                // The wait is a difference of two times that are both rounded up to microseconds.
+                // The wait is the difference of two times, both rounded up to microseconds.
                 let earlier_us = (seconds - 1) * 1_000_000 - 2;
                 prop_assert_eq!(left_after(earlier_us), limit.remaining);
             }

@@ -1,4 +1,4 @@
-//! The table of forged, broken and honest hops.
+//! Tables of forged, broken and honest hops.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -31,7 +31,7 @@ fn the_rightmost_untrusted_hop_is_the_client() {
         // Several lines are one list.
         (&["6.6.6.6", "203.0.113.7", "10.0.0.2"], "203.0.113.7"),
         (&["203.0.113.7", "", " , ,"], "203.0.113.7"),
-        // All of them ours: the farthest.
+        // All hops are trusted: the farthest is the client.
         (&["10.0.0.3, 10.0.0.2"], "10.0.0.3"),
         // Ports, brackets, quotes, zone ids.
         (&["203.0.113.7:1234"], "203.0.113.7"),
@@ -46,7 +46,7 @@ fn the_rightmost_untrusted_hop_is_the_client() {
         (&["::ffff:203.0.113.7"], "203.0.113.7"),
         (&["::ffff:cb00:7107"], "203.0.113.7"),
         (&["203.0.113.7, ::ffff:10.0.0.2"], "203.0.113.7"),
-        // Beyond a hop that names nobody, nobody is believed: it is the proxy that reported it.
+        // Behind a hop without an address no entry is trusted: the client is the proxy that reported it.
         (&["unknown"], proxy),
         (&["203.0.113.7, unknown"], proxy),
         (&["203.0.113.7, _hidden, 10.0.0.2"], "10.0.0.2"),
@@ -105,12 +105,12 @@ fn forwarded_is_read_as_rfc_7239_says() {
         (&["for=6.6.6.6", "for=203.0.113.7;by=10.0.0.2", "for=10.0.0.2"], "203.0.113.7"),
         (&["by=10.0.0.2 ; FOR=203.0.113.7 ;; host=\"a,b;c\" , , for=10.0.0.2"], "203.0.113.7"),
         (&["for=\"::ffff:203.0.113.7\""], "203.0.113.7"),
-        // A quote that a client left open cannot swallow what the proxy wrote.
+        // A quote that a client left open cannot swallow the proxy's entry.
         (&["for=\", for=203.0.113.7"], proxy),
         (&["for=6.6.6.6;x=\", for=\"[2001:db8::7]\""], proxy),
         (&["for=\"\\, for=203.0.113.7"], proxy),
         (&["for=\", for=6.6.6.6", "for=203.0.113.7"], "203.0.113.7"),
-        // Elements that name nobody, or two.
+        // Elements with no address, or with two.
         (&["for=203.0.113.7, proto=https"], proxy),
         (&["for=203.0.113.7, for=10.0.0.2;for=10.0.0.3"], proxy),
         (&["for=203.0.113.7, for"], proxy),
@@ -167,7 +167,7 @@ fn addresses_are_written_in_one_way() {
 proptest! {
     #[test]
     fn any_two_addresses_of_one_64_share_a_key(network: u64, one: u64, other: u64) {
-        // What is mapped is IPv4, and known as such.
+        // A mapped address is IPv4 and treated as such.
         prop_assume!(network != 0);
         let address = |host: u64| {
             IpAddr::V6(Ipv6Addr::from_bits(u128::from(network) << 64 | u128::from(host)))

@@ -1,4 +1,4 @@
-//! How the layer treats the service behind it and the settings it was given.
+//! How the layer calls the service behind it, and how it applies its settings.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -13,14 +13,14 @@ use tower::{Layer, Service, ServiceExt};
 
 use crate::support::world::runtime;
 
-/// Says that it was served; its body is a text, which no test reads as a stream.
+/// Answers that it was served. Its body is a text, which no test reads as a stream.
 #[derive(Debug)]
 struct Careful {
     ready: bool,
 }
 
 impl Clone for Careful {
-    /// As tower has it: a clone is not ready because the original was.
+    /// As tower requires: a clone is not ready because the original was.
     fn clone(&self) -> Careful {
         Careful { ready: false }
     }
@@ -47,7 +47,7 @@ fn in_memory(policy: &str) -> RateLimitLayer {
     RateLimitLayer::new(runtime().block_on(builder.build()).unwrap())
 }
 
-/// The statuses of requests to these paths, one after the other.
+/// Returns the statuses of requests to these paths, one after the other.
 fn statuses(layer: &RateLimitLayer, paths: &[&str]) -> Vec<u16> {
     let mut service = layer.layer(Careful { ready: false });
     let one = |path: &&str| {
@@ -143,7 +143,7 @@ fn refusals_and_outages_are_answered_as_one_likes() {
             let response = service.oneshot(request()).await.unwrap();
             let headers = response.headers();
             let retry_after = headers["retry-after"].to_str().unwrap().to_owned();
-            // Fields of one's own stay, and are not joined by others.
+            // Fields of a custom answer are kept, and no fields are added.
             assert_eq!(
                 (headers.len(), &headers["x-ratelimit-limit"]),
                 (2, &"few".parse().unwrap())

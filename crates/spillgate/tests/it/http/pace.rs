@@ -1,4 +1,4 @@
-//! Clients that pace themselves: by what an API publishes, and by what it says.
+//! Clients that pace themselves: by the published limits of an API, and by its replies.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use tower::{Layer, Service, service_fn};
 
 use crate::support::world::runtime;
 
-/// An API that writes down when it was called, and says `fields` in each answer.
+/// An API that records the times of calls and sends `fields` in each response.
 #[derive(Clone)]
 struct Api {
     calls: Arc<Mutex<Vec<Instant>>>,
@@ -39,7 +39,7 @@ impl Api {
     }
 }
 
-/// A client of it that goes by these limits, and waits so long at most.
+/// A client that keeps these limits and waits at most this long.
 async fn client(
     api: &Api,
     limits: &str,
@@ -100,7 +100,7 @@ fn the_api_is_left_alone_for_as_long_as_it_says() {
             let api = Api::new(status, fields);
             let mut client = client(&api, "1000/second", MINUTE).await;
             client.call(get("api")).await.unwrap();
-            // Another host has said nothing.
+            // Another host has set no wait.
             client.call(get("other")).await.unwrap();
             client.call(get("api")).await.unwrap();
             let calls = api.calls();

@@ -1,4 +1,4 @@
-//! Paths and hosts, each in its one spelling.
+//! Paths and hosts, each with one spelling.
 
 use std::borrow::Cow;
 

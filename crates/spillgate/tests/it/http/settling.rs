@@ -1,4 +1,4 @@
-//! What the layer settles when an answer has ended.
+//! What the layer settles when a response has ended.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -20,7 +20,8 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use crate::support::random::Random;
 use crate::support::world::TODAY_US;
 
-/// A body of pieces, which counts the tokens that it has produced; it fails after the last if told to.
+/// A body of pieces, which counts the tokens that it has produced. It fails after the last piece if `fails`
+/// is set.
 struct Stream {
     pieces: VecDeque<&'static str>,
     fails: bool,
@@ -68,7 +69,7 @@ fn left(look: &spillgate::Decision) -> Vec<u64> {
     look.limits().map(|counter| counter.remaining().unwrap()).collect()
 }
 
-/// A thousand streams that begin, go on, end, break off and are left, in any order.
+/// Runs a thousand streams that begin, continue, end, break off and are dropped, in any order.
 async fn thousand_streams(builder: LimiterBuilder, seed: u64) {
     let mut random = Random::new(seed);
     let builder = builder.timeout(Duration::from_secs(10)).denial_cache(false);
@@ -92,7 +93,7 @@ async fn thousand_streams(builder: LimiterBuilder, seed: u64) {
     let mut service = layer.layer(handler);
     let mut under_way: Vec<(Pin<Box<dyn Body<Data = _, Error = _>>>, Produced)> = Vec::new();
     let (mut begun, mut refused) = (0_u64, 0);
-    // Those in flight when the last was let in.
+    // The streams in flight when the last one was admitted.
     let mut last: Vec<Produced> = Vec::new();
     let (mut ended, mut unread): (Vec<Produced>, Vec<_>) = (Vec::new(), Vec::new());
     while begun + refused < 1_000 {
@@ -116,7 +117,7 @@ async fn thousand_streams(builder: LimiterBuilder, seed: u64) {
                 let place = random.below(under_way.len() as u64) as usize;
                 for _ in 0..1 + random.below(6) {
                     if !matches!(under_way[place].0.frame().await, Some(Ok(_))) {
-                        // At its end it is settled, though nobody has dropped it.
+                        // A stream that has ended is settled before it is dropped.
                         let (body, produced) = under_way.swap_remove(place);
                         unread.push(body);
                         ended.push(produced);
@@ -211,7 +212,7 @@ fn a_request_is_settled_by_the_status_and_the_size_of_its_answer() {
             .cost(|_| Cost::requests(1).and("bytes", 500))
             .settle(Duration::from_secs(60), |served| {
                 let usage = Usage::of("bytes", served.bytes());
-                // Who finds nothing pays nothing.
+                // A request that finds nothing costs nothing.
                 let found = served.head().is_some_and(|head| head.status.is_success());
                 if found { usage } else { usage.and("requests", 0) }
             });

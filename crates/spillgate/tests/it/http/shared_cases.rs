@@ -1,5 +1,6 @@
-//! The cases that the clients for other languages pass, by the tower layer: `clients/conformance/README.md` has their
-//! format. A case about the server's absence, its token or a call over HTTP has no counterpart here.
+//! Runs the cases of the clients for other languages through the tower layer; `clients/conformance/README.md`
+//! describes their format. Cases about the server's absence, its token or a call over HTTP have no
+//! counterpart here.
 
 use std::convert::Infallible;
 use std::fs;
@@ -32,7 +33,7 @@ fn the_layer_passes_the_cases_of_the_clients_on_memory_and_on_redis() {
     assert!(cases.len() > 15, "only {} cases", cases.len());
     let server = RedisServer::start();
     let runtime = runtime();
-    // A machine that stands still for a moment is no outage.
+    // A machine that stops for a moment is no outage.
     let patient = || Limiter::builder().timeout(Duration::from_secs(10));
     for builder in [patient(), patient().redis(server.url())] {
         let builder = builder.policy(Policy::from_toml(&read("policy.toml")).unwrap());
@@ -122,7 +123,7 @@ fn every_client_is_found_as_by_the_clients() {
     for row in rows.as_array().unwrap() {
         let texts =
             |field: &str| row[field].as_array().unwrap().iter().map(|text| text.as_str().unwrap());
-        // A service on a Unix socket knows no peer.
+        // A service on a Unix socket has no peer address.
         let Ok(peer) = row["peer"].as_str().unwrap().parse::<IpAddr>() else { continue };
         let by_ip = ByIp::trusting(texts("trusted_proxies").filter(|network| *network != "unix"));
         let mut headers = HeaderMap::new();

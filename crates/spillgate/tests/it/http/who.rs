@@ -1,4 +1,4 @@
-//! Whose request it is, as the layer finds out: each kind of attribute, through axum and bare hyper.
+//! The attributes that the layer derives from a request: each kind of attribute, through axum and bare hyper.
 
 use std::net::SocketAddr;
 
@@ -15,7 +15,7 @@ use tower::{Layer, service_fn};
 
 use super::client::{Client, Served, serve, threads};
 
-/// A service that admits each value of an attribute so often.
+/// A service that admits each value of an attribute `times` times.
 fn limited_by(identity: impl Into<Identity>, times: u32) -> Served {
     let runtime = threads();
     let policy = format!("[[rule]]\nname = \"r\"\nkey = [\"who\"]\nlimits = [\"{times}/day\"]");
@@ -35,7 +35,7 @@ fn limited_by(identity: impl Into<Identity>, times: u32) -> Served {
 /// Method, path, lines of header.
 type Call<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)]);
 
-/// Whether each of these is admitted, one after the other, on one connection.
+/// Returns whether each of these is admitted, one after the other, on one connection.
 fn admitted(served: &Served, requests: &[Call<'_>]) -> Vec<bool> {
     let mut client = Client::connect(served.port);
     requests
@@ -56,7 +56,7 @@ fn a_header_names_the_caller_by_its_first_line() {
         ("GET", "/", &[("x-api-key", "a")][..]),
         ("GET", "/", &[("x-api-key", "b")]),
         ("GET", "/", &[("x-api-key", "a"), ("x-api-key", "c")]),
-        // None at all: no rule is met.
+        // Without a header no rule matches.
         ("GET", "/", &[]),
         ("GET", "/", &[]),
     ];

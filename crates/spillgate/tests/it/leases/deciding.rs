@@ -1,4 +1,4 @@
-//! What a limiter decides with what it took ahead, and what ends that.
+//! Decisions of a limiter that holds leases, and the events that end a lease.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn a_hot_key_is_decided_by_its_lease_and_every_admission_is_charged() {
     assert_eq!(scene.limiter.stats().lease_outstanding, 0);
 }
 
-/// Each waiting check asked the store, whatever this instance held.
+/// Each waiting check used to call the store, although the instance held a lease.
 #[test]
 fn a_waiting_check_spends_a_lease_as_a_check_does() {
     let hot =
@@ -62,7 +62,7 @@ fn a_key_that_is_asked_about_once_is_not_leased() {
     assert_eq!(scene.limiter.stats().leased_counters, 0);
 }
 
-/// Whoever is not named is asked about often first.
+/// A subject that is not named must be checked often first.
 #[test]
 fn a_subject_that_is_named_as_hot_is_decided_by_its_lease_from_the_first_request_on() {
     let hot = "hot = [{ ip = \"hot\" }, { ip = \"also hot\" }] }";
@@ -99,7 +99,7 @@ fn who_is_named_as_hot_is_not_printed_with_the_policy() {
     assert!(printed.contains("HotSubjects(1)") && !printed.contains("canary"), "{printed}");
 }
 
-/// Nobody else asks, so the last token of the limit is had, and not one more.
+/// No other process checks, so this one gets the last token of the limit and not one more.
 #[test]
 fn a_process_alone_is_admitted_to_the_last_token() {
     let scene = Scene::new(&rule("3000/366d"));
@@ -136,7 +136,7 @@ fn what_a_lease_says_is_what_is_known() {
     assert_eq!(counter.reset_after(), None, "others may charge it meanwhile");
     let admitted = scene.limiter.stats().allowed;
     let left = counter.remaining().unwrap();
-    // What was under way at the last grant may be missing.
+    // Decisions in flight at the last grant may be missing.
     assert!((900_000..=1_000_064 - admitted).contains(&left), "{left} after {admitted}");
     assert!(!leased.degraded());
 }
@@ -197,9 +197,9 @@ fn a_reset_ends_what_was_taken_ahead() {
     scene.warm("hot");
     let hot = Request::new().with("ip", "hot");
     scene.run(scene.limiter.reset("api", &hot)).unwrap();
-    // By the store, or by what was taken ahead since.
+    // By the store, or by a lease taken since.
     assert!(scene.check("hot").allowed());
-    // What was granted before is none of the new state's, and does not come back to it.
+    // A grant from before the reset is not part of the new state and is not returned to it.
     scene.run(scene.limiter.end_leases());
     assert_eq!(scene.peek("hot").remaining(), Some(999_999));
 }
@@ -261,7 +261,7 @@ fn several_requests_at_once_are_paid_for_as_one_is() {
     assert_eq!(combined.whole().source(), Source::Lease);
     let admitted = scene.limiter.stats().allowed;
     scene.run(scene.limiter.end_leases());
-    // The last one counts once, and costs two.
+    // The last one counts once and costs two.
     assert_eq!(1_000_000 - scene.peek("hot").remaining().unwrap(), admitted + 1);
 }
 
@@ -309,7 +309,7 @@ impl Scene {
         self.run(self.limiter.peek(&Request::new().with("ip", ip)))
     }
 
-    /// Asks until a lease pays; that decision.
+    /// Checks until a lease pays, and returns that decision.
     fn leased(&self, ip: &str) -> Decision {
         for _ in 0..100_000 {
             let decision = self.check(ip);
@@ -321,7 +321,7 @@ impl Scene {
         panic!("no lease: {:?}", self.limiter.stats());
     }
 
-    /// A counter that has enough in hand for a few hundred questions.
+    /// Checks until the counter holds a lease for a few hundred checks.
     fn warm(&self, ip: &str) {
         self.leased(ip);
         (0..2_000).for_each(|_| drop(self.check(ip)));

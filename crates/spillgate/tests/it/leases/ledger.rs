@@ -1,4 +1,5 @@
-//! The ledger that a real Redis keeps answers as the pure one, whatever is asked of it and of its counter.
+//! The ledger in a real Redis gives the same answers as the pure ledger, for all sequences of calls to it and
+//! to its counter.
 
 use spillgate::Algorithm;
 use spillgate::internals::algorithm::{self, Intent, State, StepCounter};
@@ -48,7 +49,7 @@ fn all_processes_together_hold_no_more_than_the_share() {
     let each: Vec<u64> = each.collect();
     assert_eq!(each[..4], [50, 25, 13, 6]);
     assert_eq!(each.iter().sum::<u64>(), 100);
-    // What a dead process held is free for others once its row has ended; what was charged drains.
+    // A dead process's lease is free for others once its row has ended; charges drain.
     world.after(2 * TTL_US);
     let later = scene.exchange(1_000, 1, &[], 1_000);
     assert_eq!((later.amount, later.reading.remaining), (50, 950));
@@ -83,7 +84,7 @@ fn no_more_leases_than_a_thousand_are_kept_of_a_counter() {
     assert_eq!(granted, 1_024);
 }
 
-/// One counter, and who takes ahead of it.
+/// One counter, and the instances that lease from it.
 struct Scene<'w> {
     world: &'w World,
     who: u128,
@@ -106,7 +107,7 @@ impl<'w> Scene<'w> {
         let transaction = ask(Intent::Peek, &[(self.who, &self.limit, 0)]);
         let exchange = Exchange { counter: transaction.counters[0].clone(), asked: *asked };
         let granted = self.world.run(redis.lease(&exchange)).unwrap();
-        // By the test's clock it is to end, not by the server's.
+        // The lease ends by the test's clock, not by the server's.
         let server = self.world.server.as_ref().unwrap();
         for ledger in keys(server).iter().filter(|key| key.contains(":e:")) {
             server.command(&["PERSIST", ledger]);
@@ -114,7 +115,7 @@ impl<'w> Scene<'w> {
         granted
     }
 
-    /// Anything that nodes may say, checks in between; how much was granted.
+    /// Makes random calls of several instances, with checks in between. Returns how much was granted.
     fn play(&self, seed: u64) -> u64 {
         self.world.server.as_ref().unwrap().command(&["FLUSHALL"]);
         let mut random = Random::new(seed);
@@ -181,7 +182,7 @@ fn charged(
 
 const LEASED: [Algorithm; 3] =
     [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow];
-/// Longer than a scene takes, for keys end by the server's own clock.
+/// Longer than a scene takes, because keys expire by the server's own clock.
 const TTL_US: u64 = 60_000_000;
 const SEEDS: u64 = 12;
 const STEPS: u64 = 150;

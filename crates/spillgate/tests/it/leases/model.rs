@@ -1,9 +1,11 @@
-//! Every short history of a few holders and one ledger: calls that are lost, late or come twice, answers
-//! that are, holders that stand still or begin anew, and a store that restarts, with what it held or
-//! without. All interleavings are tried, breadth first, each state once, up to a bound.
+//! Model checking of leases: every short history of a few holders and one ledger.
 //!
-//! The limit is a bucket of which nothing drains while a history lasts: what was charged and not returned is
-//! what may have been admitted.
+//! - Calls and answers are lost, late or duplicated.
+//! - Holders stop for a while or start anew.
+//! - The store restarts, with or without its data.
+//!
+//! All interleavings are tried breadth first, each state once, up to a bound. The limit is a bucket that
+//! drains nothing during a history: what was charged and not returned may have been admitted.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,7 +13,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use spillgate::internals::algorithm::{LimitParams, State, token_bucket};
 use spillgate::internals::lease::{Asked, Close, Holder, Ledger};
 
-/// All that is, at one moment.
+/// The complete state at one moment.
 #[derive(Clone)]
 struct World {
     now_us: u64,
@@ -20,19 +22,19 @@ struct World {
     counter: Option<State>,
     calls: Vec<Call>,
     answers: Vec<Answer>,
-    /// Since the store last lost anything.
+    /// Since the last state loss.
     admitted: u64,
     left: Budget,
     mistake: Mistake,
 }
 
-/// What a wrong program would do: the search has to find it.
+/// A planted mistake, which the search must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mistake {
     None,
-    /// What was granted ends so long after the answer came.
+    /// A lease's life starts when the answer is received.
     EndsFromReceipt,
-    /// What was returned is held on.
+    /// A holder keeps the tokens that it returned.
     SpendsWhatItReturned,
     /// Each process has a share of its own.
     ShareOfEach,
@@ -62,7 +64,7 @@ struct Answer {
     lasts_us: u64,
 }
 
-/// How much of each may still happen.
+/// How often each event may still happen.
 #[derive(Clone, Copy, Debug, Hash)]
 struct Budget {
     calls: u32,
@@ -88,7 +90,7 @@ impl World {
         }
     }
 
-    /// What may happen next, each with its name.
+    /// Returns every possible next state, each with the name of its event.
     fn next(&self, params: &LimitParams) -> Vec<(String, World)> {
         let mut next = Vec::new();
         let mut may = |what: String, change: &dyn Fn(&mut World)| {
@@ -196,7 +198,7 @@ impl World {
         self.answers.sort();
     }
 
-    /// An answer to nobody changes nothing, whenever it comes.
+    /// Drops answers that no holder waits for: they change nothing, whenever they arrive.
     fn forget_what_nobody_waits_for(&mut self) {
         let holders = &self.holders;
         let is_awaited = |answer: &Answer| {
@@ -217,7 +219,7 @@ impl World {
         }
     }
 
-    /// What must hold at every moment.
+    /// Returns the invariant that this state violates, if any.
     fn fault(&self) -> Option<String> {
         let used = match &self.counter {
             Some(State::TokenBucket(bucket)) => u64::from(bucket.used),
@@ -265,8 +267,8 @@ impl Answer {
     }
 }
 
-/// Tries every history up to a bound; how many moments there were and how many steps all histories were
-/// followed for, or the shortest history that breaks something.
+/// Tries every history up to a bound. Returns the number of states and steps, or the shortest history that
+/// violates an invariant.
 fn search(
     holders: u64,
     budget: Budget,
@@ -321,7 +323,7 @@ fn holds(holders: u64, budget: Budget) {
 #[test]
 fn nothing_is_minted_and_the_share_is_kept_whatever_becomes_of_calls() {
     let none = Budget { calls: 0, ticks: 0, copies: 0, restarts: 0, losses: 0 };
-    // All that can become of few calls, and some of what can become of more.
+    // All outcomes of few calls, and some outcomes of more.
     holds(1, Budget { calls: 3, copies: 1, ..none });
     holds(1, Budget { calls: 3, ticks: 3, ..none });
     holds(2, Budget { calls: 2, ticks: 3, ..none });
@@ -352,7 +354,7 @@ fn the_search_finds_what_a_wrong_program_would_do() {
 const CAPACITY: u64 = 6;
 const SHARE: u64 = 3;
 const WANTED: u64 = 2;
-/// A lease lasts for one of them, its row for two.
+/// A lease lasts for one tick, its row for two.
 const TICK_US: u64 = 20_000;
 const TTL_US: u64 = 20_000;
 const START_US: u64 = 1_795_000_000_000_000;

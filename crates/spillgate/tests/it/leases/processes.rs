@@ -1,8 +1,8 @@
-//! Real processes over one Redis, whose demand exceeds the limit: what they admit together in any interval
-//! is no more than the bound and the share that they may hold ahead, and hardly less than the limit.
+//! Real processes over one Redis whose demand exceeds the limit. In any interval they admit together at most
+//! the bound plus the leased share, and hardly less than the limit.
 //!
-//! The processes are this test binary again, told by the environment to be workers. They share the
-//! machine's clock since it was started, and say in which millisecond they admitted how much.
+//! The processes are this test binary again, made workers by the environment. They share the machine's
+//! monotonic clock and report how much they admitted in each millisecond.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -43,7 +43,8 @@ fn what_processes_admit_together_keeps_to_the_bound_and_uses_the_limit() {
         by_lease += of("by lease ");
         latest_ms = latest_ms.max(of("longest "));
     }
-    // An admission is told up to so much later than it was charged, and those before it were not.
+    // A worker reports an admission up to `latest_ms` later than it was charged; earlier ones are reported on
+    // time.
     let told_late = RATE * (latest_ms + 1) / 1_000;
     for (subject, admitted) in SUBJECTS.iter().zip(&admitted) {
         let (all, over) = (admitted.values().sum::<u64>(), most_over(admitted));
@@ -54,7 +55,7 @@ fn what_processes_admit_together_keeps_to_the_bound_and_uses_the_limit() {
     }
     let steady = &admitted[0];
     let (first, last) = (*steady.keys().next().unwrap(), *steady.keys().last().unwrap());
-    // The first moments fill up what was untouched, and connect.
+    // The first moments use the full bucket, and connect.
     let settled: u64 = steady.range(first + SETTLED_MS..).map(|(_, count)| count).sum();
     let could = RATE * (last - first - SETTLED_MS) / 1_000;
     println!("{PROCESSES} processes, {by_lease} by leases; steady: {settled} of {could}");
@@ -62,9 +63,9 @@ fn what_processes_admit_together_keeps_to_the_bound_and_uses_the_limit() {
     assert!(by_lease > 0, "no lease was ever taken");
 }
 
-/// By how much the worst interval is over the burst and what drains within it.
+/// Returns by how much the worst interval exceeds the burst plus the drain within it.
 fn most_over(admitted: &BTreeMap<u64, u64>) -> u64 {
-    // In thousandths of a token, as the rate is a second's.
+    // In thousandths of a token, since the rate is per second.
     let (mut level, mut at, mut most) = (0_u64, 0, 0);
     for (ms, count) in admitted {
         level = level.saturating_sub(RATE * (ms - at)) + 1_000 * count;
@@ -74,7 +75,7 @@ fn most_over(admitted: &BTreeMap<u64, u64>) -> u64 {
     most.div_ceil(1_000).saturating_sub(BURST)
 }
 
-/// Does nothing unless the environment makes this process a worker.
+/// Returns at once unless the environment makes this process a worker.
 #[test]
 fn a_worker_with_leases() {
     let Ok(port) = std::env::var(WORKER_ON_PORT) else { return };
@@ -110,16 +111,16 @@ fn a_worker_with_leases() {
     });
 }
 
-/// What a caller was admitted.
+/// The admissions of a caller.
 #[derive(Default)]
 struct Told {
-    /// For whom and when.
+    /// By subject and millisecond.
     at: BTreeMap<(&'static str, u64), u64>,
     by_lease: u64,
     longest_us: u64,
 }
 
-/// Asks for one subject all the time, and for the other in storms, between which it becomes untouched again.
+/// Checks one subject all the time, and the other in storms, between which its bucket becomes full again.
 async fn call(limiter: Limiter, until_us: u64) -> Told {
     let mut reply = Told::default();
     loop {
@@ -155,7 +156,7 @@ const WORKER_ON_PORT: &str = "SPILLGATE_LEASES_WORKER_ON_PORT";
 const LASTING_MS: &str = "SPILLGATE_LEASES_WORKER_LASTS_MS";
 const SUBJECTS: [&str; 2] = ["steady", "storms"];
 const PROCESSES: usize = 4;
-/// Each asks hundreds of times a second.
+/// Each makes hundreds of checks per second.
 const CALLERS: usize = 4;
 const RATE: u64 = 400;
 const BURST: u64 = 800;

@@ -15,7 +15,7 @@ struct Permit {
 #[derive(Clone, Default)]
 pub(super) struct Stored {
     permits: Vec<Permit>,
-    /// How far that clock is ahead of the store's, and when it last saw a permit taken.
+    /// How far that clock is ahead of the store's, and when it last took a permit.
     shift: i128,
     last: i128,
     taken: usize,
@@ -51,7 +51,7 @@ impl Permits {
         number(ends.map_or(0, |permit| permit.end - self.clock + self.ahead))
     }
 
-    /// Drops permits without weight. Returns what came back of `before`.
+    /// Drops permits without weight. Returns the difference to `before`.
     fn returned(&mut self, before: i128) -> Option<u64> {
         self.held.retain(|permit| permit.weight > 0);
         let returned = before - self.weight();
@@ -89,7 +89,7 @@ impl Counter for Permits {
         if held.is_empty() {
             return Stored { taken: *taken, ..Stored::default() };
         }
-        // Only taking a permit moves the clock past those that have ended for good.
+        // Only taking a permit moves the clock past permits that have ended for good.
         let permits = self.ended.iter().chain(held).cloned().collect();
         Stored { permits, shift: self.shift, last: self.last, taken: *taken }
     }

@@ -46,7 +46,7 @@ impl Log {
         self.gone.map_or(wait, |gone| wait.min(gone))
     }
 
-    /// Drops entries without units. Returns what came back of `before`.
+    /// Drops entries without units. Returns the difference to `before`.
     fn returned(&mut self, before: i128) -> Option<u64> {
         self.log.entries.retain(|(_, units)| *units > 0);
         let returned = before - self.log.used();

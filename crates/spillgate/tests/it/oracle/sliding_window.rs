@@ -1,4 +1,4 @@
-//! Two counts and the place of now between them, in big integers.
+//! Two counts and the position of now between them, in big integers.
 
 use num_bigint::BigInt;
 use spillgate::internals::algorithm::{LimitParams, sliding_window};
@@ -139,7 +139,7 @@ impl Counter for Windows {
         (back > BigInt::ZERO).then(|| number(before - self.usage()))
     }
 
-    /// Leaves the largest counts that are so much less: the current window is lowered first.
+    /// Keeps the largest counts whose usage is lower by `units`; the current window is lowered first.
     fn lower(&mut self, units: u64) -> Option<u64> {
         let before = self.usage();
         let goal = (&before - BigInt::from(units)).max(BigInt::ZERO);

@@ -8,7 +8,7 @@ use super::Counter;
 
 type Number = BigRational;
 
-/// Whole tokens used at an instant, the drain that they were charged under, and what receipts need.
+/// Whole tokens used at an instant, the drain rate when they were charged, and the data that receipts need.
 #[derive(Clone)]
 pub(super) struct Stored {
     used: Number,
@@ -25,7 +25,7 @@ struct Life {
     span: Number,
     low: Number,
     low_before: Number,
-    /// The lows as they were, and all that came back.
+    /// The lows before refunds, and the sum of all refunds.
     floor: Number,
     floor_before: Number,
     returned: Number,
@@ -37,7 +37,7 @@ pub(super) struct Charge {
     life: usize,
     at: Number,
     amount: Number,
-    /// All that had come back of the life by then.
+    /// All refunds of the life up to then.
     returned: Number,
 }
 
@@ -47,13 +47,13 @@ pub(super) struct Bucket {
     /// How long one token takes to drain.
     token: Number,
     burst: Number,
-    /// Tokens in use, the partly drained one by its part.
+    /// Tokens in use; a partly drained token counts by its part.
     level: Number,
     /// When the first of the whole used tokens began to drain.
     boundary: Number,
     life: Option<Life>,
     is_rebased: bool,
-    /// When all is drained, if it was charged under another drain.
+    /// When everything has drained, if it was charged under another drain rate.
     gone: Option<Number>,
 }
 
@@ -79,7 +79,7 @@ impl Bucket {
         }
     }
 
-    /// Returns how many tokens of a charge may come back.
+    /// Returns how many tokens of a charge may be refunded.
     fn returnable(&self, charge: &Charge, unused: u64) -> Number {
         let Some(life) = &self.life else { return whole(0) };
         if life.name != charge.life || self.now < charge.at {
@@ -99,7 +99,8 @@ impl Bucket {
         whole(unused).min(charge.amount.clone()).min(left.max(low))
     }
 
-    /// Takes as much of the wanted tokens out as there is. Returns whole tokens, or `None` if no part of one came back.
+    /// Takes as many of the wanted tokens out as are in use. Returns whole tokens, or `None` if nothing was
+    /// taken.
     fn take_out(&mut self, wanted: Number) -> Option<u64> {
         let mut back = wanted.min(self.level.clone());
         if self.boundary > self.now {
@@ -110,7 +111,7 @@ impl Bucket {
         }
         self.gone = None;
         self.level -= &back;
-        // Less is left of the first token: it began to drain earlier.
+        // Less of the first token is left: it began to drain earlier.
         if self.boundary <= self.now {
             let part = self.level.ceil() - &self.level;
             self.boundary = &self.now - part * &self.token;
@@ -123,7 +124,7 @@ impl Bucket {
         Some(integer(back.floor()))
     }
 
-    /// Returns the wait until so many of the used tokens are free.
+    /// Returns the wait until `tokens` of the used tokens are free.
     fn free_after(&self, tokens: Number) -> u64 {
         let wait = (&self.boundary + tokens * &self.token - &self.now).ceil();
         integer(match &self.gone {
@@ -211,7 +212,7 @@ impl Counter for Bucket {
         self.level += whole(units);
     }
 
-    /// Charging none notes the level all the same.
+    /// A charge of zero records the level as well.
     fn force(&mut self, units: u64) {
         self.charge(units);
     }

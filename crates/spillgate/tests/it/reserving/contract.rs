@@ -1,4 +1,4 @@
-//! What each call about a reservation is answered, on every engine.
+//! The answer to each reservation call, on every engine.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use spillgate_testkit::RedisServer;
 use crate::support::given::Given;
 use crate::support::world::{TODAY_US, ring_of};
 
-/// Runs a body on a limiter in memory, on one in Redis, and on one on a ring of three, or on the store
-/// that the environment names; all by a clock in its hand. The second limiter is another process's.
+/// Runs a body on a limiter in memory, on one in Redis, and on one on a ring of three, or on the store that
+/// the environment names, with a clock that the test sets. The second limiter stands for another process.
 pub(super) fn on_each<F: Future<Output = ()>>(
     policy: &str,
     body: impl Fn(Limiter, Limiter, Clock) -> F,
@@ -40,7 +40,7 @@ pub(super) fn on_each<F: Future<Output = ()>>(
                 }
             };
             let one = builder().build().await.unwrap();
-            // In memory no other process knows of anything.
+            // State in memory is not shared with another process.
             let other = if kind == 0 { one.clone() } else { builder().build().await.unwrap() };
             body(one, other, clock).await;
         }
@@ -59,12 +59,12 @@ pub(super) fn for_a_minute(name: &str) -> Reserve<'_> {
     Reserve::default().under(name)
 }
 
-/// As it is read from the wire, by whoever did not make it.
+/// Serialised and parsed, as by a process that did not make it.
 pub(super) fn read(decision: &Decision) -> Receipt {
     decision.receipt().unwrap().as_str().parse().unwrap()
 }
 
-/// One of each algorithm, for one subject; all refill far later than the tests look.
+/// One of each algorithm, for one subject. All refill far later than the tests run.
 pub(super) const MIXED: &str = r#"
     [[rule]]
     name = "mixed"
@@ -130,7 +130,7 @@ fn what_was_used_beyond_the_estimate_is_charged_whatever_the_limits_say() {
         let usage = Usage::from(65).and("tokens", u64::MAX);
         assert_eq!(other.settle(&read(&decision), &usage).await, Ok(Outcome::Done));
         assert_eq!(remaining(&one.peek(&request).await), [25, 15, 5, 0, 50, 0]);
-        // A counter that was only looked at is charged what was used of it in the end.
+        // A counter that was only read is charged its actual usage in the end.
         let looks = of("b").costing(Cost::requests(1));
         let decision = one.reserve(&looks, &Reserve::default()).await.unwrap();
         let usage = Usage::of("tokens", 300);
@@ -170,7 +170,7 @@ fn the_same_reservation_twice_is_charged_once_and_another_under_its_name_is_a_co
         ] {
             assert_eq!(conflict.err(), Some(ReservationError::Conflict));
         }
-        // It is remembered beyond its end.
+        // The id is remembered beyond its end.
         assert_eq!(one.cancel(&read(&first)).await, Ok(Outcome::Done));
         let late = one.reserve(&request, &for_a_minute("job")).await;
         assert_eq!(late.err(), Some(ReservationError::Ended(Ended::Cancelled)));
@@ -191,7 +191,7 @@ fn a_refused_reservation_leaves_nothing_behind() {
         assert_eq!((never.reason(), never.receipt()), (Some(Reason::CostExceedsLimit), None));
         assert_eq!(remaining(&one.peek(&of("a")).await), before);
         assert_eq!(one.cancel(held.receipt().unwrap()).await, Ok(Outcome::Done));
-        // Nobody remembers the name of what was refused.
+        // The id of a denied reservation is free.
         let now = one.reserve(&of("a").costing(9), &for_a_minute("late")).await.unwrap();
         assert!(now.allowed());
     });
@@ -265,7 +265,7 @@ fn a_check_of_slots_has_a_receipt_that_releases_just_its_own() {
             "nobody's is free"
         );
 
-        // Two are held for another hold each, one of them in vain.
+        // Two are renewed for another hold; one of them has ended, so its renewal fails.
         clock.set(TODAY_US + 20_000_000);
         let for_an_hour = Duration::from_secs(3_600);
         assert_eq!(other.renew(&read(&second), for_an_hour).await, Ok(Outcome::Done));
@@ -371,7 +371,7 @@ fn many_at_once_are_reserved_and_settled_as_if_one_by_one() {
             });
         }
         let receipts: Vec<Receipt> = reserving.join_all().await.into_iter().flatten().collect();
-        // Each name twice, fifty slots.
+        // Each id twice, fifty permits.
         assert!((50..=100).contains(&receipts.len()), "{}", receipts.len());
         assert_eq!(remaining(&one.peek(&of("a")).await), [40, 30, 20, 10, 0, 1_000]);
         let mut settling = tokio::task::JoinSet::new();

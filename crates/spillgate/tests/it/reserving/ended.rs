@@ -1,5 +1,5 @@
-//! A reservation that has ended admits nothing under its id, and one that reserved nothing is settled all
-//! the same; on every engine.
+//! A reservation that has ended admits nothing under its id, and a reservation of nothing can be settled, on
+//! every engine.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn an_ended_reservation_is_refused_under_its_id_and_says_how_it_ended() {
     });
 }
 
-/// One receipt, and as many jobs as calls, is what this came to before.
+/// Earlier, each call under an ended id gave one more permit for one receipt.
 #[test]
 fn eleven_jobs_under_an_ended_id_hold_no_more_permits_than_the_limit() {
     on_each(ONE_SLOT, |one, other, _| async move {
@@ -99,7 +99,7 @@ fn an_id_that_is_in_use_for_another_subject_is_a_conflict() {
             assert_eq!(remaining(&one.peek(&of_both(&theirs)).await), before, "{id}");
             let again = other.reserve(&of_both(&mine), &for_a_minute(&id)).await.unwrap();
             assert_eq!((again.allowed(), again.receipt()), (true, first.receipt()));
-            // A denial says so too, and leaves an id free.
+            // A denial reports the conflict too, and leaves an id free.
             let held = one.reserve(&of_both(&theirs), &Reserve::default()).await.unwrap();
             let taken = one.reserve(&of_both(&theirs), &for_a_minute(&id)).await;
             assert_eq!(taken.err(), Some(ReservationError::Conflict), "{id}");

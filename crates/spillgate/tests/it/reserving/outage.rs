@@ -1,4 +1,4 @@
-//! Reservations while something becomes of the store.
+//! Reservations while the store fails.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn left(limiter: &Limiter) -> u64 {
     limiter.check_limit("me", &limit(), 0).await.remaining().unwrap()
 }
 
-/// Who waits for a server that is merely slow.
+/// Waits for a server that is merely slow.
 fn patient() -> LimiterBuilder {
     Limiter::builder().timeout(Duration::from_secs(10))
 }
@@ -43,7 +43,7 @@ fn without_a_store_a_reservation_is_this_processs_own() {
         assert_eq!((decision.allowed(), decision.source()), (true, Source::Fallback));
         let receipt = decision.receipt().unwrap();
         assert!(receipt.is_local());
-        // A sixteenth of the limit is this process's share.
+        // A sixteenth of the limit is this process's local share.
         assert_eq!(left(&one.limiter).await, 90);
         let again = reserved(&one.limiter, "job").await;
         assert_eq!((again.allowed(), again.receipt()), (true, Some(receipt)));
@@ -63,8 +63,8 @@ fn without_a_store_a_reservation_is_this_processs_own() {
     });
 }
 
-/// An instance without its store knows what it has charged alone, and nothing else: the id of a reservation
-/// on the store or at another instance is a new one there, within its share of the limit.
+/// An instance without its store knows only its local charges. The id of a reservation on the store or at
+/// another instance is new there and charged within the local share.
 #[test]
 fn the_same_id_during_an_outage_is_charged_once_to_the_share_of_each_instance() {
     let mut server = RedisServer::start();
@@ -82,7 +82,7 @@ fn the_same_id_during_an_outage_is_charged_once_to_the_share_of_each_instance() 
             assert_eq!(again.receipt(), decision.receipt());
             assert_eq!(left(&patient.limiter).await, alone, "once at each");
             let cancelled = patient.limiter.cancel(decision.receipt().unwrap()).await;
-            // The store may have charged what an instance sent before it saw the outage.
+            // The store may have charged calls that an instance sent before it saw the outage.
             let is_done = matches!(cancelled, Ok(Outcome::Done));
             let is_in_doubt = matches!(cancelled, Err(ReservationError::Retryable { .. }));
             assert!(is_done || is_in_doubt, "{cancelled:?}");
@@ -234,7 +234,7 @@ fn a_settlement_that_does_not_arrive_can_be_sent_again_and_is_done_once() {
     server.resume();
     patient.heals();
     let again = patient.run(patient.limiter.settle(&receipt, &Usage::from(3)));
-    // It may have arrived in the end.
+    // The first one may have arrived after all.
     assert!(matches!(again, Ok(Outcome::Done | Outcome::Repeated)), "{again:?}");
     let again = patient.run(patient.limiter.settle(&receipt, &Usage::from(3)));
     assert_eq!(again, Ok(Outcome::Repeated));
@@ -261,7 +261,8 @@ fn a_reservation_whose_answer_is_lost_is_charged_once() {
     });
 }
 
-/// A reservation is sent again by its name, and what it pays besides has none: it was paid twice.
+/// A reservation is sent again by its id, but the deferred charge that it carries has no id: it was charged
+/// twice.
 #[test]
 fn what_is_owed_is_paid_once_though_the_reservation_that_pays_it_is_sent_twice() {
     let server = RedisServer::start();

@@ -1,5 +1,5 @@
-//! The room of reservations in memory: bounded in bytes, a hundredth of it for one subject, and at the bound
-//! nothing is granted that nothing could release.
+//! Memory for reservations in memory is bounded: in bytes, and to a hundredth of it for one subject. At the
+//! bound no permit is granted that could not be released.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use spillgate::{Decision, Limiter, Outcome, Policy, Question, Reason, Request, R
 
 /// As `BYTES_MAX` in the engine's records.
 const ROOM: u64 = 256 << 20;
-/// What was open at once when this was found: a gigabyte.
+/// This many open reservations once took a gigabyte.
 const ATTEMPTS: u64 = 1_060_000;
 
 async fn limiter(policy: &str) -> Limiter {
@@ -21,7 +21,7 @@ fn held(limiter: &Limiter) -> RecordsHeld {
     memory.records()
 }
 
-/// As the kernel counts it, in bytes; tests beside this one are in it too.
+/// Returns the resident bytes of this process, which include other tests that run at the same time.
 fn resident() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4_096
@@ -33,7 +33,7 @@ async fn reserve(limiter: &Limiter, user: &str, cost: u64) -> Decision {
     limiter.reserve(&request, &day).await.unwrap()
 }
 
-/// The limits say nothing against a reservation of nothing.
+/// These limits admit a reservation of cost 0 at all times.
 const OPEN: &str = r#"
     [[rule]]
     name = "by-user"
@@ -60,7 +60,7 @@ fn one_subject_opens_reservations_in_a_hundredth_of_the_room_and_others_go_on() 
         let refused = reserve(&limiter, "eve", 0).await;
         assert_eq!((refused.reason(), refused.retry_after()), (Some(Reason::Overloaded), None));
         assert!(refused.receipt().is_none());
-        // The same rules, and the same region, from other users.
+        // The same rules and the same region, for other users.
         for number in 0..1_000 {
             let decision = reserve(&limiter, &format!("u{number}"), 1).await;
             assert!(decision.allowed() && decision.receipt().is_some(), "{number}");
@@ -83,7 +83,7 @@ fn one_subject_opens_reservations_in_a_hundredth_of_the_room_and_others_go_on() 
             grown >> 20
         );
         assert!(all.bytes <= ROOM && all.bytes > ROOM / 100 * 98, "{all:?}");
-        // What other tests take meanwhile is far below a half of it.
+        // Memory of other tests stays far below half of it.
         assert!(grown < ROOM + ROOM / 2, "{} MB", grown >> 20);
         let late = reserve(&limiter, "somebody", 1).await;
         assert_eq!(late.reason(), Some(Reason::Overloaded));

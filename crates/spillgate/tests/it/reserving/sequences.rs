@@ -1,6 +1,8 @@
-//! Random sequences of reservations against a model: the pure algorithms, and the plainest record of
-//! what was reserved. Every answer and every number is compared, in memory, on one server and on a ring;
-//! and what was used in the end is added up, in every window that there is.
+//! Random sequences of reservations against a model, which is the pure algorithms plus a plain record of
+//! reservations.
+//!
+//! Every answer and number is compared, in memory, on one server and on a ring. At the end the usage in every
+//! window is added up.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,7 +22,7 @@ use crate::support::target::params;
 use crate::support::world::{TODAY_US, ring_of};
 
 const SECOND_US: u64 = 1_000_000;
-/// Nothing expires in Redis while a test runs, whatever the test's own clock says.
+/// Nothing expires in Redis while a test runs, at any setting of the test's own clock.
 const PERIOD_US: u64 = 1_000 * SECOND_US;
 const COUNT: u64 = 40;
 const PERIOD: &str = "1000s";
@@ -55,13 +57,13 @@ fn limits_of(domain: u64) -> Vec<NamedLimit> {
         .collect()
 }
 
-/// What the engines are held to.
+/// The expected results.
 struct Model {
     limits: Vec<NamedLimit>,
     states: Vec<Option<State>>,
     records: HashMap<String, ModelRecord>,
     nonce: u64,
-    /// What was really used, and when it was reserved.
+    /// Actual usage, and when it was reserved.
     used: Vec<(u64, u64)>,
 }
 
@@ -73,7 +75,7 @@ struct ModelRecord {
     used: usize,
 }
 
-/// What is done about one reservation.
+/// A call about one reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     Settle(u64),
@@ -212,8 +214,8 @@ impl Model {
         Ok(Outcome::Done)
     }
 
-    /// That nothing was minted: of what was used within its estimate, no more than a limit lets pass was
-    /// used in any of its windows.
+    /// Asserts that nothing was minted: usage within its estimate never exceeds a limit in any of its
+    /// windows.
     fn check_bounds(&self, at: &str) {
         for limit in &self.limits {
             for (first, (from_us, _)) in self.used.iter().enumerate() {
@@ -242,7 +244,7 @@ async fn act(limiter: &Limiter, receipt: &Receipt, act: Act) -> Result<Outcome, 
     }
 }
 
-/// One history of one subject; steps back in time only where nothing is added up.
+/// Runs one history of one subject. The clock steps back only if no sums are checked.
 async fn wander(limiters: &[Limiter], clock: &Clock, seed: u64, steps: usize) {
     let mut random = Random::new(seed);
     let domain = random.below(DOMAINS);
@@ -264,9 +266,9 @@ async fn wander(limiters: &[Limiter], clock: &Clock, seed: u64, steps: usize) {
             now_us -= random.below(1_500 * SECOND_US);
         }
         clock.set(now_us);
-        // What nobody is to remember any more, some have forgotten and some not.
+        // Receipts past the retention time may be known or forgotten, so they are not used again.
         receipts.retain(|(name, _)| now_us < model.records[name].ends_us + 3_600 * SECOND_US);
-        // Any process may be asked, by the receipt as it was given or as it is read.
+        // Any process can be called, with the original receipt or the parsed one.
         let limiter = random.pick(limiters);
         match random.below(10) {
             0..=3 => {
@@ -294,7 +296,7 @@ async fn wander(limiters: &[Limiter], clock: &Clock, seed: u64, steps: usize) {
             }
             4 => {
                 let cost = 1 + random.below(6);
-                // A check of slots has a receipt too, which this caller has lost.
+                // A check of permits has a receipt too, which this caller has lost.
                 let reply = limiter.check(&request().costing(cost)).await;
                 let nonce = 1 + random.below(1 << 40);
                 let slots = domain == 5 || domain == 4;
@@ -318,7 +320,7 @@ async fn wander(limiters: &[Limiter], clock: &Clock, seed: u64, steps: usize) {
                     7 => Act::Release,
                     _ => Act::Renew(1 + random.below(900)),
                 };
-                // Half of the time what was done before is done again: its answer was lost.
+                // Half of the time an earlier call is repeated, as after a lost reply.
                 let again = model.records[name].ended.filter(|_| random.one_in(2));
                 let what = again.unwrap_or(what);
                 let read: Receipt = receipt.as_str().parse().unwrap();
@@ -377,7 +379,7 @@ fn any_sequence_is_answered_so_on_a_cluster_and_behind_sentinels() {
     let (cluster, watched) = (Cluster::start(3, 0), Sentinels::start(1, 3));
     let on_cluster = || Limiter::builder().cluster(cluster.urls());
     let watched = || Limiter::builder().sentinel(Sentinels::NAME, watched.urls());
-    // The first is one process alone.
+    // The first is a single process in memory.
     all_wander(&[&Limiter::builder, &on_cluster, &watched], if evidence() { 24 } else { 6 }, 120);
 }
 

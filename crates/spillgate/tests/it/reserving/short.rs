@@ -1,5 +1,5 @@
-//! Reservations of a lone bucket have a short way through the script. It answers and leaves what the
-//! long way does: the same programs run through the script as it is, and with its short way barred.
+//! Reservations of a single bucket take a fast path through the script. Its answers and state equal those of
+//! the general path: the same programs run through the script with and without the fast path.
 
 use spillgate::LimitSpec;
 use spillgate::internals::engine::redis::script_text;
@@ -42,7 +42,7 @@ impl From<u64> for Word {
     }
 }
 
-/// One bucket, two subjects, and what was reserved of them.
+/// One bucket, two subjects, and their reservations.
 struct History {
     limits: [NamedLimit; 2],
     now_us: u64,
@@ -65,7 +65,7 @@ impl History {
         History { limits, now_us: TODAY_US, calls: 0, records: Vec::new() }
     }
 
-    /// One to five operations at one instant, with their keys.
+    /// Returns one to five operations at one instant, with their keys.
     fn call(&mut self, random: &mut Random) -> (Vec<String>, Vec<Word>) {
         let limit = &self.limits[usize::from(random.one_in(60))];
         let (wait_us, capacity) = (params(limit).longest_wait_us(), params(limit).capacity());
@@ -150,7 +150,7 @@ fn add(program: &mut Vec<Word>, words: &[u64]) {
     program.extend(words.iter().copied().map(Word::from));
 }
 
-/// A server, and one way through the script.
+/// A server, and one variant of the script.
 struct Way {
     connection: Connection,
     script: String,
@@ -177,7 +177,7 @@ impl Way {
         reply
     }
 
-    /// All that it holds, which is then forgotten.
+    /// Returns everything that the server holds, and deletes it.
     fn left(&mut self) -> Vec<(String, Reply)> {
         let Reply::Array(keys) = self.connection.command(&["KEYS", "*"]).unwrap() else {
             panic!("KEYS answers a list")

@@ -1,4 +1,5 @@
-//! That a limit is of use though estimates are far too high: else "deny all" would pass every other test.
+//! A limit stays useful although estimates are far too high. Without these tests a limiter that denies
+//! everything would pass the others.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,11 +14,11 @@ const LIMIT: u64 = 100_000;
 const ESTIMATE: u64 = 4_000;
 const ACTUAL: u64 = 500;
 const STREAM_S: u64 = 30;
-/// At first all that is in flight stands at its estimate; from here on it is steady.
+/// At first everything in flight counts at its estimate; from here on the load is steady.
 const STEADY_S: u64 = 1_200;
 const ALL_S: u64 = 2_400;
 
-/// Tokens that were really used by streams which began while it was steady, in hundredths of the limit.
+/// Returns the tokens used by streams that began in the steady phase, in hundredths of the limit.
 async fn share_used(builder: LimiterBuilder, limit: &str) -> u64 {
     let clock = Clock::given(TODAY_US);
     let policy = format!(
@@ -46,8 +47,8 @@ async fn share_used(builder: LimiterBuilder, limit: &str) -> u64 {
     used * 100 * 60 / (LIMIT * (ALL_S - STEADY_S - STREAM_S))
 }
 
-/// A hundred streams at a time use the limit up, so their estimates must fit: what is in flight is at most
-/// the burst and what drains meanwhile, 50,000.
+/// A hundred concurrent streams use the limit up, so their estimates must fit: usage in flight is at most the
+/// burst plus the drain meanwhile, 50,000.
 #[test]
 fn nearly_all_of_a_token_rate_is_used_though_estimates_are_eight_times_too_high() {
     let server = RedisServer::start();
@@ -61,8 +62,8 @@ fn nearly_all_of_a_token_rate_is_used_though_estimates_are_eight_times_too_high(
     });
 }
 
-/// What is in flight stands at its estimate, since it may yet be used: of limits that do not hold a hundred
-/// estimates less can be used.
+/// Usage in flight counts at its estimate, since it may still be used. A limit smaller than a hundred
+/// estimates is used less.
 #[test]
 fn a_limit_holds_its_estimates_until_they_are_settled() {
     let runtime = tokio::runtime::Runtime::new().unwrap();

@@ -39,7 +39,7 @@ fn slots_that_move_under_load_are_followed_without_an_error() {
     assert_eq!((failed, store.limiter.stats().store_errors), (0, 0));
 }
 
-/// F9. READONLY after a failover was surfaced without looking for the new primary.
+/// F9. READONLY after a failover reached the caller, and the client did not look for the new primary.
 #[test]
 fn a_planned_failover_is_followed() {
     let cluster = Cluster::start(3, 1);
@@ -51,8 +51,8 @@ fn a_planned_failover_is_followed() {
     assert!(store.admitted() > before);
 }
 
-/// F20. One dead primary of three took all down: here its subjects alone are degraded, until its
-/// replica has taken over.
+/// F20. One dead primary of three took all down. Here only its own subjects are degraded, until its replica
+/// has taken over.
 #[test]
 fn a_killed_primary_degrades_its_own_subjects_until_its_replica_takes_over() {
     let mut cluster = Cluster::start_with(
@@ -74,7 +74,7 @@ fn a_killed_primary_degrades_its_own_subjects_until_its_replica_takes_over() {
     assert!((1..SUBJECTS / 2).contains(&degraded), "{degraded} of {SUBJECTS} were degraded");
 }
 
-/// Subjects all over the slots, whose limit admits all.
+/// Subjects spread over the slots, with a limit that admits all.
 struct Subjects {
     limiter: Limiter,
     runtime: Runtime,
@@ -87,7 +87,7 @@ impl Subjects {
         Subjects { limiter: runtime.block_on(builder.build()).unwrap(), runtime }
     }
 
-    /// Who decided for each.
+    /// Returns the source of each decision.
     fn check_all(&self) -> Vec<Source> {
         let mut under_way = tokio::task::JoinSet::new();
         for subject in 0..SUBJECTS {

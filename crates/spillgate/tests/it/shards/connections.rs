@@ -1,5 +1,4 @@
-//! How servers are reached: every kind of address, and how a server that does not answer is left
-//! alone.
+//! How servers are reached: every kind of address, and how calls to an unresponsive server are suspended.
 
 use std::fs;
 use std::time::Duration;
@@ -28,7 +27,7 @@ fn a_store_behind_tls_is_reached_by_who_trusts_it_and_is_trusted() {
     for (tls, source) in
         [(ours, Source::Store), (trusting, Source::Fallback), (others, Source::Fallback)]
     {
-        // Whoever is not let in waits for as long as a check does.
+        // A client without access waits as long as a check does.
         let patience = if source == Source::Store { PATIENCE } else { Duration::from_millis(500) };
         let store = Store::new(|limiter| limiter.redis(server.url()).tls(tls).timeout(patience));
         assert_eq!(store.check(), source, "{:?}", store.limiter.shards());
@@ -61,8 +60,8 @@ fn an_address_that_cannot_be_is_refused_with_the_way_out_and_without_its_passwor
     assert!(junk.to_string().contains("the CA holds no certificate"), "{junk}");
 }
 
-/// ACCIDENTS 40. Slow was taken for down only after each request had waited: here the third failure
-/// opens the breaker, from then on nobody waits, and one connection at a time looks for the server.
+/// ACCIDENTS 40. A slow server counted as down only after each request had waited. Here the third failure
+/// opens the circuit breaker: from then on no caller waits, and one connection at a time tests the server.
 #[test]
 fn nobody_waits_for_a_server_that_does_not_answer() {
     let server = RedisServer::start();
@@ -73,7 +72,7 @@ fn nobody_waits_for_a_server_that_does_not_answer() {
     eventually(|| store.check() == Source::Fallback && !store.limiter.shards()[0].asked);
     let before = proxy.passed().connections;
     let sources: Vec<Source> = (0..2_000).map(|_| store.check()).collect();
-    // Had each waited, these would have taken 100 s.
+    // If each had waited, these would have taken 100 s.
     assert!(sources.iter().all(|source| *source == Source::Fallback));
     assert!(proxy.passed().connections - before <= 20, "a server under repair is not stormed");
     proxy.set(Fault::None);
@@ -82,7 +81,7 @@ fn nobody_waits_for_a_server_that_does_not_answer() {
     assert_eq!((shard.asked, &shard.trouble), (true, &None));
 }
 
-/// ACCIDENTS 34. NOSCRIPT after a flush went to the caller, or everybody sent the whole script.
+/// ACCIDENTS 34. NOSCRIPT after a flush went to the caller, or every caller sent the whole script.
 #[test]
 fn flushed_scripts_are_sent_again_by_one_call_while_the_others_wait() {
     let server = RedisServer::start();
@@ -99,7 +98,7 @@ fn flushed_scripts_are_sent_again_by_one_call_while_the_others_wait() {
         .unwrap()
         .parse()
         .unwrap();
-    // And by one of each other kind of script, if its time came.
+    // And one for each other kind of script, if its time came.
     assert!(sent <= 3, "{sent}");
 }
 
@@ -135,7 +134,7 @@ impl Store {
         Store { limiter, runtime }
     }
 
-    /// Who decided.
+    /// Returns the source of the decision.
     fn check(&self) -> Source {
         self.runtime.block_on(check(&self.limiter))
     }

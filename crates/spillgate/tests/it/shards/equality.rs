@@ -1,5 +1,5 @@
-//! Where the counters of a decision live changes no answer: random decisions over many subjects, on a
-//! ring and on a Cluster, against the same decisions in memory.
+//! The placement of a decision's counters changes no answer: random decisions over many subjects, on a ring
+//! and on a Cluster, against the same decisions in memory.
 
 use spillgate::Algorithm;
 use spillgate::internals::algorithm::Intent;
@@ -9,8 +9,8 @@ use spillgate_testkit::Cluster;
 use crate::support::random::Random;
 use crate::support::world::{Costs, World, limit};
 
-/// ACCIDENTS A8, 30. Two keys of one decision without a hash tag: CROSSSLOT on a Cluster, and the
-/// limiter failed open.
+/// ACCIDENTS A8, 30. Two keys of one decision without a hash tag: CROSSSLOT on a Cluster, and the limiter
+/// failed open.
 #[test]
 fn decisions_over_many_places_are_told_what_memory_tells() {
     let cluster = Cluster::start(3, 0);

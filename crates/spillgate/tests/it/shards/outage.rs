@@ -1,4 +1,4 @@
-//! What a process decides alone, and what becomes of that when the store is back.
+//! Local decisions of a process, and their effect once the store is back.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use tokio::runtime::Runtime;
 
 use crate::support::storm;
 
-/// ACCIDENTS A13. Every outage, and every restart, was a full local bucket: who was exhausted a
-/// moment ago had another allowance in each process.
+/// ACCIDENTS A13. Every outage, and every restart, began with a full local bucket: an exhausted subject had
+/// another quota in each process.
 #[test]
 fn who_was_exhausted_when_the_store_went_stays_exhausted() {
     let mut server = RedisServer::start();
@@ -23,7 +23,7 @@ fn who_was_exhausted_when_the_store_went_stays_exhausted() {
     assert_eq!(process.admitted("new", 12), 10);
 }
 
-/// ACCIDENTS A11, 43. Each process enforced the whole limit alone: N processes admitted N limits.
+/// ACCIDENTS A11, 43. Each process enforced the whole limit by itself: N processes admitted N limits.
 #[test]
 fn processes_share_the_limit_by_how_many_the_store_last_heard_of() {
     let mut server = RedisServer::start();
@@ -36,8 +36,8 @@ fn processes_share_the_limit_by_how_many_the_store_last_heard_of() {
     }
 }
 
-/// A store that came back empty counted one live instance, then two; the first took the whole limit for its
-/// share, and four instances admitted 2,000 of 1,000 in the next outage.
+/// A store that came back empty counted one live instance, then two. The first took the whole limit as its
+/// local share, and four instances admitted 2,000 of 1,000 in the next outage.
 #[test]
 fn a_store_that_comes_back_empty_for_a_moment_raises_no_share() {
     let mut server = RedisServer::start();
@@ -46,7 +46,7 @@ fn a_store_that_comes_back_empty_for_a_moment_raises_no_share() {
     server.kill();
     fleet.iter().for_each(|process| process.wait_for(Source::Fallback));
     server.restart();
-    // Some instance has had the answer to its first heartbeat.
+    // One instance has received the reply to its first heartbeat.
     eventually(|| fleet.iter().any(|process| process.limiter.stats().epoch_changes > 0));
     let counted = server.command(&["ZCARD", "sg1:{control}:nodes"]).integer();
     server.kill();
@@ -71,8 +71,7 @@ fn a_process_that_never_saw_the_store_goes_by_what_it_was_told_or_takes_little()
     assert_eq!(process.admitted("me", 40), 24, "by the rule's own share");
 }
 
-/// ACCIDENTS 44, 46. What was admitted during an outage was forgotten with it: recovery was a second
-/// allowance.
+/// ACCIDENTS 44, 46. Admissions during an outage were forgotten when it ended: recovery gave a second quota.
 #[test]
 fn what_was_admitted_alone_is_charged_with_the_first_call_after_the_outage() {
     let mut server = RedisServer::start();
@@ -102,14 +101,14 @@ fn what_was_admitted_alone_is_charged_though_nobody_asks_again() {
             eventually(|| process.peek(subject).remaining() == Some(7));
         }
     }
-    // And once only.
+    // And only once.
     for subject in &subjects {
         let decision = other.peek(subject);
         assert_eq!(decision.remaining(), Some(7), "{decision:?}");
     }
 }
 
-/// F28. FLUSHALL shows in no run id and breaks no connection.
+/// F28. FLUSHALL changes no run id and breaks no connection.
 #[test]
 fn a_server_that_lost_what_it_held_is_noticed() {
     let server = RedisServer::start();
@@ -163,7 +162,7 @@ impl Process {
         Process { limiter, runtime }
     }
 
-    /// How many of so many calls.
+    /// Returns how many of `calls` calls are admitted.
     fn admitted(&self, user: &str, calls: usize) -> usize {
         (0..calls).filter(|_| self.check(user).reason().is_none()).count()
     }
@@ -176,7 +175,7 @@ impl Process {
         self.runtime.block_on(self.limiter.peek(&Request::new().with("user", user)))
     }
 
-    /// Asks about somebody else until the store has gone, or is back.
+    /// Checks another subject until the store has gone, or is back.
     fn wait_for(&self, source: Source) {
         eventually(|| self.peek("somebody else").source() == source);
         if source == Source::Fallback {
@@ -188,5 +187,5 @@ impl Process {
     }
 }
 
-/// Nothing healthy takes so long, and three calls to a dead server do not take all day.
+/// No healthy call takes this long, and three calls to a dead server still end soon.
 const WAIT: Duration = Duration::from_secs(1);

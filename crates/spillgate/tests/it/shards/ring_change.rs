@@ -1,4 +1,4 @@
-//! A ring of other nodes takes the place of one that is in use, while processes on both are at work.
+//! A ring with other nodes replaces a ring in use, while processes on both are active.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use crate::support::storm;
 use crate::support::world::{PATIENCE, keys, ring_of};
 
-/// F27. Subjects that move to a fourth node began afresh there, and were counted apart by processes
-/// on either ring.
+/// F27. Subjects that moved to a fourth node began with fresh quota there, and processes on either ring
+/// counted them separately.
 #[test]
 fn a_fourth_node_joins_under_load_and_no_subject_is_admitted_more_than_its_limit() {
     let change = Change::new();
@@ -27,7 +27,7 @@ fn a_fourth_node_joins_under_load_and_no_subject_is_admitted_more_than_its_limit
     change.runtime.block_on(offer(&all, &admitted, 2));
     let most = admitted.iter().map(|count| count.load(Ordering::Relaxed)).max().unwrap();
     assert!(most <= EACH, "{most} of {EACH} admitted");
-    // A charge that comes back may have refused somebody for a moment; nobody is refused for good.
+    // A charge that is refunded may have denied another call for a moment; no subject stays denied.
     for _ in 0..EACH {
         change.runtime.block_on(offer(&all[2..3], &admitted, 1));
     }
@@ -44,7 +44,8 @@ fn a_fourth_node_joins_under_load_and_no_subject_is_admitted_more_than_its_limit
     assert!((SUBJECTS / 5..=SUBJECTS * 3 / 10).contains(&moved), "{moved} of {SUBJECTS} moved");
 }
 
-/// Once nobody is on the old ring, its latecomers are refused, and limits leave their old owners.
+/// Once no process is on the old ring, late processes on it are rejected, and subjects stop using their old
+/// owners.
 #[test]
 fn when_no_process_is_on_the_old_ring_it_ends_by_itself() {
     let change = Change::new();
@@ -63,7 +64,7 @@ fn when_no_process_is_on_the_old_ring_it_ends_by_itself() {
     asked_twice(&old);
     eventually(|| asked_twice(&new) > 0);
     drop(old);
-    // A process counts as gone five seconds after its last word.
+    // A process counts as gone five seconds after its last heartbeat.
     let ended = poll(6 * PATIENCE, || (asked_twice(&new) == 0).then_some(()));
     assert!(ended.is_some(), "{:?}", change.servers.iter().map(guard).collect::<Vec<_>>());
     assert!(change.servers.iter().all(|server| guard(server)[2] == "2"));
@@ -81,8 +82,8 @@ fn when_no_process_is_on_the_old_ring_it_ends_by_itself() {
     );
 }
 
-/// A bucket in constant use is never empty, so that its new owner, which has seen no more than what came in
-/// since the ring changed, would admit what it holds at once when it is alone.
+/// A bucket in constant use is never empty. Its new owner has seen only the charges since the ring change, so
+/// on its own it would admit the whole capacity at once.
 #[test]
 fn a_bucket_in_constant_use_is_not_filled_anew_where_it_moves() {
     let change = Change::new();
@@ -107,7 +108,7 @@ fn a_bucket_in_constant_use_is_not_filled_anew_where_it_moves() {
         let is_over = change.servers.iter().all(|server| guard(server)[2] == "2");
         let since = *over_since.get_or_insert_with(Instant::now);
         over_since = is_over.then_some(since);
-        // For twice as long as a bucket takes to fill it has its old owner still.
+        // Subjects use their old owner for twice as long as a bucket takes to fill.
         (is_over && since.elapsed() > 4 * HELD_PERIOD).then_some(())
     });
     assert!(ended.is_some(), "{:?}", change.servers.iter().map(guard).collect::<Vec<_>>());
@@ -117,7 +118,7 @@ fn a_bucket_in_constant_use_is_not_filled_anew_where_it_moves() {
     assert!(admitted.iter().all(|count| *count <= most), "{admitted:?} of {most}");
 }
 
-/// F27. Two processes whose rings differ counted the same subjects on different nodes.
+/// F27. Two processes with different rings counted the same subjects on different nodes.
 #[test]
 fn a_process_whose_ring_differs_is_refused_and_says_what_to_do() {
     let change = Change::new();
@@ -145,8 +146,8 @@ fn a_process_whose_ring_differs_is_refused_and_says_what_to_do() {
     assert_eq!(change.runtime.block_on(check).source(), Source::Store);
 }
 
-/// F27. A node is lost while the ring changes: its subjects go on at their new owners, and the loss
-/// is counted.
+/// F27. A node is lost during the ring change: its subjects continue at their new owners, and the loss is
+/// counted.
 #[test]
 fn an_old_owner_that_dies_meanwhile_leaves_its_subjects_to_the_new_ones() {
     let mut change = Change::new();
@@ -161,13 +162,13 @@ fn an_old_owner_that_dies_meanwhile_leaves_its_subjects_to_the_new_ones() {
     let check = |user: u32| change.runtime.block_on(new.check_limit(&user.to_string(), &limit, 1));
     eventually(|| (0..30).all(|user| check(user).source() == Source::Store));
     assert!(new.stats().epoch_changes >= 1, "{:?}", new.stats());
-    // Their new owners know of what was charged at both.
+    // The new owners know the charges made at both.
     let known = |user| check(user).remaining().unwrap() <= 1_000_000 - 3;
     assert!((0..30).all(known));
 }
 
-/// Of a call that had its old owner given up, and was executed there after all, what the new owner did not
-/// execute was deferred, and paid to both.
+/// A call timed out at the old owner but was executed there after all. The new owner did not execute it, so
+/// the charge was deferred and then sent to both.
 #[test]
 fn what_an_old_owner_may_have_charged_when_it_was_given_up_is_nobodys_debt() {
     let mut servers = [RedisServer::start(), RedisServer::start()];
@@ -206,7 +207,7 @@ fn what_an_old_owner_may_have_charged_when_it_was_given_up_is_nobodys_debt() {
     assert!(charged <= late + 1, "{charged} charged of {late} late, and one");
 }
 
-/// Three servers that are a ring, a fourth, and those who use them.
+/// A ring of three servers, a fourth server, and the limiters that use them.
 struct Change {
     servers: Vec<RedisServer>,
     runtime: Runtime,
@@ -230,7 +231,7 @@ impl Change {
 
     fn limiter(&self, ring: Ring) -> Limiter {
         let builder = Limiter::builder().ring(ring).timeout(PATIENCE).expected_instances(4);
-        // What the nodes say is what is tested.
+        // These tests examine the nodes' decisions, which the denial cache would hide.
         let builder = builder.denial_cache(false);
         self.runtime.block_on(builder.build()).unwrap()
     }
@@ -241,7 +242,7 @@ fn numbered(number: u32, servers: &[RedisServer]) -> Ring {
     named.fold(Ring::numbered(number), |ring, (server, name)| ring.node(name, server.url()))
 }
 
-/// So many checks of each subject by each limiter, all limiters at once; how many were admitted.
+/// Runs `times` checks of each subject by each limiter, all limiters at once. Returns how many were admitted.
 async fn offer(limiters: &[Limiter], admitted: &Arc<Vec<AtomicU64>>, times: usize) -> u64 {
     let callers: Vec<_> = limiters
         .iter()
@@ -274,11 +275,11 @@ async fn offer(limiters: &[Limiter], admitted: &Arc<Vec<AtomicU64>>, times: usiz
 }
 
 fn subjects_on(server: &RedisServer) -> usize {
-    // A tag and a name: what operators set lives beside them under shorter names.
+    // Keys of subjects have a tag and a name; entries of operators have shorter names.
     keys(server).iter().filter(|key| key.len() > 40).count()
 }
 
-/// How many decisions a server was asked for.
+/// Returns how many decisions a server made.
 fn calls(server: &RedisServer) -> u64 {
     let all = server.command(&["INFO", "commandstats"]);
     let line = all.text().lines().find(|line| line.starts_with("cmdstat_evalsha:calls="));
@@ -304,6 +305,6 @@ const HELD_PERIOD: Duration = Duration::from_secs(1);
 const SUBJECTS: usize = 400;
 const EACH: u64 = 4;
 const CALLERS: usize = 8;
-/// An answer takes twice as long.
+/// A reply takes twice as long.
 const SLOW: Duration = Duration::from_millis(80);
 const YEAR: Duration = Duration::from_secs(366 * 86_400);

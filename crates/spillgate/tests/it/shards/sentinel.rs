@@ -1,4 +1,4 @@
-//! A primary that real Sentinels watch, followed when another takes its part.
+//! A primary watched by real Sentinels, followed when another server takes over.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use crate::support::storm;
 use crate::support::world::PATIENCE;
 
-/// F8. A stale answer led to the old primary, which refused every write.
+/// F8. A stale answer led to the old primary, which rejected every write.
 #[test]
 fn the_primary_is_followed_when_its_part_is_handed_over() {
     let sentinels = Sentinels::start(1, 3);
@@ -55,7 +55,7 @@ impl Watched {
         Watched { limiter: runtime.block_on(builder.build()).unwrap(), runtime }
     }
 
-    /// Who decided.
+    /// Returns the source of the decision.
     fn check(&self) -> Source {
         let limit = Limit::per_second(1_000_000);
         self.runtime.block_on(self.limiter.check_limit("me", &limit, 1)).source()

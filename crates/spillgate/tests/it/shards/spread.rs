@@ -1,4 +1,4 @@
-//! One decision over counters on several servers: all or none, the widest subject last.
+//! One decision over counters on several servers: all or none are charged, the widest subject last.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use crate::support::storm;
 use crate::support::world::ring_of;
 
-/// Somebody whose own counter is exhausted used up, refusal by refusal, what all share.
+/// A caller whose own counter was exhausted used up the shared quota, denial by denial.
 #[test]
 fn a_caller_who_is_refused_by_his_own_counter_changes_nothing_on_a_shared_one() {
     let fleet = Fleet::with(&policy(""));
@@ -32,7 +32,7 @@ fn what_the_narrow_counter_was_charged_comes_back_when_the_shared_one_refuses() 
     let users: Vec<String> = (0..6).map(|_| fleet.user_apart_from_all()).collect();
     let admitted = users.iter().flat_map(|user| (0..3).map(|_| fleet.check(user).0.is_none()));
     assert_eq!(admitted.filter(|allowed| *allowed).count(), 10, "all have ten together");
-    // The fourth was admitted once, and the last two never.
+    // The fourth user was admitted once, and the last two never.
     let left: Vec<u64> = users.iter().map(|user| fleet.own_left(user)).collect();
     assert_eq!(left, [0, 0, 0, 2, 3, 3]);
 }
@@ -120,8 +120,8 @@ fn a_dead_server_degrades_its_own_subjects_and_no_others() {
     assert_eq!(names, [("a".into(), false), ("b".into(), true), ("c".into(), true)]);
 }
 
-/// With the shared counter's server gone, its rule decides; the narrow counter, charged meanwhile, gets
-/// its charge back where that refuses.
+/// The shared counter's server is gone, so its rule decides. If the rule denies, the narrow counter is
+/// refunded the charge made meanwhile.
 #[test]
 fn a_charge_comes_back_when_the_rule_of_a_dead_server_refuses() {
     let mut fleet = Fleet::with(&policy(r#"on_outage = "deny""#));
@@ -132,7 +132,8 @@ fn a_charge_comes_back_when_the_rule_of_a_dead_server_refuses() {
     assert_eq!(fleet.own_left(&user), 2);
 }
 
-/// What one part admitted here, until another refused, was deferred meanwhile, and whoever asked then paid it.
+/// A leg was admitted locally and its charge deferred at once. Until another leg denied, the next caller sent
+/// that charge.
 #[test]
 fn what_comes_to_nothing_is_nobodys_debt_meanwhile() {
     let fleet = Fleet::with(&policy(""));
@@ -157,7 +158,7 @@ fn what_comes_to_nothing_is_nobodys_debt_meanwhile() {
     assert_eq!(fleet.own_left(&user), 2);
 }
 
-/// The first part of a decision was charged after its caller had left, and nothing refunded that.
+/// The first leg of a decision was charged after its caller had left, and that charge was not refunded.
 #[test]
 fn a_caller_that_leaves_while_a_part_is_in_flight_leaves_no_charge() {
     leaving_leaves_no_charge(Fleet::with);
@@ -205,7 +206,7 @@ struct Fleet {
     limiter: Limiter,
     servers: Servers,
     runtime: Runtime,
-    /// The server that holds the counter that all share.
+    /// The server of the shared counter.
     home_of_all: usize,
     users: std::cell::Cell<u64>,
 }
@@ -257,7 +258,7 @@ impl Fleet {
         }
     }
 
-    /// Which server is asked.
+    /// Returns the server that decides.
     fn home_of(&self, request: &Request<'_>) -> usize {
         let calls = || self.servers().iter().map(|server| statistics(server, "cmdstat_evalsha:"));
         let before: Vec<_> = calls().collect();
@@ -265,7 +266,7 @@ impl Fleet {
         calls().zip(before).position(|(after, before)| after != before).unwrap()
     }
 
-    /// Somebody new whose own counter is on another server than the one that all share.
+    /// Returns a new user whose own counter is on another server than the shared one.
     fn user_apart_from_all(&self) -> String {
         loop {
             self.users.set(self.users.get() + 1);
@@ -295,13 +296,13 @@ impl Fleet {
         counter.remaining().unwrap()
     }
 
-    /// How often any key was written.
+    /// Returns how often each server ran each writing command.
     fn writes(&self) -> Vec<Option<String>> {
         self.servers().iter().map(|server| statistics(server, "cmdstat_set:")).collect()
     }
 }
 
-/// How often a server ran a command, and how long that took; nothing if never.
+/// Returns how often a server ran a command and how long that took, or `None` if never.
 fn statistics(server: &RedisServer, command: &str) -> Option<String> {
     let all = server.command(&["INFO", "commandstats"]);
     all.text().lines().find(|line| line.starts_with(command)).map(str::to_owned)
@@ -311,10 +312,10 @@ fn of(user: &str) -> Request<'_> {
     Request::new().with("all", "yes").with("user", user)
 }
 
-/// Nothing healthy takes so long, and three calls to a dead server do not take all day.
+/// No healthy call takes this long, and three calls to a dead server still end soon.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// Three for each, ten for all together: the shared rule is written first, and asked last.
+/// Three for each user, ten for all together. The shared rule is written first and charged last.
 fn policy(field: &str) -> String {
     format!(
         r#"

@@ -1,4 +1,4 @@
-//! A store that another process has started, named by the environment: so that one suite runs on any
+//! A store that another process has started, named by the environment, so that one suite runs on any
 //! topology. Tests on it run one at a time, and each begins by emptying it.
 
 use spillgate::internals::store::Store;
@@ -13,13 +13,13 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// What to give to a process that runs the suite.
+    /// Returns the variable to set for a process that runs the suite.
     pub(crate) fn read(kind: &str, urls: &[String], primaries: &[u16]) -> (&'static str, String) {
         let ports: Vec<String> = primaries.iter().map(u16::to_string).collect();
         (VARIABLE, format!("{kind} {} {}", urls.join(","), ports.join(",")))
     }
 
-    /// The store, emptied, if there is one.
+    /// Returns the store, emptied, if the environment names one.
     pub(crate) fn emptied() -> Option<Given> {
         let reply = std::env::var(VARIABLE).ok()?;
         let [kind, urls, ports] = reply.split(' ').collect::<Vec<_>>().try_into().unwrap();

@@ -1,8 +1,8 @@
-//! One limit of any algorithm, as a specification and as a policy file has it.
+//! One limit of any algorithm, as a specification and as text of a policy file.
 
 use spillgate::{Algorithm, LimitSpec};
 
-/// Returns `count` in each `period`. A permit is held for one `period` at most.
+/// Returns `count` per `period`. A permit is held for at most one `period`.
 pub(crate) fn spec(algorithm: Algorithm, count: u64, period: &str) -> LimitSpec {
     let spec = match algorithm {
         Algorithm::Concurrency => LimitSpec::new(count.to_string()).hold(period),

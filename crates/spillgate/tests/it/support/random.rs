@@ -1,6 +1,6 @@
-//! Randomness that replays: one seed, printed when a test fails.
+//! Reproducible randomness from one seed, which is printed when a test fails.
 
-/// xorshift64*, good enough to wander with.
+/// xorshift64*, good enough for random tests.
 pub struct Random(u64);
 
 impl Random {
@@ -20,7 +20,7 @@ impl Random {
         ((u128::from(self.next()) * u128::from(end.max(1))) >> 64) as u64
     }
 
-    /// Small numbers as likely as large ones.
+    /// Small numbers are as likely as large ones.
     pub fn spread(&mut self, end: u64) -> u64 {
         let bits = 64 - end.max(1).leading_zeros();
         let bits = 1 + self.below(u64::from(bits)) as u32;

@@ -1,5 +1,5 @@
-//! The script itself under a TIME of the test's choosing, so that the store's clock and a caller's
-//! idea of it can differ as they do in a fleet.
+//! The script with a TIME that the test chooses, so that the store's clock and a caller's estimate of it can
+//! differ as they do in a fleet.
 
 use spillgate::Algorithm;
 use spillgate::internals::engine::redis::script_text;
@@ -15,7 +15,7 @@ pub(crate) struct Script {
     calls: u64,
 }
 
-/// What one check was told.
+/// The reply to one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Said {
     /// When it was decided.
@@ -30,8 +30,8 @@ impl Script {
         Script { connection: server.connect(), text, keys, calls: 0 }
     }
 
-    /// A check at the store's time by a caller who takes it to be `estimate_us`; who is told that
-    /// the store's time lies in no window that he sent asks again with it, as the engine does.
+    /// Makes a check at the store's time, by a caller that estimates it as `estimate_us`. If no window that
+    /// the caller sent holds the store's time, the caller sends again with that time, as the engine does.
     pub(crate) fn check(
         &mut self,
         limit: &NamedLimit,
@@ -46,7 +46,7 @@ impl Script {
         Said { now_us: answer[0] as u64, fits: answer[1] == 1 }
     }
 
-    /// The bytes of the command that such a check is.
+    /// Returns the bytes of the command of such a check.
     pub(crate) fn command(
         &mut self,
         limit: &NamedLimit,
@@ -71,7 +71,7 @@ impl Script {
             self.keys[0].as_bytes(),
             self.keys[1].as_bytes(),
             &packed(&program),
-            // As TIME answers: two numbers as text, the second not padded.
+            // In the format of TIME: two numbers as text, the second not padded.
             &seconds.to_string().into_bytes(),
             &us.to_string().into_bytes(),
         ];
@@ -87,7 +87,7 @@ impl Script {
     }
 }
 
-/// One msgpack array of 64-bit numbers.
+/// Encodes one msgpack array of 64-bit numbers.
 pub(crate) fn packed(program: &[u64]) -> Vec<u8> {
     let mut packed = vec![0xdd];
     packed.extend((program.len() as u32).to_be_bytes());

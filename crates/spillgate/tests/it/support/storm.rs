@@ -1,4 +1,4 @@
-//! Many callers at once.
+//! Many concurrent callers.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use super::world::{PATIENCE, TODAY_US, ask};
 
-/// An engine in memory where there is no url, and by the store's own clock where there is one.
+/// Returns an engine in memory if there is no URL, and otherwise one on Redis with the store's own clock.
 pub(crate) fn engine(runtime: &Runtime, url: Option<&str>) -> Arc<Engine> {
     Arc::new(match url {
         None => Engine::Memory(Memory::new(100_000, Clock::given(TODAY_US))),
@@ -19,12 +19,13 @@ pub(crate) fn engine(runtime: &Runtime, url: Option<&str>) -> Arc<Engine> {
     })
 }
 
-/// Runs on threads enough to meet.
+/// A runtime with enough threads for callers to run concurrently.
 pub(crate) fn threads() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap()
 }
 
-/// One caller for each of `costs`, all at once, each charging all `counters`; how many were admitted.
+/// Runs one caller for each of `costs`, all at once, each charging all `counters`. Returns how many were
+/// admitted.
 pub(crate) fn admitted(
     runtime: &Runtime,
     engine: &Arc<Engine>,

@@ -1,5 +1,5 @@
-//! Everything that can be asked the same question: the pure algorithm, the memory engine, the Lua
-//! in a real Redis, the Redis engine, and each algorithm's oracle.
+//! Every implementation that a test can compare: the pure algorithm, the memory engine, Lua in a real Redis,
+//! the Redis engine, and each algorithm's oracle.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ use spillgate::internals::subject::SubjectKey;
 use spillgate::internals::time::Clock;
 use spillgate_testkit::{Connection, RedisServer, Reply};
 
-/// One thing to do to a counter.
+/// One operation on a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// Charge if there is room; 0 peeks.
     Check(u64),
-    /// The same with a receipt, kept by the target under the next number.
+    /// Like [`Act::Check`], with a receipt that the target keeps under the next number.
     Reserve(u64),
-    /// Look at a cost without charging.
+    /// Read the effect of a cost without charging.
     Look(u64),
     Force(u64),
-    /// Refund so much of a receipt, by number, modulo those there are.
+    /// Refund this much of a receipt, by number, modulo the number of receipts.
     Return {
         receipt: u64,
         unused: u64,
@@ -45,7 +45,7 @@ pub trait Target {
     fn act(&mut self, act: Act, limit: &NamedLimit, now_us: u64) -> Answer;
 }
 
-/// Receipts by number; a refused reservation keeps its number, and returns nothing.
+/// Receipts by number. A denied reservation keeps its number and refunds nothing.
 #[derive(Default)]
 pub struct Receipts(Vec<Option<Charge>>);
 
@@ -104,7 +104,7 @@ impl Target for Pure {
     }
 }
 
-/// An engine, asked about one subject.
+/// An engine, used for one subject.
 pub struct OnEngine {
     engine: Engine,
     name: &'static str,
@@ -135,7 +135,7 @@ impl OnEngine {
         OnEngine::new("redis engine", engine, clock, key, runtime)
     }
 
-    /// On a store that is opened with options of the test's own.
+    /// On a store that is opened with custom options.
     pub fn opened(store: &Store, options: &StoreOptions, key: SubjectKey) -> OnEngine {
         let (clock, runtime) = (Clock::given(0), runtime());
         let engine = runtime.block_on(Redis::open(store, options)).unwrap();
@@ -187,7 +187,7 @@ impl Target for OnEngine {
     }
 }
 
-/// The script itself, with a program written by hand and no engine between.
+/// The script itself, with a hand-written program and no engine.
 pub struct InLua<'s> {
     connection: Connection,
     script: String,
@@ -211,7 +211,7 @@ impl<'s> InLua<'s> {
     }
 
     fn call(&mut self, program: &[u64]) -> Vec<i64> {
-        // One msgpack array of 64-bit numbers: long-winded, and so another encoder than ours.
+        // One msgpack array of 64-bit numbers, written by another encoder than ours.
         let mut packed = vec![0xdd];
         packed.extend((program.len() as u32).to_be_bytes());
         program.iter().for_each(|word| {
@@ -297,7 +297,7 @@ fn reading(params: &LimitParams, reply: &[i64], cost: u64) -> Reading {
     }
 }
 
-/// A slot goes by the place of its counter in the answer, behind the time.
+/// A permit's number is the position of its counter in the reply, after the time.
 const SLOT_OF_FIRST: u64 = 2;
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -315,7 +315,7 @@ pub fn cost_of(act: Act) -> u64 {
     }
 }
 
-/// As random as an engine's: lives whose names are neighbours could be taken for one another.
+/// Spread as an engine's random numbers are: lives with neighbouring names could be confused.
 fn scattered(nonce: u64) -> u64 {
     nonce.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 16
 }
@@ -328,7 +328,7 @@ fn intent_of(act: Act, nonce: u64) -> Intent {
     }
 }
 
-/// A subject of its own for each test, so that no two share a key.
+/// A separate subject for each test, so that no two share a key.
 pub fn subject(id: u128) -> SubjectKey {
     SubjectKey { tag: id, id, rule: 0 }
 }

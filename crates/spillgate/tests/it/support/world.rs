@@ -1,5 +1,4 @@
-//! An engine and the time it lives in, in the test's hand: the same acts on memory and on a real
-//! Redis.
+//! An engine and its clock, both controlled by the test: the same operations in memory and on a real Redis.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -25,22 +24,22 @@ use super::{limits, storm};
 
 pub(crate) struct World {
     pub(crate) engine: Arc<Engine>,
-    /// The one server that holds all, where there is one.
+    /// The single server, if there is one.
     pub(crate) server: Option<RedisServer>,
     name: &'static str,
-    /// Those among which the subjects are spread, kept for as long as they are needed.
+    /// The servers that share the subjects, kept alive as long as needed.
     _servers: Vec<RedisServer>,
     runtime: Runtime,
     clock: Clock,
     nonce: Cell<u64>,
 }
 
-/// Who is charged how much under which limit.
+/// Subject, limit, and the cost to charge.
 pub(crate) type Costs<'a> = (u128, &'a NamedLimit, u64);
 
 impl World {
-    /// One in memory, one on a Redis of its own, one on a ring of three, or on the store that the
-    /// environment names; it is `TODAY_US` in all.
+    /// One in memory, one on a Redis of its own, and one on a ring of three, or the store that the
+    /// environment names. All start at `TODAY_US`.
     pub(crate) fn each() -> [World; 3] {
         let spread = Given::emptied().map_or_else(World::on_ring, |given| World::on_given(&given));
         [World::in_memory(MAX_KEYS), World::on_redis(RedisServer::start()), spread]
@@ -66,7 +65,8 @@ impl World {
         World { server: Some(server), ..World::new("on Redis", engine, clock, runtime) }
     }
 
-    /// Where decisions that arrive while others are under way leave together, by one clock.
+    /// On Redis with coalescing: decisions that arrive while others are in flight are sent together, with one
+    /// clock.
     pub(crate) fn queue() -> World {
         let (clock, runtime, server) = (Clock::given(TODAY_US), runtime(), RedisServer::start());
         let options = StoreOptions { connections: 1, ..StoreOptions::new(PATIENCE) };
@@ -99,13 +99,13 @@ impl World {
         matches!(*self.engine, Engine::Memory(_))
     }
 
-    /// Goes to an instant.
+    /// Sets the clock.
     pub(crate) fn at(&self, now_us: u64) -> &World {
         self.clock.set(now_us);
         self
     }
 
-    /// Goes on.
+    /// Advances the clock.
     pub(crate) fn after(&self, us: u64) -> &World {
         self.at(self.now_us() + us)
     }
@@ -119,24 +119,24 @@ impl World {
         self.decide_one(Intent::Charge, &[(who, limit, cost)]).counters[0]
     }
 
-    /// What a check of this cost would be told.
+    /// Returns the reply that a check of this cost would get.
     pub(crate) fn look(&self, who: u128, limit: &NamedLimit, cost: u64) -> ChargeReply {
         self.decide_one(Intent::Peek, &[(who, limit, cost)]).counters[0]
     }
 
-    /// What is left.
+    /// Returns the remaining quota.
     pub(crate) fn remaining(&self, who: u128, limit: &NamedLimit) -> u64 {
         self.look(who, limit, 1).reading.remaining
     }
 
-    /// A receipt, if there was room.
+    /// Returns a receipt if there was room.
     pub(crate) fn reserve(&self, who: u128, limit: &NamedLimit, cost: u64) -> Option<Charge> {
         self.nonce.set(self.nonce.get() + 1);
         let intent = Intent::Reserve { nonce: self.nonce.get() };
         self.decide_one(intent, &[(who, limit, cost)]).counters[0].charge
     }
 
-    /// How much came back.
+    /// Returns how much was refunded.
     pub(crate) fn refund(&self, who: u128, limit: &NamedLimit, charge: Charge, unused: u64) -> u64 {
         let change = Change::Refund(Refund::Unused { charge, unused });
         self.change(who, limit, change).0
@@ -161,24 +161,24 @@ impl World {
         reply.into_iter().collect::<Result<_, _>>().unwrap()
     }
 
-    /// So many checks of one counter in one call of the engine; how many were allowed.
+    /// Makes `times` checks of one counter in one call of the engine. Returns how many were allowed.
     pub(crate) fn check_times(&self, times: usize, costs: Costs<'_>) -> usize {
         let transactions = vec![ask(Intent::Charge, &[costs]); times];
         self.decide_each(&transactions).iter().filter(|reply| reply.allowed).count()
     }
 
-    /// Many decisions in one call of the engine.
+    /// Makes many decisions in one call of the engine.
     pub(crate) fn decide_each(&self, transactions: &[Transaction]) -> Vec<TransactionReply> {
         let reply = self.runtime.block_on(self.engine.decide(transactions));
         reply.into_iter().map(Result::unwrap).collect()
     }
 
-    /// On the one thread on which this engine's connections live.
+    /// Runs on the single thread of this engine's connections.
     pub(crate) fn run<T>(&self, future: impl Future<Output = T>) -> T {
         self.runtime.block_on(future)
     }
 
-    /// Many callers, each with a decision of its own, who arrive in this order before any is answered.
+    /// Runs many callers with one decision each. They arrive in this order before the first reply.
     pub(crate) fn decide_at_once(
         &self,
         transactions: &[Transaction],
@@ -194,8 +194,8 @@ impl World {
         reply.into_iter().map(|(_, reply)| reply).collect()
     }
 
-    /// One check after another, each at an instant of its own, without waiting for the answer of
-    /// the one before: the only quick way to a long history on Redis.
+    /// Makes one check after another, each at an instant of its own, without waiting for earlier replies.
+    /// This is the only fast way to a long history on Redis.
     pub(crate) fn check_at(
         &self,
         limit: &NamedLimit,
@@ -210,8 +210,8 @@ impl World {
                     (self.engine.clone(), self.clock.clone(), limit.clone());
                 under_way.spawn_on(
                     async move {
-                        // One thread runs these in order, and the engine reads its clock before it
-                        // first waits.
+                        // One thread runs these in order, and the engine reads its clock before its first
+                        // await.
                         clock.set(now_us);
                         let reply =
                             engine.decide_one(&ask(Intent::Charge, &[(who, &limit, cost)])).await;
@@ -241,7 +241,7 @@ impl World {
         self.runtime.block_on(self.engine.decide_one(&transaction))
     }
 
-    /// Every key on Redis with the bytes of its value; nothing in memory.
+    /// Returns every key on Redis with the bytes of its value; in memory nothing.
     pub(crate) fn stored(&self) -> Vec<(String, Vec<u8>)> {
         let Some(server) = &self.server else { return Vec::new() };
         let mut connection = server.connect();
@@ -265,8 +265,8 @@ impl World {
     }
 }
 
-/// By one connection, so that calls are executed in the order in which they are sent, and one by one,
-/// so that each goes by an instant of its own.
+/// Uses one connection, so that calls are executed in the order in which they are sent, and no coalescing, so
+/// that each has an instant of its own.
 async fn open(store: &Store) -> Redis {
     let options =
         StoreOptions { connections: 1, group_commit: false, ..StoreOptions::new(PATIENCE) };
@@ -279,7 +279,7 @@ pub(crate) fn ring_of(servers: &[RedisServer]) -> Ring {
     named.fold(Ring::numbered(1), |ring, (server, name)| ring.node(name, server.url()))
 }
 
-/// All keys of a server, in order, but for what it keeps of the processes that ask it.
+/// Returns all keys of a server in order, except its records of the processes that use it.
 pub(crate) fn keys(server: &RedisServer) -> Vec<String> {
     let Reply::Array(keys) = server.command(&["KEYS", "*"]) else { panic!("KEYS answers a list") };
     let mut keys: Vec<String> = keys.iter().map(|key| key.text().to_owned()).collect();
@@ -288,7 +288,7 @@ pub(crate) fn keys(server: &RedisServer) -> Vec<String> {
     keys
 }
 
-/// In its last millisecond a key has none left, and one that is gone meanwhile has ended, too.
+/// In its last millisecond a key has a TTL of 0, and a key that expired meanwhile has ended too.
 #[track_caller]
 pub(crate) fn assert_every_key_ends(server: &RedisServer) {
     const STAYS: i64 = -1;
@@ -298,7 +298,7 @@ pub(crate) fn assert_every_key_ends(server: &RedisServer) {
     }
 }
 
-/// One decision, all of it enforced.
+/// A single decision with all counters enforced.
 pub(crate) fn ask(intent: Intent, costs: &[Costs<'_>]) -> Transaction {
     let counters = costs.iter().map(|(who, limit, cost)| counter(*who, limit, *cost)).collect();
     Transaction { intent, record: RecordAction::None, counters }
@@ -308,14 +308,14 @@ fn counter(who: u128, limit: &NamedLimit, cost: u64) -> PlannedCharge {
     PlannedCharge { cost, attributes: 1, ..PlannedCharge::new(subject(who), limit.clone()) }
 }
 
-/// A subject by number, scattered as a hash would.
+/// A subject by number, spread as a hash would.
 pub(crate) fn subject(who: u128) -> SubjectKey {
     let id = (who + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
     SubjectKey { tag: id, id, rule: 1 }
 }
 
-/// The same count and period for each algorithm, all under one name: for slots the period is how
-/// long they are held.
+/// Returns a limit of the same count and period for each algorithm, all under one name. For concurrency
+/// limits the period is `max_hold`.
 pub(crate) fn each_algorithm(count: u64, period: &str) -> Vec<NamedLimit> {
     Algorithm::ALL.map(|algorithm| limit(algorithm, count, period)).into()
 }
@@ -334,14 +334,14 @@ pub(crate) fn runtime() -> Runtime {
 
 /// A multiple of 1,000 s, so that windows of `PERIOD` begin with it.
 pub(crate) const TODAY_US: u64 = 1_795_000_000_000_000;
-/// Long enough that nothing expires in Redis while a test runs, whatever the test's own clock says.
+/// Long enough that nothing expires in Redis while a test runs, at any setting of the test's own clock.
 pub(crate) const PERIOD: &str = "1000s";
 pub(crate) const PERIOD_US: u64 = 1_000_000_000;
-/// For tests by the store's own clock: nothing refills meanwhile, and no window ends.
+/// For tests on the store's own clock: nothing refills meanwhile, and no window ends.
 pub(crate) const AGES: &str = "366d";
 /// The one subject of most tests.
 pub(crate) const ME: u128 = 0;
-/// Tests of exactness wait for a busy machine rather than fail.
+/// Tests of exactness wait on a busy machine rather than fail.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 const MAX_KEYS: usize = 100_000;
 const IN_FLIGHT: usize = 500;

@@ -1,4 +1,4 @@
-//! Which of our crates may depend on which: a crate knows only those below it.
+//! Dependencies between our crates: a crate uses only crates below it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 use super::tree::TREE;
 use super::{assert_clean, files, mentions};
 
-/// Our crates, and those of ours that each may depend on. Rows of crates that do not exist yet say where they will go.
+/// Our crates, and those of ours that each may depend on. Rows of planned crates show where they will go.
 const MAY_DEPEND_ON: [(&str, &[&str]); 8] = [
     ("spillgate-core", &[]),
     ("spillgate-redis", &["spillgate-core"]),
@@ -16,7 +16,7 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 8] = [
     ("spillgate-tools", &["spillgate"]),
     ("spillgate-cli", &["spillgate", "spillgate-server", "spillgate-tools"]),
     ("spillgate-testkit", &[]),
-    // Reaches the parsers of every crate; no product depends on it.
+    // Uses the parsers of every crate; no product depends on it.
     ("spillgate-fuzz", &["spillgate", "spillgate-core", "spillgate-server", "spillgate-tools"]),
 ];
 
@@ -87,17 +87,17 @@ fn service_tools_and_program_use_the_public_api_of_the_library() {
     assert_clean(&mentions(others, &["spillgate::internals"], remedy));
 }
 
-/// What a Cargo.toml says of crates.
+/// The package and dependencies of a Cargo.toml.
 struct Manifest {
     path: String,
     name: String,
-    /// For use, and for tests alone.
+    /// Of the library, and of tests only.
     dependencies: BTreeSet<String>,
     for_tests: BTreeSet<String>,
 }
 
 impl Manifest {
-    /// `None` if it describes no package.
+    /// Returns `None` if the file describes no package.
     fn read(path: &str, text: &str) -> Option<Manifest> {
         if path.rsplit('/').next() != Some("Cargo.toml") {
             return None;
@@ -127,7 +127,7 @@ impl Manifest {
     }
 }
 
-/// The packages of a list of dependencies: a key, unless `package` renames it.
+/// Returns the packages of a list of dependencies: the key, unless `package` renames it.
 fn names(tree: &DeTable<'_>, list: &str) -> Vec<String> {
     let Some(list) = table(tree, list) else { return Vec::new() };
     let name = |(key, value): (&str, &DeValue<'_>)| {

@@ -1,9 +1,9 @@
-//! What a document says about the code: the names it puts in back quotes.
+//! Names in documents: text in back quotes, and links.
 
 use super::source::in_word;
 use super::tree::{SourceFile, TREE};
 
-/// What stands in back quotes outside fenced blocks, with its line.
+/// Returns the text in back quotes outside fenced blocks, with its line.
 pub(super) fn quoted_spans(markdown: &str) -> Vec<(usize, String)> {
     let mut fenced = false;
     let mut spans = Vec::new();
@@ -17,7 +17,7 @@ pub(super) fn quoted_spans(markdown: &str) -> Vec<(usize, String)> {
     spans
 }
 
-/// What a document links to within the project that is not there, with the line.
+/// Returns the links of a document within the project that have no target, with their lines.
 pub(super) fn lost_links(document: &SourceFile) -> Vec<(usize, String)> {
     let mut fenced = false;
     let mut lost = Vec::new();
@@ -44,7 +44,7 @@ fn leads(from: &str, link: &str) -> bool {
     TREE.has(&path) && (anchor.is_empty() || has_anchor())
 }
 
-/// The path that a link beside a file means.
+/// Returns the path of a link in a file.
 fn joined(from: &str, link: &str) -> String {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
@@ -58,7 +58,7 @@ fn joined(from: &str, link: &str) -> String {
     parts.join("/")
 }
 
-/// As links name them: lower-case, spaces as `-`, without punctuation.
+/// Headings as links name them: lower-case, spaces as `-`, without punctuation.
 fn headings(markdown: &str) -> impl Iterator<Item = String> {
     markdown.lines().filter_map(|line| {
         let title =
@@ -68,7 +68,8 @@ fn headings(markdown: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// A name with an extension of ours, or one with a slash that ends in one or starts with a folder of ours.
+/// Returns whether this is a name with an extension of ours, or a name with a slash that ends in one or
+/// starts with a folder of ours.
 pub(super) fn is_path(span: &str) -> bool {
     let spelled =
         |character: char| character.is_ascii_alphanumeric() || "._-/*".contains(character);
@@ -82,8 +83,8 @@ pub(super) fn is_path(span: &str) -> bool {
     is_file || rest.is_empty() || TREE.has_folder(first)
 }
 
-/// `Limiter::check(request)` claims `Limiter` and `check`, `step()` claims `step`; other people's
-/// names, and anything else, claim nothing.
+/// Returns the names that a span claims to exist: `Limiter::check(request)` claims `Limiter` and `check`,
+/// `step()` claims `step`. Names of other projects, and other text, claim nothing.
 pub(super) fn claimed_names(span: &str) -> Vec<&str> {
     let (path, is_call) = match span.split_once('(') {
         Some((path, rest)) if rest.find(')') == Some(rest.len() - 1) => (path, true),

@@ -1,5 +1,5 @@
-//! The table of docs/internals/faults.md: every fault that must have a test has a row that names one, and what
-//! it names exists.
+//! The table of docs/internals/faults.md: every fault that needs a test has a row with the name of an
+//! existing test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,7 +58,7 @@ fn table() -> &'static str {
     &file.expect("docs/internals/faults.md is there").text
 }
 
-/// The cells of each row, with its line: fault, what happens, what we do, test.
+/// The cells of each row, with its line: fault, effect, our answer, test.
 fn rows(text: &'static str) -> impl Iterator<Item = (usize, Vec<&'static str>)> {
     let cells =
         |line: &'static str| line.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>();
@@ -66,7 +66,7 @@ fn rows(text: &'static str) -> impl Iterator<Item = (usize, Vec<&'static str>)> 
     lines.map(move |(number, line)| (number, cells(line))).filter(|(_, row)| row.len() == 4)
 }
 
-/// `F9`, `A8` of FAULTS and ACCIDENTS, or a number of the latter.
+/// `F9` and `A8` of FAULTS and ACCIDENTS, or a number of ACCIDENTS.
 fn faults(cell: &str) -> impl Iterator<Item = String> {
     let words = cell.split(' ').map(|word| word.trim_end_matches(',').to_owned());
     words.take_while(|word| {
@@ -75,7 +75,7 @@ fn faults(cell: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Whatever follows `#[test]`.
+/// The names of all functions after `#[test]`.
 fn tests() -> BTreeSet<&'static str> {
     let mut tests = BTreeSet::new();
     for file in files("rs") {

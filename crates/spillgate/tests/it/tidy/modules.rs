@@ -1,6 +1,6 @@
 //! Modules of a crate form layers: a module imports only modules below it.
 //!
-//! Cycles that still exist are listed, and a list may only become shorter.
+//! Existing cycles are listed. A list may only become shorter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +51,7 @@ fn cycles_that_are_gone_leave_the_list() {
 
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
-/// For each top-level module of a crate, the others that its code names.
+/// For each top-level module of a crate, the other modules that its code names.
 fn imports_of(folder: &str) -> Imports {
     let mut imports = Imports::new();
     let modules: BTreeSet<String> =
@@ -74,7 +74,7 @@ fn module_of(folder: &str, path: &str) -> Option<String> {
     (!["lib", "main"].contains(&first)).then(|| first.to_owned())
 }
 
-/// What follows `crate::`, the first names of `crate::{..}` included.
+/// Returns the names after `crate::`, including the first names in `crate::{..}`.
 fn modules_named(code: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for (at, start) in code.match_indices("crate::") {
@@ -107,7 +107,7 @@ fn word(text: &str) -> String {
     text.chars().take_while(|character| character.is_alphanumeric() || *character == '_').collect()
 }
 
-/// Groups of two and more modules in which each reaches each other.
+/// Returns groups of two or more modules in which each reaches each other.
 fn cycles(imports: &Imports) -> Vec<BTreeSet<String>> {
     let reached: BTreeMap<&String, BTreeSet<&String>> =
         imports.keys().map(|module| (module, reached_from(module, imports))).collect();

@@ -1,5 +1,5 @@
-//! The bugs that `./evidence mutations` plants: each patch still fits the code that it is for, and has a row
-//! that names the test that is to catch it.
+//! The bugs that `./evidence mutations` plants: each patch still applies to its code, and has a row with the
+//! test that must catch it.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ fn every_bug_has_a_row_that_says_who_catches_it() {
     assert!(planted.len() >= BUGS_MIN, "{planted:?}");
 }
 
-/// What each hunk of a patch finds: the file, and its lines before the change.
+/// Returns what each hunk of a patch looks for: the file, and its lines before the change.
 fn hunks(patch: &str) -> Vec<(&str, String)> {
     let (mut hunks, mut path): (Vec<(&str, String)>, &str) = (Vec::new(), "");
     for line in patch.lines() {
@@ -72,5 +72,5 @@ fn what_a_patch_finds_are_its_lines_before_the_change() {
 }
 
 const FOLDER: &str = "tests/mutations/";
-/// One for each way in which limiters are known to have gone wrong.
+/// One for each known way in which limiters have failed.
 const BUGS_MIN: usize = 12;

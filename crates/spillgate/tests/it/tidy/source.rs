@@ -1,8 +1,8 @@
-//! Just enough understanding of Rust text to tell code from comments and to see names.
+//! A minimal reader of Rust text that separates code from comments and finds names.
 
 use std::collections::BTreeSet;
 
-/// The text with comments, strings and character literals blanked; every line stays where it is.
+/// Returns the text with comments, strings and character literals blanked. Every line stays in place.
 pub(super) fn code_only(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -20,12 +20,12 @@ pub(super) fn code_only(text: &str) -> String {
     code
 }
 
-/// The same for Lua as we write it: no block comments, and strings are left.
+/// Does the same for Lua in our style: no block comments, and strings are kept.
 pub(super) fn lua_code_only(text: &str) -> String {
     text.lines().flat_map(|line| [line.split("--").next().unwrap_or(line), "\n"]).collect()
 }
 
-/// The text before a `mod tests` that closes the file.
+/// Returns the text before a `mod tests` that closes the file.
 pub(super) fn without_trailing_tests(text: &str) -> &str {
     let Some(start) = text.rfind("\n#[cfg(test)]\nmod tests {\n") else {
         return text;
@@ -34,7 +34,7 @@ pub(super) fn without_trailing_tests(text: &str) -> &str {
     if closes_the_file { &text[..=start] } else { text }
 }
 
-/// Every path that `use` statements with braces bring in, spelled out, with the line of the statement.
+/// Returns every path that `use` statements with braces import, spelled out, with the line of the statement.
 pub(super) fn imports(code: &str) -> Vec<(usize, String)> {
     let mut imports = Vec::new();
     for (at, _) in code.match_indices("use ") {
@@ -74,7 +74,7 @@ pub(super) fn alternatives(text: &str) -> Vec<String> {
     choices.iter().flat_map(|choice| alternatives(&format!("{before}{choice}{after}"))).collect()
 }
 
-/// Whether `word`, which may be a path, stands in `line` and is no part of a longer word.
+/// Returns whether `word`, which may be a path, occurs in `line` and is not part of a longer word.
 pub(super) fn has_word(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -83,7 +83,7 @@ pub(super) fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// The names that code defines: what follows `fn`, `struct` and so on, Lua's functions too, and every
+/// Returns the names that code defines: after `fn`, `struct` and so on, Lua's functions too, and every
 /// capitalised word, since a variant has no keyword before it.
 pub(super) fn definitions(code: &str) -> BTreeSet<String> {
     let keywords = ["fn", "mod", "struct", "enum", "trait", "type", "const", "static", "function"];
@@ -99,7 +99,7 @@ pub(super) fn in_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
-/// How long the comment, string or character literal is that `rest` starts with; 0 if with neither.
+/// Returns the length of the comment, string or character literal at the start of `rest`, or 0.
 fn prose_length(rest: &str, inside_word: bool) -> usize {
     if rest.starts_with("//") {
         return rest.find('\n').unwrap_or(rest.len());
@@ -133,7 +133,7 @@ fn block_comment_length(rest: &str) -> usize {
     rest.len()
 }
 
-/// Up to and with the closing `quote`.
+/// Returns the length up to and including the closing `quote`.
 fn quoted_length(body: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, character) in body.char_indices() {

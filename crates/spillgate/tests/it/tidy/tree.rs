@@ -10,20 +10,20 @@ use super::source::{code_only, lua_code_only, without_trailing_tests};
 pub(super) static TREE: LazyLock<Tree> = LazyLock::new(Tree::read);
 
 pub(super) struct Tree {
-    /// Those that hold text.
+    /// Files that hold text.
     pub(super) files: Vec<SourceFile>,
     paths: BTreeSet<String>,
     folders: BTreeSet<String>,
 }
 
 pub(super) struct SourceFile {
-    /// From the root of the workspace, with `/`.
+    /// Relative to the root of the workspace, with `/`.
     pub(super) path: String,
     pub(super) text: String,
 }
 
 impl Tree {
-    /// Whether a file or folder has this path, or one that ends with it; `*` stands for anything:
+    /// Returns whether a file or folder has this path, or a path that ends with it. `*` stands for anything:
     /// `engine/redis.rs`, `algorithm/*.lua`.
     pub(super) fn has(&self, pattern: &str) -> bool {
         let pattern = pattern.trim_end_matches('/');
@@ -38,7 +38,7 @@ impl Tree {
         ends.any(fits)
     }
 
-    /// Whether any folder has this name.
+    /// Returns whether any folder has this name.
     pub(super) fn has_folder(&self, name: &str) -> bool {
         self.folders.contains(name)
     }
@@ -73,12 +73,12 @@ impl Tree {
 }
 
 impl SourceFile {
-    /// Without comments, and in Rust without strings.
+    /// Returns the text without comments, and in Rust without strings.
     pub(super) fn code(&self) -> String {
         if self.path.ends_with(".lua") { lua_code_only(&self.text) } else { code_only(&self.text) }
     }
 
-    /// Without the tests at its end, too.
+    /// Returns the code without the tests at its end.
     pub(super) fn code_without_tests(&self) -> String {
         let text = without_trailing_tests(&self.text).to_owned();
         Self { path: self.path.clone(), text }.code()

@@ -1,5 +1,5 @@
-//! The words of documents, comments and messages: rates that show whether a text names its actors, and words that
-//! documents do not use.
+//! The words of documents, comments and messages. Rates show whether a text names its actors, and some words
+//! are banned from documents.
 
 use std::fmt;
 
@@ -7,8 +7,8 @@ use super::source::without_trailing_tests;
 use super::tree::{SourceFile, TREE};
 use super::{assert_clean, files};
 
-/// Groups of words, with the most per 1,000 words that all documents together may have. The rates are signs: a sentence
-/// that needs such a word keeps it.
+/// Groups of words, with their highest rate per 1,000 words in all documents together. The rates are only a
+/// sign: a sentence that needs such a word keeps it.
 const GROUPS: [Group; 3] = [
     Group {
         name: "who, nobody",
@@ -26,7 +26,7 @@ const GROUPS: [Group; 3] = [
     },
 ];
 
-/// Words that documents do not use, and why.
+/// Words that documents do not use, and their replacements.
 const BANNED: [(&str, &str); 25] = [
     ("whoever", "name the client, caller, operator or instance"),
     ("everybody", "name the clients, callers or subjects"),
@@ -55,7 +55,7 @@ const BANNED: [(&str, &str); 25] = [
     ("owed", "write deferred"),
 ];
 
-/// Of 1,000 words, in hundredths.
+/// Per 1,000 words, in hundredths.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 struct Rate(u64);
 
@@ -116,7 +116,7 @@ fn documents() -> impl Iterator<Item = &'static SourceFile> {
     files("md").filter(ours)
 }
 
-/// Without fenced and indented code, tables, code spans and the targets of links.
+/// Returns the text without fenced and indented code, tables, code spans and targets of links.
 fn prose(markdown: &str) -> String {
     let mut fenced = false;
     let mut kept = String::new();
@@ -137,7 +137,7 @@ fn prose(markdown: &str) -> String {
     text
 }
 
-/// In lower case; a hyphen joins, other marks part.
+/// In lower case. A hyphen joins words, other marks separate them.
 fn words(text: &str) -> Vec<String> {
     text.split(|character: char| !character.is_alphanumeric() && !"-'’".contains(character))
         .filter(|word| word.starts_with(char::is_alphabetic))
@@ -145,7 +145,7 @@ fn words(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// How often one of the words comes up in 1,000.
+/// Returns how often one of the words occurs per 1,000.
 fn rate(texts: impl Iterator<Item = impl AsRef<str>>, group: &[&str]) -> Rate {
     let (mut all, mut found) = (0, 0);
     for text in texts {
@@ -163,7 +163,7 @@ fn print_rates(kind: &str, texts: &[String]) {
     }
 }
 
-/// Lines of Rust and Lua that hold nothing but a comment.
+/// Returns the text of lines of Rust and Lua that are only a comment.
 fn comments() -> Vec<String> {
     let of = |file: &SourceFile, mark: &str| {
         let lines = file.text.lines().map(str::trim_start);
@@ -174,7 +174,7 @@ fn comments() -> Vec<String> {
     rust.chain(files("lua").flat_map(|file| of(file, "--"))).collect()
 }
 
-/// Strings of four words and more in the product's Rust.
+/// Returns strings of four or more words in the product's Rust.
 fn messages() -> Vec<String> {
     let mut messages = Vec::new();
     for file in

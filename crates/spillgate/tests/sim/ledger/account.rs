@@ -1,24 +1,24 @@
-//! What one process did for one subject, and what its servers executed of that.
+//! The decisions of one process for one subject, and the calls that its servers executed for them.
 
 use std::collections::BTreeMap;
 
-/// What one process did for one subject.
+/// The decisions of one process for one subject.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Account {
     /// Costs of all decisions begun.
     pub(super) asked: u64,
-    /// Of those the store admitted, and of those that it may have charged unheard; both since the last
-    /// calm.
+    /// Of these, the costs that the store admitted, and the costs that it may have charged without a reply.
+    /// Both since the last calm.
     pub(super) certain: u64,
     pub(super) doubtful: u64,
-    /// Both, before the last calm.
+    /// The sum of both before the last calm.
     pub(super) accounted: u64,
-    /// Admitted by this process alone, and when.
+    /// Local admissions of this process, and their times.
     pub(super) alone: Vec<(u64, u64)>,
     pub(super) at: BTreeMap<String, AtServer>,
 }
 
-/// What one server executed of that.
+/// The part that one server executed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AtServer {
     pub(super) executed: u64,
@@ -26,14 +26,14 @@ pub(super) struct AtServer {
     pub(super) returned: u64,
     pub(super) forced: u64,
     pub(super) payments: u64,
-    /// At the last calm: how much more had been asked than executed, and what was charged.
+    /// At the last calm: how much more had been requested than executed, and the amount charged.
     pub(super) unexecuted_then: u64,
     pub(super) net_then: i64,
 }
 
 impl Account {
-    /// What is wrong with it where nothing is under way: all that was charged was told, or is in doubt.
-    /// What a server may have charged besides comes with its name.
+    /// Returns the violation, if any, while nothing is in flight: all charges were reported in replies or are
+    /// in doubt. `besides` names a server and the extra amount that it may have charged.
     pub(super) fn fault(&self, is_charged_twice: bool, besides: (&str, u64)) -> Option<String> {
         let net_then: i64 = self.at.values().map(|at| at.net_then).sum();
         let net: i64 = self.at.values().map(AtServer::net).sum::<i64>() - net_then;
@@ -51,7 +51,7 @@ impl Account {
         })
     }
 
-    /// From here on only what comes counts.
+    /// Resets the counts of the current interval.
     pub(super) fn begin_anew(&mut self) {
         self.accounted += self.certain + self.doubtful;
         (self.certain, self.doubtful) = (0, 0);

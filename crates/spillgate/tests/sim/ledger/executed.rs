@@ -1,4 +1,4 @@
-//! What servers executed, and what must hold of each call.
+//! The calls that servers executed, and their invariants.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,8 @@ impl Ledger {
         }
     }
 
-    /// What a bucket's new owner may be charged besides what was asked of it: what its old one knows of.
+    /// Returns how much a bucket's new owner may be charged beyond the requests to it: the usage that its old
+    /// owner knows.
     pub(super) fn levelled(
         &self,
         accounts: &BTreeMap<(u32, Subject), Account>,
@@ -91,7 +92,7 @@ impl Ledger {
         match it.kind {
             Kind::Peek | Kind::Lower => {}
             Kind::Charge => {
-                // By a record it may be sent again.
+                // A call with a record may be sent again.
                 let is_named = it.record.is_some();
                 at.executed += if is_named { 0 } else { it.amount };
                 let most = *asked - at.unexecuted_then + levelled;
@@ -113,7 +114,7 @@ impl Ledger {
                 let noted = record.and_then(|it| self.records.borrow_mut().remove(&it));
                 let returned = noted.unwrap_or(it.amount);
                 at.returned += returned;
-                // Which of those that cost as much makes no difference to how much is admitted.
+                // Several charges of the same cost are interchangeable.
                 let place = (server.to_owned(), subject);
                 if let Some(all) = self.admissions.borrow_mut().get_mut(&place)
                     && let Some(of_it) = all.iter().rposition(|(_, cost)| *cost == returned)
@@ -143,7 +144,7 @@ impl Ledger {
         }
     }
 
-    /// No interval of one period holds more than the limit's own bound.
+    /// Asserts that no interval of one period holds more than the limit's own bound.
     fn admission(&self, server: &str, subject: Subject, cost: u64, now_us: u64) {
         let rule = &RULES[subject.rule];
         let Period::Short(period_us) = rule.period else { return };

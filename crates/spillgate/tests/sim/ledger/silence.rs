@@ -1,4 +1,4 @@
-//! Servers that send no byte to a process, and how long its decisions may wait for them.
+//! Servers that send no byte to a process, and the time that decisions may wait for them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,13 +8,14 @@ use spillgate::Algorithm;
 use super::super::rules::{RULES, Subject};
 use super::Ledger;
 
-/// Which servers are silent, and when each last sent a byte.
+/// The silent servers, and when each server last sent a byte.
 #[derive(Debug, Default)]
 pub(crate) struct Silences {
-    /// Since when, by process and server. Without a process, a server is silent to all.
+    /// The start of each silence, by process and server. Without a process, a server is silent to all.
     since_ms: RefCell<BTreeMap<(Option<u32>, String), u64>>,
     heard_ms: RefCell<BTreeMap<(u32, String), u64>>,
-    /// When the process last gave up a call to the server. A decision that waited for its turn meanwhile is sent then.
+    /// When a call of the process to the server last timed out. A decision that waited in the queue meanwhile
+    /// is sent then.
     given_up_ms: RefCell<BTreeMap<(u32, String), u64>>,
 }
 
@@ -27,7 +28,7 @@ impl Silences {
         self.since_ms.borrow_mut().remove(&(process, server.to_owned()));
     }
 
-    /// Bytes of a server arrived at a process. Some were under way when the silence began.
+    /// Bytes of a server arrived at a process. Some were in flight when the silence began.
     pub(crate) fn outcomes_of(&self, process: u32, server: &str, now_ms: u64) {
         self.heard_ms.borrow_mut().insert((process, server.to_owned()), now_ms);
     }
@@ -42,7 +43,7 @@ impl Silences {
         self.given_up_ms.borrow().get(&(process, server.to_owned())).copied().unwrap_or(0)
     }
 
-    /// Returns when a server that is silent now became so.
+    /// Returns since when a server is silent, if it is silent now.
     fn since_ms(&self, process: u32, server: &str) -> Option<u64> {
         let since = self.since_ms.borrow();
         let of = |process| since.get(&(process, server.to_owned())).copied();
@@ -53,8 +54,8 @@ impl Silences {
 }
 
 impl Ledger {
-    /// A decision that only silent servers could make is released by the time-out, once for each of its legs. A permit is
-    /// asked for once more, by its id.
+    /// A decision that only silent servers can make ends at the timeout, once for each of its legs. A permit
+    /// is requested once more, by its id.
     pub(super) fn releases_when_all_are_silent(
         &self,
         process: u32,
@@ -85,7 +86,7 @@ impl Ledger {
         }
     }
 
-    /// The call of a caller that left is given up in its time.
+    /// The call of a cancelled caller times out in its turn.
     pub(super) fn left_to_silence(&self, process: u32, costs: &[(Subject, u64)], began_ms: u64) {
         let servers = self.servers_of(costs);
         if let Some(since_ms) = self.all_silent_since_ms(process, &servers) {
@@ -107,7 +108,7 @@ impl Ledger {
 }
 
 const TIMEOUT_MS: u64 = 25;
-/// The time-out, the second look after 2 ms, and a tick of the simulated clock.
+/// The timeout, the second check after 2 ms, and a tick of the simulated clock.
 const SILENT_MS: u64 = TIMEOUT_MS + 3;
-/// A server that has stopped releases all callers in this time, however many of them waited for their turn.
+/// A stopped server releases all callers within this time, however many of them wait in the queue.
 const RELEASED_MS: u64 = 100;
