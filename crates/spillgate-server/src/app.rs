@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillgate::{
-    Combined, Decision, Limiter, LimiterBuilder, Outcome, Part, Policy, Question, Receipt,
+    AtomicDecision, Decision, Limiter, LimiterBuilder, Outcome, Part, Policy, Question, Receipt,
     ReservationError, Reserve, SHARED_SECRET, StoreProbe, Tls, Usage,
 };
 
@@ -204,15 +204,19 @@ impl App {
     }
 
     /// Charges all of these requests or none, and waits for the store at most `within`.
-    pub(crate) async fn check_all(&self, parts: &[Part<'_>], within: Duration) -> Combined {
-        let combined = self.limiter.check_all(parts, within).await;
+    pub(crate) async fn check_atomic(
+        &self,
+        parts: &[Part<'_>],
+        within: Duration,
+    ) -> AtomicDecision {
+        let combined = self.limiter.check_atomic(parts, within).await;
         self.traces.record(combined.whole());
         combined
     }
 
     /// Checks each request by itself, in order.
     pub(crate) async fn decide(&self, questions: &[Question<'_>]) -> Vec<Decision> {
-        let decisions = self.limiter.decide(questions).await;
+        let decisions = self.limiter.check_batch(questions).await;
         self.traces.record_all(&decisions);
         decisions
     }

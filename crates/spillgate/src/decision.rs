@@ -25,6 +25,7 @@ pub use words::{Denial, Reason, Source};
 /// The numbers at the top are those of the counter that matters most: of the refusing one that takes
 /// longest, else of the one nearest to its end. What is not known is `None`, never made up.
 #[derive(Clone)]
+#[must_use = "a denied request must not proceed"]
 pub struct Decision {
     denied: Option<Reason>,
     source: Source,

@@ -3,6 +3,7 @@
 //! A limiter that is built answers every request with a decision.
 
 use std::fmt;
+use std::time::Duration;
 
 /// Why a limiter could not be built.
 #[derive(Debug)]
@@ -29,6 +30,13 @@ pub enum BuildError {
     },
     /// Other servers are named than those in use, where only credentials may change.
     OtherStore,
+    /// The store is required at start, and did not answer in time.
+    StoreUnavailable {
+        /// How long the builder waited.
+        waited: Duration,
+        /// The last error of a connection.
+        why: String,
+    },
     /// The certificates are of no use.
     Tls {
         /// What is wrong with which of them, and the way out.
@@ -45,6 +53,10 @@ impl fmt::Display for BuildError {
             BuildError::OtherStore => f.write_str(
                 "other servers or databases are named than those in use; only credentials may change while it \
                  runs, so restart",
+            ),
+            BuildError::StoreUnavailable { waited, why } => write!(
+                f,
+                "the store did not answer within {waited:?}: {why}; start it, wait longer, or do not require it"
             ),
             BuildError::Tls { why } => write!(f, "TLS to the store: {why}"),
         }

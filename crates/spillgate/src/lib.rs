@@ -53,6 +53,7 @@ mod reservation;
 pub mod simulation;
 #[cfg(feature = "redis")]
 mod store;
+pub mod testing;
 mod time;
 mod together;
 #[cfg(feature = "tower")]
@@ -87,7 +88,7 @@ pub use spillgate_core::{
 #[cfg(feature = "redis")]
 pub use store::{InstanceMismatch, OnStateLoss, Ring, ShardStatus, Tls};
 pub use subject::SHARED_SECRET;
-pub use together::{Combined, Part};
+pub use together::{AtomicDecision, Part};
 
 /// What the integration tests and benches reach into. No promise of stability.
 #[doc(hidden)]

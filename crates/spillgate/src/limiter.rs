@@ -134,9 +134,23 @@ impl Limiter {
         LimiterBuilder::default()
     }
 
-    /// Decides as [`Limiter::check`] does, without a future; `None` where a store is to be asked.
-    #[cfg(feature = "tower")]
-    pub(crate) fn check_in_memory(&self, request: &Request<'_>) -> Option<Decision> {
+    /// Decides a request without a future: [`Limiter::check`] for synchronous code on the memory store.
+    ///
+    /// Returns `None` if the state is in a shared store, which only [`Limiter::check`] can ask.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limiter, Policy, Request};
+    ///
+    /// let rule = "[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"1/minute\"]";
+    /// let limiter = Limiter::builder().policy(Policy::from_toml(rule).unwrap()).build().await.unwrap();
+    /// let login = Request::new().with("ip", "203.0.113.7");
+    ///
+    /// assert!(limiter.check_now(&login).expect("the state is in memory").allowed());
+    /// assert!(!limiter.check_now(&login).expect("the state is in memory").allowed());
+    /// # });
+    /// ```
+    pub fn check_now(&self, request: &Request<'_>) -> Option<Decision> {
         match &self.inner.engine {
             Engine::Memory(memory) => {
                 Some(self.inner.decide_in(memory, self.inner.bind_to_policy(request)))
@@ -202,8 +216,23 @@ impl Limiter {
         }
     }
 
-    /// Judges each question alone, in order, in as few calls to the store as it takes.
-    pub async fn decide(&self, questions: &[Question<'_>]) -> Vec<Decision> {
+    /// Decides several requests, each by itself, in order, in as few calls to the store as possible.
+    ///
+    /// Each returned decision belongs to the request at the same position.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use spillgate::{Limiter, Policy, Question, Request};
+    ///
+    /// let rule = "[[rule]]\nname = \"login\"\nkey = [\"ip\"]\nlimits = [\"1/minute\"]";
+    /// let limiter = Limiter::builder().policy(Policy::from_toml(rule).unwrap()).build().await.unwrap();
+    /// let login = || Question::Request(Request::new().with("ip", "203.0.113.7"));
+    ///
+    /// let decisions = limiter.check_batch(&[login(), login()]).await;
+    /// assert!(decisions[0].allowed() && !decisions[1].allowed());
+    /// # });
+    /// ```
+    pub async fn check_batch(&self, questions: &[Question<'_>]) -> Vec<Decision> {
         if let [question] = questions {
             return vec![self.check_for(question).await];
         }

@@ -14,7 +14,8 @@ pub struct Part<'a> {
 
 /// What became of several requests together.
 #[derive(Clone, Debug)]
-pub struct Combined {
+#[must_use = "a denied request must not proceed"]
+pub struct AtomicDecision {
     whole: Decision,
     parts: Vec<Decision>,
 }
@@ -50,9 +51,9 @@ impl<'a> Part<'a> {
     }
 }
 
-impl Combined {
-    pub(crate) fn new(whole: Decision, parts: Vec<Decision>) -> Combined {
-        Combined { whole, parts }
+impl AtomicDecision {
+    pub(crate) fn new(whole: Decision, parts: Vec<Decision>) -> AtomicDecision {
+        AtomicDecision { whole, parts }
     }
 
     /// The one decision: every counter once, its costs added up.
@@ -61,7 +62,7 @@ impl Combined {
     }
 
     /// For each part, in order, the counters that it met: how they stand, and what they alone would
-    /// have said. Whether anything was charged only [`Combined::whole`] tells.
+    /// have said. Whether anything was charged only [`AtomicDecision::whole`] tells.
     pub fn parts(&self) -> &[Decision] {
         &self.parts
     }

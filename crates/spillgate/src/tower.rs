@@ -248,7 +248,7 @@ impl<S> RateLimit<S> {
         }
         let decision =
             self.settings.attributes.request_of(head, &self.settings.diagnostics, |request| {
-                self.settings.limiter.check_in_memory(request)
+                self.settings.limiter.check_now(request)
             });
         decision.unwrap_or_else(|| self.reserve(head))
     }

@@ -63,7 +63,7 @@ impl RateLimitService for Envoy {
         let known = self.app.answers(question::domain(request));
         known.map_err(|unknown| Status::not_found(unknown.to_string()))?;
         let parts: Vec<Part<'_>> = question::parts(request)?;
-        let combined = self.app.check_all(&parts, within).await;
+        let combined = self.app.check_atomic(&parts, within).await;
         if self.choices.on_outage_deny == OnOutageDeny::Unavailable {
             match combined.whole().reason() {
                 Some(Reason::Overloaded) => return Err(Status::unavailable(OVERLOADED)),

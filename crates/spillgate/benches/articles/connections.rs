@@ -40,7 +40,7 @@ pub fn one_to_fifty(job: &Job) -> Outcome {
                 let limiter = limiter.clone();
                 async move {
                     let limit = Limit::per_second(QUOTA.0).burst(QUOTA.1);
-                    limiter.check_limit(&key(caller, call), &limit, 1).await;
+                    let _ = limiter.check_limit(&key(caller, call), &limit, 1).await;
                     1
                 }
             })

@@ -170,7 +170,7 @@ impl Filled {
                 cost: 1.into(),
             };
             let questions: Vec<_> = names.iter().map(|name| question(name.as_str())).collect();
-            limiter.decide(&questions).await;
+            limiter.check_batch(&questions).await;
             bare.set(names.iter().map(|name| format!("set:{name}")), TTL_MS).await;
         }
         Ok(Filled { server, limiter, bare, order })
@@ -181,7 +181,7 @@ impl Filled {
         drive(runtime, &self.server, CALLERS, effort.span, move |caller, call| {
             let (limiter, key) = (limiter.clone(), place(&order, caller, call));
             async move {
-                limiter.check_limit(&format!("user:{key}"), &slow(), 1).await;
+                let _ = limiter.check_limit(&format!("user:{key}"), &slow(), 1).await;
                 1
             }
         })
@@ -213,13 +213,13 @@ fn keys_in_memory(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         let order = shuffled(keys);
         runtime.block_on(async {
             for name in &names {
-                limiter.check_limit(name, &limit, 1).await;
+                let _ = limiter.check_limit(name, &limit, 1).await;
             }
         });
         let (runtime, limit) = (&runtime, &limit);
         contenders.push(Box::new(move || {
             runtime.block_on(measured(effort, &order, async |place: &u32| {
-                black_box(limiter.check_limit(&names[*place as usize], limit, 1).await);
+                let _ = black_box(limiter.check_limit(&names[*place as usize], limit, 1).await);
             }))
         }));
     }
@@ -255,7 +255,7 @@ fn limit_size(effort: Effort) -> Result<Grown, Box<dyn Error>> {
                     async move {
                         // Each size and algorithm has subjects of its own.
                         let key = format!("{algorithm}:{size}:{caller}:{call}");
-                        limiter.check_limit(&key, &limit, 1).await;
+                        let _ = limiter.check_limit(&key, &limit, 1).await;
                         1
                     }
                 })
@@ -291,7 +291,7 @@ fn idle_rules(effort: Effort) -> Result<Grown, Box<dyn Error>> {
             runtime.block_on(measured(effort, order, async |place: &u32| {
                 let request =
                     Request::new().with("user", &names[*place as usize]).with("route", "/met");
-                black_box(limiter.check(&request).await);
+                let _ = black_box(limiter.check(&request).await);
             }))
         }));
     }
@@ -344,7 +344,8 @@ fn counters(effort: Effort) -> Result<Grown, Box<dyn Error>> {
                 drive(runtime, server, CALLERS, effort.span, move |caller, call| {
                     let limiter = limiter.clone();
                     async move {
-                        limiter.check(&Request::new().with("user", key(caller, call))).await;
+                        let _ =
+                            limiter.check(&Request::new().with("user", key(caller, call))).await;
                         1
                     }
                 })
@@ -386,7 +387,7 @@ fn ring(effort: Effort) -> Result<Grown, Box<dyn Error>> {
             let run = drive(&runtime, &servers[0], CALLERS, effort.span, move |caller, call| {
                 let limiter = limiter.clone();
                 async move {
-                    limiter.check_limit(&key(caller, call), &slow(), 1).await;
+                    let _ = limiter.check_limit(&key(caller, call), &slow(), 1).await;
                     1
                 }
             });

@@ -45,7 +45,7 @@ fn calls(
     let run = drive(runtime, server, CALLERS, effort.span, move |caller, call| {
         let (limiter, limit) = (limiter.clone(), limit.clone());
         async move {
-            limiter.check_limit(&key(caller, call), &limit, 1).await;
+            let _ = limiter.check_limit(&key(caller, call), &limit, 1).await;
             1
         }
     });

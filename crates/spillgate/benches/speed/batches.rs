@@ -64,7 +64,7 @@ fn batches(
                 cost: Cost::requests(1),
             };
             let questions: Vec<Question<'_>> = keys.iter().map(|key| question(key)).collect();
-            limiter.decide(&questions).await.len()
+            limiter.check_batch(&questions).await.len()
         }
     })
 }

@@ -100,7 +100,7 @@ async fn charge_each(limiter: &Limiter, limit: &Limit, subjects: usize) {
             limit: limit.clone(),
             cost: Cost::requests(full),
         };
-        limiter.decide(&keys.iter().map(|key| question(key)).collect::<Vec<_>>()).await;
+        limiter.check_batch(&keys.iter().map(|key| question(key)).collect::<Vec<_>>()).await;
     }
 }
 

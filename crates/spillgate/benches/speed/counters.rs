@@ -115,13 +115,13 @@ fn decide(
         let limiter = limiter.clone();
         async move {
             if mode.batch == 1 {
-                limiter.check(&Request::new().with("user", key(caller, call))).await;
+                let _ = limiter.check(&Request::new().with("user", key(caller, call))).await;
                 return 1;
             }
             let questions: Vec<Question<'_>> = (call * mode.batch..(call + 1) * mode.batch)
                 .map(|number| Question::Request(Request::new().with("user", key(caller, number))))
                 .collect();
-            limiter.decide(&questions).await.len()
+            limiter.check_batch(&questions).await.len()
         }
     })
 }

@@ -37,7 +37,7 @@ fn throughput(
             let limiter = limiter.clone();
             async move {
                 let key = key(caller, call);
-                limiter.check_limit(&key, &limit(), 1).await;
+                let _ = limiter.check_limit(&key, &limit(), 1).await;
                 1
             }
         })
@@ -92,7 +92,7 @@ fn throughput(
 fn lone_latency(effort: Effort, runtime: &Runtime, limiter: &Limiter, bare: &Yardstick) -> Row {
     let ours = || {
         runtime.block_on(median_us(effort, |call| async move {
-            limiter.check_limit(&key(CALLERS, call), &limit(), 1).await;
+            let _ = limiter.check_limit(&key(CALLERS, call), &limit(), 1).await;
         }))
     };
     let evalsha = || {

@@ -26,6 +26,7 @@ use crate::reservation::Seal;
 #[cfg(feature = "redis")]
 use crate::store::{OnStateLoss, Presence, Ring, Store, StoreOptions, Tls};
 use crate::subject::{SHARED_SECRET, Secret};
+use crate::testing::ManualClock;
 use crate::time::Clock;
 use crate::waiting::Waiting;
 
@@ -57,6 +58,9 @@ pub struct LimiterBuilder {
     timeout: Option<Duration>,
     #[cfg(feature = "redis")]
     overload_wait: Option<Duration>,
+    /// How long `build` waits for the store, if it has to answer.
+    #[cfg(feature = "redis")]
+    required_within: Option<Duration>,
     max_keys: Option<usize>,
     wanted: Wanted,
     clock: Clock,
@@ -214,8 +218,43 @@ impl LimiterBuilder {
         LimiterBuilder { store_clock: Some(clock.clone()), clock, ..self }
     }
 
-    /// The limiter. A store that is out of reach is no error: it is an outage, and decided as one.
+    /// Requires the store at start: [`build`](Self::build) fails if the store does not decide within `timeout`.
+    ///
+    /// Without it a limiter starts while the store is away, and decides by each rule's `on_outage` until the store
+    /// answers.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use spillgate::{BuildError, Limiter};
+    ///
+    /// let builder = Limiter::builder().redis("redis://127.0.0.1:1");
+    /// let error = builder.require_store(Duration::from_millis(50)).build().await.unwrap_err();
+    /// assert!(matches!(error, BuildError::StoreUnavailable { .. }));
+    /// # });
+    /// ```
+    #[cfg(feature = "redis")]
+    pub fn require_store(self, timeout: Duration) -> LimiterBuilder {
+        LimiterBuilder { required_within: Some(timeout), ..self }
+    }
+
+    /// Decides by a clock that a test sets. On a shared store the clock applies to this limiter alone.
+    pub fn manual_clock(self, clock: &ManualClock) -> LimiterBuilder {
+        #[cfg(feature = "redis")]
+        return self.every_clock(clock.clock());
+        #[cfg(not(feature = "redis"))]
+        self.clock(clock.clock())
+    }
+
+    /// Makes the limiter. A store that is out of reach is an outage, not an error, unless
+    /// [`require_store`](Self::require_store) says otherwise.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a setting cannot work: an address, a ring, certificates.
     pub async fn build(self) -> Result<Limiter, BuildError> {
+        #[cfg(feature = "redis")]
+        let required_within = self.required_within;
         let max_keys = self.max_keys.unwrap_or(MAX_KEYS);
         let secret = self.subject_secret();
         let engine = self.engine(max_keys).await?;
@@ -253,7 +292,12 @@ impl LimiterBuilder {
             upkeep::begin(&inner);
             leasing::begin(&inner);
         }
-        Ok(Limiter { inner })
+        let limiter = Limiter { inner };
+        #[cfg(feature = "redis")]
+        if let Some(within) = required_within {
+            limiter.wait_for_store(within).await?;
+        }
+        Ok(limiter)
     }
 
     fn subject_secret(&self) -> Secret {
@@ -287,6 +331,27 @@ impl LimiterBuilder {
     }
 }
 
+#[cfg(feature = "redis")]
+impl Limiter {
+    /// Waits until the store decides, for at most `within`.
+    async fn wait_for_store(&self, within: Duration) -> Result<(), BuildError> {
+        let answers = async {
+            while !self.store_answers().await {
+                tokio::time::sleep(STORE_POLL).await;
+            }
+        };
+        if tokio::time::timeout(within, answers).await.is_ok() {
+            return Ok(());
+        }
+        let trouble = self.shards().into_iter().find_map(|shard| shard.trouble);
+        let why = trouble.unwrap_or_else(|| "it does not answer in time".to_owned());
+        Err(BuildError::StoreUnavailable { waited: within, why })
+    }
+}
+
+/// The time between two attempts to reach a store that is required at start.
+#[cfg(feature = "redis")]
+const STORE_POLL: Duration = Duration::from_millis(20);
 /// Envoy waits 20 ms, people notice 100: a store that says nothing for longer is as good as gone.
 const TIMEOUT: Duration = Duration::from_millis(25);
 /// Below 1 GiB of counters.

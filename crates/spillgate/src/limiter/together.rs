@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Limiter;
 use crate::decision::{Decision, Names};
 use crate::plan::{Plan, SharedMatch};
-use crate::together::{Combined, Part};
+use crate::together::{AtomicDecision, Part};
 
 impl Limiter {
     /// May all of this happen now? Every part is charged, or none is. The store is waited for no
@@ -31,14 +31,14 @@ impl Limiter {
     /// let by_ip = Part::new(Request::new().with("ip", "203.0.113.7"));
     /// let by_user = Part::new(Request::new().with("user", "ada"));
     /// let parts = [by_ip, by_user];
-    /// assert!(limiter.check_all(&parts, Duration::from_millis(15)).await.whole().allowed());
+    /// assert!(limiter.check_atomic(&parts, Duration::from_millis(15)).await.whole().allowed());
     ///
-    /// let second = limiter.check_all(&parts, Duration::from_millis(15)).await;
+    /// let second = limiter.check_atomic(&parts, Duration::from_millis(15)).await;
     /// assert_eq!(second.whole().reason(), Some(Reason::LimitExceeded));
     /// assert_eq!(second.parts()[0].remaining(), Some(9), "nothing was charged anywhere");
     /// # });
     /// ```
-    pub async fn check_all(&self, parts: &[Part<'_>], within: Duration) -> Combined {
+    pub async fn check_atomic(&self, parts: &[Part<'_>], within: Duration) -> AtomicDecision {
         let began = self.inner.metrics.begin();
         let in_force = self.inner.in_force.load_full();
         let policy = &in_force.policy;
@@ -59,6 +59,6 @@ impl Limiter {
             Decision::new(counters, Names::Policy(Arc::clone(policy)))
         });
         let parts = each.collect();
-        Combined::new(whole, parts)
+        AtomicDecision::new(whole, parts)
     }
 }

@@ -39,7 +39,7 @@ fn whoever_waits_as_told_is_admitted() {
     let limit = Limit::per(1, Duration::from_millis(400));
     assert!(scene.check("me", &limit, 1).allowed());
     for _ in 0..3 {
-        scene.check("me", &limit, 1);
+        let _ = scene.check("me", &limit, 1);
     }
     let refused = scene.check("me", &limit, 1);
     let wait = refused.retry_after().unwrap();
@@ -86,14 +86,14 @@ fn room_made_by_this_process_is_found_at_once() {
     let limiter = &scene.limiter;
     scene.runtime.block_on(async {
         for _ in 0..3 {
-            limiter.check(&me).await;
+            let _ = limiter.check(&me).await;
         }
         assert_eq!(limiter.check(&me).await.source(), Source::DenialCache);
         limiter.reset("login", &me).await.unwrap();
         assert!(limiter.check(&me).await.allowed());
         while limiter.check(&me).await.allowed() {}
         assert_eq!(limiter.check(&me).await.source(), Source::DenialCache);
-        limiter.refund("login", &me, 1).await.unwrap();
+        let _ = limiter.refund("login", &me, 1).await.unwrap();
         assert!(limiter.check(&me).await.allowed());
     });
 }

@@ -268,7 +268,7 @@ fn a_batch_is_judged_in_order_each_alone() {
         };
         let questions =
             [inline("x"), inline("x"), Question::Request(of("a").costing(4)), inline("y")];
-        let decisions = limiter.decide(&questions).await;
+        let decisions = limiter.check_batch(&questions).await;
         let verdicts: Vec<_> = decisions.iter().map(spillgate::Decision::reason).collect();
         let allowed = None;
         assert_eq!(verdicts, [allowed, Some(Reason::LimitExceeded), allowed, allowed]);
@@ -287,7 +287,7 @@ fn a_thousand_decisions_go_in_one_batch() {
             cost: Cost::default(),
         };
         let questions: Vec<_> = keys.iter().map(|key| question(key.as_str())).collect();
-        let decisions = limiter.decide(&questions).await;
+        let decisions = limiter.check_batch(&questions).await;
         assert_eq!(decisions.iter().filter(|decision| decision.allowed()).count(), 600);
     });
 }
@@ -305,7 +305,7 @@ fn the_same_key_under_other_numbers_is_a_changed_limit() {
             limit: Limit::per_day(quota),
             cost: Cost::requests(3),
         };
-        let decisions = limiter.decide(&[question(3), question(5), question(6)]).await;
+        let decisions = limiter.check_batch(&[question(3), question(5), question(6)]).await;
         let verdicts: Vec<_> = decisions.iter().map(spillgate::Decision::allowed).collect();
         assert_eq!(verdicts, [true, false, true]);
     });

@@ -77,7 +77,7 @@ async fn ask(limiter: &Limiter, first: u32, subjects: u32) {
         (first..first + subjects).map(|subject| format!("u{subject}")).collect();
     let question = |name| Question::Request(Request::new().with("user", name));
     let questions: Vec<Question<'_>> = names.iter().map(question).collect();
-    assert_eq!(limiter.decide(&questions).await.len(), names.len());
+    assert_eq!(limiter.check_batch(&questions).await.len(), names.len());
 }
 
 fn mark(limiter: &Limiter) {

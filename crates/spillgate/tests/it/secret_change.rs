@@ -66,11 +66,11 @@ async fn mixed_fleet_keeps_every_limit(on_store: impl Fn() -> LimiterBuilder) {
             0 => limiter.check(&request(user, tenant)).await,
             1 => {
                 let question = Question::Request(request(user, tenant));
-                limiter.decide(&[question]).await.remove(0)
+                limiter.check_batch(&[question]).await.remove(0)
             }
             _ => {
                 let parts = [Part::new(request(user, tenant))];
-                limiter.check_all(&parts, PATIENCE).await.whole().clone()
+                limiter.check_atomic(&parts, PATIENCE).await.whole().clone()
             }
         };
         assert!(!decision.degraded(), "{decision:?}");
@@ -110,7 +110,7 @@ fn a_limit_that_comes_with_the_question_is_kept_too() {
             limit: limit.clone(),
             cost: cost.into(),
         };
-        let reply = new.decide(&[question(2), question(1), question(1)]).await;
+        let reply = new.check_batch(&[question(2), question(1), question(1)]).await;
         let allowed: Vec<bool> = reply.iter().map(spillgate::Decision::allowed).collect();
         assert_eq!(allowed, [false, true, false]);
     });

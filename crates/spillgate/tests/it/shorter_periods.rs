@@ -53,7 +53,7 @@ fn a_request_limit_of_a_shorter_period_leaves_the_configured_log_its_promise() {
             clock.set(TODAY_US + second * 1_000_000);
             let asked = Limit::per(1, Duration::from_secs(10));
             let part = Part::new(ada()).limited_to(asked);
-            all += usize::from(limiter.check_all(&[part], WITHIN).await.whole().allowed());
+            all += usize::from(limiter.check_atomic(&[part], WITHIN).await.whole().allowed());
             all += admitted(&limiter, 5).await;
         }
         assert_eq!(all, 20, "in 13 seconds of a minute");
@@ -68,13 +68,13 @@ fn a_request_limit_is_a_limit_of_its_own_for_each_period() {
             let asked = Limit::per(count, Duration::from_secs(seconds));
             [Part::new(ada()).limited_to(asked)]
         };
-        assert!(limiter.check_all(&of(1, 60), WITHIN).await.whole().allowed());
-        assert!(!limiter.check_all(&of(1, 60), WITHIN).await.whole().allowed());
-        let slower = limiter.check_all(&of(1, 3_600), WITHIN).await;
+        assert!(limiter.check_atomic(&of(1, 60), WITHIN).await.whole().allowed());
+        assert!(!limiter.check_atomic(&of(1, 60), WITHIN).await.whole().allowed());
+        let slower = limiter.check_atomic(&of(1, 3_600), WITHIN).await;
         assert!(slower.whole().allowed(), "{slower:?}");
         clock.set(TODAY_US + 61_000_000);
-        assert!(limiter.check_all(&of(1, 60), WITHIN).await.whole().allowed());
-        assert!(!limiter.check_all(&of(1, 3_600), WITHIN).await.whole().allowed());
+        assert!(limiter.check_atomic(&of(1, 60), WITHIN).await.whole().allowed());
+        assert!(!limiter.check_atomic(&of(1, 3_600), WITHIN).await.whole().allowed());
     });
 }
 

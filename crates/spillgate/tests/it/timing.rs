@@ -32,21 +32,24 @@ fn every_decision_on_a_store_is_timed_once() {
         let patient = Duration::from_secs(10);
         let mut expected = 0;
         for round in 0..N {
-            limiter.check(&ann).await;
-            limiter.check_all(&[Part::new(ann.clone()), Part::new(job.clone())], patient).await;
+            let _ = limiter.check(&ann).await;
+            let _ = limiter
+                .check_atomic(&[Part::new(ann.clone()), Part::new(job.clone())], patient)
+                .await;
             assert!(limiter.acquire(&ann, patient).await.allowed());
-            limiter.reserve(&ann, &Reserve::lasting(patient)).await.unwrap();
-            limiter.reserve(&job, &Reserve::default().under(format!("{round}"))).await.unwrap();
+            let _ = limiter.reserve(&ann, &Reserve::lasting(patient)).await.unwrap();
+            let _ =
+                limiter.reserve(&job, &Reserve::default().under(format!("{round}"))).await.unwrap();
             assert!(limiter.check(&job).await.receipt().is_some());
             let free = Request::new().with("free", "a");
-            limiter.reserve(&free, &Reserve::default()).await.unwrap();
+            let _ = limiter.reserve(&free, &Reserve::default()).await.unwrap();
             let one = Question::Inline {
                 domain: "default",
                 key: "ann",
                 limit: Limit::per_day(1_000),
                 cost: 1.into(),
             };
-            limiter.decide(&[one.clone(), one]).await;
+            limiter.check_batch(&[one.clone(), one]).await;
             expected += 8;
             assert_eq!(timed(&limiter).0, expected, "round {round}");
         }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use spillgate::{Combined, Cost, Decision, Limit, Limiter, Part, Reason, Request};
+use spillgate::{AtomicDecision, Cost, Decision, Limit, Limiter, Part, Reason, Request};
 
 use crate::limiter::on_each;
 
 const WITHIN: Duration = Duration::from_secs(10);
 
-async fn check_all(limiter: &Limiter, parts: &[Part<'_>]) -> Combined {
-    limiter.check_all(parts, WITHIN).await
+async fn check_atomic(limiter: &Limiter, parts: &[Part<'_>]) -> AtomicDecision {
+    limiter.check_atomic(parts, WITHIN).await
 }
 
 fn by(attribute: &'static str, value: &'static str) -> Request<'static> {
@@ -40,10 +40,10 @@ const TWO: &str = r#"
 fn parts_are_charged_together_or_not_at_all() {
     on_each(TWO, |limiter| async move {
         let parts = [Part::new(by("ip", "::1")), Part::new(by("user", "ada").costing(2))];
-        let first = check_all(&limiter, &parts).await;
+        let first = check_atomic(&limiter, &parts).await;
         assert!(first.whole().allowed());
         assert_eq!(remaining(first.whole()), [Some(9), Some(0), Some(0)]);
-        let second = check_all(&limiter, &parts).await;
+        let second = check_atomic(&limiter, &parts).await;
         assert_eq!(second.whole().reason(), Some(Reason::LimitExceeded));
         let verdicts: Vec<Option<Reason>> = second.parts().iter().map(Decision::reason).collect();
         assert_eq!(verdicts, [None, Some(Reason::LimitExceeded)]);
@@ -55,13 +55,13 @@ fn parts_are_charged_together_or_not_at_all() {
 fn a_counter_met_twice_adds_its_costs() {
     on_each(TWO, |limiter| async move {
         let part = |cost: u64| Part::new(by("ip", "::1").costing(cost));
-        let twice = check_all(&limiter, &[part(4), part(5)]).await;
+        let twice = check_atomic(&limiter, &[part(4), part(5)]).await;
         assert_eq!((twice.whole().allowed(), twice.whole().remaining()), (true, Some(1)));
         assert_eq!(remaining(twice.whole()).len(), 2, "the rule and its shadow, each once");
         assert!(twice.parts().iter().all(|part| part.remaining() == Some(1)));
-        let too_much = check_all(&limiter, &[part(6), part(5)]).await;
+        let too_much = check_atomic(&limiter, &[part(6), part(5)]).await;
         assert_eq!(too_much.whole().reason(), Some(Reason::CostExceedsLimit));
-        let peeks = check_all(&limiter, &[part(0), part(0)]).await;
+        let peeks = check_atomic(&limiter, &[part(0), part(0)]).await;
         assert_eq!((peeks.whole().allowed(), peeks.whole().remaining()), (true, Some(1)));
     });
 }
@@ -70,13 +70,13 @@ fn a_counter_met_twice_adds_its_costs() {
 fn a_part_that_meets_no_rule_is_allowed_and_has_no_numbers() {
     on_each(TWO, |limiter| async move {
         let parts = [Part::new(by("unknown", "x")), Part::new(by("user", "bob"))];
-        let combined = check_all(&limiter, &parts).await;
+        let combined = check_atomic(&limiter, &parts).await;
         assert!(combined.whole().allowed());
         assert_eq!(
             (combined.parts()[0].limits().len(), combined.parts()[0].remaining()),
             (0, None)
         );
-        assert!(check_all(&limiter, &[]).await.whole().allowed());
+        assert!(check_atomic(&limiter, &[]).await.whole().allowed());
     });
 }
 
@@ -124,9 +124,9 @@ fn a_postpaid_charge_stands_though_another_rule_refuses() {
         );
         assert_eq!(remaining(&refused), [Some(40), Some(0)]);
         let batch = [spillgate::Question::Request(call.clone())];
-        assert_eq!(remaining(&limiter.decide(&batch).await[0]), [Some(10), Some(0)]);
+        assert_eq!(remaining(&limiter.check_batch(&batch).await[0]), [Some(10), Some(0)]);
         let part = Part::new(by("user", "bob").costing(Cost::of_unit("bytes", 5)));
-        let together = check_all(&limiter, &[part]).await;
+        let together = check_atomic(&limiter, &[part]).await;
         assert_eq!(remaining(together.whole())[0], Some(5));
     });
 }
@@ -149,11 +149,11 @@ fn only_rules_that_say_so_are_given_back_to_and_never_below_nothing() {
         let of = |cost: u64| by("user", "ada").costing(cost);
         assert!(limiter.check(&of(10)).await.allowed());
         let back = |cost| [Part::new(of(cost)).giving_back()];
-        let given = check_all(&limiter, &back(4)).await;
+        let given = check_atomic(&limiter, &back(4)).await;
         assert!(given.whole().allowed());
         assert_eq!(remaining(given.whole()), [Some(4), Some(10)]);
         assert!(given.whole().limits().all(|counter| counter.advisory()));
-        let more = check_all(&limiter, &back(1_000)).await;
+        let more = check_atomic(&limiter, &back(1_000)).await;
         assert_eq!(remaining(more.whole()), [Some(10), Some(10)]);
     });
 }
@@ -163,7 +163,7 @@ fn giving_back_is_never_refused() {
     on_each(RETURNS, |limiter| async move {
         let of = |cost: u64| by("user", "bob").costing(cost);
         assert!(limiter.check(&of(10)).await.allowed());
-        let nothing = check_all(&limiter, &[Part::new(of(0)).giving_back()]).await;
+        let nothing = check_atomic(&limiter, &[Part::new(of(0)).giving_back()]).await;
         assert!(nothing.whole().allowed());
         let whole = nothing.whole();
         assert_eq!(whole.limits().next().unwrap().reason(), Some(Reason::LimitExceeded));
@@ -186,7 +186,7 @@ const ASKED: &str = r#"
 fn a_limit_of_the_callers_holds_only_where_it_is_allowed_and_lower() {
     on_each(ASKED, |limiter| async move {
         let with = |limit: Limit| [Part::new(by("user", "ada")).limited_to(limit)];
-        let low = check_all(&limiter, &with(Limit::per_day(3))).await;
+        let low = check_atomic(&limiter, &with(Limit::per_day(3))).await;
         let params: Vec<_> = low
             .whole()
             .limits()
@@ -194,9 +194,9 @@ fn a_limit_of_the_callers_holds_only_where_it_is_allowed_and_lower() {
             .collect();
         let expected = [("10/1d", Some(9)), ("3/1d", Some(2)), ("20/1d", Some(19))];
         assert_eq!(params, expected.map(|(limit, left)| (limit.to_owned(), left)));
-        let high = check_all(&limiter, &with(Limit::per_day(3_000))).await;
+        let high = check_atomic(&limiter, &with(Limit::per_day(3_000))).await;
         assert_eq!(remaining(high.whole()), [Some(8), Some(18)], "the configured limits alone");
-        let none = check_all(&limiter, &with(Limit::none())).await;
+        let none = check_atomic(&limiter, &with(Limit::none())).await;
         assert_eq!(none.whole().reason(), Some(Reason::Blocked));
     });
 }
@@ -205,9 +205,9 @@ fn a_limit_of_the_callers_holds_only_where_it_is_allowed_and_lower() {
 fn of_two_callers_limits_on_one_counter_the_lower_holds() {
     on_each(ASKED, |limiter| async move {
         let part = |count| Part::new(by("user", "bob")).limited_to(Limit::per_day(count));
-        let both = check_all(&limiter, &[part(3), part(5)]).await;
+        let both = check_atomic(&limiter, &[part(3), part(5)]).await;
         assert_eq!(remaining(both.whole())[..2], [Some(8), Some(1)]);
-        let both = check_all(&limiter, &[part(5), part(3)]).await;
+        let both = check_atomic(&limiter, &[part(5), part(3)]).await;
         assert_eq!(both.whole().reason(), Some(Reason::LimitExceeded));
     });
 }

@@ -45,9 +45,10 @@ fn costs_are_added_up_by_who_caused_them_and_refusals_counted() {
     on_fresh_threads(|| {
         on_each(POLICY, |limiter| async move {
             for (user, tokens) in [("ann", 7), ("bob", 20), ("ann", 8), ("bob", 11)] {
-                limiter.check(&of(user).costing(Cost::requests(1).and("tokens", tokens))).await;
+                let _ =
+                    limiter.check(&of(user).costing(Cost::requests(1).and("tokens", tokens))).await;
             }
-            limiter.peek(&of("carol")).await;
+            let _ = limiter.peek(&of("carol")).await;
             let top = limiter.top(Some("api"), 10);
             let [api] = top.rules() else { panic!("{top:?}") };
             assert_eq!((api.rule(), api.unit(), api.consumed()), (Some("api"), "tokens", 35));
@@ -72,12 +73,12 @@ fn batches_combinations_waits_and_ad_hoc_limits_count_as_well() {
         on_each(POLICY, |limiter| async move {
             let tokens = |user| of(user).costing(Cost::of_unit("tokens", 2));
             let question = spillgate::Question::Request(tokens("ann"));
-            limiter.decide(&[question.clone(), question]).await;
+            limiter.check_batch(&[question.clone(), question]).await;
             let parts = [Part::new(tokens("ann")), Part::new(tokens("bob"))];
-            limiter.check_all(&parts, Duration::from_secs(10)).await;
-            limiter.acquire(&tokens("bob"), Duration::from_secs(10)).await;
-            limiter.check_limit("user:1", &Limit::per_day(1), 1).await;
-            limiter.check_limit("user:1", &Limit::per_day(1), 1).await;
+            let _ = limiter.check_atomic(&parts, Duration::from_secs(10)).await;
+            let _ = limiter.acquire(&tokens("bob"), Duration::from_secs(10)).await;
+            let _ = limiter.check_limit("user:1", &Limit::per_day(1), 1).await;
+            let _ = limiter.check_limit("user:1", &Limit::per_day(1), 1).await;
             let top = limiter.top(None, 10);
             let of_rule = |name| top.rules().iter().find(|rule| rule.rule() == name).unwrap();
             let api: &TopOfRule = of_rule(Some("api"));
@@ -103,13 +104,13 @@ fn reservations_and_permit_checks_count_and_a_repeated_reservation_counts_once()
             let tokens = of("ann").costing(Cost::of_unit("tokens", 3));
             let reserve = Reserve::default().under("once");
             for _ in 0..2 {
-                limiter.reserve(&tokens, &reserve).await.unwrap();
+                let _ = limiter.reserve(&tokens, &reserve).await.unwrap();
             }
-            limiter.reserve(&tokens, &Reserve::default()).await.unwrap();
+            let _ = limiter.reserve(&tokens, &Reserve::default()).await.unwrap();
             let too_much = of("bob").costing(Cost::of_unit("tokens", 31));
-            limiter.reserve(&too_much, &Reserve::default()).await.unwrap();
+            let _ = limiter.reserve(&too_much, &Reserve::default()).await.unwrap();
             for _ in 0..3 {
-                limiter.check(&Request::new().with("job", "a")).await;
+                let _ = limiter.check(&Request::new().with("job", "a")).await;
             }
             let permits = LimitSpec { hold: Some("10m".into()), ..LimitSpec::new("2") };
             let permits = permits.algorithm("concurrency").build().unwrap();
@@ -119,9 +120,9 @@ fn reservations_and_permit_checks_count_and_a_repeated_reservation_counts_once()
                 limit: permits.clone(),
                 cost: 1.into(),
             };
-            limiter.check_limit("held", &permits, 1).await;
-            limiter.reserve_for(&question, &Reserve::default()).await.unwrap();
-            limiter.check_limit("held", &permits, 1).await;
+            let _ = limiter.check_limit("held", &permits, 1).await;
+            let _ = limiter.reserve_for(&question, &Reserve::default()).await.unwrap();
+            let _ = limiter.check_limit("held", &permits, 1).await;
             let top = limiter.top(None, 10);
             let seen = |name: Option<&str>| {
                 let rule = top.rules().iter().find(|rule| rule.rule() == name);
@@ -144,7 +145,7 @@ fn reservations_and_permit_checks_count_and_a_repeated_reservation_counts_once()
 fn nobody_is_watched_where_that_is_not_wanted() {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let limiter = spillgate::Limiter::builder().top(false).build().await.unwrap();
-        limiter.check_limit("user:1", &Limit::per_day(1), 1).await;
+        let _ = limiter.check_limit("user:1", &Limit::per_day(1), 1).await;
         assert!(limiter.top(None, 10).rules().is_empty());
     });
 }

@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use axum::http::{HeaderMap, StatusCode};
-use spillgate::{Algorithm, Combined, Decision, HeaderStyle, Limit, LimitDecision, Refusal};
+use spillgate::{Algorithm, AtomicDecision, Decision, HeaderStyle, Limit, LimitDecision, Refusal};
 
 use super::proto::envoy::config::core::v3::HeaderValue;
 use super::rls::RateLimitResponse;
 use super::rls::rate_limit_response::rate_limit::Unit;
 use super::rls::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 
-pub(super) fn to(combined: &Combined, style: HeaderStyle) -> RateLimitResponse {
+pub(super) fn to(combined: &AtomicDecision, style: HeaderStyle) -> RateLimitResponse {
     let whole = combined.whole();
     let mut headers = HeaderMap::new();
     whole.write_headers(style, &mut headers);

@@ -211,7 +211,7 @@ fn a_request_refused_by_one_rule_is_charged_to_none() {
         let request = Request::new().with("tenant", "t").with("user", "u");
         let mut left = Vec::new();
         for _ in 0..5 {
-            runtime.block_on(limiter.check(&request));
+            let _ = runtime.block_on(limiter.check(&request));
             let peeked = runtime.block_on(limiter.peek(&request));
             left.push(
                 peeked.limits().map(|counter| counter.remaining().unwrap()).collect::<Vec<_>>(),

@@ -46,9 +46,9 @@ fn two_subjects_share_a_key_only_if_they_are_one() {
         };
         for limit in [&position, name] {
             let questions = subjects.map(|subject| question(subject, limit));
-            let first = runtime.block_on(limiter.decide(&questions));
+            let first = runtime.block_on(limiter.check_batch(&questions));
             assert!(first.iter().all(|decision| decision.allowed()), "two subjects share a key");
-            let again = runtime.block_on(limiter.decide(&questions));
+            let again = runtime.block_on(limiter.check_batch(&questions));
             assert!(again.iter().all(|decision| !decision.allowed()), "one subject has two keys");
         }
     }

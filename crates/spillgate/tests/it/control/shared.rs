@@ -157,7 +157,7 @@ fn what_is_set_survives_the_restart_of_every_process() {
         let [limiter] = limiters(&server).await;
         limiter.set_override("api", &acme(), ["20/day"], None).await.unwrap();
         limiter.set_mode("watched", Mode::Enforce, None).await.unwrap();
-        limiter.check(&ann().costing(7)).await;
+        let _ = limiter.check(&ann().costing(7)).await;
         limiter.reset_rule("api").await.unwrap();
     });
     run(async {
@@ -269,7 +269,7 @@ fn the_store_tells_nobody_who_is_meant() {
     run(async {
         let limiter = on(&server).key_secret(*b"a secret of ours").build().await.unwrap();
         let canary = Request::new().with("tenant", "canary-tenant").with("user", "canary-user");
-        limiter.check(&canary).await;
+        let _ = limiter.check(&canary).await;
         limiter.set_override("api", &canary, ["777/day"], None).await.unwrap();
         limiter.set_mode("watched", Mode::Off, None).await.unwrap();
         let stranger = on(&server).build().await.unwrap();

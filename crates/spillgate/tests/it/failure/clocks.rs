@@ -99,7 +99,7 @@ fn failed_over(ahead_ms: i64) -> (Sentinels, Patient) {
     short_limits().iter().for_each(|limit| drain(&patient, &short(limit), limit));
     assert_eq!(watched.fail_over(), 1);
     let counted = poll(HEALING, || {
-        patient.check("a bystander", &limits()[0]);
+        let _ = patient.check("a bystander", &limits()[0]);
         Some(patient.limiter.stats().clock_steps).filter(|steps| *steps > 0)
     });
     assert_eq!(counted, Some(1), "{:?}", patient.limiter.shards());

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use spillgate::internals::time::Clock;
-use spillgate::{Limit, LimitSpec, Limiter, Policy, Reason, Request, Source};
+use spillgate::{BuildError, Limit, LimitSpec, Limiter, Policy, Reason, Request, Source};
 use spillgate_testkit::{Fault, FaultProxy, RedisServer};
 
 use super::{ALL, CEILING, Patient, SHARE, counted_by, limit};
-use crate::support::world::TODAY_US;
+use crate::support::world::{TODAY_US, runtime};
 
 /// ACCIDENTS 43, A11. Every process enforced the whole limit by itself: ten processes admitted ten times the
 /// limit.
@@ -147,4 +147,19 @@ fn charges_of_a_window_that_ended_during_the_partition_do_not_land_in_the_next()
     patient.heals();
     assert!(patient.check("me", &window).allowed());
     assert_eq!(counted_by(&server, "me", &window), 4, "three alone in this window, and one since");
+}
+
+#[test]
+fn a_required_store_is_waited_for_and_its_absence_fails_the_build() {
+    let runtime = runtime();
+    let server = RedisServer::start();
+    let builder = || Limiter::builder().require_store(Duration::from_secs(5));
+    let limiter = runtime.block_on(builder().redis(server.url()).build()).unwrap();
+    assert!(runtime.block_on(limiter.store_answers()));
+
+    let absent = builder().redis("redis://127.0.0.1:1").require_store(Duration::from_millis(200));
+    let error = runtime.block_on(absent.build()).unwrap_err();
+    assert!(error.to_string().starts_with("the store did not answer within 200ms: "), "{error}");
+    let BuildError::StoreUnavailable { waited, .. } = error else { panic!("{error}") };
+    assert_eq!(waited, Duration::from_millis(200));
 }

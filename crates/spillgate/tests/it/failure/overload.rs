@@ -92,7 +92,7 @@ fn a_call_of_a_caller_whose_time_is_over_does_not_reach_the_store() {
     server.command(&["CONFIG", "RESETSTAT"]);
     for _ in 0..200 {
         let parts = [Part::new(of_victim().costing(0))];
-        let combined = runtime.block_on(limiter.check_all(&parts, Duration::from_nanos(1)));
+        let combined = runtime.block_on(limiter.check_atomic(&parts, Duration::from_nanos(1)));
         assert_eq!(combined.whole().source(), Source::Fallback);
     }
     let stats = server.command(&["INFO", "commandstats"]);
@@ -172,12 +172,12 @@ fn no_call_of_a_large_batch_holds_the_store_for_long() {
         let mut one = vec![Question::Request(Request::new().with("user", "one")); 1_000];
         server.command(&["SLOWLOG", "RESET"]);
         for _ in 0..3 {
-            let decisions = runtime.block_on(limiter.decide(&questions));
+            let decisions = runtime.block_on(limiter.check_batch(&questions));
             assert!(decisions.iter().all(|one| one.source() == Source::Store));
         }
         let mut taken = slow_calls(&server);
         let each = taken.iter().sum::<u64>() / (3 * 8_000);
-        runtime.block_on(limiter.decide(&one));
+        runtime.block_on(limiter.check_batch(&one));
         one.truncate(1);
         taken = slow_calls(&server);
         let at = |thousandths: usize| taken.get((taken.len() - 1) * thousandths / 1_000).copied();
@@ -389,7 +389,7 @@ async fn batches(limiter: Limiter, rule: &str, until_us: u64) -> Arc<Seen> {
     let questions: Vec<Question<'_>> =
         users.iter().map(|user| Question::Request(of(user))).collect();
     while monotonic_us() < until_us {
-        limiter.decide(&questions).await.iter().for_each(|decision| seen.note(decision));
+        limiter.check_batch(&questions).await.iter().for_each(|decision| seen.note(decision));
     }
     seen
 }
@@ -407,7 +407,7 @@ async fn checks(limiter: Limiter, caller: usize, until_us: u64) -> Arc<Seen> {
 async fn waiting(limiter: Limiter, caller: usize, until_us: u64) -> Arc<Seen> {
     let (seen, user) = (Arc::new(Seen::default()), caller.to_string());
     let request = Request::new().with("route", "/permit").with("user", &user);
-    limiter.check(&request).await;
+    let _ = limiter.check(&request).await;
     let left = Duration::from_micros(until_us.saturating_sub(monotonic_us()));
     seen.note(&limiter.acquire(&request, left).await);
     seen
@@ -421,7 +421,7 @@ async fn hurried(limiter: Limiter, until_us: u64) -> Arc<Seen> {
         for _ in 0..8 {
             let request = Request::new().with("route", "/hurried").with("user", "victim");
             let parts = [Part::new(request)];
-            let combined = limiter.check_all(&parts, Duration::from_nanos(1)).await;
+            let combined = limiter.check_atomic(&parts, Duration::from_nanos(1)).await;
             assert_ne!(combined.whole().reason(), Some(Reason::CostExceedsLimit));
             seen.note(combined.whole());
         }

@@ -164,7 +164,7 @@ impl Fleet {
         let first = left();
         assert!(first >= at_least);
         while left() > 0 {
-            ask(&self.limiters[0], left().max(1));
+            let _ = ask(&self.limiters[0], left().max(1));
         }
         assert!(self.limiters.iter().all(|limiter| !ask(limiter, 1).allowed()));
         first

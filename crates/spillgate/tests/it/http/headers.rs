@@ -350,7 +350,7 @@ fn a_limit_that_came_with_the_request_has_a_name_too() {
 #[test]
 fn fields_that_are_there_already_stay_alone() {
     let bench = Bench::new(ONE);
-    bench.check(5);
+    let _ = bench.check(5);
     let denied = bench.check(1);
     let mut headers = HeaderMap::new();
     headers.insert("ratelimit", "\"upstream\";r=1;t=7".parse().unwrap());

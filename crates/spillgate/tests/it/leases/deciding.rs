@@ -150,7 +150,7 @@ fn in_a_mixed_decision_leased_counters_are_put_back_if_the_rest_refuses() {
     let both = Request::new().with("ip", "hot").with("route", "both");
     let mut sources = Vec::new();
     for _ in 0..200 {
-        scene.leased("hot");
+        let _ = scene.leased("hot");
         let decision = scene.run(scene.limiter.check(&both));
         sources.push((decision.allowed(), decision.limits().next().unwrap().source()));
     }
@@ -221,7 +221,7 @@ fn looks_and_reservations_are_the_stores() {
     scene.warm("hot");
     let hot = Request::new().with("ip", "hot");
     for _ in 0..20 {
-        scene.leased("hot");
+        let _ = scene.leased("hot");
         assert_eq!(scene.peek("hot").source(), Source::Store);
         let reserved = scene.run(scene.limiter.reserve(&hot, &spillgate::Reserve::default()));
         assert_eq!(reserved.unwrap().source(), Source::Store);
@@ -233,7 +233,7 @@ fn what_is_explained_is_what_the_next_check_says() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
     let hot = Request::new().with("ip", "hot");
-    scene.leased("hot");
+    let _ = scene.leased("hot");
     let explained = scene.run(scene.limiter.explain(&hot));
     let leased = explained.leased().expect("there was one a moment ago");
     assert_eq!((leased.source(), explained.answer().source()), (Source::Lease, Source::Lease));
@@ -251,13 +251,13 @@ fn several_requests_at_once_are_paid_for_as_one_is() {
     scene.warm("hot");
     let hot = Request::new().with("ip", "hot");
     let questions = vec![spillgate::Question::Request(hot.clone()); 10];
-    scene.leased("hot");
-    let decisions = scene.run(scene.limiter.decide(&questions));
+    let _ = scene.leased("hot");
+    let decisions = scene.run(scene.limiter.check_batch(&questions));
     assert!(decisions.iter().all(Decision::allowed));
     assert!(decisions.iter().any(|decision| decision.source() == Source::Lease));
     let parts = [spillgate::Part::new(hot.clone()), spillgate::Part::new(hot)];
-    scene.leased("hot");
-    let combined = scene.run(scene.limiter.check_all(&parts, PATIENCE));
+    let _ = scene.leased("hot");
+    let combined = scene.run(scene.limiter.check_atomic(&parts, PATIENCE));
     assert_eq!(combined.whole().source(), Source::Lease);
     let admitted = scene.limiter.stats().allowed;
     scene.run(scene.limiter.end_leases());
@@ -269,7 +269,7 @@ fn several_requests_at_once_are_paid_for_as_one_is() {
 fn the_metrics_say_what_is_held_and_what_that_may_cost() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
-    scene.leased("hot");
+    let _ = scene.leased("hot");
     let text = scene.limiter.metrics_text();
     let value = |name: &str| -> u64 {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -323,7 +323,7 @@ impl Scene {
 
     /// Checks until the counter holds a lease for a few hundred checks.
     fn warm(&self, ip: &str) {
-        self.leased(ip);
+        let _ = self.leased(ip);
         (0..2_000).for_each(|_| drop(self.check(ip)));
     }
 

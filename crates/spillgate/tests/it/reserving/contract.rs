@@ -302,7 +302,7 @@ fn slots_come_with_receipts_in_a_batch_and_for_keys_too() {
                 cost: Cost::requests(1),
             },
         ];
-        let decisions = one.decide(&questions).await;
+        let decisions = one.check_batch(&questions).await;
         let allowed: Vec<bool> = decisions.iter().map(Decision::allowed).collect();
         assert_eq!(allowed, [true, true, false, true]);
         let receipts: Vec<bool> =

@@ -71,7 +71,7 @@ fn one_subject_opens_reservations_in_a_hundredth_of_the_room_and_others_go_on() 
             subject += 1;
             for _ in 0..ATTEMPTS / 200 {
                 attempts += 1;
-                reserve(&limiter, &format!("eve{subject}"), 0).await;
+                let _ = reserve(&limiter, &format!("eve{subject}"), 0).await;
             }
         }
         let all = held(&limiter);
@@ -145,7 +145,7 @@ fn at_the_bound_a_permit_is_denied_and_what_was_denied_by_a_limit_says_so() {
         assert_eq!(refused.reason(), Some(Reason::Overloaded));
         assert_eq!(limiter.peek(&request("eve")).await.remaining(), Some(1_000_000 - held));
         let questions = [Question::Request(request("eve")), Question::Request(request("bob"))];
-        let decisions = limiter.decide(&questions).await;
+        let decisions = limiter.check_batch(&questions).await;
         assert_eq!(decisions[0].reason(), Some(Reason::Overloaded));
         assert!(decisions[1].allowed() && decisions[1].receipt().is_some());
         let waited = limiter.acquire(&request("eve"), Duration::ZERO).await;

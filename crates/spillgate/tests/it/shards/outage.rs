@@ -180,7 +180,7 @@ impl Process {
         eventually(|| self.peek("somebody else").source() == source);
         if source == Source::Fallback {
             eventually(|| {
-                self.peek("somebody else");
+                let _ = self.peek("somebody else");
                 !self.limiter.shards()[0].asked
             });
         }

@@ -37,7 +37,7 @@ fn a_fourth_node_joins_under_load_and_no_subject_is_admitted_more_than_its_limit
     let (before, limit) = (subjects_on(&change.servers[3]), Limit::per(EACH, YEAR));
     for other in 0..SUBJECTS {
         let key = format!("other {other}");
-        change.runtime.block_on(all[2].check_limit(&key, &limit, 1));
+        let _ = change.runtime.block_on(all[2].check_limit(&key, &limit, 1));
     }
     let moved = subjects_on(&change.servers[3]) - before;
     println!("{moved} of {SUBJECTS} subjects moved, {most} of {EACH} admitted at most");

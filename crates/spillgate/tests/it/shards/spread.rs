@@ -78,7 +78,7 @@ fn shadow_rules_on_other_servers_are_charged_with_what_is_admitted_and_only_then
         let tenant = tenant.to_string();
         let request = of(&user).with("tenant", &tenant);
         for _ in 0..2 {
-            fleet.runtime.block_on(fleet.limiter.check(&request));
+            let _ = fleet.runtime.block_on(fleet.limiter.check(&request));
         }
     }
     let left = |tenant: u32| {
@@ -262,7 +262,7 @@ impl Fleet {
     fn home_of(&self, request: &Request<'_>) -> usize {
         let calls = || self.servers().iter().map(|server| statistics(server, "cmdstat_evalsha:"));
         let before: Vec<_> = calls().collect();
-        self.runtime.block_on(self.limiter.check(request));
+        let _ = self.runtime.block_on(self.limiter.check(request));
         calls().zip(before).position(|(after, before)| after != before).unwrap()
     }
 
