@@ -11,7 +11,7 @@ use crate::flag::{attribute, choice};
 /// Replays an access log, or made-up traffic, and tells whom rules would refuse.
 ///
 /// Time is the log's own: a day is over in seconds, and every verdict is the one that
-/// `spillgate serve` would have given. Logs are in the Common or AtomicDecision format, JSON lines or CSV,
+/// `spillgate serve` would have given. Logs are in the Common or Combined format, JSON lines or CSV,
 /// packed by gzip or not; which it is shows by itself. Paths, addresses and methods are spelled as
 /// the forward-auth door spells them. Nothing is asked of any server or store.
 #[derive(Args, Debug)]

@@ -28,7 +28,7 @@ use lines::{LINE_MAX, Line, Lines};
 /// How lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// Common or AtomicDecision: Apache's and nginx's own.
+    /// Common or Combined: Apache's and nginx's own.
     Clf,
     Json,
     Csv,

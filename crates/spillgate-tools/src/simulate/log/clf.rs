@@ -1,4 +1,4 @@
-//! The Common and the AtomicDecision Log Format of Apache and nginx:
+//! The Common and the Combined Log Format of Apache and nginx:
 //! `203.0.113.7 - ann [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326 "referer" "agent"`.
 
 use std::borrow::Cow;
