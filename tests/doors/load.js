@@ -13,7 +13,7 @@ export default function () {
   const user = Math.floor(Math.random() * 10000);
   const body = `{"key":"user:${user}","limit":{"quota":"100/second"}}`;
   const answer = http.post(`http://${__ENV.HTTP}/v1/check`, body);
-  check(answer, { "a verdict": (answer) => answer.status === 200 || answer.status === 429 });
+  check(answer, { "a decision": (answer) => answer.status === 200 || answer.status === 429 });
 }
 
 export function handleSummary({ metrics }) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A real Prometheus scrapes the admin door, and evaluates the alerts.
+# A real Prometheus scrapes the admin listener, and evaluates the alerts.
 # Usage: prometheus.sh PATH-OF-THE-SPILLGATE-BINARY
 set -euo pipefail
 
@@ -35,12 +35,12 @@ YAML
   until_true 60 "nothing was scraped" scraped "$port"
   curl -sf "http://127.0.0.1:$port/api/v1/rules" | grep -q '"health":"ok"' || fail "the alerts are not evaluated"
   ! curl -sf "http://127.0.0.1:$port/api/v1/rules" | grep -q '"health":"err"' || fail "an alert cannot be evaluated"
-  echo "prometheus: scraped 3 admissions and 2 refusals, and evaluates the alerts"
+  echo "prometheus: scraped 3 admissions and 2 denials, and evaluates the alerts"
 }
 
 scraped() {
-  query "$1" 'spillgate_decisions_total{rule="api",verdict="denied"}' | grep -q '"2"\]' &&
-    query "$1" 'spillgate_decisions_total{rule="api",verdict="allowed"}' | grep -q '"3"\]'
+  query "$1" 'spillgate_decisions_total{rule="api",decision="denied"}' | grep -q '"2"\]' &&
+    query "$1" 'spillgate_decisions_total{rule="api",decision="allowed"}' | grep -q '"3"\]'
 }
 
 query() {

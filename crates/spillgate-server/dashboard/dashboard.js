@@ -9,9 +9,9 @@ const SPAN = 180, SILENCE_MS = 4000;
 const $ = id => document.getElementById(id);
 
 const charts = {
-  verdicts: chart($('chart-verdicts'), {
+  decisions: chart($('chart-decisions'), {
     kind: 'stack', span: SPAN, format: rate,
-    series: [{ name: 'allowed', label: 'allowed' }, { name: 'denied', label: 'denied' }, { name: 'never', label: 'never' }],
+    series: [{ name: 'allowed', label: 'allowed' }, { name: 'denied', label: 'denied' }],
   }),
   sources: chart($('chart-sources'), {
     kind: 'stack', span: SPAN, format: rate,
@@ -22,7 +22,7 @@ const charts = {
   }),
   latency: chart($('chart-latency'), {
     kind: 'lines', span: SPAN, format: duration,
-    series: [{ name: 'p50', label: 'median' }, { name: 'p99', label: '99 of 100' }, { name: 'store-p99', label: 'store, 99 of 100' }],
+    series: [{ name: 'p50', label: 'p50' }, { name: 'p99', label: 'p99' }, { name: 'store-p99', label: 'store, p99' }],
   }),
 };
 
@@ -47,38 +47,36 @@ function show(event) {
 function figures(before, now) {
   const seconds = now.at - before.at;
   const grown = (name, labels) => Math.max(0, now.metrics.sum(name, labels) - before.metrics.sum(name, labels)) / seconds;
-  const verdicts = { at: now.at }, sources = { at: now.at };
-  for (const verdict of ['allowed', 'denied', 'never']) verdicts[verdict] = grown('decisions_total', { verdict });
+  const decisions = { at: now.at }, sources = { at: now.at };
+  for (const decision of ['allowed', 'denied']) decisions[decision] = grown('decisions_total', { decision });
   for (const source of ['store', 'lease', 'denial-cache', 'fallback', 'outage-policy']) sources[source] = grown('decisions_total', { source });
   const histogram = name => [before.metrics.histogram(name), now.metrics.histogram(name)];
   const latency = { at: now.at, p50: quantile(0.5, ...histogram('decision_seconds')), p99: quantile(0.99, ...histogram('decision_seconds')) };
   const storeTime = quantile(0.99, ...histogram('store_seconds'));
   if (storeTime !== undefined) latency['store-p99'] = storeTime;
-  charts.verdicts.add(verdicts);
+  charts.decisions.add(decisions);
   charts.sources.add(sources);
   charts.latency.add(latency);
-  const all = verdicts.allowed + verdicts.denied + verdicts.never;
-  const refused = verdicts.denied + verdicts.never;
+  const { denied } = decisions, all = decisions.allowed + denied;
   $('now-rate').textContent = rate(all);
-  $('now-refused').textContent = all ? `${number(refused / all * 100, 1)} %` : '–';
-  $('now-refused-rate').textContent = all ? `${rate(refused)} per second` : 'of decisions';
+  $('now-denied').textContent = all ? `${number(denied / all * 100, 1)} %` : '–';
+  $('now-denied-rate').textContent = all ? `${rate(denied)} per second` : 'of decisions';
   $('now-p50').textContent = latency.p50 === undefined ? '–' : duration(latency.p50);
   $('now-p99').textContent = latency.p99 === undefined ? '–' : duration(latency.p99);
   state.rates = rates(before, now, seconds);
 }
 
-/** By rule: what was allowed and refused in a second, and which part of it was near the limit. */
+/** By rule: how many decisions a second allowed, denied, and left little of the limit. */
 function rates(before, now, seconds) {
   const of = new Map();
   const add = (name, pick, sign, data) => {
     for (const { labels, value } of data.metrics.all(name)) {
-      if (!of.has(labels.rule)) of.set(labels.rule, { allowed: 0, refused: 0, near: 0 });
+      if (!of.has(labels.rule)) of.set(labels.rule, { allowed: 0, denied: 0, near: 0 });
       of.get(labels.rule)[pick(labels)] += sign * value / seconds;
     }
   };
-  const verdict = labels => (labels.verdict === 'allowed' ? 'allowed' : 'refused');
   for (const [sign, data] of [[-1, before], [1, now]]) {
-    add('decisions_total', verdict, sign, data);
+    add('decisions_total', labels => labels.decision, sign, data);
     add('near_limit_total', () => 'near', sign, data);
   }
   return of;
@@ -105,13 +103,13 @@ function store(before, now) {
   const asked = cache('hit') + cache('miss');
   const facts = [['Store', now.event.store], ['Rules', number(now.event.rules)]];
   if (shards.length) {
-    facts.push(['Processes', number(sum('live_nodes'))]);
+    facts.push(['Instances', number(sum('live_instances'))]);
     const differ = differing(now);
     if (differ.length) facts.push(['Differing', differ.join(', ')]);
     facts.push(['Denial cache', asked ? `${number(cache('hit') / asked * 100, 1)} % hits` : 'unused']);
-    facts.push(['State losses', number(sum('epoch_changes_total'))], ['Clock steps', number(sum('clock_steps_total'))]);
+    facts.push(['State losses', number(sum('state_losses_total'))], ['Clock steps', number(sum('clock_steps_total'))]);
   } else {
-    facts.push(['Tiers evicted', number(sum('evictions_total'))], ['Overflows', number(sum('overflows_total'))]);
+    facts.push(['Counters evicted', number(sum('evictions_total'))], ['Overflows', number(sum('overflows_total'))]);
   }
   facts.push(['Unmatched', number(sum('unmatched_total'))], ['Up for', duration(event_age(now.event))]);
   fill.shards(shards);

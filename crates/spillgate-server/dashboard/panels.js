@@ -32,7 +32,7 @@ export const fill = {
       return el('tr', {}, name, cell('State', pill), cell('Calls/s', rate(Math.max(0, shard.calls)), 'n'),
         cell('p99', shard.p99 === undefined ? '–' : duration(shard.p99), 'n'), cell('Errors', number(shard.errors), 'n'),
         cell('Clock skew', `${number(shard.skew * 1000, 1)} ms`, 'n'));
-    }), 'State is in the memory of this process; no other process shares it.', 6);
+    }), 'State is in the memory of this instance; no other instance shares it.', 6);
   },
 
   facts(facts) {
@@ -46,7 +46,7 @@ export const fill = {
       const row = el('tr', { 'data-rule': rule.name });
       const name = el('td', { className: 'name' }, rule.name, el('small', {}, rule.domain === 'default' ? byKey(rule) : `${rule.domain} · ${byKey(rule)}`));
       const limits = rule.limits.map(quota).join(', ');
-      row.append(name, cell('Limits', limits), cell('Allowed/s', '–', 'n'), cell('Refused/s', '–', 'n'),
+      row.append(name, cell('Limits', limits), cell('Allowed/s', '–', 'n'), cell('Denied/s', '–', 'n'),
         cell('Near the limit', '–', 'n'), cell('Heaviest subject uses', bar()), cell('Mode', modeOf(rule)));
       return row;
     }), 'The policy has no rules: everything without a limit of its own is allowed.', 7);
@@ -57,8 +57,8 @@ export const fill = {
   top(top) {
     const of = pick => top.rules.flatMap(rule => rule[pick].map(subject => ({ ...subject, rule: rule.rule, unit: rule.unit })))
       .sort((a, b) => b.count - a.count).slice(0, 8);
-    ranking($('top-refused'), of('refused'), 'Nobody was refused in the last minute.', () => 'times');
-    ranking($('top-consumers'), of('consumers'), 'Nobody has used anything in the last minute.', ({ unit }) => unit);
+    ranking($('top-denied'), of('refused'), 'No denials in the last minute.', () => 'times');
+    ranking($('top-consumers'), of('consumers'), 'No use in the last minute.', ({ unit }) => unit);
   },
 
   overrides({ overrides }) {
@@ -90,9 +90,9 @@ function updateRates(body, rates, top, rules) {
   for (const row of body.rows) {
     const rule = rules.find(rule => rule.name === row.dataset.rule);
     if (!rule) continue;
-    const of = rates.get(rule.name) ?? { allowed: 0, refused: 0, near: 0 };
+    const of = rates.get(rule.name) ?? { allowed: 0, denied: 0, near: 0 };
     row.cells[2].textContent = rate(Math.max(0, of.allowed));
-    row.cells[3].textContent = rate(Math.max(0, of.refused));
+    row.cells[3].textContent = rate(Math.max(0, of.denied));
     row.cells[4].textContent = of.allowed > 0 ? `${number(Math.min(1, of.near / of.allowed) * 100, 0)} %` : '–';
     const used = utilisation(rule, top);
     const place = row.cells[5].firstChild;
@@ -195,8 +195,8 @@ export function operate({ refresh, state }) {
     if (!rule) return;
     choice.blur();
     const mode = choice.value;
-    const effects = { off: 'nobody is limited by it', shadow: 'it only counts, and refuses nobody', enforce: 'it refuses whoever is over its limits' };
-    if (!(await confirmed(`Set ${rule.name} to ${mode}?`, `On every process, until it is set back: ${effects[mode]}.`))) {
+    const effects = { off: 'the rule limits no request', shadow: 'the rule counts and denies nothing', enforce: 'the rule denies requests over its limits' };
+    if (!(await confirmed(`Set ${rule.name} to ${mode}?`, `On every instance, until it is set back: ${effects[mode]}.`))) {
       choice.value = rule.mode.in_force;
       return;
     }

@@ -12,7 +12,7 @@ use spillgate::{
 };
 
 use crate::config::{ConfigError, Domains, Problem, Settings, Store, StoreTls};
-use crate::metrics::{Reloads, UnsafeStore};
+use crate::metrics::{Process, Reloads, UnsafeStore};
 use crate::telemetry::{Traces, sink};
 
 mod domains;
@@ -25,6 +25,7 @@ pub struct App {
     limiter: Limiter,
     pub(crate) reloads: Arc<Reloads>,
     pub(crate) unsafe_store: Arc<UnsafeStore>,
+    process: Process,
     /// The name of the store, without credentials.
     pub(crate) store: Arc<str>,
     pub(crate) domains: Domains,
@@ -83,6 +84,7 @@ impl App {
             limiter,
             reloads: Arc::default(),
             unsafe_store: Arc::default(),
+            process: Process::started_now(),
             store: store.topology.to_string().into(),
             domains: Domains::default(),
             traces: Traces::default(),
@@ -174,9 +176,15 @@ impl App {
 
     /// Returns all metrics, in the text format of Prometheus.
     pub(crate) fn metrics_text(&self) -> String {
-        let unsafe_store = self.unsafe_store.text(self.limiter.instance_mismatch());
-        let own = [self.reloads.text(), unsafe_store, self.traces.text()];
-        self.limiter.metrics_text() + &own.concat() + &sink::metrics_text()
+        let families = [
+            self.limiter.metrics_text(),
+            self.reloads.text(),
+            self.unsafe_store.text(self.limiter.instance_mismatch()),
+            self.traces.text(),
+            sink::metrics_text(),
+            self.process.text(),
+        ];
+        families.concat()
     }
 
     /// Puts credentials and certificates of the store in force, from its next connection on.

@@ -1,13 +1,17 @@
 //! Metrics of the server, beside those of its limiter.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use spillgate::InstanceMismatch;
 
 use crate::doctor::{self, Finding, Level};
+
+mod process;
+
+pub(crate) use process::Process;
 
 /// Counts policy files that were read again.
 #[derive(Default)]
@@ -35,16 +39,15 @@ impl Reloads {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the count of reloads, in the text format of Prometheus.
+    /// Returns the family in the text format of Prometheus.
     pub(crate) fn text(&self) -> String {
-        let applied = self.applied.load(Ordering::Relaxed);
-        let refused = self.refused.load(Ordering::Relaxed);
-        format!(
-            "# HELP spillgate_reloads_total Policy files that were read again.\n\
-             # TYPE spillgate_reloads_total counter\n\
-             spillgate_reloads_total{{result=\"applied\"}} {applied}\n\
-             spillgate_reloads_total{{result=\"refused\"}} {refused}\n"
-        )
+        let mut text = String::new();
+        family(&mut text, Kind::Counter, "spillgate_reloads_total", RELOADS);
+        for (result, count) in [("applied", &self.applied), ("refused", &self.refused)] {
+            let count = count.load(Ordering::Relaxed);
+            sample(&mut text, "spillgate_reloads_total", &[("result", result)], count);
+        }
+        text
     }
 }
 
@@ -59,19 +62,46 @@ impl UnsafeStore {
         *known = reasons.map(|finding| finding.check).collect();
     }
 
-    /// Returns one gauge for each unsafe check, in the text format of Prometheus, with instances that differ now.
+    /// Returns the family in the text format of Prometheus, with the instances that differ now.
     pub(crate) fn text(&self, mismatch: InstanceMismatch) -> String {
-        let mut text =
-            "# HELP spillgate_store_unsafe Checks of `spillgate doctor` that found the store unsafe at the \
-                        start; instances that differ, as found now.\n\
-             # TYPE spillgate_store_unsafe gauge\n"
-                .to_owned();
+        let mut text = String::new();
+        family(&mut text, Kind::Gauge, "spillgate_store_unsafe", STORE_UNSAFE);
         let known = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let differing = doctor::mismatches(mismatch).map(|(check, _)| check);
         for reason in known.iter().copied().chain(differing) {
-            writeln!(text, "spillgate_store_unsafe{{reason=\"{reason}\"}} 1")
-                .expect("a string takes all text");
+            sample(&mut text, "spillgate_store_unsafe", &[("reason", reason)], 1);
         }
         text
     }
 }
+
+/// The type of a family.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Counter,
+    Gauge,
+}
+
+/// Writes the head of a family.
+pub(crate) fn family(text: &mut String, kind: Kind, name: &str, help: &str) {
+    let kind = match kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+    };
+    write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n").expect("a string takes all text");
+}
+
+/// Writes a sample. The values of labels are words of the program, which need no escapes.
+pub(crate) fn sample(text: &mut String, name: &str, labels: &[(&str, &str)], value: impl Display) {
+    let labels: Vec<String> =
+        labels.iter().map(|(label, value)| format!("{label}=\"{value}\"")).collect();
+    let labels = match labels.is_empty() {
+        true => String::new(),
+        false => format!("{{{}}}", labels.join(",")),
+    };
+    writeln!(text, "{name}{labels} {value}").expect("a string takes all text");
+}
+
+const RELOADS: &str = "Changed policy files that were read, by whether they are in force.";
+const STORE_UNSAFE: &str = "1 for each unsafe finding of `spillgate doctor` at the start, and for each part in which \
+    live instances differ now.";

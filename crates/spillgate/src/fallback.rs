@@ -165,16 +165,16 @@ impl Fallback {
         }
     }
 
-    /// By rule, what one subject held at most of what this process admitted alone in this outage.
+    /// Returns for each rule the most that one subject was admitted by the local share in this outage.
     #[cfg(feature = "metrics")]
-    pub(crate) fn observed_excess(&self) -> Vec<(String, u64)> {
+    pub(crate) fn overshoot_observed(&self) -> Vec<(String, u64)> {
         self.alone.lock().iter().map(|(rule, most)| (rule.clone(), *most)).collect()
     }
 
-    /// What the processes together may admit to one subject of a rule beyond its limits while the store
-    /// is out of reach: all their shares, and what leases hold; nothing where that has no bound.
+    /// Returns the most that all instances together can admit to one subject beyond the limits of a rule while the
+    /// store is unavailable: all local shares and leased tokens. `None` if there is no bound.
     #[cfg(feature = "metrics")]
-    pub(crate) fn excess_bound(&self, rule: &Rule) -> Option<u64> {
+    pub(crate) fn overshoot_bound(&self, rule: &Rule) -> Option<u64> {
         let share = |params| self.share_of(Some(rule), params).capacity();
         let shares = rule.named_limits().iter().filter_map(NamedLimit::params).map(share);
         let alone = match rule.on_outage() {

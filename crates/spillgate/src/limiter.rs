@@ -333,7 +333,7 @@ impl Inner {
         #[cfg(feature = "redis")]
         let stats = Stats {
             store_errors: self.fallback.store_errors(),
-            epoch_changes: match &self.engine {
+            state_losses: match &self.engine {
                 Engine::Memory(_) => 0,
                 Engine::Redis(redis) => redis.epoch_changes(),
             },
@@ -341,7 +341,7 @@ impl Inner {
                 Engine::Memory(_) => 0,
                 Engine::Redis(redis) => redis.clock_steps(),
             },
-            nodes: self.fallback.nodes(),
+            live_instances: self.fallback.nodes(),
             leased_counters: self.leases.counters(),
             lease_outstanding: self.leases.outstanding(crate::time::boottime_us()),
             ..stats
@@ -358,6 +358,6 @@ impl Inner {
 
     /// Counts what an operator refunded.
     pub(crate) fn note_given_back(&self, amount: u64) {
-        self.counters.given_back.fetch_add(amount, Ordering::Relaxed);
+        self.counters.refunded.fetch_add(amount, Ordering::Relaxed);
     }
 }

@@ -186,9 +186,9 @@ def drive(page, world):
     page.until("Number.parseFloat(document.getElementById('now-rate').textContent) > 0")
     decided = "[...document.querySelectorAll('#rules tbody tr')].find(row => row.dataset.rule === 'api').cells[2].textContent"
     page.until(f"Number.parseFloat({decided}) > 0")
-    for place in ("#top-refused .who", "#top-consumers .who", "#shards .pill", "#facts dd", "#chart-verdicts path.allowed", "#chart-latency path.p99"):
+    for place in ("#top-denied .who", "#top-consumers .who", "#shards .pill", "#facts dd", "#chart-decisions path.allowed", "#chart-latency path.p99"):
         page.until(f"document.querySelector({json.dumps(place)})")
-    page.until("document.querySelector('#top-refused')?.textContent.includes('203.0.113.')")
+    page.until("document.querySelector('#top-denied')?.textContent.includes('203.0.113.')")
 
     step("explain: decision, sentence, and what a raise would change")
     page.write("#explain [name=attributes]", "tenant=acme user=ann")

@@ -292,8 +292,8 @@ fn the_commands_of_the_page_do_what_it_says() {
         server.check(r#"{"attributes":{"ip":"203.0.113.7"}}"#);
     }
     let metrics = server.operator().send("GET", "/metrics", b"").unwrap().body;
-    let counted = |rule: &str, verdict: &str| {
-        let labels = format!("rule=\"{rule}\",verdict=\"{verdict}\"");
+    let counted = |rule: &str, decision: &str| {
+        let labels = format!("rule=\"{rule}\",decision=\"{decision}\"");
         let line = metrics.lines().find(|line| line.contains(&labels));
         line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).unwrap_or(0)
     };

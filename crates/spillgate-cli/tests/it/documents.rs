@@ -2,6 +2,7 @@
 //! their tables are the program's.
 
 mod lists;
+mod metrics;
 mod page;
 mod tables;
 mod typed;

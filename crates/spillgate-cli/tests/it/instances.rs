@@ -111,7 +111,7 @@ fn the_doctor_finds_the_secrets_of_others_and_is_not_counted_itself() {
 #[track_caller]
 fn agree(fleet: [Server; 2], part: &str) {
     for server in &fleet {
-        eventually(|| metrics(server).contains("spillgate_live_nodes 2\n"));
+        eventually(|| metrics(server).contains("spillgate_live_instances 2\n"));
         assert_eq!(mismatch(server, part), "0");
         assert!(!metrics(server).contains("mismatch\"} 1"));
     }

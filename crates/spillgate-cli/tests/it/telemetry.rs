@@ -40,8 +40,8 @@ fn an_outage_is_told_once_when_it_begins_and_once_when_it_ends() {
             && shows(&server, "spillgate_degraded{shard=")
     });
     let told = metrics(&server);
-    assert!(told.contains("spillgate_excess_bound{rule=\"api\"} "), "{told}");
-    assert!(told.contains("spillgate_excess_observed{rule=\"api\"} "), "{told}");
+    assert!(told.contains("spillgate_overshoot_bound{rule=\"api\"} "), "{told}");
+    assert!(told.contains("spillgate_overshoot_observed{rule=\"api\"} "), "{told}");
     let mut words = server.words_until("each rule's on_outage decides for this shard's subjects");
     redis.restart();
     eventually(|| {
@@ -64,11 +64,11 @@ fn a_store_that_lost_its_state_is_told_of() {
     let redis = RedisServer::start();
     let mut server = Server::start_on(&redis, &[]);
     // The first heartbeat learns what there is to lose.
-    eventually(|| metrics(&server).contains("spillgate_live_nodes 1\n"));
+    eventually(|| metrics(&server).contains("spillgate_live_instances 1\n"));
     redis.command(&["FLUSHALL"]);
     server.words_until("state lost: the server has not what it held");
     // Scrapes within a second share a rendering.
-    eventually(|| metrics(&server).contains("spillgate_epoch_changes_total 1\n"));
+    eventually(|| metrics(&server).contains("spillgate_state_losses_total 1\n"));
 }
 
 #[test]

@@ -13,6 +13,7 @@ use tracing_subscriber::fmt::format;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use crate::config::Format;
+use crate::metrics::{self, Kind};
 
 /// The queue of this process, once [`start`] has run.
 static SINK: OnceLock<Sink> = OnceLock::new();
@@ -89,12 +90,10 @@ pub(crate) fn flush() {
 /// Returns the count of dropped lines in the format of the limiter's metrics.
 pub(crate) fn metrics_text() -> String {
     let dropped = SINK.get().map_or(0, |sink| sink.dropped.load(Ordering::Relaxed));
-    format!(
-        "# HELP spillgate_log_lines_dropped_total Lines of the log that were dropped because the error \
-         output took no bytes.\n\
-         # TYPE spillgate_log_lines_dropped_total counter\n\
-         spillgate_log_lines_dropped_total {dropped}\n"
-    )
+    let (mut text, name) = (String::new(), "spillgate_log_lines_dropped_total");
+    metrics::family(&mut text, Kind::Counter, name, LINES_DROPPED);
+    metrics::sample(&mut text, name, &[], dropped);
+    text
 }
 
 /// Flushes the log when it is dropped: at the end of a command, and when its thread panics.
@@ -220,6 +219,8 @@ fn note(dropped: u64, format: Format) -> String {
         }
     }
 }
+
+const LINES_DROPPED: &str = "Log lines that were dropped because the error output took no bytes.";
 
 /// The most bytes that wait: some ten thousand lines, more than a healthy process logs at once. The writer may hold as
 /// many again.

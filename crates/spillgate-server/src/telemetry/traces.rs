@@ -4,7 +4,6 @@
 //! chance. An untraced request costs one header look-up and one random number. A span holds the decision and its rule,
 //! and no attribute of the request.
 
-use std::fmt::Write;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +17,7 @@ use tracing::field::Empty;
 use tracing::{Instrument, Span, info_span};
 
 use crate::config::Sample;
+use crate::metrics::{self, Kind};
 
 /// Samples requests, and opens their spans. Clones share one sequence of samples.
 #[derive(Clone, Debug, Default)]
@@ -94,17 +94,13 @@ impl Traces {
     /// Returns the counts of spans, in the text format of Prometheus; empty if traces are off.
     pub(crate) fn text(&self) -> String {
         let Some(sampler) = &self.sampler else { return String::new() };
-        let mut text =
-            "# HELP spillgate_spans_total Spans of traces: ended here, and of these sent to \
-                        the collector, not taken by it, or dropped because too many waited.\n\
-                        # TYPE spillgate_spans_total counter\n"
-                .to_owned();
+        let mut text = String::new();
+        metrics::family(&mut text, Kind::Counter, "spillgate_spans_total", SPANS);
         let SpanCounts { ended, sent, failed, dropped, .. } = &*sampler.counts;
         let results = [("ended", ended), ("sent", sent), ("failed", failed), ("dropped", dropped)];
         for (result, count) in results {
             let count = count.load(Ordering::Relaxed);
-            writeln!(text, "spillgate_spans_total{{result=\"{result}\"}} {count}")
-                .expect("a string takes all text");
+            metrics::sample(&mut text, "spillgate_spans_total", &[("result", result)], count);
         }
         text
     }
@@ -202,6 +198,9 @@ fn follow(span: Span, _caller: Caller) -> Span {
 
 /// The target of spans that begin a trace here. Spans within have the target of the log.
 pub(super) const REQUEST: &str = "spillgate::request";
+
+const SPANS: &str = "Trace spans that ended, and of these: sent to the collector, failed to send, or dropped because \
+    too many waited.";
 
 /// The paths whose requests are traced. Of two that begin alike the longer comes first.
 const TRACED: [&str; 9] = [

@@ -1,10 +1,10 @@
-//! What a limiter counts of its own decisions, for [`Stats`].
+//! The counts of a limiter's own decisions, for [`Stats`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::decision::Decision;
 
-/// What a limiter has done since it was built.
+/// Counts since the limiter was built, and its state now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -12,29 +12,28 @@ pub struct Stats {
     pub allowed: u64,
     /// Decisions that denied.
     pub denied: u64,
-    /// Requests that met no rule.
+    /// Requests that no rule matched.
     pub unmatched: u64,
     /// Shadow rules that would have denied.
     pub would_deny: u64,
-    /// Decisions that the store had no part in.
+    /// Decisions that were made without the store.
     pub degraded: u64,
     /// Calls to the store that failed.
     pub store_errors: u64,
-    /// How often a server of the store was found to have lost what it held.
-    pub epoch_changes: u64,
-    /// How often the clock of a server of the store stepped, by itself or with a failover: forward,
-    /// each subject may have had one fresh allowance.
+    /// Shards that lost their data.
+    pub state_losses: u64,
+    /// Steps of a shard's clock, by itself or with a failover. A step forward can cost each subject one fresh quota.
     pub clock_steps: u64,
-    /// How many processes share each limit while the store is out of reach: those that the store
-    /// heard of lately, or that were expected; 16 where nobody knows; 0 in memory.
-    pub nodes: u32,
-    /// What operators refunded without a receipt, which may have let more pass than a limit says.
-    pub given_back: u64,
-    /// How many wait for room in this process.
+    /// Instances that share each limit while the store is unavailable: the larger of those that the store counted in
+    /// the last 60 seconds and those that are expected. 16 if neither is known, 0 with the memory store.
+    pub live_instances: u32,
+    /// Units that operators refunded without a receipt. They can admit more than a limit allows.
+    pub refunded: u64,
+    /// Callers that wait for room in this process.
     pub waiting: usize,
-    /// Counters that this process leases, or may soon.
+    /// Counters for which this instance has leases, or soon may have.
     pub leased_counters: usize,
-    /// Tokens that it has taken ahead, and not spent or returned yet.
+    /// Leased tokens that this instance holds, neither spent nor returned.
     pub lease_outstanding: u64,
 }
 
@@ -45,7 +44,7 @@ pub(super) struct Counters {
     unmatched: AtomicU64,
     would_deny: AtomicU64,
     degraded: AtomicU64,
-    pub(super) given_back: AtomicU64,
+    pub(super) refunded: AtomicU64,
 }
 
 impl Counters {
@@ -74,10 +73,10 @@ impl Counters {
             would_deny: read(&self.would_deny),
             degraded: read(&self.degraded),
             store_errors: 0,
-            epoch_changes: 0,
+            state_losses: 0,
             clock_steps: 0,
-            nodes: 0,
-            given_back: read(&self.given_back),
+            live_instances: 0,
+            refunded: read(&self.refunded),
             waiting: 0,
             leased_counters: 0,
             lease_outstanding: 0,

@@ -1,4 +1,4 @@
-//! A limiter's metrics as an operator reads them: the subjects that use most, and all counters as text.
+//! What operators read of a limiter: the subjects with the most use, and the metrics as text.
 
 use super::Limiter;
 use crate::engine::Engine;
@@ -14,9 +14,9 @@ use crate::store::ShardStatus;
 use crate::time::boottime_us;
 
 impl Limiter {
-    /// The subjects that used most and those that were refused most, `n` of each for each rule, or for
-    /// one rule; as this process has seen it within the last minute or two. Counts are estimates, and
-    /// no subject with more than a thousandth of a rule's is missed. A reservation counts once, with its estimate.
+    /// Returns the subjects with the most use and those with the most denials, `n` of each for each rule or for one
+    /// rule, as this instance saw them in the last minute or two. Counts are estimates. No subject with more than a
+    /// thousandth of a rule's use is missing. A reservation counts once, with its estimate.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -35,7 +35,7 @@ impl Limiter {
         self.inner.metrics.top(rule, n)
     }
 
-    /// What this limiter has counted, for Prometheus: `text/plain; version=0.0.4`.
+    /// Returns the metrics of this limiter in Prometheus's text format, `text/plain; version=0.0.4`.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -77,7 +77,7 @@ impl Text {
         }
     }
 
-    /// What this process holds of reservations: on a store, those that it charged alone.
+    /// Writes the records of reservations in this process. With a store they are those of its local fallback.
     fn records(&mut self, held: RecordsHeld) {
         self.family(Kind::Gauge, "reservations", RESERVATIONS);
         self.sample("reservations", &[("state", "open")], held.open);
@@ -86,7 +86,7 @@ impl Text {
         self.sample("reservation_bytes", &[], held.bytes);
     }
 
-    /// How the store stands, as this process sees it.
+    /// Writes the state of the store as this instance sees it.
     #[cfg(feature = "redis")]
     fn store(&mut self, limiter: &Limiter, policy: &Policy) {
         let (stats, shards) = (limiter.stats(), limiter.shards());
@@ -108,29 +108,29 @@ impl Text {
         by_shard(Kind::Counter, "clock_steps_total", CLOCK_STEPS, |shard| {
             shard.clock_steps.to_string()
         });
-        self.family(Kind::Counter, "epoch_changes_total", EPOCH_CHANGES);
-        self.sample("epoch_changes_total", &[], stats.epoch_changes);
-        self.family(Kind::Gauge, "live_nodes", LIVE_NODES);
-        self.sample("live_nodes", &[], stats.nodes);
+        self.family(Kind::Counter, "state_losses_total", STATE_LOSSES);
+        self.sample("state_losses_total", &[], stats.state_losses);
+        self.family(Kind::Gauge, "live_instances", LIVE_INSTANCES);
+        self.sample("live_instances", &[], stats.live_instances);
         self.family(Kind::Gauge, "instance_mismatch", INSTANCE_MISMATCH);
         for (part, instances) in limiter.instance_mismatch().parts() {
             self.sample("instance_mismatch", &[("part", part)], instances);
         }
         let fallback = &limiter.inner.fallback;
-        self.family(Kind::Gauge, "excess_bound", EXCESS_BOUND);
+        self.family(Kind::Gauge, "overshoot_bound", OVERSHOOT_BOUND);
         for rule in policy.rules().take(RULES_MAX) {
             let bound =
-                fallback.excess_bound(rule).map_or("+Inf".to_owned(), |bound| bound.to_string());
-            self.sample("excess_bound", &[("rule", rule.name())], bound);
+                fallback.overshoot_bound(rule).map_or("+Inf".to_owned(), |bound| bound.to_string());
+            self.sample("overshoot_bound", &[("rule", rule.name())], bound);
         }
         self.family(Kind::Gauge, "lease_outstanding", LEASE_OUTSTANDING);
         for rule in policy.rules().take(RULES_MAX).filter(|rule| rule.lease().is_some()) {
             let held = limiter.inner.leases.outstanding_of(rule.name(), boottime_us());
             self.sample("lease_outstanding", &[("rule", rule.name())], held);
         }
-        self.family(Kind::Gauge, "excess_observed", EXCESS_OBSERVED);
-        for (rule, most) in fallback.observed_excess() {
-            self.sample("excess_observed", &[("rule", &rule)], most);
+        self.family(Kind::Gauge, "overshoot_observed", OVERSHOOT_OBSERVED);
+        for (rule, most) in fallback.overshoot_observed() {
+            self.sample("overshoot_observed", &[("rule", &rule)], most);
         }
     }
 
@@ -144,35 +144,35 @@ impl Text {
 }
 
 #[cfg(feature = "redis")]
-const CACHE_LOOKUPS: &str = "Decisions that a cache was bound for before the store; a hit of the \
-    denial cache is a refusal.";
+const CACHE_LOOKUPS: &str = "Decisions for which a cache was asked before the store. A hit of the denial cache is a denial.";
 #[cfg(feature = "redis")]
-const BREAKER_OPEN: &str = "Whether the shard fails too many calls, and is left alone.";
+const BREAKER_OPEN: &str = "1 while the circuit breaker of the shard is open and no call is sent.";
 #[cfg(feature = "redis")]
-const DEGRADED: &str = "Whether decisions on the shard's subjects are made without it.";
+const DEGRADED: &str = "1 while decisions on the subjects of the shard are made without it.";
 #[cfg(feature = "redis")]
-const CLOCK_SKEW: &str = "How far the shard's clock is ahead of this process's.";
+const CLOCK_SKEW: &str = "Clock of the shard minus clock of this instance.";
 #[cfg(feature = "redis")]
-const LIVE_NODES: &str = "Processes that share each limit while the store is out of reach.";
+const CLOCK_STEPS: &str = "Steps of the shard's clock, by itself or with a failover. A step forward can cost each \
+    subject one fresh quota.";
 #[cfg(feature = "redis")]
-const INSTANCE_MISMATCH: &str = "Live instances on the store that differ from this one: each part that differs \
-    gives them separate counters.";
+const STATE_LOSSES: &str =
+    "Shards that lost their data. Each loss can cost each subject one fresh quota.";
 #[cfg(feature = "redis")]
-const EXCESS_BOUND: &str = "What all processes together may admit to one subject of the rule beyond its \
-    limits: what they hold by leases, and their shares while the store is out of reach.";
+const LIVE_INSTANCES: &str = "Instances that share each limit while the store is unavailable.";
 #[cfg(feature = "redis")]
-const LEASE_OUTSTANDING: &str = "What this process has taken ahead of the rule's counters, and not spent or \
-    returned yet.";
+const INSTANCE_MISMATCH: &str = "Live instances on the store that differ from this one in the part. They keep \
+    separate counters.";
 #[cfg(feature = "redis")]
-const EXCESS_OBSERVED: &str = "The most that one subject held of what this process admitted alone in \
-    the present outage; absent when there is none.";
+const OVERSHOOT_BOUND: &str = "The most that all instances together can admit to one subject beyond the limits of \
+    the rule, by local shares and leases. +Inf if on_outage is allow.";
 #[cfg(feature = "redis")]
-const EPOCH_CHANGES: &str = "Servers of the store that had lost what they held: each may have cost \
-    every subject there one allowance.";
+const OVERSHOOT_OBSERVED: &str = "The most that this instance admitted to one subject by its local share in the \
+    present outage. Absent without an outage.";
 #[cfg(feature = "redis")]
-const CLOCK_STEPS: &str = "Steps of a server's clock, its own or with a failover: forward, each may \
-    have cost every subject there one allowance.";
-const EVICTIONS: &str = "State that had to go for want of room.";
+const LEASE_OUTSTANDING: &str =
+    "Leased tokens that this instance holds, neither spent nor returned.";
+const EVICTIONS: &str = "Counters that the memory store evicted for want of room.";
+const OVERFLOWS: &str =
+    "Charges of new subjects to a shared overflow counter of the full memory store.";
 const RESERVATIONS: &str = "Records of reservations in this process.";
 const RESERVATION_BYTES: &str = "Bytes of the records of reservations in this process.";
-const OVERFLOWS: &str = "Charges of subjects that found no room, and shared one limit.";

@@ -5,45 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::is_near_limit;
-use crate::decision::{CounterOutcome, Source};
+use crate::decision::{CounterOutcome, Reason, Source};
 use crate::policy::Rule;
 
-/// A decision as metrics name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Verdict {
-    Allowed,
-    Denied,
-    /// Denied, and no wait helps.
-    Never,
-}
-
-impl Verdict {
-    fn of_counter(counter: &CounterOutcome) -> Verdict {
-        match counter.denied {
-            None => Verdict::Allowed,
-            Some(reason) if reason.is_permanent() => Verdict::Never,
-            Some(_) => Verdict::Denied,
-        }
-    }
-
-    /// Returns the value of the label `verdict`.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Verdict::Allowed => "allowed",
-            Verdict::Denied => "denied",
-            Verdict::Never => "never",
-        }
-    }
-}
-
-/// The verdicts of one rule.
+/// Counts the decisions of one rule.
 #[derive(Debug)]
 pub(super) struct Meter {
     pub(super) domain: Box<str>,
     pub(super) rule: Box<str>,
-    verdicts: [[AtomicU64; SOURCES.len()]; VERDICTS.len()],
+    /// By result, then by source.
+    decisions: [[AtomicU64; SOURCES.len()]; RESULTS.len()],
     near_limit: AtomicU64,
-    /// Decisions that found the store at work and too slow.
+    /// Decisions by `on_outage` though the store was healthy.
     overloaded: AtomicU64,
 }
 
@@ -52,17 +25,17 @@ impl Meter {
         Meter {
             domain: domain.into(),
             rule: rule.into(),
-            verdicts: Default::default(),
+            decisions: Default::default(),
             near_limit: AtomicU64::new(0),
             overloaded: AtomicU64::new(0),
         }
     }
 
-    /// Counts the counters of one decision as one verdict: the worst, by the worst source.
+    /// Counts the counters of one decision as one result: with the first reason and the worst source.
     pub(super) fn count(&self, counters: &[CounterOutcome]) {
-        let verdict = counters.iter().map(Verdict::of_counter).max().unwrap_or(Verdict::Allowed);
+        let reason = counters.iter().filter_map(|counter| counter.denied).min();
         let source = counters.iter().map(|counter| counter.source).max().unwrap_or(Source::Store);
-        self.verdicts[verdict as usize][source as usize].fetch_add(1, Ordering::Relaxed);
+        self.decisions[index(reason)][source as usize].fetch_add(1, Ordering::Relaxed);
         if counters.iter().any(is_near_limit) {
             self.near_limit.fetch_add(1, Ordering::Relaxed);
         }
@@ -71,32 +44,33 @@ impl Meter {
         }
     }
 
-    /// How often each verdict came from each source, those that never did left out.
-    pub(super) fn verdicts(&self) -> impl Iterator<Item = (Verdict, Source, u64)> {
+    /// Returns how many decisions had each reason (`None` is allowed) and source, without zeros.
+    pub(super) fn decisions(&self) -> impl Iterator<Item = (Option<Reason>, Source, u64)> {
         let each =
-            VERDICTS.iter().flat_map(|verdict| SOURCES.iter().map(|source| (*verdict, *source)));
-        let counted = each.map(|(verdict, source)| {
-            let count = &self.verdicts[verdict as usize][source as usize];
-            (verdict, source, count.load(Ordering::Relaxed))
+            RESULTS.iter().flat_map(|reason| SOURCES.iter().map(|source| (*reason, *source)));
+        let counted = each.map(|(reason, source)| {
+            let count = &self.decisions[index(reason)][source as usize];
+            (reason, source, count.load(Ordering::Relaxed))
         });
         counted.filter(|(_, _, count)| *count > 0)
     }
 
-    /// How often each verdict came.
-    pub(super) fn by_verdict(&self) -> [u64; VERDICTS.len()] {
-        VERDICTS.map(|verdict| {
-            let sources = self.verdicts[verdict as usize].iter();
-            sources.map(|count| count.load(Ordering::Relaxed)).sum()
-        })
+    /// Returns how many decisions allowed and how many denied, as [`DECISIONS`] names them.
+    pub(super) fn by_decision(&self) -> [u64; DECISIONS.len()] {
+        let mut counts = [0; DECISIONS.len()];
+        for (reason, _, count) in self.decisions() {
+            counts[usize::from(reason.is_some())] += count;
+        }
+        counts
     }
 
-    /// Decisions that the store had no part in.
+    /// Returns how many decisions were made without the store.
     pub(super) fn fallback(&self) -> u64 {
-        let alone = self.verdicts().filter(|(_, source, _)| *source >= Source::Fallback);
-        alone.map(|(_, _, count)| count).sum()
+        let degraded = self.decisions().filter(|(_, source, _)| *source >= Source::Fallback);
+        degraded.map(|(_, _, count)| count).sum()
     }
 
-    /// Decisions that found the store at work and too slow.
+    /// Returns how many decisions `on_outage` made though the store was healthy.
     pub(super) fn overloaded(&self) -> u64 {
         self.overloaded.load(Ordering::Relaxed)
     }
@@ -138,12 +112,44 @@ impl Meters {
     }
 }
 
-pub(super) const VERDICTS: [Verdict; 3] = [Verdict::Allowed, Verdict::Denied, Verdict::Never];
+/// Returns the place of a result in [`RESULTS`].
+fn index(reason: Option<Reason>) -> usize {
+    reason.map_or(0, |reason| reason as usize + 1)
+}
+
+/// Values of the label `decision`.
+pub(super) const DECISIONS: [&str; 2] = ["allowed", "denied"];
+
+/// Allowed, then each reason of a denial in the order of its enum.
+const RESULTS: [Option<Reason>; 6] = [
+    None,
+    Some(Reason::Blocked),
+    Some(Reason::CostExceedsLimit),
+    Some(Reason::LimitExceeded),
+    Some(Reason::StoreUnavailable),
+    Some(Reason::Overloaded),
+];
+
 const SOURCES: [Source; 5] =
     [Source::Store, Source::Lease, Source::DenialCache, Source::Fallback, Source::OutagePolicy];
 
 /// Domain and rule of what has no label of its own.
 pub(super) const OTHER: &str = "other";
 
-/// More series than this are a burden to whoever stores them: the rest share one meter.
+/// More series than this are a burden for Prometheus: the rules beyond share one meter.
 pub(crate) const RULES_MAX: usize = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_result_has_the_place_that_its_index_says() {
+        for (place, reason) in RESULTS.into_iter().enumerate() {
+            assert_eq!(index(reason), place);
+        }
+        for (place, source) in SOURCES.into_iter().enumerate() {
+            assert_eq!(source as usize, place);
+        }
+    }
+}

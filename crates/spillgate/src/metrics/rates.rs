@@ -1,33 +1,33 @@
-//! How many decisions there are in a second: what was counted since a look back, ten seconds ago or more.
+//! Decisions per second: the growth of the counts since a look at them ten seconds ago or more.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-use super::meter::{Meter, VERDICTS};
+use super::meter::{DECISIONS, Meter};
 
-/// What was counted at two looks back.
+/// The counts at two looks in the past.
 #[derive(Debug, Default)]
 pub(super) struct Rates(Mutex<[Option<Look>; 2]>);
 
 #[derive(Clone, Debug)]
 struct Look {
     at_ns: u64,
-    counts: HashMap<Names, [u64; VERDICTS.len()]>,
+    counts: HashMap<Names, [u64; DECISIONS.len()]>,
 }
 
 /// Domain and rule.
 type Names = [Box<str>; 2];
 
 impl Rates {
-    /// Domain, rule and verdict with their rates, written out; nothing at the first look.
+    /// Returns domain, rule and decision with their rates as text; nothing at the first look.
     pub(super) fn read<'m>(
         &self,
         meters: impl Iterator<Item = &'m Meter>,
         now_ns: u64,
     ) -> Vec<([String; 2], &'static str, String)> {
         let counts =
-            meters.map(|meter| ([meter.domain.clone(), meter.rule.clone()], meter.by_verdict()));
+            meters.map(|meter| ([meter.domain.clone(), meter.rule.clone()], meter.by_decision()));
         let now = Look { at_ns: now_ns, counts: counts.collect() };
         let mut looks = self.0.lock();
         let [older, newer] = &mut *looks;
@@ -50,12 +50,12 @@ impl Look {
         for ([domain, rule], counts) in &self.counts {
             let were =
                 before.counts.get(&[domain.clone(), rule.clone()]).copied().unwrap_or_default();
-            for ((verdict, count), was) in VERDICTS.iter().zip(counts).zip(were) {
+            for ((decision, count), was) in DECISIONS.into_iter().zip(counts).zip(were) {
                 if *count > 0 {
                     let thousandths =
                         u128::from(count.saturating_sub(was)) * 1_000_000_000_000 / ns;
                     let rate = format!("{}.{:03}", thousandths / 1_000, thousandths % 1_000);
-                    rates.push(([domain.to_string(), rule.to_string()], verdict.name(), rate));
+                    rates.push(([domain.to_string(), rule.to_string()], decision, rate));
                 }
             }
         }
@@ -64,5 +64,5 @@ impl Look {
     }
 }
 
-/// Two scrapers do not shorten each other's looks below this.
+/// The least time between two looks, however many scrapers there are.
 const LOOK_NS: u64 = 10_000_000_000;

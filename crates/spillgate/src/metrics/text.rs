@@ -1,4 +1,4 @@
-//! The metrics as text, in version 0.0.4 of Prometheus's format, which all that scrape can read.
+//! The metrics as text, in version 0.0.4 of Prometheus's format, which every scraper reads.
 
 use std::fmt::{Display, Write};
 #[cfg(feature = "redis")]
@@ -8,21 +8,23 @@ use std::sync::atomic::Ordering;
 #[cfg(feature = "redis")]
 use super::ShardMeter;
 use super::histogram::Histogram;
-use super::meter::Meter;
+use super::meter::{DECISIONS, Meter};
 use super::{Meters, Metrics};
+use crate::decision::Reason;
 use crate::time::counter_ns;
 
 impl Metrics {
-    /// Writes what is counted of decisions: by the meters of all rules in force, and in all.
+    /// Writes the families about decisions, from the meters of all rules in force.
     pub(crate) fn write(&self, rules: &Meters, text: &mut Text) {
         let meters = || rules.all().chain([&self.inline]);
-        text.family(Kind::Counter, "decisions_total", DECISIONS);
+        text.family(Kind::Counter, "decisions_total", DECISIONS_TOTAL);
         for meter in meters() {
-            for (verdict, source, count) in meter.verdicts() {
+            for (reason, source, count) in meter.decisions() {
                 let labels = [
                     ("domain", &*meter.domain),
                     ("rule", &*meter.rule),
-                    ("verdict", verdict.name()),
+                    ("decision", DECISIONS[usize::from(reason.is_some())]),
+                    ("reason", reason.map_or("", Reason::as_str)),
                     ("source", source.name()),
                 ];
                 text.sample("decisions_total", &labels, count);
@@ -37,8 +39,8 @@ impl Metrics {
         text.histogram("decision_seconds", &[], &self.decision);
         let rates = self.rates.read(meters(), counter_ns());
         text.family(Kind::Gauge, "decision_rate", DECISION_RATE);
-        for ([domain, rule], verdict, rate) in rates {
-            let labels = [("domain", &*domain), ("rule", &*rule), ("verdict", verdict)];
+        for ([domain, rule], decision, rate) in rates {
+            let labels = [("domain", &*domain), ("rule", &*rule), ("decision", decision)];
             text.sample("decision_rate", &labels, rate);
         }
     }
@@ -48,7 +50,7 @@ impl Metrics {
 #[derive(Default)]
 pub(crate) struct Text(String);
 
-/// What a family of samples is.
+/// The type of a family.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     Counter,
@@ -95,7 +97,7 @@ impl Text {
         }
     }
 
-    /// The calls to each shard of the store.
+    /// Writes the families about calls to each shard of the store.
     #[cfg(feature = "redis")]
     pub(crate) fn shards(&mut self, meters: &[Arc<ShardMeter>]) {
         self.family(Kind::Histogram, "store_seconds", STORE_SECONDS);
@@ -134,16 +136,18 @@ fn escaped(value: &str) -> String {
 }
 
 const PREFIX: &str = "spillgate_";
-const DECISIONS: &str = "Verdicts of each rule that a request matched, shadow rules as they would have \
-    decided; limits that came with the question have no rule.";
-const NEAR_LIMIT: &str = "Admissions that left a fifth of the limit or less.";
-const FALLBACK: &str = "Verdicts that the store had no part in.";
-const OVERLOADED: &str = "Decisions for which the store works and did not answer in time.";
-const UNMATCHED: &str = "Requests that met no rule, and were allowed.";
-const DECISION_SECONDS: &str = "Time to a decision, a batch counting once; with state in memory, \
-    of one in 64.";
-const DECISION_RATE: &str = "Verdicts of each rule in a second, over the last ten seconds or more.";
+const DECISIONS_TOTAL: &str = "Decisions of each rule that a request matched, with an empty reason if allowed. A \
+    shadow rule counts as if it were enforced. An inline limit has the domain other and no rule.";
+const NEAR_LIMIT: &str = "Allowed decisions that left a fifth of the limit or less.";
+const FALLBACK: &str = "Decisions that were made without the store.";
+const OVERLOADED: &str =
+    "Decisions by on_outage or a local share because the healthy store did not answer in time.";
+const UNMATCHED: &str = "Requests that no rule matched.";
+const DECISION_SECONDS: &str =
+    "Time of a decision. A batch counts once. With the memory store one decision in 64 counts.";
+const DECISION_RATE: &str = "Decisions per second of each rule, over the last 10 seconds or more.";
 #[cfg(feature = "redis")]
-const STORE_SECONDS: &str = "Time of a call to the store.";
+const STORE_SECONDS: &str = "Time of a call to a shard of the store.";
 #[cfg(feature = "redis")]
-const STORE_ERRORS: &str = "Calls that brought no answer; those that are unknown may have charged.";
+const STORE_ERRORS: &str =
+    "Calls to a shard without an answer. Calls of the class unknown may have charged.";

@@ -106,13 +106,14 @@ impl Model {
         let counts = (self.allowed, self.denied + self.never);
         assert_eq!((stats.allowed, stats.denied), counts);
         let text = limiter.metrics_text();
-        let decisions = |verdict: &str| {
-            format!("decisions_total{{{labels},verdict=\"{verdict}\",source=\"store\"}}")
+        let decisions = |decision: &str, reason: &str| {
+            let result = format!("decision=\"{decision}\",reason=\"{reason}\"");
+            format!("decisions_total{{{labels},{result},source=\"store\"}}")
         };
         let mut counted = [
-            (decisions("allowed"), self.allowed),
-            (decisions("denied"), self.denied),
-            (decisions("never"), self.never),
+            (decisions("allowed", ""), self.allowed),
+            (decisions("denied", "limit-exceeded"), self.denied),
+            (decisions("denied", "cost-exceeds-limit"), self.never),
             (format!("near_limit_total{{{labels}}}"), self.near_limit),
         ]
         .into_iter()

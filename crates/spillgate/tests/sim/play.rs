@@ -314,7 +314,7 @@ impl World {
             .await;
             let stats = process.limiter.stats();
             for (count, what) in [
-                (stats.epoch_changes, "a loss was noticed"),
+                (stats.state_losses, "a loss was noticed"),
                 (
                     process.limiter.shards().iter().map(|shard| shard.clock_steps).sum(),
                     "a clock step was noticed",

@@ -84,7 +84,10 @@ fn events_tell_what_changes_second_by_second() {
     };
     assert_eq!(counted["top"]["rules"][0]["refused"][0]["subject"]["user"], "ann", "{counted}");
     let metrics = counted["metrics"].as_str().unwrap();
-    assert!(metrics.contains("verdict=\"denied\",source=\"store\"} 1\n"), "{metrics}");
+    assert!(
+        metrics.contains("decision=\"denied\",reason=\"limit-exceeded\",source=\"store\"} 1\n"),
+        "{metrics}"
+    );
     assert!(counted["at_ms"].as_u64() > first["at_ms"].as_u64());
 }
 

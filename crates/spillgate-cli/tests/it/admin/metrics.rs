@@ -22,7 +22,7 @@ fn expect(metrics: &str, line: &str) {
 }
 
 #[test]
-fn verdicts_are_counted_by_rule_and_no_subject_is_named() {
+fn decisions_are_counted_by_rule_and_no_subject_is_a_label() {
     let file = TempFile::new(
         "limits.toml",
         "[[rule]]\nname = \"api\"\nkey = [\"tenant\", \"user\"]\nlimits = [\"2/hour\", \"9/day\"]\n\
@@ -37,22 +37,20 @@ fn verdicts_are_counted_by_rule_and_no_subject_is_named() {
             .check(r#"{"domain":"canary-domain","key":"canary-key","limit":{"quota":"5/minute"}}"#);
         let metrics = metrics(server);
         let decisions = "spillgate_decisions_total{domain=\"default\",rule=";
-        for (rule, verdict, count) in [
-            ("api", "allowed", 2),
-            ("api", "denied", 1),
-            ("watched", "allowed", 1),
-            ("watched", "denied", 1),
+        for (rule, decision, reason, count) in [
+            ("api", "allowed", "", 2),
+            ("api", "denied", "limit-exceeded", 1),
+            ("watched", "allowed", "", 1),
+            ("watched", "denied", "limit-exceeded", 1),
         ] {
-            expect(
-                &metrics,
-                &format!("{decisions}\"{rule}\",verdict=\"{verdict}\",source=\"store\"}} {count}"),
-            );
+            let labels = format!("decision=\"{decision}\",reason=\"{reason}\",source=\"store\"");
+            expect(&metrics, &format!("{decisions}\"{rule}\",{labels}}} {count}"));
         }
         expect(&metrics, "spillgate_near_limit_total{domain=\"default\",rule=\"api\"} 1");
         expect(&metrics, "spillgate_unmatched_total 1");
         expect(
             &metrics,
-            "spillgate_decisions_total{domain=\"other\",rule=\"\",verdict=\"allowed\",source=\"store\"} 1",
+            "spillgate_decisions_total{domain=\"other\",rule=\"\",decision=\"allowed\",reason=\"\",source=\"store\"} 1",
         );
         for subject in ["canary", "acme", "ann"] {
             assert!(!metrics.contains(subject), "{subject} in {metrics}");
@@ -77,7 +75,8 @@ fn counts_go_on_through_a_reload_and_a_mode() {
     });
     told(&server, "PUT", "/admin/v1/rules/api/mode", &json!({"mode": "enforce"}));
     decision(&server);
-    let line = "domain=\"default\",rule=\"api\",verdict=\"allowed\",source=\"store\"} 2";
+    let line =
+        "domain=\"default\",rule=\"api\",decision=\"allowed\",reason=\"\",source=\"store\"} 2";
     // Scrapes within a second share a rendering.
     spillgate_testkit::eventually(|| metrics(&server).contains(line));
 }
@@ -121,7 +120,7 @@ fn every_api_counts_its_decisions_in_decision_seconds() {
 
 #[test]
 #[ignore = "needs promtool"]
-fn promtool_finds_nothing_to_complain_about() {
+fn promtool_accepts_the_metrics() {
     let file = api_rule();
     on_both_engines(&["--config", file.path()], |server| {
         while decision(server) == "allowed" {}

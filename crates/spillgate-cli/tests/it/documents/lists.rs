@@ -1,4 +1,4 @@
-//! Pages that list all of something: each metric, command with its options, call, and event of the log.
+//! Pages that list all of something: each command with its options, call, and event of the log.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,30 +6,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::page::{Page, read};
-use crate::alerts::families;
+use super::page::{Page, read, root};
 use crate::server::{Server, run};
-
-/// Families that a program exports only under conditions that this test does not make.
-const RARE: [&str; 1] = ["spillgate_spans_total"];
-
-#[test]
-fn the_page_on_metrics_lists_every_family() {
-    let page = Page::of("reference/metrics");
-    let name = |row: Vec<&str>| row[0].trim_matches('`').split('{').next().unwrap().to_owned();
-    let listed: BTreeSet<String> = page.rows().into_iter().map(name).collect();
-    let exported = families();
-    for family in exported.iter().filter(|family| family.starts_with("spillgate_")) {
-        assert!(listed.contains(family) || is_build_info(family), "no row for {family}");
-    }
-    for family in listed.iter().filter(|family| !RARE.contains(&family.as_str())) {
-        assert!(exported.contains(family), "nothing exports {family}");
-    }
-}
-
-fn is_build_info(family: &str) -> bool {
-    family == "spillgate_build_info"
-}
 
 #[test]
 fn the_page_on_the_command_line_lists_every_command_and_option() {
@@ -102,8 +80,4 @@ fn gather(folder: &Path, sources: &mut String) {
             sources.push_str(&fs::read_to_string(&entry).unwrap());
         }
     }
-}
-
-fn root() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }

@@ -1,7 +1,7 @@
 //! A document of ours as its blocks and tables.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 
 pub(super) struct Page {
     pub(super) text: String,
@@ -47,11 +47,15 @@ impl Page {
     }
 }
 
+/// The root of the project.
+pub(super) fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
 /// A file of the project.
 #[track_caller]
 pub(super) fn read(path: &str) -> String {
-    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 #[test]

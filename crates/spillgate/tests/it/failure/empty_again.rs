@@ -23,7 +23,7 @@ fn a_flush_gives_nobody_a_second_allowance_where_limits_begin_empty() {
     server.command(&["FLUSHALL"]);
     assert_eq!(patient.admitted(ALL as usize, "me", &limit()), 0);
     assert_eq!(patient.admitted(ALL as usize, "somebody else", &limit()), 0);
-    eventually(|| patient.limiter.stats().epoch_changes == 1);
+    eventually(|| patient.limiter.stats().state_losses == 1);
 }
 
 /// F3, F4. Nor does a restart, except for this process's local share.
@@ -34,7 +34,7 @@ fn an_empty_restart_gives_nobody_a_second_allowance_where_limits_begin_empty() {
     let before = patient.admitted(ALL as usize / 2, "me", &limit());
     server.restart();
     let mut after = patient.admitted(2 * SHARE as usize, "me", &limit());
-    eventually(|| patient.limiter.stats().epoch_changes == 1);
+    eventually(|| patient.limiter.stats().state_losses == 1);
     after += patient.admitted(ALL as usize, "me", &limit());
     println!("{before} before, {after} after");
     assert!(after <= SHARE, "{before} before, {after} after");

@@ -209,7 +209,7 @@ fn a_store_that_lost_everything_ends_what_it_granted() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
     scene.server.command(&["FLUSHALL"]);
-    scene.eventually(|| scene.limiter.stats().epoch_changes > 0);
+    scene.eventually(|| scene.limiter.stats().state_losses > 0);
     scene.pause(Duration::from_millis(200));
     assert_eq!(scene.limiter.stats().lease_outstanding, 0);
     assert_eq!(scene.check("hot").source(), Source::Store);
@@ -276,7 +276,7 @@ fn the_metrics_say_what_is_held_and_what_that_may_cost() {
         line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().parse().unwrap()
     };
     assert!((1..=50_000).contains(&value("spillgate_lease_outstanding{rule=\"api\"}")));
-    assert!(value("spillgate_excess_bound{rule=\"api\"}") >= 50_000);
+    assert!(value("spillgate_overshoot_bound{rule=\"api\"}") >= 50_000);
 }
 
 fn rule(quota: &str) -> String {

@@ -28,7 +28,7 @@ fn who_was_exhausted_when_the_store_went_stays_exhausted() {
 fn processes_share_the_limit_by_how_many_the_store_last_heard_of() {
     let mut server = RedisServer::start();
     let fleet: Vec<Process> = (0..4).map(|_| Process::on(&server, "12/day", |it| it)).collect();
-    eventually(|| fleet.iter().all(|process| process.limiter.stats().nodes == 4));
+    eventually(|| fleet.iter().all(|process| process.limiter.stats().live_instances == 4));
     server.kill();
     for process in &fleet {
         process.wait_for(Source::Fallback);
@@ -42,12 +42,12 @@ fn processes_share_the_limit_by_how_many_the_store_last_heard_of() {
 fn a_store_that_comes_back_empty_for_a_moment_raises_no_share() {
     let mut server = RedisServer::start();
     let fleet: Vec<Process> = (0..4).map(|_| Process::on(&server, "1000/day", |it| it)).collect();
-    eventually(|| fleet.iter().all(|process| process.limiter.stats().nodes == 4));
+    eventually(|| fleet.iter().all(|process| process.limiter.stats().live_instances == 4));
     server.kill();
     fleet.iter().for_each(|process| process.wait_for(Source::Fallback));
     server.restart();
     // One instance has received the reply to its first heartbeat.
-    eventually(|| fleet.iter().any(|process| process.limiter.stats().epoch_changes > 0));
+    eventually(|| fleet.iter().any(|process| process.limiter.stats().state_losses > 0));
     let counted = server.command(&["ZCARD", "sg1:{control}:nodes"]).integer();
     server.kill();
     let admitted = |process: &Process| {
@@ -115,9 +115,9 @@ fn a_server_that_lost_what_it_held_is_noticed() {
     let process = Process::on(&server, "10/day", |it| it);
     // Wait for the first heartbeat.
     eventually(|| server.command(&["DBSIZE"]).integer() >= 2);
-    assert_eq!(process.limiter.stats().epoch_changes, 0);
+    assert_eq!(process.limiter.stats().state_losses, 0);
     server.command(&["FLUSHALL"]);
-    eventually(|| process.limiter.stats().epoch_changes == 1);
+    eventually(|| process.limiter.stats().state_losses == 1);
 }
 
 /// ACCIDENTS 29. Some services bar TIME inside scripts.
