@@ -19,7 +19,7 @@ pub fn holds(input: &[u8]) {
         name: line(),
         unit: line(),
         time_zone: line(),
-        hold: line(),
+        max_hold: line(),
     };
     if let Ok(limit) = Limit::parse(&spec.quota) {
         let written = limit.to_string();
@@ -43,6 +43,6 @@ fn is_bounded(limit: &Limit) {
     assert!((1..=64).contains(&limit.unit().len()), "{limit:?}");
 }
 
-const FIELDS: [&str; 7] = ["quota", "algorithm", "burst", "name", "unit", "time_zone", "hold"];
+const FIELDS: [&str; 7] = ["quota", "algorithm", "burst", "name", "unit", "time_zone", "max_hold"];
 /// What a script can count: 2^53 µs.
 const REFILL_MAX: Duration = Duration::from_micros(1 << 53);

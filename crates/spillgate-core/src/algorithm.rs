@@ -126,7 +126,7 @@ impl LimitParams {
             LimitParams::FixedWindow(params) => params.longest_wait_us(),
             LimitParams::SlidingLog(params) => params.period_us,
             LimitParams::SlidingWindow(params) => 2 * params.period_us,
-            LimitParams::Concurrency(params) => params.hold_us,
+            LimitParams::Concurrency(params) => params.max_hold_us,
         }
     }
 

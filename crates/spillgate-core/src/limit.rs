@@ -50,7 +50,7 @@ struct Words {
 pub enum Kind {
     /// Said as `"unlimited"`: always room, nothing kept.
     Unlimited,
-    /// Said as `"none"`: a capacity of nothing, so every cost is above it.
+    /// Written `"block"`: the capacity is 0, so every cost exceeds it.
     Nothing,
     /// A count by an algorithm.
     Counted(LimitParams),
@@ -169,7 +169,7 @@ impl Limit {
         spec.build_with(Quota::Rate { count, length }, Algorithm::TokenBucket)
     }
 
-    /// At most `count` slots held at once, each for at most `hold`.
+    /// Returns a concurrency limit: at most `count` permits at once, each held for at most `max_hold`.
     ///
     /// ```
     /// # use spillgate_core::{Algorithm, Limit};
@@ -181,14 +181,14 @@ impl Limit {
     /// # Panics
     /// As [`Limit::per`].
     #[track_caller]
-    pub fn concurrent(count: u64, hold: Duration) -> Limit {
-        Limit::valid(Length::of(hold).and_then(|hold| {
-            let spec = LimitSpec { hold: Some(hold.to_string()), ..LimitSpec::default() };
-            spec.build_with(Quota::Slots { count }, Algorithm::Concurrency)
+    pub fn concurrent(count: u64, max_hold: Duration) -> Limit {
+        Limit::valid(Length::of(max_hold).and_then(|max_hold| {
+            let spec = LimitSpec { max_hold: Some(max_hold.to_string()), ..LimitSpec::default() };
+            spec.build_with(Quota::Permits { count }, Algorithm::Concurrency)
         }))
     }
 
-    /// No limit at all, said aloud.
+    /// Returns the limit `unlimited`, which allows every request.
     ///
     /// ```
     /// # use spillgate_core::Limit;
@@ -199,14 +199,14 @@ impl Limit {
         Limit::of(Kind::Unlimited, Algorithm::TokenBucket)
     }
 
-    /// Nothing at all: every call is refused for good. What a block is made of.
+    /// Returns the limit `block`, which denies every request with the reason `blocked`.
     ///
     /// ```
     /// # use spillgate_core::Limit;
-    /// assert_eq!(Limit::none(), Limit::parse("none").unwrap());
-    /// assert_eq!(Limit::none().capacity(), Some(0));
+    /// assert_eq!(Limit::block(), Limit::parse("block").unwrap());
+    /// assert_eq!(Limit::block().capacity(), Some(0));
     /// ```
-    pub fn none() -> Limit {
+    pub fn block() -> Limit {
         Limit::of(Kind::Nothing, Algorithm::TokenBucket)
     }
 
@@ -295,7 +295,7 @@ impl Limit {
     }
 
     /// The time in which a capacity comes back: a window, the period of a log, or what a bucket's
-    /// burst takes to refill. Absent for slots, which come back when they are released, and for
+    /// burst takes to refill. Absent for permits, which come back when they are released, and for
     /// what keeps no state. Of calendar windows the longest.
     ///
     /// ```
@@ -385,7 +385,7 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
             Kind::Unlimited => f.write_str("unlimited"),
-            Kind::Nothing => f.write_str("none"),
+            Kind::Nothing => f.write_str("block"),
             Kind::Counted(params) => params.fmt(f),
         }
     }

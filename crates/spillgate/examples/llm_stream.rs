@@ -18,7 +18,7 @@ const POLICY: &str = r#"
     limits = [
         "60/minute",
         { quota = "100000/minute", unit = "tokens" },
-        { quota = "8", algorithm = "concurrency", hold = "5m" },
+        { quota = "8", algorithm = "concurrency", max_hold = "5m" },
     ]
 "#;
 /// Counts the tokens produced, for the layer to read.

@@ -27,7 +27,7 @@ use text::Text;
 /// A name is the rule's, or `rule/limit` where the rule has several. `t` is the wait until the same
 /// request would pass if it was refused, else until one more unit is there; the log and the sliding
 /// window cannot tell the latter, and then it is absent. `reset` is the same wait if refused, else
-/// the time until the limit is untouched; all times are seconds from now, rounded up. Slots come back
+/// the time until the limit is untouched; all times are seconds from now, rounded up. Permits come back
 /// when they are released, so that no field gives a time for them, and the older styles leave them
 /// out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -173,11 +173,11 @@ impl<L: LimitHandle> Plan<L> {
         if self.transaction.intent != Intent::Charge {
             return None;
         }
-        let hold_us = |counter: &PlannedCharge<L>| match counter.params() {
-            LimitParams::Concurrency(params) if counter.cost > 0 => Some(params.hold_us),
+        let max_hold_us = |counter: &PlannedCharge<L>| match counter.params() {
+            LimitParams::Concurrency(params) if counter.cost > 0 => Some(params.max_hold_us),
             _ => None,
         };
-        self.transaction.counters.iter().filter_map(hold_us).max()
+        self.transaction.counters.iter().filter_map(max_hold_us).max()
     }
 
     /// Returns what is noted of the record that the plan opens.

@@ -47,7 +47,7 @@ pub struct Reserve<'a> {
 
 impl<'a> Reserve<'a> {
     /// One that can be settled for so long: 1 ms to 24 hours. After that it stays charged as it was
-    /// estimated. Slots end with their limit's `hold` all the same, unless renewed.
+    /// estimated. Permits end with their limit's `max_hold` all the same, unless renewed.
     pub fn lasting(lasting: Duration) -> Reserve<'a> {
         Reserve { lasting, name: None }
     }

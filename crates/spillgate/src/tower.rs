@@ -125,8 +125,8 @@ impl RateLimitLayer {
     /// and size, or by what the service has left in its extensions; a unit that it does not name was
     /// used as estimated. After `lasting` it stays charged as it was estimated.
     ///
-    /// Slots of a concurrency limit are released then, with or without this. They end with their
-    /// limit's `hold` all the same: choose one that is longer than any answer takes.
+    /// Permits of a concurrency limit are released then, with or without this. They end with their
+    /// limit's `max_hold` all the same: choose one that is longer than any answer takes.
     ///
     /// ```
     /// # use std::time::Duration;

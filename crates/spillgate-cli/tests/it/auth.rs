@@ -24,19 +24,19 @@ limits = ["1000/hour"]
 name = "admin-host"
 match = { host = "admin.example" }
 key = ["host"]
-limits = ["none"]
+limits = ["block"]
 
 [[rule]]
 name = "delete"
 match = { method = "DELETE" }
 key = ["method"]
-limits = ["none"]
+limits = ["block"]
 
 [[rule]]
 name = "key"
 match = { key = "stolen" }
 key = ["key"]
-limits = ["none"]
+limits = ["block"]
 "#;
 
 /// A server that takes this machine for its proxy.

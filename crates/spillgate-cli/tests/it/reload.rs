@@ -76,14 +76,15 @@ fn a_file_that_is_written_slowly_is_never_in_force_by_halves() {
         let rule = |n: u32| {
             format!(
                 "[[rule]] # {comment}\nname = \"r{n}\"\nmatch = {{ route = \"/{n}\" }}\nkey = []\n\
-                 limits = [\"none\"]\n"
+                 limits = [\"block\"]\n"
             )
         };
         (0..ROUTES).map(rule).collect::<String>()
     };
     let file = TempFile::new("limits.toml", &blocks("old"));
     let server = Server::start(&["--config", file.path()]);
-    let new = format!("{}[[rule]]\nname = \"new\"\nkey = []\nlimits = [\"none\"]\n", blocks("new"));
+    let new =
+        format!("{}[[rule]]\nname = \"new\"\nkey = []\nlimits = [\"block\"]\n", blocks("new"));
     let written = AtomicBool::new(false);
     let (admitted, longest_pause) = std::thread::scope(|scope| {
         let writer = scope.spawn(|| {

@@ -13,7 +13,7 @@ const POLICY: &str = r#"
     limits = [
         { quota = "10/366d" },
         { quota = "1000/366d", unit = "tokens" },
-        { quota = "2", algorithm = "concurrency", hold = "1h" },
+        { quota = "2", algorithm = "concurrency", max_hold = "1h" },
     ]
 "#;
 
@@ -309,7 +309,7 @@ const BRIEF: &str = r#"
     [[rule]]
     name = "brief"
     key = []
-    limits = [{ quota = "1", algorithm = "concurrency", hold = "2s" }]
+    limits = [{ quota = "1", algorithm = "concurrency", max_hold = "2s" }]
 "#;
 
 #[test]

@@ -67,7 +67,7 @@ fn whoever_waits_for_room_at_the_signal_is_refused_and_answered() {
     // A wait that cannot fit is refused at once, and one for a slot lasts as long as it may.
     assert_eq!(server.post("/v1/check", &body(60_000)).json()["allowed"], true);
     assert_eq!(server.post("/v1/check", &body(60_000)).json()["allowed"], false);
-    let slot = br#"{"key":"s","limit":{"quota":"1","algorithm":"concurrency","hold":"1h"},"wait_ms":60000}"#;
+    let slot = br#"{"key":"s","limit":{"quota":"1","algorithm":"concurrency","max_hold":"1h"},"wait_ms":60000}"#;
     assert_eq!(server.post("/v1/check", slot).json()["allowed"], true);
     let mut client = server.client();
     let head =

@@ -12,7 +12,7 @@ use crate::envoy::client::{Caller, descriptor, in_domain};
 use crate::server::{Server, TempFile, spillgate};
 
 const RULES: &str = "[[rule]]\nname = \"api\"\nkey = [\"tenant\", \"user\"]\nlimits = [\"3/hour\", { quota = \"9/day\", algorithm = \"sliding-log\" }]\n\
-    [[rule]]\nname = \"slots\"\nkey = [\"user\"]\nlimits = [{ quota = \"2\", algorithm = \"concurrency\", hold = \"1s\" }]\n";
+    [[rule]]\nname = \"slots\"\nkey = [\"user\"]\nlimits = [{ quota = \"2\", algorithm = \"concurrency\", max_hold = \"1s\" }]\n";
 
 fn metrics(server: &Server) -> String {
     server.operator().send("GET", "/metrics", b"").unwrap().body
@@ -78,7 +78,7 @@ fn what_operators_set_is_told_without_its_subject() {
     let set = |method: &str, path: &str, body: String| {
         assert_eq!(server.operator().send(method, path, body.as_bytes()).unwrap().status, 200);
     };
-    let of = json!({"rule": "api", "subject": {"tenant": "canary"}, "limits": ["none"]});
+    let of = json!({"rule": "api", "subject": {"tenant": "canary"}, "limits": ["block"]});
     set("PUT", "/admin/v1/overrides", of.to_string());
     set("DELETE", "/admin/v1/overrides?rule=api&attr.tenant=canary", String::new());
     set("PUT", "/admin/v1/rules/api/mode", r#"{"mode":"off"}"#.to_owned());

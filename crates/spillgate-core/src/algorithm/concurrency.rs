@@ -1,8 +1,8 @@
 //! Concurrency: slots held and not expired ≤ count.
 //!
-//! A charge of cost c is one hold of weight c. It ends when it is released, or `hold_us` after it
+//! A charge of cost c is one hold of weight c. It ends when it is released, or `max_hold_us` after it
 //! was taken or last renewed, whichever comes first. Each hold carries its own end, so a changed
-//! count binds at once, and a changed `hold_us` binds holds taken or renewed from then on; what is
+//! count binds at once, and a changed `max_hold_us` binds holds taken or renewed from then on; what is
 //! held is gone when it ends by the numbers that it was taken under. `retry_after` is "at the
 //! latest": exact if nobody releases.
 //!
@@ -21,13 +21,13 @@ use super::{Charge, FORCED_TIMES, Reading, Refund, tolerated_us};
 
 mod holds;
 
-/// At most `count` slots held at once, each for at most `hold`.
+/// At most `count` permits at once, each held for at most `max_hold_us`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
     /// The capacity.
     pub count: u32,
     /// How long a slot is held that nobody releases.
-    pub hold_us: u64,
+    pub max_hold_us: u64,
 }
 
 /// What is held; expired holds stay until slots are taken.
@@ -67,7 +67,7 @@ pub struct View<'n> {
 impl Params {
     /// These numbers as `concurrency.lua` reads them.
     pub fn words(&self, out: &mut Vec<u64>) {
-        out.extend([u64::from(self.count), self.hold_us]);
+        out.extend([u64::from(self.count), self.max_hold_us]);
     }
 
     /// The numbers for people, from what `concurrency.lua` replies.
@@ -83,8 +83,8 @@ impl Params {
 
 impl fmt::Display for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} hold ", self.count)?;
-        super::period::write_period(f, self.hold_us)
+        write!(f, "{} max_hold ", self.count)?;
+        super::period::write_period(f, self.max_hold_us)
     }
 }
 
@@ -94,7 +94,7 @@ impl<'n> View<'n> {
         let Some(state) = state else { return View::untouched(params, now_us) };
         let (mut shift_us, mut clock_us) = (state.shift_us, now_us + state.shift_us);
         let mut ahead_us = state.last_us.saturating_sub(clock_us);
-        let rebased = ahead_us > tolerated_us(params.hold_us);
+        let rebased = ahead_us > tolerated_us(params.max_hold_us);
         if rebased {
             shift_us += ahead_us;
             clock_us = state.last_us;
@@ -149,7 +149,7 @@ impl<'n> View<'n> {
     }
 
     /// Takes up to `cost` slots though there is no room, as far as force goes; they end with
-    /// `hold_us`, as nobody has a receipt.
+    /// `max_hold_us`, as nobody has a receipt.
     pub fn force(&mut self, slots: &mut State, cost: u64, now_us: u64) {
         let forced_max = FORCED_TIMES * u64::from(self.params.count);
         match cost.min(forced_max.saturating_sub(self.held)) {
@@ -199,7 +199,7 @@ impl<'n> View<'n> {
     /// is still held; answers when it now ends.
     pub fn renew(&mut self, slots: &mut State, charge: &Charge, for_us: u64) -> Option<u64> {
         let hold = self.held_by(slots, charge)?;
-        let end_us = hold.end_us.max(self.clock_us + self.params.hold_us.min(for_us));
+        let end_us = hold.end_us.max(self.clock_us + self.params.max_hold_us.min(for_us));
         slots.forget(hold);
         slots.put(Hold { end_us, ..hold }, charge.incarnation);
         slots.last_us = self.clock_us;
@@ -226,7 +226,10 @@ impl<'n> View<'n> {
         let slot = slots.taken;
         slots.taken += 1;
         slots.last_us = self.clock_us;
-        slots.put(Hold { end_us: self.clock_us + self.params.hold_us, slot, weight }, incarnation);
+        slots.put(
+            Hold { end_us: self.clock_us + self.params.max_hold_us, slot, weight },
+            incarnation,
+        );
         self.held += weight;
         slot
     }
@@ -308,7 +311,7 @@ mod tests {
     const NOW_US: u64 = 1_700_000_000_000_000;
     const SECOND_US: u64 = 1_000_000;
 
-    const NUMBERS: Params = Params { count: 10, hold_us: 30 * SECOND_US };
+    const NUMBERS: Params = Params { count: 10, max_hold_us: 30 * SECOND_US };
 
     /// Slots with one set of numbers after the other, and everything that can be done to them.
     #[derive(Clone, Default)]
@@ -363,8 +366,8 @@ mod tests {
         let mut slots = Slots::default();
         let expired = slots.take(&NUMBERS, 1, NOW_US);
         slots.take(&NUMBERS, 1, NOW_US + SECOND_US);
-        assert_eq!(slots.release(&NUMBERS, expired, NOW_US + NUMBERS.hold_us), None);
-        assert_eq!(slots.held(&NUMBERS, NOW_US + NUMBERS.hold_us), 1);
+        assert_eq!(slots.release(&NUMBERS, expired, NOW_US + NUMBERS.max_hold_us), None);
+        assert_eq!(slots.held(&NUMBERS, NOW_US + NUMBERS.max_hold_us), 1);
     }
 
     #[test]
@@ -383,7 +386,7 @@ mod tests {
     fn a_receipt_outlives_changed_numbers_and_a_stepped_clock() {
         let mut slots = Slots::default();
         let charge = slots.take(&NUMBERS, 5, NOW_US);
-        let changed = Params { count: 3, hold_us: SECOND_US };
+        let changed = Params { count: 3, max_hold_us: SECOND_US };
         let hour_ago_us = NOW_US - 3_600 * SECOND_US;
         assert_eq!(slots.held(&changed, hour_ago_us), 5);
         assert_eq!(slots.release(&changed, charge, hour_ago_us), Some(5));
@@ -393,9 +396,9 @@ mod tests {
     fn a_changed_count_binds_at_once_and_a_changed_hold_from_then_on() {
         let mut slots = Slots::default();
         slots.take(&NUMBERS, 5, NOW_US);
-        let smaller = Params { count: 5, hold_us: SECOND_US };
+        let smaller = Params { count: 5, max_hold_us: SECOND_US };
         assert_eq!(slots.reading(&smaller, 1, NOW_US).retry_after_us, Some(30 * SECOND_US));
-        let larger = Params { count: 6, hold_us: SECOND_US };
+        let larger = Params { count: 6, max_hold_us: SECOND_US };
         slots.take(&larger, 1, NOW_US);
         assert_eq!(slots.held(&larger, NOW_US + SECOND_US), 5);
     }
@@ -409,8 +412,8 @@ mod tests {
         assert!(view.rebased() && !view.has_room(1));
         view.save(&mut slots.state);
         let reading = slots.reading(&NUMBERS, 1, hour_ago_us);
-        assert_eq!(reading.retry_after_us, Some(NUMBERS.hold_us));
-        assert_eq!(slots.held(&NUMBERS, hour_ago_us + NUMBERS.hold_us), 0);
+        assert_eq!(reading.retry_after_us, Some(NUMBERS.max_hold_us));
+        assert_eq!(slots.held(&NUMBERS, hour_ago_us + NUMBERS.max_hold_us), 0);
     }
 
     #[test]
@@ -425,9 +428,9 @@ mod tests {
             )
         };
         let later_us = NOW_US + 20 * SECOND_US;
-        let end_us = later_us + NUMBERS.hold_us;
+        let end_us = later_us + NUMBERS.max_hold_us;
         assert_eq!(renew(&mut slots, &NUMBERS, later_us), Some(end_us));
-        let shorter = Params { hold_us: SECOND_US, ..NUMBERS };
+        let shorter = Params { max_hold_us: SECOND_US, ..NUMBERS };
         assert_eq!(renew(&mut slots, &shorter, later_us), Some(end_us));
         assert_eq!(slots.held(&NUMBERS, end_us - 1), 2);
         assert_eq!(renew(&mut slots, &NUMBERS, end_us), None);
@@ -441,7 +444,7 @@ mod tests {
             View::of(Some(&slots.state), &NUMBERS, NOW_US).force(&mut slots.state, 9, NOW_US);
         }
         assert_eq!(slots.held(&NUMBERS, NOW_US), 20);
-        assert_eq!(slots.held(&NUMBERS, NOW_US + NUMBERS.hold_us), 0);
+        assert_eq!(slots.held(&NUMBERS, NOW_US + NUMBERS.max_hold_us), 0);
     }
 
     #[test]
@@ -457,7 +460,7 @@ mod tests {
 
     #[test]
     fn ten_thousand_calls_in_one_instant_are_ten_thousand_slots() {
-        let params = Params { count: 10_000, hold_us: SECOND_US };
+        let params = Params { count: 10_000, max_hold_us: SECOND_US };
         let mut slots = Slots::default();
         let charges: Vec<Charge> = (0..10_000).map(|_| slots.take(&params, 1, NOW_US)).collect();
         assert_eq!(slots.reading(&params, 1, NOW_US).remaining, 0);
@@ -476,7 +479,7 @@ mod tests {
 
     #[test]
     fn taking_slots_forgets_the_expired_ones_a_few_at_a_time() {
-        let params = Params { count: 1_000_000, hold_us: SECOND_US };
+        let params = Params { count: 1_000_000, max_hold_us: SECOND_US };
         let mut slots = Slots::default();
         for i in 0..10 * FORGOTTEN_MOST as u64 {
             slots.take(&params, 1, NOW_US + i);
@@ -492,7 +495,7 @@ mod tests {
 
     #[test]
     fn reads_as_the_policy_says_it() {
-        assert_eq!(NUMBERS.to_string(), "10 hold 30s");
+        assert_eq!(NUMBERS.to_string(), "10 max_hold 30s");
     }
 
     /// What is held, straight from the definition: every hold with its end by the store's clock.
@@ -506,10 +509,10 @@ mod tests {
     impl Oracle {
         /// What is held at an instant, re-based where the clock stepped back, and the instant that
         /// rules.
-        fn at(&self, hold_us: u64, now_us: u64) -> (Oracle, i128) {
+        fn at(&self, max_hold_us: u64, now_us: u64) -> (Oracle, i128) {
             let mut oracle = self.clone();
             let ahead_us = self.last_us - i128::from(now_us);
-            if ahead_us > i128::from(hold_us.min(SECOND_US)) {
+            if ahead_us > i128::from(max_hold_us.min(SECOND_US)) {
                 oracle.holds.iter_mut().for_each(|(end_us, _)| *end_us -= ahead_us);
                 oracle.last_us -= ahead_us;
             }
@@ -575,7 +578,7 @@ mod tests {
         for seed in 1..=1_000_u64 {
             let mut random = Xorshift(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             let mut now_us = NOW_US;
-            let mut params = Params { count: 12, hold_us: SECOND_US };
+            let mut params = Params { count: 12, max_hold_us: SECOND_US };
             let (mut slots, mut oracle) = (Slots::default(), Oracle::default());
             let mut charges: Vec<(Charge, usize)> = Vec::new();
             for step in 0..300 {
@@ -588,7 +591,7 @@ mod tests {
                     11 => {
                         params = Params {
                             count: 1 + random.any(8) as u32,
-                            hold_us: 1_000 + random.any(26),
+                            max_hold_us: 1_000 + random.any(26),
                         };
                     }
                     12 if step % 8 == 0 => {
@@ -600,7 +603,7 @@ mod tests {
                     }
                     _ => {}
                 }
-                let (mut now_held, rules_us) = oracle.at(params.hold_us, now_us);
+                let (mut now_held, rules_us) = oracle.at(params.max_hold_us, now_us);
                 let count = u64::from(params.count);
                 let held = now_held.held_after(rules_us);
                 let cost = (1 + random.any(8)).min(count);
@@ -618,7 +621,7 @@ mod tests {
                     "{at}"
                 );
 
-                let end_us = rules_us + i128::from(params.hold_us);
+                let end_us = rules_us + i128::from(params.max_hold_us);
                 let take = |oracle: &mut Oracle, weight| {
                     *oracle = now_held.clone();
                     oracle.last_us = rules_us;
@@ -674,7 +677,7 @@ mod tests {
                             let for_us = 1 + random.any(26);
                             let renewed = view.renew(&mut slots.state, &charge, for_us);
                             let (old_end_us, weight) = now_held.holds[i];
-                            let end_us = rules_us + i128::from(params.hold_us.min(for_us));
+                            let end_us = rules_us + i128::from(params.max_hold_us.min(for_us));
                             assert_eq!(
                                 renewed.is_some(),
                                 weight > 0 && old_end_us > rules_us,

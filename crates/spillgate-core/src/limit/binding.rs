@@ -33,7 +33,7 @@ impl Limit {
 /// Whether `this` has room for whatever `other` lets pass.
 fn has_room(this: &LimitParams, other: &LimitParams) -> bool {
     if let (LimitParams::Concurrency(this), LimitParams::Concurrency(other)) = (this, other) {
-        return other.count <= this.count && other.hold_us >= this.hold_us;
+        return other.count <= this.count && other.max_hold_us >= this.max_hold_us;
     }
     let Some(passing) = Passing::of(other) else { return false };
     match this {
@@ -83,7 +83,7 @@ enum Shape {
 }
 
 impl Passing {
-    /// Absent for slots, which are taken again as soon as they are released.
+    /// Absent for permits, which are taken again as soon as they are released.
     fn of(params: &LimitParams) -> Option<Passing> {
         let windows = |count: u32, window: &Window| {
             let (count, period_us) = (u128::from(count), u128::from(shortest_us(window)));
@@ -174,7 +174,7 @@ mod tests {
             match field {
                 "burst" => spec.burst = value.parse().ok(),
                 "zone" => spec.time_zone = Some(value.to_owned()),
-                "hold" => spec.hold = Some(value.to_owned()),
+                "max_hold" => spec.max_hold = Some(value.to_owned()),
                 _ => spec.unit = Some(value.to_owned()),
             }
         }
@@ -233,11 +233,11 @@ mod tests {
 
     #[test]
     fn slots_compare_with_slots_only() {
-        check("concurrency 20 hold 10s", "concurrency 10 hold 30s", true);
-        check("concurrency 20 hold 31s", "concurrency 10 hold 30s", false);
-        check("concurrency 9 hold 10s", "concurrency 10 hold 30s", false);
-        check("concurrency 20 hold 10s", "1/s", false);
-        check("1000/s", "concurrency 1 hold 1s", false);
+        check("concurrency 20 max_hold 10s", "concurrency 10 max_hold 30s", true);
+        check("concurrency 20 max_hold 31s", "concurrency 10 max_hold 30s", false);
+        check("concurrency 9 max_hold 10s", "concurrency 10 max_hold 30s", false);
+        check("concurrency 20 max_hold 10s", "1/s", false);
+        check("1000/s", "concurrency 1 max_hold 1s", false);
     }
 
     #[test]
@@ -246,8 +246,8 @@ mod tests {
         check("1000/minute unit tokens", "10/second unit tokens", true);
         check("unlimited", "10/second unit tokens", true);
         check("10/second", "unlimited", false);
-        check("10/second", "none", true);
-        check("none", "10/second", false);
+        check("10/second", "block", true);
+        check("block", "10/second", false);
     }
 
     #[test]

@@ -127,7 +127,7 @@ impl NamedLimit {
         self.mix
     }
 
-    /// What it counts with; absent for `unlimited` and `none`, which keep no state.
+    /// What it counts with; absent for `unlimited` and `block`, which keep no state.
     #[inline]
     pub fn params(&self) -> Option<&LimitParams> {
         match self.limit.kind() {

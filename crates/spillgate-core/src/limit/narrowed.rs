@@ -4,7 +4,7 @@ use super::{Kind, Limit};
 use crate::algorithm::{LimitParams, fixed_window, sliding_log, sliding_window, token_bucket};
 
 impl Limit {
-    /// This limit brought down to what `asked`, a bucket or `none`, says: never more at once, and
+    /// This limit brought down to what `asked`, a bucket or `block`, says: never more at once, and
     /// never more in the long run. Nothing if that changes nothing, or slots and rates would be
     /// compared. Name, unit and algorithm stay.
     pub fn narrowed(&self, asked: &Limit) -> Option<Limit> {
@@ -101,7 +101,7 @@ mod tests {
         check(own(), "1000/minute", Some("100/1m burst 50"));
         check(own(), "2/second", Some("100/1m burst 2"));
         check(own(), "120/hour", Some("120/1h burst 50"));
-        check(own(), "none", Some("none"));
+        check(own(), "block", Some("block"));
         check(own(), "unlimited", None);
     }
 
@@ -126,6 +126,6 @@ mod tests {
 
     #[test]
     fn slots_are_not_compared_with_rates() {
-        check(LimitSpec::new("20").algorithm("concurrency").hold("30s"), "1/second", None);
+        check(LimitSpec::new("20").algorithm("concurrency").max_hold("30s"), "1/second", None);
     }
 }

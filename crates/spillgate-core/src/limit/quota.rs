@@ -1,4 +1,4 @@
-//! The language of quotas: `100/second`, `5/30s`, `1_000_000/month`, `20`, `unlimited`, `none`.
+//! The language of quotas: `100/second`, `5/30s`, `1_000_000/month`, `20`, `unlimited`, `block`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::calendar::CalendarUnit;
 pub(super) enum Quota {
     Unlimited,
     Nothing,
-    Slots { count: u64 },
+    Permits { count: u64 },
     Rate { count: u64, length: Length },
 }
 
@@ -21,11 +21,15 @@ impl Quota {
     pub(super) fn parse(text: &str) -> Result<Quota, LimitError> {
         match text {
             "unlimited" => return Ok(Quota::Unlimited),
-            "none" => return Ok(Quota::Nothing),
+            "block" => return Ok(Quota::Nothing),
+            "none" | "blocked" | "deny" => {
+                let message = format!("there is no quota {text:?}; did you mean \"block\"?");
+                return Err(LimitError::new("quota", message));
+            }
             _ => {}
         }
         let Some((count, length)) = text.split_once('/') else {
-            return Ok(Quota::Slots { count: number("quota", text, text)? });
+            return Ok(Quota::Permits { count: number("quota", text, text)? });
         };
         let count = number("quota", count, text)?;
         Ok(Quota::Rate { count, length: Length::parse("quota", length)? })

@@ -33,10 +33,10 @@ fn twice(params: &LimitParams) -> Option<LimitParams> {
             let count = twice(*count)?;
             LimitParams::SlidingWindow(sliding_window::Params { count, period_us: *period_us })
         }
-        LimitParams::Concurrency(concurrency::Params { count, hold_us }) => {
+        LimitParams::Concurrency(concurrency::Params { count, max_hold_us }) => {
             LimitParams::Concurrency(concurrency::Params {
                 count: twice(*count)?,
-                hold_us: *hold_us,
+                max_hold_us: *max_hold_us,
             })
         }
     })
@@ -60,14 +60,17 @@ mod tests {
         check(&LimitSpec::new("5/90s").algorithm("fixed-window"), Some("10/90s"));
         check(&LimitSpec::new("5/minute").algorithm("sliding-log"), Some("10/1m"));
         check(&LimitSpec::new("5/minute").algorithm("sliding-window"), Some("10/1m"));
-        check(&LimitSpec::new("5").algorithm("concurrency").hold("30s"), Some("10 hold 30s"));
+        check(
+            &LimitSpec::new("5").algorithm("concurrency").max_hold("30s"),
+            Some("10 max_hold 30s"),
+        );
     }
 
     #[test]
     fn what_cannot_be_doubled_is_not() {
         check(&LimitSpec::new("600_000_000/minute"), None);
         check(&LimitSpec::new("600_000/minute").algorithm("sliding-log"), None);
-        check(&LimitSpec::new("none"), None);
+        check(&LimitSpec::new("block"), None);
         check(&LimitSpec::new("unlimited"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! A limit as somebody wrote it, and the way from there to one that makes sense.
+//! A limit as written, and the checks that make a valid limit of it.
 
 use super::quota::{Length, Quota};
 use super::{Algorithm, COUNT_MAX, Kind, Limit, LimitError, checked_name};
@@ -7,7 +7,7 @@ use crate::algorithm::{
 };
 use crate::calendar::{Calendar, CalendarUnit};
 
-/// A limit as somebody wrote it, not yet known to make sense.
+/// A limit as written, not checked yet.
 ///
 /// ```
 /// # use spillgate_core as spillgate;
@@ -21,7 +21,7 @@ use crate::calendar::{Calendar, CalendarUnit};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitSpec {
-    /// `100/second`, `5/30s`, `20` (slots), `unlimited`, `none`.
+    /// `100/second`, `5/30s`, `20` (permits), `unlimited`, `block`.
     pub quota: String,
     /// `token-bucket` unless said otherwise.
     pub algorithm: Option<String>,
@@ -33,8 +33,8 @@ pub struct LimitSpec {
     pub unit: Option<String>,
     /// The time zone of calendar windows; UTC unless said otherwise.
     pub time_zone: Option<String>,
-    /// How long a slot may be held; concurrency only, and needed there.
-    pub hold: Option<String>,
+    /// The longest time for which a permit may be held; for concurrency only, and required there.
+    pub max_hold: Option<String>,
 }
 
 impl LimitSpec {
@@ -58,9 +58,9 @@ impl LimitSpec {
         LimitSpec { time_zone: Some(time_zone.into()), ..self }
     }
 
-    /// With a hold.
-    pub fn hold(self, hold: impl Into<String>) -> LimitSpec {
-        LimitSpec { hold: Some(hold.into()), ..self }
+    /// With a longest time for which a permit may be held.
+    pub fn max_hold(self, max_hold: impl Into<String>) -> LimitSpec {
+        LimitSpec { max_hold: Some(max_hold.into()), ..self }
     }
 
     /// The limit that this says, or which field is wrong and what would fit.
@@ -95,21 +95,21 @@ impl LimitSpec {
                 ),
             ));
         }
-        if algorithm != Algorithm::Concurrency && self.hold.is_some() {
+        if algorithm != Algorithm::Concurrency && self.max_hold.is_some() {
             return Err(LimitError::new(
-                "hold",
+                "max_hold",
                 format!(
-                    "{algorithm} holds no slots; leave hold out, or write algorithm = \"concurrency\""
+                    "{algorithm} has no permits; leave max_hold out, or write algorithm = \"concurrency\""
                 ),
             ));
         }
         let kind = match quota {
             Quota::Unlimited => Kind::Unlimited,
             Quota::Nothing => Kind::Nothing,
-            Quota::Slots { count } if algorithm == Algorithm::Concurrency => {
-                Kind::Counted(LimitParams::Concurrency(self.slots(count)?))
+            Quota::Permits { count } if algorithm == Algorithm::Concurrency => {
+                Kind::Counted(LimitParams::Concurrency(self.permits(count)?))
             }
-            Quota::Slots { count } => {
+            Quota::Permits { count } => {
                 return Err(LimitError::new(
                     "quota",
                     format!("{count} says no period; write for example \"{count}/second\""),
@@ -119,7 +119,7 @@ impl LimitSpec {
                 return Err(LimitError::new(
                     "quota",
                     format!(
-                        "concurrency counts slots, not calls in a time; write quota = \"{count}\" and hold = \"30s\""
+                        "concurrency counts permits, not requests in a period; write quota = \"{count}\" and max_hold = \"30s\""
                     ),
                 ));
             }
@@ -135,15 +135,15 @@ impl LimitSpec {
         Ok(limit)
     }
 
-    fn slots(&self, count: u64) -> Result<concurrency::Params, LimitError> {
-        let Some(hold) = &self.hold else {
+    fn permits(&self, count: u64) -> Result<concurrency::Params, LimitError> {
+        let Some(max_hold) = &self.max_hold else {
             return Err(LimitError::new(
-                "hold",
-                "a slot needs an end even if its holder dies; write for example hold = \"30s\"",
+                "max_hold",
+                "a permit must end even if its holder dies; write for example max_hold = \"30s\"",
             ));
         };
-        let hold = Length::parse("hold", hold)?;
-        Ok(concurrency::Params { count: checked_count(count)?, hold_us: hold.us() })
+        let max_hold = Length::parse("max_hold", max_hold)?;
+        Ok(concurrency::Params { count: checked_count(count)?, max_hold_us: max_hold.us() })
     }
 
     fn rate(
@@ -189,7 +189,7 @@ impl LimitSpec {
             Algorithm::SlidingWindow => {
                 Ok(LimitParams::SlidingWindow(sliding_window::Params { count, period_us }))
             }
-            Algorithm::Concurrency => Ok(LimitParams::Concurrency(self.slots(u64::from(count))?)),
+            Algorithm::Concurrency => Ok(LimitParams::Concurrency(self.permits(u64::from(count))?)),
         }
     }
 }
@@ -211,7 +211,7 @@ fn checked_count(count: u64) -> Result<u32, LimitError> {
         Ok(count @ 1..=COUNT_MAX) => Ok(count),
         Ok(0) => Err(LimitError::new(
             "quota",
-            "a count of 0 lets nothing pass; write \"none\" to say so, or \"unlimited\" for the opposite",
+            "a count of 0 allows nothing; write \"block\" if you mean that, or \"unlimited\" for the opposite",
         )),
         _ => Err(LimitError::new(
             "quota",

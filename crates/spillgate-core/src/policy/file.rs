@@ -6,7 +6,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-use super::problem::{Problem, Problems, nearest};
+use super::problem::{Problem, Problems, longer, nearest};
 
 /// A part of the file that is TOML by itself.
 #[derive(Clone, Copy, Debug)]
@@ -231,11 +231,13 @@ impl<'t> Table<'t> {
         (!text.starts_with("[[")).then_some(text)
     }
 
-    /// Notes each field that is none of `known`.
-    pub(super) fn refuse_unknown(&self, known: &[&str], problems: &mut Problems<'_>) {
+    /// Notes each field that is not in `known`. Returns whether there is none.
+    pub(super) fn refuse_unknown(&self, known: &[&str], problems: &mut Problems<'_>) -> bool {
         let fields = self.fields.keys().map(|key| key.get_ref().as_ref());
-        for field in fields.filter(|field| !known.contains(field)) {
-            let way_out = match nearest(field, known) {
+        let unknown: Vec<&str> = fields.filter(|field| !known.contains(field)).collect();
+        for field in &unknown {
+            let meant = nearest(field, known).or_else(|| longer(field, known));
+            let way_out = match meant {
                 Some(nearest) => format!("there is no such field; did you mean `{nearest}`?"),
                 None => format!(
                     "there is no such field; those that exist here are {}",
@@ -244,6 +246,7 @@ impl<'t> Table<'t> {
             };
             problems.note(self.wrong(field, way_out));
         }
+        unknown.is_empty()
     }
 
     /// Notes a field that is missing, unless another looks like it: that is noted where it stands.

@@ -79,13 +79,17 @@ fn read_one<'t>(
 }
 
 fn read_spec(table: &Table<'_>, problems: &mut Problems<'_>) -> Option<LimitSpec> {
-    table.refuse_unknown(&FIELDS, problems);
+    let all_known = table.refuse_unknown(&FIELDS, problems);
     table.require("quota", "quota = \"5/minute\"", problems);
     let mut owned = |field: &str| table.text(field, problems).map(str::to_owned);
-    let [quota, name, algorithm, unit, time_zone, hold] =
-        ["quota", "name", "algorithm", "unit", "time_zone", "hold"].map(&mut owned);
+    let [quota, name, algorithm, unit, time_zone, max_hold] =
+        ["quota", "name", "algorithm", "unit", "time_zone", "max_hold"].map(&mut owned);
     let burst = table.whole_number("burst", problems);
-    Some(LimitSpec { quota: quota?, burst, name, algorithm, unit, time_zone, hold })
+    if !all_known {
+        // The unknown field may stand for one that the limit lacks: what else is wrong shows once it has its right name.
+        return None;
+    }
+    Some(LimitSpec { quota: quota?, burst, name, algorithm, unit, time_zone, max_hold })
 }
 
 impl WrittenLimit<'_> {
@@ -128,7 +132,7 @@ pub(super) fn build_in_place_of(
         algorithm: algorithm.cloned(),
         unit: written.unit.clone().or_else(|| replaced.unit.clone()),
         time_zone: written.time_zone.clone().or_else(|| kept(&replaced.time_zone)),
-        hold: written.hold.clone().or_else(|| kept(&replaced.hold)),
+        max_hold: written.max_hold.clone().or_else(|| kept(&replaced.max_hold)),
     };
     match spec.build() {
         Err(error) if error.field() == "time_zone" && written.time_zone.is_none() => {
@@ -142,6 +146,6 @@ fn algorithm_name(name: Option<&String>) -> &str {
     name.map_or(Algorithm::TokenBucket.name(), String::as_str)
 }
 
-const FIELDS: [&str; 7] = ["name", "quota", "burst", "algorithm", "unit", "time_zone", "hold"];
+const FIELDS: [&str; 7] = ["name", "quota", "burst", "algorithm", "unit", "time_zone", "max_hold"];
 /// As many counters as a decision holds.
 pub(super) const LIMITS_MAX: usize = 64;

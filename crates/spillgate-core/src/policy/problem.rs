@@ -126,6 +126,12 @@ pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     (distance * 3 <= nearest.len()).then_some(nearest)
 }
 
+/// Returns the known name that has the word as one of its parts, if it is the only one: `hold` stands for `max_hold`.
+pub(super) fn longer<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+    let mut longer = known.iter().filter(|known| known.split('_').any(|part| part == word));
+    longer.next().copied().filter(|_| longer.next().is_none())
+}
+
 /// How many bytes must be inserted, removed or replaced to make one word of the other. A word
 /// beyond any field's length is like none.
 fn edits(word: &str, known: &str) -> usize {

@@ -170,7 +170,7 @@ fn paired(rule: &Rule, written: &[LimitSpec]) -> Result<Box<[NamedLimit]>, Inval
     };
     if written.is_empty() || written.len() > LIMITS_MAX {
         let message = format!(
-            "{} limits; write 1 to {LIMITS_MAX}, for example \"5/minute\", or \"none\" to block",
+            "{} limits; write 1 to {LIMITS_MAX}, for example \"5/minute\", or \"block\"",
             written.len()
         );
         return Err(wrong(0, LimitError::new("limits", message)));
@@ -208,7 +208,7 @@ impl fmt::Display for InvalidChange {
                 "subject: {attribute:?} is not in the rule's key; name one or more of {key:?}"
             ),
             InvalidChange::EmptySubject => f.write_str(
-                "subject: nobody is named; give one or more of the rule's key attributes, or change the rule itself",
+                "subject: no attribute is named; give one or more of the rule's key attributes, or change the rule itself",
             ),
             InvalidChange::Limit { limit, error } => write!(f, "limit {limit:?}: {error}"),
             InvalidChange::TooManySets => f.write_str(

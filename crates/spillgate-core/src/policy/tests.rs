@@ -172,7 +172,7 @@ const API: &str = r#"
     limits = [
         { quota = "100/second", burst = 200 },
         { name = "monthly", quota = "500/month", algorithm = "fixed-window", time_zone = "Europe/Berlin", unit = "tokens" },
-        { name = "slots", quota = "5", algorithm = "concurrency", hold = "30s" },
+        { name = "slots", quota = "5", algorithm = "concurrency", max_hold = "30s" },
     ]
 "#;
 
@@ -195,7 +195,7 @@ fn an_override_pairs_by_name_else_by_position_and_leaves_the_rest() {
         ("[{ name = 'slots', quota = '9' }]", [false, false, true]),
         ("[{ name = 'slots', quota = '9' }, '9/month']", [false, true, true]),
         ("[{ name = '0', quota = '9/second' }, '9/month', '9']", [true, true, true]),
-        ("['unlimited', 'none', 'none']", [true, true, true]),
+        ("['unlimited', 'block', 'block']", [true, true, true]),
     ] {
         let policy = api_with(limits);
         let after = in_force(&policy, &user_of("t"));

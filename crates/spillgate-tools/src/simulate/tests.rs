@@ -58,7 +58,7 @@ const POLICIES: [&str; 3] = [
     [[override]]
     rule = "login"
     subject = { ip = "10.0.0.1" }
-    limits = ["30/2s", "none"]
+    limits = ["30/2s", "block"]
     "#,
     r#"
     [[rule]]
@@ -70,7 +70,7 @@ const POLICIES: [&str; 3] = [
     [[rule]]
     name = "slots"
     key = ["ip"]
-    limits = [{ quota = "2", algorithm = "concurrency", hold = "1500ms" }]
+    limits = [{ quota = "2", algorithm = "concurrency", max_hold = "1500ms" }]
     [[rule]]
     name = "spent"
     key = ["user"]

@@ -146,7 +146,7 @@ fn changed(old: &Limit, new: &Limit) -> Option<(What, String)> {
     }
 }
 
-/// `unlimited` and `none` keep nothing.
+/// `unlimited` and `block` keep no state.
 fn keeps_state(limit: &Limit) -> bool {
     limit.capacity().is_some_and(|capacity| capacity > 0)
 }

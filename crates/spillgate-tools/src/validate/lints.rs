@@ -41,7 +41,7 @@ const LINTS: [(&str, Lint); 21] = [
     ("attribute-absent", who::attribute_absent),
     ("address-of-proxy", doors::address_of_proxy),
     ("auth-without-rules", doors::auth_without_rules),
-    ("slots-end-at-hold", doors::slots_end_at_hold),
+    ("permits-end-at-max-hold", doors::permits_end_at_max_hold),
     ("fails-open", outage::fails_open),
     ("shares-above-limit", outage::shares_above_limit),
     ("spans-shards", shards::spans_shards),

@@ -66,7 +66,7 @@ fn limit(algorithm: Algorithm) -> Result<Limit, spillgate::LimitError> {
     let slots = algorithm == Algorithm::Concurrency;
     LimitSpec {
         algorithm: Some(algorithm.name().into()),
-        hold: slots.then(|| "30s".into()),
+        max_hold: slots.then(|| "30s".into()),
         ..LimitSpec::new(if slots { "1000" } else { "1000/minute" })
     }
     .build()

@@ -88,10 +88,10 @@ fn encoded(entry: &Entry) -> Encoding {
 }
 
 fn encode_limit(limit: &LimitSpec, text: &mut Encoding) {
-    let LimitSpec { quota, algorithm, burst, name, unit, time_zone, hold } = limit;
+    let LimitSpec { quota, algorithm, burst, name, unit, time_zone, max_hold } = limit;
     text.part(quota.as_bytes());
     text.part(burst.map(u64::to_le_bytes).as_ref().map_or(&[], |burst| burst));
-    for field in [algorithm, name, unit, time_zone, hold] {
+    for field in [algorithm, name, unit, time_zone, max_hold] {
         // None of these is ever empty where it makes sense.
         text.part(field.as_deref().unwrap_or_default().as_bytes());
     }
@@ -151,9 +151,9 @@ impl<'t> Parts<'t> {
             burst => Some(u64::from_le_bytes(burst.try_into().ok()?)),
         };
         let mut field = || Some(Some(String::from(self.text()?)).filter(|text| !text.is_empty()));
-        let [algorithm, name, unit, time_zone, hold] =
+        let [algorithm, name, unit, time_zone, max_hold] =
             [field()?, field()?, field()?, field()?, field()?];
-        Some(LimitSpec { quota, algorithm, burst, name, unit, time_zone, hold })
+        Some(LimitSpec { quota, algorithm, burst, name, unit, time_zone, max_hold })
     }
 }
 
@@ -172,14 +172,14 @@ mod tests {
     fn limit() -> impl Strategy<Value = LimitSpec> {
         let text = || prop::option::of("[a-z]{1,9}");
         ("[ -~]{0,9}", prop::option::of(any::<u64>()), text(), text(), text(), text(), text())
-            .prop_map(|(quota, burst, algorithm, name, unit, time_zone, hold)| LimitSpec {
+            .prop_map(|(quota, burst, algorithm, name, unit, time_zone, max_hold)| LimitSpec {
                 quota,
                 algorithm,
                 burst,
                 name,
                 unit,
                 time_zone,
-                hold,
+                max_hold,
             })
     }
 

@@ -23,12 +23,12 @@ impl Limiter {
     /// at once, as is what can never be allowed.
     ///
     /// Those who wait for one subject are let in in the order in which they came, as far as this
-    /// process goes; checks do not queue behind them. For a slot the limiter asks time and again, until
+    /// process goes; checks do not queue behind them. For a permit the limiter asks time and again, until
     /// there is one.
     ///
     /// Whoever drops the future gives its place up. In memory it has been charged nothing. On a store a
     /// call may be under way just then, and what that charges stays charged, as with [`check`](Self::check):
-    /// one admission that nobody was told of, or a slot until its `hold`.
+    /// one admission that nobody was told of, or a permit until its `max_hold`.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {

@@ -85,8 +85,8 @@ impl Inner {
 
     /// Has a plan that charges permits open a record.
     pub(super) fn open_permits<L: LimitHandle>(&self, plan: &mut Plan<L>) {
-        if let Some(hold_us) = plan.holds_slots_us() {
-            self.open_held(plan, Opening::new(random_id(), 0, hold_us));
+        if let Some(max_hold_us) = plan.holds_slots_us() {
+            self.open_held(plan, Opening::new(random_id(), 0, max_hold_us));
         }
     }
 

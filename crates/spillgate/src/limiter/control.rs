@@ -28,7 +28,7 @@ pub(super) use writing::Control;
 /// as the process. In Redis they survive it: each shard has a copy of all, every process of the fleet
 /// follows within a second, and whoever knows repairs what a shard lost.
 impl Limiter {
-    /// Gives a subject of a rule other limits, until taken back or expired. `"none"` is a block.
+    /// Gives a subject of a rule other limits, until taken back or expired. `"block"` allows nothing.
     ///
     /// The subject is one or more of the rule's key attributes, and covers everybody who has them.
     /// An override of more attributes wins; of as many, one set while running wins over the file's,
@@ -42,7 +42,7 @@ impl Limiter {
     /// let policy = "[[rule]]\nname = \"api\"\nkey = [\"tenant\", \"user\"]\nlimits = [\"10/second\"]";
     /// let limiter = Limiter::builder().policy(Policy::from_toml(policy)?).build().await?;
     /// let acme = Request::new().with("tenant", "acme");
-    /// limiter.set_override("api", &acme, ["none"], None).await?;
+    /// limiter.set_override("api", &acme, ["block"], None).await?;
     /// let ann = acme.clone().with("user", "ann");
     /// assert_eq!(limiter.check(&ann).await.reason(), Some(Reason::Blocked));
     /// limiter.remove_override("api", &acme).await?;
@@ -274,8 +274,8 @@ fn named_by(subject: &Request<'_>) -> Subject {
 fn length(subject: &Subject, limits: &[LimitSpec]) -> usize {
     let subject = subject.iter().map(|(name, value)| name.len() + value.len());
     let limits = limits.iter().map(|limit| {
-        let LimitSpec { quota, algorithm, burst: _, name, unit, time_zone, hold } = limit;
-        let texts = [algorithm, name, unit, time_zone, hold].into_iter().flatten();
+        let LimitSpec { quota, algorithm, burst: _, name, unit, time_zone, max_hold } = limit;
+        let texts = [algorithm, name, unit, time_zone, max_hold].into_iter().flatten();
         quota.len() + texts.map(String::len).sum::<usize>()
     });
     subject.chain(limits).sum()

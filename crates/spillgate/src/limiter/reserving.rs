@@ -93,7 +93,7 @@ impl Limiter {
     }
 
     /// Puts a reservation right: what was not used is refunded as far as that mints nothing, what was
-    /// used beyond the estimate is charged whatever the limits say, twice a capacity at most, and slots
+    /// used beyond the estimate is charged whatever the limits say, twice a capacity at most, and permits
     /// end. A unit that `usage` does not name was used as estimated.
     pub async fn settle(
         &self,
@@ -108,14 +108,14 @@ impl Limiter {
         self.inner.end(receipt, &Ending::Cancel).await
     }
 
-    /// Ends the slots of a reservation, or of a [`check`](Limiter::check) over a concurrency limit; the
+    /// Ends the permits of a reservation, or of a [`check`](Limiter::check) over a concurrency limit; the
     /// rest was used as estimated.
     pub async fn release(&self, receipt: &Receipt) -> Result<Outcome, ReservationError> {
         self.inner.end(receipt, &Ending::Release).await
     }
 
-    /// Holds slots for so long from now, their limit's `hold` at most, and lets the reservation be
-    /// settled until then; neither is ever made shorter. Slots that were lost are not taken again:
+    /// Holds permits for so long from now, their limit's `max_hold` at most, and lets the reservation be
+    /// settled until then; neither is ever made shorter. Permits that were lost are not taken again:
     /// that is [`Outcome::Expired`].
     pub async fn renew(
         &self,

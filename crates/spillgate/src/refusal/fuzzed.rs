@@ -93,15 +93,15 @@ static POLICY: LazyLock<Arc<Policy>> = LazyLock::new(|| {
             { quota = "1000/month", algorithm = "fixed-window" },
             { quota = "7/d", algorithm = "sliding-log" },
             { quota = "60000/minute", algorithm = "sliding-window", unit = "tokens", name = "llm" },
-            { quota = "20", algorithm = "concurrency", hold = "30s" },
+            { quota = "20", algorithm = "concurrency", max_hold = "30s" },
             "unlimited",
-            "none",
+            "block",
         ]
 
         [[rule]]
         name = "slots"
         key = []
-        limits = [{ quota = "20", algorithm = "concurrency", hold = "30s" }]
+        limits = [{ quota = "20", algorithm = "concurrency", max_hold = "30s" }]
 
         [[rule]]
         name = "watched"

@@ -14,7 +14,7 @@ pub enum Ended {
     Released,
     /// Its time passed before it was settled: it stays charged at its estimate.
     Expired,
-    /// It is open, but a permit of it is held no longer: its limit's `hold` has passed, or the permit was
+    /// It is open, but a permit of it is held no longer: its limit's `max_hold` has passed, or the permit was
     /// reset or lost.
     PermitEnded,
 }

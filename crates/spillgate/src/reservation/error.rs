@@ -18,7 +18,7 @@ pub enum ReservationError {
     Ended(Ended),
     /// It has ended before, and otherwise.
     EndedOtherwise,
-    /// Its counters live at more places than a receipt can name.
+    /// Its counters are on more shards or hash slots than a receipt can name.
     TooManyPlaces {
         /// At so many.
         places: usize,
@@ -38,7 +38,7 @@ impl fmt::Display for ReservationError {
                 "a reservation cannot last {lasting:?}; choose from 1 ms to 24 h, and renew what takes longer"
             ),
             ReservationError::Conflict => f.write_str(
-                "the name is in use for another request; choose another, or send what was sent under it",
+                "the id is in use for another request; choose another id, or repeat the request that was sent under it",
             ),
             ReservationError::Ended(how) => write!(
                 f,
@@ -49,11 +49,11 @@ impl fmt::Display for ReservationError {
             ),
             ReservationError::TooManyPlaces { places } => write!(
                 f,
-                "the counters live at {places} places, and a receipt names {}; anchor the rules to one attribute",
+                "the counters are on {places} shards or hash slots, and a receipt names at most {}; anchor the rules to one attribute",
                 super::GROUPS_MAX
             ),
             ReservationError::Retryable { why } => {
-                write!(f, "part of it is out of reach: {why}; make the same call again")
+                write!(f, "a part of the store is unavailable: {why}; repeat the same call")
             }
         }
     }

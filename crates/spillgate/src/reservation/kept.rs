@@ -103,7 +103,7 @@ fn encode_numbers(params: &LimitParams, bytes: &mut Vec<u8>) {
         }
         LimitParams::SlidingLog(params) => put(params.count, params.period_us),
         LimitParams::SlidingWindow(params) => put(params.count, params.period_us),
-        LimitParams::Concurrency(params) => put(params.count, params.hold_us),
+        LimitParams::Concurrency(params) => put(params.count, params.max_hold_us),
         LimitParams::FixedWindow(fixed_window::Params { count, window }) => match window {
             fixed_window::Window::Every { period_us } => put(*count, *period_us),
             fixed_window::Window::Calendar(calendar) => {
@@ -161,7 +161,7 @@ fn decode_numbers(algorithm: Algorithm, rest: &mut Bytes<'_>) -> Option<LimitPar
             LimitParams::SlidingWindow(sliding_window::Params { count, period_us })
         }
         Algorithm::Concurrency => {
-            LimitParams::Concurrency(concurrency::Params { count, hold_us: period_us })
+            LimitParams::Concurrency(concurrency::Params { count, max_hold_us: period_us })
         }
         Algorithm::FixedWindow if period_us > 0 => {
             let window = fixed_window::Window::Every { period_us };
@@ -223,7 +223,7 @@ mod tests {
                 name: Some("daily".into()),
                 ..LimitSpec::new("9/day").algorithm("sliding-window")
             },
-            LimitSpec::new("4").algorithm("concurrency").hold("30s"),
+            LimitSpec::new("4").algorithm("concurrency").max_hold("30s"),
         ];
         let named = |(position, spec): (usize, &LimitSpec)| {
             NamedLimit::new(spec.build().unwrap(), position)

@@ -88,7 +88,7 @@ fn random_limit(random: &mut Random, algorithm: Algorithm) -> Limit {
     }
     if algorithm == Algorithm::Concurrency {
         spec.quota = count.to_string();
-        spec.hold = Some(format!("{ms}ms"));
+        spec.max_hold = Some(format!("{ms}ms"));
     }
     spec.build().unwrap()
 }

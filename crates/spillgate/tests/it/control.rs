@@ -80,7 +80,7 @@ fn an_override_changes_the_numbers_of_live_state_and_gives_them_back() {
 #[test]
 fn a_block_refuses_for_good_until_it_is_taken_back() {
     on_each(API, |limiter| async move {
-        limiter.set_override("api", &acme(), ["none"], None).await.unwrap();
+        limiter.set_override("api", &acme(), ["block"], None).await.unwrap();
         let blocked = limiter.check(&ann()).await;
         assert_eq!((blocked.reason(), blocked.retry_after()), (Some(Reason::Blocked), None));
         limiter.remove_override("api", &acme()).await.unwrap();
@@ -181,7 +181,7 @@ fn what_can_never_hold_is_refused_and_changes_nothing() {
                 None,
                 r#"rule: there is no rule "apis"; did you mean "api"?"#,
             ),
-            ("api", &Request::new(), "9/day", None, "subject: nobody is named"),
+            ("api", &Request::new(), "9/day", None, "subject: no attribute is named"),
             ("api", &stranger, "9/day", None, r#"subject: "ip" is not in the rule's key"#),
             ("api", &acme(), "9/fortnight", None, r#"limit "0": quota: "fortnight""#),
             ("api", &acme(), "0/day", None, r#"limit "0": quota: a count of 0"#),

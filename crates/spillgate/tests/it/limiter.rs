@@ -44,7 +44,7 @@ const MIXED: &str = r#"
         { quota = "8/366d", name = "window", algorithm = "fixed-window" },
         { quota = "7/day", name = "log", algorithm = "sliding-log" },
         { quota = "6/366d", name = "sliding", algorithm = "sliding-window" },
-        { quota = "5", name = "slots", algorithm = "concurrency", hold = "1h" },
+        { quota = "5", name = "slots", algorithm = "concurrency", max_hold = "1h" },
     ]
 "#;
 
@@ -179,7 +179,7 @@ fn a_decision_prints_what_it_tells_and_not_how_it_is_kept() {
         [[rule]]
         name = "slots"
         key = ["user"]
-        limits = [{ name = "streams", algorithm = "concurrency", quota = "2", hold = "1h" }]
+        limits = [{ name = "streams", algorithm = "concurrency", quota = "2", max_hold = "1h" }]
     "#;
     on_each(policy, |limiter| async move {
         let printed = format!("{:?}", limiter.check(&of("a")).await);
@@ -187,7 +187,7 @@ fn a_decision_prints_what_it_tells_and_not_how_it_is_kept() {
             LimitDecision { rule: Some(\"watched\"), limit: \"0\", definition: 7/1d, \
             reason: None, source: Store, capacity: Some(7), remaining: Some(6), \
             retry_after: Some(0ns), reset_after: Some(12342.857143s), shadow: true }, \
-            LimitDecision { rule: Some(\"slots\"), limit: \"streams\", definition: 2 hold 1h, \
+            LimitDecision { rule: Some(\"slots\"), limit: \"streams\", definition: 2 max_hold 1h, \
             reason: None, source: Store, capacity: Some(2), remaining: Some(1), \
             retry_after: Some(0ns), reset_after: Some(3600s) }] }";
         assert_eq!(printed, reply);
@@ -207,7 +207,7 @@ fn unlimited_keeps_nothing_and_none_blocks() {
         name = "blocked"
         match = { plan = "blocked" }
         key = ["user"]
-        limits = ["none"]
+        limits = ["block"]
     "#;
     on_each(policy, |limiter| async move {
         let free = limiter.check(&of("a").with("plan", "free").costing(u64::MAX)).await;

@@ -13,7 +13,7 @@ const POLICY: &str = r#"
     [[rule]]
     name = "jobs"
     key = ["job"]
-    limits = [{ quota = "100", algorithm = "concurrency", hold = "10m" }]
+    limits = [{ quota = "100", algorithm = "concurrency", max_hold = "10m" }]
     [[rule]]
     name = "paced"
     key = ["upstream"]

@@ -196,8 +196,8 @@ fn a_limit_of_the_callers_holds_only_where_it_is_allowed_and_lower() {
         assert_eq!(params, expected.map(|(limit, left)| (limit.to_owned(), left)));
         let high = check_atomic(&limiter, &with(Limit::per_day(3_000))).await;
         assert_eq!(remaining(high.whole()), [Some(8), Some(18)], "the configured limits alone");
-        let none = check_atomic(&limiter, &with(Limit::none())).await;
-        assert_eq!(none.whole().reason(), Some(Reason::Blocked));
+        let blocked = check_atomic(&limiter, &with(Limit::block())).await;
+        assert_eq!(blocked.whole().reason(), Some(Reason::Blocked));
     });
 }
 

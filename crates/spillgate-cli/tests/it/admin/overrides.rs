@@ -16,9 +16,12 @@ fn a_subject_is_blocked_raised_listed_and_let_go() {
     on_both_engines(&["--config", file.path()], |server| {
         let set = |limits: Value| {
             let body = json!({"rule": "api", "subject": {"tenant": "acme"}, "limits": limits});
-            assert_eq!(told(server, "PUT", PATH, &body), json!({"result": "done", "missed": []}));
+            assert_eq!(
+                told(server, "PUT", PATH, &body),
+                json!({"result": "done", "missed": []})
+            );
         };
-        set(json!(["none"]));
+        set(json!(["block"]));
         assert_eq!(decision(server), "blocked");
         set(json!([{"quota": "3/hour", "burst": 5}]));
         assert_eq!(
@@ -56,7 +59,7 @@ fn an_override_ends_by_itself() {
     let file = api_rule();
     on_both_engines(&["--config", file.path()], |server| {
         let soon = jiff::Timestamp::now() + Duration::from_secs(2);
-        let body = json!({"rule": "api", "subject": ann(), "limits": ["none"], "expires_at": soon.to_string()});
+        let body = json!({"rule": "api", "subject": ann(), "limits": ["block"], "expires_at": soon.to_string()});
         told(server, "PUT", PATH, &body);
         assert_eq!(decision(server), "blocked");
         eventually(|| decision(server) != "blocked");
@@ -70,7 +73,7 @@ fn what_cannot_be_an_override_is_told_with_its_field() {
     let tenant = r#""subject":{"tenant":"acme"}"#;
     for (body, status, field, says) in [
         (format!(r#"{{"rule":"api",{tenant}}}"#), 400, "limits", "missing field"),
-        (format!(r#"{{"rule":"api",{tenant},"limits":"none"}}"#), 400, "limits", "an array"),
+        (format!(r#"{{"rule":"api",{tenant},"limits":"block"}}"#), 400, "limits", "an array"),
         (format!(r#"{{"rule":"api",{tenant},"limits":[]}}"#), 400, "limits", "write 1 to 64"),
         (format!(r#"{{"rule":"api",{tenant},"limits":[7]}}"#), 400, "limits[0]", "a quota such as"),
         (
@@ -87,19 +90,19 @@ fn what_cannot_be_an_override_is_told_with_its_field() {
             "unknown field",
         ),
         (
-            format!(r#"{{"rule":"apu",{tenant},"limits":["none"]}}"#),
+            format!(r#"{{"rule":"apu",{tenant},"limits":["block"]}}"#),
             404,
             "rule",
             "did you mean \"api\"?",
         ),
         (
-            r#"{"rule":"api","subject":{},"limits":["none"]}"#.to_owned(),
+            r#"{"rule":"api","subject":{},"limits":["block"]}"#.to_owned(),
             400,
             "subject",
-            "nobody is named",
+            "no attribute is named",
         ),
         (
-            r#"{"rule":"api","subject":{"ip":"x"},"limits":["none"]}"#.to_owned(),
+            r#"{"rule":"api","subject":{"ip":"x"},"limits":["block"]}"#.to_owned(),
             400,
             "subject",
             "not in the rule's key",

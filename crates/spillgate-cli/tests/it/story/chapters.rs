@@ -146,7 +146,7 @@ fn reload(scene: &Scene<'_>) {
 fn override_with_expiry(scene: &Scene<'_>) {
     operate(scene, "DELETE", &of_client(scene, "operated"), &Value::Null);
     let end = jiff::Timestamp::now() + Duration::from_secs(2);
-    let block = json!({"rule": "operated", "subject": {"ip": scene.ip}, "limits": ["none"], "expires_at": end.to_string()});
+    let block = json!({"rule": "operated", "subject": {"ip": scene.ip}, "limits": ["block"], "expires_at": end.to_string()});
     operate(scene, "PUT", "/admin/v1/overrides", &block);
     let decision = scene.decision("/operated");
     // A machine that stood still for as long has seen its end.

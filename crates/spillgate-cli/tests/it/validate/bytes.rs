@@ -12,7 +12,7 @@ const RULES: &[(&str, u64)] = &[
     (r#"{ quota = "100/day", algorithm = "fixed-window" }"#, 1),
     (r#"{ quota = "100/day", algorithm = "sliding-window" }"#, 1),
     (r#"{ quota = "200/hour", algorithm = "sliding-log" }"#, 200),
-    (r#"{ quota = "20", algorithm = "concurrency", hold = "1h" }"#, 20),
+    (r#"{ quota = "20", algorithm = "concurrency", max_hold = "1h" }"#, 20),
 ];
 
 #[test]

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::server::run;
 
 /// Every policy of the corpus.
-pub(super) fn policies() -> Vec<PathBuf> {
+pub(crate) fn policies() -> Vec<PathBuf> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/validate/corpus");
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> = files.collect();

@@ -143,7 +143,7 @@ fn read_subject(table: &Table<'_>, rule: &Rule, problems: &mut Problems<'_>) -> 
     let mut key_values: SmallVec<[&[u8]; 4]> = rule.key().map(|_| &[][..]).collect();
     let entries = table.attributes("subject", problems)?;
     if entries.is_empty() {
-        problems.note(table.wrong("subject", "nobody is named; write for example subject = { tenant = \"acme\" }, or change the rule's own limits"));
+        problems.note(table.wrong("subject", "no attribute is named; write for example subject = { tenant = \"acme\" }, or change the rule's own limits"));
         return None;
     }
     for (attribute, value) in entries {

@@ -46,7 +46,7 @@ fn more_attributes_win_and_then_the_one_set_while_running() {
     assert_eq!(capacity(&tenant, "acme", "ann"), Some(11), "the file's names more attributes");
     assert_eq!(capacity(&tenant, "acme", "bob"), Some(30), "the same subject as the file's");
     assert_eq!(capacity(&tenant, "other", "bob"), Some(10));
-    let both = with(&[set(&[("tenant", "acme"), ("user", "ann")], "none")]);
+    let both = with(&[set(&[("tenant", "acme"), ("user", "ann")], "block")]);
     assert_eq!(capacity(&both, "acme", "ann"), Some(0));
     assert_eq!(capacity(&both, "acme", "bob"), Some(12));
 }
@@ -103,7 +103,7 @@ fn what_cannot_hold_is_left_out_and_said() {
             entry("api", &[("ip", "x")], vec![named("0")]),
             r#"subject: "ip" is not in the rule's key; name one or more of ["tenant", "user"]"#,
         ),
-        (entry("api", &[], vec![named("0")]), "subject: nobody is named"),
+        (entry("api", &[], vec![named("0")]), "subject: no attribute is named"),
         (entry("api", &ann, vec![]), r#"limit "0": limits: 0 limits; write 1 to 64"#),
         (
             entry("api", &ann, vec![named("x")]),

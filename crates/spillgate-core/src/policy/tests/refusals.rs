@@ -111,7 +111,7 @@ fn refuses_leases_that_cannot_be() {
     }
     for (limit, algorithm) in [
         (r#"{ quota = "5/minute", algorithm = "sliding-log" }"#, "sliding-log"),
-        (r#"{ quota = "5", algorithm = "concurrency", hold = "30s" }"#, "concurrency"),
+        (r#"{ quota = "5", algorithm = "concurrency", max_hold = "30s" }"#, "concurrency"),
     ] {
         let policy = format!(
             "[[rule]]\nname = \"a\"\nkey = []\nlimits = [{limit}]\nlease = {{ share = 0.05, ttl = \"1s\" }}"

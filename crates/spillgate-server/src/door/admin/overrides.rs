@@ -1,4 +1,4 @@
-//! Other limits for some subjects, set while running; `"none"` is a block.
+//! Other limits for some subjects, set while running; `"block"` allows nothing.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,7 +25,7 @@ use crate::door::http::{answer, body, json};
 #[derive(serde::Deserialize)]
 #[serde(
     deny_unknown_fields,
-    expecting = "an object such as {\"rule\": \"api\", \"subject\": {\"tenant\": \"acme\"}, \"limits\": [\"none\"]}"
+    expecting = "an object such as {\"rule\": \"api\", \"subject\": {\"tenant\": \"acme\"}, \"limits\": [\"block\"]}"
 )]
 pub(super) struct OverrideFields<'a> {
     #[serde(borrow)]
@@ -72,7 +72,7 @@ struct LimitAnswer<'o> {
     #[serde(skip_serializing_if = "Option::is_none")]
     time_zone: Option<&'o str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    hold: Option<&'o str>,
+    max_hold: Option<&'o str>,
 }
 
 pub(super) async fn list(State(app): State<App>) -> Response {
@@ -143,7 +143,7 @@ impl<'o> LimitAnswer<'o> {
             name: limit.name.as_deref(),
             unit: limit.unit.as_deref(),
             time_zone: limit.time_zone.as_deref(),
-            hold: limit.hold.as_deref(),
+            max_hold: limit.max_hold.as_deref(),
         }
     }
 }

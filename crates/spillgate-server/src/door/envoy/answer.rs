@@ -138,7 +138,7 @@ mod tests {
             (window("10/week"), Unit::Week),
             (window("10/month"), Unit::Month),
             (window("10/year"), Unit::Year),
-            (LimitSpec::new("10").algorithm("concurrency").hold("30s"), Unit::Unknown),
+            (LimitSpec::new("10").algorithm("concurrency").max_hold("30s"), Unit::Unknown),
         ] {
             assert_eq!(unit(&limit.build().unwrap()), expected, "{limit:?}");
         }

@@ -90,7 +90,7 @@ fn limit(limit: &RateLimitOverride) -> Option<Limit> {
         RateLimitUnit::Year => "year",
     };
     match limit.requests_per_unit {
-        0 => Some(Limit::none()),
+        0 => Some(Limit::block()),
         count => LimitSpec::new(format!("{count}/{unit}")).build().ok(),
     }
 }

@@ -20,7 +20,7 @@ pub(in crate::door) struct LimitFields<'a> {
     #[serde(borrow)]
     time_zone: Option<Text<'a>>,
     #[serde(borrow)]
-    hold: Option<Text<'a>>,
+    max_hold: Option<Text<'a>>,
 }
 
 impl LimitFields<'_> {
@@ -34,7 +34,7 @@ impl LimitFields<'_> {
             name: owned(&self.name),
             unit: owned(&self.unit),
             time_zone: owned(&self.time_zone),
-            hold: owned(&self.hold),
+            max_hold: owned(&self.max_hold),
         }
     }
 }

@@ -169,7 +169,7 @@ fn named(node: &Node) -> Vec<&str> {
 fn limit(limit: &Limit) -> String {
     match limit {
         Limit::Unlimited => "\"unlimited\"".to_owned(),
-        Limit::Nothing => "\"none\"".to_owned(),
+        Limit::Nothing => "\"block\"".to_owned(),
         Limit::Count { count, window } => {
             format!("{{ quota = \"{count}/{window}\", algorithm = \"fixed-window\" }}")
         }

@@ -38,15 +38,15 @@ pub(super) fn auth_without_rules(looked: &Looked<'_>) -> Vec<Found> {
     found.into_iter().collect()
 }
 
-pub(super) fn slots_end_at_hold(looked: &Looked<'_>) -> Vec<Found> {
+pub(super) fn permits_end_at_max_hold(looked: &Looked<'_>) -> Vec<Found> {
     let mut found = Vec::new();
     for written in looked.rules().filter(|written| written.rule.mode() != Mode::Off) {
         for (position, limit) in written.rule.limits().enumerate() {
             if limit.algorithm() == Algorithm::Concurrency && limit.capacity().is_some() {
                 let what = format!(
-                    "at forward auth, Envoy's rate limit service and CL.THROTTLE nothing releases the slots of {limit}: they end at `hold` only"
+                    "forward auth, Envoy's rate limit service and CL.THROTTLE cannot release the permits of {limit}: they end at `max_hold` only"
                 );
-                let remedy = "ask over HTTP, SG.RESERVE or the library, which release, or make `hold` as long as a call takes";
+                let remedy = "use HTTP, SG.RESERVE or the library, which can release, or make `max_hold` as long as a call takes";
                 found.push(written.note(written.entry.line_of_limit(position), what, remedy));
             }
         }

@@ -118,7 +118,7 @@ impl Cluster {
             return Ok(Route { shard, redirect: Redirect::None });
         }
         self.refresh_soon();
-        Err(Failure::NotSent(format!("nobody is known to own slot {slot}")))
+        Err(Failure::NotSent(format!("no node is known to own slot {slot}")))
     }
 
     /// Whom to ask after a call that did not run; the failure again, where nobody can help.

@@ -91,8 +91,8 @@ fn counters() -> impl Iterator<Item = PlannedCharge> {
 /// One of each algorithm.
 static LIMITS: LazyLock<Vec<NamedLimit>> = LazyLock::new(|| {
     let limit = |(position, (quota, algorithm)): (usize, (&str, &str))| {
-        let hold = (algorithm == "concurrency").then(|| "30s".to_owned());
-        let spec = LimitSpec { hold, ..LimitSpec::new(quota).algorithm(algorithm) };
+        let max_hold = (algorithm == "concurrency").then(|| "30s".to_owned());
+        let spec = LimitSpec { max_hold, ..LimitSpec::new(quota).algorithm(algorithm) };
         NamedLimit::new(spec.build().expect("a limit of ours"), position)
     };
     let limits = [

@@ -186,7 +186,7 @@ impl Shard {
             StoreClock::Client => {
                 let sampled_us = self.sampled_us.load(Ordering::Relaxed);
                 if sampled_us == 0 || monotonic_us() - sampled_us > SAMPLE_HOLDS_US {
-                    let why = format!("the clock of {} has not been seen of late", self.name);
+                    let why = format!("the clock of {} has not been read recently", self.name);
                     return Err(Failure::NotSent(why));
                 }
                 (estimate_us(), estimate_us())

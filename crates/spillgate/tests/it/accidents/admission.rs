@@ -294,7 +294,7 @@ fn zero_is_refused_and_all_or_nothing_are_said_aloud() {
             let error = LimitSpec::new(quota).algorithm(algorithm).build().unwrap_err();
             assert_eq!(error.field(), "quota");
             assert!(
-                error.message().contains("none") && error.message().contains("unlimited"),
+                error.message().contains("block") && error.message().contains("unlimited"),
                 "{error}"
             );
         }
@@ -307,7 +307,7 @@ fn zero_is_refused_and_all_or_nothing_are_said_aloud() {
             |limit: &Limit, cost: u64| runtime.block_on(limiter.check_limit("me", limit, cost));
         for cost in [1, 1_000_000_000, u64::MAX] {
             assert_eq!(check(&Limit::unlimited(), cost).reason(), None);
-            assert_eq!(check(&Limit::none(), cost).reason(), Some(Reason::Blocked));
+            assert_eq!(check(&Limit::block(), cost).reason(), Some(Reason::Blocked));
         }
         // A limit without numbers reports none.
         assert_eq!(check(&Limit::unlimited(), 1).remaining(), None);

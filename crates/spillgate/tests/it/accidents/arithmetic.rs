@@ -154,7 +154,7 @@ fn a_limit_at_a_boundary_is_exact_or_refused_with_its_field() {
         let mut spec = LimitSpec::new(quota).algorithm(algorithm);
         spec.burst = burst;
         if algorithm == "concurrency" {
-            spec = spec.hold("1s");
+            spec = spec.max_hold("1s");
         }
         let built = spec.build();
         assert_eq!(

@@ -55,7 +55,7 @@ fn holds_everywhere(servers: &[RedisServer], on: &dyn Fn(LimiterBuilder) -> Limi
             longest = longest.max(holds(&other, None).await);
             other.set_mode("api", Mode::Enforce, None).await.unwrap();
             longest = longest.max(holds(&one, Some(quota)).await);
-            one.set_override("api", &ann(), ["none"], None).await.unwrap();
+            one.set_override("api", &ann(), ["block"], None).await.unwrap();
             let blocked = async || !other.check(&ann()).await.allowed();
             longest = longest.max(timed(until("a block", blocked)).await);
             one.remove_override("api", &ann()).await.unwrap();
@@ -72,7 +72,7 @@ fn holds_everywhere(servers: &[RedisServer], on: &dyn Fn(LimiterBuilder) -> Limi
         servers[0].command(&["FLUSHALL"]);
         until("the copy is there again", async || copies(&servers[0]) > 0).await;
         holds(&other, Some(20)).await;
-        other.set_override("api", &ann(), ["none"], None).await.unwrap();
+        other.set_override("api", &ann(), ["block"], None).await.unwrap();
         until("a block", async || !one.check(&ann()).await.allowed()).await;
         drop((one, other));
 

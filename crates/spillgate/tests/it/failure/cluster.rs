@@ -41,7 +41,7 @@ fn decisions_of_many_subjects_are_spread_and_none_crosses_a_slot() {
         [[rule]]
         name = "user"
         key = ["user"]
-        limits = ["9/day", { quota = "20/day", algorithm = "sliding-log" }, { quota = "5", algorithm = "concurrency", hold = "1m" }]
+        limits = ["9/day", { quota = "20/day", algorithm = "sliding-log" }, { quota = "5", algorithm = "concurrency", max_hold = "1m" }]
 
         [[rule]]
         name = "tenant"

@@ -153,7 +153,7 @@ fn no_call_of_a_large_batch_holds_the_store_for_long() {
         let limits: Vec<String> = (0..8)
             .map(|limit| match algorithm {
                 "slots" => format!(
-                    "{{ quota = \"{}\", algorithm = \"concurrency\", hold = \"60s\" }}",
+                    "{{ quota = \"{}\", algorithm = \"concurrency\", max_hold = \"60s\" }}",
                     100 + limit
                 ),
                 _ => format!("{{ quota = \"{}/hour\", algorithm = \"{algorithm}\" }}", 100 + limit),
@@ -448,7 +448,7 @@ fn policy() -> String {
         rule("sixty-four", &many, ""),
         rule("victim", &a_day, ""),
         rule("hurried", &a_day, ""),
-        rule("permit", "{ quota = \"1\", algorithm = \"concurrency\", hold = \"60s\" }", ""),
+        rule("permit", "{ quota = \"1\", algorithm = \"concurrency\", max_hold = \"60s\" }", ""),
         rule("heavy", &many, "on_outage = \"local\""),
         rule("heavy-deny", &many, "on_outage = \"deny\""),
         rule("heavy-allow", &many, "on_outage = \"allow\""),

@@ -66,7 +66,7 @@ const STACK: &str = r#"
     limits = [
         { quota = "10/second", burst = 50, name = "burst" },
         { quota = "1000/day", name = "daily", algorithm = "fixed-window" },
-        { quota = "20", name = "slots", algorithm = "concurrency", hold = "30s" },
+        { quota = "20", name = "slots", algorithm = "concurrency", max_hold = "30s" },
         { quota = "60000/minute", name = "llm", unit = "tokens" },
     ]
 
@@ -222,7 +222,7 @@ fn held_slots_promise_no_time() {
         [[rule]]
         name = "exports"
         key = ["user"]
-        limits = [{ quota = "2", algorithm = "concurrency", hold = "30s" }]
+        limits = [{ quota = "2", algorithm = "concurrency", max_hold = "30s" }]
     "#;
     let bench = Bench::new(policy);
     check_lines(
@@ -241,7 +241,7 @@ fn held_slots_promise_no_time() {
 
 #[test]
 fn what_no_wait_helps_says_so() {
-    let policy = "[[rule]]\nname = \"blocked\"\nkey = [\"user\"]\nlimits = [\"none\"]";
+    let policy = "[[rule]]\nname = \"blocked\"\nkey = [\"user\"]\nlimits = [\"block\"]";
     let blocked = Bench::new(policy).check(1);
     check_lines(
         &blocked,

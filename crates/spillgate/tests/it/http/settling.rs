@@ -54,7 +54,7 @@ const STREAMS: &str = r#"
     limits = [
         { quota = "100000/366d", name = "requests" },
         { quota = "30000/366d", name = "tokens", unit = "tokens" },
-        { quota = "40", name = "streams", algorithm = "concurrency", hold = "1h" },
+        { quota = "40", name = "streams", algorithm = "concurrency", max_hold = "1h" },
     ]
 "#;
 const TOKENS: u64 = 30_000;

@@ -176,7 +176,7 @@ fn a_limit_that_changes_ends_the_leases_under_the_one_before() {
     scene.limiter.set_policy(Policy::from_toml(&rule("1000000/366d")).unwrap());
     scene.warm("hot");
     let hot = Request::new().with("ip", "hot");
-    scene.run(scene.limiter.set_override("api", &hot, ["none"], None)).unwrap();
+    scene.run(scene.limiter.set_override("api", &hot, ["block"], None)).unwrap();
     assert_eq!(scene.check("hot").reason(), Some(Reason::Blocked));
 }
 
@@ -239,10 +239,7 @@ fn what_is_explained_is_what_the_next_check_says() {
     assert_eq!((leased.source(), explained.answer().source()), (Source::Lease, Source::Lease));
     assert_eq!(explained.decision().source(), Source::Store);
     let sentence = explained.sentence();
-    assert!(
-        sentence.ends_with("taken as much ahead, and answers without the store."),
-        "{sentence}"
-    );
+    assert!(sentence.ends_with("has leased enough, and answers without the store."), "{sentence}");
 }
 
 #[test]

@@ -69,7 +69,7 @@ impl Counter for Permits {
         let (mut shift, mut last) = (stored.shift, stored.last);
         let mut ahead = (last - (now + shift)).max(0);
         let mut is_rebased = false;
-        if ahead > i128::from(limit.hold_us).min(1_000_000) {
+        if ahead > i128::from(limit.max_hold_us).min(1_000_000) {
             shift += ahead;
             ahead = 0;
             is_rebased = true;
@@ -108,7 +108,7 @@ impl Counter for Permits {
 
     fn charge(&mut self, units: u64) {
         self.taken += 1;
-        let end = self.clock + i128::from(self.limit.hold_us);
+        let end = self.clock + i128::from(self.limit.max_hold_us);
         self.held.push(Permit { end, weight: units.into(), number: self.taken });
         self.last = self.clock;
     }

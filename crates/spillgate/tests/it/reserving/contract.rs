@@ -74,7 +74,7 @@ pub(super) const MIXED: &str = r#"
         { quota = "80/366d", name = "window", algorithm = "fixed-window" },
         { quota = "70/366d", name = "log", algorithm = "sliding-log" },
         { quota = "60/366d", name = "sliding", algorithm = "sliding-window" },
-        { quota = "50", name = "slots", algorithm = "concurrency", hold = "1h" },
+        { quota = "50", name = "slots", algorithm = "concurrency", max_hold = "1h" },
         { quota = "1000/366d", name = "tokens", unit = "tokens" },
     ]
 "#;
@@ -245,7 +245,7 @@ const SLOTS: &str = r#"
     [[rule]]
     name = "streams"
     key = ["user"]
-    limits = [{ quota = "2", algorithm = "concurrency", hold = "30s" }]
+    limits = [{ quota = "2", algorithm = "concurrency", max_hold = "30s" }]
 "#;
 
 #[test]
@@ -326,7 +326,7 @@ pub(super) const SPREAD: &str = r#"
     [[rule]]
     name = "by-tenant"
     key = ["tenant"]
-    limits = [{ quota = "100/366d", name = "calls" }, { quota = "3", algorithm = "concurrency", hold = "1h" }]
+    limits = [{ quota = "100/366d", name = "calls" }, { quota = "3", algorithm = "concurrency", max_hold = "1h" }]
     [[rule]]
     name = "all"
     key = []

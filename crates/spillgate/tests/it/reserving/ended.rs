@@ -174,7 +174,7 @@ const ONE_SLOT: &str = r#"
     [[rule]]
     name = "jobs"
     key = ["user"]
-    limits = [{ quota = "1", algorithm = "concurrency", hold = "30s" }]
+    limits = [{ quota = "1", algorithm = "concurrency", max_hold = "30s" }]
 "#;
 const BESIDE: &str = r#"
     [[rule]]

@@ -121,7 +121,7 @@ fn at_the_bound_a_permit_is_denied_and_what_was_denied_by_a_limit_says_so() {
             [[rule]]
             name = "streams"
             key = ["user"]
-            limits = [{ quota = "1000000", algorithm = "concurrency", hold = "1h" }]
+            limits = [{ quota = "1000000", algorithm = "concurrency", max_hold = "1h" }]
             [[rule]]
             name = "slow"
             key = ["user"]

@@ -33,7 +33,7 @@ fn refuses_wrong_limits() {
   "5/minute",
   { name = "daily", quota = "0/day" },
 ]"#,
-        r#"4: rule "a", limit "daily", field `quota`: a count of 0 lets nothing pass; write "none" to say so, or "unlimited" for the opposite"#,
+        r#"4: rule "a", limit "daily", field `quota`: a count of 0 allows nothing; write "block" if you mean that, or "unlimited" for the opposite"#,
     );
     refuses_rule(
         "limits = [{ burst = 5 }]",
@@ -52,6 +52,14 @@ fn refuses_wrong_limits() {
         r#"2: rule "a", limit "0", field `algoritm`: there is no such field; did you mean `algorithm`?"#,
     );
     refuses_rule(
+        r#"limits = ["none"]"#,
+        r#"2: rule "a", limit "0", field `limits`: there is no quota "none"; did you mean "block"?"#,
+    );
+    refuses_rule(
+        r#"limits = [{ quota = "5", algorithm = "concurrency", hold = "30s" }]"#,
+        r#"2: rule "a", limit "0", field `hold`: there is no such field; did you mean `max_hold`?"#,
+    );
+    refuses_rule(
         r#"limits = [{ quota = "5/minute", algorithm = "leaky" }]"#,
         r#"2: rule "a", limit "0", field `algorithm`: "leaky" is no algorithm; write token-bucket, fixed-window, sliding-log, sliding-window or concurrency"#,
     );
@@ -65,7 +73,7 @@ fn refuses_wrong_limits() {
     );
     refuses_rule(
         r#"limits = [{ quota = "5", algorithm = "concurrency" }]"#,
-        r#"2: rule "a", limit "0", field `hold`: a slot needs an end even if its holder dies; write for example hold = "30s""#,
+        r#"2: rule "a", limit "0", field `max_hold`: a permit must end even if its holder dies; write for example max_hold = "30s""#,
     );
     refuses_rule(
         r#"limits = [{ name = "a b", quota = "5/day" }]"#,

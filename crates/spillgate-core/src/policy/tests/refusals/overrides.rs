@@ -55,7 +55,7 @@ fn refuses_subjects_that_are_nobody() {
         r#"rule = "api"
 subject = {}
 limits = ["9/second"]"#,
-        r#"7: override of "api", field `subject`: nobody is named; write for example subject = { tenant = "acme" }, or change the rule's own limits"#,
+        r#"7: override of "api", field `subject`: no attribute is named; write for example subject = { tenant = "acme" }, or change the rule's own limits"#,
     );
     refuses_override(
         r#"rule = "api"
