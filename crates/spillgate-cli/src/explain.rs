@@ -62,7 +62,7 @@ async fn ask_store(args: &ExplainArgs, store: &str, path: &str) -> Result<Bytes,
     client::ask_in_process(explain_routes(app), request).await
 }
 
-/// As much of the answer as people are told.
+/// The part of the answer that the text output shows.
 #[derive(Deserialize)]
 struct Answer {
     sentence: String,
@@ -93,7 +93,7 @@ struct Rule {
 impl Answer {
     fn read(reply: &[u8]) -> Result<Answer, Failure> {
         serde_json::from_slice(reply)
-            .map_err(|error| format!("that is no answer of Spillgate's: {error}").into())
+            .map_err(|error| format!("the answer is not from Spillgate: {error}").into())
     }
 }
 
@@ -112,7 +112,7 @@ impl std::fmt::Display for Answer {
                 None => write!(f, "\n  matched: {name}")?,
             }
             if mode == "shadow" {
-                f.write_str(" (shadow: only watched)")?;
+                f.write_str(" (shadow: denies nothing)")?;
             }
             match overridden.as_deref() {
                 Some("file") => f.write_str(" (an override of the policy file is in force)")?,
@@ -134,16 +134,16 @@ mod tests {
     #[test]
     fn the_text_has_the_decision_first_then_limits_then_rules() {
         let reply = r#"{"sentence": "Denied by login/0, for 11.1 s.", "limits": [{
-            "sentence": "login/0 (5/1m) refuses.", "raise": {"sentence": "At 10/1m, 5 would be left."}
+            "sentence": "login/0 (5/1m) denies.", "raise": {"sentence": "At 10/1m, 5 would be left."}
         }], "rules": [
             {"name": "login", "mode": "enforce", "why": null, "overridden": "operator"},
             {"name": "api", "mode": "shadow", "why": "the request has no attribute \"user\"", "overridden": null}
         ], "rules_left_out": 2}"#;
         assert_eq!(
             Answer::read(reply.as_bytes()).unwrap().to_string(),
-            "Denied by login/0, for 11.1 s.\n  login/0 (5/1m) refuses.\n    At 10/1m, 5 would be left.\n  \
+            "Denied by login/0, for 11.1 s.\n  login/0 (5/1m) denies.\n    At 10/1m, 5 would be left.\n  \
              matched: login (an override set while running is in force)\n  \
-             not matched: api: the request has no attribute \"user\" (shadow: only watched)\n  not matched: 2 more"
+             not matched: api: the request has no attribute \"user\" (shadow: denies nothing)\n  not matched: 2 more"
         );
     }
 }

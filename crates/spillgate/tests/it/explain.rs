@@ -218,7 +218,7 @@ fn a_raise_is_read_off_the_state_as_it_stands() {
         let sentence = never.sentence();
         assert_eq!(
             sentence,
-            "Denied: it costs more than mixed/sliding ever holds, and no wait helps."
+            "Denied by mixed/sliding: the cost exceeds its capacity, and no wait helps."
         );
     });
 }
@@ -231,9 +231,9 @@ fn without_the_store_the_explanation_says_who_decides() {
         let limiter = Limiter::builder().policy(policy).redis(url).build().await.unwrap();
         let explained = limiter.explain(&Request::new().with("user", "ann")).await;
         assert!(explained.answer().degraded());
-        assert!(explained.sentence().ends_with("The store is out of reach."));
+        assert!(explained.sentence().ends_with("The store is unavailable or too slow."));
         let counter = explained.limits().next().unwrap();
-        assert!(counter.sentence().contains("enforces its share"), "{}", counter.sentence());
+        assert!(counter.sentence().contains("enforces its local share"), "{}", counter.sentence());
         assert_eq!(counter.raise(), None, "nobody can say");
     });
 }
