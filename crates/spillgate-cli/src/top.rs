@@ -60,7 +60,7 @@ struct Rule {
     consumed: u64,
     denied: u64,
     consumers: Vec<Subject>,
-    refused: Vec<Subject>,
+    most_denied: Vec<Subject>,
 }
 
 #[derive(Deserialize)]
@@ -91,7 +91,7 @@ impl fmt::Display for Rule {
         let Rule { unit, consumed, denied, .. } = self;
         f.write_str(self.rule.as_deref().unwrap_or("inline limits"))?;
         subjects(f, &format!("most use, of {consumed} {unit}"), &self.consumers)?;
-        subjects(f, &format!("most denials, of {denied}"), &self.refused)
+        subjects(f, &format!("most denials, of {denied}"), &self.most_denied)
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
                 {"subject": {"tenant": "acme", "user": "a\u001bnn"}, "whole": true, "count": 12000},
                 {"subject": {}, "whole": false, "count": 5}
             ],
-            "refused": []
+            "most_denied": []
         }]}"#;
         let answer: Answer = serde_json::from_str(reply).unwrap();
         assert_eq!(

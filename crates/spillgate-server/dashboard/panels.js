@@ -57,7 +57,7 @@ export const fill = {
   top(top) {
     const of = pick => top.rules.flatMap(rule => rule[pick].map(subject => ({ ...subject, rule: rule.rule, unit: rule.unit })))
       .sort((a, b) => b.count - a.count).slice(0, 8);
-    ranking($('top-denied'), of('refused'), 'No denials in the last minute.', () => 'times');
+    ranking($('top-denied'), of('most_denied'), 'No denials in the last minute.', () => 'times');
     ranking($('top-consumers'), of('consumers'), 'No use in the last minute.', ({ unit }) => unit);
   },
 
@@ -70,9 +70,9 @@ export const fill = {
       back.setAttribute('aria-label', `Remove the override of ${override.rule} for ${subject(override.subject)}`);
       back.dataset.rule = override.rule;
       back.dataset.subject = JSON.stringify(override.subject);
-      const why = override.not_in_force ?? (override.lacking.length ? `not yet on ${override.lacking.join(', ')}` : null);
+      const why = override.not_in_force ?? (override.pending_shards.length ? `not yet on ${override.pending_shards.join(', ')}` : null);
       const name = el('td', { className: 'name' }, override.rule, why ? el('small', {}, why) : null);
-      return el('tr', {}, name, cell('Subject', subject(override.subject)), cell('Limits', limits === 'none' ? 'blocked' : limits),
+      return el('tr', {}, name, cell('Subject', subject(override.subject)), cell('Limits', limits === 'block' ? 'blocked' : limits),
         cell('Ends', ends(override.expires_at)), cell('', back));
     }), 'None is set. The policy file holds.', 5);
   },
@@ -156,7 +156,7 @@ export function operate({ refresh, state }) {
     $(id).className = `said ${level}`;
     $(id).textContent = text;
   };
-  const done = ({ missed }) => (missed.length ? `Done, but not yet on ${missed.map(({ shard }) => shard).join(', ')}.` : 'Done, everywhere.');
+  const done = ({ pending_shards: pending }) => (pending.length ? `Done, but not yet on ${pending.map(({ shard }) => shard).join(', ')}.` : 'Done, everywhere.');
   const trying = async (id, act) => {
     try {
       said(id, 'good', await act());
@@ -223,7 +223,7 @@ export function operate({ refresh, state }) {
 /** Ignores a 404: no mode was set at run time, so the file's mode is in force already. */
 function gone(problem) {
   if (problem.status !== 404) throw problem;
-  return { missed: [] };
+  return { pending_shards: [] };
 }
 
 function explained(answer) {

@@ -1,5 +1,5 @@
-//! What there is to count, and its text for Prometheus. Counting looks nothing up: the meters of the
-//! rules are in force together with the policy. No subject is ever a label.
+//! Counts of decisions and their text for Prometheus. A count needs no lookup, because the meters of the rules are in
+//! force together with the policy. A subject is never a label.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,10 +33,10 @@ use top::Tops;
 pub use top::{Top, TopOfRule, TopSubject};
 pub(crate) use wanted::Wanted;
 
-/// What a limiter counts besides its rules' verdicts.
+/// The counts of a limiter besides those of its rules.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    /// Limits that come with the question: they have no rule, and any domain.
+    /// Counts inline limits, which have no rule and any domain.
     inline: Meter,
     unmatched: AtomicU64,
     decision: Histogram,
@@ -47,11 +47,11 @@ pub(crate) struct Metrics {
     rates: Rates,
 }
 
-/// When a decision began, if it is one that is timed.
+/// The start of a decision, if the decision is timed.
 #[derive(Clone, Copy)]
 pub(crate) struct Began(Option<u64>);
 
-/// How long a decision took, if it is one that is timed.
+/// The time of a decision, if the decision is timed.
 #[derive(Clone, Copy)]
 pub(crate) struct Took(Option<u64>);
 
@@ -77,19 +77,19 @@ impl Metrics {
         self.add(Metrics::stop(began));
     }
 
-    /// The time of a decision that may not be the caller's last: one that waits asks again.
+    /// Returns the time of a decision that may not be the last for its caller: a caller that waits decides again.
     pub(crate) fn stop(began: Began) -> Took {
         Took(began.0.map(|began_ns| counter_ns().saturating_sub(began_ns)))
     }
 
-    /// Adds the time of a decision that is the caller's last.
+    /// Counts the time of a decision that is the last for its caller.
     pub(crate) fn add(&self, took: Took) {
         if let Took(Some(took_ns)) = took {
             self.decision.add_ns(took_ns, 1);
         }
     }
 
-    /// Has a look at whose decision this is, once in a while; `allowed` is the whole of it.
+    /// Counts the subjects of some decisions, for `top`. `allowed` is the result of the decision.
     #[inline]
     pub(crate) fn watch(
         &self,
@@ -104,7 +104,7 @@ impl Metrics {
         }
     }
 
-    /// The same over a limit that came with its key.
+    /// Counts the subjects of some decisions on inline limits, for `top`.
     #[inline]
     pub(crate) fn watch_inline(
         &self,
@@ -118,13 +118,13 @@ impl Metrics {
         }
     }
 
-    /// The subjects that used most and those that were denied most, `n` of each for each rule.
+    /// Returns the subjects with the most use and those with the most denials, `n` of each for each rule.
     pub(crate) fn top(&self, rule: Option<&str>, n: usize) -> Top {
         self.tops.read(rule, n, counter_ns())
     }
 
-    /// Each rule counts once, as the worst of its counters; a shadow rule as it would have decided. Without
-    /// meters of rules it was a limit that came with the request.
+    /// Counts a decision once for each of its rules; a shadow rule as if it were enforced. Without the meters of rules
+    /// the decision is on an inline limit.
     pub(crate) fn count(&self, counters: &[CounterOutcome], meters: Option<&Meters>) {
         if self.wanted == Wanted::Nothing {
             return;
@@ -138,7 +138,7 @@ impl Metrics {
                 let allows = |counter: &CounterOutcome| counter.shadow || counter.allows();
                 let allowed = counters.iter().all(allows);
                 for rule in counters.chunk_by(|one, next| one.rule == next.rule) {
-                    // Shadow rules are judged only where the others allow.
+                    // Shadow rules are evaluated only if the enforced rules allow.
                     if !rule[0].shadow || allowed {
                         meters.of_rule(rule[0].rule).count(rule);
                     }
@@ -148,7 +148,7 @@ impl Metrics {
     }
 }
 
-/// Whether this one is timed: reading the clock twice takes as long as a decision in memory.
+/// Returns whether this decision is timed. Not every one is: two clock readings take as long as a decision in memory.
 fn is_drawn() -> bool {
     thread_local!(static SINCE: Cell<u8> = const { Cell::new(0) });
     let since = SINCE.get();
@@ -156,14 +156,14 @@ fn is_drawn() -> bool {
     since == 0
 }
 
-/// Whether an admission has used up four fifths of what there is.
+/// Returns whether an allowed request left a fifth of the limit or less.
 fn is_near_limit(counter: &CounterOutcome) -> bool {
     let (remaining, capacity) = (counter.remaining.number(), counter.capacity.number());
     let (Some(remaining), Some(capacity)) = (remaining, capacity) else { return false };
     counter.allows() && remaining <= capacity / NEAR
 }
 
-/// Enough for percentiles within minutes, too few to be felt.
+/// One decision in 64 is enough for percentiles within minutes, and too few to cost time.
 const TIMED_IN_MEMORY: u8 = 64;
-/// A limit is near where no more than this part of it remains: a fifth.
+/// A request is near the limit if it leaves a fifth of it or less.
 const NEAR: u64 = 5;

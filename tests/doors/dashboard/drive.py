@@ -203,7 +203,7 @@ def drive(page, world):
     step("an override: set, in force, taken back, and one that ends by itself")
     page.say("document.querySelector('#override [name=rule]').value = 'api'")
     page.write("#override [name=subject]", "tenant=globex")
-    page.write("#override [name=limits]", "none")
+    page.write("#override [name=limits]", "block")
     page.click("#override button")
     page.until("document.querySelector('#overrides')?.textContent.includes('tenant=globex')")
     assert ask(world, "tenant=globex", "user=zoe")["reason"] == "blocked"
@@ -354,7 +354,7 @@ def pictures(page, world, folder):
     os.makedirs(folder, exist_ok=True)
     page.size(1280, 900)
     page.say("document.querySelector('#override [name=for]').value = '3600'")
-    for subject, limits in (("tenant=acme", "50/second"), ("tenant=umbrella user=dave", "none")):
+    for subject, limits in (("tenant=acme", "50/second"), ("tenant=umbrella user=dave", "block")):
         page.write("#override [name=subject]", subject)
         page.write("#override [name=limits]", limits)
         page.click("#override button")

@@ -28,7 +28,7 @@ note key-secret: no key_secret_file is set, so subjects are hashed under the def
   why: a client can aim its requests at one shard, and a reader of the store can guess its subjects
   fix: openssl rand -hex 16 > FILE, the same for all instances, and name FILE as key_secret_file under [store]
 
-note fallback-share: expected_instances is not set, so without the store each instance enforces 1/16 of a limit
+note local-share: expected_instances is not set, so without the store each instance enforces 1/16 of a limit
   why: more instances admit more than the limit together, fewer admit less
   fix: write expected_instances under [store], or on_outage = \"deny\" or \"allow\" in the rule
 
@@ -265,7 +265,7 @@ fn finds(url: &str, check: &str, level: &str) -> Value {
     let report = diagnosis(url);
     assert!(checks(&report, level).contains(&check), "{check}, {level}: {report}");
     for finding in report["findings"].as_array().unwrap() {
-        for field in ["what", "why", "mend"] {
+        for field in ["problem", "why", "fix"] {
             assert!(!finding[field].as_str().unwrap().is_empty(), "{finding}");
         }
     }

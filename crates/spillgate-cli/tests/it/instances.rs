@@ -41,7 +41,7 @@ fn three_instances_with_three_secrets_warn_of_each_other_until_one_is_left() {
     assert_eq!(doctor.status.code(), Some(1));
     let found = finding(&doctor, "secret-mismatch").unwrap();
     assert_eq!(found["level"], "unsafe");
-    assert_eq!(found["what"], "2 live instances with another key secret, of 3");
+    assert_eq!(found["problem"], "2 live instances with another key secret, of 3");
 
     let mut last = fleet.remove(0);
     fleet.into_iter().for_each(Server::kill);
@@ -101,7 +101,7 @@ fn the_doctor_finds_the_secrets_of_others_and_is_not_counted_itself() {
     let doctor = run(&["doctor", "--json", "--redis", &redis.url()]);
     assert_eq!(doctor.status.code(), Some(1));
     let found = finding(&doctor, "secret-mismatch").unwrap();
-    assert_eq!(found["what"], "1 live instance with another key secret, of 1");
+    assert_eq!(found["problem"], "1 live instance with another key secret, of 1");
     assert_eq!(live(&redis), 1);
     let said = server.last_words();
     assert!(!said.contains("differ"), "{said}");

@@ -111,7 +111,7 @@ fn a_clock_of_ours_connections_and_expected_processes_are_taken() {
     ));
     decides(&file);
     let report = diagnosis(&file);
-    assert!(!report["findings"].to_string().contains("fallback-share"), "{report}");
+    assert!(!report["findings"].to_string().contains("local-share"), "{report}");
 }
 
 /// What an operator says to one process, every process of a Cluster's fleet does.

@@ -12,12 +12,10 @@ pub struct Finding {
     /// The server that has the problem; `None` if the store as a whole or the settings have it.
     pub server: Option<String>,
     /// The problem.
-    #[serde(rename = "what")]
     pub problem: String,
     /// Why it matters.
     pub why: &'static str,
     /// How to fix it: a command, or a task.
-    #[serde(rename = "mend")]
     pub fix: String,
 }
 

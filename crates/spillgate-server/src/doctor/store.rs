@@ -109,7 +109,7 @@ fn secret(settings: &Settings) -> Option<Finding> {
 fn shares(probe: &StoreProbe) -> Option<Finding> {
     probe.share_is_guessed.then(|| Finding {
         level: Level::Note,
-        check: "fallback-share",
+        check: "local-share",
         server: None,
         problem: format!(
             "expected_instances is not set, so without the store each instance enforces 1/{} of a limit",

@@ -1,25 +1,25 @@
-//! How long things took, without a lock.
+//! A histogram of times, counted without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Counts by upper bound, and the sum of all.
+/// Counts by upper bound, and the sum of all times.
 #[derive(Debug, Default)]
 pub(super) struct Histogram {
-    /// The last is of those above every bound.
+    /// The last is the count of times above every bound.
     counts: [AtomicU64; BOUNDS_NS.len() + 1],
     sum_ns: AtomicU64,
 }
 
 impl Histogram {
-    /// So many that took as long as this.
+    /// Counts `times` events that took `ns` each.
     pub(super) fn add_ns(&self, ns: u64, times: u64) {
         let bucket = BOUNDS_NS.partition_point(|bound_ns| *bound_ns < ns);
         self.counts[bucket].fetch_add(times, Ordering::Relaxed);
         self.sum_ns.fetch_add(ns.saturating_mul(times), Ordering::Relaxed);
     }
 
-    /// Each bound, none for the last, with how many were no longer than it.
+    /// Returns each bound with the count of times up to it; `None` for the last, which is infinite.
     pub(super) fn cumulated(&self) -> impl Iterator<Item = (Option<Duration>, u64)> {
         let bounds = BOUNDS_NS.iter().map(|ns| Some(Duration::from_nanos(*ns))).chain([None]);
         let counts = self.counts.iter().scan(0, |sum, count| {
@@ -34,7 +34,7 @@ impl Histogram {
     }
 }
 
-/// From a decision in memory to a store that hangs.
+/// The bounds reach from a decision in memory to a store that hangs.
 const BOUNDS_NS: [u64; 18] = [
     250,
     500,
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_took_exactly_a_bound_is_no_longer_than_it() {
+    fn a_time_equal_to_a_bound_counts_below_it() {
         let histogram = Histogram::default();
         for ns in [0, 250, 251, 100_000_000, u64::from(u32::MAX)] {
             histogram.add_ns(ns, 1);

@@ -1,4 +1,4 @@
-//! What is counted of one rule, and the meters of all rules of a policy.
+//! The counts of one rule, and the meters of all rules of a policy.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ impl Meter {
 pub(crate) struct Meters(Arc<[Arc<Meter>]>);
 
 impl Meters {
-    /// The meters of a policy's rules: those of the policy before it, where it had the rule.
+    /// Returns the meters of the rules of a policy. A rule that the policy before had keeps its meter.
     pub(crate) fn of<'r>(rules: impl Iterator<Item = &'r Rule>, before: &Meters) -> Meters {
         let names = |meter: &Meter| (meter.domain.clone(), meter.rule.clone());
         let known: HashMap<_, _> =
@@ -106,7 +106,7 @@ impl Meters {
         &self.0[rule_index as usize]
     }
 
-    /// Each once.
+    /// Returns each meter once.
     pub(super) fn all(&self) -> impl Iterator<Item = &Meter> {
         self.0.iter().take(RULES_MAX + 1).map(|meter| &**meter)
     }
@@ -133,7 +133,7 @@ const RESULTS: [Option<Reason>; 6] = [
 const SOURCES: [Source; 5] =
     [Source::Store, Source::Lease, Source::DenialCache, Source::Fallback, Source::OutagePolicy];
 
-/// Domain and rule of what has no label of its own.
+/// Domain and rule of counts that have no labels of their own.
 pub(super) const OTHER: &str = "other";
 
 /// More series than this are a burden for Prometheus: the rules beyond share one meter.

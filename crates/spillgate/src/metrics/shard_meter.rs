@@ -1,20 +1,20 @@
-//! What is counted of one shard of the store.
+//! The counts of one shard of the store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Began, Histogram};
 use crate::time::counter_ns;
 
-/// The calls to one shard.
+/// Counts the calls to one shard.
 #[derive(Debug)]
 pub(crate) struct ShardMeter {
-    /// As people know it, without credentials.
+    /// Its name without credentials.
     pub(super) shard: String,
     pub(super) seconds: Histogram,
     errors: [AtomicU64; CLASSES.len()],
 }
 
-/// What kept a call from an answer.
+/// Why a call got no answer.
 #[derive(Clone, Copy)]
 pub(crate) enum ErrorClass {
     NotHere,
@@ -43,12 +43,12 @@ impl ShardMeter {
         }
     }
 
-    /// The classes of errors that there were, and how many.
+    /// Returns the classes of errors with their counts, without zeros.
     pub(super) fn errors(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counts = self.errors.iter().map(|count| count.load(Ordering::Relaxed));
         CLASSES.into_iter().zip(counts).filter(|(_, count)| *count > 0)
     }
 }
 
-/// As labels, in the order of the classes.
+/// The values of the label `class`, in the order of the enum.
 const CLASSES: [&str; 6] = ["not-here", "unfit", "unknown", "not-sent", "overloaded", "bug"];

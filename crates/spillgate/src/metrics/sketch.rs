@@ -1,33 +1,33 @@
 //! The heaviest of any number of subjects, in memory of a fixed size.
 //!
-//! Space-Saving, in buckets: a subject goes to one bucket by its hash. One that is not known there takes
-//! the place, and the count, of the lightest; the count that it took over is its error. So whoever has
-//! more than a small part of all is there, be the others few or countless.
+//! Space-Saving, in buckets: a subject goes to one bucket by its hash. A subject that is not in its bucket takes the
+//! place and the count of the lightest; the count that it took over is its error. So each subject with more than a small
+//! part of the whole is present, however many others there are.
 
-/// Counts of the heaviest subjects. What is searched lies together, a line or two of cache for a bucket.
+/// Counts of the heaviest subjects. The tags of a bucket lie together, in one or two cache lines.
 #[derive(Debug)]
 pub(super) struct Sketch {
-    /// Part of each subject's hash; 0 where there is none.
+    /// A part of each subject's hash; 0 if the place is empty.
     tags: Box<[u64]>,
     counts: Box<[u64]>,
     places: Box<[Place]>,
     total: u64,
 }
 
-/// What is known of one subject besides.
+/// The name of one subject, and the error of its count.
 #[derive(Clone, Debug)]
 struct Place {
-    /// As much of the count may be others'.
+    /// The part of the count that may be of other subjects.
     error: u64,
     name: Name,
 }
 
-/// The values that say who a subject is, one behind the other, in as much room as there is.
+/// The values of a subject, one after the other, cut to the room that there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Name {
     bytes: [u8; NAME_BYTES],
     length: u8,
-    /// Whether it is all there.
+    /// Whether no value is cut.
     pub(super) whole: bool,
 }
 
@@ -40,7 +40,7 @@ impl Default for Sketch {
 }
 
 impl Sketch {
-    /// Counts a subject, whose name is asked for only if it was not there.
+    /// Counts a subject. Makes its name only if the subject was not present.
     pub(super) fn add(&mut self, hash: u128, count: u64, name: impl FnOnce() -> Name) {
         self.total = self.total.saturating_add(count);
         let tag = hash as u64 | 1;
@@ -58,12 +58,12 @@ impl Sketch {
         self.places[lightest] = Place { error, name: name() };
     }
 
-    /// All that was counted.
+    /// Returns the sum of all counts.
     pub(super) fn total(&self) -> u64 {
         self.total
     }
 
-    /// What is known of each subject that is there: its hash, how much is surely its own, its name.
+    /// Returns each present subject: its hash, the part of its count that is certainly its own, and its name.
     pub(super) fn counts(&self) -> impl Iterator<Item = (u128, u64, &Name)> {
         let known = self.tags.iter().enumerate().filter(|(_, tag)| **tag > 0);
         known.map(|(at, tag)| {
@@ -77,7 +77,7 @@ impl Sketch {
 impl Name {
     const EMPTY: Name = Name { bytes: [0; NAME_BYTES], length: 0, whole: true };
 
-    /// The name of these values; where they are too long, as much of each as has room.
+    /// Returns the name of these values; long values are cut to equal parts of the room.
     pub(super) fn of<'v>(values: impl ExactSizeIterator<Item = &'v [u8]>) -> Name {
         let mut name = Name::EMPTY;
         let mut left = values.len();
@@ -99,7 +99,7 @@ impl Name {
         name
     }
 
-    /// The values again.
+    /// Returns the values.
     pub(super) fn values(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = &self.bytes[..usize::from(self.length)];
         std::iter::from_fn(move || {
@@ -111,7 +111,7 @@ impl Name {
     }
 }
 
-/// Twice as many as subjects can have a thousandth each: those are kept with room for chance.
+/// Twice the number of subjects that can have a thousandth each, because hashes spread unevenly.
 const BUCKETS: usize = 128;
 const BUCKET: usize = 16;
 /// Two UUIDs, or an address and a name.
@@ -138,7 +138,7 @@ mod tests {
 
     // Four hundred subjects with a little more than a thousandth each.
     #[test]
-    fn nobody_with_a_thousandth_is_missed_among_a_million_others() {
+    fn finds_each_subject_with_a_thousandth_among_a_million_others() {
         let secret = Secret::new(&SHARED_SECRET);
         let mut sketch = Sketch::default();
         let (heavy, mut each, mut others) = (400_u64, 2_200, 1_000_000);

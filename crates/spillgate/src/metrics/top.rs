@@ -1,8 +1,8 @@
-//! Who uses most, and who is refused most: by rule, over the last minute or two, in memory of a fixed
-//! size. Names live here, in the process, and go nowhere by themselves.
+//! The subjects with the most use and with the most denials, by rule, over the last minute or two, in memory of a fixed
+//! size. Subjects stay in this process.
 //!
-//! Not every decision is looked at: the first some thousand of a minute are, then one in ever more, each
-//! counting for those that were passed over.
+//! Decisions are sampled: the first 4,096 of a minute all count. Later ones are taken ever more rarely, and each stands for
+//! those that were skipped.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use crate::request::Request;
 use crate::subject::Secret;
 use crate::time::counter_ns;
 
-/// Who uses most and who is refused most, as one process has seen it of late.
+/// The subjects with the most use and with the most denials, as one instance saw them in the last minute or two.
 #[derive(Clone, Debug)]
 pub struct Top {
     window: Duration,
@@ -28,7 +28,7 @@ pub struct Top {
     left_out: u64,
 }
 
-/// The same under one rule.
+/// The subjects of one rule with the most use and with the most denials.
 #[derive(Clone, Debug)]
 pub struct TopOfRule {
     rule: Option<String>,
@@ -36,10 +36,10 @@ pub struct TopOfRule {
     consumed: u64,
     denied: u64,
     consumers: Vec<TopSubject>,
-    refused: Vec<TopSubject>,
+    most_denied: Vec<TopSubject>,
 }
 
-/// One subject of them.
+/// One subject and its count.
 #[derive(Clone, Debug)]
 pub struct TopSubject {
     attributes: Vec<(String, Vec<u8>)>,
@@ -47,20 +47,20 @@ pub struct TopSubject {
     count: u64,
 }
 
-/// What is counted, or that nothing is.
+/// The samples of one process, if it takes any.
 #[derive(Debug)]
 pub(crate) struct Tops {
     on: bool,
-    /// One decision in so many is looked at.
+    /// One decision in `period` is sampled.
     period: AtomicU32,
     windows: Mutex<Windows>,
 }
 
-/// This minute and the one before.
+/// The present minute and the one before.
 #[derive(Debug)]
 struct Windows {
     began_ns: u64,
-    /// How long the one before took; 0 if there was none.
+    /// The length of the minute before; 0 if there was none.
     before_ns: u64,
     drawn: u32,
     rules: Vec<Watched>,
@@ -69,9 +69,9 @@ struct Windows {
 
 #[derive(Debug)]
 struct Watched {
-    /// None for limits that come with the question.
+    /// `None` for inline limits.
     rule: Option<Arc<str>>,
-    /// The attributes that say who is limited.
+    /// The key attributes of the rule.
     key: Box<[Box<str>]>,
     unit: Box<str>,
     now: Tally,
@@ -84,7 +84,7 @@ struct Tally {
     denied: Option<Box<Sketch>>,
 }
 
-/// What one decision means to one rule.
+/// The effect of one decision on the counts of one rule.
 struct Seen<'s> {
     hash: u128,
     consumed: u64,
@@ -93,66 +93,66 @@ struct Seen<'s> {
 }
 
 impl Top {
-    /// Over how long a time: up to now.
+    /// Returns the time over which subjects were counted, up to now.
     pub fn window(&self) -> Duration {
         self.window
     }
 
-    /// The rules that were asked by within it.
+    /// Returns the rules that decided within the window.
     pub fn rules(&self) -> &[TopOfRule] {
         &self.rules
     }
 
-    /// About how many decisions were by rules that found no room here.
+    /// Returns about how many decisions were by rules beyond the first 32, which are not counted.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
 }
 
 impl TopOfRule {
-    /// The rule; `None` for limits that come with the question.
+    /// Returns the rule; `None` for inline limits.
     pub fn rule(&self) -> Option<&str> {
         self.rule.as_deref()
     }
 
-    /// What its first limit counts.
+    /// Returns the unit of its first limit.
     pub fn unit(&self) -> &str {
         &self.unit
     }
 
-    /// How much all of its subjects used, of that unit.
+    /// Returns the use of all its subjects, in that unit.
     pub fn consumed(&self) -> u64 {
         self.consumed
     }
 
-    /// How many refusals there were.
+    /// Returns the number of denials.
     pub fn denied(&self) -> u64 {
         self.denied
     }
 
-    /// Those that used most, the first most of all.
+    /// Returns the subjects with the most use, the heaviest first.
     pub fn consumers(&self) -> &[TopSubject] {
         &self.consumers
     }
 
-    /// Those that were refused most often.
-    pub fn refused(&self) -> &[TopSubject] {
-        &self.refused
+    /// Returns the subjects with the most denials, the most denied first.
+    pub fn most_denied(&self) -> &[TopSubject] {
+        &self.most_denied
     }
 }
 
 impl TopSubject {
-    /// Who it is, by the attributes of the rule's key.
+    /// Returns the names and values of the rule's key attributes.
     pub fn attributes(&self) -> impl ExactSizeIterator<Item = (&str, &[u8])> {
         self.attributes.iter().map(|(name, value)| (name.as_str(), value.as_slice()))
     }
 
-    /// Whether the values are all there: long ones are cut.
+    /// Returns whether the values are complete; long ones are cut.
     pub fn whole(&self) -> bool {
         self.whole
     }
 
-    /// How much it used, or how often it was refused.
+    /// Returns its use, or the number of its denials.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -170,7 +170,7 @@ impl Tops {
         Tops { on, period: AtomicU32::new(1), windows: Mutex::new(windows) }
     }
 
-    /// Whether this decision is looked at, and for how many it counts.
+    /// Returns how many decisions this one stands for, if it is sampled.
     #[inline]
     pub(super) fn draw(&self) -> Option<u64> {
         thread_local!(static DRAWS: Cell<Draws> = const { Cell::new(Draws::FIRST) });
@@ -183,7 +183,7 @@ impl Tops {
         drawn
     }
 
-    /// Counts a decision over the rules of a policy; `allowed` is the whole of it.
+    /// Counts a decision by the rules of a policy. `allowed` is the result of the decision.
     #[cold]
     #[inline(never)]
     pub(super) fn note(
@@ -202,12 +202,12 @@ impl Tops {
             let (overridden, limit) = (overridden.number(), u32::from(limit));
             let limit = policy.limit(LimitPlace { rule, overridden, limit });
             let rule = policy.rule_at(rule);
-            let refused = of_rule.iter().any(|counter| !counter.allows());
-            let charged = advisory || allowed && !(shadow && refused);
+            let denied = of_rule.iter().any(|counter| !counter.allows());
+            let charged = advisory || allowed && !(shadow && denied);
             let seen = Seen {
                 hash: rule.subject_key(request, secret).id,
                 consumed: if charged { request.cost().of_limit(limit) * weight } else { 0 },
-                denied: u64::from(refused && !advisory && (!shadow || allowed)) * weight,
+                denied: u64::from(denied && !advisory && (!shadow || allowed)) * weight,
                 unit: limit.unit(),
             };
             let values = || rule.key().map(|name| request.attribute(name).unwrap_or_default());
@@ -217,7 +217,7 @@ impl Tops {
         self.period.store(windows.next_period(), Ordering::Relaxed);
     }
 
-    /// Counts a decision over a limit that came with its key.
+    /// Counts a decision on an inline limit.
     #[cold]
     #[inline(never)]
     pub(super) fn note_inline(&self, weight: u64, key: &str, id: u128, cost: u64, allowed: bool) {
@@ -234,7 +234,7 @@ impl Tops {
         self.period.store(windows.next_period(), Ordering::Relaxed);
     }
 
-    /// Rule by rule, so that no decision waits for longer than one takes.
+    /// Reads rule by rule, so that no decision waits for the lock longer than one rule takes.
     pub(super) fn read(&self, rule: Option<&str>, n: usize, now_ns: u64) -> Top {
         let (window_ns, left_out, count) = {
             let mut windows = self.windows.lock();
@@ -300,7 +300,7 @@ impl Windows {
         }
     }
 
-    /// The more there are, the fewer of them tell who is heavy.
+    /// Returns the period of sampling: the more decisions there are, the smaller a part of them shows the heavy subjects.
     fn next_period(&self) -> u32 {
         match self.drawn {
             0..4_096 => 1,
@@ -330,7 +330,7 @@ impl Watched {
             consumed: total(consumed),
             denied: total(denied),
             consumers: self.heaviest(consumed, n),
-            refused: self.heaviest(denied, n),
+            most_denied: self.heaviest(denied, n),
         }
     }
 
@@ -360,12 +360,12 @@ impl Tally {
     }
 }
 
-/// Which decisions of a thread are looked at: by chance, so that no pattern of callers hides from it.
+/// Chooses the decisions of a thread that are sampled, at random, so that no pattern of callers evades it.
 #[derive(Clone, Copy)]
 struct Draws {
-    /// So many are passed over before the next.
+    /// The number of decisions to skip before the next sample.
     left: u32,
-    /// For how many the next counts.
+    /// The number of decisions that the next sample stands for.
     weight: u32,
     random: u64,
 }
@@ -382,7 +382,7 @@ impl Draws {
         Some(self.next(period()))
     }
 
-    /// Between none and twice the period are passed over, the period on average.
+    /// Skips between none and twice the period, the period on average.
     #[cold]
     fn next(&mut self, period: u32) -> u64 {
         let weight = u64::from(self.weight);
@@ -400,7 +400,7 @@ impl Draws {
 }
 
 const WINDOW_NS: u64 = 60_000_000_000;
-/// Each takes some 860 KB at most.
+/// Each rule takes some 860 KB at most.
 const RULES_MAX: usize = 32;
 
 #[cfg(test)]
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn two_minutes_are_told_and_no_more() {
+    fn counts_cover_two_minutes_and_no_more() {
         let (mut windows, secret) = (windows(), Secret::new(&SHARED_SECRET));
         note(&mut windows, &secret, "ann", 1);
         windows.turn(WINDOW_NS);

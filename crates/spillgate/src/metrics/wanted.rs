@@ -1,17 +1,17 @@
-//! How much is counted.
+//! The extent of counting.
 
-/// What somebody wants of what can be counted.
+/// The counts that the application wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// Counts and times, and who uses most.
+    /// Counts, times and the subjects with the most use.
     All,
-    /// Not whose decisions they are.
+    /// Counts and times.
     Unwatched,
-    /// Nothing but [`Stats`](crate::Stats).
+    /// Only [`Stats`](crate::Stats).
     Nothing,
 }
 
-/// Everything; nothing in a build that cannot show it.
+/// Returns everything; nothing in a build without the feature `metrics`, which could not show it.
 impl Default for Wanted {
     fn default() -> Wanted {
         if cfg!(feature = "metrics") { Wanted::All } else { Wanted::Nothing }

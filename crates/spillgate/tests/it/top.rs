@@ -55,13 +55,13 @@ fn costs_are_added_up_by_who_caused_them_and_refusals_counted() {
             let consumers = expected(&[("tenant=acme user=bob", 20), ("tenant=acme user=ann", 15)]);
             assert_eq!(read(api.consumers()), consumers);
             assert_eq!(
-                (read(api.refused()), api.denied()),
+                (read(api.most_denied()), api.denied()),
                 (expected(&[("tenant=acme user=bob", 1)]), 1)
             );
             assert_eq!(read(limiter.top(Some("api"), 1).rules()[0].consumers()).len(), 1);
             // A shadow rule is charged if it has room, and otherwise counts a denial.
             let top = limiter.top(Some("watched"), 10);
-            assert_eq!(read(top.rules()[0].refused()), expected(&[("user=ann", 1)]));
+            assert_eq!(read(top.rules()[0].most_denied()), expected(&[("user=ann", 1)]));
             assert_eq!(top.rules()[0].consumed(), 2);
         });
     });
@@ -85,7 +85,7 @@ fn batches_combinations_waits_and_ad_hoc_limits_count_as_well() {
             let consumers = expected(&[("tenant=acme user=ann", 6), ("tenant=acme user=bob", 4)]);
             assert_eq!(read(api.consumers()), consumers);
             let inline = of_rule(None);
-            let (consumers, refused) = (read(inline.consumers()), read(inline.refused()));
+            let (consumers, refused) = (read(inline.consumers()), read(inline.most_denied()));
             let once = expected(&[("key=user:1", 1)]);
             assert_eq!((consumers, refused), (once.clone(), once));
         });
@@ -97,7 +97,7 @@ fn batches_combinations_waits_and_ad_hoc_limits_count_as_well() {
 fn reservations_and_permit_checks_count_and_a_repeated_reservation_counts_once() {
     let policy = format!(
         "{POLICY}\n[[rule]]\nname = \"jobs\"\nkey = [\"job\"]\n\
-         limits = [{{ quota = \"2\", algorithm = \"concurrency\", hold = \"10m\" }}]\n"
+         limits = [{{ quota = \"2\", algorithm = \"concurrency\", max_hold = \"10m\" }}]\n"
     );
     on_fresh_threads(|| {
         on_each(&policy, |limiter| async move {
@@ -112,7 +112,7 @@ fn reservations_and_permit_checks_count_and_a_repeated_reservation_counts_once()
             for _ in 0..3 {
                 let _ = limiter.check(&Request::new().with("job", "a")).await;
             }
-            let permits = LimitSpec { hold: Some("10m".into()), ..LimitSpec::new("2") };
+            let permits = LimitSpec { max_hold: Some("10m".into()), ..LimitSpec::new("2") };
             let permits = permits.algorithm("concurrency").build().unwrap();
             let question = Question::Inline {
                 domain: "default",
@@ -126,7 +126,7 @@ fn reservations_and_permit_checks_count_and_a_repeated_reservation_counts_once()
             let top = limiter.top(None, 10);
             let seen = |name: Option<&str>| {
                 let rule = top.rules().iter().find(|rule| rule.rule() == name);
-                rule.map(|rule| (read(rule.consumers()), read(rule.refused())))
+                rule.map(|rule| (read(rule.consumers()), read(rule.most_denied())))
             };
             let api = (
                 expected(&[("tenant=acme user=ann", 6)]),

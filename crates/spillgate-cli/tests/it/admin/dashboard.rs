@@ -82,7 +82,7 @@ fn events_tell_what_changes_second_by_second() {
             break event;
         }
     };
-    assert_eq!(counted["top"]["rules"][0]["refused"][0]["subject"]["user"], "ann", "{counted}");
+    assert_eq!(counted["top"]["rules"][0]["most_denied"][0]["subject"]["user"], "ann", "{counted}");
     let metrics = counted["metrics"].as_str().unwrap();
     assert!(
         metrics.contains("decision=\"denied\",reason=\"limit-exceeded\",source=\"store\"} 1\n"),

@@ -81,7 +81,7 @@ fn top_tells_who_uses_most_and_who_is_refused() {
         let top = told(server, "GET", "/admin/v1/top?rule=api&n=3", &Value::Null);
         let ann = |count| json!([{"subject": {"tenant": "acme", "user": "ann"}, "whole": true, "count": count}]);
         let api = &top["rules"][0];
-        assert_eq!((&api["consumers"], &api["refused"]), (&ann(2), &ann(3)), "{top}");
+        assert_eq!((&api["consumers"], &api["most_denied"]), (&ann(2), &ann(3)), "{top}");
     });
 }
 

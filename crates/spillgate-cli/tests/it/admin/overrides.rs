@@ -18,7 +18,7 @@ fn a_subject_is_blocked_raised_listed_and_let_go() {
             let body = json!({"rule": "api", "subject": {"tenant": "acme"}, "limits": limits});
             assert_eq!(
                 told(server, "PUT", PATH, &body),
-                json!({"result": "done", "missed": []})
+                json!({"result": "done", "pending_shards": []})
             );
         };
         set(json!(["block"]));

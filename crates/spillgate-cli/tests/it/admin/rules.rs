@@ -37,7 +37,7 @@ fn a_rule_is_switched_off_and_on_again_while_running() {
             told(server, "GET", "/admin/v1/rules", &Value::Null)["rules"][rule]["mode"].clone()
         };
         while decision(server) == "allowed" {}
-        let done = json!({"result": "done", "missed": []});
+        let done = json!({"result": "done", "pending_shards": []});
         let off = json!({"mode": "off", "expires_at": "2199-01-01T00:00:00Z"});
         assert_eq!(told(server, "PUT", "/admin/v1/rules/api/mode", &off), done);
         assert_eq!(decision(server), "allowed");

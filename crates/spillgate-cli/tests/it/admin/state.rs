@@ -33,7 +33,7 @@ fn a_subject_is_charged_given_back_to_and_forgotten() {
         };
         assert_eq!(change("charge", json!(2)), 0);
         assert_eq!(decision(server), "limit-exceeded");
-        assert_eq!(change("give_back", json!({"requests": 1})), 1);
+        assert_eq!(change("refund", json!({"requests": 1})), 1);
         assert_eq!(decision(server), "allowed");
         assert_eq!(decision(server), "limit-exceeded");
         told(server, "DELETE", OF_ANN, &Value::Null);
@@ -77,7 +77,7 @@ fn what_names_no_subject_is_told_with_its_field() {
         |change: &str| format!(r#"{{"rule":"api","subject":{{"tenant":"a","user":"b"}}{change}}}"#);
     for (body, field, says) in [
         (with(""), "charge", "missing"),
-        (with(r#","charge":1,"give_back":1"#), "give_back", "charge is there too"),
+        (with(r#","charge":1,"refund":1"#), "refund", "charge is there too"),
         (with(r#","charge":-1"#), "charge", "whole number"),
         (with(r#","steal":1"#), "steal", "unknown field"),
         (r#"{"rule":"api","charge":1}"#.to_owned(), "subject", "missing field"),

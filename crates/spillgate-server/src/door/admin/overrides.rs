@@ -55,7 +55,7 @@ struct OverrideAnswer<'o> {
     /// The reason for which it is not in force, if it is not.
     not_in_force: Option<String>,
     /// Shards that do not have it yet.
-    lacking: &'o [String],
+    pending_shards: &'o [String],
 }
 
 #[derive(Serialize)]
@@ -129,7 +129,7 @@ impl<'o> OverrideAnswer<'o> {
             written_at: Instant(set.written_at()),
             expires_at: set.expires_at().map(Instant),
             not_in_force: set.not_in_force().map(ToString::to_string),
-            lacking: set.lacking(),
+            pending_shards: set.lacking(),
         }
     }
 }

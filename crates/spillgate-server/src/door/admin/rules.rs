@@ -60,11 +60,11 @@ struct LimitAnswer<'p> {
 #[derive(Serialize)]
 struct WrittenAnswer<'w> {
     result: &'static str,
-    missed: Vec<MissedAnswer<'w>>,
+    pending_shards: Vec<PendingShard<'w>>,
 }
 
 #[derive(Serialize)]
-struct MissedAnswer<'w> {
+struct PendingShard<'w> {
     shard: &'w str,
     why: &'w str,
 }
@@ -113,9 +113,9 @@ pub(super) async fn clear_mode(
 
 /// Answers a runtime change, with the shards that do not have it yet.
 pub(super) fn written(written: &Written) -> Response {
-    let missed = written.missed().iter();
-    let missed = missed.map(|missed| MissedAnswer { shard: missed.shard(), why: missed.why() });
-    let answer = WrittenAnswer { result: "done", missed: missed.collect() };
+    let pending = written.missed().iter();
+    let pending = pending.map(|shard| PendingShard { shard: shard.shard(), why: shard.why() });
+    let answer = WrittenAnswer { result: "done", pending_shards: pending.collect() };
     answer::json(&answer, answer::ANSWER_BYTES)
 }
 

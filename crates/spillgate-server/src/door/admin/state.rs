@@ -16,7 +16,7 @@ use crate::door::http::{answer, body, json};
 #[derive(serde::Deserialize)]
 #[serde(
     deny_unknown_fields,
-    expecting = "an object such as {\"rule\": \"login\", \"subject\": {\"ip\": \"203.0.113.7\"}, \"give_back\": 1}"
+    expecting = "an object such as {\"rule\": \"login\", \"subject\": {\"ip\": \"203.0.113.7\"}, \"refund\": 1}"
 )]
 pub(super) struct ChangeFields<'a> {
     #[serde(borrow)]
@@ -26,7 +26,7 @@ pub(super) struct ChangeFields<'a> {
     #[serde(borrow)]
     charge: Option<CostField<'a>>,
     #[serde(borrow)]
-    give_back: Option<CostField<'a>>,
+    refund: Option<CostField<'a>>,
 }
 
 pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, Problem> {
@@ -38,11 +38,11 @@ pub(super) async fn change(State(app): State<App>, body: Body) -> Result<Respons
     let body = body::read(body).await?;
     let Object(fields): Object<ChangeFields<'_>> = json::parse(&body)?;
     let (rule, subject) = (&fields.rule.0, subject(&fields.subject));
-    let state = match (&fields.charge, &fields.give_back) {
+    let state = match (&fields.charge, &fields.refund) {
         (Some(cost), None) => app.limiter().charge(rule, &subject, cost.cost()).await?,
         (None, Some(cost)) => app.limiter().refund(rule, &subject, cost.cost()).await?,
         (None, None) => return Err(Problem::in_field("charge", NOTHING_TO_DO)),
-        (Some(_), Some(_)) => return Err(Problem::in_field("give_back", ONE_OF_TWO)),
+        (Some(_), Some(_)) => return Err(Problem::in_field("refund", ONE_OF_TWO)),
     };
     Ok(answer::to_one(&state, None))
 }
@@ -60,7 +60,7 @@ pub(super) async fn forget(State(app): State<App>, uri: Uri) -> Result<Response,
     Ok(written(&spillgate::Written::default()))
 }
 
-const NOTHING_TO_DO: &str = "missing; add \"charge\": 1 to take, or \"give_back\": 1 to return";
+const NOTHING_TO_DO: &str = "missing; add \"charge\": 1 to take, or \"refund\": 1 to return";
 const ONE_OF_TWO: &str = "charge is there too; send them one after the other";
 const ALL_OR_ONE: &str =
     "attributes name one subject; leave them out to reset all, or leave out all";

@@ -28,7 +28,7 @@ struct RuleAnswer<'t> {
     consumed: u64,
     denied: u64,
     consumers: Vec<SubjectAnswer<'t>>,
-    refused: Vec<SubjectAnswer<'t>>,
+    most_denied: Vec<SubjectAnswer<'t>>,
 }
 
 #[derive(Serialize)]
@@ -59,7 +59,7 @@ pub(super) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, P
     }
     let top = app.limiter().top(rule.as_deref(), n);
     let answer = TopAnswer::of(&top);
-    let subjects = answer.rules.iter().map(|rule| rule.consumers.len() + rule.refused.len());
+    let subjects = answer.rules.iter().map(|rule| rule.consumers.len() + rule.most_denied.len());
     let bytes = SUBJECT_BYTES * subjects.sum::<usize>() + answer::ANSWER_BYTES;
     Ok(answer::json(&answer, bytes))
 }
@@ -82,7 +82,7 @@ impl<'t> RuleAnswer<'t> {
             consumed: rule.consumed(),
             denied: rule.denied(),
             consumers: rule.consumers().iter().map(SubjectAnswer::of).collect(),
-            refused: rule.refused().iter().map(SubjectAnswer::of).collect(),
+            most_denied: rule.most_denied().iter().map(SubjectAnswer::of).collect(),
         }
     }
 }
