@@ -5,9 +5,11 @@
 
 pub mod algorithm;
 pub mod calendar;
+pub mod counter;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
 pub mod limit;
+pub mod path;
 pub mod policy;
 pub mod request;
 pub mod subject;

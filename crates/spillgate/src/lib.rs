@@ -10,10 +10,9 @@
     )
 )]
 
-use spillgate_core::{algorithm, calendar, limit, policy, request, subject};
+use spillgate_core::{algorithm, calendar, counter, limit, policy, request, subject};
 
 mod control;
-mod counter;
 mod decision;
 #[cfg(feature = "redis")]
 mod denial_cache;
@@ -41,8 +40,6 @@ mod limiter;
     )
 )]
 mod metrics;
-#[cfg(feature = "http")]
-mod path;
 mod plan;
 mod probe;
 #[cfg(feature = "http")]
@@ -73,14 +70,14 @@ pub use limiter::{
 };
 #[cfg(feature = "metrics")]
 pub use metrics::{Top, TopOfRule, TopSubject};
-#[cfg(feature = "http")]
-pub use path::{normalised_host, normalised_path};
 #[cfg(feature = "redis")]
 pub use probe::acl_rules;
 pub use probe::{ServerFacts, ServerProbe, StoreProbe};
 #[cfg(feature = "http")]
 pub use refusal::Refusal;
 pub use reservation::{Ended, Outcome, Receipt, ReceiptError, ReservationError, Reserve, Usage};
+#[cfg(feature = "http")]
+pub use spillgate_core::path::{normalised_host, normalised_path};
 pub use spillgate_core::{
     Algorithm, Cost, InvalidChange, LeaseTerms, Limit, LimitError, LimitSpec, Mode, NotMatched,
     OnOutage, Pattern, Policy, PolicyError, Request, Rule, Value,

@@ -137,7 +137,7 @@ impl Memory {
         }
         let allowed = algorithm::step(&mut counters, intent, now_us);
         for ((asked, counter), place) in asked.iter().zip(&mut counters).zip(places) {
-            answer(ChargeReply::of(counter));
+            answer(ChargeReply::from_step(counter));
             locked.of(asked.key).put(place, counter);
         }
         allowed
@@ -171,7 +171,7 @@ impl Memory {
         let mut counter = StepCounter::new(asked.params(), asked.cost, 0, shard.take(&place));
         let done = act(&mut counter, now_us);
         shard.put(place, &mut counter);
-        (done, ChargeReply::of(&counter))
+        (done, ChargeReply::from_step(&counter))
     }
 
     /// Forgets what these limits hold for a subject.
@@ -292,12 +292,6 @@ impl Locked<'_> {
             readings.into_iter().for_each(|reading| answer(reply(reading)));
             true
         }
-    }
-}
-
-impl ChargeReply {
-    fn of(counter: &StepCounter<'_>) -> ChargeReply {
-        ChargeReply { fits: counter.fits, reading: counter.reading, charge: counter.charge }
     }
 }
 

@@ -9,7 +9,7 @@ use http::header::HeaderName;
 use super::Head;
 use super::diagnostics::{Diagnostic, Diagnostics};
 use crate::identity::{AddressText, ByIp};
-use crate::path::normalised_path;
+use spillgate_core::path::normalised_path;
 
 /// Where the value of an attribute comes from: [`ByIp`], or one of the functions of this module.
 #[derive(Clone)]

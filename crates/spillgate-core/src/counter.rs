@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::cmp::Reverse;
 
-use crate::algorithm::{Charge, LimitParams, Reading, Refund};
+use crate::algorithm::{Charge, LimitParams, Reading, Refund, StepCounter};
 use crate::limit::NamedLimit;
 use crate::subject::SubjectKey;
 
@@ -64,17 +64,17 @@ impl<L: Borrow<NamedLimit>> PlannedCharge<L> {
     /// Returns the number that names the counter among all: two keyed hashes joined, so that no caller can aim two
     /// counters at one name.
     #[inline]
-    pub(crate) fn name(&self) -> u128 {
+    pub fn name(&self) -> u128 {
         self.key.id ^ self.limit().mix()
     }
 
     /// Returns the charge with a limit of its own.
-    pub(crate) fn to_owned(&self) -> PlannedCharge {
+    pub fn to_owned(&self) -> PlannedCharge {
         self.under(self.limit().clone())
     }
 
     /// Returns the charge under another limit.
-    pub(crate) fn under<M>(&self, limit: M) -> PlannedCharge<M> {
+    pub fn under<M>(&self, limit: M) -> PlannedCharge<M> {
         let PlannedCharge { key, cost, deferred, group, index, attributes, .. } = *self;
         PlannedCharge { key, limit, cost, deferred, group, index, attributes }
     }
@@ -92,8 +92,13 @@ pub struct ChargeReply {
 }
 
 impl ChargeReply {
+    /// Returns the reply of a store that has stepped the counter.
+    pub fn from_step(counter: &StepCounter<'_>) -> ChargeReply {
+        ChargeReply { fits: counter.fits, reading: counter.reading, charge: counter.charge }
+    }
+
     /// What is kept in two places holds by the one that is tighter: by its refusal, its wait, its rest.
-    pub(crate) fn tightness(&self) -> (bool, u64, Reverse<u64>) {
+    pub fn tightness(&self) -> (bool, u64, Reverse<u64>) {
         // An unknown wait is the longest.
         let wait_us = self.reading.retry_after_us.unwrap_or(u64::MAX);
         (!self.fits, wait_us, Reverse(self.reading.remaining))
@@ -110,7 +115,6 @@ pub enum Change {
 }
 
 /// Leaves a counter as it was charged when a reservation ends.
-#[cfg(feature = "redis")]
 pub const AS_CHARGED: u64 = 1 << 41;
 /// As many counters as most decisions over several have: they are decided without allocating.
-pub(crate) const COUNTERS_INLINE: usize = 4;
+pub const COUNTERS_INLINE: usize = 4;

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 /// Takes what stands in a request line or a header that repeats it; of an absolute URL the path.
 ///
 /// ```
-/// use spillgate::normalised_path;
+/// use spillgate_core::path::normalised_path;
 /// assert_eq!(normalised_path("/a/./b//%7Euser/..%2f?x=1"), "/a/b/~user/..%2F");
 /// assert_eq!(normalised_path("/login/%2e%2E/../../admin/"), "/admin/");
 /// assert_eq!(normalised_path("https://example.org"), "/");
@@ -28,7 +28,7 @@ pub fn normalised_path<T: AsRef<[u8]> + ?Sized>(target: &T) -> Cow<'_, str> {
 /// Takes the value of a `Host` header or of a header that repeats it. An IPv6 address keeps its brackets.
 ///
 /// ```
-/// use spillgate::normalised_host;
+/// use spillgate_core::path::normalised_host;
 /// assert_eq!(normalised_host("Example.ORG.:8443"), b"example.org");
 /// assert_eq!(normalised_host("[2001:DB8::1]:443"), b"[2001:db8::1]");
 /// ```
