@@ -1,11 +1,11 @@
-//! The five algorithms: pure, `now` an argument, integers only.
+//! The five algorithms: pure, with `now` as an argument, and integers only.
 //!
-//! Each has a Lua file of its name in the crate `spillgate`, below `engine/redis/algorithm/`. [`step`] is one decision
-//! over loaded counters; `check.lua` is the same in Redis. Nothing here reads a clock, does IO or logs.
+//! Each has a Lua file with its name in the crate `spillgate`, below `engine/redis/algorithm/`. [`step`] decides over
+//! loaded counters; `check.lua` does the same in Redis. Nothing here reads a clock, does I/O or logs.
 //!
-//! A counter's stored state is a [`State`]. [`View::of`] shows it as it stands at an instant, under
-//! the numbers in force: what is stored may have been written under other numbers, or by a clock
-//! ahead of this one. What is charged goes through the view into the state.
+//! A counter's stored state is a [`State`]. [`View::of`] computes the counter at an instant, under the
+//! parameters in force. The stored state may have been written under other parameters, or by a clock ahead of
+//! this one. A charge changes the view, and the view is saved as the new state.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ pub use kind::Algorithm;
 pub use step::{Intent, Refund, StepCounter, force, holds, refund, renew, step};
 pub use view::View;
 
-/// A limit's numbers, valid and ready to compute with.
+/// The parameters of a limit, validated and ready for computation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitParams {
     /// See [`token_bucket`].
@@ -42,7 +42,7 @@ pub enum LimitParams {
     Concurrency(concurrency::Params),
 }
 
-/// What is stored of a counter that is not untouched.
+/// The stored state of a counter that is in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// See [`token_bucket`].
@@ -57,32 +57,33 @@ pub enum State {
     Concurrency(Box<concurrency::State>),
 }
 
-/// A counter's numbers for people, for one cost.
+/// The numbers of a counter that clients see, for one cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// The largest cost that would have room now.
     pub remaining: u64,
-    /// How long until the cost has room, nobody else asking; 0 if it has. Absent when unknown.
+    /// How long until the cost has room if no other request is charged; 0 if it has room. `None` if unknown.
     pub retry_after_us: Option<u64>,
-    /// How long until untouched again.
+    /// How long until the counter is full again: nothing used.
     pub reset_after_us: u64,
 }
 
-/// What a receipt says of one counter: enough to give the charge back, and no more than that.
+/// A receipt's data for one counter. It suffices to refund this charge, and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
-    /// The life of the counter's state that was charged; another life gives nothing back.
+    /// Identifies the life of the counter's state that was charged. In another life the charge refunds nothing.
     pub incarnation: u64,
-    /// The store's instant of the charge; for a slot, with `incarnation` and `slot` its name.
+    /// The store's instant of the charge.
     pub at_us: u64,
-    /// All that was charged.
+    /// The amount charged.
     pub amount: u64,
-    /// Which slot, for concurrency; for a bucket what had come back of it before; 0 elsewhere.
+    /// For concurrency the number of the hold; for a token bucket the amount refunded before the charge; else
+    /// 0.
     pub slot: u64,
 }
 
 impl LimitParams {
-    /// The algorithm that these numbers belong to.
+    /// Returns the algorithm of these parameters.
     #[inline]
     pub fn algorithm(&self) -> Algorithm {
         match self {
@@ -94,7 +95,7 @@ impl LimitParams {
         }
     }
 
-    /// The most that can be used at once.
+    /// Returns the most that can be used at once.
     #[inline]
     pub fn capacity(&self) -> u64 {
         u64::from(match self {
@@ -106,8 +107,7 @@ impl LimitParams {
         })
     }
 
-    /// These numbers as the Lua beside them reads them; `estimate_us` is where the store's time is
-    /// thought to be.
+    /// Appends the parameters as the Lua file of the algorithm reads them. `estimate_us` estimates the store's time.
     pub fn words(&self, out: &mut Vec<u64>, estimate_us: u64) {
         match self {
             LimitParams::TokenBucket(params) => params.words(out),
@@ -118,7 +118,7 @@ impl LimitParams {
         }
     }
 
-    /// The longest that a cost within capacity can have to wait, nobody else asking.
+    /// Returns the longest time that a cost within capacity may have to wait, if no other request is charged.
     #[inline]
     pub fn longest_wait_us(&self) -> u64 {
         match self {
@@ -130,9 +130,9 @@ impl LimitParams {
         }
     }
 
-    /// The least time between the moment when `first` has room again, and the moment when all of `total`,
-    /// which begins with it, has been let in.
+    /// Returns the least time from when `first` has room until all of `total`, which includes it, is admitted.
     pub fn spaced_us(&self, first: u64, total: u64) -> u64 {
+        // A window admits at most its count, so `total` units need at least this many whole periods between them.
         let periods = |count: u32, period_us: u64| {
             (total.saturating_sub(1) / u64::from(count)).saturating_mul(period_us)
         };
@@ -145,14 +145,14 @@ impl LimitParams {
             LimitParams::SlidingLog(params) => periods(params.count, params.period_us),
             // Up to twice the count can pass in one period.
             LimitParams::SlidingWindow(params) => periods(params.count, params.period_us / 2),
-            // Whoever holds a slot may let it go at any time.
+            // A permit may be released at any time.
             LimitParams::Concurrency(_) => 0,
         }
     }
 }
 
 impl State {
-    /// When it is untouched again by the numbers it was written under; nobody needs it then.
+    /// Returns when the state is irrelevant under the parameters that it was written under, and may be deleted.
     #[inline]
     pub fn gone_us(&self) -> u64 {
         match self {
@@ -164,14 +164,16 @@ impl State {
         }
     }
 
-    /// Whether it is a log that holds nothing; the small states are not stored then. Slots stay for
-    /// a moment, so that no receipt of theirs ever names a slot taken later.
+    /// Returns whether the state is a log without entries; small states are not stored when empty.
+    ///
+    /// A concurrency state stays for a moment after its last hold ended, so that an old receipt never names a
+    /// new hold.
     #[inline]
     pub fn is_spent(&self) -> bool {
         matches!(self, State::SlidingLog(log) if log.gone_us() == 0)
     }
 
-    /// The bytes it holds beside itself.
+    /// Returns the bytes on the heap.
     #[inline]
     pub fn heap_bytes(&self) -> usize {
         match self {
@@ -195,16 +197,16 @@ impl fmt::Display for LimitParams {
     }
 }
 
-/// How far stored time may be ahead of now before the clock is taken to have stepped back.
+/// Returns how far stored time may be ahead of now before the clock counts as stepped back.
 #[inline]
 pub fn tolerated_us(longest_wait_us: u64) -> u64 {
     longest_wait_us.min(SECOND_US)
 }
 
-/// Numbers that Lua sees stay below this: doubles hold every integer up to here.
+/// Numbers that Lua uses stay below this: a double holds every integer up to here.
 pub const EXACT_MAX: u64 = 1 << 53;
-/// The largest count and burst: with any period they stay exact.
+/// The largest count and burst: with any period, all computations stay exact.
 pub const COUNT_MAX: u32 = 1_000_000_000;
-/// Charges by force (post-paid, payback) may go to this many times the capacity, and no further.
+/// Forced charges (post-paid, deferred) may reach this multiple of the capacity.
 pub const FORCED_TIMES: u64 = 2;
 const SECOND_US: u64 = 1_000_000;

@@ -1,17 +1,16 @@
-//! Concurrency: slots held and not expired ≤ count.
+//! Concurrency: permits held and not expired ≤ count.
 //!
-//! A charge of cost c is one hold of weight c. It ends when it is released, or `max_hold_us` after it
-//! was taken or last renewed, whichever comes first. Each hold carries its own end, so a changed
-//! count binds at once, and a changed `max_hold_us` binds holds taken or renewed from then on; what is
-//! held is gone when it ends by the numbers that it was taken under. `retry_after` is "at the
-//! latest": exact if nobody releases.
+//! A charge of cost c is one hold of weight c. It ends when it is released, or `hold_us` after it was taken
+//! or last renewed, whichever comes first. Each hold has its own end. A changed count therefore binds at
+//! once, and a changed `hold_us` binds holds that are taken or renewed from then on. `retry_after` means "at
+//! the latest": it is exact if no permit is released before.
 //!
-//! A hold is found by its name: the receipt's `incarnation` (the caller's nonce) and `slot`. While
-//! it lasts, nothing but its own receipt frees it, and only what it holds, so a release can never
-//! mint: receipts outlive changed numbers and a stepped clock. After a reset no such hold is there.
+//! A hold is found by its name: the receipt's `incarnation` (the caller's nonce) and `slot`. While it lasts,
+//! only its own receipt frees it, and only its own permits, so a release can never free too much. Receipts
+//! stay valid under changed parameters and after a step of the clock. After a reset the hold does not exist.
 //!
-//! Ends are kept on the holds' own clock, which never goes back: it runs `shift_us` ahead of the
-//! store's, and a re-base is nothing but a larger shift.
+//! Ends are kept on the holds' own clock, which never goes back. It runs `shift_us` ahead of the store's
+//! clock, and a re-base only increases that shift.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,56 +20,56 @@ use super::{Charge, FORCED_TIMES, Reading, Refund, tolerated_us};
 
 mod holds;
 
-/// At most `count` permits at once, each held for at most `max_hold_us`.
+/// At most `count` permits held at once, each for at most `hold_us`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
     /// The capacity.
     pub count: u32,
-    /// How long a slot is held that nobody releases.
+    /// The max hold: how long a permit is held unless it is released.
     pub max_hold_us: u64,
 }
 
-/// What is held; expired holds stay until slots are taken.
+/// The holds. Expired ones stay until permits are taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     holds: Holds,
     ends: BTreeMap<u64, End>,
-    /// The slots taken so far, which names the next.
+    /// The number of holds taken so far, which names the next.
     taken: u64,
-    /// When the last of them was taken or renewed, by the holds' clock.
+    /// When a hold was last taken or renewed, on the holds' clock.
     last_us: u64,
     /// How far the holds' clock runs ahead of the store's.
     shift_us: u64,
 }
 
-/// Where a slot's hold is to be found, and whose it is.
+/// The key of a slot's hold in `holds`, and the incarnation that took it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct End {
     end_us: u64,
     incarnation: u64,
 }
 
-/// The slots at an instant.
+/// The permits at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View<'n> {
     params: &'n Params,
-    /// Slots held and not expired.
+    /// Permits held and not expired.
     pub held: u64,
-    /// Now, by the holds' clock.
+    /// Now, on the holds' clock, but never before the last write.
     clock_us: u64,
     shift_us: u64,
-    /// How far a stored instant, which rules, is ahead of now.
+    /// How far the last write is ahead of now, if it is.
     ahead_us: u64,
     rebased: bool,
 }
 
 impl Params {
-    /// These numbers as `concurrency.lua` reads them.
+    /// Appends the parameters as `concurrency.lua` reads them.
     pub fn words(&self, out: &mut Vec<u64>) {
         out.extend([u64::from(self.count), self.max_hold_us]);
     }
 
-    /// The numbers for people, from what `concurrency.lua` replies.
+    /// Converts the reply of `concurrency.lua` to a reading.
     pub fn reading(&self, reply: &[i64; REPLY_WIDTH], _cost: u64) -> Reading {
         let held = u64::try_from(reply[0]).unwrap_or(0);
         Reading {
@@ -89,17 +88,20 @@ impl fmt::Display for Params {
 }
 
 impl<'n> View<'n> {
-    /// The stored slots as they stand at `now_us` under `numbers`.
+    /// Computes the stored holds at `now_us` under `params`.
     pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
         let Some(state) = state else { return View::untouched(params, now_us) };
         let (mut shift_us, mut clock_us) = (state.shift_us, now_us + state.shift_us);
         let mut ahead_us = state.last_us.saturating_sub(clock_us);
         let rebased = ahead_us > tolerated_us(params.max_hold_us);
+        // The clock stepped back by more than is tolerated. The holds' clock continues at the last write, by
+        // a larger shift.
         if rebased {
             shift_us += ahead_us;
             clock_us = state.last_us;
             ahead_us = 0;
         }
+        // A small step: the instant of the last write counts as now.
         clock_us += ahead_us;
         match state.holds.weight_after(clock_us) {
             0 => View::untouched(params, now_us),
@@ -107,12 +109,12 @@ impl<'n> View<'n> {
         }
     }
 
-    /// Whether `cost` more slots are free now.
+    /// Returns whether `cost` more permits are free now.
     pub fn has_room(&self, cost: u64) -> bool {
         self.held + cost <= u64::from(self.params.count)
     }
 
-    /// The numbers for people, for `cost`.
+    /// Returns the numbers that clients see, for `cost`.
     pub fn reading(&self, state: Option<&State>, cost: u64) -> Reading {
         let count = u64::from(self.params.count);
         let holds = state.filter(|_| self.held > 0).map(|state| &state.holds);
@@ -129,12 +131,12 @@ impl<'n> View<'n> {
         }
     }
 
-    /// Whether stored time lay too far ahead of now, so that what is held was kept from now on.
+    /// Returns whether stored time was too far ahead of now, so that the holds were moved to now.
     pub fn rebased(&self) -> bool {
         self.rebased
     }
 
-    /// Takes `cost` slots as one hold. It always has a receipt: nothing else could release it.
+    /// Takes `cost` permits as one hold. It always has a receipt: nothing else could release it.
     pub fn charge(
         &mut self,
         slots: &mut State,
@@ -142,14 +144,15 @@ impl<'n> View<'n> {
         now_us: u64,
         nonce: Option<u64>,
     ) -> Option<Charge> {
-        // Without a nonce the instant tells one life of the state from another.
+        // Without a nonce, the instant distinguishes two lives of the state.
         let incarnation = nonce.unwrap_or(now_us);
         let slot = self.take(slots, cost, incarnation);
         Some(Charge { incarnation, at_us: now_us, amount: cost, slot })
     }
 
-    /// Takes up to `cost` slots though there is no room, as far as force goes; they end with
-    /// `max_hold_us`, as nobody has a receipt.
+    /// Takes up to `cost` permits even without room, up to the limit of force.
+    ///
+    /// They end after `hold_us`, because no receipt exists for them.
     pub fn force(&mut self, slots: &mut State, cost: u64, now_us: u64) {
         let forced_max = FORCED_TIMES * u64::from(self.params.count);
         match cost.min(forced_max.saturating_sub(self.held)) {
@@ -160,9 +163,10 @@ impl<'n> View<'n> {
         }
     }
 
-    /// Refunds; answers the slots that came back, nothing where nothing changed. Without a
-    /// receipt, whatever ends soonest goes first: it is the likeliest to be abandoned. That is
-    /// O(log n) for each hold that goes.
+    /// Refunds. Returns the permits refunded, or `None` if nothing changed.
+    ///
+    /// Without a receipt, the holds that end first go first, since they are the most likely to be abandoned.
+    /// That is O(log n) for each hold that goes.
     pub fn refund(&mut self, slots: &mut State, what: Refund, now_us: u64) -> Option<u64> {
         let held = self.held;
         match what {
@@ -190,13 +194,14 @@ impl<'n> View<'n> {
         Some(returned)
     }
 
-    /// Whether a slot is still held.
+    /// Returns whether a hold still exists.
     pub fn holds(&self, slots: &State, charge: &Charge) -> bool {
         self.held_by(slots, charge).is_some()
     }
 
-    /// Keeps a slot for so long from now, another hold at most and never shorter than before, if it
-    /// is still held; answers when it now ends.
+    /// Extends a hold by `for_us` from now, by at most another max hold, and never shortens it.
+    ///
+    /// Returns when it then ends, or `None` if it has ended.
     pub fn renew(&mut self, slots: &mut State, charge: &Charge, for_us: u64) -> Option<u64> {
         let hold = self.held_by(slots, charge)?;
         let end_us = hold.end_us.max(self.clock_us + self.params.max_hold_us.min(for_us));
@@ -207,7 +212,7 @@ impl<'n> View<'n> {
         Some(end_us - self.shift_us)
     }
 
-    /// Stores a re-base, and forgets what has ended once all has.
+    /// Saves a re-base, and drops all holds once every one has ended.
     pub fn save(&self, slots: &mut State) {
         slots.shift_us = self.shift_us;
         if self.held == 0 {
@@ -219,7 +224,7 @@ impl<'n> View<'n> {
         View { params, held: 0, clock_us: now_us, shift_us: 0, ahead_us: 0, rebased: false }
     }
 
-    /// Takes a hold of `weight`; answers which slot it is.
+    /// Takes a hold of `weight`. Returns its slot.
     fn take(&mut self, slots: &mut State, weight: u64, incarnation: u64) -> u64 {
         self.save(slots);
         slots.forget_ended(self.clock_us);
@@ -234,9 +239,9 @@ impl<'n> View<'n> {
         slot
     }
 
-    /// The hold of a receipt, unless it has ended or was released.
+    /// Returns the hold of a receipt, unless it has ended or was released.
     fn held_by(&self, slots: &State, charge: &Charge) -> Option<Hold> {
-        // Untouched, the view no longer runs on the clock of the holds that ended.
+        // An empty view has reset its clock, so ends can no longer be compared with it.
         let end = slots.ends.get(&charge.slot).filter(|_| self.held > 0)?;
         if end.incarnation != charge.incarnation || end.end_us <= self.clock_us {
             return None;
@@ -258,14 +263,14 @@ impl<'n> View<'n> {
 }
 
 impl State {
-    /// When the last hold ends; where none is held, a moment after the last was taken: within one
-    /// instant, only the count of slots tells their names apart.
+    /// Returns when the last hold ends. Without a hold, a moment after the last one was taken: within one
+    /// instant only `taken` keeps two names apart.
     pub fn gone_us(&self) -> u64 {
         let end_us = self.holds.end_leaving(0).unwrap_or(self.last_us + NAMES_US);
         end_us.saturating_sub(self.shift_us)
     }
 
-    /// The bytes it holds beside the enum that names it.
+    /// Returns the bytes on the heap, including the boxed state itself.
     pub fn heap_bytes(&self) -> usize {
         size_of::<State>() + self.ends.len() * (HOLD_BYTES + END_BYTES)
     }
@@ -280,7 +285,7 @@ impl State {
         self.ends.remove(&hold.slot);
     }
 
-    /// Forgets holds that have ended: some of them, so that no single call pays for all.
+    /// Drops some holds that have ended, so that no single call pays for all.
     fn forget_ended(&mut self, clock_us: u64) {
         for _ in 0..FORGOTTEN_MOST {
             let Some(hold) = self.holds.pop_ended(clock_us) else { return };
@@ -288,20 +293,21 @@ impl State {
         }
     }
 
-    /// Nothing held; slots go on counting, so that no old receipt names a new one.
+    /// Drops all holds. `taken` keeps counting, so that no old receipt names a new hold.
     fn clear(&mut self) {
         let State { taken, last_us, shift_us, .. } = *self;
         *self = State { taken, last_us, shift_us, ..State::default() };
     }
 }
 
-/// How many integers `concurrency.lua` replies for a counter.
+/// The number of integers that `concurrency.lua` returns for a counter.
 pub const REPLY_WIDTH: usize = 3;
-/// More than one, so that expired holds get fewer; few, so that taking a slot stays cheap.
+/// Expired holds dropped by one call: more than one, so that their number falls; few, so that taking a permit
+/// stays cheap.
 const FORGOTTEN_MOST: usize = 64;
 /// Far longer than an instant.
 const NAMES_US: u64 = 1_000_000;
-/// A slot's place in the map: nodes of a B-tree are two thirds full.
+/// The bytes of a slot in the map: nodes of a B-tree are two thirds full on average.
 const END_BYTES: usize = size_of::<(u64, End)>() * 3 / 2;
 
 #[cfg(test)]
@@ -313,7 +319,7 @@ mod tests {
 
     const NUMBERS: Params = Params { count: 10, max_hold_us: 30 * SECOND_US };
 
-    /// Slots with one set of numbers after the other, and everything that can be done to them.
+    /// A counter under changing parameters, and all operations on it.
     #[derive(Clone, Default)]
     struct Slots {
         state: State,
@@ -343,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_ends_by_release_or_at_hold() {
+    fn a_permit_ends_by_release_or_after_its_hold() {
         let mut slots = Slots::default();
         let first = slots.take(&NUMBERS, 4, NOW_US);
         slots.take(&NUMBERS, 6, NOW_US + SECOND_US);
@@ -362,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_slot_gives_nothing_back() {
+    fn an_expired_permit_refunds_nothing() {
         let mut slots = Slots::default();
         let expired = slots.take(&NUMBERS, 1, NOW_US);
         slots.take(&NUMBERS, 1, NOW_US + SECOND_US);
@@ -371,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_of_another_life_gives_nothing_back() {
+    fn a_receipt_of_another_life_refunds_nothing() {
         let mut slots = Slots::default();
         let old = slots.take(&NUMBERS, 1, NOW_US);
         slots.state = State::default();
@@ -383,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_outlives_changed_numbers_and_a_stepped_clock() {
+    fn a_receipt_survives_changed_parameters_and_a_stepped_clock() {
         let mut slots = Slots::default();
         let charge = slots.take(&NUMBERS, 5, NOW_US);
         let changed = Params { count: 3, max_hold_us: SECOND_US };
@@ -404,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_stepped_back_locks_nobody_out_for_longer_than_a_hold() {
+    fn a_clock_that_stepped_back_delays_no_permit_beyond_a_hold() {
         let mut slots = Slots::default();
         slots.take(&NUMBERS, 10, NOW_US);
         let hour_ago_us = NOW_US - 3_600 * SECOND_US;
@@ -417,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn renewing_keeps_a_slot_for_another_hold_and_never_shortens_it() {
+    fn renewing_extends_a_permit_and_never_shortens_it() {
         let mut slots = Slots::default();
         let charge = slots.take(&NUMBERS, 2, NOW_US);
         let renew = |slots: &mut Slots, params: &Params, now_us| {
@@ -448,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_receipt_whatever_ends_soonest_goes_first() {
+    fn without_a_receipt_the_holds_that_end_first_go_first() {
         let mut slots = Slots::default();
         let first = slots.take(&NUMBERS, 3, NOW_US);
         let second = slots.take(&NUMBERS, 3, NOW_US);
@@ -459,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_calls_in_one_instant_are_ten_thousand_slots() {
+    fn ten_thousand_calls_in_one_instant_hold_ten_thousand_permits() {
         let params = Params { count: 10_000, max_hold_us: SECOND_US };
         let mut slots = Slots::default();
         let charges: Vec<Charge> = (0..10_000).map(|_| slots.take(&params, 1, NOW_US)).collect();
@@ -478,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn taking_slots_forgets_the_expired_ones_a_few_at_a_time() {
+    fn taking_permits_drops_expired_holds_a_few_at_a_time() {
         let params = Params { count: 1_000_000, max_hold_us: SECOND_US };
         let mut slots = Slots::default();
         for i in 0..10 * FORGOTTEN_MOST as u64 {
@@ -494,21 +500,20 @@ mod tests {
     }
 
     #[test]
-    fn reads_as_the_policy_says_it() {
+    fn displays_as_in_a_policy() {
         assert_eq!(NUMBERS.to_string(), "10 max_hold 30s");
     }
 
-    /// What is held, straight from the definition: every hold with its end by the store's clock.
+    /// The definition: every hold with its end on the store's clock.
     #[derive(Clone, Default)]
     struct Oracle {
-        /// When it ends, and its weight; in the order taken, expired and released ones too.
+        /// End and weight of each hold in the order taken, expired and released ones included.
         holds: Vec<(i128, u64)>,
         last_us: i128,
     }
 
     impl Oracle {
-        /// What is held at an instant, re-based where the clock stepped back, and the instant that
-        /// rules.
+        /// Returns the oracle at an instant, re-based if the clock stepped back, and the instant that counts as now.
         fn at(&self, max_hold_us: u64, now_us: u64) -> (Oracle, i128) {
             let mut oracle = self.clone();
             let ahead_us = self.last_us - i128::from(now_us);
@@ -523,7 +528,7 @@ mod tests {
             (oracle, rules_us)
         }
 
-        /// With nothing held, there is nothing that could be held again by an earlier instant.
+        /// Once nothing is held, an earlier instant must not revive a hold.
         fn forget_unless_held(&mut self, rules_us: i128) -> bool {
             let forgets = self.held_after(rules_us) == 0;
             if forgets {
@@ -532,7 +537,7 @@ mod tests {
             forgets
         }
 
-        /// Lowers one hold, if it is held; answers by how much.
+        /// Lowers a hold if it still exists. Returns by how much.
         fn lower(&mut self, i: usize, by: u64, rules_us: i128) -> u64 {
             let (end_us, weight) = &mut self.holds[i];
             let by = if *end_us > rules_us { by.min(*weight) } else { 0 };
@@ -544,7 +549,7 @@ mod tests {
             self.holds.iter().filter(|(end_us, _)| *end_us > at_us).map(|(_, weight)| weight).sum()
         }
 
-        /// The least wait after which no more than `room` is held.
+        /// Returns the shortest wait after which at most `room` is held.
         fn wait_us(&self, room: u64, rules_us: i128, now_us: u64) -> u64 {
             let ends = self.holds.iter().map(|(end_us, _)| *end_us).chain([rules_us]);
             let fits =
@@ -566,7 +571,7 @@ mod tests {
             (self.0 >> 11) % bound
         }
 
-        /// Of any magnitude up to 2^`bits`.
+        /// A number of any magnitude up to 2^`bits`.
         fn any(&mut self, bits: u64) -> u64 {
             let magnitude = self.below(bits + 1);
             self.below(1 << magnitude)
@@ -574,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn agrees_with_the_definition_whatever_happens() {
+    fn agrees_with_the_definition_under_random_operations() {
         for seed in 1..=1_000_u64 {
             let mut random = Xorshift(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             let mut now_us = NOW_US;
@@ -597,8 +602,7 @@ mod tests {
                     12 if step % 8 == 0 => {
                         slots.state = State::default();
                         oracle.holds.iter_mut().for_each(|hold| hold.1 = 0);
-                        // Without a nonce only the instant tells lives apart, and the clock may
-                        // step back to it.
+                        // Without a nonce only the instant distinguishes lives, and the clock may step back to it.
                         charges.retain(|(charge, _)| charge.incarnation < NOW_US / 2);
                     }
                     _ => {}

@@ -1,10 +1,10 @@
-//! Why a limit cannot be.
+//! The error for an invalid limit.
 
 use std::fmt;
 
 use super::Algorithm;
 
-/// Why a limit cannot be: which field, what is wrong with it, and what would fit.
+/// The reason why a limit is invalid: the field, the problem, and an accepted value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitError {
     field: &'static str,
@@ -12,22 +12,22 @@ pub struct LimitError {
 }
 
 impl LimitError {
-    /// The field of the limit that is wrong: `quota`, `burst`, `algorithm`, …
+    /// Returns the field that is wrong: `quota`, `burst`, `algorithm`, …
     pub fn field(&self) -> &'static str {
         self.field
     }
 
-    /// What is wrong with it, and the way out.
+    /// Returns the problem, and how to fix it.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// Makes an error about a field; the message names the way out.
+    /// Creates an error about a field. The message must say how to fix it.
     pub fn new(field: &'static str, message: impl Into<String>) -> LimitError {
         LimitError { field, message: message.into() }
     }
 
-    /// Makes the error for a burst beside another algorithm than the token bucket.
+    /// Creates the error for a burst with another algorithm than the token bucket.
     pub fn burst_elsewhere(algorithm: Algorithm) -> LimitError {
         LimitError::new(
             "burst",

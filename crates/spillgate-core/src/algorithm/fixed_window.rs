@@ -1,10 +1,9 @@
-//! Fixed window: per window ≤ count.
+//! Fixed window: in each window, used ≤ count.
 //!
-//! Windows of a period are aligned to the epoch, those of a day, week, month or year to a calendar.
+//! Windows of a period are aligned to the epoch; those of a day, week, month or year to a calendar.
 //!
-//! State is one window and what was used in it. It counts for as long as that window lasts,
-//! whichever numbers are in force, and is gone with its end. The first charge that finds it to be
-//! another window than the one of its own numbers moves what was used into that one.
+//! The state is one window and the use in it. It counts until the end of that window, even under other
+//! parameters. The first charge that finds a window other than its own moves the use into its own.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,24 +16,24 @@ use crate::calendar::Calendar;
 pub struct Params {
     /// The capacity.
     pub count: u32,
-    /// When windows begin and end.
+    /// The borders of windows.
     pub window: Window,
 }
 
-/// When windows begin and end.
+/// The borders of windows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// Every so often, aligned to the epoch.
+    /// At a fixed period, aligned to the epoch.
     Every {
-        /// How often.
+        /// The period.
         period_us: u64,
     },
-    /// As the calendar has them.
+    /// By a calendar.
     Calendar(Calendar),
 }
 
 impl Window {
-    /// Returns how long it is, in words that differ where the lengths do; time zones make no difference.
+    /// Returns a text that differs whenever the lengths of windows differ; time zones do not matter.
     pub fn period(&self) -> String {
         match self {
             Window::Every { period_us } => period_us.to_string(),
@@ -43,16 +42,16 @@ impl Window {
     }
 }
 
-/// A window and what was used in it.
+/// A window and the use in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     /// When the window began.
     pub start_us: u64,
-    /// When it ends.
+    /// When the window ends.
     pub end_us: u64,
-    /// What was used in it; never 0 where it is stored.
+    /// The use in the window; never 0 in stored state.
     pub used: u32,
-    /// This life's name; 0 until the first receipt.
+    /// The name of this life; 0 until the first receipt.
     pub incarnation: u64,
 }
 
@@ -66,18 +65,18 @@ pub struct View<'n> {
     rebased: bool,
 }
 
-/// How much is used, and for how long still.
+/// The use, and how long it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
-    /// What is used in the window.
+    /// The use in the window.
     pub used: u64,
-    /// Until the window ends; 0 while nothing is used.
+    /// How long until the window ends; 0 while nothing is used.
     pub left_us: u64,
 }
 
 impl Params {
-    /// These numbers as `fixed_window.lua` reads them, a calendar as the windows around the
-    /// caller's estimate of the store's time.
+    /// Appends the parameters as `fixed_window.lua` reads them; a calendar as the windows around the estimate
+    /// of the store's time.
     pub fn words(&self, out: &mut Vec<u64>, estimate_us: u64) {
         let (period_us, around) = match &self.window {
             Window::Every { period_us } => (*period_us, [0; 4]),
@@ -87,13 +86,13 @@ impl Params {
         out.extend(around);
     }
 
-    /// The numbers for people, from what `fixed_window.lua` replies.
+    /// Converts the reply of `fixed_window.lua` to a reading.
     pub fn reading(&self, reply: &[i64; REPLY_WIDTH], cost: u64) -> Reading {
         let [used, left_us] = reply.map(|word| word.max(0) as u64);
         Level { used, left_us }.reading(self, cost)
     }
 
-    /// The longest that a window can last.
+    /// Returns the length of the longest window.
     pub fn longest_wait_us(&self) -> u64 {
         match &self.window {
             Window::Every { period_us } => *period_us,
@@ -101,11 +100,12 @@ impl Params {
         }
     }
 
-    /// No window is shorter.
+    /// Returns a lower bound of the length of windows.
     pub fn shortest_us(&self) -> u64 {
         match &self.window {
             Window::Every { period_us } => *period_us,
-            // A day that loses an hour; who waits for a month to end waits for less than a minute of it.
+            // A day that loses an hour. For a month the bound is low, which only makes the estimates that use
+            // it careful.
             Window::Calendar(_) => 23 * 3_600 * 1_000_000,
         }
     }
@@ -122,7 +122,7 @@ impl fmt::Display for Params {
 }
 
 impl Window {
-    /// The window that contains an instant.
+    /// Returns the window that contains an instant.
     pub fn at(&self, at_us: u64) -> Range<u64> {
         match self {
             Window::Every { period_us } => {
@@ -138,7 +138,7 @@ impl Window {
 }
 
 impl<'n> View<'n> {
-    /// The stored window as it stands at `now_us` under `numbers`.
+    /// Computes the stored window at `now_us` under `params`.
     pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
         let untouched =
             View { params, state: State::new(now_us..now_us, 0), now_us, rebased: false };
@@ -148,6 +148,7 @@ impl<'n> View<'n> {
                 if ahead_us <= tolerated_us(params.longest_wait_us()) {
                     return View { state: *state, ..untouched };
                 }
+                // The clock stepped back: the use moves into the window of now.
                 let window = params.window.at(now_us);
                 let state = State::new(window, state.used);
                 View { state, rebased: true, ..untouched }
@@ -156,33 +157,33 @@ impl<'n> View<'n> {
         }
     }
 
-    /// Whether `cost` more fits now.
+    /// Returns whether `cost` more fits now.
     pub fn has_room(&self, cost: u64) -> bool {
         self.level().has_room(self.params, cost)
     }
 
-    /// The numbers for people, for `cost`.
+    /// Returns the numbers that clients see, for `cost`.
     pub fn reading(&self, cost: u64) -> Reading {
         self.level().reading(self.params, cost)
     }
 
-    /// Whether the stored window lay too far ahead of now, so that usage was kept from now on.
+    /// Returns whether the stored window was too far ahead of now, so that the use was moved to now.
     pub fn rebased(&self) -> bool {
         self.rebased
     }
 
-    /// Uses `cost` in the current window of these numbers.
+    /// Uses `cost` in the current window of these parameters.
     pub fn charge(&mut self, cost: u64, now_us: u64) {
-        // Only here is the calendar asked: a stored window that contains now rules by itself.
+        // The calendar is computed only here: a stored window that contains now needs none.
         let window = self.params.window.at(now_us.max(self.state.start_us));
         if window != (self.state.start_us..self.state.end_us) {
             self.state = State::new(window, self.state.used);
         }
-        // What has room, or is forced, ends at twice the largest count, which fits.
+        // Fits: the use reaches at most twice the largest count.
         self.state.used = self.state.used.saturating_add(cost as u32);
     }
 
-    /// Uses up to `cost` though there is no room, as far as force goes.
+    /// Uses up to `cost` even without room, up to the limit of force.
     pub fn force(&mut self, cost: u64, now_us: u64) {
         let forced_max = FORCED_TIMES * u64::from(self.params.count);
         let cost = cost.min(forced_max.saturating_sub(self.level().used));
@@ -191,7 +192,7 @@ impl<'n> View<'n> {
         }
     }
 
-    /// A receipt for `amount` charged just now; begins a life of `nonce` if there is none.
+    /// Creates a receipt for `amount` charged just now. Begins a life named `nonce` if there is none.
     pub fn receipt(&mut self, amount: u64, now_us: u64, nonce: u64) -> Charge {
         if self.state.incarnation == 0 {
             self.state.incarnation = nonce;
@@ -199,24 +200,25 @@ impl<'n> View<'n> {
         Charge { incarnation: self.state.incarnation, at_us: now_us, amount, slot: 0 }
     }
 
-    /// Refunds; answers how much came back, nothing where nothing changed.
+    /// Refunds. Returns the amount refunded, or `None` if nothing changed.
     pub fn refund(&mut self, what: Refund, now_us: u64) -> Option<u64> {
         let back = match what {
             Refund::Unused { charge, unused } if self.holds(&charge, now_us) => unused,
             Refund::Unused { .. } => 0,
             Refund::Amount(amount) => amount,
         };
+        // The use may be lower than the charge: another refund came first.
         let back = back.min(self.level().used);
         self.state.used -= back as u32;
         (back > 0).then_some(back)
     }
 
-    /// What to store; nothing once untouched.
+    /// Returns the state to store, or `None` if nothing is used.
     pub fn state(&self) -> Option<State> {
         (self.state.used > 0).then_some(self.state)
     }
 
-    /// Whether a charge is part of what is used: a life never outlasts its window.
+    /// Returns whether a charge is part of the current use: a life never outlasts its window.
     fn holds(&self, charge: &Charge, now_us: u64) -> bool {
         charge.incarnation != 0
             && charge.incarnation == self.state.incarnation
@@ -241,7 +243,7 @@ impl Level {
         cost <= u64::from(params.count).saturating_sub(self.used)
     }
 
-    /// The numbers for people, for `cost`.
+    /// Returns the numbers that clients see, for `cost`.
     pub fn reading(self, params: &Params, cost: u64) -> Reading {
         let fits = self.has_room(params, cost);
         Reading {
@@ -252,7 +254,7 @@ impl Level {
     }
 }
 
-/// How many integers `fixed_window.lua` replies for a counter.
+/// The number of integers that `fixed_window.lua` returns for a counter.
 pub const REPLY_WIDTH: usize = 2;
 
 #[cfg(test)]
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn another_count_binds_and_helps_at_once() {
+    fn another_count_applies_at_once() {
         let mut stored = Stored::new(every(10, HOUR));
         assert!(stored.allows(8, NOON));
         stored.params = every(5, HOUR);
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_other_numbers_counts_until_its_own_end() {
+    fn a_window_of_other_parameters_counts_until_its_own_end() {
         let mut stored = Stored::new(calendar(10, CalendarUnit::Day, "UTC"));
         assert!(stored.allows(8, NOON));
         stored.params = every(10, HOUR);
@@ -322,14 +324,14 @@ mod tests {
         assert_eq!((allowed, reading.retry_after_us), (false, Some(12 * HOUR - 1)));
         assert!(!stored.clone().allows(3, NOON + 12 * HOUR - 1));
         assert!(stored.clone().allows(10, NOON + 12 * HOUR));
-        // A charge carries it into the window of the new numbers, where it ends.
+        // A charge moves the use into the window of the new parameters, where it ends.
         assert!(stored.allows(1, NOON + 2));
         assert_eq!(stored.peek(NOON + 2).remaining, 1);
         assert!(stored.allows(10, NOON + HOUR));
     }
 
     #[test]
-    fn a_window_carried_into_a_longer_one_counts_to_its_end() {
+    fn use_moved_into_a_longer_window_counts_to_its_end() {
         let mut stored = Stored::new(every(10, HOUR));
         assert!(stored.allows(8, NOON));
         stored.params = calendar(10, CalendarUnit::Month, "UTC");
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_far_ahead_is_moved_to_now_with_what_was_used() {
+    fn a_window_far_ahead_moves_to_now_with_its_use() {
         let mut stored = Stored::new(every(10, HOUR));
         assert!(stored.allows(8, NOON + DAY));
         let now = NOON + HOUR / 2;
@@ -382,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_gives_back_in_its_own_window_only() {
+    fn a_receipt_refunds_in_its_own_window_only() {
         let mut stored = Stored::new(every(10, HOUR));
         let charge = stored.reserve(7, 99, NOON);
         let unused = |unused| Refund::Unused { charge, unused };
@@ -394,7 +396,7 @@ mod tests {
         assert_eq!(stored.peek(NOON).remaining, 6);
         assert_eq!(stored.refund(unused(9), NOON + 1), 4);
         assert_eq!(stored.state, None);
-        // What is used by others since is theirs.
+        // The current use was charged by others since.
         assert!(stored.allows(5, NOON + 2));
         assert_eq!(stored.refund(unused(2), NOON + 3), 0);
     }
@@ -411,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn an_amount_is_given_back_down_to_nothing() {
+    fn an_amount_is_refunded_down_to_nothing_used() {
         let mut stored = Stored::new(every(10, HOUR));
         assert!(stored.allows(7, NOON));
         assert_eq!(stored.refund(Refund::Amount(3), NOON), 3);
@@ -428,7 +430,7 @@ mod tests {
         );
     }
 
-    /// The definition once more: single charges, each in its window; and windows by counting.
+    /// The definition in another way: single charges, each in its window, and windows by counting days.
     #[derive(Default)]
     struct Oracle {
         window: (i128, i128),
@@ -441,7 +443,7 @@ mod tests {
             self.charges.iter().sum()
         }
 
-        /// Forgets what is over, moves what is too far ahead; answers whether it moved anything.
+        /// Drops charges that are over, and moves charges that are too far ahead. Returns whether it moved any.
         fn settle(&mut self, params: &Params, now: i128) -> bool {
             if self.charges.is_empty() || self.window.1 <= now {
                 *self = Oracle::default();
@@ -477,7 +479,7 @@ mod tests {
         }
     }
 
-    /// The window that contains an instant, by plain counting of days since 1970-01-01, a Thursday.
+    /// Returns the window of an instant, by counting days since 1970-01-01, a Thursday.
     fn plain_window(window: &Window, at: i128) -> (i128, i128) {
         let day = i128::from(DAY);
         let unit = match window {
@@ -601,7 +603,7 @@ mod tests {
                     saved = fits || rebased;
                     receipts.extend(charge.map(|charge| (charge, oracle.life)));
                     if !fits {
-                        // Tight, on what is stored now.
+                        // Exact, on the state as stored now.
                         let wait = reading.retry_after_us.unwrap();
                         assert!(wait > 0 && !stored.clone().allows(cost, now + wait - 1), "{case}");
                         assert!(stored.clone().allows(cost, now + wait), "{case}");

@@ -1,19 +1,19 @@
-//! The five algorithms by name.
+//! The algorithms by name.
 
 use std::fmt;
 
-/// How a limit counts.
+/// The way in which a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Algorithm {
     /// In any interval L: at most burst + floor(L × rate). The default.
     TokenBucket,
-    /// At most count in each window aligned to the epoch or to the calendar.
+    /// At most count in each window. Windows are aligned to the epoch or to the calendar.
     FixedWindow,
-    /// At most count in every window of one period, exactly.
+    /// At most count in every interval of one period, exactly.
     SlidingLog,
-    /// The count of this window and a share of the last one's; a few bytes per subject.
+    /// The count of this window and a part of the last one's; takes a few bytes per subject.
     SlidingWindow,
-    /// At most count slots held at once.
+    /// At most count permits held at once.
     Concurrency,
 }
 
@@ -27,7 +27,7 @@ impl Algorithm {
         Algorithm::Concurrency,
     ];
 
-    /// The name as written in a policy: `token-bucket`.
+    /// Returns the name in a policy: `token-bucket`.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::TokenBucket => "token-bucket",
@@ -38,7 +38,7 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm of that name.
+    /// Returns the algorithm with a name.
     ///
     /// ```
     /// # use spillgate_core::Algorithm;

@@ -1,13 +1,13 @@
-//! Periods in the shortest exact spelling.
+//! Writes periods in their shortest exact form.
 
 use std::fmt;
 
-/// A period as a quota would say it: `90s`, `1500ms`, `7d`.
+/// Writes a period as in a quota: `90s`, `1500ms`, `7d`.
 pub fn write_period(f: &mut fmt::Formatter<'_>, period_us: u64) -> fmt::Result {
     write_length(f, period_us / 1_000)
 }
 
-/// The shortest exact way to write a length: `90s`, `1500ms`, `7d`.
+/// Writes a length of time in its shortest exact form: `90s`, `1500ms`, `7d`.
 pub fn write_length(f: &mut fmt::Formatter<'_>, ms: u64) -> fmt::Result {
     let (unit_ms, unit) = SHORT
         .into_iter()
@@ -17,7 +17,7 @@ pub fn write_length(f: &mut fmt::Formatter<'_>, ms: u64) -> fmt::Result {
     write!(f, "{}{unit}", ms / unit_ms)
 }
 
-/// The short units with their milliseconds, the shortest first.
+/// The units and their milliseconds, shortest first.
 pub const SHORT: [(u64, &str); 5] =
     [(1, "ms"), (SECOND_MS, "s"), (60 * SECOND_MS, "m"), (3_600 * SECOND_MS, "h"), (DAY_MS, "d")];
 const SECOND_MS: u64 = 1_000;

@@ -1,15 +1,15 @@
-//! Sliding log: in every half-open window of one period, admitted ≤ count, exactly.
+//! Sliding log: in every half-open interval of one period, admitted ≤ count, exactly.
 //!
-//! An entry is an instant and what was admitted in it; it is live while instant + period > now. The
-//! entries before the head have expired or were refunded: each write moves the head, and only an
-//! admission frees what lies before it, a few chunks at a time.
+//! An entry is an instant and the units admitted at it. It is live while instant + period > now. Entries
+//! before the head have expired or were refunded. Each write moves the head; only an admission frees entries
+//! before it, a few chunks at a time.
 //!
-//! State written under other numbers is judged by the new period over the entries from the head on,
-//! and is gone at the latest when it would have been by the period it was written under, which is
-//! also when the store forgets it. No write marks the change, so every call sees the same.
+//! State of other parameters is judged by the new period over the entries from the head on. It is gone at the
+//! latest when it would have been under its own period, which is also when the store deletes it. No write
+//! marks the change, so every call computes the same.
 //!
-//! Instants are kept on the log's own clock, which never goes back: it runs `shift_us` ahead of the
-//! store's, and a re-base is nothing but a larger shift.
+//! Instants are kept on the log's own clock, which never goes back. It runs `shift_us` ahead of the store's
+//! clock, and a re-base only increases that shift.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ use super::{Charge, FORCED_TIMES, Reading, Refund, tolerated_us};
 
 mod entries;
 
-/// `count` units in every window of one period.
+/// `count` units in every interval of one period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
     /// The capacity.
@@ -27,21 +27,21 @@ pub struct Params {
     pub period_us: u64,
 }
 
-/// What was admitted of late, and what it was admitted under.
+/// The recent admissions, and the parameters that they were made under.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     entries: Entries,
-    /// Where those begin that have neither expired nor been refunded, as of the last write.
+    /// The first entry that has neither expired nor been refunded, as of the last write.
     head: Place,
-    /// The units from there on; 0 is an untouched log.
+    /// The units from the head on; 0 means an empty log.
     used: u64,
-    /// The newest entry's instant, by the log's clock.
+    /// The newest entry's instant, on the log's clock.
     last_us: u64,
     /// How far the log's clock runs ahead of the store's.
     shift_us: u64,
     count: u32,
     period_us: u64,
-    /// This life's name; 0 until the first receipt.
+    /// The name of this life; 0 until the first receipt.
     incarnation: u64,
 }
 
@@ -51,13 +51,13 @@ pub struct View<'n> {
     params: &'n Params,
     /// The live units.
     pub used: u64,
-    /// Until the log is gone by the period it was written under, where that was another.
+    /// How long until the log is gone under its own period, if that differs from the one in force.
     pub gone_after_us: Option<u64>,
     head: Place,
     last_us: u64,
-    /// Now, by the log's clock; the stored instant where that rules.
+    /// Now, on the log's clock, but never before the newest entry.
     clock_us: u64,
-    /// How far a stored instant, which rules, is ahead of now.
+    /// How far the newest entry is ahead of now, if it is.
     ahead_us: u64,
     shift_us: u64,
     incarnation: u64,
@@ -65,12 +65,12 @@ pub struct View<'n> {
 }
 
 impl Params {
-    /// These numbers as `sliding_log.lua` reads them.
+    /// Appends the parameters as `sliding_log.lua` reads them.
     pub fn words(&self, out: &mut Vec<u64>) {
         out.extend([u64::from(self.count), self.period_us, self.at_width()]);
     }
 
-    /// The numbers for people, from what `sliding_log.lua` replies.
+    /// Converts the reply of `sliding_log.lua` to a reading.
     pub fn reading(&self, reply: &[i64; REPLY_WIDTH], _cost: u64) -> Reading {
         let [used, retry_after_us, reset_after_us] = reply.map(|word| word.max(0).cast_unsigned());
         Reading {
@@ -80,8 +80,9 @@ impl Params {
         }
     }
 
-    /// How many bytes an entry's instant takes in Redis, where it counts from its chunk's first:
-    /// enough for two chunks' worth of calls at the full rate, so that a full log fills its chunks.
+    /// Returns the bytes of an entry's instant in Redis, where it counts from the first of its chunk.
+    ///
+    /// They suffice for two chunks of calls at the full rate, so that a full log fills its chunks.
     fn at_width(&self) -> u64 {
         let span_us = 2 * CHUNK_ENTRIES * self.period_us / u64::from(self.count);
         (2..6).find(|width| span_us >> (8 * width) == 0).unwrap_or(6)
@@ -96,7 +97,7 @@ impl fmt::Display for Params {
 }
 
 impl State {
-    /// When it is untouched by the numbers it was written under.
+    /// Returns when the log is empty under the parameters that it was written under.
     pub fn gone_us(&self) -> u64 {
         if self.used == 0 {
             0
@@ -105,14 +106,14 @@ impl State {
         }
     }
 
-    /// The bytes that it holds besides its own.
+    /// Returns the bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.entries.heap_bytes()
     }
 }
 
 impl<'n> View<'n> {
-    /// The stored log as it stands at `now_us` under `numbers`.
+    /// Computes the stored log at `now_us` under `params`.
     pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
         let Some(state) = state.filter(|state| state.used > 0) else {
             return View::untouched(params, now_us);
@@ -123,15 +124,18 @@ impl<'n> View<'n> {
         }
         let mut ahead_us = state.last_us.saturating_sub(clock_us);
         let rebased = ahead_us > tolerated_us(params.period_us);
+        // The clock stepped back by more than is tolerated. The log's clock continues at the newest entry, by
+        // a larger shift.
         if rebased {
             shift_us += ahead_us;
             clock_us = state.last_us;
             ahead_us = 0;
         }
+        // A small step: the newest entry's instant counts as now.
         clock_us += ahead_us;
         let live_from_us = (clock_us + 1).saturating_sub(params.period_us);
         let (head, expired) = state.entries.seek(state.head, live_from_us, 0);
-        // A re-base is written under the numbers in force, and begins another life.
+        // A re-base is written under the parameters in force, and begins another life.
         let same_period = rebased || state.period_us == params.period_us;
         let same_life = !rebased && same_period && state.count == params.count;
         View {
@@ -149,12 +153,12 @@ impl<'n> View<'n> {
         }
     }
 
-    /// Whether `cost` more units fit now.
+    /// Returns whether `cost` more units fit now.
     pub fn has_room(&self, cost: u64) -> bool {
         self.used + cost <= u64::from(self.params.count)
     }
 
-    /// The numbers for people, for `cost`.
+    /// Returns the numbers that clients see, for `cost`.
     pub fn reading(&self, state: Option<&State>, cost: u64) -> Reading {
         let count = u64::from(self.params.count);
         let over = (self.used + cost).saturating_sub(count);
@@ -172,12 +176,12 @@ impl<'n> View<'n> {
         }
     }
 
-    /// Whether stored time lay too far ahead of now, so that usage was kept from now on.
+    /// Returns whether stored time was too far ahead of now, so that the use was moved to now.
     pub fn rebased(&self) -> bool {
         self.rebased
     }
 
-    /// Admits `cost` units; with a receipt if there is a nonce to name a new life by.
+    /// Admits `cost` units. Returns a receipt if there is a nonce, which also names a new life.
     pub fn charge(
         &mut self,
         state: &mut State,
@@ -191,13 +195,13 @@ impl<'n> View<'n> {
             self.incarnation = nonce;
         }
         self.admit(state, cost);
-        // A receipt tells its entry's instant: by how far its incarnation is past the log's, the
-        // entry is past the charge.
+        // The receipt contains its entry's instant: its incarnation exceeds the log's by as much as the
+        // entry's instant exceeds the charge's.
         let incarnation = (self.incarnation + self.ahead_us) % INCARNATIONS;
         nonce.map(|_| Charge { incarnation, at_us: now_us, amount: cost, slot: 0 })
     }
 
-    /// Admits up to `cost` units though there is no room, as far as force goes.
+    /// Admits up to `cost` units even without room, up to the limit of force.
     pub fn force(&mut self, state: &mut State, cost: u64, _now_us: u64) {
         let forced_max = FORCED_TIMES * u64::from(self.params.count);
         let cost = cost.min(forced_max.saturating_sub(self.used));
@@ -205,9 +209,10 @@ impl<'n> View<'n> {
         if cost == 0 { self.save(state) } else { self.admit(state, cost) }
     }
 
-    /// Refunds; answers the units that came back, nothing where nothing changed. Without a
-    /// receipt the oldest go, as if they had expired: that frees no more in any later window than
-    /// whichever others could have been meant.
+    /// Refunds. Returns the units refunded, or `None` if nothing changed.
+    ///
+    /// Without a receipt the oldest entries go, as if they had expired. In any later interval that frees no
+    /// more than removing any other entries would.
     pub fn refund(&mut self, state: &mut State, what: Refund, now_us: u64) -> Option<u64> {
         let returned = match what {
             Refund::Unused { charge, unused } => self.lower_own(state, &charge, unused, now_us),
@@ -228,7 +233,7 @@ impl<'n> View<'n> {
         Some(returned)
     }
 
-    /// Stores this view as it stands.
+    /// Saves this view as state.
     pub fn save(&self, state: &mut State) {
         state.head = self.head;
         state.used = self.used;
@@ -251,7 +256,7 @@ impl<'n> View<'n> {
         self.save(state);
     }
 
-    /// Lowers the entry of a charge by what of it was not used, and is left.
+    /// Lowers the entry of a charge by its unused part, as far as units are left.
     fn lower_own(&self, state: &mut State, charge: &Charge, unused: u64, now_us: u64) -> u64 {
         let past_us = (charge.incarnation + INCARNATIONS - self.incarnation) % INCARNATIONS;
         let same_life = self.incarnation > 0 && past_us <= tolerated_us(self.params.period_us);
@@ -299,13 +304,13 @@ impl<'n> View<'n> {
     }
 }
 
-/// A log keeps an entry for every instant, so that its count has an end.
+/// The largest count: a log has an entry for every instant, so its count must be bounded.
 pub const COUNT_MAX: u32 = 1_000_000;
-/// How many integers `sliding_log.lua` replies for a counter.
+/// The number of integers that `sliding_log.lua` returns for a counter.
 pub const REPLY_WIDTH: usize = 3;
 /// Incarnations are below this.
 const INCARNATIONS: u64 = 1 << 48;
-/// About how many entries go into a chunk in Redis.
+/// The approximate number of entries in a chunk in Redis.
 const CHUNK_ENTRIES: u64 = 100;
 
 #[cfg(test)]
@@ -343,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_is_for_the_entry_that_makes_room() {
+    fn waits_for_the_entry_that_makes_room() {
         let params = Params { count: 10, period_us: MINUTE_US };
         let mut state = State::default();
         for (at_us, cost) in [(0, 1), (10, 6), (20, 3)] {
@@ -357,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_million_expired_entries_cost_one_call_no_more_than_a_few_chunks() {
+    fn one_call_frees_a_few_chunks_of_half_a_million_entries() {
         let params = Params { count: COUNT_MAX, period_us: 2 * u64::from(COUNT_MAX) };
         let mut state = State::default();
         for call in 0..u64::from(COUNT_MAX) {
@@ -387,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn reservations_that_are_cancelled_leave_nothing() {
+    fn cancelled_reservations_leave_nothing() {
         let params = Params { count: 100, period_us: 86_400_000_000 };
         let mut state = State::default();
         assert!(admitted(&mut state, &params, START_US, 1));
@@ -427,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_stepped_back_keeps_what_is_used_and_locks_nobody_out() {
+    fn a_clock_that_stepped_back_keeps_the_use_and_its_wait() {
         let params = Params { count: 3, period_us: MINUTE_US };
         let mut state = State::default();
         for at_us in [0, 20_000_000, 40_000_000] {
@@ -534,7 +539,7 @@ mod tests {
         }
     }
 
-    /// A plain list of what was admitted, and the definition.
+    /// A plain list of admissions, and the definition.
     #[derive(Clone, Default)]
     struct Oracle {
         entries: Vec<OracleEntry>,
@@ -548,7 +553,7 @@ mod tests {
         units: u64,
     }
 
-    /// Which life and which entry of it a receipt is of.
+    /// The life and the entry that a receipt belongs to.
     #[derive(Clone, Copy)]
     struct Own {
         life: u64,
@@ -556,7 +561,7 @@ mod tests {
         charged_us: u64,
     }
 
-    /// What the oracle holds to be live at an instant.
+    /// The live entries at an instant, according to the oracle.
     struct Seen<'o> {
         entries: &'o [OracleEntry],
         params: &'o Params,
@@ -565,7 +570,7 @@ mod tests {
     }
 
     impl Oracle {
-        /// Brings the list to `now_us` under `numbers`, as a write would.
+        /// Ages the list to `now_us` under `params`, as a write would.
         fn settle(&mut self, params: &Params, now_us: u64) {
             let now_us = i128::from(now_us);
             let Some(last) = self.entries.last().copied() else { return };

@@ -1,17 +1,17 @@
 //! Sliding window: prev × (P − e) + curr × P ≤ count × P, without rounding.
 //!
-//! Two counts: of the window of now, and of the one before, which weighs as much as a period that
-//! ends now still covers of it. Windows are aligned to the epoch. Costs are whole, so comparing what
-//! is used, rounded up, is the same as comparing the products.
+//! The state has two counts: of the current window, and of the one before. The latter counts in proportion to
+//! its part in the period that ends now. Windows are aligned to the epoch. Costs are whole, so comparing the
+//! use, rounded up, equals comparing the products.
 //!
-//! State written under another period is judged by that period against the count in force, until a
-//! charge makes what is used the count of the current window of the new period.
+//! State of another period is judged by that period against the count in force. The next charge turns the use into the
+//! count of the current window of the new period.
 
 use std::fmt;
 
 use super::{Charge, FORCED_TIMES, Reading, Refund, tolerated_us};
 
-/// `count` in a period that slides, in good approximation.
+/// `count` in a sliding period, as a close approximation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
     /// The capacity.
@@ -25,13 +25,13 @@ pub struct Params {
 pub struct State {
     /// When the current window began.
     pub start_us: u64,
-    /// The period that it was written under.
+    /// The period that the state was written under.
     pub period_us: u64,
-    /// What was charged in the window before.
+    /// The amount charged in the window before.
     pub prev: u32,
-    /// What was charged in the current one.
+    /// The amount charged in the current window.
     pub curr: u32,
-    /// This life's name; 0 until the first receipt.
+    /// The name of this life; 0 until the first receipt.
     pub incarnation: u64,
 }
 
@@ -39,32 +39,32 @@ pub struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View<'n> {
     params: &'n Params,
-    /// The window that contains now is its current one.
+    /// Its current window contains now.
     state: State,
     now_us: u64,
     rebased: bool,
 }
 
-/// The two counts and the place of now in their period.
+/// The two counts, and the position of now in their period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
-    /// What was charged in the window before.
+    /// The amount charged in the window before.
     pub prev: u64,
-    /// What was charged in the current one.
+    /// The amount charged in the current window.
     pub curr: u64,
-    /// How long the current window lasts already; negative for as long as it lies ahead of now.
+    /// The time since the current window began; negative while it lies ahead of now.
     pub elapsed_us: i64,
-    /// The period that they were written under.
+    /// The period that the counts were written under.
     pub period_us: u64,
 }
 
 impl Params {
-    /// These numbers as `sliding_window.lua` reads them.
+    /// Appends the parameters as `sliding_window.lua` reads them.
     pub fn words(&self, out: &mut Vec<u64>) {
         out.extend([u64::from(self.count), self.period_us]);
     }
 
-    /// The numbers for people, from what `sliding_window.lua` replies.
+    /// Converts the reply of `sliding_window.lua` to a reading.
     pub fn reading(&self, reply: &[i64; REPLY_WIDTH], cost: u64) -> Reading {
         let [prev, curr, elapsed_us, period_us] = *reply;
         let [prev, curr, period_us] = [prev, curr, period_us].map(|word| word.max(0) as u64);
@@ -80,12 +80,13 @@ impl fmt::Display for Params {
 }
 
 impl<'n> View<'n> {
-    /// The stored windows as they stand at `now_us` under `numbers`.
+    /// Computes the stored windows at `now_us` under `params`.
     pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
         let untouched =
             View { params, state: State::new(params, now_us, 0), now_us, rebased: false };
         let Some(state) = state else { return untouched };
         if state.start_us.saturating_sub(now_us) > tolerated_us(2 * params.period_us) {
+            // The clock stepped back: all counts move into the window of now.
             let used = state.counts(state.start_us).used();
             let state = State::new(params, now_us, used);
             return View { state, rebased: true, ..untouched };
@@ -93,17 +94,17 @@ impl<'n> View<'n> {
         state.at(now_us).map_or(untouched, |state| View { state, ..untouched })
     }
 
-    /// Whether `cost` more fits now.
+    /// Returns whether `cost` more fits now.
     pub fn has_room(&self, cost: u64) -> bool {
         self.counts().has_room(self.params, cost)
     }
 
-    /// The numbers for people, for `cost`.
+    /// Returns the numbers that clients see, for `cost`.
     pub fn reading(&self, cost: u64) -> Reading {
         self.counts().reading(self.params, cost)
     }
 
-    /// Whether the stored window lay too far ahead of now, so that usage was kept from now on.
+    /// Returns whether the stored window was too far ahead of now, so that the use was moved to now.
     pub fn rebased(&self) -> bool {
         self.rebased
     }
@@ -114,11 +115,11 @@ impl<'n> View<'n> {
             let used = self.counts().used();
             self.state = State::new(self.params, now_us.max(self.state.start_us), used);
         }
-        // What has room, or is forced, ends at twice the largest count, which fits.
+        // Fits: the use reaches at most twice the largest count.
         self.state.curr = self.state.curr.saturating_add(cost as u32);
     }
 
-    /// Uses up to `cost` though there is no room, as far as force goes.
+    /// Uses up to `cost` even without room, up to the limit of force.
     pub fn force(&mut self, cost: u64, now_us: u64) {
         let forced_max = FORCED_TIMES * u64::from(self.params.count);
         let cost = cost.min(forced_max.saturating_sub(self.counts().used()));
@@ -127,7 +128,7 @@ impl<'n> View<'n> {
         }
     }
 
-    /// A receipt for `amount` charged just now; begins a life of `nonce` if there is none.
+    /// Creates a receipt for `amount` charged just now. Begins a life named `nonce` if there is none.
     pub fn receipt(&mut self, amount: u64, now_us: u64, nonce: u64) -> Charge {
         if self.state.incarnation == 0 {
             self.state.incarnation = nonce;
@@ -135,7 +136,7 @@ impl<'n> View<'n> {
         Charge { incarnation: self.state.incarnation, at_us: now_us, amount, slot: 0 }
     }
 
-    /// Refunds; answers how much less is used now, nothing where nothing changed.
+    /// Refunds. Returns how much less is used now, or `None` if nothing changed.
     pub fn refund(&mut self, what: Refund, now_us: u64) -> Option<u64> {
         let (before, used) = (self.state, self.counts().used());
         match what {
@@ -148,12 +149,12 @@ impl<'n> View<'n> {
         Some(used - self.counts().used())
     }
 
-    /// What to store; nothing once untouched.
+    /// Returns the state to store, or `None` if nothing is used.
     pub fn state(&self) -> Option<State> {
         (self.state.prev > 0 || self.state.curr > 0).then_some(self.state)
     }
 
-    /// Takes `unused` of a charge off the window that it was charged in.
+    /// Takes `unused` off the window in which the charge was made.
     fn uncharge(&mut self, charge: &Charge, unused: u64, now_us: u64) {
         let State { start_us, period_us, incarnation, .. } = self.state;
         if charge.incarnation == 0 || charge.incarnation != incarnation || now_us < charge.at_us {
@@ -167,8 +168,8 @@ impl<'n> View<'n> {
         }
     }
 
-    /// Lowers what is used now by `amount`, not below 0: the current window first, then the one
-    /// before to the largest count that weighs so much less.
+    /// Lowers the use by `amount`, not below 0: the current window first, then the window before it, to the
+    /// largest count that weighs that much less.
     fn lower_by(&mut self, amount: u64) {
         let counts = self.counts();
         let from_curr = amount.min(counts.curr);
@@ -187,12 +188,12 @@ impl<'n> View<'n> {
 }
 
 impl State {
-    /// When it is untouched again: neither count weighs anything then.
+    /// Returns when neither count has any weight left.
     pub fn gone_us(&self) -> u64 {
         self.start_us + self.period_us * if self.curr > 0 { 2 } else { 1 }
     }
 
-    /// `used` in the window of `numbers` that contains `at_us`, nothing before it.
+    /// Creates a state with `used` in the window of `params` that contains `at_us`, and nothing before it.
     fn new(params: &Params, at_us: u64, used: u64) -> State {
         State {
             start_us: at_us - at_us % params.period_us,
@@ -203,7 +204,8 @@ impl State {
         }
     }
 
-    /// The same with the window that contains `now_us` as the current one; nothing once untouched.
+    /// Returns the state with the window that contains `now_us` as the current one, or `None` if nothing
+    /// counts any more.
     fn at(&self, now_us: u64) -> Option<State> {
         match now_us.saturating_sub(self.start_us) / self.period_us {
             0 => Some(*self),
@@ -226,7 +228,7 @@ impl State {
 }
 
 impl Counts {
-    /// The numbers for people, for `cost`.
+    /// Returns the numbers that clients see, for `cost`.
     pub fn reading(self, params: &Params, cost: u64) -> Reading {
         let reset_us = match self {
             Counts { prev: 0, curr: 0, .. } => 0,
@@ -241,16 +243,18 @@ impl Counts {
         }
     }
 
-    /// Until `cost`, which has no room now, has it.
+    /// Returns how long until `cost`, which has no room now, has it.
     fn wait_us(self, params: &Params, cost: u64) -> u64 {
         let count = u64::from(params.count);
-        // A count weighs nothing any more at the end of the window after its own; so much earlier
-        // it weighs no more than `room`.
+        // A count has no weight left at the end of the window after its own. This much earlier it weighs at
+        // most `room`.
         let earlier_us = |room: u64, of: u64| {
             (u128::from(room) * u128::from(self.period_us) / u128::from(of.max(1))) as u64
         };
         match count.checked_sub(self.curr.saturating_add(cost)) {
+            // Fits once the window before has shrunk to `room`.
             Some(room) => self.ends_us().saturating_sub(earlier_us(room, self.prev)),
+            // Does not fit beside the current count: waits until that is the window before, and has shrunk.
             None => {
                 self.ends_us() + self.period_us - earlier_us(count.saturating_sub(cost), self.curr)
             }
@@ -261,29 +265,29 @@ impl Counts {
         cost <= u64::from(params.count).saturating_sub(self.used())
     }
 
-    /// What is used now, rounded up.
+    /// Returns the use, rounded up.
     fn used(self) -> u64 {
         self.curr + self.weight()
     }
 
-    /// What the window before still weighs, rounded up.
+    /// Returns the weight of the window before, rounded up.
     fn weight(self) -> u64 {
         let parts = u128::from(self.prev) * u128::from(self.left_us());
         parts.div_ceil(u128::from(self.period_us.max(1))) as u64
     }
 
-    /// How much of the current window is left; all of it while it lies ahead of now.
+    /// Returns how much of the current window is left; all of it while it lies ahead of now.
     fn left_us(self) -> u64 {
         self.ends_us().min(self.period_us)
     }
 
-    /// Until the current window ends.
+    /// Returns how long until the current window ends.
     fn ends_us(self) -> u64 {
         (self.period_us as i64 - self.elapsed_us).max(0) as u64
     }
 }
 
-/// How many integers `sliding_window.lua` replies for a counter.
+/// The number of integers that `sliding_window.lua` returns for a counter.
 pub const REPLY_WIDTH: usize = 4;
 
 #[cfg(test)]
@@ -300,7 +304,7 @@ mod tests {
         Stored::new(params(count, HOUR))
     }
 
-    /// Claims that, after a full window, a cost fits so many µs into the next one and not before.
+    /// Asserts that, after a full window, a cost fits exactly `elapsed_us` into the next one.
     #[track_caller]
     fn fits_after(count: u32, period_us: u64, cost: u64, elapsed_us: u64) {
         let mut stored = Stored::new(params(count, period_us));
@@ -315,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_window_makes_room_bit_by_bit_in_the_next() {
+    fn a_full_window_frees_room_gradually_in_the_next() {
         fits_after(10, HOUR, 1, HOUR / 10);
         fits_after(10, HOUR, 10, HOUR);
         // 86,400,000,000 / 104,250 = 828,776.97…
@@ -350,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn another_count_binds_and_helps_at_once() {
+    fn another_count_applies_at_once() {
         let mut stored = per_hour(10);
         assert!(stored.allows(8, NOON));
         stored.params = params(5, HOUR);
@@ -389,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_far_ahead_is_moved_to_now_with_what_was_used() {
+    fn a_window_far_ahead_moves_to_now_with_its_use() {
         let mut stored = per_hour(10);
         assert!(stored.allows(8, NOON + DAY));
         let (before, now) = (stored.clone(), NOON + HOUR / 2);
@@ -415,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_gives_back_to_its_own_window() {
+    fn a_receipt_refunds_to_its_own_window() {
         let mut stored = per_hour(20);
         let first = stored.reserve(8, 99, NOON);
         let second = stored.reserve(6, 98, NOON + HOUR + 1);
@@ -427,7 +431,7 @@ mod tests {
         assert_eq!(stored.refund(unused(second, 4), now), 4);
         assert_eq!(stored.peek(now).remaining, 16);
         let now = NOON + 2 * HOUR + 1;
-        assert_eq!(stored.refund(unused(first, 4), now), 0, "its window weighs nothing any more");
+        assert_eq!(stored.refund(unused(first, 4), now), 0, "its window has no weight left");
         assert_eq!(stored.clone().refund(unused(second, 2), NOON), 0, "before it was charged");
         assert_eq!(stored.refund(unused(second, 2), now), 2);
         assert_eq!(stored.state, None);
@@ -436,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn an_amount_lowers_what_is_used_now_by_just_so_much() {
+    fn an_amount_lowers_the_use_by_exactly_as_much() {
         for amount in 0..=12 {
             let mut stored = per_hour(10);
             assert!(stored.allows(9, NOON));
@@ -452,11 +456,11 @@ mod tests {
         assert_eq!(params(100, 90 * SECOND).to_string(), "100/90s");
     }
 
-    /// The definition once more: single charges by the window they fell in, and the products.
+    /// The definition in another way: single charges by their window, and the products.
     #[derive(Clone, Default)]
     struct Oracle {
         period: i128,
-        /// The current window when this was written.
+        /// The current window at the time of the last write.
         start: i128,
         charges: Vec<(i128, i128)>,
         life: Option<u64>,
@@ -483,7 +487,7 @@ mod tests {
             self.product(now) + cost * self.period <= count * self.period
         }
 
-        /// The least whole amount that is no less than what is used.
+        /// The smallest whole amount that is not less than the use.
         fn used(&self, now: i128) -> i128 {
             let whole = self.product(now) / self.period;
             if whole * self.period == self.product(now) { whole } else { whole + 1 }
@@ -494,7 +498,7 @@ mod tests {
             Oracle { period, start, charges: vec![(start, used)], life: None }
         }
 
-        /// As it stands at an instant; answers whether it moved to now what was too far ahead.
+        /// Ages the oracle to an instant. Returns whether it moved charges that were too far ahead to now.
         fn settle(&mut self, params: &Params, now: i128) -> bool {
             let period = i128::from(params.period_us);
             if self.charges.is_empty() {
@@ -537,7 +541,7 @@ mod tests {
             let target = (self.used(now) - amount).max(0);
             let from_curr = amount.min(self.of_window(self.start));
             self.take(self.start, from_curr);
-            // The most that may stay of the window before, by bisection.
+            // Finds the largest amount that may stay of the window before, by bisection.
             let before = self.start - self.period;
             let (mut least, mut most) = (0, self.of_window(before));
             while least < most {
@@ -642,7 +646,7 @@ mod tests {
                         oracle.charge(&params, cost.into(), at);
                         oracle.life = oracle.life.or(nonce);
                     } else {
-                        // Tight, on what is stored now.
+                        // Exact, on the state as stored now.
                         let wait = reading.retry_after_us.unwrap();
                         assert!(wait > 0 && !stored.clone().allows(cost, now + wait - 1), "{case}");
                         assert!(stored.clone().allows(cost, now + wait), "{case}");

@@ -1,60 +1,60 @@
-//! One decision over loaded counters: all or none. `check.lua` is the same in Redis.
+//! Decides over loaded counters, all or none. `check.lua` does the same in Redis.
 
 use smallvec::SmallVec;
 
 use super::{Charge, LimitParams, Reading, State, View};
 
-/// One counter of a decision: what it is charged, and after [`step`] what became of it.
+/// A counter of a decision: its input, and after [`step`] its result.
 #[derive(Debug)]
 pub struct StepCounter<'a> {
-    /// The limit's numbers.
+    /// The parameters of the limit.
     pub params: &'a LimitParams,
-    /// What this decision costs it; 0 peeks.
+    /// The cost that this decision charges; 0 only reads the counter.
     pub cost: u64,
-    /// 0 is enforced; each other number is a shadow rule, judged by itself.
+    /// 0 is enforced. Each other number is one shadow rule, which is decided by itself.
     pub group: u16,
     /// The stored state; changed in place.
     pub state: Option<State>,
     /// Whether `state` was changed and must be stored.
     pub changed: bool,
-    /// Whether the cost had room (for a peek, whether a cost of 1 has).
+    /// Whether the cost had room; for a cost of 0, whether 1 has.
     pub fits: bool,
-    /// The numbers for people, after the decision.
+    /// The numbers that clients see, after the decision.
     pub reading: Reading,
-    /// The receipt's part, where one was asked for and something was charged.
+    /// The receipt, if one was requested and something was charged.
     pub charge: Option<Charge>,
 }
 
-/// What a decision is to do where there is room.
+/// What a decision does if there is room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
-    /// Charge.
+    /// Charges.
     Charge,
-    /// Charge and give a receipt; the nonce names new incarnations and the slots taken.
+    /// Charges and returns receipts. The nonce names new incarnations and holds.
     Reserve {
         /// Random, below 2^48.
         nonce: u64,
     },
-    /// Judge, and change nothing.
+    /// Changes nothing, and returns what would happen.
     Peek,
 }
 
-/// What is to be refunded to one counter.
+/// A refund to one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refund {
-    /// So much of what a receipt says was charged.
+    /// A part of a receipt's charge.
     Unused {
-        /// The receipt's part for this counter.
+        /// The receipt for this counter.
         charge: Charge,
-        /// How much of it was not used.
+        /// The part that was not used.
         unused: u64,
     },
-    /// So much, whoever charged it; may mint.
+    /// An amount, no matter which request charged it. It may free more than was charged by the caller.
     Amount(u64),
 }
 
 impl<'a> StepCounter<'a> {
-    /// A counter with its stored state, before the decision.
+    /// Creates a counter with its stored state, before the decision.
     #[inline]
     pub fn new(
         params: &'a LimitParams,
@@ -75,41 +75,42 @@ impl<'a> StepCounter<'a> {
         }
     }
 
-    /// The counter at an instant; notes whether the cost has room.
+    /// Computes the counter at an instant, and records whether the cost has room.
     fn view(&mut self, now_us: u64) -> View<'a> {
         let view = View::of(self.state.as_ref(), self.params, now_us);
         self.fits = view.has_room(self.judged_cost());
         view
     }
 
-    /// Charges if the whole group fits and that is intended, and takes the reading.
+    /// Charges if the whole group fits and `intent` charges, then takes the reading.
     fn settle(&mut self, view: &mut View<'_>, group_fits: bool, intent: Intent, now_us: u64) {
         if intent != Intent::Peek && self.cost > 0 {
             if group_fits {
                 self.charge = view.charge(&mut self.state, self.cost, intent, now_us);
                 self.changed = true;
             } else if view.rebased() {
+                // A denial stores nothing but a re-base.
                 view.save(&mut self.state);
                 self.changed = true;
             }
         }
         self.reading = view.reading(self.state.as_ref(), self.judged_cost());
         if self.fits {
-            // A charge may have used the room up; whoever was let in waits for nothing.
+            // The charge may have used up the room, but an allowed request need not wait.
             self.reading.retry_after_us = Some(0);
         }
     }
 
-    /// A peek asks whether a cost of 1 would fit.
+    /// Returns the cost to judge: a peek tests a cost of 1.
     fn judged_cost(&self) -> u64 {
         self.cost.max(1)
     }
 }
 
-/// Decides over `counters`, enforced ones first, at `now_us`; answers whether it is allowed.
+/// Decides over `counters`, enforced ones first, at `now_us`. Returns whether the request is allowed.
 ///
-/// Every enforced counter has room and all are charged, or none is. Shadow rules are judged only
-/// where the answer is yes, and each is charged all or none by itself.
+/// If every enforced counter has room, all are charged, else none. Shadow rules are charged only if the
+/// request is allowed, each all or none by itself.
 pub fn step(counters: &mut [StepCounter<'_>], intent: Intent, now_us: u64) -> bool {
     let mut allowed = true;
     let mut rest = counters;
@@ -119,6 +120,7 @@ pub fn step(counters: &mut [StepCounter<'_>], intent: Intent, now_us: u64) -> bo
         let (members, others) = rest.split_at_mut(length);
         rest = others;
         let enforced = group == 0;
+        // After a denial the shadow rules still run, as peeks, so that they have a reading.
         let may_charge = allowed && intent != Intent::Peek;
         let fits = step_group(members, if may_charge { intent } else { Intent::Peek }, now_us);
         allowed = allowed && (fits || !enforced);
@@ -127,6 +129,7 @@ pub fn step(counters: &mut [StepCounter<'_>], intent: Intent, now_us: u64) -> bo
 }
 
 fn step_group(counters: &mut [StepCounter<'_>], intent: Intent, now_us: u64) -> bool {
+    // All views are taken before any charge, because the group is all or none.
     let mut views: Views<'_> = SmallVec::new();
     for counter in counters.iter_mut() {
         views.push(counter.view(now_us));
@@ -138,7 +141,7 @@ fn step_group(counters: &mut [StepCounter<'_>], intent: Intent, now_us: u64) -> 
     fits
 }
 
-/// Charges every counter, room or not, as far as force goes.
+/// Charges every counter even without room, up to the limit of force.
 pub fn force(counters: &mut [StepCounter<'_>], now_us: u64) {
     for counter in counters {
         let mut view = View::of(counter.state.as_ref(), counter.params, now_us);
@@ -149,7 +152,7 @@ pub fn force(counters: &mut [StepCounter<'_>], now_us: u64) {
     }
 }
 
-/// Refunds to one counter; answers the whole units that came back.
+/// Refunds to one counter. Returns the whole units refunded.
 pub fn refund(counter: &mut StepCounter<'_>, what: Refund, now_us: u64) -> u64 {
     let mut view = View::of(counter.state.as_ref(), counter.params, now_us);
     let returned = view.refund(&mut counter.state, what, now_us);
@@ -159,12 +162,12 @@ pub fn refund(counter: &mut StepCounter<'_>, what: Refund, now_us: u64) -> u64 {
     returned.unwrap_or(0)
 }
 
-/// Whether a slot is still held; what is no slot always is.
+/// Returns whether a permit is still held; true for charges of other algorithms.
 pub fn holds(counter: &StepCounter<'_>, charge: &Charge, now_us: u64) -> bool {
     View::of(counter.state.as_ref(), counter.params, now_us).holds(counter.state.as_ref(), charge)
 }
 
-/// Keeps a slot that is still held for so long from now.
+/// Extends a permit by `for_us` from now, if it is still held.
 pub fn renew(counter: &mut StepCounter<'_>, charge: &Charge, for_us: u64, now_us: u64) {
     let mut view = View::of(counter.state.as_ref(), counter.params, now_us);
     counter.changed = view.renew(&mut counter.state, charge, for_us);

@@ -1,10 +1,10 @@
-//! What the tests of several algorithms share: one stored counter, and randomness that replays.
+//! Helpers for the tests of several algorithms: a stored counter, and reproducible random numbers.
 
 use super::{
     Charge, Intent, LimitParams, Reading, Refund, State, StepCounter, force, refund, step,
 };
 
-/// One counter's stored state, and the numbers in force.
+/// A counter's stored state, and the parameters in force.
 #[derive(Clone)]
 pub(super) struct Stored {
     pub(super) params: LimitParams,
@@ -42,7 +42,7 @@ impl Stored {
         let mut counters = [StepCounter::new(&self.params, cost, 0, self.state.clone())];
         let fits = step(&mut counters, intent, now_us);
         let [counter] = counters;
-        assert!(counter.changed || counter.state == self.state, "changed without saying so");
+        assert!(counter.changed || counter.state == self.state, "changed without the mark");
         self.state = counter.state;
         (fits, counter.reading, counter.charge)
     }
@@ -58,13 +58,13 @@ impl Stored {
     pub(super) fn refund(&mut self, what: Refund, now_us: u64) -> u64 {
         let mut counter = StepCounter::new(&self.params, 0, 0, self.state.clone());
         let returned = refund(&mut counter, what, now_us);
-        assert!(counter.changed || counter.state == self.state, "changed without saying so");
+        assert!(counter.changed || counter.state == self.state, "changed without the mark");
         self.state = counter.state;
         returned
     }
 }
 
-/// xorshift64*.
+/// Random numbers by xorshift64*.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
@@ -75,7 +75,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % end.max(1)
     }
 
-    /// Mostly a little later; sometimes much later, and sometimes earlier.
+    /// Usually a little later; sometimes much later, and sometimes earlier.
     pub(super) fn later(&mut self, now_us: u64) -> u64 {
         let kind = self.below(10);
         let most = match kind {

@@ -1,12 +1,11 @@
 //! Token bucket: in any interval L, admitted ≤ burst + floor(L × rate).
 //!
-//! State is a number of whole used tokens and the boundary at which the first of them began to
-//! drain. A token drains in `n/d` µs, the period over the count in lowest terms, so instants are
-//! kept in parts of 1/d µs and nothing is ever rounded: admission compares whole tokens.
+//! State: whole tokens in use, and the boundary at which the first of them began to drain. A token drains in `n/d` µs,
+//! the period over the count in lowest terms. Instants are kept in parts of 1/d µs, so nothing is ever rounded.
 //!
-//! State written under other numbers keeps its whole tokens and its boundary, and drains at the
-//! new rate from there; it is gone at the latest when it would have been under its own numbers,
-//! which is also when the store forgets it. No write marks the change, so every call sees the same.
+//! State of other parameters keeps its whole tokens and its boundary, and drains at the new rate from there.
+//! It is gone at the latest when it would have been under its own parameters, which is also when the store
+//! deletes it. No write marks the change, so every call computes the same.
 
 use std::fmt;
 
@@ -22,7 +21,7 @@ pub use tracked::Tracked;
 /// `count` tokens every `period`, at most `burst` at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// Tokens a period.
+    /// Tokens per period.
     pub count: u32,
     /// The period.
     pub period_us: u64,
@@ -30,13 +29,13 @@ pub struct Params {
     pub burst: u32,
     /// A token drains in `n / d` µs.
     pub n: u64,
-    /// Parts of a µs in which instants are kept.
+    /// Instants are kept in parts of 1/d µs.
     pub d: u32,
-    /// The most that force may bring it to: twice the burst, if that drains within 2^53 µs.
+    /// The most that force may reach: twice the burst, if that drains within 2^53 µs.
     pub forced_max: u64,
 }
 
-/// Whole tokens used at the boundary, and what they were charged under.
+/// Whole tokens used at the boundary, and the parameters that they were charged under.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     /// Whole tokens used at the boundary; never 0.
@@ -45,11 +44,11 @@ pub struct State {
     pub boundary_us: u64,
     /// … and parts of 1/d µs.
     pub boundary_part: u32,
-    /// The count that it was written under.
+    /// The count that the state was written under.
     pub count: u32,
-    /// The period that it was written under.
+    /// The period that the state was written under.
     pub period_us: u64,
-    /// Kept from the first receipt on. Few buckets have one, so it lies apart: every decision moves its states.
+    /// Set from the first receipt on. Boxed, because few buckets have one and every decision moves its states.
     pub tracked: Option<Box<Tracked>>,
 }
 
@@ -58,8 +57,7 @@ pub struct State {
 pub struct Level {
     /// Tokens in use, the partly drained one included.
     pub tokens: u64,
-    /// Parts (1/d µs) that the first token has drained; below n. Negative for as long as a
-    /// boundary lies ahead of now.
+    /// Parts (1/d µs) that the first token has drained; below n. Negative while the boundary lies ahead of now.
     pub drained: i64,
 }
 
@@ -67,24 +65,26 @@ pub struct Level {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View<'n> {
     params: &'n Params,
-    /// How full.
+    /// The tokens in use.
     pub level: Level,
-    /// Until the state is gone by the numbers it was written under, where they were others.
+    /// How long until the state is gone under its own parameters, if those differ from the ones in force.
     pub gone_after_us: Option<u64>,
-    /// The boundary that belongs to the level.
+    /// The boundary of the level.
     boundary: (u64, u32),
     tracked: Option<Box<Tracked>>,
     rebased: bool,
 }
 
 impl Params {
-    /// The numbers in lowest terms, or which of them does not fit.
+    /// Computes the parameters in lowest terms. An error names the field that does not fit, and the nearest value that does.
     pub fn new(count: u32, period_us: u64, burst: u64) -> Result<Params, LimitError> {
         let Some(burst) = u32::try_from(burst).ok().filter(|b| (1..=COUNT_MAX).contains(b)) else {
             let nearest = if burst == 0 { 1 } else { COUNT_MAX };
             return Err(LimitError::new(
                 "burst",
-                format!("a burst is from 1 to {COUNT_MAX}; the nearest that fits is {nearest}"),
+                format!(
+                    "a burst must be from 1 to {COUNT_MAX}, got {burst}; the nearest that fits is {nearest}"
+                ),
             ));
         };
         let divisor = gcd(period_us, u64::from(count));
@@ -102,7 +102,7 @@ impl Params {
         Ok(Params { count, period_us, burst, n, d, forced_max })
     }
 
-    /// These numbers as `token_bucket.lua` reads them.
+    /// Appends the parameters as `token_bucket.lua` reads them.
     #[inline]
     pub fn words(&self, out: &mut Vec<u64>) {
         let code = PERIOD_SECONDS.iter().position(|s| s * 1_000_000 == self.period_us);
@@ -117,24 +117,24 @@ impl Params {
         ]);
     }
 
-    /// The numbers for people, from what `token_bucket.lua` replies.
+    /// Converts the reply of `token_bucket.lua` to a reading.
     pub fn reading(&self, reply: &[i64; REPLY_WIDTH], cost: u64) -> Reading {
         let level = Level { tokens: reply[0].max(0) as u64, drained: reply[1] };
         level.reading(self, cost, u64::try_from(reply[2]).ok())
     }
 
-    /// How long a full bucket takes to drain.
+    /// Returns how long a full bucket takes to drain.
     #[inline]
     pub fn refill_us(&self) -> u64 {
         self.drain_us(u64::from(self.burst), 0)
     }
 
-    /// Returns how many whole tokens drain in `elapsed_us` less `part` of 1/d µs, and the parts that the next
-    /// one has drained by then. `elapsed_us` is more than `part`.
+    /// Returns the whole tokens that drain in `elapsed_us` less `part` of 1/d µs, and the parts that the next
+    /// token has drained by then. `elapsed_us` must be more than `part`.
     #[inline]
     fn drained_in(&self, elapsed_us: u64, part: u32) -> (u64, u64) {
         let (n, d, part) = (self.n, u64::from(self.d), u64::from(part));
-        // A division of one word is several times as fast as one of two, and nearly all numbers fit one.
+        // A division of one word is several times as fast as one of two words, and nearly all numbers fit one.
         if let Some(parts) = elapsed_us.checked_mul(d) {
             return ((parts - part) / n, (parts - part) % n);
         }
@@ -143,12 +143,12 @@ impl Params {
         (u64::try_from(parts / n).unwrap_or(u64::MAX), (parts % n) as u64)
     }
 
-    /// Returns how long `tokens` take to drain, of which the first has drained by `drained` parts, rounded up.
+    /// Returns how long `tokens` take to drain, if the first has drained by `drained` parts; rounded up.
     #[inline]
     fn drain_us(&self, tokens: u64, drained: i64) -> u64 {
         let parts = tokens.checked_mul(self.n).and_then(|all| all.checked_add_signed(-drained));
         match (parts, u64::from(self.d)) {
-            // Most rates take whole µs for a token, and a division by 1 takes as long as any.
+            // Most rates take whole µs for a token, and a division by 1 takes as long as any other.
             (Some(parts), 1) => parts,
             (Some(parts), d) => parts.div_ceil(d),
             (None, _) => {
@@ -171,7 +171,7 @@ impl fmt::Display for Params {
 }
 
 impl<'n> View<'n> {
-    /// The stored bucket as it stands at `now_us` under `numbers`.
+    /// Computes the stored bucket at `now_us` under `params`.
     #[inline(always)]
     pub fn of(state: Option<&State>, params: &'n Params, now_us: u64) -> View<'n> {
         let Some(state) = state else { return View::untouched(params, now_us) };
@@ -184,6 +184,7 @@ impl<'n> View<'n> {
     #[cold]
     fn under_other_numbers(state: &State, params: &'n Params, now_us: u64) -> View<'n> {
         let gone_us = state.gone_us();
+        // The boundary is rounded up to a whole µs: parts of 1/d mean another time under another d.
         let converted = State {
             boundary_us: state.boundary_us + u64::from(state.boundary_part > 0),
             boundary_part: 0,
@@ -200,19 +201,19 @@ impl<'n> View<'n> {
         view
     }
 
-    /// Whether `cost` more tokens fit now.
+    /// Returns whether `cost` more tokens fit now.
     #[inline]
     pub fn has_room(&self, cost: u64) -> bool {
         self.level.tokens + cost <= u64::from(self.params.burst)
     }
 
-    /// The numbers for people, for `cost`.
+    /// Returns the numbers that clients see, for `cost`.
     #[inline]
     pub fn reading(&self, cost: u64) -> Reading {
         self.level.reading(self.params, cost, self.gone_after_us)
     }
 
-    /// Whether the stored boundary lay too far ahead of now, so that usage was kept from now on.
+    /// Returns whether the stored boundary was too far ahead of now, so that the use was moved to now.
     #[inline]
     pub fn rebased(&self) -> bool {
         self.rebased
@@ -226,13 +227,13 @@ impl<'n> View<'n> {
         self.level.tokens += cost;
     }
 
-    /// Uses up to `cost` tokens though there is no room, as far as force goes.
+    /// Uses up to `cost` tokens even without room, up to the limit of force.
     pub fn force(&mut self, cost: u64, now_us: u64) {
         let forced = self.level.tokens.saturating_add(cost).min(self.params.forced_max);
         self.charge(forced.saturating_sub(self.level.tokens), now_us);
     }
 
-    /// A receipt for `amount` tokens charged just now; begins a life of `nonce` if there is none.
+    /// Creates a receipt for `amount` tokens charged just now. Begins a life named `nonce` if there is none.
     pub fn receipt(&mut self, amount: u64, now_us: u64, nonce: u64) -> Charge {
         let level = self.level.begun();
         let begun = || Box::new(Tracked::begun(nonce, self.params.burst, level, now_us));
@@ -240,7 +241,7 @@ impl<'n> View<'n> {
         Charge { incarnation: tracked.incarnation, at_us: now_us, amount, slot: tracked.returned }
     }
 
-    /// Refunds; answers the whole tokens that came back, nothing where nothing changed.
+    /// Refunds. Returns the whole tokens refunded, or `None` if nothing changed.
     pub fn refund(&mut self, what: Refund, now_us: u64) -> Option<u64> {
         self.note_low(now_us);
         let back = match what {
@@ -248,6 +249,7 @@ impl<'n> View<'n> {
             Refund::Amount(amount) => Level { tokens: amount, drained: 0 },
         };
         let back = back.min(self.level);
+        // While the boundary lies ahead of now no token has begun to drain, so only whole tokens can be refunded.
         let back = if self.level.drained < 0 { back.whole() } else { back };
         if back == Level::default() {
             return None;
@@ -257,7 +259,7 @@ impl<'n> View<'n> {
         Some(back.whole().tokens)
     }
 
-    /// What would be free now had `unused` tokens of `charge` never been charged.
+    /// Returns the tokens that would be free now had `unused` tokens of `charge` never been charged.
     fn returnable(&self, charge: &Charge, unused: u64, now_us: u64) -> Level {
         let Some(tracked) = &self.tracked else { return Level::default() };
         if tracked.incarnation != charge.incarnation || now_us < charge.at_us {
@@ -265,16 +267,17 @@ impl<'n> View<'n> {
         }
         let elapsed = u128::from(now_us - charge.at_us) * u128::from(self.params.d);
         let charged = u128::from(charge.amount) * u128::from(self.params.n);
+        // Two amounts are safe to refund: the rest of the charge by its age, and the lowest level since then.
         let left = Level::of_parts(charged.saturating_sub(elapsed), self.params.n);
         let low = tracked.low_since(charge, self.params);
         Level { tokens: unused, drained: 0 }.min(left.max(low))
     }
 
-    /// What to store; nothing once untouched.
+    /// Returns the state to store, or `None` for an empty bucket.
     #[inline]
     pub fn state(&self) -> Option<State> {
         (self.level.tokens > 0).then(|| State {
-            // Forced charges end at twice the largest burst, which fits.
+            // Fits: forced charges reach at most twice the largest burst.
             used: u32::try_from(self.level.tokens).unwrap_or(u32::MAX),
             boundary_us: self.boundary.0,
             boundary_part: self.boundary.1,
@@ -298,7 +301,7 @@ impl<'n> View<'n> {
 
     #[inline(always)]
     fn drained_by(state: &State, params: &'n Params, now_us: u64) -> View<'n> {
-        // A smaller burst binds at once, but locks nobody out for what a larger one let pass.
+        // A smaller burst binds at once, but must not lock clients out for tokens that a larger burst admitted.
         let used = u64::from(state.used).min(params.forced_max);
         let tracked = state.tracked.as_ref().filter(|tracked| tracked.burst == params.burst);
         let tracked = tracked.cloned();
@@ -306,6 +309,7 @@ impl<'n> View<'n> {
         if now_us <= state.boundary_us {
             let ahead_us = state.boundary_us - now_us;
             if ahead_us > tolerated_us(params.refill_us()) {
+                // The clock stepped back: the whole use counts from now on, and drains from now on.
                 let level = Level { tokens: used, drained: 0 };
                 return View { level, rebased: true, ..View::untouched(params, now_us) };
             }
@@ -337,7 +341,7 @@ impl<'n> View<'n> {
         }
     }
 
-    /// The level only falls between two writes, so its low is the level just before a write.
+    /// Records the level just before a write: since the last write it has only fallen, so this is the lowest.
     #[inline]
     fn note_low(&mut self, now_us: u64) {
         let level = self.level.begun();
@@ -348,21 +352,21 @@ impl<'n> View<'n> {
 }
 
 impl State {
-    /// When all of it has drained, at the rate it was written under.
+    /// Returns when the state has drained completely, at the rate that it was written under.
     #[inline]
     pub fn gone_us(&self) -> u64 {
         let drain = u128::from(self.used) * u128::from(self.period_us);
         self.boundary_us + u64::from(self.boundary_part > 0) + ceil_us(drain, self.count)
     }
 
-    /// Returns the bytes that it holds beside itself.
+    /// Returns the bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.tracked.as_ref().map_or(0, |_| size_of::<Tracked>())
     }
 }
 
 impl Level {
-    /// The numbers for people, for `cost`.
+    /// Returns the numbers that clients see, for `cost`.
     #[inline(always)]
     pub fn reading(self, params: &Params, cost: u64, gone_after_us: Option<u64>) -> Reading {
         let burst = u64::from(params.burst);
@@ -383,7 +387,7 @@ impl Level {
         Level { tokens: tokens as u64, drained: (tokens * n - parts) as i64 }
     }
 
-    /// Fewer tokens, or as many of which more has drained.
+    /// Returns the lower level: fewer tokens, or as many of which more has drained.
     fn min(self, other: Level) -> Level {
         let key = |level: Level| (level.tokens, -level.drained);
         if key(self) <= key(other) { self } else { other }
@@ -393,12 +397,12 @@ impl Level {
         if self.min(other) == self { other } else { self }
     }
 
-    /// As if a boundary ahead of now were now: never higher than the level itself.
+    /// Returns the level as if a boundary ahead of now were now: never higher than the level itself.
     fn begun(self) -> Level {
         Level { drained: self.drained.max(0), ..self }
     }
 
-    /// Rounded down to whole tokens.
+    /// Rounds down to whole tokens.
     fn whole(self) -> Level {
         Level { tokens: self.tokens - u64::from(self.drained > 0), drained: 0 }
     }
@@ -408,7 +412,7 @@ impl Level {
             return Level::default();
         }
         let level = Level { tokens: self.tokens - by.tokens, drained: self.drained - by.drained };
-        // A boundary ahead of now stays ahead; else what is left began to drain a token earlier.
+        // A boundary ahead of now stays ahead. Otherwise the rest began to drain a token earlier.
         if self.drained >= 0 && level.drained < 0 {
             return Level { tokens: level.tokens + 1, drained: level.drained + n as i64 };
         }
@@ -416,7 +420,7 @@ impl Level {
     }
 }
 
-/// The instant `parts` of 1/d µs before `now_us`.
+/// Returns the instant `parts` of 1/d µs before `now_us`.
 #[inline]
 fn before(now_us: u64, parts: u64, d: u32) -> (u64, u32) {
     if d == 1 {
@@ -438,8 +442,8 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// How many integers `token_bucket.lua` replies for a counter.
+/// The number of integers that `token_bucket.lua` returns for a counter.
 pub const REPLY_WIDTH: usize = 3;
-/// Periods that fit a short body in Redis, by code; `coded_period_us` in the Lua is the same.
+/// Periods that fit a short record in Redis, by code. `coded_period_us` in the Lua file has the same list.
 const PERIOD_SECONDS: [u64; 13] =
     [1, 10, 30, 60, 300, 600, 900, 3_600, 43_200, 86_400, 604_800, 2_592_000, 31_536_000];

@@ -1,11 +1,11 @@
-//! A counter as it stands at one instant: one match over the five algorithms.
+//! A counter at one instant: dispatches to the five algorithms.
 
 use super::{
     Charge, Intent, LimitParams, Reading, Refund, State, concurrency, fixed_window, sliding_log,
     sliding_window, token_bucket,
 };
 
-/// A counter as it stands at one instant, under the numbers in force.
+/// A counter at one instant, under the parameters in force.
 #[derive(Clone, Debug)]
 pub enum View<'n> {
     /// See [`token_bucket`].
@@ -20,7 +20,7 @@ pub enum View<'n> {
     Concurrency(concurrency::View<'n>),
 }
 
-/// Does one thing with whichever view it is.
+/// Runs one expression on the view, whichever algorithm it is of.
 macro_rules! each {
     ($view:expr, $bound:ident => $do:expr) => {
         match $view {
@@ -34,8 +34,9 @@ macro_rules! each {
 }
 
 impl<'n> View<'n> {
-    /// The stored state as it stands at `now_us` under `numbers`. State of another algorithm is
-    /// none of this counter's: it starts afresh.
+    /// Computes the stored state at `now_us` under `params`.
+    ///
+    /// State of another algorithm belongs to another counter: it is ignored, and the counter starts empty.
     pub fn of(state: Option<&State>, params: &'n LimitParams, now_us: u64) -> View<'n> {
         match params {
             LimitParams::TokenBucket(params) => View::TokenBucket(token_bucket::View::of(
@@ -66,17 +67,17 @@ impl<'n> View<'n> {
         }
     }
 
-    /// Whether `cost` more fits now.
+    /// Returns whether `cost` more fits now.
     pub fn has_room(&self, cost: u64) -> bool {
         each!(self, view => view.has_room(cost))
     }
 
-    /// Whether stored time lay too far ahead of now, so that usage was kept from now on.
+    /// Returns whether stored time was too far ahead of now, so that the use was moved to now.
     pub fn rebased(&self) -> bool {
         each!(self, view => view.rebased())
     }
 
-    /// The numbers for people, for `cost`.
+    /// Returns the numbers that clients see, for `cost`.
     pub fn reading(&self, state: Option<&State>, cost: u64) -> Reading {
         match self {
             View::TokenBucket(view) => view.reading(cost),
@@ -87,8 +88,9 @@ impl<'n> View<'n> {
         }
     }
 
-    /// Charges `cost`, which has room, and stores; with a receipt if `intent` asks for one. A
-    /// slot always has one: nothing else could release it.
+    /// Charges `cost`, which must have room, and saves the state.
+    ///
+    /// Returns a receipt if `intent` requests one. A permit always has one: nothing else could release it.
     pub fn charge(
         &mut self,
         stored: &mut Option<State>,
@@ -114,7 +116,7 @@ impl<'n> View<'n> {
         charge
     }
 
-    /// Charges up to `cost` though there is no room, as far as force goes, and stores.
+    /// Charges up to `cost` even without room, up to the limit of force, and saves the state.
     pub fn force(&mut self, stored: &mut Option<State>, cost: u64, now_us: u64) {
         match self {
             View::SlidingLog(view) => return view.force(State::log(stored), cost, now_us),
@@ -126,10 +128,9 @@ impl<'n> View<'n> {
         self.save(stored);
     }
 
-    /// Refunds, and stores; answers the whole units that came back, nothing where nothing
-    /// changed.
+    /// Refunds, and saves the state. Returns the whole units refunded, or `None` if nothing changed.
     pub fn refund(&mut self, stored: &mut Option<State>, what: Refund, now_us: u64) -> Option<u64> {
-        // Where nothing is stored nothing is used.
+        // A counter without state has no use to refund.
         stored.as_ref()?;
         let returned = match self {
             View::SlidingLog(view) => return view.refund(State::log(stored), what, now_us),
@@ -144,7 +145,7 @@ impl<'n> View<'n> {
         returned
     }
 
-    /// Whether a slot is still held; what is no slot always is.
+    /// Returns whether a permit is still held; true for charges of other algorithms.
     pub fn holds(&self, stored: Option<&State>, charge: &Charge) -> bool {
         match self {
             View::Concurrency(view) => {
@@ -154,7 +155,7 @@ impl<'n> View<'n> {
         }
     }
 
-    /// Keeps a slot that is still held for so long from now; answers whether anything changed.
+    /// Extends a permit by `for_us` from now, if it is still held. Returns whether anything changed.
     pub fn renew(&mut self, stored: &mut Option<State>, charge: &Charge, for_us: u64) -> bool {
         match self {
             View::Concurrency(view) if stored.is_some() => {
@@ -164,7 +165,7 @@ impl<'n> View<'n> {
         }
     }
 
-    /// Stores this view as it stands: after a charge, or a re-base.
+    /// Saves the view as state: after a charge, or a re-base.
     pub fn save(&self, stored: &mut Option<State>) {
         match self {
             View::SlidingLog(view) => view.save(State::log(stored)),
@@ -208,7 +209,7 @@ impl State {
         if let State::Concurrency(state) = self { Some(state) } else { None }
     }
 
-    /// The log in place, an empty one where there is none.
+    /// Returns the stored log, and stores an empty one if there is none.
     fn log(stored: &mut Option<State>) -> &mut sliding_log::State {
         if !matches!(stored, Some(State::SlidingLog(_))) {
             *stored = Some(State::SlidingLog(Box::default()));
@@ -219,14 +220,14 @@ impl State {
         }
     }
 
-    /// The held slots in place, none held where there are none.
+    /// Returns the stored holds, and stores empty ones if there are none.
     fn slots(stored: &mut Option<State>) -> &mut concurrency::State {
         if !matches!(stored, Some(State::Concurrency(_))) {
             *stored = Some(State::Concurrency(Box::default()));
         }
         match stored {
             Some(State::Concurrency(slots)) => slots,
-            _ => unreachable!("slots were stored just above"),
+            _ => unreachable!("holds were stored just above"),
         }
     }
 }

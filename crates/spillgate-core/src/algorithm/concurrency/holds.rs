@@ -1,26 +1,24 @@
-//! Holds in the order in which they end, with the weight of each subtree: every question about
-//! them, and every change, is O(log n).
+//! Holds in the order in which they end, with the weight of each subtree: every query and every change is O(log n).
 //!
-//! A treap: a search tree by end, and a heap by a hash of the slot, so that it stays shallow
-//! whatever the order in which holds come and go. A sorted map could not say how much is held
-//! after an instant without walking it.
+//! A treap: a search tree by end, and a heap by a hash of the slot. It stays shallow in whatever order holds
+//! come and go. A sorted map could not return the weight after an instant without walking it.
 
 use std::cmp::Ordering;
 
-/// What is held, and until when.
+/// The holds of a counter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Holds {
     root: Link,
 }
 
-/// One hold; of two that end at the same instant the earlier taken comes first.
+/// One hold. Of two that end at the same instant, the one taken earlier comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hold {
     /// When it ends.
     pub end_us: u64,
-    /// Which slot it is.
+    /// Its number.
     pub slot: u64,
-    /// How much of the count it takes.
+    /// The permits that it takes.
     pub weight: u64,
 }
 
@@ -37,7 +35,7 @@ struct Node {
 }
 
 impl Holds {
-    /// Adds a hold of a slot that has none.
+    /// Adds a hold with a new slot.
     pub(super) fn insert(&mut self, hold: Hold) {
         let (before, after) = split(self.root.take(), place(&hold));
         let node = Node {
@@ -50,7 +48,7 @@ impl Holds {
         self.root = join(join(before, Some(Box::new(node))), after);
     }
 
-    /// Takes the hold of `slot` out, which ends at `end_us`.
+    /// Removes the hold of `slot`, which ends at `end_us`.
     pub(super) fn remove(&mut self, end_us: u64, slot: u64) -> Option<Hold> {
         let (before, rest) = split(self.root.take(), (end_us, slot));
         let (found, after) = split(rest, (end_us, slot + 1));
@@ -58,7 +56,7 @@ impl Holds {
         found.map(|node| node.hold)
     }
 
-    /// The hold of `slot`, which ends at `end_us`.
+    /// Returns the hold of `slot`, which ends at `end_us`.
     pub(super) fn get(&self, end_us: u64, slot: u64) -> Option<Hold> {
         let mut link = &self.root;
         while let Some(node) = link {
@@ -71,7 +69,7 @@ impl Holds {
         None
     }
 
-    /// How much is held by holds that end after `now_us`.
+    /// Returns the weight of the holds that end after `now_us`.
     pub(super) fn weight_after(&self, now_us: u64) -> u64 {
         let mut weight = 0;
         let mut link = &self.root;
@@ -86,8 +84,9 @@ impl Holds {
         weight
     }
 
-    /// The instant after which no more than `room` is held: the first such end, nobody asking.
+    /// Returns the first end of a hold after which at most `room` is held, if no hold is added.
     pub(super) fn end_leaving(&self, mut room: u64) -> Option<u64> {
+        // The tree is walked from the last end on: `room` is the weight that may still be held later.
         let mut link = &self.root;
         while let Some(node) = link {
             let later = total(&node.later);
@@ -103,7 +102,7 @@ impl Holds {
         None
     }
 
-    /// The hold that ends first after `now_us`.
+    /// Returns the hold that ends first after `now_us`.
     pub(super) fn first_after(&self, now_us: u64) -> Option<Hold> {
         let mut first = None;
         let mut link = &self.root;
@@ -118,7 +117,7 @@ impl Holds {
         first
     }
 
-    /// Takes the hold out that ends first, if it has ended by `now_us`.
+    /// Removes the hold that ends first, if it has ended by `now_us`.
     pub(super) fn pop_ended(&mut self, now_us: u64) -> Option<Hold> {
         let first = self.first_after(0)?;
         if first.end_us > now_us {
@@ -143,7 +142,7 @@ fn total(link: &Link) -> u64 {
     link.as_ref().map_or(0, |node| node.total)
 }
 
-/// What comes before `at`, and the rest.
+/// Splits a tree into the holds before `at`, and the rest.
 fn split(link: Link, at: (u64, u64)) -> (Link, Link) {
     let Some(mut node) = link else { return (None, None) };
     if place(&node.hold) < at {
@@ -157,12 +156,13 @@ fn split(link: Link, at: (u64, u64)) -> (Link, Link) {
     }
 }
 
-/// Two trees as one; all of the first ends sooner.
+/// Joins two trees; all holds of the first must end sooner.
 fn join(sooner: Link, later: Link) -> Link {
     let (mut first, mut second) = match (sooner, later) {
         (None, one) | (one, None) => return one,
         (Some(first), Some(second)) => (first, second),
     };
+    // The node with the higher priority becomes the root, as in every treap.
     if first.priority > second.priority {
         first.later = join(first.later.take(), Some(second));
         first.add_up()
@@ -172,7 +172,7 @@ fn join(sooner: Link, later: Link) -> Link {
     }
 }
 
-/// Slots count up; their places in the heap must not (splitmix64).
+/// Hashes a slot (splitmix64): slots count up, and their heap order must be random.
 fn scattered(slot: u64) -> u64 {
     let mut bits = slot.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -180,7 +180,7 @@ fn scattered(slot: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// What a hold takes in memory.
+/// The bytes of a hold.
 pub(super) const HOLD_BYTES: usize = size_of::<Node>();
 
 #[cfg(test)]
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn stays_shallow_though_holds_come_in_order() {
+    fn stays_shallow_when_holds_come_in_order() {
         let mut holds = Holds::default();
         for slot in 0..100_000 {
             holds.insert(Hold { end_us: 1_000 + slot, slot, weight: 1 });

@@ -1,22 +1,21 @@
-//! Entries in order of time, with the sums that make every search and every change O(log n).
+//! Entries in order of time, with sums that make every search and every change O(log n).
 //!
-//! Entries fill chunks; a chunk that is full is closed and becomes one entry of a node above it:
-//! the instant of its last entry, and its units. Nodes fill and close in the same way, so that a
-//! search climbs from where it begins no higher than it must. Only the units of a closed node ever
-//! change, and only downwards: what is refunded is taken from it, and from those above.
+//! Entries fill chunks. A full chunk is closed and becomes one entry of a node above it: the instant of its last
+//! entry, and its units. Nodes fill and close in the same way, so a search climbs only as far as it must. Only the
+//! units of a closed node change later, and only downwards: a refund is taken from it and from the nodes above.
 
 use std::collections::VecDeque;
 
 /// Chunks, and the nodes above them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Entries {
-    /// By level; chunks are level 0. Nodes of a level are numbered from 0 since the beginning.
+    /// Nodes by level; chunks are level 0. The nodes of a level are numbered from 0 since the beginning of the log.
     levels: [VecDeque<Node>; LEVELS],
     /// The number of the oldest chunk that is kept.
     oldest: u64,
 }
 
-/// Between two entries: behind `index` of them in a chunk.
+/// A position between two entries: after `index` entries of a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
     chunk: u64,
@@ -28,13 +27,15 @@ type Node = Vec<Entry>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     at_us: u64,
-    /// The units of its node up to and with this entry.
+    /// The units of its node up to and including this entry.
     through: u64,
 }
 
 impl Entries {
-    /// The first place at or behind `from` before an entry at or after `from_us` with which at
-    /// least `unit` units lie behind `from`, and the units in between; the end if there is none.
+    /// Finds a place at or after `from`, before the first entry that satisfies two conditions: its instant is
+    /// at or after `from_us`, and through it at least `unit` units follow `from`.
+    ///
+    /// Returns that place and the units in between; the end of the log if there is no such entry.
     pub(super) fn seek(&self, from: Place, from_us: u64, unit: u64) -> (Place, u64) {
         let (mut level, mut number, mut index) = (0, from.chunk, from.index);
         let (mut unit, mut passed) = (unit, 0);
@@ -45,6 +46,8 @@ impl Entries {
                 |entry: &Entry| entry.at_us >= from_us && passed + entry.through - before >= unit;
             let found = index + node[index..].partition_point(|entry| !reached(entry));
             passed += through(node, found) - before;
+            // Three ways on: descend into the entry found; enter the open node below, which has no entry
+            // above yet; or ascend.
             if found < node.len() {
                 if level == 0 {
                     return (Place { chunk: number, index: found }, passed);
@@ -61,23 +64,23 @@ impl Entries {
                 index = (number % FANOUT) as usize + 1;
                 (level, number) = (level + 1, number / FANOUT);
             }
-            // No entry is empty, but closed nodes may be: they are nowhere to stop at.
+            // Closed nodes may have become empty, although no entry is. Asking for one more unit steps over them.
             unit = unit.max(passed + 1);
         }
     }
 
-    /// The instant of the entry behind a place.
+    /// Returns the instant of the entry after a place.
     pub(super) fn at_us(&self, place: Place) -> u64 {
         self.node(0, place.chunk)[place.index].at_us
     }
 
-    /// The units of the entry behind a place.
+    /// Returns the units of the entry after a place.
     pub(super) fn units(&self, place: Place) -> u64 {
         let chunk = self.node(0, place.chunk);
         chunk[place.index].through - through(chunk, place.index)
     }
 
-    /// Begins anew behind all that there is; answers where.
+    /// Starts a new log after all existing entries. Returns its first place.
     pub(super) fn begin(&mut self) -> Place {
         if self.levels[0].len() <= FREED_MOST {
             *self = Entries::default();
@@ -88,8 +91,9 @@ impl Entries {
         Place { chunk: self.open_number(0), index: 0 }
     }
 
-    /// Appends to what begins at `head`; answers where that begins now. The instant is not before
-    /// the newest entry's.
+    /// Appends an entry to the log that starts at `head`, and returns where the log starts now.
+    ///
+    /// The instant must not be before the newest entry's.
     pub(super) fn append(&mut self, head: Place, at_us: u64, units: u64) -> Place {
         let mut head = head;
         let in_one_chunk = head.chunk == self.open_number(0);
@@ -100,6 +104,7 @@ impl Entries {
             last.through += units;
             return head;
         }
+        // A log that fits one chunk drops expired entries rather than growing or closing the chunk.
         if chunk.len() == chunk.capacity() && in_one_chunk && head.index * 2 > chunk.len() {
             forget(chunk, head.index);
             head.index = 0;
@@ -112,8 +117,7 @@ impl Entries {
         head
     }
 
-    /// Takes units from the entry behind a place, which has at least as many; it goes when it has
-    /// none left.
+    /// Takes units from the entry after a place, which must have as many. An entry without units is removed.
     pub(super) fn lower(&mut self, place: Place, units: u64) {
         let emptied = self.units(place) == units;
         let chunk = self.node_mut(0, place.chunk);
@@ -121,6 +125,7 @@ impl Entries {
         if emptied {
             chunk.remove(place.index);
         }
+        // Every closed node that contains the chunk counts the same units.
         let mut number = place.chunk;
         for level in 1..LEVELS {
             if number == self.open_number(level - 1) {
@@ -152,7 +157,7 @@ impl Entries {
         }
     }
 
-    /// About the bytes on the heap.
+    /// Returns the approximate bytes on the heap.
     pub(super) fn heap_bytes(&self) -> usize {
         let nodes: usize = self.levels.iter().map(VecDeque::capacity).sum();
         let closed: usize = self.levels.iter().map(|level| level.len().saturating_sub(1)).sum();
@@ -160,18 +165,21 @@ impl Entries {
         nodes * size_of::<Node>() + (closed * CHUNK_ENTRIES + open) * size_of::<Entry>()
     }
 
-    /// Closes the open chunk and opens the next; a node above that is full with it closes as well.
+    /// Closes the open chunk and opens the next. A node above that becomes full closes as well.
     fn close(&mut self) {
         let mut number = self.open_number(0);
         for level in 1..LEVELS {
             let below = &self.levels[level - 1];
-            let last =
-                *below.back().and_then(|node| node.last()).expect("what closes is not empty");
+            // The last entry's `through` is the sum of its node, which becomes one entry above.
+            let last = *below
+                .back()
+                .and_then(|node| node.last())
+                .expect("a chunk that closes is not empty");
             let nodes = &mut self.levels[level];
             if number.is_multiple_of(FANOUT) {
                 nodes.push_back(Node::new());
             }
-            let node = nodes.back_mut().expect("opened with the first that it holds");
+            let node = nodes.back_mut().expect("opened with its first entry");
             let through = through(node, node.len()) + last.through;
             node.push(Entry { at_us: last.at_us, through });
             if number % FANOUT != FANOUT - 1 {
@@ -182,8 +190,8 @@ impl Entries {
         self.levels[0].push_back(Node::new());
     }
 
-    /// Undoes a close, where nothing is left of what came after: the newest entry is in the open
-    /// chunk, for what comes in the same instant.
+    /// Undoes a close, if all entries after it are gone. The newest entry is then in the open chunk again,
+    /// where an admission at the same instant extends it.
     fn reopen(&mut self) {
         self.levels[0].pop_back();
         let mut number = self.open_number(0);
@@ -200,14 +208,14 @@ impl Entries {
         }
     }
 
-    /// The number of a level's node that is not closed yet; above chunks it may still have nothing.
+    /// Returns the number of a level's open node. Above chunks it may have no entry yet.
     fn open_number(&self, level: usize) -> u64 {
         let chunk = self.oldest + self.levels[0].len() as u64 - 1;
         chunk / FANOUT.pow(level as u32)
     }
 
     fn open_chunk(&mut self) -> &mut Node {
-        self.levels[0].back_mut().expect("a log that is not untouched has an open chunk")
+        self.levels[0].back_mut().expect("a log in use has an open chunk")
     }
 
     fn node(&self, level: usize, number: u64) -> &[Entry] {
@@ -224,12 +232,12 @@ impl Entries {
     }
 }
 
-/// The units of a node's first entries.
+/// Returns the units of a node's first entries.
 fn through(node: &[Entry], entries: usize) -> u64 {
     if entries == 0 { 0 } else { node[entries - 1].through }
 }
 
-/// Drops a chunk's first entries: a log that fits in one chunk stays in one.
+/// Drops a chunk's first entries, so that a log that fits one chunk stays in one.
 fn forget(chunk: &mut Node, entries: usize) {
     let units = through(chunk, entries);
     chunk.drain(..entries);
@@ -240,13 +248,14 @@ fn lower_from(node: &mut Node, index: usize, units: u64) {
     node[index..].iter_mut().for_each(|entry| entry.through -= units);
 }
 
-/// How many nodes one above them stands for.
+/// How many nodes one node above them covers.
 const FANOUT: u64 = 64;
-/// A chunk is a kilobyte: long enough to outweigh what it costs besides, short to search and to lower.
+/// The entries of a chunk, a kilobyte: long enough to outweigh its overhead, short enough to search and to lower.
 const CHUNK_ENTRIES: usize = 64;
-/// Nodes of the topmost level hold 64^4 entries each, several times what the largest log may have.
+/// Levels of nodes. A node of the topmost level covers 64^4 entries, several times the largest log.
 const LEVELS: usize = 4;
-/// More than one, so that expired chunks get fewer; few, so that an admission stays cheap.
+/// Chunks freed by one call: more than one, so that expired chunks become fewer; few, so that an admission
+/// stays cheap.
 const FREED_MOST: usize = 4;
 
 #[cfg(test)]

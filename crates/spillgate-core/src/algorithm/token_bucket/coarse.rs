@@ -1,25 +1,26 @@
-//! Charges by a coarse clock, which is some milliseconds behind: where the exact instant would change nothing.
+//! Charges by a coarse clock, which is some milliseconds behind, if the exact instant would change nothing.
 //!
-//! Tokens drain from the boundary on, whether others are added or not, until the bucket is empty. So as long
-//! as it does not become empty, a charge at an earlier instant leaves the state that a charge at the exact
-//! instant leaves. Room only grows with time, and where no token drains in between, what remains is equal
-//! too. Only the time until it is full again is longer, by the age of the reading.
+//! Tokens drain from the boundary on until the bucket is empty, whether or not others are added. While the
+//! bucket does not become empty, a charge at an earlier instant therefore leaves the same state as one at the
+//! exact instant. Room only grows with time, and if no token drains in between, the remaining quota is equal
+//! too. Only the time until the bucket is full again is longer, by the age of the reading.
 
 use super::View;
 use crate::time::CoarseTime;
 
 impl View<'_> {
-    /// Returns whether a charge of `cost` at `now.at_us`, where this view was taken, has the result of a charge
-    /// at any instant that `now` may stand for. A cost of 0 only looks, and takes an exact clock.
+    /// Returns whether the exact instant makes no difference to a charge of `cost`.
+    ///
+    /// The view must have been taken at `now.at_us`. A cost of 0 only reads, and needs an exact clock.
     #[inline]
     pub fn is_certain(&self, cost: u64, now: CoarseTime) -> bool {
         let (n, d) = (self.params.n, u64::from(self.params.d));
         let drained_in = |us: u64| us.saturating_mul(d).saturating_add_signed(self.level.drained);
-        // Receipts note the level of each write, and state of other numbers ends at an instant of its own.
+        // Receipts record the level of each write, and state of other parameters ends at an instant of its own.
         let is_plain = self.tracked.is_none() && self.gone_after_us.is_none() && !self.rebased;
         let has_room = cost > 0 && self.has_room(cost);
         let none_drains = drained_in(now.tick_us) < n;
-        // Charged since the tick, it would be said to be full a tick too late: a second, in whole seconds.
+        // A bucket that was charged since the tick would show its reset a tick too late, which rounds up to a second.
         let has_drained = self.level.drained > 0;
         let stays_in_use = drained_in(now.late_us) < self.level.tokens.saturating_mul(n);
         is_plain && has_room && has_drained && none_drains && stays_in_use
@@ -34,7 +35,7 @@ mod tests {
 
     const NOW_US: u64 = 1_795_000_000_000_000;
 
-    /// Returns the state that a charge at `now_us` leaves, with the reading; `None` where there is no room.
+    /// Returns the state and the reading after a charge at `now_us`; `None` if there is no room.
     fn charged_by_view(
         state: &State,
         params: &Params,
@@ -74,7 +75,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(10_000))]
 
         #[test]
-        fn a_certain_charge_has_the_result_of_every_instant_it_may_be(
+        fn a_certain_charge_has_the_result_of_every_possible_instant(
             params in params(),
             (used, since, cost) in (1..5_000_u32, 0..1_000_u64, 1..100_u64),
             (ahead_us, part) in (prop_oneof![Just(0), 1..20_000_u64], any::<u32>()),
@@ -95,7 +96,7 @@ mod tests {
             }
             let (after, reading) =
                 charged_by_view(&state, &params, cost, NOW_US).expect("it is certain");
-            // The tick's own length, the longest delay, and somewhere in between.
+            // The tick's own length, the longest delay, and a delay in between.
             for behind_us in [0, tick_us, late_us * behind / 1_000, late_us] {
                 let now_us = NOW_US + behind_us;
                 let (expected, exact) =
@@ -115,7 +116,7 @@ mod tests {
         }
     }
 
-    /// Ten a second, burst 20; five used at the boundary, 250 ms ago: two have drained, and half of the third.
+    /// Ten a second, burst 20. Five were used at the boundary, 250 ms ago: two have drained, and half of the third.
     fn is_certain(change: impl Fn(&mut State, &mut CoarseTime, &mut u64)) -> bool {
         let params = Params::new(10, 1_000_000, 20).unwrap();
         let mut state = bucket(&params, 5, (NOW_US - 250_000, 0));
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exact_clock_decides_wherever_the_instant_matters() {
+    fn the_exact_clock_decides_if_the_instant_matters() {
         assert!(!is_certain(|_, _, cost| *cost = 0), "a peek");
         assert!(!is_certain(|state, _, _| state.boundary_us = NOW_US), "charged just now");
         assert!(!is_certain(|state, _, _| state.boundary_us = NOW_US + 4_000), "since the tick");

@@ -1,33 +1,33 @@
-//! What receipts need of a bucket: which life of it they belong to, and how empty it has been since.
+//! The data that receipts need of a bucket: the life that they belong to, and the lowest level since.
 //!
-//! What may come back of a charge ends at the lowest level since, had what came back meanwhile never been
-//! charged. Nobody keeps each level; two bounds of it are known, and the better counts.
+//! A refund may reach the lowest level since the charge, as if refunds in between had never been charged. No
+//! history of levels is kept. Two bounds of that level are known, and the better one counts.
 
 use super::{Charge, Level, Params};
 
-/// Kept from the first receipt on.
+/// The life of a bucket, from its first receipt on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tracked {
-    /// This life's name.
+    /// The name of this life.
     pub incarnation: u64,
-    /// The burst that it began under.
+    /// The burst at its beginning.
     pub burst: u32,
-    /// When the current span of one full refill began.
+    /// When the current span began. A span is the time of one full refill.
     pub span_us: u64,
-    /// The lowest level of the current span, less all that came back in it.
+    /// The lowest level of the current span, less all refunds in it.
     pub low: Level,
-    /// The same of the span before.
+    /// The lowest level of the span before, less all refunds in it.
     pub low_before: Level,
-    /// The lowest level of the current span as it was.
+    /// The lowest level of the current span, without regard to refunds.
     pub floor: Level,
-    /// The same of the span before.
+    /// The lowest level of the span before, without regard to refunds.
     pub floor_before: Level,
-    /// All that ever came back, in whole tokens rounded up.
+    /// All refunds of this life, in whole tokens rounded up.
     pub returned: u64,
 }
 
 impl Tracked {
-    /// A life that begins at a level.
+    /// Begins a life at a level.
     pub(super) fn begun(nonce: u64, burst: u32, level: Level, now_us: u64) -> Tracked {
         Tracked {
             incarnation: nonce,
@@ -41,7 +41,7 @@ impl Tracked {
         }
     }
 
-    /// Notes the level just before a write.
+    /// Records the level just before a write.
     pub(super) fn note(&mut self, level: Level, span_us: u64, now_us: u64) {
         let since_us = now_us.saturating_sub(self.span_us);
         if since_us < span_us {
@@ -59,21 +59,24 @@ impl Tracked {
         (self.low, self.floor) = (level, level);
     }
 
-    /// Notes what comes back.
+    /// Records a refund.
     pub(super) fn lower(&mut self, by: Level, n: u64) {
         self.low = self.low.less(by, n);
         self.low_before = self.low_before.less(by, n);
         self.returned += by.tokens;
     }
 
-    /// The lowest that the level would have been since a charge: the lows of whole spans less all that
-    /// came back in them, or the levels as they were less what came back since the charge.
+    /// Returns a lower bound of the level since a charge, as if refunds since then had never been charged.
+    ///
+    /// Bounds are the lows of whole spans less all refunds in them, and the plain lows less the refunds since
+    /// the charge.
     pub(super) fn low_since(&self, charge: &Charge, params: &Params) -> Level {
         let (low, floor) = if charge.at_us >= self.span_us {
             (self.low, self.floor)
         } else if charge.at_us + params.refill_us() >= self.span_us {
             (self.low.min(self.low_before), self.floor.min(self.floor_before))
         } else {
+            // The charge is older than a full refill, so it has drained completely.
             return Level::default();
         };
         let since = Level { tokens: self.returned.saturating_sub(charge.slot), drained: 0 };
