@@ -1,4 +1,4 @@
-//! Counter state in this process: shards of packed slots, bounded, swept as they are used.
+//! Counter state in this process: shards of packed slots, bounded, and swept as they are used.
 
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,29 +26,28 @@ pub use records::RecordsHeld;
 pub(crate) use records::{Corrected, Kept, subject_of, takes_permits};
 use shard::{Place, Shard, Written};
 
-/// The memory engine. All counters of one rule and subject live in one shard, so most decisions take
-/// one lock.
+/// The memory engine. All counters of one rule and subject live in one shard, so most decisions take one lock.
 #[derive(Debug)]
 pub struct Memory {
     shards: Box<[Mutex<Shard>]>,
-    /// Locked before any shard.
+    /// Locked before any shard, in every function that takes both.
     records: Mutex<Records>,
     clock: Clock,
     evicted: AtomicU64,
     overflowed: AtomicU64,
 }
 
-/// What the memory engine has had to do for want of room.
+/// Effects of a full memory engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evictions {
-    /// Live counters that were forgotten.
+    /// Live counters that were evicted.
     pub live: u64,
-    /// Decisions on a counter shared by all new subjects of a limit.
+    /// Decisions on the overflow counter that all new subjects of a limit share.
     pub overflowed: u64,
 }
 
 impl Memory {
-    /// An engine of at most `max_keys` counters.
+    /// Creates an engine of at most `max_keys` counters.
     pub fn new(max_keys: usize, clock: Clock) -> Memory {
         let each = max_keys.div_ceil(SHARDS).max(1);
         let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(each))).collect();
@@ -61,16 +60,18 @@ impl Memory {
         }
     }
 
-    /// Decides, all or none, over any number of limits. Takes the locks of all shards first and reads the
-    /// clock then: a coarse one, which is exact enough for buckets in use, and else the exact one.
+    /// Decides a transaction over any number of limits, all or none.
+    ///
+    /// Locks all shards first, then reads the clock: a later reading of the clock cannot be overtaken by a
+    /// charge. The coarse clock suffices for token buckets in use; all else reads the exact clock.
     pub fn decide<L: LimitHandle>(&self, transaction: &Transaction<L>) -> TransactionReply {
         let mut counters = SmallVec::new();
         let allowed = self.decide_each(transaction, |reply| counters.push(reply));
         TransactionReply { allowed, counters }
     }
 
-    /// Decides as [`Memory::decide`] does; hands over what became of each counter, in order, and returns whether
-    /// every enforced counter had room.
+    /// Decides as [`Memory::decide`] does. Passes the reply for each counter to `answer`, in order, and
+    /// returns whether every enforced counter had room.
     #[inline]
     pub(crate) fn decide_each<L: LimitHandle>(
         &self,
@@ -85,7 +86,7 @@ impl Memory {
         self.decide_counters(&transaction.counters, transaction.intent, answer)
     }
 
-    /// Decides over one counter, without lists.
+    /// Decides over one counter, without allocating lists.
     pub(crate) fn decide_one<L: LimitHandle>(
         &self,
         asked: &PlannedCharge<L>,
@@ -93,12 +94,12 @@ impl Memory {
     ) -> ChargeReply {
         let mut reply = None;
         self.decide_counters(from_ref(asked), intent, |one| reply = Some(one));
-        reply.expect("each counter that is asked for is answered")
+        reply.expect("each planned counter has a reply")
     }
 
-    /// Takes the locks of all shards, then reads the clock: a coarse one, which is certain for buckets in use,
-    /// and else the exact one. Hands over what became of each counter, in order, and returns whether every enforced
-    /// counter had room.
+    /// Locks all shards, then reads the clock and decides.
+    ///
+    /// Passes the reply for each counter to `answer`, in order, and returns whether every enforced counter had room.
     #[inline]
     fn decide_counters<L: LimitHandle>(
         &self,
@@ -107,12 +108,13 @@ impl Memory {
         mut answer: impl FnMut(ChargeReply),
     ) -> bool {
         let mut locked = self.lock(asked);
+        // The fast path: no state is unpacked into a list, and only the coarse clock is read.
         let by_coarse = intent == Intent::Charge
             && locked.charge_in_place(asked, self.clock.coarse(), &mut answer);
         by_coarse || self.decide_by_exact_clock(asked, intent, &mut locked, &mut answer)
     }
 
-    /// Loads the state of each counter, decides at the exact instant, and stores it.
+    /// Loads the state of each counter, decides at the exact instant, and stores the new state.
     #[inline(never)]
     fn decide_by_exact_clock<L: LimitHandle>(
         &self,
@@ -143,7 +145,7 @@ impl Memory {
         allowed
     }
 
-    /// Changes one counter without a decision; answers the whole units that came back.
+    /// Changes one counter without a decision. Returns the whole units refunded, and the counter's state afterwards.
     pub fn change<L: LimitHandle>(
         &self,
         asked: &PlannedCharge<L>,
@@ -159,7 +161,7 @@ impl Memory {
         })
     }
 
-    /// Does something with a counter's state, and stores what became of it.
+    /// Calls `act` with a counter's state, and stores the new state.
     fn with_counter<L: LimitHandle, T>(
         &self,
         asked: &PlannedCharge<L>,
@@ -174,7 +176,7 @@ impl Memory {
         (done, ChargeReply::from_step(&counter))
     }
 
-    /// Forgets what these limits hold for a subject.
+    /// Deletes the state of these limits for a subject.
     pub fn reset(&self, key: SubjectKey, limits: &[NamedLimit]) {
         let mut shard = self.shards[shard_of(key)].lock();
         for limit in limits {
@@ -182,22 +184,22 @@ impl Memory {
         }
     }
 
-    /// How many counters are held.
+    /// Returns the number of counters.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    /// Whether none is held.
+    /// Returns whether the engine holds no counter.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes that the shards' tables hold.
+    /// Returns the bytes of the shards' tables.
     pub fn bytes(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().bytes()).sum()
     }
 
-    /// What had to go for want of room.
+    /// Returns the effects of running out of room.
     pub fn evictions(&self) -> Evictions {
         Evictions {
             live: self.evicted.load(Ordering::Relaxed),
@@ -205,8 +207,10 @@ impl Memory {
         }
     }
 
-    /// Where a counter's state is or will be. A new subject finds room, or shares the limit's
-    /// overflow counter with all others that found none.
+    /// Returns the place of a counter's state in its shard.
+    ///
+    /// A new subject gets a place if the shard makes room. Otherwise it shares the limit's overflow counter
+    /// with all others that found no room.
     fn place<L: LimitHandle>(
         &self,
         shard: &mut Shard,
@@ -215,6 +219,7 @@ impl Memory {
     ) -> Place {
         let mix = asked.limit().mix();
         let place = shard.find(asked.key.id ^ mix);
+        // Peeks and charges of 0 store nothing, so they never evict another counter.
         if place.is_known() || asked.cost == 0 || shard.make_room(now_us, &self.evicted) {
             return place;
         }
@@ -222,7 +227,7 @@ impl Memory {
         shard.find(asked.key.rule ^ mix)
     }
 
-    /// Locks every shard that the counters live in, in one order for all callers.
+    /// Locks every shard that holds one of the counters, in ascending order, so that no two callers deadlock.
     #[inline]
     fn lock<L>(&self, counters: &[PlannedCharge<L>]) -> Locked<'_> {
         let first = counters.first().map_or(0, |counter| shard_of(counter.key));
@@ -243,7 +248,7 @@ impl Memory {
     }
 }
 
-/// The shards of one decision.
+/// The locked shards of one decision.
 enum Locked<'m> {
     One(MutexGuard<'m, Shard>),
     Several(Vec<(usize, MutexGuard<'m, Shard>)>),
@@ -262,8 +267,9 @@ impl Locked<'_> {
         }
     }
 
-    /// Charges every counter where it lies, if all are enforced buckets and the coarse clock is certain. Returns
-    /// whether it did; else nothing is changed or answered.
+    /// Charges every counter inside its slot, if all are enforced buckets in use and the coarse clock is certain.
+    ///
+    /// Returns whether it did. If not, every slot is restored, and `answer` was not called.
     #[inline]
     fn charge_in_place<L: LimitHandle>(
         &mut self,
@@ -272,7 +278,7 @@ impl Locked<'_> {
         answer: &mut impl FnMut(ChargeReply),
     ) -> bool {
         let reply = |reading| ChargeReply { fits: true, reading, charge: None };
-        // One needs no list of what to undo.
+        // A single counter needs no undo list.
         if let [asked] = asked {
             let charged = self.of(asked.key).charge(asked, now);
             charged.map(|(reading, _)| answer(reply(reading))).is_some()
@@ -284,6 +290,8 @@ impl Locked<'_> {
                 readings.push(reading);
                 before.push(written);
             }
+            // One counter needs the exact clock, so the whole transaction starts again. A transaction has
+            // each counter once, so the order of undoing does not matter.
             if before.len() < asked.len() {
                 let written = asked.iter().zip(before);
                 written.for_each(|(one, written)| self.of(one.key).undo(written));
@@ -300,5 +308,5 @@ fn shard_of(key: SubjectKey) -> usize {
     (key.id >> 64) as usize % SHARDS
 }
 
-/// More than cores, so that they seldom meet; few enough to keep each shard's table dense.
+/// More shards than cores, so that threads seldom contend; few enough to keep each table dense.
 const SHARDS: usize = 64;

@@ -16,7 +16,7 @@ mod room;
 pub(super) use room::Records;
 use room::{Held, bytes_of_open};
 
-/// What was done to a counter.
+/// A correction that was made to a counter when its reservation ended.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only a fallback asks"))]
 pub(crate) enum Corrected {
@@ -24,31 +24,31 @@ pub(crate) enum Corrected {
     Forced(u64),
 }
 
-/// What a fallback keeps of what it charged alone.
+/// A record of charges by the local fallback.
 #[cfg(feature = "redis")]
 pub(crate) struct Kept {
     pub(crate) body: u128,
     pub(crate) lasting_us: u64,
-    /// As [`subject_of`] the counters that were asked for.
+    /// The result of [`subject_of`] for the counters of the transaction.
     pub(crate) subject: u128,
     pub(crate) counters: Vec<RecordedCharge>,
     pub(crate) charges: Vec<Charged>,
     pub(crate) elsewhere: SmallVec<[Group; 1]>,
 }
 
-/// The records of this process, as the metrics show them.
+/// Counts of the records in this process, for the metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordsHeld {
     /// Records of reservations that are open, or expired without an end.
     pub open: u64,
     /// Records of reservations that were settled, cancelled or released.
     pub ended: u64,
-    /// The bytes of both.
+    /// The bytes of all records.
     pub bytes: u64,
 }
 
 impl Memory {
-    /// Decides a reservation, and keeps its record.
+    /// Decides a reservation, and stores its record if it is allowed.
     pub(super) fn open<L: LimitHandle>(
         &self,
         transaction: &Transaction<L>,
@@ -66,6 +66,7 @@ impl Memory {
             None if !records.make_room(subject, bytes_of_open(transaction), now_us) => Opened::Full,
             None => Opened::New,
         };
+        // A repeated, conflicting or rejected opening charges nothing: the peek only fills in the reply.
         let intent = if opened == Opened::New { transaction.intent } else { Intent::Peek };
         let mut reply = self.decide::<L>(&Transaction {
             intent,
@@ -78,7 +79,7 @@ impl Memory {
                 reply.allowed = false;
                 reply.counters.iter_mut().for_each(|counter| counter.fits = false);
             }
-            // What the limits say of it comes first.
+            // The limits have decided: a denial by a limit is reported as such, even if the records are full.
             Opened::New | Opened::Refused | Opened::Full => {}
         }
         let is_open = opened == Opened::New && reply.allowed && intent != Intent::Peek;
@@ -97,8 +98,9 @@ impl Memory {
         reply
     }
 
-    /// Returns what a reservation under the id of a record is answered. Its permits count where a limit
-    /// in force asks for one.
+    /// Returns the result of opening a reservation whose id already has a record.
+    ///
+    /// If a limit in force takes permits, the record must still hold its own: they may have expired.
     fn opened_again<L: LimitHandle>(
         &self,
         held: &Held,
@@ -116,7 +118,7 @@ impl Memory {
         opened
     }
 
-    /// Ends or renews a reservation; each correction is told as it is made.
+    /// Ends or renews a reservation. Calls `corrected` for each correction that it makes.
     pub(crate) fn close(
         &self,
         id: u128,
@@ -170,7 +172,7 @@ impl Memory {
         Answer::Outcome(Outcome::Done)
     }
 
-    /// Whether all slots were still held, and now are for longer.
+    /// Extends all permits of a record. Returns whether all were still held; if not, none is extended.
     fn renew(&self, held: &Held, for_us: u64) -> bool {
         let all_held = self.holds_permits(held);
         if all_held {
@@ -192,8 +194,10 @@ impl Memory {
         })
     }
 
-    /// Keeps a record of what was charged here beside a store, whose room [`has_room`](Self::has_room)
-    /// was asked for before the charge. Returns it where the id has a record already.
+    /// Stores a record of the charges that this instance made while the store was unavailable.
+    ///
+    /// The caller must have checked [`has_room`](Self::has_room) before the charge. Returns the record as an
+    /// error if the id has one already.
     #[cfg(feature = "redis")]
     pub(crate) fn keep(&self, id: u128, kept: Kept) -> Result<(), Box<Kept>> {
         let now_us = self.clock.now_us();
@@ -208,7 +212,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Returns what a reservation under the id of a record here is answered, and where else it has records.
+    /// Returns the result of opening a reservation that has a record here, and the groups of its other records.
     #[cfg(feature = "redis")]
     pub(crate) fn kept(
         &self,
@@ -222,7 +226,7 @@ impl Memory {
         Some((self.opened_again(held, transaction, opening.body, now_us), held.elsewhere.clone()))
     }
 
-    /// Whether the record of a decision finds room.
+    /// Returns whether there is room for the record of a transaction.
     #[cfg(feature = "redis")]
     pub(crate) fn has_room(&self, transaction: &Transaction) -> bool {
         let now_us = self.clock.now_us();
@@ -233,14 +237,15 @@ impl Memory {
         )
     }
 
-    /// How many reservations are remembered, and in how many bytes.
+    /// Returns the number of records, and their bytes.
     pub fn records(&self) -> RecordsHeld {
         self.records.lock().held()
     }
 }
 
-/// Whose room a record takes: the narrowest of its enforced subjects, for a subject that many share would
-/// let one of them use up the room of all.
+/// Returns the subject that a record's bytes count for: the narrowest enforced subject.
+///
+/// A wide subject would let one of the many clients that share it use up the room of all.
 pub(crate) fn subject_of<L>(counters: &[PlannedCharge<L>]) -> u128 {
     let narrowest = |enforced: bool| {
         let counters = counters.iter().rev().filter(|counter| (counter.group == 0) == enforced);
@@ -249,7 +254,7 @@ pub(crate) fn subject_of<L>(counters: &[PlannedCharge<L>]) -> u128 {
     narrowest(true).or_else(|| narrowest(false)).unwrap_or_default()
 }
 
-/// Whether some enforced limit gives a permit, which ends by itself.
+/// Returns whether an enforced limit grants a permit, which expires by itself.
 pub(crate) fn takes_permits<L: LimitHandle>(counters: &[PlannedCharge<L>]) -> bool {
     let takes = |counter: &PlannedCharge<L>| {
         counter.group == 0

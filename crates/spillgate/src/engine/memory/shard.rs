@@ -1,4 +1,4 @@
-//! One shard: a table of slots, the few states that do not fit one, and its share of the sweeping.
+//! A shard: a table of slots, the states that do not fit a slot, and the sweep that removes old ones.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,25 +15,27 @@ pub(super) struct Shard {
     large: Vec<Option<State>>,
     large_free: Vec<u32>,
     max_keys: usize,
-    /// Where the sweep goes on.
+    /// The bucket at which the next sweep starts.
     cursor: usize,
 }
 
 #[derive(Debug)]
 struct Entry {
-    /// A u128 in two, for its alignment.
+    /// A `u128` in two halves: its alignment would pad the entry.
     key: [u64; 2],
     slot: Slot,
 }
 
-/// Where a counter's state is, or under which key it will be.
+/// The bucket of a counter's state, or the key under which it will be stored.
+///
+/// The bucket index goes stale when the table grows; `still_or_again` finds it again then.
 #[derive(Debug)]
 pub(super) struct Place {
     key: [u64; 2],
     bucket: Option<usize>,
 }
 
-/// A slot that was written, as it was before.
+/// A slot that was charged in place, and its content before.
 pub(super) struct Written {
     place: usize,
     before: Slot,
@@ -72,7 +74,7 @@ impl Shard {
         Place { key, bucket: self.table.find_bucket_index(key[0], |entry| entry.key == key) }
     }
 
-    /// The state of a place; a large one is lent out until it is put back.
+    /// Returns the state at a place. A large state is moved out, and must be put back.
     #[inline]
     pub(super) fn take(&mut self, place: &Place) -> Option<State> {
         let entry = self.table.get_bucket(place.bucket?)?;
@@ -82,8 +84,9 @@ impl Shard {
         }
     }
 
-    /// Charges an enforced bucket in its slot, and says how to undo that; `None` where `now` is not certain or it
-    /// is no bucket in use, and nothing is changed then.
+    /// Charges an enforced token bucket inside its slot, and returns the data to undo it.
+    ///
+    /// Returns `None`, and changes nothing, if the counter is no bucket in use, or the coarse clock is not certain.
     #[inline]
     pub(super) fn charge<L: LimitHandle>(
         &mut self,
@@ -98,14 +101,15 @@ impl Shard {
         Some((reading, Written { place, before }))
     }
 
-    /// Writes the slot as it was, before any other change of the table.
+    /// Restores a slot. Valid only before the table changes otherwise.
     pub(super) fn undo(&mut self, written: Written) {
         if let Some(entry) = self.table.get_bucket_mut(written.place) {
             entry.slot = written.before;
         }
     }
 
-    /// Stores what became of a state that was taken. An unchanged small one is still there.
+    /// Stores the new state of a counter that was taken. Does nothing for an unchanged small state, which is
+    /// still there.
     pub(super) fn put(&mut self, place: Place, counter: &mut StepCounter<'_>) {
         self.store(place, counter.state.take(), counter.changed, counter.reading.remaining == 0);
     }
@@ -114,12 +118,14 @@ impl Shard {
         let place = self.still_or_again(place);
         let before = place.bucket.and_then(|bucket| self.table.get_bucket(bucket)).map(|e| e.slot);
         let large = before.and_then(|slot| slot.large_index());
+        // A small state was copied by `take`, so it is still in its slot. A large one was moved out and must go back.
         if !changed && large.is_none() {
             return;
         }
         let Some(state) = state.filter(|state| !state.is_spent()) else {
             return self.remove(&place, large);
         };
+        // A state can change its form: a bucket that gets its first receipt no longer fits a slot.
         let slot = match (Slot::pack(&state), large) {
             (Some(slot), None) => slot,
             (Some(slot), Some(index)) => {
@@ -135,7 +141,7 @@ impl Shard {
         self.write(place, slot.after(before, exhausted));
     }
 
-    /// A counter that was added since may have made the table grow, and moved all others.
+    /// Returns the place, or finds it again if a counter added since then made the table grow and move its entries.
     fn still_or_again(&self, place: Place) -> Place {
         let here = place.bucket.and_then(|bucket| self.table.get_bucket(bucket));
         if place.bucket.is_some() && here.is_none_or(|entry| entry.key != place.key) {
@@ -150,11 +156,13 @@ impl Shard {
         self.store(place, None, taken.is_some(), false);
     }
 
-    /// Sweeps a little, and says whether one more counter may be added; if need be the least used of
-    /// a sample goes. More than one goes after a counter was added though there was no room.
+    /// Sweeps a few buckets, and returns whether one more counter may be added.
+    ///
+    /// If the shard is full, evicts the least used counter of a sample, in up to `SAMPLES_MAX` samples.
     pub(super) fn make_room(&mut self, now_us: u64, evicted: &AtomicU64) -> bool {
         let mut samples = 0;
         self.sweep(SWEEP, now_us);
+        // A loop, because the overflow counter is added even without room: the table can exceed `max_keys`.
         while self.table.len() >= self.max_keys {
             if samples == SAMPLES_MAX {
                 return false;
@@ -169,8 +177,8 @@ impl Shard {
         true
     }
 
-    /// Removes what is gone from the next so many buckets; answers where among the others the
-    /// least used is that may go.
+    /// Removes expired counters from the next `buckets` buckets. Returns the least used of the others that
+    /// may be evicted.
     fn sweep(&mut self, buckets: usize, now_us: u64) -> Option<usize> {
         let mut least: Option<(usize, u64)> = None;
         for bucket in self.next_buckets(buckets) {
@@ -236,7 +244,7 @@ impl Shard {
             return index;
         }
         self.large.push(Some(state));
-        // A shard's share of `max_keys` is far below 2^32.
+        // Fits: a shard's part of `max_keys` is far below 2^32.
         (self.large.len() - 1) as u32
     }
 }
@@ -245,9 +253,10 @@ fn halves(key: u128) -> [u64; 2] {
     [key as u64, (key >> 64) as u64]
 }
 
-/// Buckets looked at for each new counter: two, so that the sweep outruns the growth.
+/// Buckets swept for each new counter. Two, so that the sweep is faster than the growth.
 const SWEEP: usize = 2;
-/// Buckets to choose from when full.
+/// Buckets in one eviction sample.
 const SAMPLE: usize = 16;
-/// Samples taken before new subjects share a counter: a table that was full for long is sparse.
+/// Samples taken before new subjects share the overflow counter. A table that was full for long has many
+/// empty buckets.
 const SAMPLES_MAX: usize = 4;

@@ -1,10 +1,19 @@
-//! A counter's state in 24 bytes, where it fits; else the place of a larger one.
+//! A counter's state in 24 bytes, or the index of a larger state.
 
 use crate::algorithm::{Reading, State, fixed_window, sliding_window, token_bucket};
 use crate::time::CoarseTime;
 
-/// Packed state. `word` holds an instant (52 bits), the tag (3), the period's high bits (3), whether
-/// the counter was exhausted when last written (1), and how often it was used of late (5).
+/// Packed state.
+///
+/// Bits of `word`, from the lowest:
+///
+/// | bits | content |
+/// |---|---|
+/// | 52 | an instant, in microseconds |
+/// | 3 | the tag |
+/// | 3 | the period's high bits |
+/// | 1 | whether the counter was exhausted when last written |
+/// | 5 | how often it was used recently |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     word: u64,
@@ -14,7 +23,7 @@ pub(super) struct Slot {
     d: u32,
 }
 
-/// A slot unpacked: the state itself, or where among the shard's large ones it is.
+/// An unpacked slot: the state itself, or its index among the shard's large states.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unpacked {
     State(State),
@@ -22,7 +31,7 @@ pub(super) enum Unpacked {
 }
 
 impl Slot {
-    /// The state in a slot, if it fits: nothing that receipts, logs or slots need does.
+    /// Packs a state, if it fits. States with receipts, log entries or permits do not.
     #[inline]
     pub(super) fn pack(state: &State) -> Option<Slot> {
         match state {
@@ -41,12 +50,12 @@ impl Slot {
         }
     }
 
-    /// A slot that points to a large state.
+    /// Creates a slot that points to a large state.
     pub(super) fn large(index: u32) -> Slot {
         Slot { word: LARGE << TAG_SHIFT, a: index, b: 0, c: 0, d: 0 }
     }
 
-    /// Where among the shard's large states its state is, if that is a large one.
+    /// Returns the index of the large state that the slot points to, if it does.
     #[inline]
     pub(super) fn large_index(&self) -> Option<u32> {
         (self.tag() == LARGE).then_some(self.a)
@@ -60,7 +69,7 @@ impl Slot {
         slot.filter(|_| state.tracked.is_none())
     }
 
-    /// The bucket in a slot with the tag of one.
+    /// Unpacks a token bucket. The slot must have the tag of one.
     #[inline]
     fn bucket(&self) -> token_bucket::State {
         token_bucket::State {
@@ -73,8 +82,9 @@ impl Slot {
         }
     }
 
-    /// Charges a bucket where it lies; `None` where `now` is not certain or it is no bucket, and nothing is
-    /// changed then.
+    /// Charges a token bucket inside the slot.
+    ///
+    /// Returns `None`, and changes nothing, if the slot holds no bucket or `now` is not certain.
     #[inline(always)] // with the view's arithmetic: else each step moves what the last one made
     pub(super) fn charge(
         &mut self,
@@ -86,6 +96,7 @@ impl Slot {
         if self.tag() != BUCKET || state.count != params.count {
             return None;
         }
+        // `view` copies the state. Only the assignment to `self` below changes the slot.
         let mut view = token_bucket::View::of(Some(&state), params, now.at_us);
         if !view.is_certain(cost, now) {
             return None;
@@ -119,7 +130,7 @@ impl Slot {
         })
     }
 
-    /// The slot after one more use than `before` has, which left the counter exhausted or not.
+    /// Returns the slot with one more use than `before` has, and the mark for an exhausted counter.
     #[inline]
     pub(super) fn after(self, before: Option<Slot>, exhausted: bool) -> Slot {
         let uses = (before.map_or(0, |slot| slot.uses()) + 1).min(USES_MAX);
@@ -128,18 +139,19 @@ impl Slot {
         Slot { word, ..self }
     }
 
-    /// How often it was used of late.
+    /// Returns how often the counter was used recently, at most 31.
     pub(super) fn uses(&self) -> u64 {
         self.word >> USES_SHIFT & USES_MAX
     }
 
-    /// Halves the count of uses, so that it speaks of late.
+    /// Halves the count of uses, so that older uses weigh less.
     pub(super) fn age(&mut self) {
         let uses = self.uses() / 2;
         self.word = self.word & !(USES_MAX << USES_SHIFT) | uses << USES_SHIFT;
     }
 
-    /// Whether forgetting it would let nobody through who was just refused, nor lose a receipt.
+    /// Returns whether the slot may be evicted. Not if it would admit a subject that was just denied, or lose
+    /// a receipt.
     pub(super) fn may_go(&self) -> bool {
         self.word & EXHAUSTED == 0 && self.tag() != LARGE
     }
@@ -154,6 +166,7 @@ impl Slot {
 
     #[inline]
     fn new(tag: u64, instant_us: u64, length_us: u64, [a, b, c]: [u32; 3]) -> Option<Slot> {
+        // A period has 35 bits of whole milliseconds: 32 in `d`, and 3 in `word`.
         let length_ms = length_us / 1_000;
         if instant_us > INSTANT || !length_us.is_multiple_of(1_000) || length_ms >> 35 != 0 {
             return None;
@@ -181,7 +194,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_comes_back(
+        fn packed_state_unpacks_unchanged(
             used: u32, part in 0..1_000_000_000u32, count: u32,
             instant_us in 0..1u64 << 52, period_ms in 1..=366 * 86_400_000u64,
         ) {

@@ -1,4 +1,4 @@
-//! The room of the records: so many bytes in all, and at most a hundredth of them for one subject.
+//! The room for records: a number of bytes in all, and at most a hundredth of it for one subject.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::reservation::kept::{RecordedCharge, RecordedCharges};
 use crate::reservation::record::{Charged, Record};
 use crate::reservation::{Group, REMEMBERED_US};
 
-/// Records by the id of their reservation, and their bytes.
+/// Records by the id of their reservation, with their total bytes.
 #[derive(Debug, Default)]
 pub(in super::super) struct Records {
     by_id: BTreeMap<u128, Box<Held>>,
@@ -23,18 +23,18 @@ pub(in super::super) struct Records {
     bytes: u64,
 }
 
-/// One record.
+/// A record in memory.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) record: Record,
     pub(super) counters: RecordedCharges,
-    /// Where else the reservation has records: on a store that was out of reach in part.
+    /// Groups of the reservation with records elsewhere: on the shards of the store that worked.
     pub(super) elsewhere: SmallVec<[Group; 1]>,
-    /// Whose room it takes.
+    /// The subject that the record's bytes count for.
     pub(super) subject: u128,
 }
 
-/// Records by when they may be forgotten, of all subjects and of each.
+/// Records in the order in which they may be deleted: of all subjects, and of each.
 #[derive(Debug, Default)]
 struct Order {
     of_all: BTreeSet<(u64, u128)>,
@@ -68,7 +68,7 @@ impl Records {
         Some(held)
     }
 
-    /// Changes a record, and counts and orders it anew.
+    /// Changes a record, and updates its bytes and its order.
     pub(super) fn change(&mut self, id: u128, change: impl FnOnce(&mut Held)) {
         if let Some(mut held) = self.remove(id) {
             change(&mut held);
@@ -76,7 +76,7 @@ impl Records {
         }
     }
 
-    /// Forgets a few records whose time is over: more than one call adds.
+    /// Deletes a few records whose time has passed, more in each call than a call adds.
     pub(super) fn forget_gone(&mut self, now_us: u64) {
         for _ in 0..SWEEP {
             let gone = [&self.open, &self.ended].map(|order| order.first(now_us));
@@ -86,10 +86,12 @@ impl Records {
         }
     }
 
-    /// Whether so many more bytes of a subject find room, if need be in place of records that only answer
-    /// late and repeated calls: first those that have ended, then those that have expired.
+    /// Returns whether `bytes` more of a subject find room.
+    ///
+    /// If needed, deletes records that only serve late or repeated calls: first ended ones, then expired ones.
     pub(super) fn make_room(&mut self, subject: u128, bytes: u64, now_us: u64) -> bool {
         let of_subject = |records: &Records| records.of_subject.get(&subject).copied();
+        // The subject's own bound comes first: it evicts only records of the same subject.
         while of_subject(self).unwrap_or_default() + bytes > SUBJECT_BYTES_MAX {
             let ended = self.ended.first_of(subject, u64::MAX);
             let Some(id) = ended.or_else(|| self.open.first_of(subject, expired_by(now_us))) else {
@@ -128,12 +130,12 @@ impl Order {
         self.of_each.remove(&(subject, forget_us, id));
     }
 
-    /// The record to be forgotten first, if that is at an instant or before.
+    /// Returns the first record in order, if it may be deleted at `until_us`.
     fn first(&self, until_us: u64) -> Option<u128> {
         self.of_all.first().filter(|(forget_us, _)| *forget_us <= until_us).map(|(_, id)| *id)
     }
 
-    /// The same of one subject's.
+    /// Returns a subject's first record in order, if it may be deleted at `until_us`.
     fn first_of(&self, subject: u128, until_us: u64) -> Option<u128> {
         let until = (subject, until_us, u128::MAX);
         self.of_each.range((subject, 0, 0)..=until).next().map(|(_, _, id)| *id)
@@ -141,7 +143,7 @@ impl Order {
 }
 
 impl Held {
-    /// What was charged to each counter that has been.
+    /// Returns each counter that was charged, and its charge.
     pub(super) fn charges(&self) -> impl Iterator<Item = (PlannedCharge<&NamedLimit>, Charge)> {
         let counters = self.counters.iter().enumerate();
         counters.filter_map(|(place, counter)| Some((counter.asked(0), self.record.charge(place)?)))
@@ -154,12 +156,12 @@ impl Held {
     }
 }
 
-/// The bytes that the record of a decision takes while it is open.
+/// Returns the bytes of a transaction's record while it is open.
 pub(super) fn bytes_of_open<L: LimitHandle>(transaction: &Transaction<L>) -> u64 {
     bytes_of(transaction.counters.iter().map(PlannedCharge::limit))
 }
 
-/// The bytes of a record of so many counters; one that has ended keeps none.
+/// Returns the bytes of a record with counters of these limits. An ended record has none.
 fn bytes_of<'l>(limits: impl Iterator<Item = &'l NamedLimit>) -> u64 {
     let counter = |limit: &NamedLimit| {
         size_of::<RecordedCharge>() + size_of::<Charged>() + limit.heap_bytes()
@@ -167,25 +169,26 @@ fn bytes_of<'l>(limits: impl Iterator<Item = &'l NamedLimit>) -> u64 {
     (RECORD_BYTES + limits.map(counter).sum::<usize>()) as u64
 }
 
-/// The last instant at which a record that has expired by now may be forgotten.
+/// Returns the latest deletion time of records that have expired by now.
 fn expired_by(now_us: u64) -> u64 {
     now_us.saturating_add(REMEMBERED_US)
 }
 
-/// All records of a process: a quarter of a gigabyte, some 350,000 of one counter. More would coalesced batch out what
-/// the process is for; a service that holds more open shares a store.
+/// Bytes of all records of a process: a quarter of a gigabyte, some 350,000 records of one counter.
+///
+/// A service that holds more reservations open should use a store.
 const BYTES_MAX: u64 = 256 << 20;
-/// Subjects that must join to fill the room, at least: one alone keeps no other from a reservation.
+/// The fewest subjects that can fill the room together, so that one alone does not lock out the others.
 const SUBJECTS_TO_FILL: u64 = 100;
 const SUBJECT_BYTES_MAX: u64 = BYTES_MAX / SUBJECTS_TO_FILL;
-/// Records that go with each call.
+/// Records of each order that one call deletes.
 const SWEEP: usize = 2;
-/// A record without its counters: itself, its two lists, and its places in the trees.
+/// Bytes of a record without counters: the record, its two lists, and its entries in the trees.
 const RECORD_BYTES: usize = size_of::<Held>() + 3 * ALLOCATION_BYTES + TREES_BYTES;
-/// What the allocator takes for itself, and the counts of a shared list.
+/// Bytes that the allocator adds, and the reference counts of a shared list.
 const ALLOCATION_BYTES: usize = 16;
-/// One entry of each tree that a record is in. A node of eleven is about half full, so each takes twice its
-/// size.
+/// Bytes of one entry in each tree that a record is in. A B-tree node of eleven is about half full, so an
+/// entry takes twice its size.
 const TREES_BYTES: usize = 2
     * (size_of::<(u128, Box<Held>)>()
         + size_of::<(u64, u128)>()
@@ -218,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn one_subject_fills_a_hundredth_of_the_room_and_all_together_no_more_than_the_room() {
+    fn one_subject_fills_a_hundredth_of_the_room_at_most() {
         let mut records = Records::default();
         let first = fill(&mut records, 1, 0);
         assert!(records.bytes <= SUBJECT_BYTES_MAX && first > 3_000, "{first} records");
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_have_ended_or_expired_give_way_and_open_ones_do_not() {
+    fn evicts_ended_and_expired_records_and_keeps_open_ones() {
         let mut records = Records::default();
         let first = fill(&mut records, 1, 0);
         let bytes = held(1, 0).bytes();
