@@ -1,19 +1,21 @@
 -- Fast path: decisions over token buckets in steady state, without a counter, function or table for each. A bucket is
--- steady if it has no record yet, or one that was written under the parameters of the call, without a life, and no
--- clock stepped back. Most decisions are of this kind.
+-- steady if it has no record yet, or one without a life under the parameters of the call. No clock may have stepped
+-- back. Most decisions are of this kind.
 --
--- Takes the operations CHARGE, PEEK and BATCH over one or several buckets, without shadow rules, and through
--- bucket_reservation.lua OPEN and CLOSE. It stops at the first operation that it does not take, at `at`; the driver
--- decides that one and those behind it. Values that change are noted, for the driver to write at the end.
+-- Takes the operations CHARGE, PEEK and BATCH over one or several buckets without shadow rules, and OPEN and
+-- CLOSE through bucket_reservation.lua. It stops at the first operation that it cannot take, and leaves its
+-- index in `at`. The driver decides that operation and all after it. Changed values are recorded, and the
+-- driver writes them at the end.
 
 local at, size = program[3], #program
--- The limit that was read last: where it begins; its parameters; and the shape of its records.
+-- The limit that was read last: its index, its parameters, and the shape of its records.
 local known, burst, most, n, d, count, high_now, counts, long_us, format, bytes
--- These of each limit, by where it begins, where a call holds several.
+-- The shapes of all limits by index, if a call has several.
 local shapes
--- Of a decision over several keys: the decision that met a key last, by key; and what is left of all keys but the last.
+-- For decisions over several keys: the last decision that used a key, by key; and the new values of all keys
+-- but the last.
 local met, other_keys, other_values, other_lives
--- Made when a call first holds a reservation.
+-- Created when a call first has a reservation.
 local reserved
 
 -- Reads a limit that is not the known one.
@@ -49,7 +51,7 @@ else
 end
 -- @end
 
--- Notes what a key holds from now on, and the us until that is irrelevant.
+-- Records the new value of a key, and the us until it is irrelevant.
 -- @fragment note_change(held, text, until_us)
 if not fresh[held] then
     changed = changed + 1
@@ -59,7 +61,7 @@ values[held] = text
 fresh[held] = until_us
 -- @end
 
--- Sets aside what a key of a decision would hold.
+-- Keeps the new value of a key aside until the decision is known.
 -- @fragment set_aside(key, value, until_us) -> others
 if not met then
     met, other_keys, other_values, other_lives = {}, {}, {}, {}
@@ -84,8 +86,8 @@ while at < size do
         if after == first or program[after] ~= 0 then
             break
         end
-        -- Each counter is read, judged, answered and packed as if all have room for as many decisions as those before
-        -- it. Where that is wrong the answers are corrected, and nothing is written.
+        -- One pass: each counter is read, judged, answered and packed as if all have room for as many decisions as the
+        -- counters before it. If that proves wrong, the replies are corrected below, and nothing is written.
         local is_steady, granted, i, held = true, times, start, 0
         local value, length, from, text, until_us, others, charged_to
         for p = first, after - 4, 4 do
@@ -100,6 +102,8 @@ while at < size do
                 if held > 0 then
                     others = others or 0
                     -- @inline set_aside(held, text, until_us) -> others
+                    -- The key has more records than the decision read, or occurs twice: packing it here would
+                    -- lose a record.
                     if from <= length or met[key] == at then
                         is_steady = false
                         break
@@ -124,6 +128,7 @@ while at < size do
                     break
                 end
             else
+                -- After a loss of data a missing bucket counts as used up, unless it would be empty again by now.
                 if lost_us > 0 and (d > 1 or now - lost_us < burst * n) then
                     is_steady = false
                     break
@@ -138,7 +143,7 @@ while at < size do
                 -- @inline admit(room, cost) -> granted
                 charged_to = i
                 if granted > 0 and i > start then
-                    -- What those before it hold by now is too much.
+                    -- The counters before it were packed for more decisions than fit, so the general path must decide.
                     is_steady = false
                     break
                 end
@@ -177,13 +182,14 @@ while at < size do
             end
             -- @inline note_change(held, text, until_us)
         elseif charged_to then
+            -- Denied: the counters before the full one were answered as if charged. Takes their cost off again.
             for place = start + 1, charged_to - 1, 4 do
                 out[place] = out[place] - program[first + place - start + 2]
             end
         end
         if operation == BATCH then
             out[o] = granted
-            -- The counters as the decisions behind the granted ones meet them.
+            -- The counters as the decisions after the granted ones find them.
             local late = i
             i = start
             for p = first, after - 4, 4 do

@@ -1,13 +1,13 @@
--- Fast path: reservations of one token bucket, opened, and ended at their estimate or below it. The bucket has no record
--- yet, or one of kind 0 or 7 that was written under the parameters of the call. Most reservations are of this kind.
--- What is left and answered is that of reservation.lua.
+-- Fast path: reservations of one token bucket that are opened, or ended at their estimate or below it. The
+-- bucket has no record yet, or one of kind 0 or 7 that was written under the parameters of the call. Most
+-- reservations are of this kind. Values and replies are those of reservation.lua.
 
 -- @include reservation_words
 local LIFE_HEAD = 7 * 256
--- A record of a reservation of one counter, without what the caller keeps.
+-- The bytes of the record of a one-counter reservation, without the caller's text.
 local RECORD = 57
 
--- OPEN or CLOSE at program[p], if it is of this kind; returns where the next operation begins, or nothing.
+-- Executes OPEN or CLOSE at program[p] if it is of this kind. Returns the index of the next operation, or nothing.
 return function(p)
     local program, out = program, out
     local is_open, key, l, cost = program[p] == OPEN, program[p + 6], program[p + 8], program[p + 9]
@@ -33,6 +33,7 @@ return function(p)
         if actual ~= AS_CHARGED then
             unused = cost - actual
         end
+        -- A final charge above the estimate is forced, which the general path does.
         if unused < 0 then
             return
         end
@@ -47,7 +48,7 @@ return function(p)
         if not is_steady or long_us or lost_us > 0 then
             return
         end
-        -- With incarnation 0 the bucket has no life.
+        -- Incarnation 0 means that the bucket has no life.
         local value, incarnation = values[key], 0
         local span_us, low_used, low_drained, before_used, before_drained, floor_used, floor_drained, floor_before_used, floor_before_drained, returned
         if value then
@@ -78,6 +79,7 @@ return function(p)
             -- @inline admit(burst - used, cost) -> granted
             if granted > 0 then
                 used, is_changed = used + cost, true
+                -- The first receipt starts the life: until now no charge of this bucket could be refunded.
                 if incarnation == 0 then
                     incarnation, span_us, returned = nonce, now, 0
                     low_used, low_drained, before_used, before_drained = used, drained, used, drained
@@ -86,6 +88,7 @@ return function(p)
                 charged, mark = incarnation, returned
             end
         elseif charged > 0 and charged == incarnation and now >= opened_us then
+            -- A refund needs the bucket's life of that charge, and a clock that has not stepped back behind it.
             local tokens, left, rest, back, back_rest
             -- @inline drain(now - opened_us, n) -> tokens, rest
             left = cost - tokens

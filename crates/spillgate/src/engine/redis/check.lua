@@ -1,13 +1,13 @@
--- Decides: reads every counter of a call, takes every operation in order, and writes what changed.
+-- Decides: reads every counter of a call, executes the operations in order, and writes the changed values.
 --
--- Each decision is all or none by itself: every enforced counter has room and all are charged, or nothing is. The fast
--- paths come first; an algorithm's functions are made when a call first needs them.
+-- Each decision is all or none by itself: if every enforced counter has room, all are charged, else none. The
+-- fast paths come first. An algorithm's functions are created when a call first needs them.
 --
--- KEYS:    the value of each rule and subject, the own keys of logs and slots, the keys of reservations, all of one
---          hash tag; and last the guard, where ARGV[2] is given
+-- KEYS:    the value of each rule and subject, the own keys of logs and permits, the keys of reservations, all of one
+--          hash tag; then the guard, if ARGV[2] is given
 -- ARGV[1]: a charge of one bucket as single_charge.lua describes it; or msgpack, one flat array, the program:
---            given_us (0: read TIME), nonce (below 2^48, another for each call: names new incarnations and slots),
---            where the operations begin;
+--            given_us (0: read TIME), nonce (below 2^48, unique for each call: names new incarnations and permits),
+--            the index of the first operation;
 --            limits, each: algorithm 1-5, name 0-14 or 15, long name (8 bytes, or 0), its algorithm's parameters;
 --            operations, each: its number, and its words
 -- ARGV[2]: the value that the caller expects the guard to have
@@ -20,26 +20,26 @@
 -- 0 CHARGE, 2 PEEK    group; number of shadow rules, a group for each    a counter for each
 -- 1 RESERVE           as 0                                               a counter and a receipt for each
 -- 3 FORCE             key, own key, limit, cost                          the counter
--- 4 GIVE_BACK         key, own key, limit, incarnation, at_us, amount,   whole units that came back, the counter
+-- 4 GIVE_BACK         key, own key, limit, incarnation, at_us, amount,   whole units refunded, the counter
 --                     slot, unused
 -- 5 LOWER             key, own key, limit, amount                        as 4
 -- 6 OPEN, 7 CLOSE     see reservation.lua (in the script of leases: lease.lua)
--- 8 BATCH             number of equal decisions, then as 0; no slots     for each group: how many decisions were
+-- 8 BATCH             number of equal decisions, then as 0; no permits   for each group: how many decisions were
 --                                                                        charged, its counters as the first decision
---                                                                        met them, and as those behind the charged
---                                                                        ones do
--- Group:   number of counters, for each: key, own key, limit, cost. Keys are given by their index, limits by where
---          they begin. Only a log and slots have an own key, else 0.
--- Counter: fits (1, 0, or -1: the state is not ours to read, nothing was done), its algorithm's reply; for slots a
---          receipt.
--- Receipt: the incarnation (0: nothing was charged); for a bucket what had come back of it before. A slot is named by
---          its incarnation and the place of its counter's `fits` in the reply, counted from 1.
+--                                                                        finds them, and as the decisions after the
+--                                                                        charged ones find them
+-- Group:   number of counters, for each: key, own key, limit, cost. Keys are given by their index, limits by the index
+--          where they begin. Only a log and permits have an own key, else 0.
+-- Counter: fits (1, 0, or -1: the state has an unknown format, nothing was done), its algorithm's reply; for permits
+--          a receipt.
+-- Receipt: the incarnation (0: nothing was charged); for a bucket also the amount refunded before it. A permit is named
+--          by its incarnation and the position of its counter's `fits` in the reply, counted from 1.
 
 local CHARGE, RESERVE, PEEK, FORCE, GIVE_BACK, LOWER, OPEN, CLOSE, BATCH = 0, 1, 2, 3, 4, 5, 6, 7, 8
 local pack_record, unpack_record = struct.pack, struct.unpack
 local program
 
--- Reads the clock: the instant, its 48 low bits, and what is above them.
+-- Reads the clock: the instant, its 48 low bits, and the bits above them.
 -- @fragment read_clock(given_us) -> now, now_low, now_high
 now = given_us
 if now == 0 then
@@ -50,16 +50,16 @@ now_low = now % 281474976710656
 now_high = (now - now_low) / 281474976710656
 -- @end
 
--- Lowers the number of decisions that are charged to what a counter has room for. `cost` is above 0.
+-- Lowers the number of charged decisions to the number that a counter has room for. `cost` is above 0.
 -- @fragment admit(room, cost) -> granted
 if room < granted * cost then
     granted = room > 0 and (room - room % cost) / cost or 0
 end
 -- @end
 
--- How long a key is kept: half a step to one and a half beyond the time until its state is irrelevant, in whole steps,
--- so that a call writes few numbers out. A key that ends soon takes a small step, unless callers' clocks decide, which
--- may differ as much.
+-- Computes the life of a key: the time until its state is irrelevant, and half a step to one and a half steps
+-- more, in whole steps. Few distinct lives mean few numbers to format. A key that ends soon takes a small
+-- step, unless the clocks of callers decide: those may differ by as much.
 -- @fragment key_step(until_us, given_us) -> step_us, below_us
 below_us = 1280000
 if given_us > 0 or until_us >= 1000000 then
@@ -78,14 +78,14 @@ life_us = life_us - life_us % step_us + step_us
 
 -- @include single_charge
 
--- The sizes of record bodies, and the algorithms that own them, by kind.
+-- For each record kind: the size of its body, and the algorithm that owns it.
 local SIZES, OWNERS = '@sizes@', '@owners@'
 local NAMED = 15
 local LOG, SLOTS = 3, 5
--- More than the words of a call, so that key * MANY + limit names a counter.
+-- More than the words of a call, so that key * MANY + limit is unique.
 local MANY = 65536
 
--- Looked up once: these are used for every counter.
+-- Locals for functions that run for every counter: a local is faster than a global.
 local byte, floor, ceil, max, min = string.byte, math.floor, math.ceil, math.max, math.min
 
 program = program or cmsgpack.unpack(ARGV[1])
@@ -96,16 +96,17 @@ local values = redis.call('MGET', unpack(KEYS))
 if ARGV[2] and values[#KEYS] ~= ARGV[2] then
     return { now, -3 }
 end
--- A clock that stepped back counts the loss from now on.
+-- If the clock stepped back behind the loss, the loss counts from now on.
 local lost_us = min(tonumber(ARGV[3] or 0), now)
--- What the fast paths changed: the us until a value is irrelevant, by key; and the keys.
+-- Changes of the fast paths: for each key, the us until its value is irrelevant; and the list of changed keys.
 local fresh, changes, changed = {}, {}, 0
 local out, o = { now }, 2
 
--- Lives as text, by life; and the step that was used last, which is that of times from least_us on and below below_us.
+-- Lives as text, by life in us. Then the step that was used last; it holds for times from least_us to below below_us.
 local lives, step_us, least_us, below_us = {}, 0, 0, 0
 
--- Writes a value; deletes a key that holds nothing any more; sets the life of a key whose value is written otherwise.
+-- Writes a value, or deletes its key if it holds nothing. Without a value, only sets the life of the key.
+-- `value` is a text, false to delete, or nil if the caller has written the key already.
 local function keep(name, value, until_us)
     if value == false then
         redis.call('DEL', name)
@@ -114,6 +115,7 @@ local function keep(name, value, until_us)
     if until_us < least_us or until_us >= below_us then
         -- @inline key_step(until_us, given_us) -> step_us, below_us
         least_us = below_us / 2
+        -- These bounds repeat the cases of key_step, so that the next key with a similar life skips it.
         if step_us < 500000 then
             least_us, below_us = 0, 1000000
         elseif step_us == 500000 then
@@ -136,6 +138,7 @@ end
 
 -- @include bucket_loop
 
+-- The last operation is one decision over one log. log_check.lua advances `at` if it takes it.
 if at + 6 == size and program[program[at + 4]] == LOG then
     -- @include log_check
 end
@@ -148,13 +151,14 @@ if at > size then
     return out
 end
 
--- floor(a * b / c) and the rest, within the integers that a double holds; c below 2^51.
+-- Returns floor(a * b / c) and the remainder, within the integers that a double holds exactly; c is below 2^51.
 local function mul_div(a, b, c)
     local product = a * b
     if product < 9007199254740992 then
         local quotient = floor(product / c)
         return quotient, product - quotient * c
     end
+    -- The product is too large: multiplies bit by bit of `a`, from the highest, and reduces after each bit.
     local b_quotient = floor(b / c)
     local b_rest = b - b_quotient * c
     local quotient, rest = 0, 0
@@ -171,7 +175,7 @@ local function mul_div(a, b, c)
     return quotient, rest
 end
 
--- Makes an algorithm's functions.
+-- Creates an algorithm's functions.
 local function new_module(algorithm)
     if algorithm == 1 then
         -- @include token_bucket
@@ -226,11 +230,12 @@ local function answer(counter, limit, cost, fits)
     o = o + 1 + limit.module.width
 end
 
--- What each counter of a reservation was charged, while its record is being made.
+-- While a reservation's record is being made: the charge of each counter.
 local noted = false
 
--- Charges a group of counters from program[first] on for as many of `times` decisions as all have room for; returns how
--- many that are. With 0 times they are only looked at.
+-- Charges a group of counters, from program[first] on, for as many of `times` decisions as all have room for.
+-- Returns that number. With 0 times the counters are only read.
+-- The first pass finds how many decisions fit all counters. The second one charges and answers.
 local function charge_group(first, count, operation, times)
     local last = first + 4 * count - 1
     local granted, is_whole = times, true
@@ -257,7 +262,7 @@ local function charge_group(first, count, operation, times)
         local key, l, cost = program[p], program[p + 2], program[p + 3]
         local counter, limit = counters[key * MANY + l], limits[l]
         local receipts = operation == RESERVE or limit.algorithm == SLOTS
-        -- A slot is named by its place in the answer; a bucket's receipt carries what came back before.
+        -- A permit is named by its position in the reply. A bucket's receipt carries the amount refunded before it.
         local incarnation, mark, marks = 0, o, receipts and limit.module.mark
         if times > 0 and cost > 0 then
             if granted > 0 then
@@ -267,6 +272,7 @@ local function charge_group(first, count, operation, times)
                 end
                 counter.changed, dirty[key] = true, true
             elseif is_whole and counter.rebased then
+                -- A denial writes only the re-base of a counter whose clock stepped back.
                 counter.changed, dirty[key] = true, true
             end
         end
@@ -285,7 +291,7 @@ local function charge_group(first, count, operation, times)
         end
     end
     if operation == BATCH then
-        -- The other decisions of the batch: each uses its cost more, and changes nothing else that is answered.
+        -- The other decisions of the batch. Each uses its cost, and no other word of the reply changes.
         for p = first, last, 4 do
             local l, cost = program[p + 2], program[p + 3]
             local counter, limit = counters[program[p] * MANY + l], limits[l]
@@ -299,7 +305,7 @@ local function charge_group(first, count, operation, times)
     return granted
 end
 
--- The groups at program[p]; returns where the next operation begins, and how many decisions were charged.
+-- Decides the groups at program[p]. Returns the index of the next operation, and the number of decisions charged.
 local function decide(p, operation, times)
     local count = program[p]
     local granted = charge_group(p + 1, count, operation, times)
@@ -308,13 +314,14 @@ local function decide(p, operation, times)
     p = p + 1
     for _ = 1, shadows do
         count = program[p]
+        -- Shadow groups are charged for the granted decisions only: a denied request uses nothing.
         charge_group(p + 1, count, operation, granted)
         p = p + 1 + 4 * count
     end
     return p, granted
 end
 
--- FORCE, GIVE_BACK or LOWER of one counter; returns where the next operation begins.
+-- Executes FORCE, GIVE_BACK or LOWER for one counter. Returns the index of the next operation.
 local function change(operation, p)
     local key, l = program[p + 1], program[p + 3]
     local counter, limit = counter_of(key, program[p + 2], l), limits[l]
@@ -360,6 +367,7 @@ for key in pairs(dirty) do
 end
 for i = 1, changed do
     local key = changes[i]
+    -- If a counter of this value changed later, `store` has written the whole value.
     if not dirty[key] then
         keep(KEYS[key], values[key], fresh[key])
     end

@@ -1,18 +1,18 @@
--- One copy of what operators set while running: takes in what it is told, answers what changed.
+-- One copy of the runtime changes: stores the entries of the caller, and returns the entries that changed.
 --
--- Of two writings of one entry the newer stays, by (time, random), so copies may be told in any
--- order and however often. The revision counts what this copy took in, so that a reader asks only
--- for what it has not seen; the epoch names the copy, and another one tells that it began anew.
+-- Of two versions of an entry the newer one stays, by (time, random), so entries may arrive in any order and
+-- more than once. The revision counts the entries that this copy has stored, so a reader gets only those that
+-- it has not seen. The epoch names the copy; another epoch means that the copy began anew.
 --
 -- KEYS[1]: a hash: 'v' is epoch:revision; each other field is an entry's id (16 bytes), its value
---          time_us, random, forget_at_us (0: never), 8 bytes each, and what is sealed
--- KEYS[2]: a sorted set: each entry's id by the revision that brought it
+--          time_us, random, forget_at_us (0: never), 8 bytes each, and the sealed content
+-- KEYS[2]: a sorted set: each entry's id, scored by the revision that brought it
 -- ARGV[1]: epoch:revision that the caller has seen, or nothing
--- ARGV[2]: the epoch, should the copy begin now
--- ARGV[3]: how many entries there may be
--- ARGV[4]: how many entries follow: id and value for each; behind them ids to forget if it is time
--- Returns: the store's time as TIME has it; epoch:revision, or '' where there is no copy; how many
---   entries found no room; then id and value of each entry that the caller has not seen.
+-- ARGV[2]: the epoch, if the copy begins now
+-- ARGV[3]: the most entries of the copy
+-- ARGV[4]: how many entries follow: id and value for each; then ids to delete if their time has come
+-- Returns: the store's time as TIME returns it; epoch:revision, or '' if there is no copy; how many
+--   entries did not fit; then id and value of each entry that the caller has not seen.
 
 local entries, revisions = KEYS[1], KEYS[2]
 local entries_max = tonumber(ARGV[3])
@@ -32,7 +32,7 @@ local changed = false
 if version and call('ZCARD', revisions) == call('HLEN', entries) - 1 then
     epoch, revision = split(version)
 elseif call('EXISTS', entries, revisions) > 0 then
-    -- A part was evicted: what is left is a new copy, which all look at anew.
+    -- One of the two keys was evicted. The rest becomes a new copy, which every instance reads anew.
     revision, changed = 1, true
     call('DEL', revisions)
     for _, id in ipairs(call('HKEYS', entries)) do

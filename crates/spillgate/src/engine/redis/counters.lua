@@ -1,14 +1,14 @@
 -- Reads counters from the values of a call, and writes the values whose counters changed. A value holds one record for
--- each limit: a head of the limit's name and the record's kind, a long name if the limit has one, and a body.
+-- each limit: a head with the limit's name and the record's kind, a long name if the limit has one, and a body.
 
--- The counters that were read, by key * MANY + limit, and the keys that hold changed ones.
+-- The counters that were read, by key * MANY + limit, and the keys with changed ones.
 local counters, dirty = {}, {}
--- The limit of each key that was read last, the one before it by key * MANY + limit, and where the record that was found
--- last ends.
+-- For each key the limit that was read last; by key * MANY + limit the one read before it; for each key the
+-- end of the record that was found last. The first two form a list of the limits of each key.
 local newest, before, ends = {}, {}, {}
 
--- Finds a limit's record in a value, from a place on: returns its kind, where its body is, and where the next record
--- is; false where the value is not ours to read.
+-- Finds a limit's record in a value, from a place on. Returns its kind, where its body begins, and where the
+-- next record begins; false if the value has an unknown format; nothing if it has no such record.
 local function find(value, limit, place)
     local size = #value
     while place <= size do
@@ -28,14 +28,15 @@ local function find(value, limit, place)
     end
 end
 
--- Reads the counter of a key and a limit; false where its state is not ours to read.
+-- Returns the counter of a key and a limit, or false if its state has an unknown format.
 local function counter_of(key, own_key, l)
     local counter = counters[key * MANY + l]
     if counter == nil then
         local limit, value = limits[l], values[key]
         local kind, body
         if value then
-            -- Records lie in the order in which counters are named, as a rule.
+            -- Records usually lie in the order in which a call names its counters, so the search goes on
+            -- after the last one.
             local place, after = ends[key] or 1, nil
             kind, body, after = find(value, limit, place)
             if kind == nil and place > 1 then
@@ -43,6 +44,7 @@ local function counter_of(key, own_key, l)
             end
             ends[key] = after or place
         end
+        -- The shard lost its data and there is no record: the counter may have been full, so it counts as used up.
         if kind == nil and lost_us > 0 then
             counter = limit.module.used_up(limit, lost_us, KEYS[own_key])
         else
@@ -57,7 +59,7 @@ local function counter_of(key, own_key, l)
     return counter
 end
 
--- The records of a value that this call did not change, and the us until the last of them is irrelevant.
+-- Returns the records of a value that this call did not change, and the us until the last of them is irrelevant.
 local function others(value, key)
     local kept, longest_us = '', 0
     local changed_at = {}
@@ -76,7 +78,7 @@ local function others(value, key)
         local body = place + 1 + ((head - kind) / 16 == NAMED and 8 or 0)
         local after = body + (byte(SIZES, kind + 1) or length)
         if after > length + 1 then
-            -- What follows is not ours to read; it stays, and harms only a caller that asks for it.
+            -- The rest has an unknown format. It stays, and disturbs only callers that need a counter in it.
             return kept .. string.sub(value, place), longest_us
         end
         if not changed_at[body] then
@@ -91,7 +93,7 @@ local function others(value, key)
     return kept, longest_us
 end
 
--- Writes a value with its changed records packed anew.
+-- Writes a value, with its changed records packed again.
 local function store(key)
     local old, value, longest_us, replaced = values[key], '', 0, 0
     local l = newest[key]
@@ -115,7 +117,7 @@ local function store(key)
         end
         l = before[key * MANY + l]
     end
-    -- Mostly all that the value held has changed.
+    -- Usually every record of the value has changed, and there is no rest to keep.
     if old and replaced < #old then
         local kept, until_us = others(old, key)
         value, longest_us = kept .. value, max(longest_us, until_us)

@@ -1,17 +1,17 @@
--- Reports to a shard that an instance lives, counts the live instances by kind, and keeps the shard's guard:
--- whether it has lost what it held, and which rings are served.
+-- Reports to a shard that an instance is alive, counts the live instances by kind, and keeps the shard's
+-- guard: whether the shard lost its data, and which rings it serves.
 --
--- KEYS[1]: who lives: a sorted set, by when (in ms) each was last heard of
--- KEYS[2]: the guard: epoch (a name that goes when all else goes); when the one before was found lost,
---          in us (0: not known); the oldest ring that is served, by number (0: none yet) and
---          fingerprint; since when it is the oldest, in us; with dots between
--- ARGV[1]: this instance: an id of 16 digits, and its kind: what it must have in common with the others,
---          words with colons between, the number of its ring last (0: none). Empty: it only looks
--- ARGV[2]: after how many ms without a word it is gone
--- ARGV[3]: the name of a new epoch, where there is none
--- ARGV[4]: the time in us, where scripts may not ask for it; else 0
--- ARGV[5]: the epoch that this process has heard of last; empty: none
--- ARGV[6], ARGV[7]: its ring: number (0: none, or it only looks), fingerprint
+-- KEYS[1]: the live instances: a sorted set, scored by the last heartbeat in ms
+-- KEYS[2]: the guard: epoch (a name that is lost with all other data); when the one before was found lost, in us (0:
+--          unknown); the oldest ring that is served, by number (0: none yet) and fingerprint; since when it is the
+--          oldest, in us; with dots between
+-- ARGV[1]: this instance: an id of 16 digits, and its kind: the settings that it must share with others, words with
+--          colons between, the number of its ring last (0: none). Empty: an onlooker
+-- ARGV[2]: after how many ms without a heartbeat an instance is gone
+-- ARGV[3]: the name of a new epoch, if there is none
+-- ARGV[4]: the time in us, if scripts must not read it; else 0
+-- ARGV[5]: the epoch that this instance knew last; empty: none
+-- ARGV[6], ARGV[7]: its ring: number (0: none, or an onlooker), fingerprint
 -- ARGV[8], ARGV[9]: the ring that this one replaces, likewise
 -- Returns: the guard, for how many us the oldest ring has been the oldest, and the live instances: each kind,
 --          then how many are of it
@@ -27,13 +27,13 @@ if ARGV[1] ~= '' then
     redis.call('ZADD', KEYS[1], string.format('%.0f', now_ms), ARGV[1])
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('(%.0f', now_ms - gone_ms))
--- Heard of before the clock stepped back.
+-- Heartbeats from before the clock stepped back.
 redis.call('ZREMRANGEBYSCORE', KEYS[1], string.format('(%.0f', now_ms + gone_ms), '+inf')
 redis.call('PEXPIRE', KEYS[1], gone_ms)
 local live = redis.call('ZRANGE', KEYS[1], 0, -1)
 local kinds, place = {}, {}
 for _, instance in ipairs(live) do
-    -- Behind the id and its colon.
+    -- The kind follows the id and its colon.
     local kind = string.sub(instance, 18)
     if not place[kind] then
         place[kind] = #kinds + 2
@@ -48,11 +48,11 @@ local epoch, lost, oldest, nodes, since =
     string.match(before or '', '^(%x+)%.(%d+)%.(%d+)%.(%x+)%.(%d+)$')
 local lost_us = tonumber(lost or 0)
 epoch = epoch or ARGV[3]
--- Whoever knew an earlier epoch knows that there was a loss; the first to tell dates it.
+-- An instance that knew an earlier epoch shows that the data was lost. The first such heartbeat dates the loss.
 if lost_us == 0 and ARGV[5] ~= '' and ARGV[5] ~= epoch then
     lost_us = now_us
 end
--- The clock stepped back: nobody is to wait for it to catch up.
+-- The clock stepped back: counters must not stay used up until it catches up.
 if lost_us > now_us + 1000000 then
     lost_us = now_us
 end
@@ -71,11 +71,12 @@ local function is_served_by_an_older_one()
 end
 
 if number > 0 and oldest == 0 then
-    -- Empty, or new: the ring that is replaced may still be served.
+    -- The guard is empty or new: the ring that is replaced may still be served.
     local place = ARGV[8] == '0' and 6 or 8
     oldest, nodes, since_us = tonumber(ARGV[place]), ARGV[place + 1], now_us
 elseif number > oldest and nodes == ARGV[9] and now_us - since_us >= gone_ms * 1000
     and not is_served_by_an_older_one() then
+    -- The new ring takes over when no instance has reported an older one for as long as an instance counts as alive.
     oldest, nodes, since_us = number, ARGV[7], now_us
 end
 

@@ -1,14 +1,14 @@
--- Fast path: the last decision of a call, if it is of one sliding log in steady state: the log was written under the
--- parameters of the call, no clock stepped back, and the few entries that expired or matter for the reply lie in its
--- first chunk. Most decisions over logs are of this kind; the functions of sliding_log.lua take longer to make than this
--- to run. It writes at once, since nothing is decided after it.
+-- Fast path: the last operation of a call, if it charges one sliding log in steady state. Such a log was written under
+-- the parameters of the call, and no clock stepped back. Its first chunk has all entries that expired or matter for the
+-- reply, and they are few. Most decisions over logs are of this kind. The functions of sliding_log.lua take longer to
+-- create than this takes to run. It writes at once, since no operation follows.
 
 -- @include sliding_log/nodes
 
--- The bytes of a record with its head, and the most entries that are looked at.
+-- The bytes of a record with its head, and the most entries that are examined.
 local RECORD, LOOKS = 50, 8
 
--- Leaves `at` where it is if the decision there is of another kind.
+-- If the decision is of another kind, `break` leaves `at` unchanged, and the general path decides.
 repeat
     local key, own_key, l, cost = program[at + 2], KEYS[program[at + 3]], program[at + 4], program[at + 5]
     local value, most, period_us = values[key], program[l + 3], program[l + 4]
@@ -28,7 +28,7 @@ repeat
         break
     end
 
-    -- What has expired, and how long until as many units go as there are too many.
+    -- Finds the entries that expired, and the wait until enough units expire for one more decision.
     local first = node_of(texts[1])
     local _, before = entry(first, place)
     local expired, next = 0, place + 1
@@ -58,6 +58,7 @@ repeat
     end
 
     if granted > 0 then
+        -- Appends an entry. A full chunk, or one whose entries become wider, needs the general path.
         local node = head == tail and first or node_of(texts[2])
         local worn, full
         if head == tail then

@@ -1,21 +1,22 @@
--- Reservations: each has a record under a key of its own beside the first of its counters. Its size depends on the number
--- of counters alone, and it ends by itself. Made when a call first needs it. Mirrors reservation/record.rs.
+-- Reservations. Each has a record under a key of its own, beside the first of its counters. The record's size
+-- depends only on the number of counters, and its key expires. Created when a call first needs it. Mirrors
+-- reservation/record.rs.
 --
 -- Operation  words in the program                                              words in the reply
--- 6 OPEN     the record's key, how long it can be settled (us), what it is     what became of the record (NEW and
---            for (16 bytes), what the caller keeps of the counters, and then   following, below), then as RESERVE
+-- 6 OPEN     the record's key, how long it can be settled (us), a hash of      the result of the record (NEW and
+--            the request (16 bytes), the caller's text of the counters, then   following, below), then as RESERVE
 --            as RESERVE
--- 7 CLOSE    the record's key, how (ENDS and following), the mark of that (8   DONE and following
---            bytes), for how long (us), number of counters, for each: key,
---            own key, limit, what it is charged in the end (2^41: as it was)
+-- 7 CLOSE    the record's key, how (ENDS and following), the mark of this      DONE and following
+--            ending (8 bytes), for how long (us), number of counters, for
+--            each: key, own key, limit, its final charge (2^41: as charged)
 --
--- Record: state (0 open, 1 ended), opened_us, ends_us, what it is for (16 bytes), the mark of what ended it (8 bytes),
---         number of counters; while it is open for each its incarnation, its slot or mark and what it was charged,
---         then what the caller keeps of the counters
+-- Record: state (0 open, 1 ended), opened_us, ends_us, the hash of the request (16 bytes), the mark of its ending
+--         (8 bytes), number of counters; while it is open, for each its incarnation, its slot or mark, and its charge,
+--         then the caller's text of the counters
 
 -- @include reservation_words
 
--- How long an ended record is remembered beyond its end: an hour. `lives` has these texts under negative numbers.
+-- How long an ended record is remembered after its end: an hour. `lives` has these texts under negative numbers.
 -- @fragment record_life(lasting_us) -> text
 text = lives[-lasting_us]
 if not text then
@@ -36,7 +37,7 @@ charge = pack_record('>I6I6I5', incarnation, slot, amount)
 state, opened_us, ends_us = unpack_record('>I1I7I7', record)
 -- @end
 
--- Unpacks what a record charged the counter at a place.
+-- Unpacks the charge of the counter at a place in a record.
 -- @fragment unpack_charge(record, place) -> incarnation, slot, amount
 incarnation, slot, amount = unpack_record('>I6I6I5', record, HEAD - 16 + 17 * place)
 -- @end
@@ -52,7 +53,7 @@ local function write(key, record, ends_us)
     values[key] = record
 end
 
--- What becomes of a reservation under the id of a record, if its permits are still held.
+-- Returns the result of opening a reservation whose id has a record.
 local function opened_again(record, body)
     if string.sub(record, 16, 31) ~= body then
         return CONFLICT
@@ -60,12 +61,13 @@ local function opened_again(record, body)
     local state, opened_us, ends_us
     -- @inline unpack_head(record) -> state, opened_us, ends_us
     if state ~= 0 or now >= ends_us then
+        -- The last two bits of the mark show how it ended; they are 0 if it expired.
         return ENDED + byte(record, HEAD - 1) % 4
     end
     return REPEATED
 end
 
--- OPEN at program[p]: decides, and writes the record if that allows. Returns where the next operation begins.
+-- OPEN at program[p]: decides, and writes the record if that allows. Returns the index of the next operation.
 local function open(p)
     local key, lasting_us, body = program[p + 1], program[p + 2], program[p + 3]
     local record, place = values[key], o
@@ -75,6 +77,7 @@ local function open(p)
     end
     o = o + 1
     noted = {}
+    -- Anything but a new record only reads the counters: a repeated reservation is not charged again.
     local after, granted = decide(p + 5, RESERVE, opened == NEW and 1 or 0)
     if granted > 0 then
         -- @inline pack_open(lasting_us, body, #noted, table.concat(noted), program[p + 4]) -> record
@@ -87,14 +90,15 @@ local function open(p)
     return after
 end
 
--- Charges or gives back what the counters from program[first] on are charged in the end.
+-- Brings the counters from program[first] on to their final charge, by force or by refund.
 local function correct(record, first, count, opened_us)
     for i = 1, count do
         local p = first + 4 * (i - 1)
         local key, l, actual = program[p], program[p + 2], program[p + 3]
         local incarnation, slot, amount
         -- @inline unpack_charge(record, i) -> incarnation, slot, amount
-        -- A shadow rule that had no room was never charged; what was only looked at can be.
+        -- A shadow rule that had no room was never charged, so it has nothing to correct. A charge of 0 can
+        -- be corrected.
         local counts = actual ~= amount and actual ~= AS_CHARGED and (incarnation > 0 or amount == 0)
         local counter, limit = counts and counter_of(key, program[p + 1], l), limits[l]
         if counter and actual > amount then
@@ -106,7 +110,7 @@ local function correct(record, first, count, opened_us)
     end
 end
 
--- The slots of a record, if all are still held.
+-- Returns the permits of a record if all are still held, else nothing.
 local function held_slots(record, first, count)
     local slots = {}
     for i = 1, count do
@@ -150,6 +154,7 @@ local function end_by(key, how, mark, for_us, first, count)
     if now >= ends_us and how ~= UNDOES then
         return EXPIRED
     end
+    -- The caller divided the counters otherwise than the record. It reads the record, and tries again.
     if byte(record, HEAD) ~= count then
         return OTHER_COUNTERS
     end
@@ -171,7 +176,7 @@ local function end_by(key, how, mark, for_us, first, count)
         redis.call('DEL', KEYS[key])
         values[key] = false
     else
-        -- It ends when it was to end.
+        -- The key keeps its time to live: the record ends when it was to end.
         local ended
         -- @inline pack_ended(record, mark) -> ended
         values[key] = ended
@@ -180,7 +185,7 @@ local function end_by(key, how, mark, for_us, first, count)
     return DONE
 end
 
--- CLOSE at program[p]: ends, renews or looks. Returns where the next operation begins.
+-- CLOSE at program[p]: ends, renews or looks. Returns the index of the next operation.
 local function close(p)
     local count = program[p + 5]
     out[o] = end_by(program[p + 1], program[p + 2], program[p + 3], program[p + 4], p + 6, count)

@@ -1,5 +1,6 @@
--- Fast path: a call that is one charge of one token bucket, in 46 bytes. It is decided before anything else is made. A
--- bucket that is not steady (see bucket_loop.lua) goes on as the program that the bytes stand for.
+-- Fast path: a call that is one charge of one token bucket, in 46 bytes. It runs before the tables and
+-- functions of the driver are created. A bucket that is not steady (see bucket_loop.lua) continues as the
+-- program that the bytes encode.
 --
 -- ARGV[1]: 'B', then as integers: given_us 7 bytes, nonce 6, the limit's name 1, burst 4, forced_max 6, n 6, count 4,
 --          period_us 6, the period's code 1, cost 4; d is 1
@@ -9,6 +10,7 @@ if string.byte(ARGV[1]) == 66 then
         unpack_record('>I1I7I6I1I4I6I6I4I6I1I4', ARGV[1])
     local now, now_low, now_high
     -- @inline read_clock(given_us) -> now, now_low, now_high
+    -- record_shape lowers `most` for short records. The program below needs forced_max as it was sent.
     local forced_max, high_now, counts, long_us, format, bytes = most, nil, nil, nil, nil, nil
     -- @inline record_shape(name, burst, 1, count, period_us, code) -> most, high_now, counts, long_us, format, bytes
     local value = redis.call('GET', KEYS[1])

@@ -1,9 +1,8 @@
--- Concurrency: slots held and not expired <= count.
+-- Concurrency: permits held and not expired <= count.
 --
--- Mirrors concurrency.rs. A hold is named by the nonce of the call that took it
--- and its position in that call's program. It is stored as pieces, the powers of two that its
--- weight is made of, so that what is held is a count or two of a range and never a walk:
--- O(log n) for each size of piece in use, and calls of cost 1 use one size.
+-- Mirrors concurrency.rs. A hold is named by the nonce of the call that took it, and its position in that call's
+-- program. It is stored as pieces, one for each power of two in its weight. The permits held are then one or a few
+-- counts of a range, never a walk: O(log n) for each size of piece in use, and calls of cost 1 use one size.
 --
 -- Parameters: count, hold_us
 -- Reply:   held, retry_after_us (-1: never), reset_after_us
@@ -11,17 +10,18 @@
 -- Own key: a sorted set of pieces: nonce, position, exponent of the size; scored by size and end
 
 local HELD = 6
--- A piece of size 2^k scores between 2^(52 + k) and 2^(53 + k), so that each size has a range of
--- its own; exact for every end before 2^52 us, in the year 2112.
+-- A piece of size 2^k scores between 2^(52 + k) and 2^(53 + k), so each size has a range of its own. Exact
+-- for every end before 2^52 us, in the year 2112.
 local ENDS = 4503599627370496
--- More than one, so that expired pieces get fewer; few, so that taking a slot stays cheap.
+-- Expired pieces deleted by one call: more than one, so that their number falls; few, so that taking a permit
+-- stays cheap.
 local FORGOTTEN_MOST = 64
 
 local function params(program, i)
     return { count = program[i], hold_us = program[i + 1] }, i + 2
 end
 
--- Iterates over the powers of two that a number is made of: `for size in next_size, number, 0.5`.
+-- Iterates over the powers of two in a number: `for size in next_size, number, 0.5`.
 local function next_size(number, size)
     size = size * 2
     while size <= number do
@@ -41,7 +41,7 @@ local function piece(incarnation, slot, size)
     return pack_record('>I6I4I1', incarnation, slot, exponent)
 end
 
--- Nothing held; expired pieces go with the whole key.
+-- Resets to no holds. Expired pieces are deleted with the whole key.
 local function untouched(self)
     self.held, self.pieces, self.expired, self.sizes = 0, 0, 0, 0
     self.clock_us, self.shift_us, self.ahead_us, self.last_us, self.latest_us = now, 0, 0, 0, 0
@@ -56,12 +56,14 @@ local function load(value, kind, at, limit, own_key)
     end
     local last_us, shift_us, latest_us, pieces, sizes = unpack_record('>I7I7I7I4I4', value, at)
     local clock_us = now + shift_us
+    -- The clock stepped back. A small step is tolerated; a larger one shifts the log of holds.
     local ahead_us = max(0, last_us - clock_us)
     if ahead_us > min(1000000, limit.hold_us) then
         self.rebased = true
         shift_us, clock_us, ahead_us = shift_us + ahead_us, last_us, 0
     end
     clock_us = clock_us + ahead_us
+    -- Every hold has expired, so the set need not be counted.
     if latest_us <= clock_us then
         return untouched(self)
     end
@@ -85,7 +87,7 @@ local function load(value, kind, at, limit, own_key)
     return self
 end
 
--- How many more units fit; negative where force used more than the limit.
+-- Returns how many more units fit; negative if force used more than the limit.
 local function room(self, limit)
     return limit.count - self.held
 end
@@ -98,7 +100,7 @@ local function put(self, incarnation, slot, size, end_us)
     end
 end
 
--- Forgets pieces that have ended: some of them, so that no single call pays for all.
+-- Deletes some pieces that have ended, so that no single call pays for all.
 local function forget_ended(self)
     local most = FORGOTTEN_MOST
     for size in next_size, self.sizes, 0.5 do
@@ -130,8 +132,8 @@ local function take(self, limit, weight, slot)
     self.last_us, self.latest_us = self.clock_us, max(self.latest_us, end_us)
 end
 
--- Slots of which nothing is known, all taken at an instant. Nothing is stored of that unless they are
--- changed: see `take_lost`.
+-- Returns permits after a loss of data: all taken at the instant of the loss. They are stored only once they
+-- change: see `take_lost`.
 local function used_up(limit, at_us, own_key)
     local self = load(nil, nil, nil, limit, own_key)
     if now - at_us < limit.hold_us then
@@ -149,7 +151,7 @@ local function take_lost(self, limit)
     end
 end
 
--- A slot is taken with its receipt, which names it.
+-- Does nothing: a permit is taken with its receipt, which names it.
 local function charge()
 end
 
@@ -166,7 +168,7 @@ local function force(self, limit, cost, slot)
     end
 end
 
--- A hold's weight and end; nothing if it has ended or was released.
+-- Returns a hold's weight and end; nothing if it has ended or was released.
 local function held_by(self, incarnation, slot)
     local weight, end_us = 0, 0
     for size in next_size, self.sizes, 0.5 do
@@ -180,7 +182,7 @@ local function held_by(self, incarnation, slot)
     end
 end
 
--- The soonest or the last piece that ends after the clock: its end, its name.
+-- Returns end and name of the first or last piece of a size in a range of scores.
 local function outermost(self, size, command, from, to)
     local found = redis.call(command, self.own_key, from, to, 'WITHSCORES', 'LIMIT', 0, 1)
     if found[1] then
@@ -188,7 +190,7 @@ local function outermost(self, size, command, from, to)
     end
 end
 
--- When the last hold ends.
+-- Returns when the last hold ends.
 local function latest(self)
     local latest_us = 0
     for size in next_size, self.sizes, 0.5 do
@@ -199,7 +201,7 @@ local function latest(self)
     return latest_us
 end
 
--- The hold that ends first: its name. Of two that end at the same instant the smaller name.
+-- Returns the name of the hold that ends first; of two that end at one instant, the smaller name.
 local function first(self)
     local first_us, incarnation, slot
     for size in next_size, self.sizes, 0.5 do
@@ -216,7 +218,7 @@ local function first(self)
     return incarnation, slot
 end
 
--- Lowers a hold by at most `by`; what came back, nothing where nothing changed.
+-- Lowers a hold by at most `by`. Returns the units refunded, or nothing if nothing changed.
 local function lower(self, incarnation, slot, by)
     local weight, end_us = held_by(self, incarnation, slot)
     if not weight or by == 0 then
@@ -224,6 +226,7 @@ local function lower(self, incarnation, slot, by)
     end
     by = min(by, weight)
     local left = weight - by
+    -- The pieces of the new weight differ from those of the old one only in some powers of two.
     for size in next_size, weight, 0.5 do
         if not contains(left, size) then
             redis.call('ZREM', self.own_key, piece(incarnation, slot, size))
@@ -248,8 +251,8 @@ local function give_back(self, limit, incarnation, at_us, amount, slot, unused)
     return lower(self, incarnation, slot, unused)
 end
 
--- Whatever ends soonest goes first: it is the likeliest to be abandoned. O(log n) for each hold
--- that goes, or for all of them together.
+-- Lowers the use by `amount`. The holds that end first go first, since they are the most likely to be
+-- abandoned. O(log n) for each hold that goes, or for all of them together.
 local function lower_by(self, limit, amount)
     local returned = min(amount, self.held)
     if returned == 0 then
@@ -272,8 +275,7 @@ local function holds(self, incarnation, slot)
     return held_by(self, incarnation, slot) ~= nil
 end
 
--- Keeps a slot that is still held for `for_us` from now, another hold at most and never shorter than before; returns when
--- it then ends.
+-- Extends a hold by `for_us` from now, by at most another max hold, and never shortens it. Returns when it then ends.
 local function renew(self, limit, incarnation, slot, for_us)
     local weight, end_us = held_by(self, incarnation, slot)
     if not weight then
@@ -287,8 +289,8 @@ local function renew(self, limit, incarnation, slot, for_us)
     return end_us - self.shift_us
 end
 
--- The instant after which no more than `room` is held. By rank if all pieces are of size 1; else
--- by bisection, so that calls of any cost stay within some tens of counts.
+-- Returns the instant after which at most `room` is held. By rank if all pieces are of size 1, else by
+-- bisection, so that calls of any cost need some tens of counts.
 local function end_leaving(self, room)
     if self.lost_us then
         return self.latest_us
@@ -328,7 +330,7 @@ local function reply(self, limit, cost, out, i)
     return i + 3
 end
 
--- The record's kind and body, and the us until it is untouched; nothing once it is.
+-- Returns the record's kind and body, and the us until it is irrelevant; nothing once it is.
 local function pack(self)
     if self.held == 0 then
         redis.call('UNLINK', self.own_key)
@@ -340,10 +342,10 @@ local function pack(self)
         until_us
 end
 
--- Us until a record is untouched by the parameters that it was written under.
+-- Returns the us until a record is irrelevant under the parameters that it was written under.
 local function until_us(value, kind, at)
     local last_us, shift_us, latest_us = unpack_record('>I7I7I7', value, at)
-    -- No longer than after a re-base, which the next call that reads it may make.
+    -- At most as long as after a re-base, which the next call that reads it may make.
     return min(latest_us - shift_us - now, latest_us - last_us + 1000000)
 end
 

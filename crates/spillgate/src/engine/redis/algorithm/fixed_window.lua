@@ -1,17 +1,17 @@
--- Fixed window: per window <= count.
+-- Fixed window: in each window, used <= count.
 --
--- Mirrors fixed_window.rs: one window and what was used in it. It counts for as long as it lasts, whichever parameters
--- are in force; a charge moves it into the window of its own.
+-- Mirrors fixed_window.rs: one window and the use in it. A stored window counts until its end, even under
+-- other parameters; a charge moves its use into the limit's own window.
 --
--- Parameters: count, period_us, and where that is 0 the windows of a calendar around now: the start of
+-- Parameters: count, period_us, and if that is 0 the windows of a calendar around now: the start of
 --          the one before, of the current one, its end, the end of the next
 -- Reply:   used, left_us (until the window ends; 0 while nothing is used)
 -- Body:    start, length_us, used, incarnation
 
 local KIND = 3
 
--- The parameters with the window that contains now and, of a calendar, the end of the one after it;
--- nothing where now is outside.
+-- Returns the parameters with the window that contains now and, for a calendar, the end of the next one;
+-- nothing if now lies outside the calendar.
 local function params(program, i)
     local limit = { count = program[i], period_us = program[i + 1] }
     if limit.period_us > 0 then
@@ -20,7 +20,7 @@ local function params(program, i)
         return limit, i + 6
     end
     for b = i + 2, i + 4 do
-        -- A stored window may begin up to a second ahead of now, and is to be inside too.
+        -- A stored window may begin up to a second ahead of now, and must lie inside too.
         local last = b == i + 4
         if program[b] <= now and now < program[b + 1] - (last and 1000000 or 0) then
             limit.start_us, limit.end_us = program[b], program[b + 1]
@@ -30,7 +30,7 @@ local function params(program, i)
     end
 end
 
--- The window that contains an instant, which is now or at most a second ahead: start, end.
+-- Returns start and end of the window that contains an instant, which is now or at most a second ahead.
 local function window(limit, at_us)
     if at_us < limit.end_us then
         return limit.start_us, limit.end_us
@@ -48,6 +48,7 @@ local function load(value, kind, at, limit)
         local start_us = high * 281474976710656 + low
         local end_us = start_us + length_us
         local tolerated_us = limit.period_us > 0 and min(1000000, limit.period_us) or 1000000
+        -- The clock stepped back by more than is tolerated: the use moves into the window of now.
         if start_us - now > tolerated_us then
             return {
                 start_us = limit.start_us, end_us = limit.end_us, used = used, incarnation = 0,
@@ -61,7 +62,7 @@ local function load(value, kind, at, limit)
     return { start_us = now, end_us = now, used = 0, incarnation = 0 }
 end
 
--- A window of which nothing is known, used up at an instant.
+-- Returns a window after a loss of data: used up, if the loss lies in the current window.
 local function used_up(limit, at_us)
     local self = load(nil, nil, nil, limit)
     if at_us >= limit.start_us then
@@ -70,7 +71,7 @@ local function used_up(limit, at_us)
     return self
 end
 
--- How many more units fit; negative where force used more than the limit.
+-- Returns how many more units fit; negative if force used more than the limit.
 local function room(self, limit)
     return limit.count - self.used
 end
@@ -97,7 +98,7 @@ local function receipt(self, limit, cost, nonce)
     return self.incarnation
 end
 
--- Gives back; how much came back, nothing where nothing changed.
+-- Lowers the use. Returns by how much, or nothing if nothing changed.
 local function lower_by(self, limit, amount)
     local back = min(amount, self.used)
     if back == 0 then
@@ -121,7 +122,7 @@ local function reply(self, limit, cost, out, i)
     return i + 2
 end
 
--- The record's kind and body, and the us until it is untouched; nothing once it is.
+-- Returns the record's kind and body, and the us until it is irrelevant; nothing once it is.
 local function pack(self, limit)
     if self.used == 0 then
         return
@@ -132,7 +133,7 @@ local function pack(self, limit)
     return KIND, body, self.end_us - now
 end
 
--- Us until a record is untouched.
+-- Returns the us until a record is irrelevant.
 local function until_us(value, kind, at)
     local high, low, length_us = unpack_record('>I1I6I6', value, at)
     return high * 281474976710656 + low + length_us - now

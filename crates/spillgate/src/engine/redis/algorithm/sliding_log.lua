@@ -1,21 +1,21 @@
--- Sliding log: in every half-open window of one period, admitted <= count, exactly.
+-- Sliding log: in every half-open interval of one period, admitted <= count, exactly.
 --
--- Mirrors sliding_log.rs and sliding_log/entries.rs. Entries fill chunks; a full chunk closes and becomes one entry of a
--- node above it, and so on, so that every search and every change reads and writes a few nodes of half a kilobyte.
+-- Mirrors sliding_log.rs and sliding_log/entries.rs. Entries fill chunks. A full chunk closes and becomes one entry of
+-- a node above it, and so on. Every search and every change therefore reads and writes a few nodes of half a kilobyte.
 --
 -- Parameters: count, period_us, at_width (bytes of an entry's instant)
 -- Reply:   used, retry_after_us, reset_after_us
 -- Body:    kind 5: count, period_us, incarnation, shift_us, last_us, used, oldest, tail, head, place
 -- Own key: a hash of nodes; field: level, number; value: base_us, the format of an entry, entries:
 --          the instant after base_us, and the units of the node through this entry (of no bytes
---          where each has one unit, so that they are the entry's place)
+--          if each has one unit, so that they equal the entry's place)
 
 local LOG = 5
 -- @include sliding_log/nodes
 
--- How many nodes one above them stands for, and the topmost level.
+-- How many nodes one node above them covers, and the topmost level.
 local FANOUT, TOP = 32, 3
--- More than one, so that expired chunks get fewer; few, so that an admission stays cheap.
+-- Expired chunks freed by one admission: more than one, so that their number falls; few, so that it stays cheap.
 local FREED_MOST = 4
 
 local function params(program, i)
@@ -28,7 +28,7 @@ local function untouched(self)
     return self
 end
 
--- Bytes that the units of entries take, given all of them and the number of entries.
+-- Returns the bytes for the units of entries, given all units and the number of entries.
 local function width_of(units, size)
     if units == size then
         return 0
@@ -59,15 +59,17 @@ local function node_at(self, level, number)
     return node
 end
 
--- The number of a level's node that is not closed yet; above chunks it may still have nothing.
+-- Returns the number of a level's open node. Above chunks it may have no entry yet.
 local function open_number(self, level)
     return floor(self.tail / FANOUT ^ level)
 end
 
--- The first place at or behind the one given before an entry at or after from_us with which at
--- least `unit` units lie behind the one given, the units in between, and the entry's instant; the
--- end if there is none. A place is a chunk and the number of its entries before.
+-- Finds a place at or after the given one, before the first entry that satisfies both conditions: its instant
+-- is at or after from_us, and through it at least `unit` units follow the given place. Returns that place,
+-- the units in between, and the entry's instant; the end of the log if there is none. A place is a chunk and
+-- the number of entries before it.
 local function seek(self, number, place, from_us, unit)
+    -- Searches a node, then descends into the entry found, or ascends if the node has none.
     local level, passed = 0, 0
     while true do
         local node = node_at(self, level, number)
@@ -75,6 +77,7 @@ local function seek(self, number, place, from_us, unit)
         local found, beyond, step = place, node.size + 1, 1
         local found_through, at_us = before, nil
         while beyond - found > 1 do
+            -- Gallops from the left, since the entry is usually near, then bisects.
             local middle = found + step
             if middle >= beyond then
                 middle = floor((found + beyond) / 2)
@@ -98,7 +101,7 @@ local function seek(self, number, place, from_us, unit)
         else
             level, number, place = level + 1, floor(number / FANOUT), number % FANOUT + 1
         end
-        -- No entry is empty, but closed nodes may be: they are nowhere to stop at.
+        -- Closed nodes may have become empty, although no entry is. Asking for one more unit steps over them.
         unit = max(unit, passed + 1)
     end
 end
@@ -114,6 +117,7 @@ local function load(value, kind, at, limit, own_key)
     if clock_us - last_us >= min(period_us, limit.period_us) then
         return self
     end
+    -- The clock stepped back. A small step is tolerated: entries continue at last_us. A larger one shifts the log.
     if clock_us < last_us then
         ahead_us = last_us - clock_us
         if ahead_us > min(1000000, limit.period_us) then
@@ -128,7 +132,7 @@ local function load(value, kind, at, limit, own_key)
     end
     for i, field in ipairs(fields) do
         if not texts[i] then
-            -- Evicted: what it held is lost.
+            -- A chunk was evicted with its entries: the log is unknown, and begins empty.
             self.rebased = nil
             return self
         end
@@ -147,7 +151,7 @@ local function load(value, kind, at, limit, own_key)
     return self
 end
 
--- How many more units fit; negative where force used more than the limit.
+-- Returns how many more units fit; negative if force used more than the limit.
 local function room(self, limit)
     return limit.count - self.used
 end
@@ -162,7 +166,7 @@ local function push(node, at_us, through)
     node.size = node.size + 1
 end
 
--- A node from its `first` entry on, with room for units that wide.
+-- Returns a node from its `first` entry on, with room for units of the given width.
 local function rewritten(node, first, units_width)
     local _, dropped = entry(node, first - 1)
     local base_us = node.size == 0 and node.base_us or entry(node, first)
@@ -176,7 +180,7 @@ local function rewritten(node, first, units_width)
     return new
 end
 
--- Closes the open chunk and opens the next; a node above that is full with it closes as well.
+-- Closes the open chunk and opens the next. A node above that becomes full closes as well.
 local function close(self, limit)
     local level, number = 0, self.tail
     local node = node_at(self, 0, number)
@@ -197,7 +201,7 @@ local function close(self, limit)
     return node
 end
 
--- Undoes a close, where nothing is left of what came after.
+-- Undoes a close, if all entries after it are gone.
 local function reopen(self)
     self.tail = self.tail - 1
     local level, number = 0, self.tail
@@ -213,6 +217,7 @@ end
 local function append(self, limit, units)
     local node = node_at(self, 0, self.tail)
     local last_us, through = entry(node, node.size)
+    -- Charges of one instant share an entry: it is replaced by one with more units.
     if node.size > 0 and last_us == self.clock_us then
         node.text, node.size = string.sub(node.text, 1, -1 - node.width), node.size - 1
     else
@@ -240,8 +245,8 @@ local function append(self, limit, units)
     store(self, 0, self.tail, node)
 end
 
--- A node's text with `units` less from the entry behind a place on; an entry that has none left goes, unless it stands
--- for a closed node.
+-- Returns a node's text with `units` less from the entry after a place on. An entry without units is dropped,
+-- unless it stands for a closed node.
 local function lowered(node, place, units, level)
     local size = HEAD_SIZE + place * node.width
     if node.units_width == 0 then
@@ -259,8 +264,7 @@ local function lowered(node, place, units, level)
     return table.concat(texts)
 end
 
--- Takes units from the entry behind a place, which has at least as many; it goes when it has none
--- left.
+-- Takes units from the entry after a place, which has at least as many. An entry without units is dropped.
 local function lower_entry(self, number, place, units)
     local level = 0
     while true do
@@ -291,10 +295,11 @@ local function charge(self, limit, cost)
     self.admitted, self.gone_after_us = true, nil
 end
 
--- A log of which nothing is known, used up at an instant.
+-- Returns a log after a loss of data: used up at the instant of the loss.
 local function used_up(limit, at_us, own_key)
     local self = load(nil, nil, nil, limit, own_key)
     if now - at_us < limit.period_us then
+        -- The entry must carry the instant of the loss, so `now` is set back while it is charged.
         local now_us = now
         now, self.clock_us = at_us, at_us
         charge(self, limit, limit.count)
@@ -311,7 +316,8 @@ local function force(self, limit, cost)
     end
 end
 
--- The receipt holds its entry's instant: by as much as it is past the log's incarnation, the entry is past the charge.
+-- Returns the incarnation, raised by as much as the entry's instant is after the charge's. With it give_back
+-- finds the entry.
 local function receipt(self, limit, cost, nonce)
     if self.incarnation == 0 then
         self.incarnation = nonce
@@ -351,7 +357,7 @@ local function give_back(self, limit, incarnation, at_us, amount, slot, unused)
     end
 end
 
--- The oldest go, as if they had expired.
+-- Lowers the use by dropping the oldest entries, as if they had expired.
 local function lower_by(self, limit, amount)
     local units = min(amount, self.used)
     if units > 0 then
@@ -380,7 +386,7 @@ local function reply(self, limit, cost, out, i)
     return i + 3
 end
 
--- The nodes that hold expired entries alone, a few at most.
+-- Returns the fields of nodes that hold expired entries only, a few at most.
 local function freed(self)
     local fields = {}
     while self.oldest < self.head and #fields < FREED_MOST do
@@ -395,8 +401,8 @@ local function freed(self)
     return fields
 end
 
--- The record's kind and body, and the us until it is untouched; nothing once it is. What else
--- changed is stored at once, with the same life as the record.
+-- Returns the record's kind and body, and the us until it is irrelevant; nothing once it is. Writes the
+-- changed nodes at once, with the same life as the record.
 local function pack(self, limit)
     if self.used == 0 then
         redis.call('UNLINK', self.own_key)
@@ -420,7 +426,7 @@ local function pack(self, limit)
         self.last_us, self.used, self.oldest, self.tail, self.head, self.place), until_us
 end
 
--- Us until a record is untouched by the parameters that it was written under.
+-- Returns the us until a record is irrelevant under the parameters that it was written under.
 local function until_us(value, kind, at)
     local _, period_us, _, shift_us, last_us = unpack_record(BODY, value, at)
     return last_us - shift_us - now + period_us

@@ -1,8 +1,8 @@
 -- Sliding window: prev * (P - e) + curr * P <= count * P, without rounding.
 --
--- Mirrors sliding_window.rs: the counts of the window of now and of the one before it. `weight` is what the latter still
--- weighs, rounded up, which for whole costs is as good as the products. State of another period is judged by that period
--- until it is charged.
+-- Mirrors sliding_window.rs: the counts of the current window and of the one before it. `weight` is the part
+-- of the previous count that still counts, rounded up; for whole costs that is as exact as the products.
+-- State of another period is judged by that period until it is charged.
 --
 -- Parameters: count, period_us
 -- Reply:   prev, curr, elapsed_us (negative while the window lies ahead of now), period_us
@@ -14,7 +14,7 @@ local function params(program, i)
     return { count = program[i], period_us = program[i + 1] }, i + 2
 end
 
--- How much of the current window is left; all of it while it lies ahead of now.
+-- Returns how much of the current window is left; all of it while the window lies ahead of now.
 local function left_us(self)
     return self.period_us - max(0, now - self.start_us)
 end
@@ -27,14 +27,14 @@ local function weigh(self)
     end
 end
 
--- Makes it `used` in the limit's window that contains an instant, nothing before it.
+-- Starts the limit's window that contains an instant, with `used` units in it and none before it.
 local function begin(self, limit, at_us, used)
     self.start_us, self.period_us = at_us - at_us % limit.period_us, limit.period_us
     self.prev, self.weight, self.curr, self.incarnation = 0, 0, min(used, 4294967295), 0
     return self
 end
 
--- The counts of a window that has begun, as they are now.
+-- Returns the counts of a stored window, aged to now.
 local function aged(limit, start_us, period_us, prev, curr, incarnation)
     if now >= start_us + period_us then
         start_us, prev, curr = start_us + period_us, curr, 0
@@ -57,24 +57,26 @@ local function load(value, kind, at, limit)
     local high, low, period_us, prev, curr, incarnation =
         unpack_record('>I1I6I6I4I4I6', value, at)
     local start_us = high * 281474976710656 + low
+    -- The clock stepped back by more than is tolerated: all counts move into the window of now.
     if start_us - now > min(1000000, 2 * limit.period_us) then
         return begin({ rebased = true }, limit, now, prev + curr)
     end
     return aged(limit, start_us, period_us, prev, curr, incarnation)
 end
 
--- Windows of which nothing is known, used up at an instant.
+-- Returns a window after a loss of data: used up at the instant of the loss.
 local function used_up(limit, at_us)
     local period_us = limit.period_us
     return aged(limit, at_us - at_us % period_us, period_us, 0, limit.count, 0)
 end
 
--- How many more units fit; negative where force used more than the limit.
+-- Returns how many more units fit; negative if force used more than the limit.
 local function room(self, limit)
     return limit.count - self.curr - self.weight
 end
 
 local function charge(self, limit, cost)
+    -- The first charge under another period converts the counts to it.
     if self.period_us ~= limit.period_us then
         begin(self, limit, max(now, self.start_us), self.curr + self.weight)
     end
@@ -95,7 +97,7 @@ local function receipt(self, limit, cost, nonce)
     return self.incarnation
 end
 
--- Lowers the counts; how much less is used now, nothing where nothing changed.
+-- Lowers the counts. Returns how much less is used now, or nothing if nothing changed.
 local function lower(self, limit, prev, curr)
     if prev == self.prev and curr == self.curr then
         return
@@ -109,7 +111,7 @@ local function lower(self, limit, prev, curr)
     return used - self.curr - self.weight
 end
 
--- Takes `unused` of a charge off the window that it was charged in.
+-- Takes `unused` units off the window in which they were charged.
 local function give_back(self, limit, incarnation, at_us, amount, slot, unused)
     if incarnation == 0 or incarnation ~= self.incarnation or now < at_us then
         return
@@ -121,7 +123,7 @@ local function give_back(self, limit, incarnation, at_us, amount, slot, unused)
     end
 end
 
--- Lowers what is used now: the current window first, then the one before to the largest count that
+-- Lowers the use by `amount`: the current window first, then the window before it, to the largest count that
 -- weighs that much less.
 local function lower_by(self, limit, amount)
     if amount <= self.curr then
@@ -138,7 +140,7 @@ local function reply(self, limit, cost, out, i)
     return i + 4
 end
 
--- The record's kind and body, and the us until it is untouched; nothing once it is.
+-- Returns the record's kind and body, and the us until it is irrelevant; nothing once it is.
 local function pack(self, limit)
     if self.prev == 0 and self.curr == 0 then
         return
@@ -149,7 +151,7 @@ local function pack(self, limit)
     return KIND, body, self.start_us - now + (self.curr > 0 and 2 or 1) * self.period_us
 end
 
--- Us until a record is untouched.
+-- Returns the us until a record is irrelevant.
 local function until_us(value, kind, at)
     local high, low, period_us, prev, curr = unpack_record('>I1I6I6I4I4', value, at)
     return high * 281474976710656 + low - now + (curr > 0 and 2 or 1) * period_us

@@ -1,10 +1,10 @@
 -- Token bucket: in any interval L, admitted <= burst + floor(L * rate).
 --
--- Mirrors token_bucket.rs. A level is a number of whole tokens in use and `drained`: how much of the first of them has
--- drained, in parts of 1/d us. It is below n, or negative while the boundary, the instant at which that token began to
--- drain, lies ahead of now.
+-- Mirrors token_bucket.rs. A level is a number of whole tokens in use, and `drained`: how much of the first
+-- of them has drained, in parts of 1/d us. `drained` is below n. It is negative while the boundary, the
+-- instant at which that token began to drain, lies ahead of now.
 --
--- The formulas that fast paths need too are fragments of token_bucket/level.lua.
+-- Formulas that fast paths use too are fragments of token_bucket/level.lua.
 --
 -- Parameters: burst, forced_max, n, d, count, period_us, code (of the period; 0 if it has none)
 -- Reply:      used, drained, gone_after_us (-1: the state was written under these parameters)
@@ -22,7 +22,7 @@ local function params(program, i)
     return {
         burst = program[i], forced_max = program[i + 1], n = program[i + 2], d = program[i + 3],
         count = program[i + 4], period_us = program[i + 5], code = program[i + 6],
-        -- The driver's, here so that the table is made in its full size.
+        -- Set by the driver; listed here so that the table is created in its full size.
         algorithm = 0, module = 0, name = 0, long_name = 0,
     }, i + 7
 end
@@ -34,7 +34,7 @@ local function coded_period_us(code)
     return seconds[code] * 1000000
 end
 
--- Parts that drained since the boundary, as whole tokens and the rest; tokens end at `most`.
+-- Returns the parts that drained since the boundary, as whole tokens and the rest; at most `most` tokens.
 local function drained_since(boundary_us, part, n, d, most)
     local elapsed = now - boundary_us
     local tokens, rest
@@ -42,6 +42,7 @@ local function drained_since(boundary_us, part, n, d, most)
         -- @inline drain(elapsed * d - part, n) -> tokens, rest
         return tokens, rest
     end
+    -- Far more than `most` has drained. The exact product would overflow, and is not needed.
     if elapsed / n * d > most * 1.001 + 1 then
         return most, 0
     end
@@ -52,7 +53,7 @@ local function drained_since(boundary_us, part, n, d, most)
     return tokens, rest - part
 end
 
--- An unused bucket, made in its full size.
+-- Creates an empty bucket, in the full size of its table.
 local function new_counter()
     return { used = 0, drained = 0, body = false, fits = false, changed = false, tracked = false }
 end
@@ -66,12 +67,14 @@ local function drain(self, used, boundary_us, part, limit)
     if used > limit.forced_max then
         used = limit.forced_max
     end
+    -- A life under another burst cannot be compared with this one, so its receipts refund nothing.
     if self.tracked and self.tracked.burst ~= limit.burst then
         self.tracked = false
     end
     if now <= boundary_us then
         local ahead_us = boundary_us - now
         local tolerated = ahead_us <= 1000000
+        -- The tolerance is a second, or the bucket's refill time if that is shorter.
         if tolerated and limit.burst * (limit.n / limit.d) < 1000002 then
             tolerated = ahead_us <= min(1000000, ceil(limit.burst * limit.n / limit.d))
         end
@@ -91,8 +94,8 @@ local function drain(self, used, boundary_us, part, limit)
     return self
 end
 
--- State written under other parameters drains at the new rate, and is gone at the latest when it would have been under
--- its own.
+-- Converts state of other parameters: it drains at the new rate, and is gone at the latest when it would have
+-- been under its own.
 local function convert(self, used, boundary_us, part, count, period_us, limit)
     local whole, rest = mul_div(period_us, used, count)
     local begun = part > 0 and 1 or 0
@@ -109,8 +112,8 @@ local function convert(self, used, boundary_us, part, count, period_us, limit)
     return self
 end
 
--- What a body was written with: boundary_us, part, period_us, count, used. Before it lies the head, or the end of the
--- limit's long name.
+-- Returns the content of a body: boundary_us, part, period_us, count, used. Before a body lies the head, or
+-- the end of the limit's long name.
 local function stored(value, kind, at)
     local is_long, format = kind == LONG or kind == LONG_LIFE, nil
     -- @inline record_format(is_long) -> format
@@ -151,7 +154,7 @@ local function load(value, kind, at, limit)
     return drain(self, used, boundary_us, part, limit)
 end
 
--- A bucket of which nothing is known, used up at an instant.
+-- Returns a bucket after a loss of data: used up at the instant of the loss.
 local function used_up(limit, at_us)
     return drain(new_counter(), limit.burst, at_us, 0, limit)
 end
@@ -170,7 +173,7 @@ local function note_low(self, limit)
     end
 end
 
--- How many more units fit; negative where force used more than the limit.
+-- Returns how many more units fit; negative if force used more than the limit.
 local function room(self, limit)
     return limit.burst - self.used
 end
@@ -202,15 +205,16 @@ local function receipt(self, limit, cost, nonce)
     return t.incarnation
 end
 
--- What had come back before a receipt: it goes with it.
+-- Returns the amount refunded before a receipt; it is part of the receipt.
 local function mark(self)
     return self.tracked.returned
 end
 
--- Gives back at most `used` tokens less `drained` parts; returns the whole tokens that came back, nothing where nothing
--- changed.
+-- Refunds at most `used` tokens less `drained` parts. Returns the whole tokens refunded, or nothing if
+-- nothing changed.
 local function lower(self, limit, used, drained)
     -- @inline lower_to(self.used, self.drained) -> used, drained
+    -- The boundary lies ahead of now, so no part of a token has drained: refunds whole tokens only.
     if self.drained < 0 then
         used, drained = used - (drained > 0 and 1 or 0), 0
     end
@@ -261,7 +265,7 @@ local function reply(self, limit, cost, out, i)
     return i + 3
 end
 
--- The record's kind and body, and the us until the bucket is unused; nothing once it is.
+-- Returns the record's kind and body, and the us until the bucket is empty; nothing once it is.
 local function pack(self, limit)
     local used, t, n = self.used, self.tracked, limit.n
     if used == 0 then
@@ -269,7 +273,7 @@ local function pack(self, limit)
     end
     local is_long
     -- @inline has_long_records(limit.burst, limit.d, limit.count, limit.code) -> is_long
-    -- Force goes beyond the burst.
+    -- Force can exceed the burst, and with it the width of a short record.
     is_long = is_long or used >= 65536
     local format, record, until_us
     -- @inline record_format(is_long) -> format
@@ -292,7 +296,7 @@ local function pack(self, limit)
     return SHORT_LIFE, body .. life, until_us
 end
 
--- The us until a record is irrelevant by the parameters that it was written under.
+-- Returns the us until a record is irrelevant under the parameters that it was written under.
 local function until_us(value, kind, at)
     local boundary_us, _, period_us, count, used = stored(value, kind, at)
     return boundary_us - now + 1 + used * period_us / count
