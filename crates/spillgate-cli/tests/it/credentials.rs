@@ -150,12 +150,12 @@ fn a_new_password_of_the_store_is_used_by_the_next_connection_and_a_wrong_one_is
     redis.command(&["ACL", "SETUSER", "me", "<hunter-old", ">hunter-new"]);
     assert_eq!(source(&server), "store", "open connections stay");
     redis.command(&["CLIENT", "KILL", "USER", "me"]);
-    let mut words = server.words_until("error: the store does not take our credentials");
+    let mut words = server.words_until("error: the store rejects the credentials");
     fs::write(file.path(), settings("hunter-new")).unwrap();
     words += &server.words_until("credentials of the store: read again");
     eventually(|| source(&server) == "store");
     words += &server.last_words();
-    assert_eq!(words.matches("the store does not take our credentials").count(), 1, "{words}");
+    assert_eq!(words.matches("the store rejects the credentials").count(), 1, "{words}");
     assert!(!words.contains("hunter"), "{words}");
 }
 

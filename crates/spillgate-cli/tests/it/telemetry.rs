@@ -66,7 +66,7 @@ fn a_store_that_lost_its_state_is_told_of() {
     // The first heartbeat learns what there is to lose.
     eventually(|| metrics(&server).contains("spillgate_live_instances 1\n"));
     redis.command(&["FLUSHALL"]);
-    server.words_until("state lost: the server has not what it held");
+    server.words_until("state lost: the server lost its data");
     // Scrapes within a second share a rendering.
     eventually(|| metrics(&server).contains("spillgate_state_losses_total 1\n"));
 }

@@ -1,8 +1,8 @@
 //! Concurrency: permits held and not expired ≤ count.
 //!
-//! A charge of cost c is one hold of weight c. It ends when it is released, or `hold_us` after it was taken
+//! A charge of cost c is one hold of weight c. It ends when it is released, or `max_hold_us` after it was taken
 //! or last renewed, whichever comes first. Each hold has its own end. A changed count therefore binds at
-//! once, and a changed `hold_us` binds holds that are taken or renewed from then on. `retry_after` means "at
+//! once, and a changed `max_hold_us` binds holds that are taken or renewed from then on. `retry_after` means "at
 //! the latest": it is exact if no permit is released before.
 //!
 //! A hold is found by its name: the receipt's `incarnation` (the caller's nonce) and `slot`. While it lasts,
@@ -20,7 +20,7 @@ use super::{Charge, FORCED_TIMES, Reading, Refund, tolerated_us};
 
 mod holds;
 
-/// At most `count` permits held at once, each for at most `hold_us`.
+/// At most `count` permits held at once, each for at most `max_hold_us`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
     /// The capacity.
@@ -152,7 +152,7 @@ impl<'n> View<'n> {
 
     /// Takes up to `cost` permits even without room, up to the limit of force.
     ///
-    /// They end after `hold_us`, because no receipt exists for them.
+    /// They end after `max_hold_us`, because no receipt exists for them.
     pub fn force(&mut self, slots: &mut State, cost: u64, now_us: u64) {
         let forced_max = FORCED_TIMES * u64::from(self.params.count);
         match cost.min(forced_max.saturating_sub(self.held)) {

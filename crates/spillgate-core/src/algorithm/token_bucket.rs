@@ -76,7 +76,7 @@ pub struct View<'n> {
 }
 
 impl Params {
-    /// Computes the parameters in lowest terms. An error names the field that does not fit, and the nearest value that does.
+    /// Computes the parameters in lowest terms. An error names the wrong field, and the nearest value that fits.
     pub fn new(count: u32, period_us: u64, burst: u64) -> Result<Params, LimitError> {
         let Some(burst) = u32::try_from(burst).ok().filter(|b| (1..=COUNT_MAX).contains(b)) else {
             let nearest = if burst == 0 { 1 } else { COUNT_MAX };

@@ -1,5 +1,4 @@
-//! Counter state in Redis or Valkey: one script, one round trip for any number of decisions over counters
-//! that live at one place.
+//! Counter state in Redis or Valkey: one script, one round trip for any number of decisions at one location.
 //!
 //! Longer than 450 lines because the queue is rebuilt with the structure of the decision path.
 
@@ -69,7 +68,7 @@ pub use script::{of_server as script_of_server, text as script_text};
 use spread::StoreCall;
 use topology::{Location, Route, Topology};
 
-/// The Redis engine. Clones share everything.
+/// The Redis engine. Clones share connections, queues and state.
 #[derive(Clone, Debug)]
 pub struct Redis {
     topology: Arc<Topology>,
@@ -77,7 +76,7 @@ pub struct Redis {
     caller: Arc<Caller>,
     timeout: Duration,
     patience: Patience,
-    /// Who we are among the processes of the fleet, by a number that nobody else draws.
+    /// Identifies this instance in the fleet: a random number, unique in practice.
     node: u64,
 }
 
@@ -85,11 +84,11 @@ pub struct Redis {
 #[derive(Clone, Copy, Debug)]
 struct Patience {
     wait: Duration,
-    /// Whether the caller gave less time than a decision has, and admits by itself when that is over.
+    /// Whether the caller's own deadline is shorter than a decision's, so that the local share decides after it.
     admits_itself: bool,
 }
 
-/// What all calls of this process go by, whoever waits for them.
+/// Settings and state that all calls of this instance share.
 #[derive(Debug)]
 struct Caller {
     clock: StoreClock,
@@ -98,19 +97,19 @@ struct Caller {
     instance: Instance,
 }
 
-/// Whose clock decides.
+/// The clock that decides.
 #[derive(Debug, Default)]
 enum StoreClock {
-    /// The store's own, read once by each script.
+    /// The store's clock, read once in each script run.
     #[default]
     Store,
-    /// Ours, set by the store's once a second: for services that bar TIME inside scripts.
+    /// This instance's clock, corrected by the store's once a second: for services that forbid TIME inside scripts.
     Client,
-    /// One that is passed in: for tests.
+    /// A clock that a test passes in.
     Given(Clock),
 }
 
-/// What a call to a shard goes by.
+/// The terms of one call to a shard.
 #[derive(Clone, Copy, Debug)]
 struct CallTerms<'a> {
     caller: &'a Arc<Caller>,
@@ -118,23 +117,24 @@ struct CallTerms<'a> {
     redirect: Redirect,
 }
 
-/// One primary, and how to name keys that live there.
+/// A primary, and the hash tag of keys that live on it.
 #[derive(Clone, Debug)]
 pub struct ShardTag {
-    /// As people know it.
+    /// The shard's name, as in settings, logs and metrics.
     pub name: String,
-    /// What to put between the braces of a key.
+    /// The text between the braces of a key.
     pub tag: String,
 }
 
 impl Redis {
-    /// An engine on the server at `url`. A server out of reach is no error: calls fail until it is
-    /// there.
+    /// Creates an engine on the server at `url`.
+    ///
+    /// An unreachable server is no error: calls fail until it can be reached.
     pub async fn connect(url: &str, timeout: Duration) -> Result<Redis, BuildError> {
         Redis::open(&Store::Url(url.into()), &StoreOptions::new(timeout)).await
     }
 
-    /// An engine on a store, out of reach or not.
+    /// Creates an engine on a store, whether the store can be reached or not.
     pub async fn open(store: &Store, options: &StoreOptions) -> Result<Redis, BuildError> {
         let access = Access::of(store, options.tls.as_ref())?;
         let topology = Topology::new(store, &access, options)?;
@@ -154,15 +154,16 @@ impl Redis {
         Ok(redis)
     }
 
-    /// The same engine, deciding by a clock of the caller's.
+    /// Returns this engine with another clock, which decides in place of the store's.
     pub fn with_clock(self, clock: Clock) -> Redis {
         let Caller { terms, instance, .. } = *self.caller;
         let caller = Caller::new(StoreClock::Given(clock), terms, instance);
         Redis { caller: Arc::new(caller), ..self }
     }
 
-    /// Returns the same engine for a caller that waits no longer than this, and admits by itself afterwards: where that is
-    /// less than a decision may wait, what comes too late is decided by the local share.
+    /// Returns this engine for a caller that waits at most `wait`, and admits by itself afterwards.
+    ///
+    /// If `wait` is less than a decision may wait, the local share decides what the store does not answer in time.
     pub fn within(&self, wait: Duration) -> Redis {
         let is_less = wait < self.patience.wait;
         let admits_itself = is_less || self.patience.admits_itself;
@@ -170,14 +171,15 @@ impl Redis {
             .left_with(wait)
     }
 
-    /// Returns the same engine for the rest of a decision, which has so much time left.
+    /// Returns this engine for the rest of a decision that has `left` of its time.
     pub(crate) fn left_with(&self, left: Duration) -> Redis {
         let wait = self.patience.wait.min(left);
         Redis { patience: Patience { wait, ..self.patience }, ..self.clone() }
     }
 
-    /// Decides each of `asks`, each by itself, in as few calls as fit; in order, as far as they live
-    /// at one place.
+    /// Decides several transactions, each by itself, in as few calls as possible.
+    ///
+    /// Transactions at one location are decided in order.
     pub async fn decide(
         &self,
         transactions: &[Transaction],
@@ -193,7 +195,7 @@ impl Redis {
         join_all(reply).await
     }
 
-    /// Decides one.
+    /// Decides one transaction.
     pub async fn decide_one(
         &self,
         transaction: &Transaction,
@@ -208,7 +210,7 @@ impl Redis {
         }
     }
 
-    /// Changes one counter without a decision; answers the whole units that came back.
+    /// Changes one counter without a decision. Returns the whole units refunded, and the counter's state afterwards.
     pub async fn change(
         &self,
         counter: &PlannedCharge,
@@ -224,13 +226,13 @@ impl Redis {
         let location = self.topology.location(counter.key.tag);
         let changed = self.follow(location, deadline, run).await?.changed([(counter, change)])?;
         if let Some(old) = self.topology.old_location(counter) {
-            // What the old owner misses is between it and the processes that still ask it alone.
+            // Failing there is acceptable: the old owner serves only instances that still use the old ring.
             let _ = self.follow(old, deadline, run).await;
         }
         changed.first().copied().ok_or_else(|| StoreError::Foreign("no answer".into()))
     }
 
-    /// Forgets all that these limits hold for a subject.
+    /// Deletes all that these limits hold for a subject.
     pub async fn reset(&self, key: SubjectKey, limits: &[NamedLimit]) -> Result<(), StoreError> {
         let mut unlink = ::redis::cmd("UNLINK");
         for key in keys::all_of(key, limits) {
@@ -246,7 +248,7 @@ impl Redis {
         self.follow(self.topology.location(key.tag), deadline, run).await.map(|_| ())
     }
 
-    /// One command to each shard, where `command` has one for it; the answers go by the shard's name.
+    /// Sends one command to each shard for which `command` returns one. Returns the replies by shard name.
     pub(crate) async fn on_each_shard(
         &self,
         timeout: Duration,
@@ -264,42 +266,42 @@ impl Redis {
         join_all(answers).await
     }
 
-    /// Waits for the turn of a caller that asks the shard of a tag time and again.
+    /// Waits until a caller that polls the shard of a tag may send its next call.
     pub(crate) async fn poll_turn(&self, tag: u128) {
         if let Ok(route) = self.topology.route(self.topology.location(tag)) {
             route.shard.poll_turn().await;
         }
     }
 
-    /// Every shard, as this process sees it.
+    /// Returns the status of every shard, as this instance sees it.
     pub(crate) fn shards(&self) -> Vec<ShardStatus> {
         self.topology.shards().into_iter().map(|(_, shard)| shard.status()).collect()
     }
 
-    /// Whether the shard of a tag is asked at all at the moment.
+    /// Returns whether the shard of a tag is called at all: its circuit breaker is not open.
     pub(crate) fn is_asked(&self, tag: u128) -> bool {
         let route = self.topology.route(self.topology.location(tag));
         route.is_ok_and(|route| !route.shard.link().is_tripped())
     }
 
-    /// How often a shard was found to have lost what it held.
+    /// Returns how often a shard lost its data.
     pub(crate) fn epoch_changes(&self) -> u64 {
         self.topology.losses()
     }
 
-    /// How often a shard's clock stepped.
+    /// Returns how often a shard's clock stepped.
     pub(crate) fn clock_steps(&self) -> u64 {
         self.topology.shards().iter().map(|(_, shard)| shard.status().clock_steps).sum()
     }
 
-    /// Whether the server at a place is known to be gone; what it held counts as lost then.
+    /// Returns whether the server of a location is known to be gone. If so, its data counts as lost from now on.
     fn gives_up(&self, location: Location) -> bool {
         let route = self.topology.route(location).ok();
         let gone = route.filter(|route| route.shard.link().is_tripped());
         gone.inspect(|route| route.shard.guard.give_up()).is_some()
     }
 
-    /// Whether two places are on one server now.
+    /// Returns whether one server now holds two locations.
     fn are_on_one_server(&self, one: Location, other: Location) -> bool {
         let shard = |location| self.topology.route(location).map(|route| route.shard);
         match (shard(one), shard(other)) {
@@ -308,7 +310,7 @@ impl Redis {
         }
     }
 
-    /// Looks at every shard's clock, where scripts may not.
+    /// Samples the clock of every shard, if scripts must not read it.
     pub(crate) async fn sample_clocks(&self) {
         if matches!(self.caller.clock, StoreClock::Client) {
             let shards = self.topology.shards();
@@ -317,36 +319,37 @@ impl Redis {
         }
     }
 
-    /// What is counted of each shard.
+    /// Returns the meters of all shards.
     #[cfg(feature = "metrics")]
     pub(crate) fn meters(&self) -> Vec<Arc<ShardMeter>> {
         self.topology.shards().into_iter().map(|(_, shard)| shard.meter()).collect()
     }
 
-    /// Who this process is among those of the fleet.
+    /// Returns the number of this instance in the fleet.
     pub(crate) fn node(&self) -> u64 {
         self.node
     }
 
-    /// Until when a decision that begins now may wait.
+    /// Returns the deadline of a decision that begins now.
     fn deadline(&self) -> Deadline {
         Deadline::after(self.patience.wait)
     }
 
-    /// Where a limit's state was on the ring before this one, for as long as that counts.
+    /// Returns the location of a limit's state on the previous ring, as long as that state counts.
     fn old_location(&self, key: SubjectKey, limit: &NamedLimit) -> Option<Location> {
         limit.params()?;
         self.topology.old_location(&PlannedCharge::new(key, limit))
     }
 
-    /// Whether all counters of a decision live at one place.
+    /// Returns whether one location holds all counters of a transaction.
     pub(crate) fn is_one_location(&self, transaction: &Transaction) -> bool {
         self.topology.is_one_location() || self.only_location(transaction).is_some()
     }
 
-    /// Where all counters of a decision live, if that is one place.
+    /// Returns the location that holds all counters of a transaction, if there is only one.
     fn only_location(&self, transaction: &Transaction) -> Option<Location> {
         let (first, others) = transaction.counters.split_first()?;
+        // A counter with an old owner has two locations, so it never takes the one-call path.
         if transaction.counters.iter().any(|counter| self.topology.old_location(counter).is_some())
         {
             return None;
@@ -368,8 +371,9 @@ impl Redis {
         let mut reply = self.decide_call(location, transactions, deadline).await;
         let has_record = !matches!(transaction.record, RecordAction::None);
         if has_record && matches!(reply, Err(StoreError::Unknown(_))) && !deadline.has_passed() {
-            // By its record nothing is done twice; whether the first was done no failure now tells. What was
-            // deferred has none, and unknown means paid.
+            // The record makes the transaction idempotent, so it can be sent again whatever happened to the
+            // first call. Deferred charges are not idempotent. The first call may have paid them, and unknown
+            // counts as paid.
             let mut again = [transaction.clone()];
             again[0].counters.iter_mut().for_each(|counter| counter.deferred = 0);
             transaction.record.note_resent();
@@ -378,14 +382,15 @@ impl Redis {
         if let (RecordAction::Open(opening), Err(StoreError::Unknown(_))) =
             (&transaction.record, &reply)
         {
-            // It may be there: whoever settles asks.
+            // The record may exist, so the receipt lists this location, and settling looks there.
             opening.note(Opened::New, || Group::of(&transaction.counters));
         }
         reply?.into_iter().next().unwrap_or_else(|| Err(StoreError::Foreign("no answer".into())))
     }
 
-    /// Decides asks that live at one place, in order, in as many calls as it takes. Other callers have their turn between
-    /// two of them, and each may wait as long as a decision does from when it may be sent.
+    /// Decides transactions at one location, in order, in as many calls as needed.
+    ///
+    /// Other callers have their turn between two calls. Each call has a full deadline from when it may be sent.
     async fn decide_at(
         &self,
         location: Location,
@@ -403,7 +408,7 @@ impl Redis {
         reply
     }
 
-    /// Decides as many asks as go into one call.
+    /// Decides transactions that fit one call.
     async fn decide_call(
         &self,
         location: Location,
@@ -418,8 +423,9 @@ impl Redis {
         self.follow(location, deadline, run).await
     }
 
-    /// Refunds charges at one place, each all of it; answers the counters as they are then. Out of
-    /// reach, what was charged stays charged: that admits nobody wrongly.
+    /// Refunds charges at one location in full, and returns the counters' state afterwards.
+    ///
+    /// If the store cannot be reached, the charges stay. That never admits too much.
     async fn refund(
         &self,
         location: Location,
@@ -441,7 +447,8 @@ impl Redis {
         reply.into_iter().map(|(_, counter)| counter).collect()
     }
 
-    /// Asks whoever a place is said to live with, until somebody executes or nobody can help.
+    /// Calls the server of a location, and follows redirects until a server executes the call or no other is
+    /// left to try.
     async fn follow<T, F: Future<Output = Result<T, Failure>>>(
         &self,
         location: Location,
@@ -476,7 +483,7 @@ impl Redis {
         }
     }
 
-    /// What a failure means for a caller of this patience.
+    /// Converts a failure for a caller with this engine's patience.
     fn error(&self, failure: Failure) -> StoreError {
         match failure.into() {
             StoreError::Overloaded { sent, why, .. } => {
@@ -506,7 +513,8 @@ impl Caller {
     }
 }
 
-/// A sample that took longer says too little of when it was taken.
+/// A slower sample does not show precisely when the server read its clock.
 const CLOCK_SAMPLE: Duration = Duration::from_millis(100);
-/// After an answer that proves that nothing ran: a slot may move, and its new owner be behind.
+/// Retries after a reply which proves that nothing was executed, such as MOVED. During a move the second
+/// owner may redirect as well.
 const TRIES_AGAIN: usize = 2;

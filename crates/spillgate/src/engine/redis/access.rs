@@ -1,5 +1,6 @@
-//! How the servers of a store let this process in: logins and certificates. Both may change while connections are open:
-//! new connections use the new ones, and open connections stay.
+//! Logins and certificates for the servers of a store.
+//!
+//! Both may change at run time. New connections use the new ones; open connections stay.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,20 +19,24 @@ use crate::store::{Store, Tls};
 #[derive(Clone)]
 pub(super) struct Login(Arc<ArcSwap<RedisConnectionInfo>>);
 
-/// What secures connections. Clones share it.
+/// The TLS configuration of connections. Clones share it.
 #[derive(Clone)]
 pub(super) struct Connector(Arc<ArcSwap<TlsConnector>>);
 
 /// The logins and certificates of one store.
 #[derive(Debug)]
 pub(super) struct Access {
-    /// Of each server that the operator named, in that order.
+    /// For each server of the settings, in their order.
     pub(super) addresses: Vec<Address>,
     pub(super) tls: Connector,
 }
 
 impl Redis {
-    /// Uses the logins of `store`, which names the same servers, and these certificates from the next connection on.
+    /// Replaces logins and certificates, from the next connection on.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`BuildError::OtherStore`] if `store` names other servers or databases.
     pub fn set_access(&self, store: &Store, tls: Option<&Tls>) -> Result<(), BuildError> {
         self.access.take_over(&Access::of(store, tls)?)
     }
@@ -42,7 +47,7 @@ impl Login {
         Login(Arc::new(ArcSwap::from_pointee(login)))
     }
 
-    /// The login for the next connection.
+    /// Returns the login for the next connection.
     pub(super) fn get(&self) -> Arc<RedisConnectionInfo> {
         self.0.load_full()
     }
@@ -53,7 +58,7 @@ impl Connector {
         Connector(Arc::new(ArcSwap::from_pointee(connector)))
     }
 
-    /// The certificates for the next connection.
+    /// Returns the certificates for the next connection.
     pub(super) fn get(&self) -> Arc<TlsConnector> {
         self.0.load_full()
     }
@@ -75,7 +80,7 @@ impl Access {
         Ok(Access { addresses, tls: Connector::new(connector) })
     }
 
-    /// Puts other logins and certificates in force, for the same servers and databases.
+    /// Takes logins and certificates from `other`, which must have the same servers and databases.
     pub(super) fn take_over(&self, other: &Access) -> Result<(), BuildError> {
         let is_same = |(ours, theirs): (&Address, &Address)| {
             ours.at == theirs.at && ours.login.get().db() == theirs.login.get().db()
@@ -92,7 +97,7 @@ impl Access {
     }
 }
 
-/// Credentials are in no debug output.
+/// Debug output must not contain credentials.
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Login(..)")
@@ -115,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn other_logins_of_the_same_servers_are_in_force_everywhere() {
+    fn new_logins_of_the_same_servers_apply_everywhere() {
         let url = |password: &str| Store::Url(format!("redis://me:{password}@a:1/2"));
         let access = of(&url("old"));
         let shared = access.addresses[0].login.clone();

@@ -1,4 +1,4 @@
-//! Where a server is and who we are there, read from a url. Shown, it never holds credentials.
+//! A server's address and login, parsed from a URL. Displayed, it never contains credentials.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use ::redis::{ConnectionAddr, IntoConnectionInfo};
 use super::access::Login;
 use crate::error::BuildError;
 
-/// A server's address, with what it takes to get in.
+/// A server's address, with the login for it.
 #[derive(Clone)]
 pub(super) struct Address {
     pub(super) at: At,
@@ -16,7 +16,7 @@ pub(super) struct Address {
     pub(super) login: Login,
 }
 
-/// How a server is reached.
+/// The transport to a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum At {
     Tcp(Host),
@@ -32,14 +32,14 @@ pub(super) struct Host {
 }
 
 impl Address {
-    /// Reads `redis://`, `rediss://` and `unix://`.
+    /// Parses `redis://`, `rediss://` and `unix://` URLs.
     pub(super) fn parse(url: &str) -> Result<Address, BuildError> {
         let wrong = |why: String| BuildError::StoreUrl { url: redacted(url), why };
         let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong(REMEDY.into()))?;
         if rest.contains('#') {
             return Err(wrong("nothing may follow a #; name the CA to trust instead".into()));
         }
-        // What is behind `rediss://` is as behind `redis://`; the TLS is ours.
+        // The library parses both in the same way; TLS is handled here.
         let plain = match scheme {
             "redis" | "rediss" => format!("redis://{rest}"),
             "unix" => url.to_owned(),
@@ -62,7 +62,7 @@ impl Address {
 }
 
 impl Address {
-    /// Another server of the same kind.
+    /// Creates the address of another server with the same transport and login.
     pub(super) fn of_host(host: &Host, secured: bool, login: &Login) -> Address {
         let at = if secured { At::Tls(host.clone()) } else { At::Tcp(host.clone()) };
         Address { at, login: login.clone() }
@@ -88,14 +88,14 @@ impl fmt::Display for Host {
     }
 }
 
-/// Where it is, and not who we are there.
+/// Shows the transport and the host, without the login.
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.at, f)
     }
 }
 
-/// A url without its credentials, wherever it holds some.
+/// Replaces the credentials in a URL, wherever it has some.
 fn redacted(url: &str) -> String {
     let scheme = url.find("://").map_or(0, |at| at + 3);
     let (location, query) = url[scheme..].split_once('?').unwrap_or((&url[scheme..], ""));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_address_is_quoted_without_credentials_and_says_the_remedy() {
+    fn an_invalid_address_is_quoted_without_credentials() {
         for url in [
             "http://me:hunter2@store.example",
             "redis://me:hunter2@store.example:port",

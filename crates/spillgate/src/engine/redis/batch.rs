@@ -1,10 +1,10 @@
-//! Group commit: decisions that arrive while calls to a server are under way wait in a queue, and leave it together
-//! in one call.
+//! Group commit: decisions that arrive while calls to a server are in flight wait in a queue, and leave it
+//! together in one call.
 //!
-//! No caller waits for a timer. If a call may begin, a decision is sent at once, by itself. When a call ends, the
-//! decisions that wait leave the queue. Each is decided by itself, in the order of arrival, and has its own answer; equal
-//! ones are sent as one ([`Coalescer`]). A caller that is dropped before the call is sent is not charged; one that is
-//! dropped later is.
+//! No caller waits for a timer. If a call permit is free, a decision is sent at once, by itself. When a call
+//! ends, the queued decisions leave. Each is evaluated by itself, in order of arrival, and gets its own
+//! reply. Equal decisions are sent as one group ([`Coalescer`]). A caller that is dropped before its batch is
+//! sent is not charged; a caller that is dropped later is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,29 +29,29 @@ use coalescer::{BatchIndex, Coalescer};
 use load::{Given, Load, Sent, weight_of};
 use queue::{Queue, Ticket, Turn};
 
-/// The calls under way to one server, and who waits for them to end.
+/// The queue of one server, and the load that the server has been given.
 #[derive(Debug)]
 pub(super) struct Batches {
     queue: Mutex<Queue<Waiting>>,
     load: Arc<Load>,
 }
 
-/// How a decision goes out.
+/// How a decision is sent.
 pub(super) enum Admission {
-    /// At once; others wait until this is dropped.
+    /// In a call of its own, now. Later decisions queue until the permits are dropped.
     SendNow(CallPermit),
-    /// With others.
+    /// In the next batch.
     Queued(PendingReply),
 }
 
-/// Where a caller waits for its own part of an answer.
+/// A queued caller's handle: it yields the caller's own part of the batch's reply.
 pub(super) struct PendingReply {
     shard: Arc<Shard>,
     ticket: Ticket,
     answer: oneshot::Receiver<Result<CallerReply, Failure>>,
 }
 
-/// One who waits, with all that it takes to ask on its behalf.
+/// A queued caller, with all that a drain needs to send its transactions.
 #[derive(Debug)]
 struct Waiting {
     transactions: Vec<Transaction>,
@@ -61,34 +61,38 @@ struct Waiting {
     given: Given,
 }
 
-/// Of a call's answer, the parts that are one caller's.
+/// The parts of a batch's reply that belong to one caller.
 #[derive(Debug)]
 pub(super) struct CallerReply {
     reply: Arc<Reply>,
     ranges: SmallVec<[program::ReplyRange; 1]>,
 }
 
-/// Those who leave together.
+/// The callers that leave the queue in one call.
 struct Batch {
     waiting: Vec<Waiting>,
-    /// By who was first, and which of its asks.
+    /// A group's first transaction is found by the caller's position in `waiting`, and the position among its
+    /// transactions.
     coalescer: Coalescer<(u32, u32)>,
-    /// Of all asks of all who leave, in order.
+    /// For each transaction of each caller, in order: its group and its position in the group.
     indices: Vec<BatchIndex>,
 }
 
 impl Batches {
-    /// For a server that takes decisions of many subjects in one call.
+    /// Creates the queue of a server that evaluates many subjects in one call.
     pub(super) fn new() -> Batches {
         Batches { queue: Mutex::new(Queue::new(PERMITS)), load: Load::new() }
     }
 
-    /// For one that does not: nobody ever waits.
+    /// Creates the queue of a server that evaluates one subject in each call, as in a Cluster: every decision
+    /// is sent at once.
     pub(super) fn none() -> Batches {
         Batches { queue: Mutex::new(Queue::new(usize::MAX)), load: Load::new() }
     }
 
-    /// How decisions go out that arrive now; nothing where they would not be answered in time, or too many wait.
+    /// Admits transactions that arrive now: sent at once, or queued.
+    ///
+    /// Returns `None` if the reply would come after the caller's deadline, or if the queue is full.
     pub(super) fn arrive(
         shard: &Arc<Shard>,
         transactions: &[Transaction],
@@ -100,11 +104,13 @@ impl Batches {
         if queue.lock().begin() {
             return Some(alone(given));
         }
+        // Copying the transactions takes time, so the queue is not locked meanwhile.
         let (sender, answer) = oneshot::channel();
         let transactions = transactions.to_vec();
         let (caller, deadline) = (Arc::clone(terms.caller), terms.deadline);
         let mut queue = queue.lock();
-        // The last call may have ended meanwhile, and nobody would see to the queue.
+        // The last call may have ended since the first check. Then no drain runs, and a queued caller would
+        // wait forever.
         if queue.begin() {
             return Some(alone(given));
         }
@@ -113,14 +119,17 @@ impl Batches {
         Some(Admission::Queued(PendingReply { shard: Arc::clone(shard), ticket, answer }))
     }
 
-    /// Those who leave next, in one call; nobody: the place has been given up. None goes along that asks
-    /// a counter with other numbers than one before it, nor whoever goes by another clock.
+    /// Takes the next batch out of the queue. An empty batch means that the permit has been returned.
+    ///
+    /// The batch ends before a caller that uses another clock or other terms. It also ends before a counter that it
+    /// already has under other parameters: the script loads each counter once, under one set of parameters.
     fn next(&self) -> Batch {
         let mut queue = self.queue.lock();
         let count = queue.will_leave();
         let (mut coalescer, mut indices) = (Coalescer::for_some(count), Vec::with_capacity(count));
         let now = Deadline::after(Duration::ZERO);
         let (waiting, gone) = queue.leave(|leaving: &[Waiting], waiting| {
+            // The caller at hand is not in `leaving` yet, hence the second arm.
             let find = |(waiter, transaction): (u32, u32)| match leaving.get(waiter as usize) {
                 Some(leaving) => &leaving.transactions[transaction as usize],
                 None => &waiting.transactions[transaction as usize],
@@ -128,11 +137,12 @@ impl Batches {
             if waiting.answer.is_closed() || waiting.deadline <= now {
                 return Turn::IsGone;
             }
+            // One call carries one `Caller`: its clock, nonces and terms apply to the whole script run.
             let is_alike = |first: &Waiting| Arc::ptr_eq(&first.caller, &waiting.caller);
             if !leaving.first().is_none_or(is_alike) {
                 return Turn::Stays;
             }
-            // No more than can wait.
+            // Fits: a queue holds fewer than 2^32 callers.
             let waiter = leaving.len() as u32;
             if let [transaction] = &waiting.transactions[..] {
                 let index = coalescer.take_in_if_fits(transaction, (waiter, 0), find);
@@ -150,22 +160,23 @@ impl Batches {
         });
         drop(queue);
         for waiting in gone {
-            waiting.fail(Failure::unsent_in_time("the time of the caller was over"));
+            waiting.fail(Failure::unsent_in_time("the caller's deadline had passed"));
         }
         Batch { waiting, coalescer, indices }
     }
 
-    /// The server is silent: releases all who wait here for a call to it. Nothing of theirs was sent.
+    /// Fails every queued caller: the server is silent. Their transactions were never sent.
     pub(super) fn release(&self) {
         let released = self.queue.lock().release();
         for waiting in released {
-            waiting.fail(Failure::NotSent("the server answers none of the calls before".into()));
+            waiting
+                .fail(Failure::NotSent("the server does not answer the calls sent before".into()));
         }
     }
 }
 
 impl PendingReply {
-    /// What became of `asks`, for which this seat was taken.
+    /// Waits for the reply to `transactions`, which were queued under this handle.
     pub(super) async fn read(
         mut self,
         transactions: &[Transaction],
@@ -175,34 +186,39 @@ impl PendingReply {
         reply.read(transactions, &ranges).map_err(Failure::bug)
     }
 
-    /// What the caller is told, once.
+    /// Waits for the caller's part of the reply, at most until `deadline`.
     async fn outcomes_of(&mut self, deadline: Deadline) -> Result<CallerReply, Failure> {
         match deadline.bound(&mut self.answer).await {
             Some(Ok(outcomes)) => outcomes,
-            Some(Err(_)) => self.leave("the call was given up"),
+            Some(Err(_)) => self.leave("the batch was abandoned"),
             None => self.leave("no answer in time"),
         }
     }
 
-    /// Whether the decisions were sent is what matters. Once it is known, they are not sent any more.
+    /// Leaves the queue, or fails if the batch was sent already.
+    ///
+    /// The lock makes the answer certain. If the ticket still waits, closing the channel ensures that no
+    /// batch takes it. If it has left, the call may be executed at any time.
     fn leave(&mut self, why: &str) -> Result<CallerReply, Failure> {
         let queue = self.shard.batches().queue.lock();
         let sent = queue.has_left(self.ticket);
         self.answer.close();
         drop(queue);
-        // It may have come just now.
+        // The reply may have arrived between the timeout and the lock.
         if let Ok(outcomes) = self.answer.try_recv() {
             return outcomes;
         }
         Err(self.shard.count(match sent {
             true => Failure::too_late(why),
-            false => Failure::unsent_in_time(format!("{why}: other calls were under way")),
+            false => Failure::unsent_in_time(format!("{why}: it waited behind other calls")),
         }))
     }
 }
 
-/// A place among the calls under way to a server. Given up, it goes to those who wait. It goes with the call, and is given
-/// up when that is answered, whether the caller is there or not.
+/// The right to have one call to the server in flight.
+///
+/// It moves with the call, and is dropped when the server has replied, even if the caller is gone by then. If
+/// callers wait, dropping it passes the right to a drain.
 pub(super) struct CallPermit {
     shard: Arc<Shard>,
     _given: Given,
@@ -228,7 +244,9 @@ impl Drop for CallPermit {
     }
 }
 
-/// Sends those that gather, over a place of its own, until nobody waits. Cut off, it gives them up.
+/// A task that sends batch after batch under one permit until the queue is empty.
+///
+/// If the runtime stops the task, it abandons the permit and fails the queued callers.
 struct Drain {
     shard: Arc<Shard>,
     has_permit: bool,
@@ -243,7 +261,8 @@ impl Drain {
                 return;
             }
             send_batch(&self.shard, batch).await;
-            // Whoever was told asks again at once, more often than not: those leave together.
+            // Callers that just got a reply often send the next decision at once. Yielding lets them join the
+            // next batch.
             tokio::task::yield_now().await;
         }
     }
@@ -254,14 +273,17 @@ impl Drop for Drain {
         if self.has_permit {
             let given_up = self.shard.batches().queue.lock().abandon();
             for waiting in given_up {
-                let why = "the runtime that was to send it ended".into();
+                let why = "the async runtime stopped before it was sent".into();
                 waiting.fail(Failure::NotSent(why));
             }
         }
     }
 }
 
-/// One call for all of a batch, until its answer comes or the server is found silent: its callers may leave before.
+/// Sends a batch in one call, and hands each caller its part of the reply.
+///
+/// The call has no deadline: it lasts until the reply comes or the connection is found silent. Callers have
+/// deadlines of their own.
 async fn send_batch(shard: &Shard, batch: Batch) {
     let Batch { waiting, coalescer, indices } = batch;
     let Some(first) = waiting.first() else { return };
@@ -279,6 +301,7 @@ async fn send_batch(shard: &Shard, batch: Batch) {
     };
     let answer = shard.run(build, &terms).await.map(Arc::new);
     drop(sent);
+    // Each group has one range of the reply. A transaction's range is found by its position in the group.
     let mut next = program::ReplyRanges::new();
     let of_groups: Vec<program::ReplyRange> =
         coalescer.iter().map(|group| next.next(first(group.first), group.times)).collect();
@@ -294,7 +317,7 @@ async fn send_batch(shard: &Shard, batch: Batch) {
 }
 
 impl Waiting {
-    /// Hands the reply on. A caller that has left was charged, and gets no answer.
+    /// Hands the reply to the caller. A dropped caller was charged, and misses its reply.
     fn tell(self, reply: &Arc<Reply>, ranges: SmallVec<[program::ReplyRange; 1]>) {
         let _ = self.answer.send(Ok(CallerReply { reply: Arc::clone(reply), ranges }));
     }
@@ -304,6 +327,6 @@ impl Waiting {
     }
 }
 
-/// Calls under way to one server at once: while it works on one, the next is on its way. One to four were
-/// equally fast; with more, calls are smaller than they need be.
+/// Calls in flight to one server at once: while the server executes one, the next is on its way. One to four
+/// calls measured equally fast, and fewer calls make larger batches.
 const PERMITS: usize = 2;

@@ -1,33 +1,34 @@
-//! When to stop asking a server: pure counting of how its calls went.
+//! The circuit breaker's counts: decides when a server has failed too many calls. Pure, without a clock.
 
-/// The last calls to one server.
+/// The results of the last calls to one server.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
     in_a_row: u32,
-    /// The last calls, the newest in the lowest bit; a set bit failed.
+    /// The last 64 calls as bits, the newest lowest; a set bit is a failure.
     failed: u64,
     noted: u32,
 }
 
 impl Breaker {
-    /// Notes how a call went; answers whether that is one failure too many.
+    /// Records a result, and returns whether the breaker must open.
     pub(super) fn note(&mut self, went_well: bool) -> bool {
         self.failed = self.failed << 1 | u64::from(!went_well);
         self.noted = (self.noted + 1).min(u64::BITS);
         self.in_a_row = if went_well { 0 } else { self.in_a_row + 1 };
+        // The window is the calls since the last reset, at most 64. Only a failure can open the breaker.
         let many = self.noted >= JUDGED_FROM && 2 * self.failed.count_ones() >= self.noted;
         !went_well && (self.in_a_row >= IN_A_ROW || many)
     }
 
-    /// Forgets, once the server answers again.
+    /// Forgets all results, when the server answers again.
     pub(super) fn reset(&mut self) {
         *self = Breaker::default();
     }
 }
 
-/// A lost packet costs one call, a restart two: a third is an outage.
+/// A lost packet fails one call, and a restart two. A third failure in a row is an outage.
 const IN_A_ROW: u32 = 3;
-/// So many calls before half of them failing means anything.
+/// The fewest calls of which half must fail.
 const JUDGED_FROM: u32 = 20;
 
 #[cfg(test)]
@@ -55,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_after_an_outage_is_a_new_beginning() {
+    fn a_reply_after_an_outage_resets_the_breaker() {
         let mut breaker = Breaker::default();
         (0..64).for_each(|_| {
             breaker.note(false);

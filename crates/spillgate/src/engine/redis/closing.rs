@@ -1,5 +1,7 @@
-//! What receipts are about, in a store: the places of a reservation, and its end. A record says what is
-//! to be put right, and is closed by the call that does it.
+//! Ends and renews reservations on the store.
+//!
+//! A record lists the charges of one reservation at one location. The call that corrects the charges also
+//! closes the record.
 
 use std::sync::Arc;
 
@@ -18,16 +20,15 @@ use crate::reservation::{
 };
 use crate::time::Deadline;
 
-/// What a record says to whoever has not seen the reservation.
+/// The content of a record, for an instance that did not make it.
 enum Recorded {
     Open(RecordedCharges),
-    /// By an ending of this mark.
+    /// Ended by an ending with this mark.
     Ended(u64),
 }
 
 impl Redis {
-    /// Ends or renews what one record is about, wherever its subjects live, or lived on the ring before
-    /// this one.
+    /// Ends or renews one group of a reservation, at its location and, during a ring change, at the previous one.
     pub(crate) async fn close(
         &self,
         id: u128,
@@ -45,11 +46,13 @@ impl Redis {
         }
     }
 
-    /// Returns how the reservation of a record has ended: nothing while it is open and all its permits are
-    /// held, wherever its subjects live, or lived on the ring before this one.
+    /// Returns how a reservation has ended, or `None` while it is open and all its permits are held.
+    ///
+    /// During a ring change, looks at the previous location too.
     pub(crate) async fn ended(&self, id: u128, tag: u128) -> Result<Option<Ended>, StoreError> {
         let deadline = self.deadline();
         let ended = self.ended_at(self.topology.location(tag), id, tag, deadline).await?;
+        // The old owner is read only if the new one shows no end.
         let Some(old) = self.topology.location_before(tag).filter(|_| ended.is_none()) else {
             return Ok(ended);
         };
@@ -59,8 +62,9 @@ impl Redis {
         }
     }
 
-    /// Whether the id of a reservation is in use for no other request. With `takes` it is in use for this
-    /// one from then on, for as long as its record is remembered.
+    /// Returns whether a reservation's id is free for this request, or used by it already.
+    ///
+    /// With `takes`, the id then belongs to this request for as long as its record is remembered.
     pub(crate) async fn names(&self, opening: &Opening, takes: bool) -> Result<bool, StoreError> {
         let (key, body) = (keys::named(opening.id), opening.body.to_be_bytes());
         let (location, deadline) = (self.topology.location(opening.id), self.deadline());
@@ -77,11 +81,13 @@ impl Redis {
         match self.command_at(location, &get, deadline).await? {
             Value::Nil => Ok(true),
             Value::BulkString(known) => Ok(known == body),
-            _ => Err(StoreError::Foreign("what an id is in use for is none that we wrote".into())),
+            _ => Err(StoreError::Foreign(
+                "the value under a reservation's id has an unknown format".into(),
+            )),
         }
     }
 
-    /// At how many places the enforced counters of a decision live, old owners included.
+    /// Returns the number of locations of a transaction's enforced counters, old owners included.
     pub(crate) fn locations<L: LimitHandle>(&self, transaction: &Transaction<L>) -> usize {
         let mut locations: Vec<Location> = Vec::new();
         for counter in transaction.counters.iter().filter(|counter| counter.group == 0) {
@@ -95,13 +101,14 @@ impl Redis {
         locations.len()
     }
 
-    /// Whether a receipt can name all places of a decision.
+    /// Returns whether a receipt can list all locations of a transaction.
     pub(crate) fn has_receipt_for<L: LimitHandle>(&self, transaction: &Transaction<L>) -> bool {
         self.topology.is_one_location() || self.locations(transaction) <= GROUPS_MAX
     }
 
-    /// Takes back what a record at one place says was charged, and the record with it. Out of reach it
-    /// stays charged: that admits nobody wrongly.
+    /// Refunds all charges of a record, and deletes the record.
+    ///
+    /// If the store cannot be reached, the charges stay. That never admits too much.
     pub(super) async fn undo(&self, location: Location, id: u128, counters: &[RecordedCharge]) {
         let closing = Arc::new(Closing::of(id, &Ending::Undo));
         let _ = self.correct_at(location, &closing, counters, &Ending::Undo, self.deadline()).await;
@@ -115,6 +122,7 @@ impl Redis {
         ending: &Ending<'_>,
         deadline: Deadline,
     ) -> Result<Answer, StoreError> {
+        // The receipt may list the counters. If the record has others, they are read from the record, once.
         let mut known = group.counters.clone();
         for _ in 0..=1 {
             let counters = match known.take() {
@@ -127,12 +135,12 @@ impl Redis {
             };
             let closing = Arc::new(Closing::of(id, ending));
             self.correct_at(location, &closing, &counters, ending, deadline).await?;
-            // Processes on another ring part a reservation's counters otherwise.
+            // `None` of this kind: an instance on another ring divided the reservation's counters otherwise.
             if let Some(Closed::Answered(answer)) = closing.noted() {
                 return Ok(answer);
             }
         }
-        Err(StoreError::Foreign("a record changed while it was read".into()))
+        Err(StoreError::Foreign("a reservation's record changed while it was read".into()))
     }
 
     async fn correct_at(
@@ -165,6 +173,7 @@ impl Redis {
             Some(Recorded::Ended(mark)) => return Ok(Some(Ended::by_mark(mark))),
             None => return Ok(None),
         };
+        // Changes nothing: the call only reports whether the record, and its permits, are still valid.
         let closing = Arc::new(Closing::new(id, Closes::Looks, 0));
         let as_charged = Ending::Renew { for_us: 0 };
         self.correct_at(location, &closing, &counters, &as_charged, deadline).await?;
@@ -185,8 +194,7 @@ impl Redis {
         self.follow(location, deadline, run).await
     }
 
-    /// What the record beside a tag says; nothing if there is none. It is looked at again by the call
-    /// that closes it.
+    /// Reads the record of a reservation beside a tag. The call that closes the record checks it again.
     async fn recorded(
         &self,
         location: Location,
@@ -196,7 +204,7 @@ impl Redis {
     ) -> Result<Option<Recorded>, StoreError> {
         let mut get = ::redis::cmd("GET");
         get.arg(keys::record(tag, id));
-        let foreign = || StoreError::Foreign("a record is none that we wrote".into());
+        let foreign = || StoreError::Foreign("a reservation's record has an unknown format".into());
         match self.command_at(location, &get, deadline).await? {
             Value::Nil => Ok(None),
             Value::BulkString(bytes) => read(&bytes).map(Some).ok_or_else(foreign),
@@ -205,7 +213,7 @@ impl Redis {
     }
 }
 
-/// The layout is documented at the head of `reservation.lua`.
+/// Parses a record. The header of `reservation.lua` documents the layout.
 fn read(record: &[u8]) -> Option<Recorded> {
     let (head, rest) = record.split_first_chunk::<HEAD>()?;
     if head[0] != 0 {
@@ -217,7 +225,7 @@ fn read(record: &[u8]) -> Option<Recorded> {
     (counters.len() == count && count > 0).then(|| Recorded::Open(counters.into()))
 }
 
-/// What is answered for a record that ended before.
+/// Returns the answer for a record that has ended before.
 fn ended(mark: u64, ending: &Ending<'_>) -> Answer {
     match ending {
         Ending::Renew { .. } => Answer::Outcome(Outcome::Expired),
@@ -237,7 +245,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_of_anybodys_are_read_or_not_without_a_panic(bytes: Vec<u8>) {
+        fn parsing_arbitrary_bytes_never_panics(bytes: Vec<u8>) {
             let _ = read(&bytes);
         }
     }

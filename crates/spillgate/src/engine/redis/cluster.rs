@@ -1,5 +1,7 @@
-//! A Redis Cluster: our own map of slots, kept true by what its nodes answer. A client that follows
-//! by itself would send a call again after a broken connection, and charge twice.
+//! A Redis Cluster: this instance's own map of slots, corrected by the replies of the nodes.
+//!
+//! The library's Cluster client is not used: it sends a call again after a broken connection, which would
+//! charge twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +26,7 @@ use crate::error::BuildError;
 use crate::store::StoreOptions;
 use crate::time::Deadline;
 
-/// The nodes of a Cluster, and who owns which slot.
+/// The nodes of a Cluster, and the owner of each slot.
 #[derive(Clone, Debug)]
 pub(super) struct Cluster {
     shared: Arc<Shared>,
@@ -32,18 +34,18 @@ pub(super) struct Cluster {
 
 #[derive(Debug)]
 struct Shared {
-    /// Asked when no primary that is known answers.
+    /// The nodes of the settings, called when no known primary answers.
     seeds: Vec<Arc<Shard>>,
     nodes: Nodes,
     map: ArcSwap<Map>,
     /// Held while the map is changed.
     changing: Mutex<()>,
-    /// Whether somebody is asking who owns what, or has just done so.
+    /// Whether a task is reading the map, or has just done so.
     refreshing: AtomicBool,
     refreshed: Notify,
 }
 
-/// How every node is reached.
+/// The settings for connections to every node.
 struct Nodes {
     login: Login,
     secured: bool,
@@ -52,18 +54,18 @@ struct Nodes {
     timeout: Duration,
 }
 
-/// Who owns which slot.
+/// The owner of each slot.
 #[derive(Clone, Debug)]
 struct Map {
-    /// By slot, the owner's place in `shards`.
+    /// For each slot, the owner's index in `shards`.
     owners: Vec<Option<u16>>,
     shards: Vec<(Host, Arc<Shard>)>,
-    /// By place in `shards`, the first slot that it owns.
+    /// For each index in `shards`, the first slot that it owns.
     first_slots: Vec<Option<u16>>,
 }
 
 impl Cluster {
-    /// A cluster of which some nodes are known.
+    /// Creates a Cluster from the addresses of some of its nodes.
     pub(super) fn new(
         addresses: Vec<Address>,
         tls: &Connector,
@@ -72,7 +74,7 @@ impl Cluster {
         let wrong =
             |url: &str, why: &str| BuildError::StoreUrl { url: url.into(), why: why.into() };
         let Some(first) = addresses.first() else {
-            return Err(wrong("", "a cluster needs the address of one node at least"));
+            return Err(wrong("", "a cluster needs the address of at least one node"));
         };
         let nodes = Nodes {
             login: first.login.clone(),
@@ -89,7 +91,7 @@ impl Cluster {
             if matches!(address.at, At::Unix(_)) {
                 return Err(wrong(
                     &shown,
-                    "the nodes of a cluster name each other by host and port; give these",
+                    "a cluster cannot use Unix sockets; give the host and port of its nodes",
                 ));
             }
         }
@@ -104,24 +106,24 @@ impl Cluster {
         Ok(Cluster { shared: Arc::new(shared) })
     }
 
-    /// Asks who owns what, and connects to them, for a moment.
+    /// Reads the map and connects to the owners, for a moment at most.
     pub(super) async fn warm_up(&self) {
-        // Absent, the cluster is an outage, and found out by the first decision.
+        // An unreachable Cluster is an outage, which the first decision finds.
         let _ = Deadline::after(ASK).bound(self.shared.refresh_now()).await;
         let shards = self.shards();
         futures_util::future::join_all(shards.iter().map(|(_, s)| s.link().warm_up())).await;
     }
 
-    /// The owner of a slot, as far as we know.
+    /// Returns the owner of a slot, as far as it is known.
     pub(super) fn route(&self, slot: u16) -> Result<Route, Failure> {
         if let Some(shard) = self.shared.map.load().owner(slot) {
             return Ok(Route { shard, redirect: Redirect::None });
         }
         self.refresh_soon();
-        Err(Failure::NotSent(format!("no node is known to own slot {slot}")))
+        Err(Failure::NotSent(format!("no known node owns slot {slot}")))
     }
 
-    /// Whom to ask after a call that did not run; the failure again, where nobody can help.
+    /// Returns the route to try after a call that was not executed, or the failure if no other server can help.
     pub(super) async fn next_route(
         &self,
         slot: u16,
@@ -131,6 +133,7 @@ impl Cluster {
     ) -> Result<Route, Failure> {
         match &failure {
             Failure::NotHere(NotHere::OldOwners { slot, to }, _) => {
+                // The reply corrects one slot at once; the whole map follows in the background.
                 self.refresh_soon();
                 Ok(Route { shard: self.shared.moved(*slot, to, tried), redirect: Redirect::None })
             }
@@ -142,6 +145,7 @@ impl Cluster {
                 Ok(tried.clone())
             }
             Failure::NotHere(NotHere::Later | NotHere::ReadOnly, _) => {
+                // Registered before the refresh starts, so that its end is not missed.
                 let refreshed = self.shared.refreshed.notified();
                 self.refresh_soon();
                 let soon = async { tokio::time::timeout(jittered(LATER), refreshed).await };
@@ -149,7 +153,7 @@ impl Cluster {
                 self.route(slot)
             }
             Failure::Unknown(_) | Failure::Silent(_) | Failure::NotSent(_) | Failure::Hasty(_) => {
-                // Its replica may have taken over.
+                // A replica may have taken over.
                 self.refresh_soon();
                 Err(failure)
             }
@@ -157,19 +161,19 @@ impl Cluster {
         }
     }
 
-    /// Every primary that owns slots, with the first of these.
+    /// Returns every primary that owns slots, with its first slot.
     pub(super) fn shards(&self) -> Vec<(u16, Arc<Shard>)> {
         let map = self.shared.map.load();
         map.in_charge().map(|(first, shard)| (first, Arc::clone(shard))).collect()
     }
 
-    /// How often one of them was found to have lost what it held.
+    /// Returns how often a primary lost its data.
     pub(super) fn losses(&self) -> u64 {
         let map = self.shared.map.load();
         map.in_charge().map(|(_, shard)| shard.guard.losses()).sum()
     }
 
-    /// Asks who owns what in the background, unless somebody does or just did.
+    /// Reads the map in the background, unless a task does so or has just done so.
     pub(super) fn refresh_soon(&self) {
         if self.shared.refreshing.swap(true, Ordering::AcqRel) {
             return;
@@ -183,7 +187,7 @@ impl Cluster {
 }
 
 impl Shared {
-    /// Asks one node after another, beginning with any, until one knows who owns what.
+    /// Asks one node after another for the map, from a random one on, until one answers.
     async fn refresh_now(&self) {
         let known: Vec<Arc<Shard>> =
             self.map.load().shards.iter().map(|(_, shard)| Arc::clone(shard)).collect();
@@ -221,7 +225,7 @@ impl Shared {
         self.map.store(Arc::new(map.indexed()));
     }
 
-    /// Notes who owns a slot now, ahead of the whole map.
+    /// Records the new owner of one slot, before the whole map is read.
     fn moved(&self, slot: u16, to: &Host, tried: &Route) -> Arc<Shard> {
         let shard = self.known(to, tried);
         let _changing = self.changing.lock();
@@ -234,7 +238,7 @@ impl Shared {
         shard
     }
 
-    /// A node by its address; one that names none is the one that answered.
+    /// Returns the node of an address. An empty host means the node that sent the redirect.
     fn known(&self, host: &Host, tried: &Route) -> Arc<Shard> {
         let host = at(host, tried.shard.link().host());
         self.map.load().known(&host).unwrap_or_else(|| self.nodes.shard_at(&host))
@@ -242,13 +246,13 @@ impl Shared {
 }
 
 impl Map {
-    /// Nobody owns anything.
+    /// Creates a map without owners.
     fn empty() -> Map {
         let owners = vec![None; usize::from(SLOTS)];
         Map { owners, shards: Vec::new(), first_slots: Vec::new() }
     }
 
-    /// With the first slots of who is an owner now.
+    /// Computes the first slot of every owner.
     fn indexed(mut self) -> Map {
         self.first_slots = vec![None; self.shards.len()];
         for (slot, owner) in (0..).zip(&self.owners) {
@@ -259,7 +263,7 @@ impl Map {
         self
     }
 
-    /// Every owner, with the first of its slots.
+    /// Returns every owner, with its first slot.
     fn in_charge(&self) -> impl Iterator<Item = (u16, &Arc<Shard>)> {
         let shards = self.shards.iter().zip(&self.first_slots);
         shards.filter_map(|((_, shard), first)| Some(((*first)?, shard)))
@@ -303,7 +307,7 @@ impl std::fmt::Debug for Nodes {
     }
 }
 
-/// So long as it lives, nobody else asks who owns what.
+/// Marks that a task is reading the map; its drop ends the mark.
 struct Refreshing(Arc<Shared>);
 
 impl Drop for Refreshing {
@@ -312,14 +316,14 @@ impl Drop for Refreshing {
     }
 }
 
-/// Slots in a row that one node owns.
+/// Consecutive slots of one owner.
 pub(super) struct Range {
     pub(super) first: u16,
     pub(super) last: u16,
     owner: Host,
 }
 
-/// What CLUSTER SLOTS says; nothing where it knows no owner at all.
+/// Parses the reply to CLUSTER SLOTS; `None` if it lists no owner. `answered` is the node that replied.
 pub(super) fn ranges(answer: Value, answered: Option<&Host>) -> Option<Vec<Range>> {
     let Value::Array(rows) = answer else { return None };
     let ranges = rows.into_iter().map(|row| {
@@ -342,7 +346,7 @@ pub(super) fn ranges(answer: Value, answered: Option<&Host>) -> Option<Vec<Range
     (forward && !ranges.is_empty()).then_some(ranges)
 }
 
-/// A node that does not know its own host is where it was asked.
+/// Fills in the host of a node that does not know its own: it is the host that was asked.
 fn at(host: &Host, answered: Option<&Host>) -> Host {
     match (host.name.as_str(), answered) {
         ("" | "?", Some(answered)) => Host { name: answered.name.clone(), port: host.port },
@@ -350,7 +354,7 @@ fn at(host: &Host, answered: Option<&Host>) -> Host {
     }
 }
 
-/// A node that does not answer this fast is passed over.
+/// The time limit for a node's reply, before the next node is asked.
 const ASK: Duration = Duration::from_millis(500);
-/// Between two rounds of asking: a failover takes longer, and MOVED tells meanwhile.
+/// The pause between two readings of the map. A failover takes longer, and MOVED replies correct the map meanwhile.
 const REST: Duration = Duration::from_millis(100);

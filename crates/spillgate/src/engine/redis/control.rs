@@ -1,5 +1,5 @@
-//! The copies of what operators set while running, one on each shard: what is said to them, and what
-//! they answer. What the entries mean is sealed, and not known here.
+//! Exchanges runtime changes with their copies, one on each shard. The entries are sealed: their content is
+//! unknown here.
 
 use std::time::Duration;
 
@@ -8,62 +8,64 @@ use ::redis::{Cmd, Value};
 use super::{Redis, ShardTag};
 use crate::engine::StoreError;
 
-/// An entry as a copy holds it.
+/// An entry in a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredEntry {
-    /// Its name.
+    /// The entry's id.
     pub id: u128,
     /// When it was written.
     pub time_us: u64,
-    /// What tells two writings of one instant apart; below 2^53.
+    /// Distinguishes two entries written at the same instant; below 2^53.
     pub random: u64,
-    /// When nobody needs to know of it any more; 0: never.
+    /// When the entry may be deleted; 0 means never.
     pub forget_at_us: u64,
-    /// What it says.
+    /// The sealed content.
     pub sealed: Vec<u8>,
 }
 
-/// What one copy is told and asked.
+/// The input of an exchange with one copy.
 #[derive(Clone, Debug, Default)]
 pub struct Exchange {
-    /// The version of the copy that was seen last; empty: none.
+    /// The version of the copy that was seen last; empty if none was.
     pub seen: Vec<u8>,
-    /// Random, below 2^53: names the copy, should it begin now.
+    /// Names the copy if it begins now: random, below 2^53.
     pub epoch: u64,
-    /// How many entries it may hold.
+    /// The most entries that the copy may hold.
     pub entries_max: usize,
-    /// What it is to know.
+    /// Entries to write.
     pub reply: Vec<StoredEntry>,
-    /// What it is to forget, if it is time by its own clock.
+    /// Entries to delete, if their time has come by the copy's clock.
     pub forgotten: Vec<u128>,
 }
 
-/// What one copy answered.
+/// The result of an exchange with one copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchanged {
     /// The store's time.
     pub now_us: u64,
-    /// Its version now; empty: there is no copy.
+    /// The version of the copy now; empty if there is none.
     pub version: Vec<u8>,
-    /// How many entries found no room.
+    /// How many entries did not fit.
     pub refused: u64,
-    /// What was not in the version seen.
+    /// Entries that are newer than the version seen.
     pub unseen: Vec<StoredEntry>,
 }
 
 impl Redis {
-    /// The version of each shard's copy; empty: there is none.
+    /// Reads the version of each shard's copy; empty if there is none.
     pub(crate) async fn copy_versions(&self) -> Vec<(String, Result<Vec<u8>, StoreError>)> {
         let answers = self.on_each_shard(LOOK, |location| Some(version_of(location))).await;
         let version = |value| match value {
             Value::BulkString(version) => Ok(version),
             Value::Nil => Ok(Vec::new()),
-            other => Err(StoreError::Foreign(format!("a copy's version is {other:?}"))),
+            other => Err(StoreError::Foreign(format!(
+                "the version of a copy of runtime changes is {other:?}"
+            ))),
         };
         answers.into_iter().map(|(name, answer)| (name, answer.and_then(version))).collect()
     }
 
-    /// Tells and asks each shard's copy what `exchange` says for it, if anything.
+    /// Runs an exchange with each shard for which `exchange` returns one.
     pub(crate) async fn exchange(
         &self,
         exchange: impl Fn(&str) -> Option<Exchange>,
@@ -75,7 +77,7 @@ impl Redis {
 }
 
 impl Exchange {
-    /// The call that this is.
+    /// Builds the call of this exchange.
     pub fn command(&self, location: &ShardTag) -> Cmd {
         let mut command = ::redis::cmd("EVAL");
         command.arg(SCRIPT).arg(2).arg(&keys(location));
@@ -91,10 +93,10 @@ impl Exchange {
 }
 
 impl Exchanged {
-    /// What an answer of the script says.
+    /// Parses the reply of the script.
     pub fn of(answer: Value) -> Result<Exchanged, StoreError> {
         let foreign =
-            || StoreError::Foreign("a copy of what is set answered something else".into());
+            || StoreError::Foreign("a copy of runtime changes returned a malformed reply".into());
         let Value::Array(parts) = answer else { return Err(foreign()) };
         let ([seconds, us, version, refused], entries) =
             parts.split_first_chunk().ok_or_else(foreign)?;
@@ -141,14 +143,14 @@ fn version_of(location: &ShardTag) -> Cmd {
     command
 }
 
-/// The keys of the copy: its entries, and their revisions.
+/// Returns the keys of a copy: its entries, and their revisions.
 fn keys(location: &ShardTag) -> [String; 2] {
     [format!("sg1:{{{}}}:c", location.tag), format!("sg1:{{{}}}:r", location.tag)]
 }
 
-/// A look that is lost, and the next one, fit into the second within which what is set holds everywhere.
+/// The time limit of a version check. A lost one and the next fit the second in which a change reaches every instance.
 const LOOK: Duration = Duration::from_millis(400);
-/// An operator can wait, and a copy of thousands of entries is some megabytes.
+/// The time limit of an exchange. A copy of thousands of entries is some megabytes, and an operator can wait.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// Sent whole each time: it runs when something changes, and whatever forgets scripts cannot matter.
+/// Sent whole each time: it runs only when something changes, and then a flush of scripts does not matter.
 const SCRIPT: &str = include_str!("control.lua");

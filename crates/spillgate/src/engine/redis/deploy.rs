@@ -1,4 +1,4 @@
-//! The scripts handed to every server ahead of the first call, replicas that may take over included.
+//! Loads the scripts into every server before the first call, including replicas that may take over.
 
 use ::redis::Value;
 use futures_util::future::join_all;
@@ -12,14 +12,14 @@ use super::wire::Wire;
 use crate::engine::StoreError;
 use crate::time::Deadline;
 
-/// The SHA1 of the script that decides, and of the one that takes tokens ahead, as a server says them.
+/// The SHA1 of the script that decides, and of the script of leases, as a server returned them.
 type Shas = [String; 2];
 
-/// What became of the servers, by their names.
+/// The result for each server, by name.
 type Loaded<E> = Vec<(String, Result<Shas, E>)>;
 
 impl Redis {
-    /// Loads the scripts into every server, the marked ones where they are taken.
+    /// Loads the scripts into every server, in the variant that it accepts.
     pub async fn load_scripts(&self) -> Loaded<StoreError> {
         let shards = self.topology.shards();
         let successors = self.topology.follows_successors();
@@ -29,7 +29,7 @@ impl Redis {
     }
 }
 
-/// Into one primary, and into those that may take its place, if they would be followed.
+/// Loads the scripts into a primary, and into its replicas if calls would follow them.
 async fn load_on_shard(shard: &Shard, successors: bool) -> Loaded<StoreError> {
     let primary = in_time(shard.link().dial()).await;
     let replicas = match &primary {
@@ -59,7 +59,7 @@ async fn load_on_replica(shard: &Shard, host: &Host) -> (String, Result<Shas, Fa
 }
 
 async fn load(wire: &Wire) -> Result<Shas, Failure> {
-    let mut refused = Failure::Bug("it takes no script".into());
+    let mut refused = Failure::Bug("the server accepts no script".into());
     for script in [&*script::MARKED, &*script::PLAIN] {
         match load_one(wire, script).await {
             Ok(decides) => {
@@ -72,20 +72,20 @@ async fn load(wire: &Wire) -> Result<Shas, Failure> {
     Err(refused)
 }
 
-/// The SHA1, if it is ours.
+/// Loads a script, and checks the SHA1 that the server returns.
 async fn load_one(wire: &Wire, script: &Script) -> Result<String, Failure> {
     let Value::BulkString(sha) = wire.ask(&script::load(script)).await? else {
-        return Err(Failure::Bug("it answers no SHA1".into()));
+        return Err(Failure::Bug("SCRIPT LOAD returned no SHA1".into()));
     };
     let sha = String::from_utf8_lossy(&sha).into_owned();
     if sha != script.sha {
-        let why = format!("it answers the SHA1 {sha}, and ours is {}", script.sha);
+        let why = format!("SCRIPT LOAD returned the SHA1 {sha}, expected {}", script.sha);
         return Err(Failure::Bug(why));
     }
     Ok(sha)
 }
 
-/// Where a primary's replicas are, as it says itself.
+/// Returns the replicas of a primary, as the primary lists them.
 async fn replicas(wire: &Wire) -> Result<Vec<Host>, Failure> {
     let mut info = ::redis::cmd("INFO");
     info.arg("replication");
@@ -93,7 +93,7 @@ async fn replicas(wire: &Wire) -> Result<Vec<Host>, Failure> {
     Ok(String::from_utf8_lossy(&info).lines().filter_map(replica).collect())
 }
 
-/// `slave0:ip=10.0.0.2,port=6379,state=online,offset=1,lag=0`
+/// Parses `slave0:ip=10.0.0.2,port=6379,state=online,offset=1,lag=0`.
 fn replica(line: &str) -> Option<Host> {
     let (head, fields) = line.split_once(':')?;
     head.strip_prefix("slave")?.parse::<u32>().ok()?;
@@ -108,7 +108,7 @@ async fn in_time<T>(answer: impl Future<Output = Result<T, Failure>>) -> Result<
     Deadline::after(PATIENCE).bound(answer).await.unwrap_or_else(late)
 }
 
-/// Nobody waits for a verdict meanwhile.
+/// No decision waits for this.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
 #[cfg(test)]
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_a_replica_says_where_it_is() {
+    fn parses_the_address_of_a_replica() {
         let host = replica("slave0:ip=::1,port=6380,state=online,offset=1,lag=0").unwrap();
         assert_eq!((host.name.as_str(), host.port), ("::1", 6380));
         for line in ["slave_repl_offset:5", "role:master", "slave0:ip=a", ""] {

@@ -1,5 +1,6 @@
-//! What an error of the store means for the call that met it: whether it ran, and what may help.
-//! One table, by the code that an answer begins with.
+//! Classifies errors of the store: whether the call was executed, and whether sending it again can help.
+//!
+//! The class follows from the code at the beginning of an error reply.
 
 use ::redis::{ErrorKind, RedisError};
 
@@ -9,55 +10,57 @@ use super::server::Server;
 use crate::engine::StoreError;
 use crate::metrics::ErrorClass;
 
-/// Why a call brought no answer.
+/// The reason why a call returned no usable reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// Nothing ran: it is to be sent elsewhere, or again.
+    /// Not executed: the call must be sent elsewhere, or again.
     NotHere(NotHere, String),
-    /// Nothing ran, and nothing will until somebody mends the store.
+    /// Not executed, and it will not be until an operator fixes the store.
     Unfit(String),
-    /// It may have run, or not.
+    /// It may have been executed.
     Unknown(String),
-    /// Nothing was sent: there is no connection.
+    /// Not sent: there is no connection.
     NotSent(String),
-    /// Nothing was sent: there is no connection now, and the caller does not wait long enough to blame the server.
+    /// Not sent: there is no connection now, and the caller's deadline is too short to count this against the server.
     Hasty(String),
-    /// It may have run, or not: the server has sent no byte for as long as it may. Found, and counted, by the connections.
+    /// It may have been executed: the server sent no byte for the whole timeout. The connections have counted
+    /// it already.
     Silent(String),
-    /// The server works, and did not answer in time: a wait of ours ended, or our queue is full.
+    /// The server works, but did not answer in time: a deadline passed, or the queue is full.
     Overloaded { sent: bool, why: String },
-    /// A mistake of ours.
+    /// A bug of this program.
     Bug(String),
 }
 
-/// What to do about a call that did not run here.
+/// The remedy for a call that was not executed by this server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NotHere {
-    /// The slot lives there now.
+    /// Another server owns the slot now.
     OldOwners { slot: u16, to: Host },
-    /// This once, ask there.
+    /// Send this one call to another server.
     Ask(Host),
-    /// The server is no primary any more.
+    /// The server is no longer a primary.
     ReadOnly,
-    /// The script is to be sent with it.
+    /// The server does not have the script: send it along.
     NoScript,
-    /// Its guard is another: to be asked for.
+    /// The shard's guard has changed: read it again.
     Guarded,
     /// Some keys of the slot have moved, and some not yet.
     HalfMoved,
-    /// A moment later it may do: a server loads, a cluster elects.
+    /// Try again in a moment: a server loads its data, or a Cluster elects a primary.
     Later,
 }
 
 impl Failure {
-    /// What an error means.
+    /// Classifies an error of the client library.
     pub(super) fn of(error: &RedisError) -> Failure {
         let text = error.to_string();
-        // The library makes an error of its own of what the server answers to AUTH.
+        // The library turns a denied login into an error of its own, without the server's code.
         if error.kind() == ErrorKind::AuthenticationFailed {
             return Failure::Unfit(format!("WRONGPASS: {text}"));
         }
-        // Of a pipeline's errors the last: what goes before a call only prepares it.
+        // Of the errors of a pipeline, the last one counts: the commands before it, such as ASKING, only
+        // prepare the call.
         let Some(error) = error.clone().into_server_errors().and_then(|all| all.last().cloned())
         else {
             return Failure::Unknown(text);
@@ -65,7 +68,7 @@ impl Failure {
         Failure::of_answer(error.1.code(), error.1.details().unwrap_or_default(), text)
     }
 
-    /// The same where no call was sent yet: of a connection that could not be made.
+    /// Returns the failure for a call that was not sent, because its connection could not be made.
     pub(super) fn unsent(self) -> Failure {
         match self {
             Failure::Unknown(why) => Failure::NotSent(why),
@@ -74,6 +77,7 @@ impl Failure {
     }
 
     fn of_answer(code: &str, details: &str, text: String) -> Failure {
+        // Servers before 7.0 wrap an error inside a script in a plain ERR.
         let code = if code == "ERR" { wrapped_code(details).unwrap_or(code) } else { code };
         let not_here = |what| Failure::NotHere(what, text.clone());
         match code {
@@ -90,16 +94,17 @@ impl Failure {
                 Failure::Unfit(text)
             }
             "ERR" if UNFIT.iter().any(|unfit| details.contains(unfit)) => Failure::Unfit(text),
+            // Any other error means a wrong command or script, and would come again.
             _ => Failure::Bug(script::located(text)),
         }
     }
 
-    /// An answer that is none to what was asked.
+    /// Returns the failure for a reply that does not fit the request.
     pub(super) fn bug(error: StoreError) -> Failure {
         Failure::Bug(error.to_string())
     }
 
-    /// What it is counted as.
+    /// Returns the class under which the metrics count this failure.
     pub(super) fn class(&self) -> ErrorClass {
         match self {
             Failure::NotHere(..) => ErrorClass::NotHere,
@@ -111,7 +116,7 @@ impl Failure {
         }
     }
 
-    /// What was wrong, in words.
+    /// Returns the reason as text.
     pub(super) fn why(&self) -> &str {
         match self {
             Failure::NotHere(_, why) | Failure::Unfit(why) | Failure::Unknown(why) => why,
@@ -120,8 +125,9 @@ impl Failure {
         }
     }
 
-    /// Reports a server that does not take our user and password. Each attempt to connect fails alike, so only a failure
-    /// that differs from the one before is reported.
+    /// Logs that a server rejects the user and password.
+    ///
+    /// Every attempt to connect fails in the same way, so only a failure that differs from the one before is logged.
     pub(super) fn report_credentials(&self, server: &Server, before: Option<&str>) {
         let Failure::Unfit(why) = self else { return };
         let is_about_them = why.contains("WRONGPASS") || why.contains("NOAUTH");
@@ -130,12 +136,12 @@ impl Failure {
                 target: "spillgate",
                 %server,
                 why,
-                "the store does not take our credentials: set the user and password of its address"
+                "the store rejects the credentials: set the user and password in its address"
             );
         }
     }
 
-    /// What it says of the server for the circuit breaker: that it works, or fails; nothing where it says neither.
+    /// Returns the evidence for the circuit breaker: the server works, or fails; `None` if the failure shows neither.
     pub(super) fn shows_work(&self) -> Option<bool> {
         match self {
             Failure::NotHere(what, _) => Some(!matches!(what, NotHere::ReadOnly | NotHere::Later)),
@@ -145,12 +151,12 @@ impl Failure {
         }
     }
 
-    /// A wait of ours that ended before anything was sent.
+    /// Creates the failure of a call whose deadline passed before it was sent.
     pub(super) fn unsent_in_time(why: impl Into<String>) -> Failure {
         Failure::Overloaded { sent: false, why: why.into() }
     }
 
-    /// A wait of ours that ended before the answer came.
+    /// Creates the failure of a call whose deadline passed before its reply came.
     pub(super) fn too_late(why: impl Into<String>) -> Failure {
         Failure::Overloaded { sent: true, why: why.into() }
     }
@@ -170,7 +176,8 @@ impl From<Failure> for StoreError {
     }
 }
 
-/// Redis 6.2 wraps what a script met: `ERR Error running script (…): @user_script:1: -OOM …`.
+/// Returns the code inside an error that a script received. Redis 6.2 wraps it: `ERR Error running script
+/// (…): @user_script:1: -OOM …`.
 fn wrapped_code(details: &str) -> Option<&str> {
     let inner = details.split(" -").skip(1).filter_map(|inner| inner.split([' ', ':']).next());
     inner
@@ -178,7 +185,7 @@ fn wrapped_code(details: &str) -> Option<&str> {
         .find(|code| code.len() > 2 && code.bytes().all(|byte| byte.is_ascii_uppercase()))
 }
 
-/// `12182 127.0.0.1:6380`, with an IPv6 address unbracketed, and a host that may be left out.
+/// Parses `12182 127.0.0.1:6380`. An IPv6 address has no brackets, and the host may be missing.
 fn redirect(details: &str) -> Option<(u16, Host)> {
     let mut words = details.split(' ');
     let slot = words.next()?.parse().ok()?;
@@ -187,7 +194,7 @@ fn redirect(details: &str) -> Option<(u16, Host)> {
     Some((slot, Host { name, port: port.parse().ok()? }))
 }
 
-/// Plain errors that are no fault of the call.
+/// Texts of plain `ERR` replies that are not caused by the call.
 const UNFIT: [&str; 2] = ["max number of clients reached", "operation not permitted"];
 
 #[cfg(test)]
@@ -199,9 +206,9 @@ mod tests {
         Failure::of_answer(code, details, answer.into())
     }
 
-    /// As real servers said it: 6.2, 7.0, 8.2 and Valkey 9.
+    /// Replies of real servers: 6.2, 7.0, 8.2 and Valkey 9.
     #[test]
-    fn answers_of_real_servers_fall_into_their_classes() {
+    fn classifies_the_replies_of_real_servers() {
         let not_here = |answer: &str| match of(answer) {
             Failure::NotHere(what, _) => what,
             other => panic!("{answer}: {other:?}"),
@@ -255,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_wire_says_nothing_of_whether_the_call_ran() {
+    fn a_broken_connection_leaves_the_call_unknown() {
         let broken: RedisError = std::io::Error::from(std::io::ErrorKind::ConnectionReset).into();
         assert!(matches!(Failure::of(&broken), Failure::Unknown(_)));
     }

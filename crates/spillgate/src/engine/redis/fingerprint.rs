@@ -1,5 +1,6 @@
-//! What all instances on one store must have in common, as their heartbeats carry it. Instances that differ
-//! keep separate counters for the same subject, so each limit is admitted more than once.
+//! The settings that all instances on one store must share; heartbeats carry them.
+//!
+//! Instances that differ keep separate counters for the same subject, so each limit is admitted more than once.
 
 use std::fmt;
 
@@ -9,7 +10,7 @@ use super::ring::Seal;
 use crate::store::{InstanceMismatch, Presence, StoreOptions};
 use crate::subject::Secret;
 
-/// What decides under which key, on which server and in which form an instance keeps a counter.
+/// The settings that decide the key, the server and the format of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     schema: u32,
@@ -19,7 +20,7 @@ pub(super) struct Fingerprint {
     previous_ring: Option<Seal>,
 }
 
-/// How other instances see this one.
+/// An instance as others see it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Instance {
     pub(super) fingerprint: Fingerprint,
@@ -44,7 +45,7 @@ impl Fingerprint {
         }
     }
 
-    /// Reads what `Display` writes; `None` for the heartbeat of a version with another layout.
+    /// Parses the output of `Display`; `None` for the heartbeat of a version with another layout.
     pub(super) fn read(text: &str) -> Option<Fingerprint> {
         let mut words = text.split(':');
         let mut word = || words.next();
@@ -59,7 +60,7 @@ impl Fingerprint {
         whole.then_some(Fingerprint { schema, secret, previous_secret, ring, previous_ring })
     }
 
-    /// Counts `instances` of the same kind where they differ from this one.
+    /// Returns which settings differ from those of another kind of instance, of which there are `instances`.
     pub(super) fn mismatch(&self, other: Option<&Fingerprint>, instances: u32) -> InstanceMismatch {
         let count = |differs: bool| if differs { instances } else { 0 };
         let Some(other) = other else {
@@ -76,7 +77,7 @@ impl Fingerprint {
     }
 }
 
-/// As it stands in a heartbeat, the number of the ring last: the script reads that.
+/// The form in a heartbeat. The ring's number comes last: the script reads it.
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Fingerprint { schema, secret, previous_secret, ring, previous_ring } = self;
@@ -90,7 +91,9 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// During a planned change one side names what the other has as the previous one, and charges that too.
+/// Returns whether two settings agree.
+///
+/// During a planned change, one side names the other's setting as the previous one, and charges there too.
 fn agree<T: PartialEq>(own: (T, Option<T>), other: (T, Option<T>)) -> bool {
     own.0 == other.0
         || own.1.is_some_and(|previous| previous == other.0)
@@ -115,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_brings_back_what_was_written() {
+    fn a_fingerprint_survives_a_heartbeat() {
         let both = secret(2).after(secret(1));
         for fingerprint in [
             Fingerprint::new(&secret(1), None),

@@ -1,6 +1,6 @@
-//! What holds of any answer of a store: it may be another's, of another version, or broken.
+//! Checks that any reply of a store is safe to parse: it may be foreign, of another version, or damaged.
 //!
-//! An input is one byte that says what was asked, then the answer as it comes over the wire.
+//! An input is one byte that selects the request, and then the reply as bytes of the wire protocol.
 
 use std::sync::LazyLock;
 
@@ -17,12 +17,12 @@ use crate::engine::{Change, PlannedCharge, RecordAction, Transaction};
 use crate::limit::{LimitSpec, NamedLimit};
 use crate::subject::{SHARED_SECRET, Secret, SubjectKey};
 
-/// Panics if an answer is taken for more than was asked.
+/// Panics if a reply yields more than was requested.
 pub fn holds(input: &[u8]) {
     let Some((kind, wire)) = input.split_first() else { return };
     let Ok(answer) = parse_redis_value(wire) else { return };
     if let Some(cut) = first_answer(wire) {
-        // As text, for of two numbers that are none neither is the other.
+        // Compared as text, because NaN does not equal itself.
         assert_eq!(format!("{cut:?}"), format!("Ok({answer:?})"));
     }
     match kind % 6 {
@@ -34,7 +34,7 @@ pub fn holds(input: &[u8]) {
                     record: RecordAction::None,
                     counters: counters().collect(),
                 };
-                // By itself, and the second of a coalesced batch.
+                // A single decision, and the second of a coalesced batch.
                 for times in [1, 3] {
                     let range = program::reply_ranges(&[(&transaction, times)])[0].at(times / 2);
                     let transactions = std::slice::from_ref(&transaction);
@@ -88,12 +88,12 @@ fn counters() -> impl Iterator<Item = PlannedCharge> {
     })
 }
 
-/// One of each algorithm.
+/// One limit of each algorithm.
 static LIMITS: LazyLock<Vec<NamedLimit>> = LazyLock::new(|| {
     let limit = |(position, (quota, algorithm)): (usize, (&str, &str))| {
         let max_hold = (algorithm == "concurrency").then(|| "30s".to_owned());
         let spec = LimitSpec { max_hold, ..LimitSpec::new(quota).algorithm(algorithm) };
-        NamedLimit::new(spec.build().expect("a limit of ours"), position)
+        NamedLimit::new(spec.build().expect("a valid limit"), position)
     };
     let limits = [
         ("1000000000/second", "token-bucket"),

@@ -1,7 +1,8 @@
-//! What a shard says of itself under one key: the name of its epoch, which goes when all else goes;
-//! when the epoch before it was lost; and of a ring's node, which is the oldest ring that is served
-//! there. Calls that depend on it carry what they take it to be, and nothing is executed where it is
-//! another.
+//! The guard of a shard: one key that shows whether the shard lost its data, and which ring it serves.
+//!
+//! It holds the name of the epoch, which is lost together with all other data; the instant at which the epoch
+//! before was found lost; and, on a ring, the oldest ring that is still served. A call whose result depends
+//! on the guard carries the expected value. The script executes nothing if the guard has another value.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,30 +14,30 @@ use super::ring::Seal;
 use crate::store::{OnStateLoss, Store};
 use crate::time::monotonic_us;
 
-/// A shard's guard, as a heartbeat found it.
+/// A shard's guard, as the last heartbeat read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Guard {
-    /// The key that holds it; on a Cluster that may change, and then says nothing of the epoch.
+    /// The key that holds the guard. On a Cluster it may change, and then two epochs cannot be compared.
     pub(super) key: String,
-    /// As it stands in the store: epoch, lost, number and fingerprint of the oldest ring, and since
-    /// when it is the oldest; with dots between.
+    /// The value in the store, with dots between: epoch, loss, the oldest ring's number and fingerprint, and
+    /// since when it is the oldest.
     pub(super) text: String,
-    /// When the epoch before was found to be lost; 0 if that is not known.
+    /// The instant at which the epoch before was found lost; 0 if unknown.
     lost_us: u64,
-    /// The oldest ring that is served; of number 0 where there was none yet.
+    /// The oldest ring that is served; number 0 if there is none.
     oldest: Seal,
-    /// Since when, on our own clock that nobody steps.
+    /// Since when it is the oldest, on this instance's monotonic clock.
     oldest_since_us: u64,
 }
 
-/// What calls to a store go by.
+/// The settings that decide whether calls depend on the guard.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     pub(super) on_state_loss: OnStateLoss,
     pub(super) ring: Option<Rings>,
 }
 
-/// The ring of this process, and the one that it takes the place of.
+/// The ring of this instance, and the ring that it replaces.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rings {
     pub(super) own: Seal,
@@ -44,35 +45,35 @@ pub(super) struct Rings {
 }
 
 impl Rings {
-    /// Which rings a process with this store knows.
+    /// Returns the rings of a store, if it is a ring.
     pub(super) fn of(store: &Store) -> Option<Rings> {
         let Store::Ring(ring) = store else { return None };
         Some(Rings { own: Seal::of(ring), previous: ring.previous().map(Seal::of) })
     }
 }
 
-/// What a call is to find.
+/// The guard that a call expects.
 #[derive(Clone, Debug)]
 pub(super) struct Expected {
     guard: Arc<Guard>,
     lost_us: Option<u64>,
 }
 
-/// What is known of one shard's guard.
+/// The last known guard of a shard.
 #[derive(Debug, Default)]
 pub(super) struct KnownGuard {
     guard: ArcSwapOption<Guard>,
-    /// Why calls of this process are not for that shard, if they are not.
+    /// The reason why this instance must not call the shard, if there is one.
     refusal: ArcSwapOption<String>,
-    /// Whoever finds another asks, and the others wait.
+    /// Held while the guard is read, so that concurrent callers read it once.
     pub(super) asking: tokio::sync::Mutex<()>,
     losses: AtomicU64,
-    /// Others decide for its subjects for as long as it does not answer.
+    /// Set while the shard is out of reach, and the new owners decide for its subjects.
     given_up: AtomicBool,
 }
 
 impl Guard {
-    /// Reads what a heartbeat answered, and for how long the oldest ring has been the oldest.
+    /// Parses a heartbeat's reply. `oldest_for_us` is how long the oldest ring has been the oldest.
     pub(super) fn read(key: String, text: &[u8], oldest_for_us: u64) -> Option<Guard> {
         let text = String::from_utf8(text.to_vec()).ok()?;
         let mut words = text.split('.').skip(1);
@@ -90,7 +91,7 @@ impl Guard {
 }
 
 impl Terms {
-    /// What a call to a shard is to find there, if its answer depends on it.
+    /// Returns the guard that a call to a shard must expect, if its result depends on the guard.
     pub(super) fn on(self, known: &KnownGuard, key: &str) -> Result<Option<Expected>, Failure> {
         let begins_empty = self.on_state_loss == OnStateLoss::Exhausted;
         if !begins_empty && self.ring.is_none() {
@@ -99,28 +100,33 @@ impl Terms {
         if let Some(why) = known.refusal() {
             return Err(Failure::Unfit(why));
         }
+        // With no guard known yet, the call expects an empty one. The script then executes nothing, and the
+        // guard is read.
         let guard = known.guard.load_full().unwrap_or_else(|| unknown(key));
         let lost_us = begins_empty.then_some(guard.lost_us);
         Ok(Some(Expected { guard, lost_us }))
     }
 
-    /// Why our calls are not for a shard under this guard, if they are not.
+    /// Returns the reason why a shard with this guard must not be called, if there is one.
     fn refusal(self, guard: &Guard) -> Option<String> {
         let (Rings { own, previous }, oldest) = (self.ring?, guard.oldest);
         let (ours, theirs) = (own.number, oldest.number);
+        // The shard serves no ring yet, or exactly this one.
         if theirs == 0 || own == oldest {
             return None;
         }
         if ours < theirs {
             return Some(format!(
-                "ring {theirs} is in force there, and this process has ring {ours}; give it the new ring and restart it"
+                "ring {theirs} is in force there, and this instance has ring {ours}; give it the new ring and restart it"
             ));
         }
         if ours == theirs {
             return Some(format!(
-                "ring {ours} has other nodes or weights there than in this process; give a changed ring a larger number, and name the one it replaces"
+                "ring {ours} has other nodes or weights there than in this instance; give a changed ring a larger number, and name the one it replaces"
             ));
         }
+        // Both rings are in use during a planned change. That is allowed if this ring names the other as its
+        // predecessor.
         let known = previous.is_some_and(|it| it.fingerprint == oldest.fingerprint);
         (!known).then(|| {
             format!(
@@ -131,7 +137,7 @@ impl Terms {
 }
 
 impl Expected {
-    /// Adds it to the words of a call, behind the program.
+    /// Appends the expected guard to a command, after the program.
     pub(super) fn tell(&self, command: &mut ::redis::Cmd) {
         command.arg(&self.guard.text);
         if let Some(lost_us) = self.lost_us {
@@ -145,7 +151,9 @@ impl Expected {
 }
 
 impl KnownGuard {
-    /// Takes note. Another key is another tag, as when slots move, and says nothing. Answers whether all that it held before is lost.
+    /// Records a guard, and returns whether the shard lost all that it held before.
+    ///
+    /// A guard under another key, as after a move of slots, shows nothing about the old one.
     pub(super) fn note(&self, mut guard: Guard, terms: Terms) -> bool {
         let before = self.now();
         let mut lost = false;
@@ -154,7 +162,7 @@ impl KnownGuard {
                 self.losses.fetch_add(1, Ordering::Relaxed);
                 lost = true;
             }
-            // The first sight counts: the store's clock may step later.
+            // The first time counts: the store's clock may step later, and this instance's clock does not.
             if known.oldest == guard.oldest {
                 guard.oldest_since_us = known.oldest_since_us;
             }
@@ -165,7 +173,7 @@ impl KnownGuard {
         lost
     }
 
-    /// The epoch that was heard last under a key.
+    /// Returns the last known epoch under a key, or an empty text.
     pub(super) fn epoch_under(&self, key: &str) -> String {
         let guard = self.guard.load();
         let same = guard.as_ref().filter(|guard| guard.key == key);
@@ -176,12 +184,12 @@ impl KnownGuard {
         self.guard.load_full()
     }
 
-    /// Why our calls are not for that shard, if they are not.
+    /// Returns the reason why this instance must not call the shard, if there is one.
     pub(super) fn refusal(&self) -> Option<String> {
         self.refusal.load().as_deref().cloned()
     }
 
-    /// Whether nobody has been served by an older ring than this for so long.
+    /// Returns whether for `us` no instance has used a ring older than `number`.
     pub(super) fn has_served_since(&self, number: u32, us: u64) -> bool {
         let guard = self.guard.load();
         guard.as_ref().is_some_and(|guard| {
@@ -189,26 +197,26 @@ impl KnownGuard {
         })
     }
 
-    /// What it holds counts as lost, until it answers again.
+    /// Counts the shard's data as lost, once, until the shard answers again.
     pub(super) fn give_up(&self) {
         if !self.given_up.swap(true, Ordering::Relaxed) {
             self.losses.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// How often a shard was found to have lost what it held.
+    /// Returns how often the shard lost its data.
     pub(super) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Relaxed)
     }
 }
 
-/// Nothing is executed under this one, and the answer tells to ask.
+/// Returns a guard that no shard has: the script executes nothing, and its reply causes the guard to be read.
 fn unknown(key: &str) -> Arc<Guard> {
     let (key, oldest) = (key.to_owned(), Seal::NONE);
     Arc::new(Guard { key, text: String::new(), lost_us: 0, oldest, oldest_since_us: 0 })
 }
 
-/// Where a shard whose keys have this tag keeps its guard.
+/// Returns the key of the guard on a shard whose keys have this tag.
 pub(super) fn key_of(tag: &str) -> String {
     format!("sg1:{{{tag}}}:epoch")
 }

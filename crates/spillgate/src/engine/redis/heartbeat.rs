@@ -1,5 +1,10 @@
-//! Each process says to every shard that it lives: so all know how many share a limit when a shard
-//! is out of reach, notice when one has lost what it held, and when another keeps separate counters.
+//! Heartbeats: every instance reports to every shard that it is alive.
+//!
+//! From the replies an instance knows:
+//!
+//! - how many instances share a limit while a shard is out of reach,
+//! - whether a shard has lost its data,
+//! - whether another instance keeps separate counters.
 
 use std::time::Duration;
 
@@ -18,15 +23,16 @@ use crate::time::{Clock, Deadline};
 /// The live instances of a fleet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Living {
-    /// How many there are, this one among them unless it only looks.
+    /// How many there are, including this one unless it is an onlooker.
     pub(crate) count: u32,
-    /// Those of them that differ from this one.
+    /// How many of them differ from this one.
     pub(crate) mismatch: InstanceMismatch,
 }
 
 impl Redis {
-    /// Reports to every shard that this instance lives. Returns the live instances as the best informed
-    /// shard knows them, and nothing if no shard answered.
+    /// Reports to every shard that this instance is alive.
+    ///
+    /// Returns the largest count of live instances that a shard knows, or `None` if no shard answered.
     pub(crate) async fn heartbeat(&self) -> Option<Living> {
         let deadline = Deadline::after(ANSWER);
         let shards = self.topology.shards();
@@ -34,7 +40,7 @@ impl Redis {
         join_all(beats).await.into_iter().filter_map(Result::ok).reduce(Living::or)
     }
 
-    /// After a shard has answered that its guard is another: asks which, unless somebody just has.
+    /// Reads a shard's guard after a call found it changed, unless another caller has just read it.
     pub(super) async fn learn_guard(
         &self,
         shard: &Shard,
@@ -42,7 +48,7 @@ impl Redis {
     ) -> Result<(), Failure> {
         let seen = shard.guard.now();
         let Some(_asking) = deadline.bound(shard.guard.asking.lock()).await else {
-            return Err(Failure::unsent_in_time("no time left to ask for the guard"));
+            return Err(Failure::unsent_in_time("no time left to read the shard's guard"));
         };
         if shard.guard.now() == seen {
             self.beat(shard, topology::ANY_TAG, deadline).await?;
@@ -50,18 +56,18 @@ impl Redis {
         Ok(())
     }
 
-    /// One heartbeat; returns the live instances.
+    /// Sends one heartbeat, and returns the live instances.
     async fn beat(&self, shard: &Shard, tag: &str, deadline: Deadline) -> Result<Living, Failure> {
         let key = guard::key_of(tag);
         let answer = shard.command(&self.command(shard, tag, &key), deadline).await;
         let answer = answer.inspect_err(|failure| self.topology.heed(failure))?;
         let (guard, living) = read(answer, key, &self.caller.instance.fingerprint)
-            .ok_or_else(|| Failure::Bug(format!("{} answered no guard", shard.name())))?;
+            .ok_or_else(|| Failure::Bug(format!("{} returned no guard", shard.name())))?;
         if shard.guard.note(guard, self.caller.terms) {
             tracing::warn!(
                 target: "spillgate",
                 shard = shard.name(),
-                "state lost: the server has not what it held; limits begin as on_state_loss says"
+                "state lost: the server lost its data; on_state_loss decides how limits begin"
             );
         }
         Ok(living)
@@ -73,7 +79,7 @@ impl Redis {
             StoreClock::Store | StoreClock::Given(_) => 0,
         };
         let Instance { fingerprint, presence } = &self.caller.instance;
-        // An onlooker puts no ring in force.
+        // An onlooker, such as a diagnosis, must not put a ring in force.
         let rings = self.caller.terms.ring.filter(|_| *presence == Presence::Announced);
         let own = rings.map_or(Seal::NONE, |ring| ring.own);
         let previous = rings.and_then(|ring| ring.previous).unwrap_or(Seal::NONE);
@@ -100,13 +106,13 @@ impl Redis {
 }
 
 impl Living {
-    /// Takes the larger counts of two shards.
+    /// Returns the larger counts of two shards.
     fn or(self, other: Living) -> Living {
         Living { count: self.count.max(other.count), mismatch: self.mismatch.or(other.mismatch) }
     }
 }
 
-/// Reads the guard, and the live instances beside one with this fingerprint.
+/// Parses a heartbeat's reply: the guard, and the live instances compared with the own fingerprint.
 pub(super) fn read(answer: Value, key: String, own: &Fingerprint) -> Option<(Guard, Living)> {
     let Value::Array(parts) = answer else { return None };
     let [Value::BulkString(guard), Value::Int(oldest_for_us), Value::Array(kinds)] = &parts[..]
@@ -126,7 +132,7 @@ pub(super) fn read(answer: Value, key: String, own: &Fingerprint) -> Option<(Gua
 }
 
 const SCRIPT: &str = include_str!("heartbeat.lua");
-/// Five heartbeats: a process that was paused for as long is as good as gone.
+/// Five heartbeats. An instance that was paused for that long counts as gone.
 const GONE_MS: u64 = 5_000;
-/// A shard that takes longer is counted by its last word.
+/// The time limit of a heartbeat. A slower shard counts by its last reply.
 const ANSWER: Duration = Duration::from_millis(500);

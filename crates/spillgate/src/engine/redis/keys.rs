@@ -1,11 +1,12 @@
-//! The names of what is kept in the store: `sg2:{tag}:id`, and never a byte of a caller's. The number is [`SCHEMA`].
-//! Heartbeats, guards and runtime changes keep the prefix `sg1:`: they have the same form, and instances of different
-//! schemas find each other there.
+//! The names of keys in the store: `sg2:{tag}:id`, without any byte of a request. The number is [`SCHEMA`].
+//!
+//! Heartbeats, guards and runtime changes keep the prefix `sg1:`. Their form has not changed, and instances
+//! of different schemas find each other there.
 
 use crate::limit::{Algorithm, NamedLimit, RecordName};
 use crate::subject::SubjectKey;
 
-/// The key of the value that holds the small states of all limits of one rule and subject.
+/// Returns the key of the value with the small states of all limits of one rule and subject.
 pub(super) fn value(key: SubjectKey) -> Vec<u8> {
     let mut name = Vec::with_capacity(KEY_LENGTH);
     name.extend_from_slice(b"sg2:{");
@@ -15,14 +16,14 @@ pub(super) fn value(key: SubjectKey) -> Vec<u8> {
     name
 }
 
-/// What stands between the braces of a tag's keys.
+/// Returns the text between the braces of a tag's keys.
 pub(super) fn tag_name(tag: u128) -> Vec<u8> {
     let mut name = Vec::with_capacity(22);
     base64url(tag, &mut name);
     name
 }
 
-/// The key that a log or slots have beside it; the other algorithms have none.
+/// Returns the key of a log or of permits, which are stored apart; the other algorithms have none.
 pub(super) fn own(key: SubjectKey, limit: &NamedLimit) -> Option<Vec<u8>> {
     let letter = match limit.algorithm() {
         Algorithm::SlidingLog => b'l',
@@ -41,7 +42,7 @@ pub(super) fn own(key: SubjectKey, limit: &NamedLimit) -> Option<Vec<u8>> {
     Some(name)
 }
 
-/// The key of a reservation's record.
+/// Returns the key of a reservation's record.
 pub(super) fn record(tag: u128, id: u128) -> Vec<u8> {
     let mut name = Vec::with_capacity(KEY_LENGTH + 2);
     name.extend_from_slice(b"sg2:{");
@@ -51,8 +52,8 @@ pub(super) fn record(tag: u128, id: u128) -> Vec<u8> {
     name
 }
 
-/// The key of what a reservation's id is in use for: not beside a counter, for another request comes with
-/// other counters.
+/// Returns the key that ties a reservation's id to its request. It is not stored beside a counter, because
+/// another request under the same id may have other counters.
 pub(super) fn named(id: u128) -> Vec<u8> {
     let mut name = Vec::with_capacity(KEY_LENGTH);
     name.extend_from_slice(b"sg2:{");
@@ -61,7 +62,7 @@ pub(super) fn named(id: u128) -> Vec<u8> {
     name
 }
 
-/// The key of the leases on a counter, beside its value.
+/// Returns the key of the leases on a counter, beside its value.
 pub(super) fn ledger(key: SubjectKey, limit: &NamedLimit) -> Vec<u8> {
     let mut name = value(key);
     name.extend_from_slice(b":e:");
@@ -69,20 +70,21 @@ pub(super) fn ledger(key: SubjectKey, limit: &NamedLimit) -> Vec<u8> {
     name
 }
 
-/// Every key that a subject's limits may have.
+/// Returns every key that a subject's limits may have.
 pub(super) fn all_of(key: SubjectKey, limits: &[NamedLimit]) -> Vec<Vec<u8>> {
     std::iter::once(value(key)).chain(limits.iter().filter_map(|limit| own(key, limit))).collect()
 }
 
-/// 22 characters for 128 bits.
+/// Encodes 128 bits in 22 characters.
 fn base64url(bits: u128, out: &mut Vec<u8>) {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     out.extend((0..22).map(|location| LETTERS[(bits >> (6 * location)) as usize & 63]));
 }
 
-/// The version of these names and of the records below them, which the prefix of the names carries. Raise both
-/// when an instance of this version cannot share counters with one of the version before: heartbeats carry it, and
-/// each side warns of the other.
+/// The version of the key names and of the records under them; the prefix of the names carries it.
+///
+/// Raise both if an instance of this version cannot share counters with one of the version before. Heartbeats
+/// carry the number, and each side warns about the other.
 pub(super) const SCHEMA: u32 = 2;
-/// `sg2:{` 22 `}:` 22.
+/// `sg2:{`, 22 characters, `}:`, 22 characters.
 const KEY_LENGTH: usize = 51;

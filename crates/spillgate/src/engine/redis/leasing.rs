@@ -1,16 +1,19 @@
-//! Leases, in a store: one call for one counter, of a script beside the one that decides.
+//! Leases on the store: one call for one counter, with a script of its own.
 
 use super::{Redis, StoreError};
 use crate::engine::redis::program::Call;
 use crate::lease::{Exchange, Granted};
 
 impl Redis {
-    /// Returns what a process is done with, and takes what there is to spare. Nothing is leased of a
-    /// subject that moves: two owners would have to agree.
+    /// Returns leases that this instance is done with, and takes a new one.
+    ///
+    /// # Errors
+    ///
+    /// A subject that moves to another node gets no lease: its two owners would have to agree.
     pub async fn lease(&self, exchange: &Exchange<'_>) -> Result<Granted, StoreError> {
         let counter = &exchange.counter;
         if self.topology.old_location(counter).is_some() {
-            return Err(StoreError::NotExecuted("the subject moves to another node".into()));
+            return Err(StoreError::NotExecuted("the subject is moving to another node".into()));
         }
         let build = |header| {
             let mut call = Call::new(header);

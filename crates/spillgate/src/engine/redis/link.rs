@@ -1,5 +1,7 @@
-//! The connections to one server. They are made off the path, one at a time, and tried out before
-//! the first call goes over them. Every wait on them is bounded, and so is what is under way.
+//! The connections to one server.
+//!
+//! They are made in the background, one at a time, and tested before the first call uses them. Every wait is
+//! bounded, and so is the number of calls in flight.
 //!
 //! Longer than 450 lines because the queue is rebuilt with the structure of the decision path.
 
@@ -23,7 +25,7 @@ use super::server::Server;
 use super::wire::{Answer, Held, Pulse, Wire};
 use crate::time::Deadline;
 
-/// Connections that are made again when they break.
+/// A set of connections to one server, made again when they break.
 #[derive(Debug)]
 pub(super) struct Link {
     shared: Arc<Shared>,
@@ -34,30 +36,30 @@ struct Shared {
     server: Server,
     lines: Box<[ArcSwapOption<Open>]>,
     next_line: AtomicUsize,
-    /// How long a connection is waited for, and a sign of life.
+    /// How long to wait for a connection, and for a byte of a reply.
     timeout: Duration,
     pulse: Arc<Pulse>,
     in_flight: Arc<AtomicUsize>,
     breaker: Mutex<Breaker>,
-    /// The breaker is open: nobody waits, until a connection has been tried out.
+    /// The circuit breaker is open: calls fail at once, until a new connection has passed its test.
     tripped: AtomicBool,
-    /// Whether somebody is connecting, or waiting to try again.
+    /// Whether a task is connecting, or waits to try again.
     connecting: AtomicBool,
     changed: Notify,
-    /// Why the last attempt to connect came to nothing.
+    /// The reason why the last attempt to connect failed.
     trouble: Mutex<Option<String>>,
 }
 
-/// A connection that answered, and the script that its server takes.
+/// A connection that passed its test, and the variant of the script that its server accepts.
 struct Open {
     wire: Wire,
     script: &'static Script,
-    /// How often the script was sent again, after the server had lost it.
+    /// How often the script was sent again after the server had lost it.
     reloads: AtomicU64,
     reloading: tokio::sync::Mutex<()>,
 }
 
-/// Whether a call goes to a slot's owner, or to whom the owner is handing the slot.
+/// Whether a call goes to the owner of a slot, or to the server that is taking the slot over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Redirect {
     None,
@@ -90,18 +92,21 @@ impl Link {
         Link { shared: Arc::new_cyclic(shared) }
     }
 
-    /// Waits a moment for the first connection, so that the first decisions are the store's; a server
-    /// that is not there is not waited for.
+    /// Waits a moment for the first connection, so that the first decisions are made by the store.
+    ///
+    /// Returns early if the server cannot be reached.
     pub(super) async fn warm_up(&self) {
         let tried = self.shared.until(|shared| {
             (shared.any_open().is_some() || shared.trouble.lock().is_some()).then_some(())
         });
-        // Silent, the server is an outage, and found out by the first decision.
+        // A silent server is an outage, which the first decision finds.
         let _ = Deadline::after(WARM_UP).bound(tried).await;
     }
 
-    /// Runs the script. A caller may leave before the answer: the call then keeps its place in flight, and `held`, until
-    /// the answer comes or the server is found silent.
+    /// Runs the script.
+    ///
+    /// If the caller is dropped before the reply, the call stays in flight. It keeps `held` until the reply comes, or
+    /// until the server is found silent.
     pub(super) async fn run(
         &self,
         call: &Call<'_>,
@@ -117,8 +122,10 @@ impl Link {
         answer
     }
 
-    /// Sends any one command. It ends by its own deadline: silence shortens it not, and it is no measure of silence for
-    /// others, for it may take the server longer than a decision does.
+    /// Sends one command that is not the script.
+    ///
+    /// It ends at its own deadline. Silence neither ends it early nor is measured by it: the server may take
+    /// longer for it than for a decision.
     pub(super) async fn command(
         &self,
         command: &Cmd,
@@ -138,45 +145,45 @@ impl Link {
             }
         };
         let answer = answer.await;
-        // Silence counts here too. An answer does not: a server that answers upkeep may refuse, or
-        // lose, every decision.
+        // Failures count for the breaker, replies do not: a server that answers commands may still fail every
+        // decision.
         if matches!(&answer, Err(Failure::Unknown(_) | Failure::NotSent(_))) {
             shared.note(false);
         }
         answer
     }
 
-    /// A connection beside these, for who looks at the server.
+    /// Opens a separate connection, for diagnosis.
     pub(super) async fn dial(&self) -> Result<Wire, Failure> {
         self.server().dial().await.map_err(|error| Failure::of(&error).unsent())
     }
 
-    /// Where its connections lead.
+    /// Returns the server of these connections.
     pub(super) fn server(&self) -> &Server {
         &self.shared.server
     }
 
-    /// Has the connections made anew: the server is not what it was.
+    /// Drops all connections and makes new ones, because another server may have the role now.
     pub(super) fn renew(&self) {
         self.shared.renew();
     }
 
-    /// Whether nobody waits for this server any more.
+    /// Returns whether the circuit breaker is open.
     pub(super) fn is_tripped(&self) -> bool {
         self.shared.tripped.load(Ordering::Relaxed)
     }
 
-    /// Whether any connection is open.
+    /// Returns whether any connection is open.
     pub(super) fn is_connected(&self) -> bool {
         self.shared.lines.iter().any(|line| line.load().is_some())
     }
 
-    /// The host and port, where that is what its server goes by.
+    /// Returns the host and port, if the server is identified by them.
     pub(super) fn host(&self) -> Option<&Host> {
         self.shared.server.host()
     }
 
-    /// Why the last attempt to connect came to nothing.
+    /// Returns the reason why the last attempt to connect failed.
     pub(super) fn trouble(&self) -> Option<String> {
         self.shared.trouble.lock().clone()
     }
@@ -202,10 +209,11 @@ impl Link {
                 Err(Failure::NotHere(NotHere::NoScript, _)) => {}
                 answered => return answered,
             }
-            // The script is long: one call brings it along, and the others wait for that one.
+            // After NOSCRIPT, one call sends the whole script, and the other calls wait for it: the script is long.
             let Some(_reloading) = deadline.bound(open.reloading.lock()).await else {
                 return Err(Failure::unsent_in_time("no time left after NOSCRIPT"));
             };
+            // If the count has changed meanwhile, another call has sent the script, and EVALSHA can be tried again.
             if open.reloads.load(Ordering::Acquire) == reloads {
                 let with_text = call.command("EVAL", &script.text, &program);
                 let answered = shared.ask(&open, &with_text, redirect, deadline, held).await;
@@ -214,18 +222,18 @@ impl Link {
                 return answered;
             }
         }
-        // Somebody flushes scripts all the time. EVAL cannot miss.
+        // Scripts are being flushed all the time. EVAL cannot miss.
         let with_text = call.command("EVAL", &script.text, &program);
         shared.ask(&open, &with_text, redirect, deadline, held).await
     }
 }
 
 impl Shared {
-    /// Keeps count. One failure too many, and the server is left alone.
+    /// Records a result for the breaker. If the breaker opens, all connections are dropped.
     fn note(self: &Arc<Self>, went_well: bool) {
         let late_answers = self.pulse.take_late_answers();
         let mut breaker = self.breaker.lock();
-        // Answers that came too late for their callers show a server that works.
+        // Replies that came after their callers had given up still show that the server works.
         for _ in 0..late_answers.min(u64::from(u64::BITS)) {
             breaker.note(true);
         }
@@ -235,7 +243,7 @@ impl Shared {
             tracing::warn!(
                 target: "spillgate",
                 server = %self.server,
-                "breaker opened: the server fails too many calls, and is left alone until it answers"
+                "breaker opened: the server failed too many calls; calls fail at once until it answers again"
             );
             self.renew();
         }
@@ -246,13 +254,13 @@ impl Shared {
         self.connect();
     }
 
-    /// More than a server answers while a decision waits: refused before it is sent.
+    /// Takes a place in flight, or denies the call before it is sent: the server could not answer so many in time.
     fn place_in_flight(&self) -> Result<PlaceInFlight, Failure> {
         let location = PlaceInFlight(Arc::clone(&self.in_flight));
         if self.in_flight.fetch_add(1, Ordering::Relaxed) < IN_FLIGHT_MAX * self.lines.len() {
             return Ok(location);
         }
-        Err(Failure::unsent_in_time("too many calls are under way"))
+        Err(Failure::unsent_in_time("too many calls are in flight"))
     }
 
     async fn open(self: &Arc<Self>, deadline: Deadline) -> Result<Arc<Open>, Failure> {
@@ -270,11 +278,12 @@ impl Shared {
             self.connect();
             return Err(not_connected());
         }
+        // A connection may be on its way: waits for it as long as for a reply.
         let patient = Deadline::after(self.timeout);
         if let Some(open) = patient.min(deadline).bound(self.until(Shared::any_open)).await {
             return Ok(open);
         }
-        // A caller of its own, shorter patience shows nothing of the server.
+        // If the caller's deadline was shorter than the timeout, the failure is not the server's.
         let is_hasty = deadline.later(HASTE).is_some_and(|deadline| deadline < patient);
         Err(match not_connected() {
             Failure::NotSent(why) if is_hasty => Failure::Hasty(why),
@@ -282,9 +291,10 @@ impl Shared {
         })
     }
 
-    /// Connects until something is found.
+    /// Returns the first result of `find`, and connects while there is none.
     async fn until<T>(self: &Arc<Self>, find: impl Fn(&Arc<Self>) -> Option<T>) -> T {
         loop {
+            // Registered before `find` runs, so that a change in between is not missed.
             let changed = self.changed.notified();
             if let Some(found) = find(self) {
                 return found;
@@ -294,7 +304,7 @@ impl Shared {
         }
     }
 
-    /// The next connection in turn, or any other that is open.
+    /// Returns the next open connection in turn, and starts a reconnect if one is missing.
     fn any_open(self: &Arc<Self>) -> Option<Arc<Open>> {
         let first = self.next_line.fetch_add(1, Ordering::Relaxed);
         let open = |turn: usize| self.lines[(first + turn) % self.lines.len()].load_full();
@@ -305,8 +315,9 @@ impl Shared {
         found.map(|(_, open)| open)
     }
 
-    /// One call of the script. An answer that is none of its kind belongs to another command: the
-    /// line has lost some, and no later answer on it can be trusted.
+    /// Runs the script once.
+    ///
+    /// A malformed reply belongs to another command: replies on this line are out of step, so the line is dropped.
     async fn ask(
         self: &Arc<Self>,
         open: &Arc<Open>,
@@ -325,8 +336,7 @@ impl Shared {
         })
     }
 
-    /// One command, and what came of it; nothing is sent for a caller whose time is over. A broken connection is dropped,
-    /// for the next to be made.
+    /// Sends a command and returns its reply. Sends nothing after the caller's deadline. Drops a broken connection.
     async fn send(
         &self,
         open: &Arc<Open>,
@@ -336,7 +346,7 @@ impl Shared {
         held: &mut Held,
     ) -> Result<Answer, Failure> {
         if deadline.has_passed() {
-            return Err(Failure::unsent_in_time("the time of the caller was over"));
+            return Err(Failure::unsent_in_time("the caller's deadline had passed"));
         }
         let along = held.take();
         let answer = async {
@@ -373,7 +383,7 @@ impl Shared {
         })
     }
 
-    /// Connects in the background, unless somebody does already, until all lines are open.
+    /// Starts connecting in the background until all lines are open, unless a task does so already.
     fn connect(self: &Arc<Self>) {
         if self.connecting.swap(true, Ordering::AcqRel) {
             return;
@@ -402,7 +412,7 @@ impl Shared {
                 let before = self.trouble.lock().replace(failure.why().to_owned());
                 failure.report_credentials(&self.server, before.as_deref());
                 self.changed.notify_waiters();
-                // Callers of little patience do not wait long enough to see it.
+                // Callers with short deadlines do not wait long enough to count this failure, so it is counted here.
                 if self.lines.iter().all(|line| line.load().is_none()) {
                     self.note(false);
                 }
@@ -421,11 +431,11 @@ impl Shared {
     }
 }
 
-/// One attempt at a time, further and further apart, until all lines are open or nobody is left who
-/// wants them.
+/// Opens missing lines one at a time, with growing pauses, until all are open or the link is dropped.
 async fn keep_connecting(link: Weak<Shared>) {
     let _busy = Connecting(link.clone());
     let mut pause = PAUSE_MIN;
+    // A server whose breaker has just opened gets a pause before the first attempt.
     let mut rest = link.upgrade().is_some_and(|shared| shared.tripped.load(Ordering::Relaxed));
     loop {
         if rest {
@@ -438,8 +448,9 @@ async fn keep_connecting(link: Weak<Shared>) {
     }
 }
 
-/// Whoever connects is gone when this is, however it ended; a line that broke at the last moment
-/// found somebody connecting, and is looked at once more.
+/// Marks that a task is connecting. Its drop ends the mark, however the task ended.
+///
+/// A line that broke while the task ended found the mark still set. So the drop looks once more.
 struct Connecting(Weak<Shared>);
 
 impl Drop for Connecting {
@@ -453,7 +464,7 @@ impl Drop for Connecting {
     }
 }
 
-/// A place among the calls under way.
+/// A place among the calls in flight.
 struct PlaceInFlight(Arc<AtomicUsize>);
 
 impl Drop for PlaceInFlight {
@@ -463,12 +474,12 @@ impl Drop for PlaceInFlight {
 }
 
 impl Open {
-    /// Scripts that came with EVAL are the first that a full server forgets.
+    /// Loads the script again in the background. A server that is short of memory forgets scripts sent by EVAL first.
     fn load_again(self: &Arc<Self>, script: &'static Script) {
         let open = Arc::clone(self);
         tokio::spawn(async move {
             let load = script::load(script);
-            // Lost again, the next NOSCRIPT tells.
+            // If it is lost again, the next NOSCRIPT shows it.
             let _ = Deadline::after(CONNECT).bound(open.wire.send(&load)).await;
         });
     }
@@ -480,8 +491,9 @@ impl std::fmt::Debug for Open {
     }
 }
 
-/// A connection with the script loaded, tried out by a call that charges nothing. Which script shows
-/// whether the server knows `#!lua`. Every wait on it is the caller's to bound.
+/// Opens a connection, loads the script, and runs a call that charges nothing.
+///
+/// The load shows which variant of the script the server accepts. The caller must bound the wait.
 async fn open(server: &Server) -> Result<Open, Failure> {
     let wire = server.dial().await.map_err(|error| Failure::of(&error))?;
     let mut script = &*script::PLAIN;
@@ -492,7 +504,7 @@ async fn open(server: &Server) -> Result<Open, Failure> {
                 break;
             }
             Err(failure @ (Failure::Unknown(_) | Failure::NotHere(..))) => return Err(failure),
-            // A user who may not load may still run: the probe tells.
+            // A user without the right to load may still have the right to run. The test call below shows it.
             Err(_) => {}
         }
     }
@@ -505,16 +517,16 @@ async fn open(server: &Server) -> Result<Open, Failure> {
     Ok(Open { wire, script, reloads, reloading })
 }
 
-/// A server that answers at all answers a hello within this.
+/// The time limit of an attempt to connect. A server that works answers a hello within it.
 const CONNECT: Duration = Duration::from_secs(1);
-/// A start is not held up longer by a store that is not there.
+/// The longest delay of a start by a store that cannot be reached.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// A caller that waits so much less than the time-out for a connection shows nothing of the server.
+/// A caller whose deadline is this much shorter than the timeout shows nothing about the server.
 const HASTE: Duration = Duration::from_millis(1);
-/// Calls under way on one connection: what a server of 40,000 calls a second answers while a decision waits.
+/// The most calls in flight on one connection: what a server of 40,000 calls a second answers within a deadline.
 const IN_FLIGHT_MAX: usize = 8_192;
-/// A script lost twice within one call is being flushed on purpose.
+/// If the script is lost twice within one call, an operator is flushing scripts on purpose.
 const RELOADS_AWAITED: usize = 2;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
-/// A server that is back is found within this.
+/// A server that is back is found within this time.
 const PAUSE_MAX: Duration = Duration::from_secs(1);

@@ -1,50 +1,52 @@
-//! How far a server's clock is from our own monotonic one, and whether somebody has set it.
+//! Estimates the offset of a server's clock from the local monotonic clock, and detects steps of the server's clock.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use crate::time::{Clock, monotonic_us};
 
-/// The store's clock less our monotonic one.
+/// The store's clock minus the local monotonic clock.
 #[derive(Debug)]
 pub(super) struct Offset {
     us: AtomicI64,
-    /// Whether any answer has shown it: before, it is a guess.
+    /// Whether a reply has shown it; before, it is a guess.
     seen: AtomicBool,
     steps: AtomicU64,
 }
 
 impl Offset {
-    /// By our own wall clock, until an answer shows better.
+    /// Starts with the offset of the local wall clock, until a reply shows the store's.
     pub(super) fn guessed() -> Offset {
         let us = Clock::System.now_us().wrapping_sub(monotonic_us()).cast_signed();
         Offset { us: AtomicI64::new(us), seen: AtomicBool::new(false), steps: AtomicU64::new(0) }
     }
 
-    /// Where the store's time is thought to be.
+    /// Returns the estimate of the store's time.
     pub(super) fn now_us(&self) -> u64 {
         monotonic_us().saturating_add_signed(self.us.load(Ordering::Relaxed))
     }
 
-    /// How far the store's clock is ahead of our wall clock.
+    /// Returns how far the store's clock is ahead of the local wall clock.
     pub(super) fn ahead_us(&self) -> i64 {
         self.now_us().wrapping_sub(Clock::System.now_us()).cast_signed()
     }
 
-    /// How often somebody set it by more than half a second.
+    /// Returns how often the clock stepped by more than half a second.
     pub(super) fn steps(&self) -> u64 {
         self.steps.load(Ordering::Relaxed)
     }
 
-    /// Takes note of the store's time, read between two of our instants, however far apart; answers by how
-    /// much it was set, where no moment between them fits what was seen before.
+    /// Records the store's time, which was read between two local instants.
+    ///
+    /// Returns the size of a step, if no moment between the instants fits the offset known before.
     pub(super) fn note(&self, store_us: u64, sent_us: u64, answered_us: u64) -> Option<i64> {
+        // The clock was read at an unknown moment of the call, so the offset lies between these two bounds.
         let offset_us = store_us.wrapping_sub(answered_us).cast_signed();
         let most_us = store_us.wrapping_sub(sent_us).cast_signed();
         let before_us = self.us.load(Ordering::Relaxed);
         let seen = self.seen.swap(true, Ordering::Relaxed);
         let fits = (offset_us - STEP_US..=most_us + STEP_US).contains(&before_us);
         if fits && seen {
-            // A late answer says little: what was known stays, as far as it can be so.
+            // A slow call gives wide bounds: the known offset is kept, moved only as far as the bounds require.
             self.us.store(before_us.clamp(offset_us, most_us), Ordering::Relaxed);
             return None;
         }
@@ -56,14 +58,14 @@ impl Offset {
         Some(offset_us - before_us)
     }
 
-    /// Takes the middle of two instants for the moment: off by half of what is between them at most.
+    /// Sets the offset from the middle of two instants. The error is at most half of their distance.
     pub(super) fn set(&self, store_us: u64, sent_us: u64, answered_us: u64) {
         let offset_us = store_us.wrapping_sub(sent_us.midpoint(answered_us)).cast_signed();
         self.us.store(offset_us, Ordering::Relaxed);
     }
 }
 
-/// More than clocks drift between two calls.
+/// More than two clocks drift apart between two calls.
 const STEP_US: i64 = 500_000;
 
 #[cfg(test)]
@@ -73,7 +75,7 @@ mod tests {
     const SECOND: u64 = 1_000_000;
 
     #[test]
-    fn a_clock_that_was_set_is_told_once_and_a_late_answer_is_none() {
+    fn reports_a_step_of_the_clock_once_and_no_late_reply() {
         let offset = Offset::guessed();
         assert_eq!(offset.note(5 * SECOND, 10 * SECOND, 10 * SECOND), None, "the first sight");
         assert_eq!(

@@ -1,19 +1,18 @@
-//! The budget of callers that wait for room and ask a shard time and again: one question after the other, at a pace that
-//! leaves the shard to other decisions.
+//! Spaces out the calls of callers that wait for room and poll a shard, so that other decisions get most of its time.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-/// When the next of them may ask.
+/// When the next poll may be sent.
 #[derive(Debug, Default)]
 pub(super) struct Polls {
     next: Mutex<Option<Instant>>,
 }
 
 impl Polls {
-    /// Waits for its turn. Turns are given in the order of coming; a caller that leaves before loses its turn.
+    /// Waits for the caller's turn, in order of arrival. A caller that is dropped before loses its turn.
     pub(super) async fn turn(&self) {
         let now = Instant::now();
         let at = {
@@ -28,7 +27,7 @@ impl Polls {
     }
 }
 
-/// 4,000 questions a second, some tenth of a server's time: as often as a hundred callers ask that wait for a slot each.
+/// 4,000 polls a second, some tenth of a server's time: the rate of a hundred callers that wait for different permits.
 const SPACING: Duration = Duration::from_micros(250);
 
 #[cfg(test)]
@@ -36,7 +35,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_thousand_callers_have_their_turns_within_a_quarter_of_a_second_and_no_sooner() {
+    async fn a_thousand_polls_take_a_quarter_of_a_second() {
         let (polls, began) = (Polls::default(), Instant::now());
         let all = (0..1_000).map(|_| polls.turn());
         futures_util::future::join_all(all).await;

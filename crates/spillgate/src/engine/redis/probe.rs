@@ -1,6 +1,7 @@
-//! Looking at each server, over a connection of its own: what it says, how far its clock is off, and
-//! whether the script decides there as it should. A server that refuses to count is looked at too,
-//! and nothing here is on the path: the waits are longer than a decision's.
+//! Examines every server over a connection of its own: its facts, the offset of its clock, and whether the
+//! script decides correctly.
+//!
+//! A server that fails decisions is examined too. Nothing here is on the decision path, so the waits are longer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use crate::subject::SubjectKey;
 use crate::time::{Clock, Deadline, monotonic_us};
 
 impl Redis {
-    /// Looks at every server; each answers PING and the script `samples` times, to be measured.
+    /// Examines every server. Each answers PING and the script `samples` times, to be measured.
     pub async fn probe(&self, samples: usize) -> StoreProbe {
         let shards = self.topology.shards().into_iter().map(|(_, shard)| {
             let subject = self.probe_subject(&shard);
@@ -41,7 +42,7 @@ impl Redis {
         }
     }
 
-    /// A subject of our own that lives on this shard, never the same twice.
+    /// Returns a new random subject on this shard.
     fn probe_subject(&self, shard: &Arc<Shard>) -> SubjectKey {
         let random = || u128::from(jitter::random()) << 64 | u128::from(jitter::random());
         let lives_here = |tag: &u128| {
@@ -49,7 +50,7 @@ impl Redis {
             route.is_ok_and(|route| Arc::ptr_eq(&route.shard, shard))
         };
         let tag = std::iter::repeat_with(random).take(SUBJECTS_TRIED).find(lives_here);
-        // On a shard that nobody lives on any subject will do: the server says if not.
+        // If no subject belongs to this shard, any will do: the server's reply shows the mismatch.
         let tag = tag.unwrap_or_else(random);
         SubjectKey { tag, id: random(), rule: tag }
     }
@@ -65,7 +66,7 @@ async fn probe_shard(shard: Arc<Shard>, subject: SubjectKey, samples: usize) -> 
     ServerProbe { name, facts: facts.await.map_err(StoreError::from) }
 }
 
-/// A connection to one server, and a subject to try the script on.
+/// A connection to one server, and a subject for the script.
 struct Examination {
     wire: Wire,
     subject: SubjectKey,
@@ -79,7 +80,7 @@ impl Examination {
         for name in SETTINGS {
             let mut get = ::redis::cmd("CONFIG");
             get.arg("GET").arg(name);
-            // Not every user may, and not every server has them all.
+            // The user may lack the right, and not every server has every setting.
             if let Ok(Value::Array(pair)) = self.ask(&get).await {
                 settings.extend(pair.chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1]))));
             }
@@ -108,15 +109,16 @@ impl Examination {
         })
     }
 
-    /// Loads nothing that stays: one line, which fails where `#` is a syntax error.
+    /// Returns whether the server accepts scripts with `#!lua`. The test fails where `#` is a syntax error,
+    /// and loads nothing that stays.
     async fn knows_marked_scripts(&self) -> bool {
         let mut marked = ::redis::cmd("EVAL");
         marked.arg("#!lua flags=no-writes\nreturn 1").arg(0);
         !matches!(self.ask(&marked).await, Err(Failure::Bug(_)))
     }
 
-    /// The store's clock less ours, as the quickest of a few answers shows it: at best to half the
-    /// time that it took.
+    /// Returns the store's clock minus the local one, from the quickest of a few replies. The error is at
+    /// most half of that reply's round trip.
     async fn ahead_us(&self) -> Result<i64, Failure> {
         let mut best = (u64::MAX, 0);
         for _ in 0..CLOCK_LOOKS {
@@ -130,8 +132,7 @@ impl Examination {
         Ok(best.1)
     }
 
-    /// The script twice, as for any decision: what it must have done, or what was wrong. What it
-    /// wrote is removed.
+    /// Runs the script twice, as for any decision, and checks the results. Deletes what it wrote.
     async fn try_script(&self, script: &Script) -> Result<(), String> {
         let first = self.decide(Intent::Charge, "EVAL", &script.text).await;
         let second = self.decide(Intent::Charge, "EVALSHA", &script.sha).await;
@@ -140,21 +141,21 @@ impl Examination {
         let expiry = self.ask(&expiry).await;
         let mut unlink = ::redis::cmd("UNLINK");
         unlink.arg(keys::all_of(self.subject, &self.limits));
-        // One that refuses to forget has refused to count before.
+        // A server that cannot delete has failed before, with an error that is reported.
         let _ = self.ask(&unlink).await;
 
         let (first, second) = (first?, second?);
         if !first.allowed || !leaves(&first, [9, 0]) {
-            return Err(format!("it miscounted: {first:?}"));
+            return Err(format!("the script miscounted: {first:?}"));
         }
         if second.allowed || !leaves(&second, [9, 0]) {
-            return Err(format!("it did not charge all or none: {second:?}"));
+            return Err(format!("the script did not charge all or none: {second:?}"));
         }
         match expiry {
             Ok(Value::Int(ms)) if !(1..=2 * HOUR_MS).contains(&ms) => {
-                Err(format!("what it wrote expires in {ms} ms"))
+                Err(format!("the script's key expires in {ms} ms"))
             }
-            // A user who may not ask may still be counted rightly.
+            // A user without the right to PTTL may still have correct counters.
             _ => Ok(()),
         }
     }
@@ -194,7 +195,7 @@ impl Examination {
     }
 }
 
-/// Ten an hour, and one: the second call meets the one, and must not charge the ten.
+/// Ten an hour, and one an hour. The second call must be denied by the one, and must not charge the ten.
 fn probe_limits() -> [NamedLimit; 2] {
     [NamedLimit::new(Limit::per_hour(10), 0), NamedLimit::new(Limit::per_hour(1), 1)]
 }
@@ -203,7 +204,7 @@ fn leaves(reply: &TransactionReply, remaining: [u64; 2]) -> bool {
     reply.counters.iter().map(|counter| counter.reading.remaining).eq(remaining)
 }
 
-/// How long calls take: so many of them, and no more than fit into the time for it.
+/// The durations of calls: up to a number of them, as many as fit a time limit.
 struct Samples {
     left: usize,
     deadline: Deadline,
@@ -216,7 +217,7 @@ impl Samples {
         Samples { left: count, deadline, taken_us: Vec::with_capacity(count) }
     }
 
-    /// When the next call begins, if there is to be one.
+    /// Returns when the next call begins, or `None` if there is none left.
     fn next(&mut self) -> Option<u64> {
         if self.deadline.has_passed() {
             return None;
@@ -225,7 +226,7 @@ impl Samples {
         Some(monotonic_us())
     }
 
-    /// A call has ended. A refusal takes its time too, but not that of an answer.
+    /// Records the end of a call. An error counts as a call, but its duration does not.
     fn note(&mut self, start_us: u64, answered: bool) {
         if answered {
             self.taken_us.push(monotonic_us() - start_us);
@@ -238,14 +239,14 @@ impl Samples {
     }
 }
 
-/// The `name:value` lines of INFO.
+/// Parses the `name:value` lines of INFO.
 pub(super) fn fields(info: &Value) -> BTreeMap<String, String> {
     let text = text(info);
     let fields = text.lines().filter_map(|line| line.split_once(':'));
     fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// What TIME answers: seconds, and microseconds of the second.
+/// Parses the reply to TIME into microseconds.
 pub(super) fn microseconds(time: &Value) -> Option<i64> {
     let Value::Array(parts) = time else { return None };
     let part = |location: usize| text(parts.get(location)?).parse::<i64>().ok();
@@ -261,7 +262,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// What keeps counts, and what makes a server refuse to.
+/// Settings that decide whether counters survive, and whether the server stops writing.
 const SETTINGS: [&str; 5] = [
     "save",
     "stop-writes-on-bgsave-error",
@@ -269,11 +270,11 @@ const SETTINGS: [&str; 5] = [
     "cluster-require-full-coverage",
     "tcp-keepalive",
 ];
-/// A server that takes longer to say who it is will not decide within a deadline either.
+/// A server that takes longer for simple commands cannot decide within a deadline either.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// A thousand calls of a healthy server take a fifth of a second.
 const MEASURING: Duration = Duration::from_secs(2);
 const HOUR_MS: i64 = 3_600_000;
 const CLOCK_LOOKS: usize = 5;
-/// The smallest node of the largest ring has one subject in some thousands.
+/// The smallest node of the largest ring owns one subject in some thousands.
 const SUBJECTS_TRIED: usize = 100_000;

@@ -1,4 +1,4 @@
-//! What `check.lua` is told, and what it answers. The layout is documented at the head of that file.
+//! Encodes calls of `check.lua`. The header of that file documents the layout.
 
 use ::redis::Cmd;
 
@@ -15,18 +15,18 @@ mod reply;
 
 pub(super) use reply::{Reply, ReplyRange, ReplyRanges, reply_ranges};
 
-/// What goes before the limits of every call.
+/// The words before the limits of every call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
-    /// The instant to decide at; 0: the store's own time.
+    /// The instant to decide at; 0 means the store's own time.
     pub(super) given_us: u64,
-    /// Where the store's time is thought to be, for calendar windows.
+    /// The estimate of the store's time, for calendar windows.
     pub(super) estimate_us: u64,
-    /// Names what begins in this call.
+    /// Names the incarnations and permits that begin in this call.
     pub(super) nonce: u64,
 }
 
-/// A decision, and how many that are alike it stands for.
+/// A transaction, and the number of equal decisions that it stands for.
 pub(super) type Times<'q> = (&'q Transaction, u32);
 
 /// One call of the script.
@@ -34,16 +34,16 @@ pub(super) type Times<'q> = (&'q Transaction, u32);
 pub(super) struct Call<'a> {
     header: Header,
     subjects: Vec<(SubjectKey, u64)>,
-    /// Each with where it begins in the program.
+    /// Each with the index in the program at which it begins.
     limits: Vec<(&'a NamedLimit, u64)>,
     limit_words: Msgpack,
     keys: Vec<Vec<u8>>,
     decisions: Vec<u64>,
-    /// What stands among them in place of a number, in order.
+    /// Byte strings, by the index among `decisions` where each replaces a number, in order.
     texts: Vec<(usize, Vec<u8>)>,
     nonce: Option<u64>,
     guard: Option<Expected>,
-    /// Which of the two scripts it is for.
+    /// Whether the call is for the script of leases.
     pub(super) is_of_leases: bool,
 }
 
@@ -63,19 +63,19 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The same call, to be executed only where the shard's guard is the expected one.
+    /// Returns the call, to be executed only if the shard's guard is the expected one.
     pub(super) fn guarded(self, guard: Option<Expected>) -> Call<'a> {
         Call { guard, ..self }
     }
 
-    /// The call that decides each of `asks`, in order, each so many times.
+    /// Encodes transactions, in order, each with its number of equal decisions.
     pub(super) fn of(header: Header, transactions: &[Times<'a>]) -> Call<'a> {
         let mut call = Call::new(header);
         transactions.iter().for_each(|(transaction, times)| call.coalesced(transaction, *times));
         call
     }
 
-    /// One decision more, that so many ask for.
+    /// Adds a transaction that stands for `times` equal decisions.
     pub(super) fn coalesced(&mut self, transaction: &'a Transaction, times: u32) {
         if is_coalesced(transaction, times) {
             self.decisions.extend([BATCH, u64::from(times)]);
@@ -85,7 +85,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// What is deferred is charged first, by force.
+    /// Adds one decision. Its deferred charges come first, by force.
     pub(super) fn decision(&mut self, transaction: &'a Transaction) {
         for counter in transaction.counters.iter().filter(|counter| counter.deferred > 0) {
             self.change(counter, Change::Force(counter.deferred));
@@ -109,7 +109,7 @@ impl<'a> Call<'a> {
         self.groups(transaction);
     }
 
-    /// The enforced counters, and those of each shadow rule.
+    /// Adds the enforced counters, and those of each shadow rule.
     fn groups(&mut self, transaction: &'a Transaction) {
         let enforced = transaction.counters.iter().take_while(|counter| counter.group == 0).count();
         let (enforced, mut shadows) = transaction.counters.split_at(enforced);
@@ -125,7 +125,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The record's part of a reservation.
+    /// Adds the words of a reservation's record.
     fn open(&mut self, transaction: &'a Transaction, opening: &Opening) {
         let key = self.record_key(transaction, opening.id);
         self.decisions.extend([OPEN, key, opening.lasting_us]);
@@ -133,7 +133,7 @@ impl<'a> Call<'a> {
         self.text(kept::encoded(&transaction.counters));
     }
 
-    /// The end of a reservation, or its renewal; what the counters are charged is what they cost.
+    /// Adds the end or the renewal of a reservation. The `cost` of each counter is its final charge.
     fn close(&mut self, transaction: &'a Transaction, closing: &Closing) {
         let key = self.record_key(transaction, closing.id);
         let (how, for_us) = match closing.how {
@@ -148,7 +148,7 @@ impl<'a> Call<'a> {
         self.group(&transaction.counters);
     }
 
-    /// A record lies beside the first of its counters.
+    /// Returns the index of a record's key. A record is stored beside the first of its counters.
     fn record_key(&mut self, transaction: &'a Transaction, id: u128) -> u64 {
         let tag = transaction.counters.first().map_or(0, |counter| counter.key.tag);
         let key = keys::record(tag, id);
@@ -159,6 +159,7 @@ impl<'a> Call<'a> {
     }
 
     fn text(&mut self, text: Vec<u8>) {
+        // The 0 below keeps the place; the text replaces it when the program is encoded.
         self.texts.push((self.decisions.len(), text));
         self.decisions.push(0);
     }
@@ -182,7 +183,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The command that runs this call by `name`: EVALSHA of a script's hash, or EVAL of its text.
+    /// Builds the command that runs this call: EVALSHA with a script's hash, or EVAL with its text.
     pub(super) fn command(&self, name: &str, script: &str, program: &[u8]) -> Cmd {
         let mut command = ::redis::cmd(name);
         command.arg(script).arg(self.keys.len() + usize::from(self.guard.is_some()));
@@ -200,14 +201,17 @@ impl<'a> Call<'a> {
         command
     }
 
-    /// What the script is told: the program as one msgpack array, or what stands for the commonest.
+    /// Encodes the program, in its short form if possible, else as one msgpack array.
     pub(super) fn encoded(&self) -> Vec<u8> {
         self.single_charge().unwrap_or_else(|| self.program())
     }
 
-    /// A charge of one bucket and nothing else, as `single_charge.lua` reads it; nothing where the
-    /// call is another, or a number too large for its place.
+    /// Encodes a charge of one token bucket and nothing else, as `single_charge.lua` reads it.
+    ///
+    /// Returns `None` if the call is another, or a number does not fit its width.
     fn single_charge(&self) -> Option<Vec<u8>> {
+        // One operation: CHARGE for one counter with the first key, no own key, the first limit and a cost; and no
+        // shadow rules.
         let (&[(limit, _)], &[CHARGE, 1, 1, 0, LIMITS_AT, cost, 0]) =
             (&self.limits[..], &self.decisions[..])
         else {
@@ -247,7 +251,7 @@ impl<'a> Call<'a> {
         Some(reply)
     }
 
-    /// What `check.lua` unpacks and runs: the call's own words, the limits, and the decisions.
+    /// Encodes the program as `check.lua` unpacks it: the call's own words, the limits, and the operations.
     fn program(&self) -> Vec<u8> {
         let nonce = self.nonce.unwrap_or(self.header.nonce);
         let decisions_at = LIMITS_AT + u64::from(self.limit_words.elements);
@@ -272,7 +276,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The counter's key, own key and limit.
+    /// Adds the indices of the counter's key, its own key and its limit.
     fn place(&mut self, counter: &'a PlannedCharge) {
         let value = match self.subjects.iter().find(|(known, _)| *known == counter.key) {
             Some((_, value)) => *value,
@@ -298,7 +302,8 @@ impl<'a> Call<'a> {
         self.keys.len() as u64
     }
 
-    /// Where the counter's limit begins in the program.
+    /// Returns the index in the program at which the counter's limit begins.
+    // A limit stands once in the program, however many counters use it.
     fn limit(&mut self, counter: &'a PlannedCharge) -> u64 {
         let same = |(limit, _): &&(&NamedLimit, u64)| {
             limit.mix() == counter.limit.mix() && limit.params() == counter.limit.params()
@@ -327,14 +332,14 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Whether decisions that are alike are told different things: else one answer is good for all.
+/// Returns whether a group of equal decisions needs a reply for each: the decisions differ only if they charge.
 fn is_coalesced(transaction: &Transaction, times: u32) -> bool {
     times > 1
         && transaction.intent != Intent::Peek
         && transaction.counters.iter().any(|counter| counter.cost > 0)
 }
 
-/// One msgpack array of numbers and short byte strings.
+/// A msgpack array of numbers and short byte strings.
 #[derive(Debug, Default)]
 struct Msgpack {
     elements: u32,
@@ -344,6 +349,7 @@ struct Msgpack {
 impl Msgpack {
     fn number(&mut self, number: u64) {
         self.elements += 1;
+        // Msgpack: small numbers are one byte; 0xcd, 0xce and 0xcf mark 2, 4 and 8 bytes.
         match number {
             0..=0x7f => self.bytes.push(number as u8),
             0x80..=0xffff => {
@@ -369,8 +375,8 @@ impl Msgpack {
 
     fn text(&mut self, text: &[u8]) {
         self.elements += 1;
-        // No more than a few counters' worth.
-        let length = u16::try_from(text.len()).expect("64 counters are kept in some 5 KB");
+        // The text of a record's counters, of which a receipt holds at most 64.
+        let length = u16::try_from(text.len()).expect("64 counters take some 5 KB");
         self.bytes.push(0xda);
         self.bytes.extend(length.to_be_bytes());
         self.bytes.extend(text);
@@ -383,6 +389,7 @@ impl Msgpack {
 
     fn finish(self) -> Vec<u8> {
         let mut array = Vec::with_capacity(self.bytes.len() + 5);
+        // An array with a length of 4 bytes.
         array.push(0xdd);
         array.extend(self.elements.to_be_bytes());
         array.extend(self.bytes);
@@ -390,12 +397,12 @@ impl Msgpack {
     }
 }
 
-/// One script call holds the server for its length: so many counters are well below a millisecond.
+/// The most counters in one call. The script blocks the server while it runs: for 128, well below a millisecond.
 pub(super) const COUNTERS_MAX: usize = 128;
 /// More than any counter holds, and exact in Lua.
 const AMOUNT_MAX: u64 = 1 << 40;
 const SINGLE_CHARGE_BYTES: usize = 46;
-/// Counted from 1: behind the instant, the nonce, and where decisions begin.
+/// The index of the first limit, counted from 1: after the instant, the nonce, and the index of the first operation.
 const LIMITS_AT: u64 = 4;
 const CHARGE: u64 = 0;
 const RESERVE: u64 = 1;

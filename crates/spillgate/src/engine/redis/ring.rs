@@ -1,5 +1,6 @@
-//! Consistent hashing: which node of a ring a subject lives on. Every process of a fleet, and every
-//! version, must find the same, so all that goes into it is frozen.
+//! Consistent hashing: maps a subject to a node of a ring.
+//!
+//! All instances, of every version, must compute the same, so nothing here may change.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -8,24 +9,24 @@ use crate::store::{Ring, RingNode};
 /// The points of a ring's nodes, in order.
 #[derive(Debug)]
 pub struct Points {
-    /// Where a point is, and whose it is. Points that fall together stay beside each other, the
-    /// first by name before the others, so that no node loses one to another unseen.
+    /// Position and node of each point. Points at one position are all kept, ordered by the node's name, so
+    /// that no node loses a point unnoticed.
     points: Vec<(u64, u16)>,
 }
 
-/// What tells a ring from others.
+/// Identifies a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seal {
     pub(super) number: u32,
-    /// Of its nodes' names and weights: where two differ, subjects live elsewhere.
+    /// A hash of the nodes' names and weights. If two rings differ in it, they map subjects differently.
     pub(super) fingerprint: u64,
 }
 
 impl Seal {
-    /// No ring.
+    /// The seal for no ring.
     pub(super) const NONE: Seal = Seal { number: 0, fingerprint: 0 };
 
-    /// The seal of a ring.
+    /// Computes the seal of a ring.
     pub(super) fn of(ring: &Ring) -> Seal {
         let mut nodes: Vec<_> = ring.nodes().iter().map(|it| (&it.name, it.weight)).collect();
         nodes.sort_unstable();
@@ -40,7 +41,7 @@ impl Seal {
 }
 
 impl Points {
-    /// The points of nodes by name and weight.
+    /// Computes the points of nodes, given by name and weight.
     pub fn of<'n>(nodes: impl IntoIterator<Item = (&'n str, u32)>) -> Points {
         let nodes: Vec<(&str, u32)> = nodes.into_iter().collect();
         let mut points: Vec<(u64, u16)> = Vec::new();
@@ -51,12 +52,12 @@ impl Points {
         Points { points }
     }
 
-    /// The points of a ring's nodes.
+    /// Computes the points of a ring's nodes.
     pub(super) fn of_nodes(nodes: &[RingNode]) -> Points {
         Points::of(nodes.iter().map(|node| (&node.name[..], node.weight)))
     }
 
-    /// The node that a subject's tag belongs to: whose point comes next.
+    /// Returns the node of a tag: the owner of the next point.
     pub fn node_of(&self, tag: u128) -> u16 {
         let at = xxh3_64(&tag.to_le_bytes());
         let next = self.points.partition_point(|(point, _)| *point < at);
@@ -65,8 +66,8 @@ impl Points {
     }
 }
 
-/// XXH3-64 of the name, a zero byte (no name holds one) and the point's number, four bytes, the
-/// lowest first.
+/// Returns a point's position: XXH3-64 of the name, a zero byte (no name has one), and the point's number in
+/// four bytes, lowest first.
 fn point_of(name: &str, point: u32) -> u64 {
     let mut bytes = Vec::with_capacity(name.len() + 5);
     bytes.extend_from_slice(name.as_bytes());
@@ -75,7 +76,8 @@ fn point_of(name: &str, point: u32) -> u64 {
     xxh3_64(&bytes)
 }
 
-/// With 150 a third of all rings has a node more than a tenth off its share; with these, few.
+/// Points for each unit of weight. With 150, a third of all rings has a node more than a tenth off its share;
+/// with 1,024, few have.
 const POINTS_EACH: u32 = 1_024;
 
 #[cfg(test)]
@@ -111,10 +113,9 @@ mod tests {
         }
     }
 
-    /// ACCIDENTS A12. Positions were 32 bits modulo something, and a collision overwrote silently.
-    /// ACCIDENTS A12. Positions that fell together overwrote each other, and a node vanished.
+    /// ACCIDENTS A12. Positions of 32 bits fell together, one overwrote the other, and a node vanished.
     #[test]
-    fn points_that_fall_together_are_kept_side_by_side() {
+    fn points_at_one_position_are_all_kept() {
         let twins = Points::of([("a", 2), ("a", 2)]);
         let of = |node| twins.points.iter().filter(|(_, owner)| *owner == node).count() as u32;
         assert_eq!((of(0), of(1)), (2 * POINTS_EACH, 2 * POINTS_EACH));
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_in_which_nodes_are_named_means_nothing() {
+    fn the_order_of_nodes_does_not_matter() {
         let there = [("a", 1), ("b", 2), ("c", 1)];
         let back = [("c", 1), ("b", 2), ("a", 1)];
         let (one, other) = (Points::of(there), Points::of(back));
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_more_takes_from_the_others_and_moves_nothing_between_them() {
+    fn a_new_node_takes_from_all_and_moves_nothing_between_others() {
         let few = Points::of([("a", 1), ("b", 1), ("c", 1)]);
         let more = Points::of([("a", 1), ("b", 1), ("c", 1), ("d", 1)]);
         let mut moved = 0;
@@ -147,10 +148,10 @@ mod tests {
         assert!((2_250..2_750).contains(&moved), "{moved} of 10,000 moved");
     }
 
-    /// Frozen: another place for a subject is another subject. The numbers are those of the reference
-    /// implementation's Python binding.
+    /// Frozen: a subject that moves loses its state. The numbers are from the reference implementation's
+    /// Python binding.
     #[test]
-    fn subjects_live_where_they_always_did() {
+    fn subjects_stay_on_their_nodes() {
         let points = Points::of([("a", 1), ("b", 1), ("c", 1)]);
         let nodes: Vec<u16> = (0..16).map(|tag| points.node_of(scattered(tag))).collect();
         assert_eq!(point_of("a", 0), 7_978_727_645_958_045_335);

@@ -1,5 +1,4 @@
-//! The two scripts: the one that decides and the one of leases, assembled from the driver, the algorithms and what is
-//! joined to them.
+//! The two scripts, assembled from the driver, the algorithms and their parts: one decides, one handles leases.
 
 use std::sync::LazyLock;
 
@@ -13,29 +12,29 @@ use crate::subject::SubjectKey;
 
 mod assembly;
 
-/// A script, its SHA1 as EVALSHA wants it, and where its lines stand in the source.
+/// A script, the SHA1 that EVALSHA takes, and the source of each line.
 #[derive(Debug)]
 pub(super) struct Script {
     pub(super) text: String,
     pub(super) sha: String,
-    /// Where each line of the text stands.
+    /// The file and line of each line of the text.
     origins: Vec<(&'static str, usize)>,
 }
 
-/// With `#!lua`: a server that knows it refuses undeclared keys, and refuses on a replica at once.
+/// The script with `#!lua`: a server that knows it rejects undeclared keys, and rejects calls on a replica at once.
 pub(super) static MARKED: LazyLock<Script> = LazyLock::new(|| Script::new(MARK, &DECIDES));
-/// For servers before 7.0, where `#` is a syntax error.
+/// The script for servers before 7.0, where `#` is a syntax error.
 pub(super) static PLAIN: LazyLock<Script> = LazyLock::new(|| Script::new("", &DECIDES));
 
-/// The same for leases: the driver with the ledger in the place of reservations. A script of its own, so that the one
-/// that decides is not longer for it.
+/// The script of leases: the driver with the ledger in place of reservations. It is separate so that the
+/// script that decides stays short.
 static MARKED_OF_LEASES: LazyLock<Script> = LazyLock::new(|| Script::new(MARK, &LEASES));
 static PLAIN_OF_LEASES: LazyLock<Script> = LazyLock::new(|| Script::new("", &LEASES));
 
 static DECIDES: LazyLock<Vec<Line>> = LazyLock::new(|| assembled(OF_DECISIONS));
 static LEASES: LazyLock<Vec<Line>> = LazyLock::new(|| assembled(OF_LEASES));
 
-/// The script of leases, for a server that takes this one.
+/// Returns the script of leases in the same variant.
 pub(super) fn of_leases(script: &'static Script) -> &'static Script {
     if std::ptr::eq(script, &*PLAIN) { &PLAIN_OF_LEASES } else { &MARKED_OF_LEASES }
 }
@@ -54,14 +53,14 @@ impl Script {
     }
 }
 
-/// The command that makes a server know a script.
+/// Returns the command that loads a script.
 pub(super) fn load(script: &Script) -> ::redis::Cmd {
     let mut command = ::redis::cmd("SCRIPT");
     command.arg("LOAD").arg(&script.text);
     command
 }
 
-/// Adds the file and line of the source to an error that a server met in a script of ours.
+/// Adds the file and line of the source to an error that a server reported for one of these scripts.
 pub(super) fn located(error: String) -> String {
     let origin = || {
         let behind = error.split("user_script:").nth(1)?.trim_start();
@@ -77,7 +76,7 @@ pub(super) fn located(error: String) -> String {
     }
 }
 
-/// A call that shows whether a server decides, and changes nothing: it looks at a counter that no limit has.
+/// Returns a call that tests whether a server decides. It peeks at a counter that no limit has, and changes nothing.
 pub(super) fn probe() -> Call<'static> {
     static ASK: LazyLock<Transaction> = LazyLock::new(|| {
         let limit = NamedLimit::new(Limit::per_second(1), 0);
@@ -90,14 +89,15 @@ pub(super) fn probe() -> Call<'static> {
     call
 }
 
-/// The scripts as a server is given them, and the SHA1 of each: the one that decides, and the one of leases;
-/// with a mark that servers since 7.0 know, or plain.
+/// Returns both scripts as a server gets them, each with its SHA1: the one that decides, and the one of leases.
+///
+/// `marked` selects the variant for servers since 7.0.
 pub fn of_server(marked: bool) -> [(&'static str, &'static str); 2] {
     let decides = if marked { &*MARKED } else { &*PLAIN };
     [decides, of_leases(decides)].map(|script| (&script.text[..], &script.sha[..]))
 }
 
-/// The text of the script that decides, without the mark.
+/// Returns the text of the script that decides, without the mark.
 pub fn text() -> String {
     PLAIN.text.clone()
 }
@@ -116,7 +116,7 @@ fn assembled(others: [Source; 2]) -> Vec<Line> {
     lines
 }
 
-/// An algorithm's number in programs: its place among those that `check.lua` includes, counted from 1.
+/// Returns an algorithm's number in programs: its place among the includes of `check.lua`, counted from 1.
 pub(super) fn number(algorithm: Algorithm) -> u8 {
     match algorithm {
         Algorithm::TokenBucket => 1,
@@ -133,7 +133,7 @@ fn escaped(bytes: [u8; KINDS.len()]) -> String {
 
 const MARK: &str = "#!lua\n";
 
-/// A file beside this one.
+/// A Lua file beside this one.
 macro_rules! source {
     ($name:literal) => {
         source!($name, $name)
@@ -166,12 +166,13 @@ const COMMON: [Source; 13] = [
     source!(algorithm "concurrency"),
 ];
 const OF_DECISIONS: [Source; 2] = [source!("reservation"), source!("bucket_reservation")];
-/// Leases have another operation under the number of reservations.
+/// The script of leases has another operation under the number of OPEN.
 const OF_LEASES: [Source; 2] = [
     source!("reservation", "lease"),
     Source { name: "bucket_reservation", path: "", text: "return function() end\n" },
 ];
-/// The record bodies by kind: their size, and the algorithm that owns them. Sizes never change; a new body is a new kind.
+/// For each record kind, the size of its body and the algorithm that owns it. A size never changes; a new
+/// body is a new kind.
 const KINDS: [(u8, Algorithm); 8] = [
     (11, Algorithm::TokenBucket),
     (25, Algorithm::TokenBucket),

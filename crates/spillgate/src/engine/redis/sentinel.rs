@@ -1,5 +1,7 @@
-//! Finding the primary that sentinels watch: asked before every connection, verified by its own
-//! word, and asked again while connected, for an old primary may go on believing in itself.
+//! Finds the primary that sentinels watch.
+//!
+//! A sentinel is asked before every connection, and the server must confirm its role. Sentinels are asked
+//! again while connected, because an old primary may still believe in its role.
 
 use std::fmt;
 use std::io;
@@ -21,16 +23,16 @@ use crate::time::Deadline;
 pub(super) struct Sentinels {
     master: String,
     addresses: Vec<Address>,
-    /// How the primary is logged into: as the first sentinel is.
+    /// The login of the primary, which is that of the first sentinel.
     login: Login,
     tls: Connector,
-    /// Whom the last connection led to.
+    /// The host of the last connection.
     found: Mutex<Option<Host>>,
 }
 
 impl Sentinels {
-    /// Sentinels by their addresses. User, password, database and TLS of the first are the
-    /// primary's too.
+    /// Creates the sentinels from their addresses. User, password, database and TLS of the first apply to the
+    /// primary too.
     pub(super) fn new(
         master: &str,
         addresses: Vec<Address>,
@@ -39,14 +41,14 @@ impl Sentinels {
         let Some(first) = addresses.first() else {
             return Err(BuildError::StoreUrl {
                 url: String::new(),
-                why: format!("the primary {master:?} needs the address of one sentinel at least"),
+                why: format!("the primary {master:?} needs the address of at least one sentinel"),
             });
         };
         let (login, found) = (first.login.clone(), Mutex::default());
         Ok(Sentinels { master: master.to_owned(), addresses, login, tls: tls.clone(), found })
     }
 
-    /// A connection to whoever is primary, and says so itself.
+    /// Connects to the primary, and checks its role.
     pub(super) async fn dial(&self) -> RedisResult<Wire> {
         let host = self.primary().await?;
         let wire = self.dial_server(&host).await?;
@@ -56,26 +58,26 @@ impl Sentinels {
                 *self.found.lock() = Some(host);
                 Ok(wire)
             }
-            _ => Err(trouble(format!("{host} is no primary, though the sentinels say so"))),
+            _ => Err(trouble(format!("{host} is not a primary, but the sentinels name it"))),
         }
     }
 
-    /// A connection to one of the servers that are watched.
+    /// Connects to one of the watched servers.
     pub(super) async fn dial_server(&self, host: &Host) -> RedisResult<Wire> {
         let secured = matches!(self.addresses[0].at, At::Tls(_));
         wire::dial(&Address::of_host(host, secured, &self.login), &self.tls).await
     }
 
-    /// Whether somebody else is primary than whom the last connection led to.
+    /// Returns whether the primary is another server than that of the last connection.
     async fn say_another(&self) -> bool {
         match self.primary().await {
             Ok(host) => self.found.lock().as_ref().is_some_and(|found| *found != host),
-            // A sentinel that does not answer says nothing.
+            // A sentinel that does not answer proves no change.
             Err(_) => false,
         }
     }
 
-    /// As the first sentinel says that answers, beginning with any.
+    /// Returns the primary according to the first sentinel that answers, from a random one on.
     async fn primary(&self) -> RedisResult<Host> {
         let first = random() as usize;
         let mut why = trouble("no sentinel answered".into());
@@ -110,7 +112,7 @@ impl Sentinels {
         }
     }
 
-    /// Sentinels have no databases, and often no password where their servers have one.
+    /// Connects to a sentinel. It has no database, and often no password although its servers have one.
     async fn dial_sentinel(&self, sentinel: &Address) -> RedisResult<Wire> {
         let by = |login| Address { at: sentinel.at.clone(), login: Login::new(login) };
         let known = sentinel.login.get();
@@ -128,8 +130,7 @@ impl Sentinels {
     }
 }
 
-/// Leads a shard to the new primary also where the old one still answers as if it were one; ends
-/// with the shard.
+/// Makes a shard follow a new primary, even if the old one still answers. Ends when the shard is dropped.
 pub(super) fn watch(shard: &Arc<Shard>, sentinels: Arc<Sentinels>) {
     let shard: Weak<Shard> = Arc::downgrade(shard);
     tokio::spawn(async move {
@@ -157,7 +158,7 @@ impl fmt::Display for Sentinels {
     }
 }
 
-/// Several sentinels fit into one attempt to connect.
+/// The time limit for one sentinel. Several fit one attempt to connect.
 const ASK: Duration = Duration::from_millis(300);
-/// A sentinel takes seconds to agree on a failover.
+/// The pause between two checks. Sentinels take seconds to agree on a failover.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

@@ -1,4 +1,4 @@
-//! Where a link's connections lead: to an address, or to whoever the sentinels say is primary.
+//! The target of a link's connections: an address, or the primary that sentinels name.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::address::{Address, At, Host};
 use super::sentinel::Sentinels;
 use super::wire::{self, Wire};
 
-/// One primary, as it is found.
+/// A primary, and how to find it.
 #[derive(Clone)]
 pub(super) enum Server {
     At { address: Address, tls: Connector },
@@ -18,7 +18,7 @@ pub(super) enum Server {
 }
 
 impl Server {
-    /// A new connection. Every wait on the way is the caller's to bound.
+    /// Opens a connection. The caller must bound the wait.
     pub(super) async fn dial(&self) -> RedisResult<Wire> {
         match self {
             Server::At { address, tls } => wire::dial(address, tls).await,
@@ -26,7 +26,7 @@ impl Server {
         }
     }
 
-    /// A new connection to a replica of it, which is logged into as it is.
+    /// Opens a connection to a replica, with the same login.
     pub(super) async fn dial_replica(&self, host: &Host) -> RedisResult<Wire> {
         match self {
             Server::At { address: Address { at, login }, tls } => {
@@ -37,7 +37,7 @@ impl Server {
         }
     }
 
-    /// The host and port, where that is what it goes by.
+    /// Returns the host and port, if the server is identified by them.
     pub(super) fn host(&self) -> Option<&Host> {
         match self {
             Server::At { address: Address { at: At::Tcp(host) | At::Tls(host), .. }, .. } => {

@@ -1,4 +1,4 @@
-//! One primary: its connections, its clock, and the one place where what is asked meets it.
+//! One primary: its connections, its queue, its guard, and the offset of its clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,15 +23,15 @@ use crate::metrics::ShardMeter;
 use crate::store::ShardStatus;
 use crate::time::{Deadline, monotonic_us};
 
-/// One primary of the store.
+/// A primary of the store.
 #[derive(Debug)]
 pub(super) struct Shard {
-    /// As people know it: a node's name, or an address without credentials.
+    /// The node's name, or the address without credentials.
     name: String,
     link: Link,
     pub(super) guard: KnownGuard,
     offset: Offset,
-    /// When that clock was last looked at by a command of its own, on ours; 0 if never.
+    /// When the clock was last read by a command of its own, in monotonic time; 0 if never.
     sampled_us: AtomicU64,
     meter: Arc<ShardMeter>,
     batches: Batches,
@@ -39,7 +39,7 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    /// A primary whose silence for `timeout` is an outage.
+    /// Creates a shard. If it is silent for `timeout`, that is an outage.
     pub(super) fn new(
         name: String,
         server: Server,
@@ -59,7 +59,7 @@ impl Shard {
         }
     }
 
-    /// Decides each of `asks`, in order, each by itself. All their keys are this shard's.
+    /// Decides several transactions, in order, each by itself. All their keys must belong to this shard.
     pub(super) async fn decide(
         self: &Arc<Self>,
         transactions: &[Transaction],
@@ -73,16 +73,18 @@ impl Shard {
                 reply.read(transactions, &ranges).map_err(Failure::bug)
             }
             Some(Admission::Queued(seat)) => seat.read(transactions, terms.deadline).await,
-            None => Err(self.count(Failure::unsent_in_time("too many decisions wait"))),
+            None => Err(self.count(Failure::unsent_in_time(
+                "the queue is full, or the reply would come too late",
+            ))),
         }
     }
 
-    /// Waits for the turn of a caller that asks time and again.
+    /// Waits until a caller that polls this shard may send its next call.
     pub(super) async fn poll_turn(&self) {
         self.polls.turn().await;
     }
 
-    /// Runs a call; one whose calendar did not hold the store's time is built once more with it.
+    /// Runs a call. If its calendar windows did not contain the store's time, builds it again with the time learned.
     pub(super) async fn run<'a>(
         &self,
         build: impl Fn(Header) -> Call<'a>,
@@ -91,7 +93,8 @@ impl Shard {
         self.run_holding(build, terms, None).await
     }
 
-    /// The same, holding something until the answer comes, whether the caller is still there or not.
+    /// Runs a call as [`Shard::run`] does, and keeps `held` until the reply comes, even if the caller is
+    /// dropped before.
     async fn run_holding<'a>(
         &self,
         build: impl Fn(Header) -> Call<'a>,
@@ -100,11 +103,13 @@ impl Shard {
     ) -> Result<Reply, Failure> {
         for _ in 0..CALENDAR_TRIES {
             let guard = terms.caller.terms.on(&self.guard, topology::GUARD)?;
+            // A failed try has recorded the store's clock, so the next header has a better estimate.
             let call = build(self.header(terms)?).guarded(guard);
             let (began, sent_us) = (self.meter.begin(), monotonic_us());
             let reply = self.link.run(&call, terms.redirect, terms.deadline, held.take()).await;
             self.meter.end(began, || reply.as_ref().err().map(Failure::class));
             if matches!(reply, Err(Failure::Silent(_))) {
+                // Queued callers would wait for the same silent server, so they fail now.
                 self.batches.release();
             }
             let reply = reply?;
@@ -112,23 +117,23 @@ impl Shard {
                 self.note_clock(reply.now_us(), sent_us, monotonic_us());
             }
             if reply.guarded_otherwise() {
-                let why = format!("{} is not as this process knew it", self.name);
+                let why = format!("the guard of {} has changed", self.name);
                 return Err(Failure::NotHere(NotHere::Guarded, why));
             }
             if !reply.outside() {
                 return Ok(reply);
             }
         }
-        Err(Failure::Unfit("the store's clock is in no window that was sent".into()))
+        Err(Failure::Unfit("the store's clock is outside the calendar windows of the call".into()))
     }
 
-    /// Counts a call that was given up.
+    /// Counts a call that was given up before it was sent.
     pub(super) fn count(&self, failure: Failure) -> Failure {
         self.meter.end(self.meter.begin(), || Some(failure.class()));
         failure
     }
 
-    /// Sends any one command.
+    /// Sends one command that is not the script.
     pub(super) async fn command(
         &self,
         command: &Cmd,
@@ -154,7 +159,7 @@ impl Shard {
         &self.link
     }
 
-    /// As this process sees it.
+    /// Returns the shard's status as this instance sees it.
     pub(super) fn status(&self) -> ShardStatus {
         ShardStatus {
             name: self.name.clone(),
@@ -168,7 +173,7 @@ impl Shard {
         }
     }
 
-    /// Looks at the clock by a plain command, for scripts that may not.
+    /// Reads the server's clock by a command of its own, for servers where scripts must not.
     pub(super) async fn sample_clock(&self, deadline: Deadline) {
         let sent_us = monotonic_us();
         let answer = self.link.command(&::redis::cmd("TIME"), deadline).await;
@@ -186,7 +191,7 @@ impl Shard {
             StoreClock::Client => {
                 let sampled_us = self.sampled_us.load(Ordering::Relaxed);
                 if sampled_us == 0 || monotonic_us() - sampled_us > SAMPLE_HOLDS_US {
-                    let why = format!("the clock of {} has not been read recently", self.name);
+                    let why = format!("the clock of {} was not read in the last 10 s", self.name);
                     return Err(Failure::NotSent(why));
                 }
                 (estimate_us(), estimate_us())
@@ -205,14 +210,15 @@ impl Shard {
                 target: "spillgate",
                 shard = self.name,
                 forward_ms = forward_us / 1_000,
-                "the store's clock was set: a step forward is one fresh allowance at most"
+                "the store's clock was set: a step forward admits at most one fresh quota"
             );
         }
     }
 }
 
-/// Decisions that one caller asks for together, each once with how often it is asked for, and where each
-/// of them all is told of.
+/// Groups the transactions of one caller.
+///
+/// Returns each distinct transaction with its count, and for each input its range in the reply.
 fn once(transactions: &[Transaction]) -> (SmallVec<[Times<'_>; 1]>, SmallVec<[ReplyRange; 1]>) {
     if let [one] = transactions {
         let once = [(one, 1)];
@@ -226,7 +232,7 @@ fn once(transactions: &[Transaction]) -> (SmallVec<[Times<'_>; 1]>, SmallVec<[Re
     (once, ranges)
 }
 
-/// What TIME answers: seconds, and microseconds.
+/// Parses the reply to TIME: seconds, and microseconds.
 fn time_of(answer: Value) -> Option<u64> {
     let Value::Array(parts) = answer else { return None };
     let number = |part: &Value| match part {
@@ -236,7 +242,7 @@ fn time_of(answer: Value) -> Option<u64> {
     Some(number(parts.first()?)? * 1_000_000 + number(parts.get(1)?)?)
 }
 
-/// The first shows the store's clock, the second uses it, the third crosses a border.
+/// Three tries: the first learns the store's clock, the second uses it, the third may cross a window's border.
 const CALENDAR_TRIES: usize = 3;
-/// Clocks drift by less than a millisecond in that time.
+/// The longest use of one sample. Clocks drift apart by less than a millisecond in that time.
 const SAMPLE_HOLDS_US: u64 = 10_000_000;

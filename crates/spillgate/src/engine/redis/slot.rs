@@ -1,19 +1,20 @@
-//! Slots: how a Cluster divides keys among its nodes, by the part of a key between braces.
+//! Slots: a Cluster distributes keys over its nodes by the hash of the text between braces.
 
 use std::sync::LazyLock;
 
 use super::keys;
 
-/// How many slots a Cluster has.
+/// The number of slots in a Cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
-/// The slot of all keys of a tag.
+/// Returns the slot of all keys of a tag.
 pub(super) fn of_tag(tag: u128) -> u16 {
     of(&keys::tag_name(tag))
 }
 
-/// A short text whose keys are of a slot.
+/// Returns a short tag whose keys belong to a slot.
 pub(super) fn tag_in(slot: u16) -> String {
+    // Found by trying numbers once: any text works, and short ones keep keys small.
     static NUMBERS: LazyLock<Vec<u32>> = LazyLock::new(|| {
         let mut params = vec![None; usize::from(SLOTS)];
         let mut missing = SLOTS;
@@ -32,7 +33,7 @@ pub(super) fn tag_in(slot: u16) -> String {
     NUMBERS[usize::from(slot)].to_string()
 }
 
-/// CRC16 in the variant called XMODEM, as the Cluster specification has it.
+/// Computes CRC16/XMODEM modulo the number of slots, as the Cluster specification defines it.
 fn of(bytes: &[u8]) -> u16 {
     let crc = bytes
         .iter()
@@ -60,7 +61,7 @@ const TABLE: [u16; 256] = {
 mod tests {
     use super::*;
 
-    /// The second is the specification's own example.
+    /// The second value is the specification's own example.
     #[test]
     fn slots_are_those_of_the_specification() {
         assert_eq!(of(b""), 0);
@@ -73,7 +74,7 @@ mod tests {
         assert!((0..SLOTS).all(|slot| of(tag_in(slot).as_bytes()) == slot));
     }
 
-    /// ACCIDENTS 32. A whole namespace lived on one slot.
+    /// ACCIDENTS 32. A whole namespace belonged to one slot.
     #[test]
     fn subjects_spread_evenly_over_slots() {
         let mut counts = vec![0_u32; usize::from(SLOTS)];
@@ -81,7 +82,7 @@ mod tests {
             let tag = (subject + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
             counts[usize::from(of_tag(tag))] += 1;
         }
-        // A hundred each, give or take six times their spread.
+        // A hundred each, within six standard deviations.
         assert!(counts.iter().all(|count| (40..=160).contains(count)));
     }
 }

@@ -1,9 +1,9 @@
-//! One decision over counters that live at several places: all or none, though no script spans them.
+//! Decides one transaction over counters at several locations: all enforced counters are charged, or none.
 //!
-//! The parts are asked one after another, the widest subject last, and a refusal refunds what the
-//! parts before it were charged. So what is charged for a moment burdens the requester's own narrow
-//! subject, never one that others share: somebody who is refused anyway cannot wear a shared counter
-//! down. Nothing is ever admitted that one part refused.
+//! No script spans two locations, so the transaction is cut into legs, one for each location. The legs are
+//! evaluated one after another, narrowest subject first. If a leg denies, the legs before it are refunded. A
+//! request that is denied therefore holds quota for a moment only at its own narrow subject. It cannot wear
+//! down a counter that many subjects share. A transaction is never allowed if one of its legs denied.
 
 use std::collections::BTreeMap;
 
@@ -29,12 +29,14 @@ use legs::{Leg, Legs};
 use old_owners::OldOwners;
 use provisional::ProvisionalCharges;
 
-/// Who decides for counters whose shard gives no answer.
+/// Decides the counters of a shard that returned no usable reply.
 pub(crate) trait ShardFallback: Sync {
-    /// Why it might not.
+    /// The error for a counter that the fallback does not decide.
     type Error: Send;
 
-    /// Decides the counters of `ask`, which stand at `places` in the whole decision.
+    /// Decides the counters of `transaction`.
+    ///
+    /// `indices` are the positions of these counters in the whole transaction.
     fn decide(
         &self,
         transaction: &Transaction,
@@ -42,7 +44,9 @@ pub(crate) trait ShardFallback: Sync {
         error: StoreError,
     ) -> Result<ChargeOutcomes, Self::Error>;
 
-    /// Takes back what that charged to the counter at a place; answers the counter as it is then.
+    /// Refunds a charge that the fallback made, and returns the counter's state afterwards.
+    ///
+    /// `location` is the position of the counter in the whole transaction.
     fn refund(
         &self,
         counter: &PlannedCharge,
@@ -51,14 +55,14 @@ pub(crate) trait ShardFallback: Sync {
     ) -> Option<ChargeReply>;
 }
 
-/// One decision to make.
+/// A transaction, the order of its legs, and the fallback for shards that fail.
 pub(crate) struct StoreCall<'q, S> {
     pub(crate) transaction: &'q Transaction,
     pub(crate) order: Order,
     pub(crate) fallback: S,
 }
 
-/// Decides one.
+/// Decides one transaction: in one call if one location holds all counters, leg by leg otherwise.
 pub(crate) async fn decide<S: ShardFallback>(
     redis: &Redis,
     call: &StoreCall<'_, S>,
@@ -81,7 +85,9 @@ pub(crate) async fn decide<S: ShardFallback>(
     }
 }
 
-/// Decides each of several by itself: those that live at one place together, in order.
+/// Decides several transactions, each by itself.
+///
+/// Transactions that share one location go to it together and in order. The results are in the order of `calls`.
 pub(crate) async fn decide_each<S: ShardFallback>(
     redis: &Redis,
     calls: &[StoreCall<'_, S>],
@@ -98,7 +104,7 @@ pub(crate) async fn decide_each<S: ShardFallback>(
             }
         }
     }
-    // A call's wait begins with its turn.
+    // The deadline of a call starts when it gets its permit, so a large batch does not time out in its own queue.
     let turns = &Semaphore::new(PLACES_AT_ONCE);
     let together = together.into_iter().map(|(location, (numbers, transactions))| async move {
         let _turn = turns.acquire().await;
@@ -116,7 +122,9 @@ pub(crate) async fn decide_each<S: ShardFallback>(
     all.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-/// What was told of every counter, by its own shard: those that a refusal left unasked are looked at.
+/// Returns a store reply for every counter of a transaction.
+///
+/// Legs after a denial were not evaluated, and refunded counters have no reply; this function peeks at both.
 pub(super) async fn reply_in_full(
     redis: &Redis,
     transaction: &Transaction,
@@ -163,7 +171,7 @@ impl<'q> StoreCall<'q, NoFallback> {
     }
 }
 
-/// Without anybody to stand in, an error is an error.
+/// A fallback that decides nothing: it returns the store's error.
 pub(super) struct NoFallback;
 
 impl ShardFallback for NoFallback {
@@ -183,23 +191,24 @@ impl ShardFallback for NoFallback {
     }
 }
 
-/// Asks parts, of shards or of who stands in for them.
+/// Evaluates legs: on their shards, or by the fallback if a shard fails.
 struct LegRunner<'a, S> {
     redis: &'a Redis,
     fallback: &'a S,
     deadline: Deadline,
     old_owners: &'a OldOwners,
-    /// The places that gave no answer. Their servers are not asked again: the decision would wait for the time-out
-    /// once for each of its parts.
+    /// Locations that returned no reply within the deadline.
+    ///
+    /// Their servers get no further leg of this transaction: each one would wait for the timeout again.
     unanswered: Mutex<SmallVec<[Location; 1]>>,
 }
 
-/// Whether what a part charges stays charged.
+/// Whether a leg's charges may be refunded later.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Charging {
-    /// Whatever becomes of the rest, or it charges nothing.
+    /// The charge stays, whatever the other legs return. Legs that charge nothing use this too.
     ForGood,
-    /// Only if all parts agree and the caller is still there.
+    /// The charge stays only if all legs allow, and the caller waits until then.
     UntilAllAgree,
 }
 
@@ -211,11 +220,12 @@ impl<S: ShardFallback> LegRunner<'_, S> {
     ) -> Result<ChargeOutcomes, S::Error> {
         let mut outcomes = smallvec![ChargeOutcome::NotAsked; self.old_owners.count()];
         let Legs { mut enforced, mut shadows } = Legs::of(self.redis, transaction, self.old_owners);
-        // What is only looked at may be charged when a reservation ends, so that has a record too.
+        // An opening counts as a charge even at cost 0: its record may be charged when the reservation ends.
         let opens = matches!(transaction.record, RecordAction::Open(_));
         let charges = transaction.intent != Intent::Peek
             && (opens || transaction.counters.iter().any(|counter| counter.cost > 0));
         if !charges {
+            // Nothing to refund, so the order does not matter: all legs run at once.
             enforced.append(&mut shadows);
             self.all_at_once(&enforced, &mut outcomes, None).await?;
             return Ok(outcomes);
@@ -224,6 +234,7 @@ impl<S: ShardFallback> LegRunner<'_, S> {
         let allowed = match order {
             Order::OneByOne => {
                 if let Some((last, earlier)) = enforced.split_last_mut() {
+                    // The last leg needs no receipt: if it denies, it charged nothing, and if it allows, all did.
                     earlier.iter_mut().for_each(|leg| leg.ask_for_receipts(self.redis));
                     last.take_along(&mut shadows);
                 }
@@ -239,17 +250,19 @@ impl<S: ShardFallback> LegRunner<'_, S> {
             provisional.refund(self.deadline, &mut outcomes).await;
             return Ok(outcomes);
         }
+        // From here on nothing is refunded, even if a shadow leg fails.
         provisional.keep();
         if let RecordAction::Open(opening) = &transaction.record
             && !opening.noted().charges_anew()
         {
+            // An id that was opened before has been charged already; shadow rules only estimate.
             shadows.iter_mut().for_each(|leg| leg.transaction.intent = Intent::Peek);
         }
         self.all_at_once(&shadows, &mut outcomes, None).await?;
         Ok(outcomes)
     }
 
-    /// Until one refuses; answers whether none did.
+    /// Evaluates legs until one denies, and returns whether all allowed.
     async fn one_by_one(
         &self,
         legs: &[Leg],
@@ -266,8 +279,10 @@ impl<S: ShardFallback> LegRunner<'_, S> {
         Ok(true)
     }
 
-    /// Notes what was heard, also where one of them failed, and each charge as soon as it is known: a caller
-    /// who leaves while others are still asked gets it back.
+    /// Evaluates all legs concurrently, and records each reply as it arrives.
+    ///
+    /// Recording at once matters: if the caller is dropped while other legs run, the charges known so far are
+    /// refunded. Replies are recorded even if another leg failed; the last error is returned.
     async fn all_at_once(
         &self,
         legs: &[Leg],
@@ -296,7 +311,8 @@ impl<S: ShardFallback> LegRunner<'_, S> {
                 note_reply(leg, reply, outcomes);
             }
         } else {
-            // What the second of two owners does not execute is nobody's deferred charge if the first one did.
+            // During a ring change two legs may charge the same counter at both owners. In sequence, the fallback for
+            // the second owner sees whether the first was charged, and then defers no second charge.
             for leg in legs {
                 let reply = self.ask(leg, outcomes, charging).await;
                 note_reply(leg, reply, outcomes);
@@ -305,7 +321,7 @@ impl<S: ShardFallback> LegRunner<'_, S> {
         failed
     }
 
-    /// Asks a part, with what was heard of the parts before it.
+    /// Evaluates one leg, by the fallback if its shard fails. `before` holds the outcomes of the earlier legs.
     async fn ask(
         &self,
         leg: &Leg,
@@ -314,7 +330,7 @@ impl<S: ShardFallback> LegRunner<'_, S> {
     ) -> Result<ChargeOutcomes, S::Error> {
         let reply = match charging {
             _ if self.is_unanswered(leg.location) => {
-                let why = "its server gave no answer to an earlier part of the decision";
+                let why = "the server did not answer an earlier leg of this decision";
                 Err(StoreError::NotExecuted(why.into()))
             }
             Charging::UntilAllAgree => in_flight::ask(self.redis, leg, self.deadline).await,
@@ -322,6 +338,7 @@ impl<S: ShardFallback> LegRunner<'_, S> {
                 self.redis.decide_one_at(leg.location, &leg.transaction, self.deadline).await
             }
         };
+        // Only a call that may have been sent has waited for the timeout. A tripped breaker fails without waiting.
         if let Err(StoreError::Unknown(_)) = reply {
             self.unanswered.lock().push(leg.location);
         }
@@ -339,9 +356,12 @@ impl<S: ShardFallback> LegRunner<'_, S> {
         unanswered.iter().any(|other| self.redis.are_on_one_server(location, *other))
     }
 
-    /// A server that is gone leaves what it was the old owner of to the new ones alone. For the rest
-    /// somebody stands in; whatever one owner did not execute is nobody's deferred charge where the other has
-    /// been charged, may have been, or will be: that one knows of it for as long as it counts.
+    /// Decides a leg of a ring change whose server failed.
+    ///
+    /// - If the old owner is known to be gone, its copies pass: the new owners decide alone.
+    /// - All other counters go to the fallback.
+    /// - An admission becomes a deferred charge only if neither owner knows of it. If the other owner was
+    ///   charged, may have been charged or will be, that owner counts the charge for as long as it matters.
     fn decide_without_owner(
         &self,
         leg: &Leg,
@@ -353,6 +373,8 @@ impl<S: ShardFallback> LegRunner<'_, S> {
         let gone = all.clone().any(|at| is_old(&at)) && self.redis.gives_up(leg.location);
         let given_up = ChargeOutcome::OutagePolicy { passes: true, cause: Cause::Outage };
         let mut outcomes: ChargeOutcomes = smallvec![given_up; leg.indices.len()];
+        // The fallback decides in two groups because the error differs. Counters that the other owner knows
+        // of get an error "may have been executed", so their admission is not deferred.
         for is_known in [false, true] {
             let here = |at: &usize| {
                 let known = is_old(at) || self.old_owners.is_known(leg.indices[*at], before);
@@ -375,6 +397,7 @@ impl<S: ShardFallback> LegRunner<'_, S> {
                 outcomes[*at] = reply;
             }
         }
+        // An uncertain charge at the old owner: the later leg of the new owner must not defer the same charge.
         if !error.is_uncharged() {
             let old = all.filter(is_old).map(|at| self.old_owners.counter_of(leg.indices[at]));
             old.for_each(|number| self.old_owners.note_doubt(number));
@@ -383,7 +406,7 @@ impl<S: ShardFallback> LegRunner<'_, S> {
     }
 }
 
-/// The same error, of a call that may have been executed.
+/// Returns the error as if the call may have been executed.
 fn as_charged(error: &StoreError) -> StoreError {
     match error {
         StoreError::Overloaded { admits_itself, why, .. } => {
@@ -399,5 +422,5 @@ fn note(leg: &Leg, reply: ChargeOutcomes, outcomes: &mut ChargeOutcomes) {
     }
 }
 
-/// Of one batch, as many places are asked at once: the rest of a large one leaves room for other callers.
+/// Locations that one batch calls concurrently. A larger batch leaves connections and queues to other callers.
 const PLACES_AT_ONCE: usize = 64;

@@ -1,4 +1,4 @@
-//! TLS to the store: certificates read once, one configuration for all connections.
+//! TLS to the store: certificates are read once, into one configuration for all connections.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use tokio_rustls::TlsConnector;
 use crate::error::BuildError;
 use crate::store::Tls;
 
-/// What secures connections by these settings. Where none is to be, the machine's authorities are not read.
+/// Builds the TLS configuration. The machine's certificate authorities are read only if it is used.
 pub(super) fn connector(tls: Option<&Tls>, is_used: bool) -> Result<TlsConnector, BuildError> {
     let unusable = |error: rustls::Error| BuildError::Tls {
         why: format!("{error}; give the client's certificate chain and the key that belongs to it"),
     };
-    // Named, not installed: the process's other users of rustls choose for themselves.
+    // Passed, not installed: other users of rustls in the process choose their own.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -26,7 +26,7 @@ pub(super) fn connector(tls: Option<&Tls>, is_used: bool) -> Result<TlsConnector
         Some(client) => {
             let chain = certificates("the client certificate", &client.certificate)?;
             let key = PrivateKeyDer::from_pem_slice(&client.key).map_err(|error| {
-                BuildError::Tls { why: format!("the client key is no PEM key: {error}") }
+                BuildError::Tls { why: format!("the client key is not a PEM key: {error}") }
             })?;
             builder.with_client_auth_cert(chain, key).map_err(unusable)?
         }
@@ -34,7 +34,7 @@ pub(super) fn connector(tls: Option<&Tls>, is_used: bool) -> Result<TlsConnector
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// The authorities given, or else those of the machine.
+/// Returns the given authorities, or those of the machine.
 fn roots(ca: Option<&[u8]>, is_used: bool) -> Result<RootCertStore, BuildError> {
     let mut roots = RootCertStore::empty();
     match ca {
@@ -45,7 +45,7 @@ fn roots(ca: Option<&[u8]>, is_used: bool) -> Result<RootCertStore, BuildError> 
         Some(pem) => {
             for certificate in certificates("the CA", pem)? {
                 roots.add(certificate).map_err(|error| BuildError::Tls {
-                    why: format!("the CA is no certificate of an authority: {error}"),
+                    why: format!("the CA is not a certificate of an authority: {error}"),
                 })?;
             }
         }
@@ -62,7 +62,7 @@ fn certificates(what: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, 
                 "{what} holds no certificate; give PEM, which begins -----BEGIN CERTIFICATE-----"
             ),
         }),
-        Err(error) => Err(BuildError::Tls { why: format!("{what} is no PEM: {error}") }),
+        Err(error) => Err(BuildError::Tls { why: format!("{what} is not PEM: {error}") }),
     }
 }
 
@@ -71,14 +71,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn certificates_that_are_none_are_named() {
+    fn names_the_file_that_is_no_certificate() {
         let said = |tls: Tls| match connector(Some(&tls), true) {
             Err(error) => error.to_string(),
             Ok(_) => panic!("these are no certificates"),
         };
         assert!(said(Tls::new().trusting("junk")).contains("the CA holds no certificate"));
         let broken = "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
-        assert!(said(Tls::new().trusting(broken)).contains("the CA is no PEM"));
+        assert!(said(Tls::new().trusting(broken)).contains("the CA is not PEM"));
         let client = Tls::new().presenting("junk", "junk");
         assert!(said(client).contains("the client certificate holds no certificate"));
         assert!(connector(None, true).is_ok());

@@ -1,4 +1,4 @@
-//! Which shard holds a subject's state.
+//! Maps subjects to shards: a single server, a ring, or a Cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::error::BuildError;
 use crate::store::{OnStateLoss, Ring, RingNode, Store, StoreOptions};
 use crate::time::Deadline;
 
-/// All shards of the store, and who lives where.
+/// All shards of the store, and the mapping of subjects to them.
 #[derive(Debug)]
 pub(super) enum Topology {
     One(Arc<Shard>),
@@ -31,21 +31,21 @@ pub(super) enum Topology {
     Cluster(Cluster),
 }
 
-/// The ring that another takes the place of.
+/// The ring that the current one replaces.
 #[derive(Debug)]
 pub(super) struct Previous {
     points: Points,
-    /// The shard of each of its nodes.
+    /// For each of its nodes, the index of its shard.
     shards: Vec<u16>,
-    /// The ring that takes its place.
+    /// The number of the ring that replaces it.
     next: u32,
 }
 
-/// Where a subject's state is. Counters at one place can be decided in one call.
+/// Where a counter is held: a server, or a slot of a Cluster. One call can decide counters of one location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Location(u16);
 
-/// Whom to ask about a place, and in what manner.
+/// The server for a call, and whether it needs ASKING.
 #[derive(Clone, Debug)]
 pub(super) struct Route {
     pub(super) shard: Arc<Shard>,
@@ -53,7 +53,7 @@ pub(super) struct Route {
 }
 
 impl Location {
-    /// Where everybody lives on a single server.
+    /// The location of every subject on a single server.
     pub(super) const ONLY: Location = Location(0);
 }
 
@@ -101,7 +101,7 @@ impl Topology {
         })
     }
 
-    /// Waits a moment for the first connections, so that the first decisions are the store's.
+    /// Waits a moment for the first connections, so that the first decisions are made by the store.
     pub(super) async fn warm_up(&self) {
         match self {
             Topology::One(shard) => shard.link().warm_up().await,
@@ -112,7 +112,7 @@ impl Topology {
         }
     }
 
-    /// Where the subjects of a tag live.
+    /// Returns the location of the subjects of a tag.
     pub(super) fn location(&self, tag: u128) -> Location {
         match self {
             Topology::One(_) => Location::ONLY,
@@ -121,15 +121,16 @@ impl Topology {
         }
     }
 
-    /// Where a counter's subject lived on the ring before this one, for as long as that counts: until no
-    /// process has charged it there alone for as long as anybody remembers the charge.
+    /// Returns the location of a counter on the previous ring, while its old state still counts.
+    ///
+    /// It counts until, for as long as a charge lasts, no instance has charged at the old owner only.
     pub(super) fn old_location<L: LimitHandle>(
         &self,
         counter: &PlannedCharge<L>,
     ) -> Option<Location> {
         let Topology::Ring { points, shards, previous: Some(previous) } = self else { return None };
         let old = previous.shards[usize::from(previous.points.node_of(counter.key.tag))];
-        // What was charged by force may take twice as long to drain.
+        // A forced charge can exceed the capacity, and takes up to twice as long to drain.
         let remembered_us = counter.params().longest_wait_us().saturating_mul(2);
         let guard = &shards[usize::from(old)].guard;
         let counts = old != points.node_of(counter.key.tag)
@@ -137,19 +138,19 @@ impl Topology {
         counts.then_some(Location(old))
     }
 
-    /// Where the subjects of a tag lived on the ring before this one, if that was elsewhere.
+    /// Returns the location of a tag's subjects on the previous ring, if it differs.
     pub(super) fn location_before(&self, tag: u128) -> Option<Location> {
         let Topology::Ring { points, previous: Some(previous), .. } = self else { return None };
         let old = previous.shards[usize::from(previous.points.node_of(tag))];
         (old != points.node_of(tag)).then_some(Location(old))
     }
 
-    /// Whether every subject lives at the same place.
+    /// Returns whether every subject has the same location.
     pub(super) fn is_one_location(&self) -> bool {
         matches!(self, Topology::One(_))
     }
 
-    /// Whether a replica that takes over is followed.
+    /// Returns whether calls follow a replica that takes over.
     pub(super) fn follows_successors(&self) -> bool {
         match self {
             Topology::One(shard) => matches!(shard.link().server(), Server::WatchedBy(_)),
@@ -158,7 +159,7 @@ impl Topology {
         }
     }
 
-    /// How often a shard was found to have lost what it held. Every decision asks.
+    /// Returns how often a shard lost its data. Every decision calls this.
     pub(super) fn losses(&self) -> u64 {
         match self {
             Topology::One(shard) => shard.guard.losses(),
@@ -167,7 +168,7 @@ impl Topology {
         }
     }
 
-    /// Whom to ask first.
+    /// Returns the first route to try for a location.
     pub(super) fn route(&self, location: Location) -> Result<Route, Failure> {
         let shard = match self {
             Topology::One(shard) => shard,
@@ -177,7 +178,7 @@ impl Topology {
         Ok(Route { shard: Arc::clone(shard), redirect: Redirect::None })
     }
 
-    /// Whom to ask after a call that did not run; the failure again, where nobody can help.
+    /// Returns the route to try after a call that was not executed, or the failure if no other server can help.
     pub(super) async fn next_route(
         &self,
         location: Location,
@@ -189,7 +190,7 @@ impl Topology {
             return cluster.next_route(location.0, tried, failure, deadline).await;
         }
         match &failure {
-            // Its address, or its sentinels, may lead to another server by now.
+            // The address, or the sentinels, may lead to another server by now.
             Failure::NotHere(NotHere::ReadOnly, _) => tried.shard.link().renew(),
             Failure::NotHere(NotHere::Later | NotHere::HalfMoved, _) => pause(deadline).await,
             _ => return Err(failure),
@@ -197,8 +198,9 @@ impl Topology {
         Ok(tried.clone())
     }
 
-    /// Takes note of what upkeep met: slots may have moved that no decision asks about, and what is kept
-    /// there of the shard itself with them.
+    /// Notes the failure of a maintenance command.
+    ///
+    /// Slots may move that no decision touches; then the shard's own keys move with them.
     pub(super) fn heed(&self, failure: &Failure) {
         if let (Topology::Cluster(cluster), Failure::NotHere(NotHere::OldOwners { .. }, _)) =
             (self, failure)
@@ -207,7 +209,7 @@ impl Topology {
         }
     }
 
-    /// Every shard.
+    /// Returns every shard, with the tag for its own keys.
     pub(super) fn shards(&self) -> Vec<(ShardTag, Arc<Shard>)> {
         let tagged = |shard: &Arc<Shard>, tag: String| {
             (ShardTag { name: shard.name().to_owned(), tag }, Arc::clone(shard))
@@ -226,7 +228,7 @@ impl Topology {
     }
 }
 
-/// The nodes of a ring and, behind them, those that only the ring before has; and the places of the latter's nodes.
+/// Returns the nodes of a ring followed by those that only the previous ring has, and the index of each previous node.
 pub(super) fn all_nodes(ring: &Ring) -> Result<(Vec<RingNode>, Vec<u16>), BuildError> {
     let mut nodes = ring.checked_nodes()?.to_vec();
     let previous = ring.checked_previous()?.map(Ring::nodes).unwrap_or_default();
@@ -234,7 +236,7 @@ pub(super) fn all_nodes(ring: &Ring) -> Result<(Vec<RingNode>, Vec<u16>), BuildE
     Ok((nodes, locations))
 }
 
-/// The place of a node among others, by its name; at their end where it is not among them yet.
+/// Returns the index of a node, found by its name, and appends it if it is missing.
 fn place_among(nodes: &mut Vec<RingNode>, node: &RingNode) -> u16 {
     let known = nodes.iter().position(|other| other.name == node.name);
     let location = known.unwrap_or_else(|| {
@@ -244,14 +246,14 @@ fn place_among(nodes: &mut Vec<RingNode>, node: &RingNode) -> u16 {
     u16::try_from(location).expect("two rings of at most 256 nodes")
 }
 
-/// A moment, for whatever keeps a server from answering to pass.
+/// Waits a short random time, for a temporary condition of a server to pass.
 pub(super) async fn pause(deadline: Deadline) {
     let _ = deadline.bound(tokio::time::sleep(jittered(LATER))).await;
 }
 
-/// On a server of its own any tag will do.
+/// The tag of keys on a server of its own, where any tag will do.
 pub(super) const ANY_TAG: &str = "control";
-/// Where such a server keeps its guard.
+/// The key of the guard on such a server.
 pub(super) const GUARD: &str = "sg1:{control}:epoch";
-/// Two of these fit into a deadline of 25 ms, with the calls between them.
+/// The longest pause before a retry. Two of them, with the calls between, fit a deadline of 25 ms.
 pub(super) const LATER: Duration = Duration::from_millis(8);

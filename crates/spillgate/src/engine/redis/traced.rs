@@ -1,8 +1,8 @@
-//! What traces tell of the store.
+//! Trace spans of calls to the store.
 
 use tracing::{Instrument, debug_span};
 
-/// Runs one call to a server in a span: until its answer, the wait for company included.
+/// Runs one call to a server in a span that lasts until the reply, including the wait in the queue.
 pub(super) async fn call<T>(server: &str, decisions: usize, call: impl Future<Output = T>) -> T {
     let span = debug_span!(
         target: "spillgate",
@@ -12,6 +12,6 @@ pub(super) async fn call<T>(server: &str, decisions: usize, call: impl Future<Ou
         server.address = server,
         spillgate.decisions = decisions,
     );
-    // Most calls are not traced: they skip entering and leaving the span at each poll.
+    // Most calls are not traced; they skip entering and leaving the span at each poll.
     if span.is_disabled() { call.await } else { call.instrument(span).await }
 }

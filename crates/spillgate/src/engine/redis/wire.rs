@@ -1,4 +1,4 @@
-//! One connection to one server, made over TCP, TLS or a Unix socket.
+//! One connection to a server, over TCP, TLS or a Unix socket.
 
 use std::io;
 use std::pin::Pin;
@@ -28,25 +28,26 @@ pub(super) use line::Held;
 use line::{Line, line};
 pub(super) use pulse::Pulse;
 
-/// A connection, closed when it is let go.
+/// A connection. It is closed when this is dropped.
 pub(super) struct Wire {
     line: Arc<Line>,
     reader: AbortHandle,
 }
 
 impl Wire {
-    /// What the server says to one command. Those of all callers share the wire; the wait is theirs to bound.
+    /// Sends one command and returns the reply. All callers share the connection. The caller must bound the wait.
     pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Answer> {
         self.line.send(&command.get_packed_command(), 1).await
     }
 
-    /// Sends a call that the shard owes a sign of life for, once the wire is watched. `held` comes back with the answer,
-    /// and is dropped at the answer where the caller has left.
+    /// Sends a call whose reply the shard owes within the pulse's timeout, once the wire is watched.
+    ///
+    /// `held` is returned with the reply. If the caller is dropped before, `held` is dropped when the reply comes.
     pub(super) async fn call(&self, command: &Cmd, held: Held) -> (RedisResult<Answer>, Held) {
         self.line.call(&command.get_packed_command(), 1, held).await
     }
 
-    /// Sends several such commands; answers what the server says to the last.
+    /// Sends several commands as [`Wire::call`] does, and returns the reply to the last.
     pub(super) async fn call_all(
         &self,
         commands: &Pipeline,
@@ -55,12 +56,12 @@ impl Wire {
         self.line.call(&commands.get_packed_pipeline(), commands.len(), held).await
     }
 
-    /// Feeds the bytes that are read here to the pulse of a shard.
+    /// Reports the bytes that are read here to the pulse of a shard.
     pub(super) fn watch(&self, pulse: &Arc<Pulse>) {
         self.line.watch(pulse);
     }
 
-    /// One command. The wait is the caller's to bound.
+    /// Sends one command and returns its value. The caller must bound the wait.
     pub(super) async fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
         match self.send(command).await {
             Ok(answer) => Ok(answer.value()),
@@ -69,7 +70,7 @@ impl Wire {
     }
 }
 
-/// Whoever reads would by itself wait for answers that a dead server owes.
+/// Without this, the reader would wait for replies that a dead server never sends.
 impl Drop for Wire {
     fn drop(&mut self) {
         self.reader.abort();
@@ -77,7 +78,7 @@ impl Drop for Wire {
     }
 }
 
-/// Connects and logs in. Every wait on the way is the caller's to bound.
+/// Connects and logs in. The caller must bound the wait.
 pub(super) async fn dial(address: &Address, tls: &Connector) -> RedisResult<Wire> {
     match &address.at {
         At::Tcp(host) => {
@@ -97,7 +98,7 @@ pub(super) async fn dial(address: &Address, tls: &Connector) -> RedisResult<Wire
 
 async fn tcp(host: &Host) -> Result<TcpStream, RedisError> {
     let stream = TcpStream::connect((host.name.as_str(), host.port)).await?;
-    // A call is one small write, and its caller waits for nothing else.
+    // A call is one small write, and the caller waits for its reply: delaying it to fill a packet helps nothing.
     stream.set_nodelay(true)?;
     Ok(stream)
 }
@@ -106,20 +107,21 @@ async fn log_in<S>(address: &Address, stream: S) -> RedisResult<Wire>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    // Deadlines are the callers'.
+    // The callers have deadlines, so the library needs none.
     let config = AsyncConnectionConfig::new().set_connection_timeout(None);
-    // The library logs in, and gives the stream back: no answer is due then, so none is in its hands.
+    // The library logs in on the stream and gives it back. No reply is pending then, so its buffers hold no
+    // byte of ours.
     let stream = Arc::new(Mutex::new(stream));
     let lent = Lent(Arc::clone(&stream));
     drop(MultiplexedConnection::new_with_config(&address.login.get(), lent, config).await?);
-    let kept = || io::Error::other("the library kept a connection that it was lent");
+    let kept = || io::Error::other("the redis library did not return the connection");
     let stream = Arc::into_inner(stream).ok_or_else(kept)?.into_inner();
     let (line, reader) = line(stream);
     let reader = tokio::spawn(reader).abort_handle();
     Ok(Wire { line, reader })
 }
 
-/// A stream that is wanted back.
+/// A stream that is lent to the library.
 struct Lent<S>(Arc<Mutex<S>>);
 
 impl<S: AsyncRead + Unpin> AsyncRead for Lent<S> {

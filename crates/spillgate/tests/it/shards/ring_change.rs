@@ -78,7 +78,7 @@ fn when_no_process_is_on_the_old_ring_it_ends_by_itself() {
     let trouble = late.shards()[0].trouble.clone().unwrap();
     assert_eq!(
         trouble,
-        "ring 2 is in force there, and this process has ring 1; give it the new ring and restart it"
+        "ring 2 is in force there, and this instance has ring 1; give it the new ring and restart it"
     );
 }
 

@@ -1,6 +1,8 @@
-//! Who leaves together in one call, and which of them as one: decisions over the same counters at the same
-//! costs, with none between them that touches any of those counters, are asked once for all. Nothing else
-//! can tell them from decisions that came one directly after the other.
+//! Fills one call with decisions, and joins equal ones into groups.
+//!
+//! Decisions form a group if they charge the same counters at the same costs, and no decision between them
+//! touches any of these counters. The script evaluates a group as one decision with a count. The result
+//! equals that of decisions that came directly one after another.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -12,18 +14,18 @@ use crate::limit::Algorithm;
 use super::super::program::COUNTERS_MAX;
 use super::load::{weight_of_counters, weight_of_one_more};
 
-/// The decisions of one call, in order; each coalesced batch by `W`, where its first decision is found.
+/// The groups of one call, in order. `W` locates the first transaction of a group.
 #[derive(Debug)]
 pub(in super::super) struct Coalescer<W> {
     groups: Vec<Group<W>>,
-    /// The coalesced batch that touched a counter last.
+    /// For each counter, the group that touched it last.
     last: HashMap<u128, Touch, BuildHasherDefault<Already>>,
     counters: usize,
-    /// How long all of it holds the server.
+    /// The estimated time that the call occupies the server.
     weight_us: u64,
 }
 
-/// Decisions that are alike; mostly it is one.
+/// Equal decisions, usually one.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Group<W> {
     pub(in super::super) first: W,
@@ -32,7 +34,7 @@ pub(in super::super) struct Group<W> {
     may_grow: bool,
 }
 
-/// Which of a coalesced batch a decision is, counted from 0.
+/// The group of a decision, and its position in the group, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct BatchIndex {
     pub(in super::super) group: u32,
@@ -50,7 +52,7 @@ impl<W: Copy> Coalescer<W> {
         Coalescer { groups: Vec::new(), last: HashMap::default(), counters: 0, weight_us: 0 }
     }
 
-    /// With room for so many decisions, as far as one call takes them.
+    /// Creates a coalescer with capacity for `count` decisions, at most as many as one call holds.
     pub(in super::super) fn for_some(count: usize) -> Coalescer<W> {
         let count = count.min(COUNTERS_MAX);
         let last = HashMap::with_capacity_and_hasher(count, BuildHasherDefault::default());
@@ -65,7 +67,7 @@ impl<W: Copy> Coalescer<W> {
         self.groups.iter()
     }
 
-    /// Takes a decision in, which `first` finds again: into a coalesced batch if it can be, else by itself.
+    /// Adds a transaction, to an existing group if possible. `find` locates the first transaction of a group.
     pub(in super::super) fn take_in<'d>(
         &mut self,
         transaction: &Transaction,
@@ -75,7 +77,7 @@ impl<W: Copy> Coalescer<W> {
         self.join(transaction, find).unwrap_or_else(|| self.add(transaction, first))
     }
 
-    /// The same, unless there is no room for it in this call.
+    /// Adds a transaction, or returns `None` if this call has no room for it.
     pub(in super::super) fn take_in_if_fits<'d>(
         &mut self,
         transaction: &Transaction,
@@ -88,9 +90,10 @@ impl<W: Copy> Coalescer<W> {
         })
     }
 
-    /// Whether all of `asks` go into this call, whether they join others or not: the script takes so many
-    /// counters, for so long, and each under one set of numbers, for it loads each once. Into an empty call goes
-    /// whatever one caller asks for.
+    /// Returns whether all of `transactions` fit this call, even if none joins a group.
+    ///
+    /// A call is bounded by its number of counters and its estimated time. The script loads each counter
+    /// once, so a counter may appear under one set of parameters only. An empty call takes any single caller.
     pub(in super::super) fn has_room_for<'d>(
         &self,
         transactions: &[Transaction],
@@ -120,7 +123,10 @@ impl<W: Copy> Coalescer<W> {
         transaction: &Transaction,
         find: impl Fn(W) -> &'d Transaction,
     ) -> Option<BatchIndex> {
+        // Only the group that touched the first counter last can match: a later group that touches any
+        // counter of the transaction must be evaluated before it.
         let number = self.last.get(&transaction.counters.iter().next()?.name())?.group;
+        // If another group touched one of the counters later, this decision must come after that group.
         let touched_last = |counter: &PlannedCharge| {
             self.last.get(&counter.name()).is_some_and(|it| it.group == number)
         };
@@ -141,7 +147,7 @@ impl<W: Copy> Coalescer<W> {
     }
 
     fn add(&mut self, transaction: &Transaction, first: W) -> BatchIndex {
-        // No more than a queue holds.
+        // Fits: a queue holds fewer than 2^32 callers.
         let group = self.groups.len() as u32;
         let mut counters = 0;
         for (counter, number) in transaction.counters.iter().zip(0..) {
@@ -160,8 +166,9 @@ impl<W: Copy> Coalescer<W> {
     }
 }
 
-/// Of decisions that one caller asks for together: how many of them, at least one, go into one call, and
-/// as which coalesced batches.
+/// Groups the transactions of one caller, as many from the start as fit one call, at least one.
+///
+/// Returns the groups, and for each transaction taken its group and position.
 pub(in super::super) fn together(
     transactions: &[Transaction],
 ) -> (Coalescer<usize>, Vec<BatchIndex>) {
@@ -174,7 +181,7 @@ pub(in super::super) fn together(
     (groups, indices)
 }
 
-/// A slot has a name of its own, and so has a receipt.
+/// Returns whether equal transactions may form a group. Permits and receipts have an id each, so those may not.
 fn may_be_several(transaction: &Transaction) -> bool {
     !does_more(transaction)
         && !matches!(transaction.intent, Intent::Reserve { .. })
@@ -195,13 +202,13 @@ fn are_alike(one: &Transaction, other: &Transaction) -> bool {
         && one.counters.iter().zip(other.counters.iter()).all(same)
 }
 
-/// Whether it does more than decide: pays what is deferred, or opens or ends a reservation.
+/// Returns whether a transaction does more than decide: it pays a deferred charge, or opens or ends a reservation.
 fn does_more(transaction: &Transaction) -> bool {
     !matches!(transaction.record, RecordAction::None)
         || transaction.counters.iter().any(|counter| counter.deferred > 0)
 }
 
-/// What is hashed already is its own hash.
+/// A hasher for keys that are hashes already.
 #[derive(Debug, Default)]
 struct Already(u64);
 
@@ -219,9 +226,9 @@ impl Hasher for Already {
     }
 }
 
-/// No call holds a server for much longer: other clients of it wait that long, and so does its next sign of life.
+/// The most time that one call may occupy the server: other clients, and the next heartbeat, wait that long.
 const CALL_US: u64 = 5_000;
-/// As many as can wait for a server; what they cost together stays exact in Lua.
+/// The most decisions in a group, as many as a queue holds. Their total cost stays exact in a Lua number.
 const GROUP_MAX: u32 = 16_384;
 
 #[cfg(test)]
@@ -247,7 +254,7 @@ mod tests {
         NamedLimit::new(Limit::per_second(count), 0)
     }
 
-    /// By coalesced batch, which decisions are in it.
+    /// Returns the members of each group.
     fn crowds_of(transactions: &[Transaction]) -> Vec<Vec<usize>> {
         let (groups, indices) = together(transactions);
         let mut members = vec![Vec::new(); groups.iter().count()];
@@ -262,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn decisions_alike_are_one_crowd_whoever_else_comes_between() {
+    fn equal_decisions_form_one_group_across_unrelated_ones() {
         let ten = limit(10);
         let (one, other) = (ask(&[(1, &ten, 1)]), ask(&[(2, &ten, 1)]));
         let transactions = [&one, &other, &one, &one, &other].map(Transaction::clone);
@@ -270,16 +277,16 @@ mod tests {
     }
 
     #[test]
-    fn another_cost_of_the_same_counter_parts_a_crowd() {
+    fn another_cost_of_the_same_counter_starts_a_new_group() {
         let ten = limit(10);
         let (one, dear) = (ask(&[(1, &ten, 1)]), ask(&[(1, &ten, 2)]));
         let transactions = [&one, &one, &dear, &one, &one].map(Transaction::clone);
         assert_eq!(crowds_of(&transactions), [vec![0, 1], vec![2], vec![3, 4]]);
     }
 
-    /// The second touches one of two counters: whoever asks for both comes after it.
+    /// `one` touches one of the two counters of `both`, so later decisions over both start a new group.
     #[test]
-    fn whoever_touches_one_of_its_counters_parts_a_crowd() {
+    fn a_decision_over_one_shared_counter_starts_a_new_group() {
         let ten = limit(10);
         let (both, one) = (ask(&[(1, &ten, 1), (2, &ten, 1)]), ask(&[(2, &ten, 1)]));
         let transactions = [&both, &one, &both, &both, &one].map(Transaction::clone);
@@ -287,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_receipts_and_debts_are_asked_for_one_by_one() {
+    fn permits_receipts_and_deferred_charges_form_no_groups() {
         let ten = limit(10);
         let slots = NamedLimit::new(Limit::concurrent(5, std::time::Duration::from_secs(1)), 0);
         let plain = ask(&[(1, &ten, 1)]);
@@ -301,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_ends_where_its_counters_do_or_where_numbers_change() {
+    fn a_call_ends_at_its_counter_cap_or_at_other_parameters() {
         let (ten, nine) = (limit(10), limit(9));
         let many: Vec<Transaction> = (0..200).map(|id| ask(&[(id, &ten, 1)])).collect();
         assert_eq!(crowds_of(&many).len(), COUNTERS_MAX);

@@ -1,5 +1,5 @@
-//! How much work a shard has been given, and how long a newcomer would wait for it: what is refused is refused before it
-//! is sent.
+//! Measures the work given to a shard, and estimates how long new work would wait. Overload is denied before
+//! anything is sent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,29 +10,30 @@ use tokio::time::Instant;
 use crate::engine::{PlannedCharge, Transaction};
 use crate::limit::Algorithm;
 
-/// The work that a shard has been given and has not answered, by the time that it takes the shard.
+/// Work given to a shard and not yet answered, in estimated microseconds of the shard's time.
 #[derive(Debug)]
 pub(in super::super) struct Load {
     given_us: AtomicU64,
-    /// Of that, what is in calls under way.
+    /// The part of it that is in calls in flight.
     sent_us: AtomicU64,
-    /// How long a microsecond of work takes here and now, in thousandths: other processes give the shard work too, and
-    /// decisions that are alike take it less.
+    /// How long one microsecond of estimated work takes now, in thousandths of a microsecond.
+    ///
+    /// It exceeds the estimate when other instances load the shard too, and is below it when groups save work.
     pace: AtomicU64,
 }
 
-/// Work that a shard has been given. Dropped, it is done or given up.
+/// Work given to a shard. Dropping it marks the work as done or given up.
 #[derive(Debug)]
 pub(in super::super) struct Given {
     load: Arc<Load>,
     weight_us: u64,
 }
 
-/// Work in a call under way.
+/// Work in a call in flight.
 pub(in super::super) struct Sent {
     load: Arc<Load>,
     weight_us: u64,
-    /// All work under way when this was sent, this included.
+    /// All work in flight when this call was sent, this call included.
     under_way_us: u64,
     at: Instant,
 }
@@ -43,16 +44,19 @@ impl Load {
         Arc::new(Load { given_us, sent_us, pace: AtomicU64::new(ONE) })
     }
 
-    /// Takes work on for a caller that waits for `patience`; nothing where it would not be done in time, or is too much.
+    /// Accepts work for a caller that waits for `patience`.
+    ///
+    /// Returns `None` if the work would not be done in time, or if the shard has too much work already.
     pub(super) fn take_on(self: &Arc<Load>, weight_us: u64, patience: Duration) -> Option<Given> {
         let before_us = self.given_us.fetch_add(weight_us, Ordering::Relaxed);
         let given = Given { load: Arc::clone(self), weight_us };
         let pace = self.pace.load(Ordering::Relaxed);
         let wait_us = u128::from(before_us) * u128::from(pace) / u128::from(ONE);
+        // If it does not fit, dropping `given` here subtracts the weight again.
         (before_us <= GIVEN_MAX_US && wait_us <= patience.as_micros()).then_some(given)
     }
 
-    /// Takes note that a call with work of this weight goes out.
+    /// Records that a call with this weight is sent.
     pub(super) fn send(self: &Arc<Load>, weight_us: u64) -> Sent {
         let under_way_us = weight_us + self.sent_us.fetch_add(weight_us, Ordering::Relaxed);
         Sent { load: Arc::clone(self), weight_us, under_way_us, at: Instant::now() }
@@ -71,7 +75,7 @@ impl Drop for Given {
     }
 }
 
-/// The call has ended: how long the work under way took is how long such work takes.
+/// Updates the pace when a call ends: the time it took, divided by all work that was in flight when it was sent.
 impl Drop for Sent {
     fn drop(&mut self) {
         let Load { sent_us, pace, .. } = &*self.load;
@@ -81,28 +85,30 @@ impl Drop for Sent {
             let taken_us = u64::try_from(self.at.elapsed().as_micros()).unwrap_or(u64::MAX);
             (taken_us.saturating_mul(ONE) / self.under_way_us).clamp(1, PACE_MAX)
         } else {
-            // Where little is under way nothing is slow.
+            // A call this short measures the network, not the server. It can only bring the pace back to normal.
             before.min(ONE)
         };
-        // Two at once may lose one measurement: the next is as good.
+        // Two concurrent updates may lose one measurement, which does no harm: the next one follows.
         pace.store((7 * before + measured).div_ceil(8), Ordering::Relaxed);
     }
 }
 
-/// How long decisions hold a shard, each by itself.
+/// Returns the time that transactions occupy a shard without groups, in estimated microseconds.
 pub(in super::super) fn weight_of(transactions: &[Transaction]) -> u64 {
     transactions.iter().map(|transaction| weight_of_counters(transaction.counters.iter())).sum()
 }
 
-/// How long one decision over these counters holds a shard, in microseconds.
+/// Returns the time that one decision over these counters occupies a shard, in estimated microseconds.
 pub(in super::super) fn weight_of_counters<'a>(
     counters: impl Iterator<Item = &'a PlannedCharge>,
 ) -> u64 {
     DECISION_US + counters.map(weight_of_counter).sum::<u64>()
 }
 
-/// As measured on a server of version 8, and doubled for slower ones: a charge in a call of many, its share of reading and
-/// writing included. `no_call_of_a_large_batch_holds_the_store_for_long` prints the figures.
+/// Returns the time of one charge inside a large call, in estimated microseconds.
+///
+/// Measured on server version 8 and doubled for slower servers; includes parsing and reply.
+/// `no_call_of_a_large_batch_holds_the_store_for_long` prints the figures.
 fn weight_of_counter(counter: &PlannedCharge) -> u64 {
     match counter.limit.algorithm() {
         Algorithm::TokenBucket => 3,
@@ -113,8 +119,9 @@ fn weight_of_counter(counter: &PlannedCharge) -> u64 {
     }
 }
 
-/// How long one decision more holds a shard that decides an equal one anyway, in microseconds: a log has one entry more,
-/// anything else only a larger number.
+/// Returns the time of one more equal decision in a group, in estimated microseconds.
+///
+/// A sliding log writes one more entry. Every other algorithm only adds a larger number.
 pub(in super::super) fn weight_of_one_more<'a>(
     counters: impl Iterator<Item = &'a PlannedCharge>,
 ) -> u64 {
@@ -123,15 +130,15 @@ pub(in super::super) fn weight_of_one_more<'a>(
             as u64
 }
 
-/// Writing one more entry of a log.
+/// The time to write one more entry of a log.
 const ENTRY_US: u64 = 2;
-/// Reading a decision and writing its answer.
+/// The time to parse a decision and write its reply.
 const DECISION_US: u64 = 2;
-/// The pace of a server as fast as the one that was measured.
+/// The pace of a server as fast as the measured one.
 const ONE: u64 = 1_000;
-/// A thousand times as slow: beyond that nothing is known, and a recovery has to be noticed soon.
+/// The slowest pace that is recorded, a factor of 1,000. A higher one would delay noticing a recovery.
 const PACE_MAX: u64 = 1_000 * ONE;
-/// Below that a call takes as long as its way there and back, which says nothing of a queue.
+/// Calls with less work take as long as the round trip, which does not measure the server's queue.
 const MEASURED_FROM_US: u64 = 1_000;
-/// A second of work, several times as long as anybody waits: some ten megabytes of decisions.
+/// A second of work, several times the longest wait of a caller, and some ten megabytes of decisions.
 const GIVEN_MAX_US: u64 = 1_000_000;

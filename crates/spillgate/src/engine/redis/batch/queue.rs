@@ -1,34 +1,33 @@
-//! Who waits and how many calls are under way: the bookkeeping of group commit, with nobody waiting
-//! in it and nothing sent.
+//! The bookkeeping of group commit: queued entries and call permits. Nothing here waits or sends.
 
 use std::collections::VecDeque;
 
-/// A queue, and the places of the calls that empty it.
+/// A queue, and the permits of the calls that empty it.
 ///
-/// As long as somebody waits, somebody else is under way who will see to it: a place is given up only
-/// when the queue is empty, or with all that wait in it.
+/// Invariant: while an entry waits, at least one permit is taken, and its holder will look at the queue. A permit is
+/// returned only when the queue is empty, or together with all entries in it. Otherwise an entry could wait forever.
 #[derive(Clone, Debug)]
 pub(super) struct Queue<T> {
     waiting: VecDeque<T>,
     under_way: usize,
-    /// How many left the queue so far; the ticket of the first that waits.
+    /// How many entries have left the queue so far. It is also the ticket of the first entry that waits.
     left: u64,
-    /// So many calls at once.
+    /// The most calls in flight at once.
     permits: usize,
 }
 
-/// Which of those that ever waited one is.
+/// Numbers the entries in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u64);
 
-/// What is to become of the first that waits.
+/// Whether the first entry of the queue joins the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// It leaves with the others.
+    /// It joins.
     Goes,
-    /// Its caller has left, or its time is over.
+    /// It is dropped: its caller is gone, or its deadline has passed.
     IsGone,
-    /// There is no room left for it.
+    /// It does not fit, and ends the batch.
     Stays,
 }
 
@@ -37,19 +36,19 @@ impl<T> Queue<T> {
         Queue { waiting: VecDeque::new(), under_way: 0, left: 0, permits }
     }
 
-    /// Whether a place is free, and nobody came before.
+    /// Returns whether a call may begin: a permit is free, and no earlier entry waits.
     pub(super) fn has_permit(&self) -> bool {
         self.waiting.is_empty() && self.under_way < self.permits
     }
 
-    /// Takes a place for a call, if there is one.
+    /// Takes a permit if a call may begin.
     pub(super) fn begin(&mut self) -> bool {
         let free = self.has_permit();
         self.under_way += usize::from(free);
         free
     }
 
-    /// Joins the queue, unless that is full.
+    /// Appends an entry. Returns `None` if the queue is full.
     pub(super) fn join(&mut self, one: T) -> Option<Ticket> {
         if self.waiting.len() >= WAITING_MAX {
             return None;
@@ -58,26 +57,28 @@ impl<T> Queue<T> {
         Some(Ticket(self.left + self.waiting.len() as u64 - 1))
     }
 
-    /// About how many leave next.
+    /// Returns an estimate of the size of the next batch.
     pub(super) fn will_leave(&self) -> usize {
         self.waiting.len().min(LEAVING)
     }
 
-    /// Whether one that joined is no longer in the queue.
+    /// Returns whether an entry is no longer in the queue.
     pub(super) fn has_left(&self, ticket: Ticket) -> bool {
         ticket.0 < self.left
     }
 
-    /// Gives a place up, unless somebody waits for it; answers whether somebody does, and the place
-    /// is still taken.
+    /// Ends a call. Returns whether entries wait; if so, the permit stays taken and the caller of this
+    /// function must use it.
     pub(super) fn end(&mut self) -> bool {
         let wanted = !self.waiting.is_empty();
         self.under_way -= usize::from(!wanted);
         wanted
     }
 
-    /// Who leaves next over a place, in the order of arrival; `turn` sees who leaves already. Nobody: the
-    /// place has been given up. Then those who are gone, and are not sent.
+    /// Takes the next batch out of the queue, in order of arrival: first the entries to send, then the dropped ones.
+    ///
+    /// `turn` decides for each entry, and sees the entries that are already in the batch. If there is nothing
+    /// to send, the permit is returned.
     pub(super) fn leave(&mut self, mut turn: impl FnMut(&[T], &T) -> Turn) -> (Vec<T>, Vec<T>) {
         let (mut leaving, mut all_gone) = (Vec::with_capacity(self.will_leave()), Vec::new());
         while let Some(first) = self.waiting.front() {
@@ -91,17 +92,18 @@ impl<T> Queue<T> {
                 (_, gone) => all_gone.extend(gone),
             }
         }
+        // Also correct if entries were dropped above: `Stays` needs a non-empty batch, so the queue is empty here.
         self.under_way -= usize::from(leaving.is_empty());
         (leaving, all_gone)
     }
 
-    /// Empties the queue; the calls under way keep their places.
+    /// Empties the queue. Permits of calls in flight stay taken.
     pub(super) fn release(&mut self) -> Vec<T> {
         self.left += self.waiting.len() as u64;
         self.waiting.drain(..).collect()
     }
 
-    /// Gives a place up for good, and the queue with it where no other call would see to it.
+    /// Returns a permit whose holder cannot continue. If it was the last one, all entries leave with it.
     pub(super) fn abandon(&mut self) -> Vec<T> {
         self.under_way -= 1;
         if self.under_way > 0 {
@@ -111,9 +113,9 @@ impl<T> Queue<T> {
     }
 }
 
-/// As many as leave together where no two are alike, and more.
+/// Capacity reserved for a batch: more than a call holds of distinct decisions.
 const LEAVING: usize = 256;
-/// More than anybody waits for, but where most are alike and go as one.
+/// Beyond this number a caller would pass its deadline anyway, unless most decisions are equal and leave as one group.
 pub(super) const WAITING_MAX: usize = 16_384;
 
 #[cfg(test)]
@@ -122,40 +124,41 @@ mod tests {
 
     use super::*;
 
-    /// A history of callers, by what each has come to.
+    /// A state of the queue, and the fate of every caller so far.
     #[derive(Clone)]
     struct World {
         queue: Queue<u32>,
         arrived: u32,
-        /// Calls that have begun and not ended: who is in them.
+        /// The callers of each call that has begun and not ended.
         calls: Vec<Vec<u32>>,
         tickets: Vec<(u32, Ticket)>,
-        /// Who left the queue without being sent.
+        /// Callers that are gone.
         gone: BTreeSet<u32>,
         /// In the order of sending.
         sent: Vec<u32>,
         given_up: Vec<u32>,
-        /// How many left together at most.
+        /// The size of the largest batch.
         largest: usize,
     }
 
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Arrive,
-        /// The oldest call ends, well or not.
+        /// The oldest call ends, by a reply or a failure.
         End,
         /// The runtime of the oldest call ends.
         CutOff,
-        /// The first that waits goes away.
+        /// The first queued caller is dropped.
         Leave,
-        /// The server is found silent: all who wait are released.
+        /// The server is found silent: all queued callers are released.
         Release,
     }
 
-    /// Every history of so many steps, with one and two places and calls of at most two coalesced batches: every two
-    /// that arrive one after the other are alike, and leave as one.
+    /// Explores every history of `STEPS` steps, with one and two permits and batches of at most two groups.
+    ///
+    /// Two callers that arrive one after the other are equal, and form one group.
     #[test]
-    fn whoever_arrives_is_sent_in_order_or_told_that_nobody_will() {
+    fn sends_every_caller_in_order_or_fails_it() {
         for permits in [1, 2] {
             let (mut seen, mut largest) = (0, 0);
             explore(&World::new(permits), STEPS, &mut Vec::new(), &mut |world| {
@@ -163,7 +166,7 @@ mod tests {
                 largest = largest.max(world.largest);
             });
             println!("{seen} histories over {permits} places, calls of {largest} at most");
-            assert_eq!(largest, 4, "two crowds of two");
+            assert_eq!(largest, 4, "two groups of two");
         }
     }
 
@@ -206,7 +209,7 @@ mod tests {
             }
         }
 
-        /// Whether that can happen here.
+        /// Applies a step; returns whether the step is possible in this state.
         fn take(&mut self, step: Step) -> bool {
             match step {
                 Step::Arrive => self.arrive(),
@@ -244,12 +247,12 @@ mod tests {
             }
         }
 
-        /// Two coalesced batches fit. Whoever is gone is of none.
+        /// Sends a batch of at most two groups, without the callers that are gone.
         fn send_next(&mut self) {
             let (mut coalescer, gone) = (BTreeSet::new(), &self.gone);
             let (leaving, _) = self.queue.leave(|leaving, one| {
                 let known: BTreeSet<u32> = leaving.iter().map(crowd_of).collect();
-                assert_eq!(known, coalescer, "whoever was told to go leaves");
+                assert_eq!(known, coalescer, "every entry that goes leaves");
                 match crowd_of(one) {
                     _ if gone.contains(one) => Turn::IsGone,
                     coalesced if coalescer.len() == 2 && !coalescer.contains(&coalesced) => {
@@ -272,7 +275,7 @@ mod tests {
             let Queue { waiting, under_way, permits, .. } = &self.queue;
             assert_eq!(*under_way, self.calls.len(), "{history:?}");
             assert!(under_way <= permits, "{history:?}");
-            assert!(waiting.is_empty() || *under_way > 0, "nobody sees to the queue: {history:?}");
+            assert!(waiting.is_empty() || *under_way > 0, "no call serves the queue: {history:?}");
             assert!(self.sent.is_sorted(), "{:?}: {history:?}", self.sent);
             for (one, ticket) in &self.tickets {
                 let waits = waiting.contains(one);

@@ -1,4 +1,4 @@
-//! What `lease.lua` is told, and what it answers. The layout is documented at the head of that file.
+//! Encodes calls of `lease.lua`, and decodes its replies. The header of that file documents the layout.
 
 use super::reply::{FIRST, Reply};
 use super::{Call, keys};
@@ -6,7 +6,7 @@ use crate::engine::StoreError;
 use crate::lease::{Exchange, Granted};
 
 impl<'a> Call<'a> {
-    /// Says to the ledger of a counter what a process is done with, and what it would take.
+    /// Adds an exchange with the ledger of a counter: leases that this instance closes, and the lease that it wants.
     pub(in super::super) fn exchange(&mut self, exchange: &'a Exchange<'_>) {
         let Exchange { counter, asked } = exchange;
         self.is_of_leases = true;
@@ -23,12 +23,12 @@ impl<'a> Call<'a> {
 }
 
 impl Reply {
-    /// What was granted of a counter.
+    /// Returns the lease that was granted on a counter.
     pub(in super::super) fn granted(&self, exchange: &Exchange<'_>) -> Result<Granted, StoreError> {
         let words = self.after(FIRST);
         let ([amount, lasts_us], rest) = words
             .split_first_chunk::<2>()
-            .ok_or_else(|| StoreError::Foreign("the script answered too little".into()))?;
+            .ok_or_else(|| StoreError::Foreign("the script's reply is too short".into()))?;
         let reply = self.one_counter(rest, &exchange.counter)?;
         let number = |word: &i64| (*word).max(0).cast_unsigned();
         Ok(Granted { amount: number(amount), lasts_us: number(lasts_us), reading: reply.reading })

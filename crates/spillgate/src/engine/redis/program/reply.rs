@@ -1,4 +1,4 @@
-//! What `check.lua` answers.
+//! Decodes the replies of `check.lua`.
 
 use std::slice::ChunkBy;
 
@@ -17,47 +17,47 @@ use crate::engine::{
 use crate::limit::Algorithm;
 use crate::reservation::{Answer, Closed, Ended, Group, Opened, Opening, Outcome};
 
-/// The integers that came back.
+/// The integers of a reply.
 #[derive(Debug)]
 pub(in super::super) struct Reply(Vec<i64>);
 
 impl Reply {
-    /// What the script answered, or what is wrong with that.
+    /// Checks a reply of the script, and returns what is wrong with it if it is malformed.
     pub(in super::super) fn of(answer: Value) -> Result<Reply, String> {
         let Value::Array(values) = answer else {
-            return Err("the script answered no list".into());
+            return Err("the script returned no list".into());
         };
         let integers = values.into_iter().map(|value| match value {
             Value::Int(integer) if integer.unsigned_abs() <= EXACT_MAX => Ok(integer),
-            other => Err(format!("the script answered {other:?}")),
+            other => Err(format!("the script returned {other:?}")),
         });
         integers.collect::<Result<_, _>>().map(Reply)
     }
 
-    /// The same of a list of integers.
+    /// Checks a reply that is a list of integers already.
     pub(in super::super) fn of_integers(integers: Vec<i64>) -> Result<Reply, String> {
         match integers.iter().find(|integer| integer.unsigned_abs() > EXACT_MAX) {
-            Some(other) => Err(format!("the script answered {other}")),
+            Some(other) => Err(format!("the script returned {other}")),
             None => Ok(Reply(integers)),
         }
     }
 
-    /// The instant that was decided at.
+    /// Returns the instant of the decision.
     pub(in super::super) fn now_us(&self) -> u64 {
         self.0.first().map_or(0, |now| now.max(&0).cast_unsigned())
     }
 
-    /// Whether nothing was executed, for want of a window that holds that instant.
+    /// Returns whether nothing was executed, because no calendar window of the call contains the store's time.
     pub(in super::super) fn outside(&self) -> bool {
         self.0.get(1) == Some(&OUTSIDE)
     }
 
-    /// Whether nothing was executed, for the shard's guard is another.
+    /// Returns whether nothing was executed, because the shard's guard has another value.
     pub(in super::super) fn guarded_otherwise(&self) -> bool {
         self.0.get(1) == Some(&GUARDED)
     }
 
-    /// What became of `asks`, each told in its range.
+    /// Decodes the replies to `transactions`, each from its range.
     pub(in super::super) fn read(
         &self,
         transactions: &[Transaction],
@@ -86,6 +86,7 @@ impl Reply {
             let reply = all.into_reply(transaction);
             return Ok(if foreign { Err(not_ours()) } else { Ok(reply) });
         }
+        // Deferred charges were forced before the decision, so their replies come first.
         for counter in transaction.counters.iter().filter(|counter| counter.deferred > 0) {
             self.counter(rest, counter, false)?;
         }
@@ -108,7 +109,7 @@ impl Reply {
         Ok(if foreign { Err(not_ours()) } else { Ok(reply) })
     }
 
-    /// One group of a coalesced batch, as the decision at a place of it is told.
+    /// Decodes one counter group of a coalesced batch for the decision at `place` in it.
     fn of_coalesced(
         &self,
         rest: &mut &[i64],
@@ -119,13 +120,14 @@ impl Reply {
         let [charged] = take(rest)?;
         let is_charged = i64::from(place) < charged;
         for counter in group {
-            // Each charge between the first and this one has used so much more.
+            // Each charged decision between the first and this one has used `cost` more.
             let since = if is_charged { u64::from(place) * counter.cost } else { 0 };
             let reply = self.counter_after(rest, counter, since)?;
             if is_charged {
                 all.add(reply);
             }
         }
+        // The second set of counters is for the decisions that were denied.
         for counter in group {
             let reply = self.counter(rest, counter, false)?;
             if !is_charged {
@@ -135,7 +137,7 @@ impl Reply {
         Ok(())
     }
 
-    /// What came back of each change, and the counters as they are then.
+    /// Decodes the reply to changes: the units refunded, and the counters afterwards.
     pub(in super::super) fn changed<'t>(
         &self,
         changes: impl IntoIterator<Item = (&'t PlannedCharge, Change)>,
@@ -156,12 +158,12 @@ impl Reply {
         Ok(changed)
     }
 
-    /// The integers from a place on.
+    /// Returns the integers from an index on.
     pub(super) fn after(&self, from: usize) -> &[i64] {
         self.0.get(from..).unwrap_or_default()
     }
 
-    /// A counter that was asked about alone, as the last of an answer.
+    /// Decodes the only counter of a call, at the end of its reply.
     pub(super) fn one_counter(
         &self,
         mut words: &[i64],
@@ -180,7 +182,7 @@ impl Reply {
         self.counter_of(rest, asked, asked.cost, reserved)
     }
 
-    /// Reads a counter whose cost was another than asked.
+    /// Decodes a counter for another cost than its planned one.
     fn counter_of(
         &self,
         rest: &mut &[i64],
@@ -188,7 +190,7 @@ impl Reply {
         cost: u64,
         reserved: bool,
     ) -> Result<(ChargeReply, bool), StoreError> {
-        // A slot goes by the call's nonce and the place of its counter in the answer.
+        // A permit is named by the call's nonce and the position of its counter in the reply.
         let place = (self.0.len() - rest.len()) as u64 + 1;
         let [fits] = take::<1>(rest)?;
         let reading = reading(asked.params(), rest, cost.max(1), 0)?;
@@ -210,7 +212,7 @@ impl Reply {
         Ok((ChargeReply { fits: fits == 1, reading, charge }, fits >= 0))
     }
 
-    /// A counter, as it is after so much more was charged.
+    /// Decodes a counter as it is after `since` more was charged.
     fn counter_after(
         &self,
         rest: &mut &[i64],
@@ -223,7 +225,7 @@ impl Reply {
     }
 }
 
-/// Where in an answer a decision is told of, and which of a coalesced batch it is.
+/// The range of a decision in a reply, and the decision's position in its coalesced batch.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct ReplyRange {
     from: u32,
@@ -237,7 +239,7 @@ impl ReplyRange {
     }
 }
 
-/// Where one decision after the other is told of.
+/// Computes the range of one decision after another.
 #[derive(Debug)]
 pub(in super::super) struct ReplyRanges {
     from: u32,
@@ -248,7 +250,7 @@ impl ReplyRanges {
         ReplyRanges { from: FIRST as u32 }
     }
 
-    /// Where the next is told of, the first of as many as ask for it.
+    /// Returns the range of the next transaction, for the first of its `times` equal decisions.
     pub(in super::super) fn next(&mut self, transaction: &Transaction, times: u32) -> ReplyRange {
         let range = ReplyRange { from: self.from, times, place: 0 };
         self.from += width(transaction, times) as u32;
@@ -256,13 +258,13 @@ impl ReplyRanges {
     }
 }
 
-/// Where decisions are told of that are asked for so many times each, the first of each.
+/// Returns the range of each transaction, for the first of its equal decisions.
 pub(in super::super) fn reply_ranges(transactions: &[Times<'_>]) -> SmallVec<[ReplyRange; 1]> {
     let mut ranges = ReplyRanges::new();
     transactions.iter().map(|(transaction, times)| ranges.next(transaction, *times)).collect()
 }
 
-/// What was heard of the counters of one decision.
+/// The counters of one decision, as they are decoded.
 #[derive(Default)]
 struct CounterReplies {
     counters: SmallVec<[ChargeReply; 1]>,
@@ -272,7 +274,7 @@ struct CounterReplies {
 impl CounterReplies {
     fn add(&mut self, (mut counter, ours): (ChargeReply, bool)) {
         if counter.fits {
-            // The charge may have used the room up; whoever was let in waits for nothing.
+            // The charge may have used up the room, but an allowed request need not wait.
             counter.reading.retry_after_us = Some(0);
         }
         self.counters.push(counter);
@@ -289,7 +291,7 @@ impl CounterReplies {
     }
 }
 
-/// The enforced counters, none perhaps, and those of each shadow rule.
+/// Returns the enforced counters, which may be none, and then the counters of each shadow rule.
 fn groups(transaction: &Transaction) -> impl Iterator<Item = &[PlannedCharge]> {
     let enforced = transaction.counters.iter().take_while(|counter| counter.group == 0).count();
     let (enforced, shadows) = transaction.counters.split_at(enforced);
@@ -297,7 +299,7 @@ fn groups(transaction: &Transaction) -> impl Iterator<Item = &[PlannedCharge]> {
     std::iter::once(enforced).chain(shadows)
 }
 
-/// Takes note of what became of a record, which may change what the decision comes to.
+/// Records the result of opening a record, and applies it to the reply.
 fn note(
     opening: &Opening,
     opened: Opened,
@@ -311,7 +313,7 @@ fn note(
         }
         Opened::New | Opened::Refused | Opened::Full => {}
     }
-    // Another policy may have parted the counters otherwise when the record was made.
+    // When the record was made, another policy may have divided the counters into other groups.
     let is_known = opened == Opened::New;
     opening.note(opened, || {
         if is_known {
@@ -348,7 +350,7 @@ fn closed([word]: [i64; 1]) -> Result<Closed, StoreError> {
     }))
 }
 
-/// How many integers a decision, or a coalesced batch of it, is answered with.
+/// Returns the number of integers in the reply to a transaction that stands for `times` decisions.
 fn width(transaction: &Transaction, times: u32) -> usize {
     let alone = |counter: &PlannedCharge| 1 + reply_width(counter.params());
     if is_coalesced(transaction, times) {
@@ -383,20 +385,20 @@ fn reply_width(params: &LimitParams) -> usize {
     }
 }
 
-/// A slot always has a receipt: nothing else could release it.
+/// Returns whether a counter has a receipt. A permit always has one: nothing else could release it.
 fn has_receipt(transaction: &Transaction, counter: &PlannedCharge) -> bool {
     matches!(transaction.intent, Intent::Reserve { .. })
         || counter.limit.algorithm() == Algorithm::Concurrency
 }
 
-/// The numbers for people, out of as many integers as the algorithm replies, once `since` more is used.
+/// Decodes an algorithm's words into a reading, as it is after `since` more was charged.
 fn reading(
     params: &LimitParams,
     rest: &mut &[i64],
     cost: u64,
     since: u64,
 ) -> Result<Reading, StoreError> {
-    // What a counter holds ends far below.
+    // Fits: no counter holds that much.
     let since = since.cast_signed();
     Ok(match params {
         LimitParams::TokenBucket(params) => {
@@ -424,17 +426,17 @@ fn reading(
 
 fn take<const N: usize>(rest: &mut &[i64]) -> Result<[i64; N], StoreError> {
     let Some((taken, left)) = rest.split_first_chunk::<N>() else {
-        return Err(StoreError::Foreign("the script answered too little".into()));
+        return Err(StoreError::Foreign("the script's reply is too short".into()));
     };
     *rest = left;
     Ok(*taken)
 }
 
 fn not_ours() -> StoreError {
-    StoreError::Foreign("a value under one of our keys is none that we wrote".into())
+    StoreError::Foreign("a value in the store has an unknown format".into())
 }
 
-/// Where the first decision begins: behind the instant.
+/// The index of the first operation's reply, after the instant.
 pub(super) const FIRST: usize = 1;
 const OUTSIDE: i64 = -2;
 const GUARDED: i64 = -3;

@@ -1,4 +1,5 @@
-//! Assembles a script from Lua files, so that each formula stands once in the source and fast loops pay no call for it.
+//! Assembles a script from Lua files, so that each formula stands once in the source and fast loops pay no
+//! call for it.
 //!
 //! A comment that begins with `@` is a directive:
 //!
@@ -8,10 +9,13 @@
 //! | `-- @fragment NAME(PARAMETERS) -> RESULTS` to `-- @end` | defines a fragment; emits nothing |
 //! | `-- @inline NAME(ARGUMENTS) -> TARGETS` | the fragment's lines, here |
 //!
-//! A directive whose line ends with a comma or an arrow goes on in the comment below. An expansion stands in `do ... end`. Arguments are bound to the parameters as locals; an argument of its parameter's
-//! name needs none, unless the fragment writes to it. Each result is replaced by its target, which the fragment may read
-//! as well as write. A fragment has one exit: its last line. What else it names must be in scope where it is expanded.
-//! Comments, indentation, empty lines and the blanks behind commas are left out.
+//! - A directive whose line ends with a comma or an arrow continues in the comment below.
+//! - An expansion stands in `do ... end`. Arguments are bound to the parameters as locals; an argument with
+//!   its parameter's name needs no local, unless the fragment writes to it.
+//! - Each result is replaced by its target, which the fragment may read and write.
+//! - A fragment has one exit: its last line. All other names that it uses must be in scope where it is
+//!   expanded.
+//! - Comments, indentation, empty lines and the blanks after commas are left out.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,7 +27,7 @@ pub(super) struct Source {
     pub(super) text: &'static str,
 }
 
-/// A line of an assembled script, and where in the source it stands.
+/// A line of an assembled script, with its file and line in the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) text: String,
@@ -31,11 +35,11 @@ pub(super) struct Line {
     pub(super) number: usize,
 }
 
-/// Assembles the first of the files with all that it includes.
+/// Assembles the first file with all that it includes.
 ///
 /// # Errors
 ///
-/// Names the file, the line and the mistake in its directive.
+/// Names the file, the line and the mistake in a directive.
 pub(super) fn assemble(sources: &[Source]) -> Result<Vec<Line>, String> {
     let fragments = fragments(sources)?;
     let mut assembly = Assembly { sources, fragments, depth: 0, lines: Vec::new() };
@@ -47,7 +51,7 @@ pub(super) fn assemble(sources: &[Source]) -> Result<Vec<Line>, String> {
 struct Assembly<'s> {
     sources: &'s [Source],
     fragments: HashMap<String, Fragment>,
-    /// How many files and fragments are open: bounds those that contain themselves.
+    /// How many files and fragments are open. Bounds those that contain themselves.
     depth: usize,
     lines: Vec<Line>,
 }
@@ -57,9 +61,9 @@ struct Fragment {
     parameters: Vec<String>,
     results: Vec<String>,
     body: Vec<Line>,
-    /// Its parameters, and what its body declares: no target may have such a name.
+    /// Its parameters, and the locals of its body. No target may have such a name.
     locals: HashSet<String>,
-    /// What its body assigns to.
+    /// The variables that its body assigns to.
     written: HashSet<String>,
 }
 
@@ -80,7 +84,7 @@ impl Assembly<'_> {
         Ok(())
     }
 
-    /// Emits a line, or what its directive asks for.
+    /// Emits a line, or the lines that its directive produces.
     fn line(&mut self, line: Line) -> Result<(), String> {
         let at = |mistake| format!("{}:{}: {mistake}", line.path, line.number);
         self.depth += 1;
@@ -106,10 +110,12 @@ impl Assembly<'_> {
             let (takes, gives) = (fragment.parameters.len(), fragment.results.len());
             return Err(format!("{name} takes {takes} arguments and has {gives} results"));
         }
+        // A target with the name of a local of the fragment would be written inside the expansion only.
         let mut of_targets = targets.iter().copied().flat_map(words);
         if let Some(hidden) = of_targets.find(|word| fragment.locals.contains(*word)) {
             return Err(format!("{name} has a local {hidden}, which hides the target"));
         }
+        // Arguments are evaluated once, before the body.
         let bound = fragment.parameters.iter().map(String::as_str).zip(arguments);
         let (names, values): (Vec<&str>, Vec<&str>) =
             bound.filter(|(name, value)| name != value || fragment.written.contains(*name)).unzip();
@@ -150,7 +156,7 @@ impl Fragment {
         }
     }
 
-    /// Notes what a line declares, and what it assigns to.
+    /// Records the names that a line declares or assigns.
     fn note_names(&mut self, line: &str) {
         let (left, _) = line.split_once(" = ").unwrap_or((line, ""));
         let names = |text: &str| words(text).map(str::to_owned).collect::<Vec<_>>();
@@ -164,7 +170,7 @@ impl Fragment {
     }
 }
 
-/// The fragments that the files define.
+/// Collects the fragments of all files.
 fn fragments(sources: &[Source]) -> Result<HashMap<String, Fragment>, String> {
     let mut fragments = HashMap::new();
     for source in sources {
@@ -192,13 +198,13 @@ fn fragments(sources: &[Source]) -> Result<HashMap<String, Fragment>, String> {
     Ok(fragments)
 }
 
-/// What follows a directive of a kind.
+/// Returns the text after a directive of a kind.
 fn directive<'t>(line: &'t str, kind: &str) -> Option<&'t str> {
     let rest = line.strip_prefix("-- @")?.strip_prefix(kind)?;
     if rest.is_empty() { Some(rest) } else { rest.strip_prefix(' ') }
 }
 
-/// `name(a, b) -> c, d`: the name, what stands in the parentheses, and what follows the arrow.
+/// Splits `name(a, b) -> c, d` into the name, the arguments, and the results.
 fn signature(text: &str) -> Result<(&str, Vec<&str>, Vec<&str>), String> {
     let (call, results) = text.rsplit_once(" -> ").unwrap_or((text, ""));
     let inner = call.split_once('(').and_then(|(name, rest)| Some((name, rest.strip_suffix(')')?)));
@@ -206,7 +212,7 @@ fn signature(text: &str) -> Result<(&str, Vec<&str>, Vec<&str>), String> {
     Ok((name, listed(inner), listed(results)))
 }
 
-/// What commas outside parentheses separate.
+/// Splits a text at the commas outside brackets.
 fn listed(text: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut from) = (Vec::new(), 0_usize, 0);
     for (at, char) in text.char_indices() {
@@ -225,7 +231,7 @@ fn listed(text: &str) -> Vec<&str> {
     parts
 }
 
-/// The lines of a file, each directive on one.
+/// Returns the lines of a file, with each directive joined into one line.
 fn lines(source: &Source) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let mut goes_on = false;
@@ -243,13 +249,13 @@ fn lines(source: &Source) -> Vec<Line> {
     lines
 }
 
-/// The names of variables in a text; what follows a dot is a field.
+/// Returns the names of variables in a text. A name after a dot is a field, not a variable.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|char: char| !is_of_word(char) && char != '.')
         .map(|path| path.split('.').next().unwrap_or(path))
 }
 
-/// A text with variables replaced by others.
+/// Replaces variables in a text.
 fn with_words(text: &str, replaced: &HashMap<&str, &str>) -> String {
     let mut result = String::with_capacity(text.len());
     let mut rest = text;
@@ -269,7 +275,7 @@ fn is_of_word(char: char) -> bool {
     char.is_ascii_alphanumeric() || char == '_'
 }
 
-/// More than files and fragments are nested.
+/// More than any real nesting of files and fragments.
 const DEPTH_MAX: usize = 16;
 
 #[cfg(test)]
@@ -307,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fragment_uses_another_and_a_file_includes_another() {
+    fn fragments_and_files_nest() {
         let lines = assembled(
             "-- @fragment twice(a) -> b
             -- @inline once(a) -> b
@@ -325,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_of_its_parameters_name_is_bound_where_it_is_written() {
+    fn binds_an_argument_named_like_its_parameter_if_it_is_written() {
         let lines = assembled(
             "-- @fragment least(a, b, c) -> d
             b = a
@@ -342,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn each_line_names_where_it_stands() {
+    fn each_line_keeps_its_file_and_number() {
         let text = "\n-- a comment\n  local a\n-- @include other\n";
         let first = Source { name: "first", path: "first.lua", text };
         let other = Source { name: "other", path: "other.lua", text: "\nlocal b" };
@@ -352,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_found_and_name_their_line() {
+    fn reports_a_mistake_with_its_line() {
         let fragment = "-- @fragment f(a) -> b\nlocal c, d = a\nb = c\n-- @end\n";
         for (rest, expected) in [
             ("-- @include nothing", "no file is named nothing"),

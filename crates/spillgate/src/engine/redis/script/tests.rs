@@ -1,4 +1,4 @@
-//! What holds of the assembled scripts: their size, what Lua allows a function, where their lines stand, and that no
+//! Checks the assembled scripts: their size, Lua's limits for a function, the origin of lines, and that no
 //! formula stands twice in the source.
 
 use mlua::Lua;
@@ -83,12 +83,12 @@ fn algorithms_are_included_in_the_order_of_their_numbers() {
     assert_eq!(number(Algorithm::Concurrency), 5);
 }
 
-/// What Lua 5.1 compiled a function to.
+/// A function as compiled by Lua 5.1.
 #[derive(Debug)]
 struct Compiled {
     line: usize,
     upvalues: usize,
-    /// The most locals that are in scope at once.
+    /// The most locals in scope at once.
     locals: usize,
 }
 
@@ -117,7 +117,7 @@ impl Dump<'_> {
         self.take(bytes);
     }
 
-    /// A function and those in it.
+    /// Reads a function and the functions in it.
     fn function(&mut self, functions: &mut Vec<Compiled>) {
         self.string();
         let line = self.int();
@@ -157,7 +157,7 @@ impl Dump<'_> {
     }
 }
 
-/// The signature, the version, and how numbers are written.
+/// The signature, the version, and the format of numbers.
 const HEADER_BYTES: usize = 12;
 const BYTES_MAX: usize = 80_000;
 const LOCALS_MAX: usize = 150;

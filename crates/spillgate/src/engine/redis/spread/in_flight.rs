@@ -1,5 +1,6 @@
-//! A part of a decision in a task of its own. A caller may leave while the part is in flight: the task still gets the
-//! answer, and refunds what the part charged.
+//! Runs a leg in a task of its own, so that a dropped caller leaves no charge behind.
+//!
+//! The task receives the reply even if the caller is gone, and then refunds the charges of the leg.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::engine::{PlannedCharge, RecordAction, Transaction, TransactionReply};
 use crate::reservation::kept::RecordedCharge;
 use crate::time::Deadline;
 
-/// The answer to a part. Dropped before its caller has it, what it charged is refunded.
+/// The reply to a leg on its way to the caller. If it is dropped unread, the leg's charges are refunded.
 struct Answered {
     redis: Redis,
     location: Location,
@@ -21,7 +22,7 @@ struct Answered {
     reply: Option<Result<TransactionReply, StoreError>>,
 }
 
-/// Decides a part; what it charges is refunded where this future is dropped before its end.
+/// Evaluates a leg. If this future is dropped before it completes, the leg's charges are refunded.
 pub(super) async fn ask(
     redis: &Redis,
     leg: &Leg,
@@ -38,10 +39,10 @@ pub(super) async fn ask(
         let Answered { redis, location, transaction, .. } = &answered;
         let reply = redis.decide_one_at(*location, transaction, deadline).await;
         answered.reply = Some(reply);
-        // Where the caller has left, this drops the answer.
+        // If the receiver is gone, `send` fails and drops the reply, which starts the refund.
         let _ = sender.send(answered);
     });
-    let given_up = || StoreError::Unknown("the runtime that was to ask ended".into());
+    let given_up = || StoreError::Unknown("the async runtime stopped before the reply came".into());
     let mut answered = answer.await.map_err(|_| given_up())?;
     answered.reply.take().ok_or_else(given_up)?
 }
@@ -66,7 +67,7 @@ async fn refund(
     reply: &TransactionReply,
 ) {
     if let RecordAction::Open(opening) = &transaction.record {
-        // A caller that sends a named reservation again finds it, so it stays.
+        // A caller may send a named reservation again and must find it then, so its record stays.
         if !opening.is_named {
             let counters: Vec<RecordedCharge> =
                 transaction.counters.iter().map(RecordedCharge::of).collect();

@@ -1,4 +1,4 @@
-//! A decision by the places where its counters live, and the order in which they are asked.
+//! Cuts a transaction into legs, one for each location, and orders them.
 
 use std::cmp::Reverse;
 
@@ -10,17 +10,17 @@ use super::{ChargeOutcome, ChargeOutcomes, OldOwners};
 use crate::algorithm::Intent;
 use crate::engine::{PlannedCharge, RecordAction, Transaction};
 
-/// The counters of a decision that live at one place.
+/// The counters of a transaction at one location.
 pub(super) struct Leg {
     pub(super) location: Location,
     pub(super) transaction: Transaction,
-    /// Where what is heard of its counters stands: for new owners, as in the whole decision.
+    /// For each counter, the index of its outcome. The copy at an old owner has an index after all counters.
     pub(super) indices: SmallVec<[usize; 4]>,
 }
 
-/// A decision by places.
+/// The legs of a transaction.
 pub(super) struct Legs {
-    /// The narrowest first.
+    /// Narrowest subject first.
     pub(super) enforced: Vec<Leg>,
     pub(super) shadows: Vec<Leg>,
 }
@@ -29,7 +29,8 @@ impl Legs {
     pub(super) fn of(redis: &Redis, transaction: &Transaction, old_owners: &OldOwners) -> Legs {
         let mut legs = Legs { enforced: Vec::new(), shadows: Vec::new() };
         for (number, counter) in transaction.counters.iter().enumerate() {
-            // The old owner first: it is the one that knows all.
+            // The old owner comes first: it knows all charges of the current period, the new owner only those
+            // since the change.
             if let Some((location, copy)) = old_owners.old(number) {
                 legs.add(transaction, counter, location, copy);
             }
@@ -47,7 +48,8 @@ impl Legs {
         outcomes: usize,
     ) {
         let of_kind = if counter.group == 0 { &mut self.enforced } else { &mut self.shadows };
-        // A shadow rule that lives elsewhere than what is enforced keeps its estimate.
+        // A shadow rule at another location than every enforced counter is not part of the reservation's
+        // record. Ending the reservation leaves its estimate as it is.
         let record = if counter.group == 0 { whole.record.clone() } else { RecordAction::None };
         let known = of_kind.iter().position(|leg| leg.location == location);
         let leg = known.unwrap_or_else(|| {
@@ -62,15 +64,17 @@ impl Legs {
 }
 
 impl Leg {
-    /// So that its charge can be refunded.
+    /// Requests a receipt for each charge, so that the charge can be refunded.
     pub(super) fn ask_for_receipts(&mut self, redis: &Redis) {
         if self.transaction.intent == Intent::Charge {
             self.transaction.intent = Intent::Reserve { nonce: redis.caller.nonces.next() };
         }
     }
 
-    /// As wide as its widest charged counter: fewer key attributes are wider, and of two rules with as
-    /// many the later in the file. A part that charges nothing goes first.
+    /// Returns a sort key: the width of the widest counter that the leg charges.
+    ///
+    /// Fewer key attributes mean a wider subject. Of two rules with the same number of attributes, the later
+    /// one in the policy counts as wider. A leg that charges nothing has `None`, and sorts first.
     fn width(&self, old_owners: &OldOwners) -> Option<(Reverse<u8>, usize)> {
         let charged = self
             .transaction
@@ -85,7 +89,9 @@ impl Leg {
             .max()
     }
 
-    /// The script judges shadow rules that live here in the same call, if all before them passed.
+    /// Moves the shadow counters of this location into this leg.
+    ///
+    /// The script evaluates shadow groups in the same call, after the enforced counters have allowed.
     pub(super) fn take_along(&mut self, shadows: &mut Vec<Leg>) {
         if let Some(here) = shadows.iter().position(|shadow| shadow.location == self.location) {
             let shadow = shadows.swap_remove(here);
@@ -94,7 +100,7 @@ impl Leg {
         }
     }
 
-    /// Whether no enforced counter of it refused.
+    /// Returns whether no enforced counter of the leg denied.
     pub(super) fn passes(&self, outcomes: &ChargeOutcomes) -> bool {
         self.indices.iter().zip(&self.transaction.counters).all(|(location, counter)| {
             counter.group > 0

@@ -1,5 +1,8 @@
-//! While a ring changes, a subject that moves has two owners, and each of its counters is judged and
-//! charged at both, all or none: as counters of their own, until the answer is made of both.
+//! Lists the counters that have two owners while a ring changes.
+//!
+//! A subject that moves has an old and a new owner until its old state no longer counts. Each of its counters
+//! is charged at both owners, all or none. Internally the two are separate counters with separate outcomes;
+//! `OldOwners::joined` merges them into one outcome at the end.
 
 use std::time::Duration;
 
@@ -13,14 +16,16 @@ use crate::algorithm::Intent;
 use crate::engine::{PlannedCharge, RecordAction, Transaction};
 use crate::limit::Algorithm;
 
-/// The counters of one decision that have an old owner beside the new one. What is heard of them stands
-/// behind what is heard of all counters, in this order.
+/// The counters of one transaction that also have an old owner.
+///
+/// Outcomes are kept in one list: first one for each counter of the transaction, then one for each copy at an
+/// old owner, in the order of `copies`.
 pub(super) struct OldOwners {
-    /// How many counters the decision has.
+    /// The number of counters in the transaction.
     counters: usize,
-    /// The counter by its place in the decision, and where its subject lived.
+    /// The index of the counter in the transaction, and the location of its old owner.
     copies: SmallVec<[(usize, Location); 2]>,
-    /// Those of them whose old owner gave no answer, and may have been charged.
+    /// Indices of counters that may have been charged by an old owner that did not reply.
     in_doubt: Mutex<SmallVec<[usize; 2]>>,
 }
 
@@ -35,33 +40,33 @@ impl OldOwners {
         OldOwners { counters: transaction.counters.len(), copies, in_doubt: Mutex::default() }
     }
 
-    /// How much there is to hear of.
+    /// Returns the number of outcomes: counters and copies.
     pub(super) fn count(&self) -> usize {
         self.counters + self.copies.len()
     }
 
-    /// The old owner of a counter, and where what it says stands.
+    /// Returns the location of a counter's old owner, and the index of the outcome there.
     pub(super) fn old(&self, number: usize) -> Option<(Location, usize)> {
         let copy = self.copies.iter().position(|(counter, _)| *counter == number)?;
         Some((self.copies[copy].1, self.counters + copy))
     }
 
-    /// The counter that something heard is of, by its place in the decision.
+    /// Returns the index of the counter that an outcome belongs to.
     pub(super) fn counter_of(&self, number: usize) -> usize {
         if number < self.counters { number } else { self.copies[number - self.counters].0 }
     }
 
-    /// Whether no subject has two owners.
+    /// Returns whether no counter has an old owner.
     pub(super) fn is_none(&self) -> bool {
         self.copies.is_empty()
     }
 
-    /// Takes note that an old owner may have executed what it did not answer.
+    /// Records that the old owner of a counter may have charged it without a reply.
     pub(super) fn note_doubt(&self, number: usize) {
         self.in_doubt.lock().push(number);
     }
 
-    /// Whether the old owner of a counter has spoken, or may have been charged unheard.
+    /// Returns whether the old owner of a counter replied, or may have charged without a reply.
     pub(super) fn is_known(&self, number: usize, outcomes: &ChargeOutcomes) -> bool {
         let spoke = self
             .old(number)
@@ -69,16 +74,18 @@ impl OldOwners {
         spoke || self.in_doubt.lock().contains(&number)
     }
 
-    /// Whether something heard is of an old owner.
+    /// Returns whether an outcome belongs to an old owner.
     pub(super) fn is_old(&self, number: usize) -> bool {
         number >= self.counters
     }
 
-    /// Charges to new owners what only the old ones know of. A bucket in constant use never forgets: its new
-    /// owner, alone, would admit once more what was charged before the ring changed.
+    /// Charges the new owner with use that only the old owner knows of.
     ///
-    /// Only where that is more than half of what is left there, so that of several who see it at once the
-    /// first alone finds room for it.
+    /// A token bucket in constant use never becomes full, so its old use always counts. Without this, the new
+    /// owner would admit it a second time when the old owner is no longer called.
+    ///
+    /// It charges only a difference of more than half of the new owner's remaining quota. Several instances
+    /// may see and charge the same difference at once; then only the first charge finds room.
     pub(super) fn level(
         &self,
         redis: &Redis,
@@ -91,6 +98,7 @@ impl OldOwners {
                 (outcomes[*number], outcomes[self.counters + copy]),
             );
             let (ChargeOutcome::Store(new), ChargeOutcome::Store(old)) = both else { continue };
+            // The new owner has `left` free and the old one less: the difference was charged before the ring changed.
             let left = new.reading.remaining;
             let missing = left.saturating_sub(old.reading.remaining);
             let charges = transaction.intent != Intent::Peek && counter.cost > 0;
@@ -105,7 +113,7 @@ impl OldOwners {
         }
     }
 
-    /// What was heard of each counter.
+    /// Merges the outcomes of both owners, and returns one outcome for each counter.
     pub(super) fn joined(&self, mut outcomes: ChargeOutcomes) -> ChargeOutcomes {
         for (copy, (counter, _)) in self.copies.iter().enumerate() {
             outcomes[*counter] = outcomes[*counter].and(outcomes[self.counters + copy]);
@@ -115,7 +123,7 @@ impl OldOwners {
     }
 }
 
-/// In the background, if there is room; if not, the next decision sees.
+/// Charges a counter in the background. If the charge fails or finds no room, a later decision tries again.
 fn charge_once(redis: &Redis, counter: &PlannedCharge, cost: u64) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
     let redis = redis.clone();
@@ -131,5 +139,6 @@ fn charge_once(redis: &Redis, counter: &PlannedCharge, cost: u64) {
     });
 }
 
-/// What takes longer to refill has its old owner for days, and a unit too many would be missed for as long.
+/// Buckets that take longer to refill are not levelled. Their old owner is called for days, and a unit
+/// charged by mistake would be missing for as long.
 const LEVELLED: Duration = Duration::from_secs(86_400);

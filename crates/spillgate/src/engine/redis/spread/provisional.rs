@@ -1,4 +1,4 @@
-//! What a decision over several places was charged on the way, and its return.
+//! Records the charges of a leg-by-leg decision, and refunds them unless all legs allow.
 
 use std::collections::BTreeMap;
 
@@ -14,21 +14,22 @@ use crate::plan::Cause;
 use crate::reservation::kept::RecordedCharge;
 use crate::time::Deadline;
 
-/// What was charged before all have agreed. Dropped, it is refunded: a caller who goes away in
-/// between has been admitted nowhere.
+/// Charges made before all legs have allowed.
+///
+/// Dropping this refunds them in the background, so a caller that is dropped in the middle leaves no charge.
 pub(super) struct ProvisionalCharges<'a, S: ShardFallback> {
     redis: &'a Redis,
     fallback: &'a S,
     old_owners: &'a OldOwners,
     charges: Vec<ProvisionalCharge>,
-    /// Where records were opened, and for what.
+    /// Records of reservations that were opened: location, id, and the counters of the record.
     records: Vec<(Location, u128, Vec<RecordedCharge>)>,
 }
 
-/// One charge, with all that it takes to return it.
+/// One charge, with all that its refund needs.
 struct ProvisionalCharge {
     location: Location,
-    /// Where what is heard of its counter stands.
+    /// The index of its outcome, among counters and copies at old owners.
     number: usize,
     counter: PlannedCharge,
     charge: Charge,
@@ -44,21 +45,22 @@ impl<'a, S: ShardFallback> ProvisionalCharges<'a, S> {
         ProvisionalCharges { redis, fallback, old_owners, charges: Vec::new(), records: Vec::new() }
     }
 
-    /// Notes what a part was charged.
+    /// Records the charges of a leg.
     pub(super) fn note(&mut self, leg: &Leg, outcomes: &ChargeOutcomes) {
         let by_store =
             leg.indices.iter().any(|number| matches!(outcomes[*number], ChargeOutcome::Store(_)));
         if let RecordAction::Open(opening) = &leg.transaction.record
             && by_store
         {
-            // What was there before this call is another's, or an earlier answer's.
+            // A record that existed before this call belongs to an earlier call, so it is not undone. After a
+            // resend the earlier call is our own.
             let noted = opening.noted();
             let tag = leg.transaction.counters.first().map_or(0, |counter| counter.key.tag);
             let was_there = noted.repeated.contains(&tag) && !noted.is_resent;
             if was_there || !leg.passes(outcomes) {
                 return;
             }
-            // The record knows all that was charged there.
+            // Undoing the record refunds every charge of the leg, so no single charges are recorded.
             let counters = leg.transaction.counters.iter().map(RecordedCharge::of).collect();
             self.records.push((leg.location, opening.id, counters));
             return;
@@ -81,20 +83,22 @@ impl<'a, S: ShardFallback> ProvisionalCharges<'a, S> {
         }
     }
 
-    /// All have agreed.
+    /// Keeps all charges: every leg has allowed.
     pub(super) fn keep(mut self) {
         self.charges.clear();
         self.records.clear();
     }
 
-    /// Waits for it until the deadline; it is done also after that. The numbers of the counters are
-    /// those without the charge, or none where nobody has told them in time.
+    /// Refunds all charges, and waits for the refunds until the deadline.
+    ///
+    /// Refunds that take longer continue in the background. `outcomes` then shows the counters after the
+    /// refund, or [`ChargeOutcome::Refunded`] where no reply came in time.
     pub(super) async fn refund(mut self, deadline: Deadline, outcomes: &mut ChargeOutcomes) {
         for charged in &self.charges {
             outcomes[charged.number] = ChargeOutcome::Refunded;
         }
         if !self.records.is_empty() {
-            // An undone record tells nobody how its counters are now.
+            // The reply to an undone record does not contain the state of its counters.
             for outcome in outcomes.iter_mut().filter(|outcome| admits(outcome)) {
                 *outcome = ChargeOutcome::NotAsked;
             }
@@ -123,6 +127,9 @@ impl<'a, S: ShardFallback> ProvisionalCharges<'a, S> {
             }
         }
         let records = std::mem::take(&mut self.records);
+        // `take` and `drain` leave nothing behind, so the drop after an explicit refund refunds nothing
+        // twice.
+        // Without a runtime, as when the process ends, nothing can be sent: the charges stay.
         let runtime = tokio::runtime::Handle::try_current();
         let nothing = at_store.is_empty() && records.is_empty();
         let Some(runtime) = runtime.ok().filter(|_| !nothing) else {
@@ -145,7 +152,7 @@ fn admits(outcome: &ChargeOutcome) -> bool {
     matches!(outcome, ChargeOutcome::Store(reply) if reply.fits)
 }
 
-/// A counter by its place in the decision, as it is without what it was charged.
+/// The outcome's index, and the state of the counter after the refund.
 type Returned = (usize, ChargeReply);
 
 async fn return_at(
@@ -159,7 +166,7 @@ async fn return_at(
     charged.iter().zip(reply).map(|(charged, reply)| (charged.number, admitted(reply))).collect()
 }
 
-/// It had room, whatever became of the whole.
+/// Marks a refunded counter as one that had room: another leg caused the denial.
 fn admitted(mut reply: ChargeReply) -> ChargeReply {
     reply.fits = true;
     reply.reading.retry_after_us = Some(0);

@@ -1,18 +1,18 @@
-//! What comes over a wire, cut into answers: pure, with no socket in it.
+//! Cuts a stream of bytes into replies, and parses them. Pure: no socket.
 
 use ::redis::{RedisResult, Value, parse_redis_value};
 
-/// What a server said to one command.
+/// The reply to one command.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) enum Answer {
-    /// A list of integers and of nothing else, as the script answers: by far the most there are.
+    /// A list of integers only, as the script returns. Almost all replies are of this kind.
     Integers(Vec<i64>),
     /// Anything else.
     Other(Value),
 }
 
 impl Answer {
-    /// Reads one whole answer.
+    /// Parses one whole reply.
     pub(super) fn of(frame: &[u8]) -> RedisResult<Answer> {
         match integers(frame) {
             Some(integers) => Ok(Answer::Integers(integers)),
@@ -20,7 +20,7 @@ impl Answer {
         }
     }
 
-    /// An error of the server's is none.
+    /// Returns the reply, or the error that the server returned.
     pub(super) fn unless_error(self) -> RedisResult<Answer> {
         match self {
             Answer::Integers(_) => Ok(self),
@@ -28,7 +28,7 @@ impl Answer {
         }
     }
 
-    /// As the library says it.
+    /// Converts the reply to the library's type.
     pub(in super::super) fn value(self) -> Value {
         match self {
             Answer::Integers(integers) => {
@@ -39,26 +39,27 @@ impl Answer {
     }
 }
 
-/// How far into an answer its bytes have been looked at: long ones come in pieces.
+/// The position in a reply that arrives in pieces, so that no byte is examined twice.
 #[derive(Debug)]
 pub(super) struct Cut {
     at: usize,
-    /// How many values are still to come; whoever holds others brings so many more.
+    /// How many values are still to come. A value that contains others adds their number.
     due: u64,
 }
 
-/// What is no answer, wherever it comes from.
+/// Bytes that are not a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Garbled;
 
 impl Cut {
-    /// At the beginning of an answer.
+    /// Starts at the beginning of a reply.
     pub(super) fn new() -> Cut {
         Cut { at: 0, due: 1 }
     }
 
-    /// The length of the answer that `bytes` begin with, once all of it is there; `bytes` are those of
-    /// the call before, and more.
+    /// Returns the length of the first reply in `bytes`, once it is complete.
+    ///
+    /// `bytes` must begin with the bytes of the last call, and may have more.
     pub(super) fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, Garbled> {
         while self.due > 0 {
             let rest = &bytes[self.at..];
@@ -77,7 +78,7 @@ impl Cut {
                 }
                 b'*' | b'~' | b'>' => holds = count(word)?.unwrap_or(0) as u64,
                 b'%' => holds = 2 * count(word)?.unwrap_or(0) as u64,
-                // Whatever it is about comes after it.
+                // An attribute: the value that it describes follows it, hence one more.
                 b'|' => holds = 2 * count(word)?.unwrap_or(0) as u64 + 1,
                 _ => return Err(Garbled),
             }
@@ -94,19 +95,19 @@ impl Cut {
     }
 }
 
-/// Whether an answer is none to anything that was asked.
+/// Returns whether a frame is a push message, which belongs to no command.
 pub(super) fn is_pushed(frame: &[u8]) -> bool {
     frame.first() == Some(&b'>')
 }
 
-/// The answer that bytes begin with, if it is there whole.
+/// Returns the first reply in `bytes`, if it is complete.
 #[cfg(any(test, fuzzing))]
 pub(in super::super) fn first(bytes: &[u8]) -> Option<RedisResult<Value>> {
     let end = Cut::new().end(bytes).ok()??;
     Some(Answer::of(&bytes[..end]).map(Answer::value))
 }
 
-/// A line without its end, if the end is there.
+/// Returns the first line without its end, if the line is complete.
 fn line(bytes: &[u8]) -> Option<&[u8]> {
     let bytes = &bytes[..bytes.len().min(LINE_MAX)];
     let mut from = 0;
@@ -119,7 +120,7 @@ fn line(bytes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// How long a text or a list is; nothing where there is none.
+/// Parses the length of a text or a list; `None` for a null.
 fn count(word: &[u8]) -> Result<Option<usize>, Garbled> {
     match number(word).ok_or(Garbled)? {
         -1 => Ok(None),
@@ -130,11 +131,11 @@ fn count(word: &[u8]) -> Result<Option<usize>, Garbled> {
     }
 }
 
-/// A list of integers and of nothing else.
+/// Parses a list of integers only.
 fn integers(frame: &[u8]) -> Option<Vec<i64>> {
     let (head, mut rest) = split_line(frame)?;
     let length = number(head.strip_prefix(b"*")?)?;
-    // Each takes three bytes at least, and all of them are here.
+    // The length may be a lie. An integer takes at least four bytes, so the frame bounds the allocation.
     let mut integers = Vec::with_capacity(usize::try_from(length).ok()?.min(frame.len() / 4));
     while !rest.is_empty() {
         let (line, others) = split_line(rest)?;
@@ -150,7 +151,7 @@ fn split_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&bytes[..end], bytes.get(end + 2..)?))
 }
 
-/// An integer as servers write it.
+/// Parses an integer as servers write it.
 #[inline]
 fn number(word: &[u8]) -> Option<i64> {
     let (is_negative, digits) = match word {
@@ -166,7 +167,7 @@ fn number(word: &[u8]) -> Option<i64> {
         if digit > 9 {
             return None;
         }
-        // Nineteen digits fit.
+        // Nineteen digits fit a `u64`.
         number = number * 10 + u64::from(digit);
     }
     match is_negative {
@@ -175,9 +176,9 @@ fn number(word: &[u8]) -> Option<i64> {
     }
 }
 
-/// More than any error says: lines are short, and long texts tell their length.
+/// The longest line. Errors are shorter, and long texts carry their length.
 const LINE_MAX: usize = 64 * 1024;
-/// Redis itself has no longer texts.
+/// The longest text of Redis itself.
 const COUNT_MAX: usize = 512 * 1024 * 1024;
 
 #[cfg(test)]
@@ -204,9 +205,9 @@ mod tests {
         "!8\r\nOOM full\r\n",
     ];
 
-    /// Every way to break a stream of answers in two pieces.
+    /// Splits the stream in two pieces at every position.
     #[test]
-    fn answers_are_cut_where_they_end_however_they_come() {
+    fn cuts_replies_wherever_the_stream_is_split() {
         let stream = ANSWERS.concat();
         for piece in 0..=stream.len() {
             let (mut from, mut cut, mut found) = (0, Cut::new(), Vec::new());
@@ -221,9 +222,9 @@ mod tests {
         }
     }
 
-    /// The library reads the same of every answer; lists of integers it reads too, only later.
+    /// The library reads every reply in the same way.
     #[test]
-    fn what_is_read_is_what_the_library_reads() {
+    fn parses_replies_as_the_library_does() {
         for answer in ANSWERS {
             let known = parse_redis_value(answer.as_bytes()).unwrap();
             let read = Answer::of(answer.as_bytes()).unwrap();
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_server_says_is_garbled() {
+    fn rejects_bytes_that_are_no_reply() {
         for garbled in ["x\r\n", "*x\r\n", "$-2\r\n", "$999999999999\r\n", "\r\n"] {
             assert_eq!(Cut::new().end(garbled.as_bytes()), Err(Garbled), "{garbled:?}");
         }

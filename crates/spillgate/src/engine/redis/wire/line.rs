@@ -1,5 +1,5 @@
-//! A line that many send on: a command goes out from its caller's own hand, or with those of others where many are
-//! under way, and one task reads the answers, which come in the order of sending.
+//! A line that many callers send on. A caller writes its own command, or adds it to a common buffer if many
+//! are in flight. One task reads the replies, which come in the order of sending.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,68 +17,68 @@ use tokio::time::{Instant, Sleep};
 use super::answer::{Answer, Cut, is_pushed};
 use super::pulse::Pulse;
 
-/// One end of a line: where commands are sent.
+/// The sending end of a line.
 pub(super) struct Line {
     sending: Mutex<Sending>,
 }
 
 struct Sending {
-    /// None once the line is closed.
+    /// `None` once the line is closed.
     half: Option<Box<dyn AsyncWrite + Send + Unpin>>,
-    /// What leaves together, or the line did not take at once. Whoever reads sees to it.
+    /// Bytes that leave together, or that the socket did not take at once. The reader sends them.
     unsent: Vec<u8>,
-    /// What is to be answered, in the order of sending.
+    /// Commands without a reply, in the order of sending.
     awaited: VecDeque<Awaited>,
-    /// Whoever reads.
+    /// Wakes the reader.
     reader: Waker,
-    /// Where the connection is one of a shard that is watched for silence.
+    /// The pulse of the shard, if the connection is watched for silence.
     pulse: Option<Arc<Pulse>>,
-    /// Whether the reader has a timer for the silence of the shard.
+    /// Whether the reader has a timer for silence.
     is_timed: bool,
 }
 
-/// A command that was sent and not answered yet.
+/// A command that was sent, and has no reply yet.
 struct Awaited {
-    /// None where nothing waits for the answer.
+    /// `None` if no caller waits for the reply.
     reply_to: Option<ReplySender>,
     held: Held,
     sent_at: Instant,
-    /// Whether the shard owes a sign of life since this was sent.
+    /// Whether the shard owes a byte since this was sent.
     is_watched: bool,
 }
 
-/// What goes along with a command until its answer: it is let go then, also where the caller has left.
+/// A value that lives until the reply to its command, even if the caller is dropped before.
 pub(in super::super) type Held = Option<Box<dyn Send>>;
 
-/// The other end: reads answers for as long as it is polled.
+/// The receiving end: reads replies while it is polled.
 pub(super) struct Reader<S> {
     line: Arc<Line>,
     half: ReadHalf<S>,
-    /// What was read and not told yet lies between `from` and `to`.
+    /// Bytes that were read and not delivered lie between `from` and `to`.
     bytes: Vec<u8>,
     from: usize,
     to: usize,
     cut: Cut,
-    /// Whether those who are about to send have had their turn.
+    /// Whether callers that are about to send have had their turn.
     waited: bool,
     silence: Silence,
     /// When the last byte came on this connection.
     received_at: Instant,
 }
 
-/// The answer to a command, with what was held for it.
+/// Delivers the reply to a command, and the value that was held for it.
 type ReplySender = oneshot::Sender<(RedisResult<Answer>, Held)>;
 
-/// How far the reader is in finding the shard silent.
+/// The reader's progress in finding the shard silent.
 #[derive(Default)]
 struct Silence {
     /// When to look next.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Since when no byte came, and how often the timer came late since then.
+    /// Since when no byte came, and how often the timer fired late since then.
     suspected: Option<(Instant, u32)>,
 }
 
-/// A line over `stream`, and who reads on it.
+/// Creates a line over `stream`, and its reader.
 pub(super) fn line<S>(stream: S) -> (Arc<Line>, Reader<S>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -109,14 +109,17 @@ where
 }
 
 impl Line {
-    /// Sends commands, and answers what the server says to the last of them. Nobody is kept waiting: what
-    /// the line does not take now is sent as soon as it does. Whoever goes away later was sent all the same.
+    /// Sends commands, and returns the reply to the last one.
+    ///
+    /// Sending never blocks: bytes that the socket does not take now are sent by the reader. A caller that is
+    /// dropped later has sent its commands all the same.
     pub(super) async fn send(&self, packed: &[u8], commands: usize) -> RedisResult<Answer> {
         self.send_as(packed, commands, None, false).await.0
     }
 
-    /// Sends a call that the shard owes a sign of life for. `held` comes back with the answer; where the caller has left
-    /// by then, it is dropped at the answer.
+    /// Sends a call whose reply the shard owes within the pulse's timeout.
+    ///
+    /// `held` is returned with the reply. If the caller is dropped before, `held` is dropped when the reply comes.
     pub(super) async fn call(
         &self,
         packed: &[u8],
@@ -149,20 +152,21 @@ impl Line {
                 sending.reader.wake_by_ref();
             }
         }
-        // Where nobody reads any more, nobody knows what became of it.
+        // If the reader is gone, the fate of the command is unknown.
         answer.await.unwrap_or_else(|_| (Err(closed()), None))
     }
 
-    /// Feeds the bytes that are read here to the pulse of a shard, and has the reader look for silence.
+    /// Reports the bytes that are read here to a shard's pulse, and makes the reader watch for silence.
     pub(super) fn watch(self: &Arc<Self>, pulse: &Arc<Pulse>) {
         self.sending.lock().pulse = Some(Arc::clone(pulse));
         pulse.join(self);
     }
 
-    /// The shard is silent: releases all callers that wait for it. Answers that still come are dropped.
+    /// Releases all watched callers: the shard is silent. Replies that still come are dropped.
     pub(super) fn release(&self) {
         let mut released = Vec::new();
         for awaited in &mut self.sending.lock().awaited {
+            // The entry itself stays: a late reply must still be matched with it, to keep the order.
             if awaited.is_watched {
                 released.extend(
                     awaited.reply_to.take().map(|reply_to| (reply_to, awaited.held.take())),
@@ -174,7 +178,7 @@ impl Line {
         }
     }
 
-    /// Ends it, and tells all who wait.
+    /// Closes the line, and fails all waiting callers.
     pub(super) fn close(&self) {
         self.end(&closed());
     }
@@ -194,7 +198,7 @@ impl Line {
 }
 
 impl Sending {
-    /// When the first call was sent that the shard owes a sign of life for.
+    /// Returns when the oldest call was sent whose reply the shard still owes.
     fn oldest(&self) -> Option<Instant> {
         let outstanding = |awaited: &&Awaited| awaited.is_watched && awaited.reply_to.is_some();
         self.awaited.iter().find(outstanding).map(|awaited| awaited.sent_at)
@@ -204,7 +208,7 @@ impl Sending {
         let half = self.half.as_mut().ok_or_else(closed)?;
         let mut sent = 0;
         if self.unsent.is_empty() && self.awaited.len() < CROWD {
-            // Who waits for room is the reader; what went wrong it finds out too.
+            // The reader waits for room in the socket, and finds write errors too.
             let nobody = &mut Context::from_waker(Waker::noop());
             if let Poll::Ready(Ok(taken)) = Pin::new(&mut *half).poll_write(nobody, packed) {
                 sent = taken;
@@ -213,12 +217,14 @@ impl Sending {
                 return Ok(());
             }
         }
+        // Under load the bytes leave together with the next ones: one system call for several commands.
         self.unsent.extend_from_slice(&packed[sent..]);
         self.reader.wake_by_ref();
         Ok(())
     }
 
     fn poll_unsent(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Callers wake the reader through this waker, which may change from poll to poll.
         if !self.reader.will_wake(context.waker()) {
             self.reader = context.waker().clone();
         }
@@ -255,12 +261,12 @@ impl<S: AsyncRead + Unpin> Future for Reader<S> {
 }
 
 impl<S: AsyncRead + Unpin> Reader<S> {
-    /// Tells answers for as long as there are any; why there will be no more.
+    /// Delivers replies while there are any. Ready with the reason why there will be no more.
     fn poll_answers(&mut self, context: &mut Context<'_>) -> Poll<RedisError> {
         let mut sending = self.line.sending.lock();
         let is_crowded = !sending.unsent.is_empty() && sending.awaited.len() > CROWD;
         if is_crowded && !self.waited {
-            // Once around: whoever was told of an answer asks again at once, more often than not.
+            // Waits for one turn of the runtime: callers that just got a reply often send the next command at once.
             self.waited = true;
             context.waker().wake_by_ref();
         } else {
@@ -285,7 +291,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
         }
     }
 
-    /// Tells all answers that are there whole.
+    /// Delivers all complete replies.
     fn tell(&mut self) -> RedisResult<()> {
         loop {
             let unread = &self.bytes[self.from..self.to];
@@ -297,7 +303,8 @@ impl<S: AsyncRead + Unpin> Reader<S> {
                 continue;
             }
             let answer = Answer::of(frame).and_then(Answer::unless_error);
-            // Told once the lock is refunded: whoever hears of it may send at once.
+            // Delivered after the lock is released: the caller may send the next command at once, which takes
+            // the lock.
             let awaited = self.line.sending.lock().awaited.pop_front();
             let Some(Awaited { reply_to: Some(reply_to), held, .. }) = awaited else { continue };
             if reply_to.send((answer, held)).is_err()
@@ -315,8 +322,9 @@ impl<S: AsyncRead + Unpin> Reader<S> {
         }
     }
 
-    /// Looks for silence once nothing is left to read: so the shard has had one more chance to be heard after the timer.
-    /// Ready where this connection is broken: it alone has been silent for long.
+    /// Looks for silence after all available bytes were read, so a byte that came with the timer counts.
+    ///
+    /// Ready if this connection is broken: it alone has been silent for long.
     fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<RedisError> {
         loop {
             let due = match &mut self.silence.timer {
@@ -336,6 +344,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
                 self.silence = Silence::default();
                 return Poll::Pending;
             };
+            // Other connections may have received bytes meanwhile, but this one has not for too long.
             let now = Instant::now();
             if now.saturating_duration_since(oldest.max(self.received_at)) >= pulse.broken_after() {
                 return Poll::Ready(broken());
@@ -347,6 +356,8 @@ impl<S: AsyncRead + Unpin> Reader<S> {
             } else {
                 match self.silence.suspected {
                     Some((suspected, late)) if suspected == since => {
+                        // Silence needs a second look. A timer that fires late shows that this process was
+                        // stalled, so a late look is repeated, at most `LATE_LOOKS` times.
                         let is_late = now.saturating_duration_since(due) > LATE;
                         if !is_late || late >= LATE_LOOKS {
                             self.silence = Silence::default();
@@ -370,6 +381,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
         if self.bytes.len() - self.to >= READ_MIN / 2 {
             return;
         }
+        // Moves the unread bytes to the front, and doubles the buffer if that does not suffice.
         self.bytes.copy_within(self.from..self.to, 0);
         (self.from, self.to) = (0, self.to - self.from);
         if self.bytes.len() - self.to < READ_MIN / 2 {
@@ -378,7 +390,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
     }
 }
 
-/// Whoever waits learns it also when the task that reads is given up.
+/// Callers must also fail when the reader's task is aborted.
 impl<S> Drop for Reader<S> {
     fn drop(&mut self) {
         self.line.close();
@@ -394,18 +406,18 @@ fn silent() -> RedisError {
 }
 
 fn broken() -> RedisError {
-    io::Error::new(io::ErrorKind::ConnectionAborted, "this connection alone is silent").into()
+    io::Error::new(io::ErrorKind::ConnectionAborted, "only this connection is silent").into()
 }
 
-/// A silence is confirmed by one more look after so long. The shard gets it on top of its time-out.
+/// The pause before the second look. The shard gets it on top of its timeout.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// A timer that comes later than this was held up with the whole process, perhaps with the shard beside it.
+/// A timer that fires later than this was stalled with the whole process, and perhaps with the shard beside it.
 const LATE: Duration = Duration::from_millis(5);
-/// A process that is held up again and again must not take a dead shard for a slow one.
+/// The most late looks. A process that stalls again and again must still notice a dead shard.
 const LATE_LOOKS: u32 = 3;
 
-/// With so many commands under way nobody waits longer for one more that leaves with the next. Calls of gathered
-/// decisions are never so many: these are a Cluster's, whose slots are asked one by one.
+/// From this number of commands in flight, one more waits for the next write. Batched calls are never so
+/// many. A Cluster's calls are: one for each slot.
 const CROWD: usize = 4;
-/// The answer to a call of many decisions, and more.
+/// Fits the reply to a call of many decisions.
 const READ_MIN: usize = 16 * 1024;

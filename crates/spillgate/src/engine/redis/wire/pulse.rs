@@ -1,4 +1,5 @@
-//! Signs of life of one shard, over all connections to it: when it last sent a byte, and what follows from its silence.
+//! Detects silence of a shard: the last byte over all connections to it, and the release of callers when it
+//! stays silent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -9,20 +10,22 @@ use tokio::time::Instant;
 
 use super::line::Line;
 
-/// What all connections to one shard share. The shard is silent when it has sent no byte on any of them for
-/// `timeout` since a call was written. A call that waits in a queue of ours, or an answer that comes late, is no silence.
+/// The state that all connections to one shard share.
+///
+/// A shard is silent if it has sent no byte on any connection for `timeout` since a call was written. A call
+/// that waits in this instance's queue, or a late reply, is not silence.
 pub(in super::super) struct Pulse {
     timeout: Duration,
     began: Instant,
     received_us: AtomicU64,
-    /// Answers that came after their callers had left.
+    /// Replies that came after their callers had given up.
     late_answers: AtomicU64,
     lines: Mutex<Vec<Weak<Line>>>,
     on_silence: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Pulse {
-    /// Runs `on_silence` once for each silence that is found.
+    /// Creates a pulse that runs `on_silence` once for each silence.
     pub(in super::super) fn new(
         timeout: Duration,
         on_silence: impl Fn() + Send + Sync + 'static,
@@ -37,13 +40,14 @@ impl Pulse {
         }
     }
 
-    /// Returns how long a shard may send nothing while it owes an answer.
+    /// Returns how long a shard may send nothing while it owes a reply.
     pub(in super::super) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// After so long without a byte on one connection, while others have some, that connection is broken: a shard serves
-    /// all of them in turn.
+    /// Returns the time after which a silent connection counts as broken although others receive bytes.
+    ///
+    /// A shard serves all its connections in turn, so one cannot be silent for long.
     pub(super) fn broken_after(&self) -> Duration {
         BROKEN_AFTER.max(2 * self.timeout)
     }
@@ -53,7 +57,7 @@ impl Pulse {
         self.last_received() > instant
     }
 
-    /// Takes the number of answers that came after their callers had left.
+    /// Returns the number of late replies since the last call of this function.
     pub(in super::super) fn take_late_answers(&self) -> u64 {
         self.late_answers.swap(0, Ordering::Relaxed)
     }
@@ -77,9 +81,9 @@ impl Pulse {
         lines.push(Arc::downgrade(line));
     }
 
-    /// The shard is silent: releases every caller that waits for one of its connections, at once.
+    /// Releases every caller that waits on one of the shard's connections: the shard is silent.
     pub(super) fn judge_silent(&self) {
-        // First, so that a caller that is released finds the circuit breaker as it is now.
+        // First, so that a released caller finds the circuit breaker already updated.
         (self.on_silence)();
         let lines: Vec<Arc<Line>> = self.lines.lock().iter().filter_map(Weak::upgrade).collect();
         lines.iter().for_each(|line| line.release());
@@ -92,5 +96,5 @@ impl std::fmt::Debug for Pulse {
     }
 }
 
-/// Several times as long as a decision waits for a busy shard.
+/// Several times the longest wait of a decision for a busy shard.
 const BROKEN_AFTER: Duration = Duration::from_secs(1);
