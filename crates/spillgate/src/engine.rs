@@ -1,5 +1,6 @@
-//! Where counter state lives: memory or Redis. An engine decides; it knows nothing of rules, requests
-//! or doors.
+//! The stores of counter state: memory, or Redis.
+//!
+//! An engine decides transactions. It knows nothing of rules, requests or APIs.
 
 use crate::error::StoreError;
 use crate::limit::NamedLimit;
@@ -28,15 +29,15 @@ pub(crate) use redis::spread::{ShardFallback, StoreCall, decide, decide_each};
 /// The engine of a limiter.
 #[derive(Debug)]
 pub enum Engine {
-    /// In this process.
+    /// State in this process.
     Memory(Memory),
-    /// In a store that other processes share.
+    /// State in a store that several instances share.
     #[cfg(feature = "redis")]
     Redis(Redis),
 }
 
 impl Engine {
-    /// Decides each of `asks`, in order, each by itself.
+    /// Decides several transactions, in order, each by itself.
     pub async fn decide(
         &self,
         transactions: &[Transaction],
@@ -50,7 +51,7 @@ impl Engine {
         }
     }
 
-    /// Decides one.
+    /// Decides one transaction.
     pub async fn decide_one(
         &self,
         transaction: &Transaction,
@@ -62,7 +63,7 @@ impl Engine {
         }
     }
 
-    /// Changes one counter; answers the whole units that came back, and the counter as it is then.
+    /// Changes one counter without a decision. Returns the whole units refunded, and the counter's state afterwards.
     pub async fn change(
         &self,
         counter: &PlannedCharge,
@@ -75,7 +76,7 @@ impl Engine {
         }
     }
 
-    /// Looks at every server; in memory there is none.
+    /// Examines every server of the store; memory has none.
     pub async fn probe(&self, samples: usize) -> StoreProbe {
         match self {
             Engine::Memory(_) => StoreProbe::default(),
@@ -84,7 +85,7 @@ impl Engine {
         }
     }
 
-    /// Forgets all that these limits hold for a subject.
+    /// Deletes all that these limits hold for a subject.
     pub async fn reset(&self, key: SubjectKey, limits: &[NamedLimit]) -> Result<(), StoreError> {
         match self {
             Engine::Memory(memory) => {
