@@ -205,6 +205,7 @@ impl<'n> View<'n> {
     pub fn renew(&mut self, slots: &mut State, charge: &Charge, for_us: u64) -> Option<u64> {
         let hold = self.held_by(slots, charge)?;
         let end_us = hold.end_us.max(self.clock_us + self.params.max_hold_us.min(for_us));
+        // The end is part of the key in `holds`, so the hold is removed and inserted again.
         slots.forget(hold);
         slots.put(Hold { end_us, ..hold }, charge.incarnation);
         slots.last_us = self.clock_us;

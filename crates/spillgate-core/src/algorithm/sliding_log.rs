@@ -245,6 +245,7 @@ impl<'n> View<'n> {
     }
 
     fn admit(&mut self, state: &mut State, units: u64) {
+        // Expired entries may still be stored; the new log begins after them.
         if self.used == 0 {
             self.head = state.entries.begin();
         }
@@ -265,6 +266,7 @@ impl<'n> View<'n> {
         }
         let at_us = charge.at_us + self.shift_us + past_us;
         let (place, before) = state.entries.seek(self.head, at_us, 0);
+        // The end of the log, or another entry: the charge's own entry has expired or was refunded.
         if before == self.used || state.entries.at_us(place) != at_us {
             return 0;
         }

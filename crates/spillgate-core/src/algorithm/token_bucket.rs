@@ -303,6 +303,7 @@ impl<'n> View<'n> {
     fn drained_by(state: &State, params: &'n Params, now_us: u64) -> View<'n> {
         // A smaller burst binds at once, but must not lock clients out for tokens that a larger burst admitted.
         let used = u64::from(state.used).min(params.forced_max);
+        // Lows under another burst cannot be compared, so receipts of that life refund nothing.
         let tracked = state.tracked.as_ref().filter(|tracked| tracked.burst == params.burst);
         let tracked = tracked.cloned();
         let boundary = (state.boundary_us, state.boundary_part);

@@ -138,6 +138,7 @@ impl Memory {
             places.push(place);
         }
         let allowed = algorithm::step(&mut counters, intent, now_us);
+        // Denied counters are written back too: their large states were moved out by `take`.
         for ((asked, counter), place) in asked.iter().zip(&mut counters).zip(places) {
             answer(ChargeReply::from_step(counter));
             locked.of(asked.key).put(place, counter);

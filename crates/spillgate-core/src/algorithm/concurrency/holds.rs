@@ -50,6 +50,7 @@ impl Holds {
 
     /// Removes the hold of `slot`, which ends at `end_us`.
     pub(super) fn remove(&mut self, end_us: u64, slot: u64) -> Option<Hold> {
+        // Cuts out the range of exactly this key.
         let (before, rest) = split(self.root.take(), (end_us, slot));
         let (found, after) = split(rest, (end_us, slot + 1));
         self.root = join(before, after);

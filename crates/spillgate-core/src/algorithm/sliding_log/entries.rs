@@ -82,6 +82,7 @@ impl Entries {
 
     /// Starts a new log after all existing entries. Returns its first place.
     pub(super) fn begin(&mut self) -> Place {
+        // Few chunks are freed at once; many are left to later admissions, which free some each.
         if self.levels[0].len() <= FREED_MOST {
             *self = Entries::default();
             self.levels[0].push_back(Node::new());

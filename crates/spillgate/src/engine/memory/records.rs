@@ -82,6 +82,7 @@ impl Memory {
             // The limits have decided: a denial by a limit is reported as such, even if the records are full.
             Opened::New | Opened::Refused | Opened::Full => {}
         }
+        // Only an allowed new reservation gets a record; a denied one can be tried again under the same id.
         let is_open = opened == Opened::New && reply.allowed && intent != Intent::Peek;
         if is_open {
             let charges = transaction.counters.iter().zip(&reply.counters);
@@ -165,6 +166,7 @@ impl Memory {
             records.remove(id);
             return Answer::Outcome(Outcome::Done);
         }
+        // The ended record stays without its counters, to answer late and repeated calls.
         records.change(id, |held| {
             held.record.end(ending);
             held.counters = RecordedCharges::default();

@@ -122,6 +122,7 @@ impl Shard {
         if !changed && large.is_none() {
             return;
         }
+        // A state without use is not stored: no entry means an empty counter.
         let Some(state) = state.filter(|state| !state.is_spent()) else {
             return self.remove(&place, large);
         };
@@ -184,6 +185,7 @@ impl Shard {
         for bucket in self.next_buckets(buckets) {
             let Some(entry) = self.table.get_bucket_mut(bucket) else { continue };
             let slot = entry.slot;
+            // Halved at each sweep, so that recent uses count more than old ones.
             entry.slot.age();
             let gone = match slot.unpack() {
                 Unpacked::State(state) => state.gone_us() <= now_us,

@@ -99,6 +99,7 @@ impl Batches {
         terms: &CallTerms<'_>,
     ) -> Option<Admission> {
         let Batches { queue, load } = shard.batches();
+        // Counted before the queue is locked; dropping `given` on any way out takes it off again.
         let given = load.take_on(weight_of(transactions), terms.deadline.left())?;
         let alone = |given| Admission::SendNow(CallPermit::new(shard, given));
         if queue.lock().begin() {
@@ -115,6 +116,7 @@ impl Batches {
             return Some(alone(given));
         }
         let waiting = Waiting { transactions, caller, deadline, answer: sender, given };
+        // A full queue drops `waiting`, and with it the load and the channel.
         let ticket = queue.join(waiting)?;
         Some(Admission::Queued(PendingReply { shard: Arc::clone(shard), ticket, answer }))
     }
@@ -237,6 +239,7 @@ impl Drop for CallPermit {
         if !self.shard.batches().queue.lock().end() {
             return;
         }
+        // `end` has kept the permit for the queued callers: the drain uses it, or returns it.
         let drain = Drain { shard: Arc::clone(&self.shard), has_permit: true };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(drain.send_all());
@@ -256,6 +259,7 @@ impl Drain {
     async fn send_all(mut self) {
         loop {
             let batch = self.shard.batches().next();
+            // `next` has returned the permit under the queue's lock, so the drop must not return it again.
             if batch.waiting.is_empty() {
                 self.has_permit = false;
                 return;
@@ -300,6 +304,7 @@ async fn send_batch(shard: &Shard, batch: Batch) {
         call
     };
     let answer = shard.run(build, &terms).await.map(Arc::new);
+    // Measured here: handing out the replies is not the server's time.
     drop(sent);
     // Each group has one range of the reply. A transaction's range is found by its position in the group.
     let mut next = program::ReplyRanges::new();

@@ -39,6 +39,7 @@ impl Redis {
         let location = self.topology.location(group.tag);
         let answer = self.close_at(location, id, group, ending, deadline).await?;
         let Some(old) = self.topology.location_before(group.tag) else { return Ok(answer) };
+        // A receipt from before the ring change has its record at the old owner.
         match self.close_at(old, id, group, ending, deadline).await {
             Ok(at_old) => Ok(answer.max(at_old)),
             Err(_) if self.gives_up(old) => Ok(answer),

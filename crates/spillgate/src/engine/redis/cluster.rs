@@ -191,6 +191,7 @@ impl Shared {
     async fn refresh_now(&self) {
         let known: Vec<Arc<Shard>> =
             self.map.load().shards.iter().map(|(_, shard)| Arc::clone(shard)).collect();
+        // A random start spreads the load of a fleet over all nodes.
         let first = random() as usize;
         let turned = |shards: &[Arc<Shard>], turn: usize| {
             Arc::clone(&shards[first.wrapping_add(turn) % shards.len()])
@@ -217,6 +218,7 @@ impl Shared {
         let mut map = Map::empty();
         for range in ranges {
             let owner = map.place_of(&range.owner, || {
+                // A known node keeps its connections, its queue and its guard.
                 old.known(&range.owner).unwrap_or_else(|| self.nodes.shard_at(&range.owner))
             });
             let slots = usize::from(range.first)..=usize::from(range.last.min(SLOTS - 1));

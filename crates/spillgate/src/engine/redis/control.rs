@@ -98,6 +98,7 @@ impl Exchanged {
         let foreign =
             || StoreError::Foreign("a copy of runtime changes returned a malformed reply".into());
         let Value::Array(parts) = answer else { return Err(foreign()) };
+        // The header has four values; pairs of id and value follow.
         let ([seconds, us, version, refused], entries) =
             parts.split_first_chunk().ok_or_else(foreign)?;
         let (Value::BulkString(version), Value::Int(refused)) = (version, refused) else {

@@ -50,6 +50,7 @@ impl Redis {
         let Some(_asking) = deadline.bound(shard.guard.asking.lock()).await else {
             return Err(Failure::unsent_in_time("no time left to read the shard's guard"));
         };
+        // Unchanged since the call failed: no other caller has read it meanwhile.
         if shard.guard.now() == seen {
             self.beat(shard, topology::ANY_TAG, deadline).await?;
         }

@@ -274,6 +274,7 @@ impl Shared {
                 None => format!("not connected to {} yet", self.server),
             })
         };
+        // Calls do not wait for a server that has failed, but each one keeps the reconnecting task alive.
         if self.tripped.load(Ordering::Relaxed) {
             self.connect();
             return Err(not_connected());
@@ -372,6 +373,7 @@ impl Shared {
         answer: RedisResult<Answer>,
     ) -> Result<Answer, Failure> {
         answer.map_err(|error| {
+            // The connections raise this error themselves when the shard is silent; the breaker has counted it.
             if error.is_timeout() {
                 let timeout = self.timeout;
                 return Failure::Silent(format!("{} sent no byte for {timeout:?}", self.server));
@@ -423,6 +425,7 @@ impl Shared {
 
     fn drop_line(&self, broken: &Arc<Open>) {
         for line in &self.lines {
+            // Only this connection is dropped: another task may have replaced it already.
             let current = line.load();
             if current.as_ref().is_some_and(|open| Arc::ptr_eq(open, broken)) {
                 line.compare_and_swap(&current, None);

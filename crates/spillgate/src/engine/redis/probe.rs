@@ -127,6 +127,7 @@ impl Examination {
             let took_us = monotonic_us() - start_us;
             let there_us = microseconds(&time).ok_or_else(|| Failure::Bug("no time".into()))?;
             let here_us = (Clock::System.now_us() - took_us / 2).cast_signed();
+            // The quickest reply has the smallest error, since the clock was read at some moment of the round trip.
             best = best.min((took_us, there_us - here_us));
         }
         Ok(best.1)

@@ -217,6 +217,7 @@ impl<'a> Call<'a> {
         else {
             return None;
         };
+        // The short form has no room for a guard.
         let is_plain = cost > 0 && self.guard.is_none() && !self.is_of_leases;
         let (true, Algorithm::TokenBucket, RecordName::Position(name)) =
             (is_plain, limit.algorithm(), limit.record())

@@ -52,6 +52,7 @@ impl Sentinels {
     pub(super) async fn dial(&self) -> RedisResult<Wire> {
         let host = self.primary().await?;
         let wire = self.dial_server(&host).await?;
+        // Sentinels may be late: an old primary must not get calls although they name it.
         let role = wire.send(&::redis::cmd("ROLE")).await?.value();
         match role {
             Value::Array(role) if role.first() == Some(&Value::BulkString(b"master".to_vec())) => {
@@ -122,6 +123,7 @@ impl Sentinels {
                 login = login.set_username(user);
             }
             match wire::dial(&by(login), &self.tls).await {
+                // A sentinel without a password rejects the login: tries again without one.
                 Err(error) if !error.is_io_error() => {}
                 dialled => return dialled,
             }

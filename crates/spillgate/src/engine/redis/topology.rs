@@ -93,6 +93,7 @@ impl Topology {
                 sentinel::watch(&shard, sentinels);
                 Topology::One(shard)
             }
+            // A node that has just received a slot has no history, so its loss cannot be told from an empty slot.
             Store::Cluster(_) if options.on_state_loss == OnStateLoss::Exhausted => {
                 let why = "\"exhausted\" cannot hold on a Cluster, whose nodes hand their subjects on; use \"fresh\", or a ring".into();
                 return Err(BuildError::OnStateLoss { why });

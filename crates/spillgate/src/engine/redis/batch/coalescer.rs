@@ -112,6 +112,7 @@ impl<W: Copy> Coalescer<W> {
                 before.is_none_or(|before| before.params() != counter.params())
             })
         };
+        // An empty call takes anything, else a transaction above the bounds would never be sent.
         self.is_empty()
             || self.counters + counters <= COUNTERS_MAX
                 && self.weight_us + weight_us <= CALL_US

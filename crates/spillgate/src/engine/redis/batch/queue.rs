@@ -106,6 +106,7 @@ impl<T> Queue<T> {
     /// Returns a permit whose holder cannot continue. If it was the last one, all entries leave with it.
     pub(super) fn abandon(&mut self) -> Vec<T> {
         self.under_way -= 1;
+        // The holder of another permit will still look at the queue.
         if self.under_way > 0 {
             return Vec::new();
         }

@@ -90,6 +90,7 @@ impl Reply {
         for counter in transaction.counters.iter().filter(|counter| counter.deferred > 0) {
             self.counter(rest, counter, false)?;
         }
+        // An end answers with one word for the whole record, and no counters.
         if let RecordAction::Close(closing) = &transaction.record {
             closing.note(closed(take(rest)?)?);
             return Ok(Ok(TransactionReply { allowed: true, counters: SmallVec::new() }));

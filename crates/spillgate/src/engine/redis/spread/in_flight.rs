@@ -51,6 +51,7 @@ impl Drop for Answered {
     fn drop(&mut self) {
         let Some(Ok(reply)) = self.reply.take() else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        // A leg that denied has charged nothing.
         if !reply.allowed {
             return;
         }

@@ -36,6 +36,7 @@ impl Legs {
             }
             legs.add(transaction, counter, redis.topology.location(counter.key.tag), number);
         }
+        // Stable: of two legs with equal width, the one added first stays first, so an old owner precedes the new one.
         legs.enforced.sort_by_key(|leg| leg.width(old_owners));
         legs
     }

@@ -82,6 +82,7 @@ impl Cut {
                 b'|' => holds = 2 * count(word)?.unwrap_or(0) as u64 + 1,
                 _ => return Err(Garbled),
             }
+            // Incomplete: `at` stays before this value, and the next call starts here.
             if rest.len() < length {
                 return Ok(None);
             }

@@ -145,6 +145,7 @@ impl Line {
             let is_watched = is_watched && sending.pulse.is_some();
             let sent_at = Instant::now();
             let awaited = |reply_to| Awaited { reply_to, held: None, sent_at, is_watched };
+            // Replies before the last one, such as to ASKING, go to no caller.
             sending.awaited.extend((1..commands).map(|_| awaited(None)));
             sending.awaited.push_back(Awaited { held, ..awaited(Some(reply_to)) });
             if is_watched && !sending.is_timed {
