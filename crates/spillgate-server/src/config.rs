@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use spillgate::{ByIp, HeaderStyle, Policy};
 
 mod auth;
+mod closest;
 mod contradictions;
 mod environment;
 mod envoy;
@@ -20,6 +21,7 @@ mod telemetry;
 mod value;
 
 pub(crate) use auth::{Auth, Original, deny_status};
+use closest::closest_setting;
 pub(crate) use envoy::{Envoy, OnOutageDeny};
 use problem::Place;
 pub use problem::{ConfigError, Problem};
@@ -376,10 +378,18 @@ impl Settings {
             "telemetry.metrics" => self.metrics = value::boolean(text)?,
             name => match name.strip_prefix("store.") {
                 Some(field) if self.store.set(field, text, &given.place)? => {}
-                _ => return Err(format!("no such setting; there are {}", settings().join(", "))),
+                _ => return Err(unknown(name)),
             },
         }
         Ok(())
+    }
+}
+
+/// Returns the problem of a name that no setting has.
+fn unknown(name: &str) -> String {
+    match closest_setting(name) {
+        Some(closest) => format!("no such setting; did you mean `{closest}`?"),
+        None => "no such setting; `spillgate validate --schema` lists all settings".to_owned(),
     }
 }
 

@@ -61,14 +61,17 @@ const BAD_FILES: &[(&str, &str)] = &[
     ("[server]\nhttp = 8080\n", ":2: field `server.http`: \"8080\" is no address"),
     (
         "[server]\n\nhttpp = \"127.0.0.1:0\"\n",
-        ":3: field `server.httpp`: no such setting; there are server.http, ",
+        ":3: field `server.httpp`: no such setting; did you mean `server.http`?",
     ),
     ("[server]\nhttp = { a = 1 }\n", ":2: field `server.http.a`: no such setting"),
     (
         "[server]\ninsecure = \"yes\"\n",
         ":2: field `server.insecure`: \"yes\" is neither true nor false",
     ),
-    ("server = 5\n", ":1: field `server`: no such setting"),
+    (
+        "server = 5\n",
+        ":1: field `server`: no such setting; `spillgate validate --schema` lists all settings",
+    ),
     (
         "[store]\ntimeout = \"25\"\n",
         ":2: field `store.timeout`: \"25\" is no time from 1ms to 60s; write for example \"25ms\"",
@@ -144,7 +147,7 @@ const BAD_FILES: &[(&str, &str)] = &[
     ),
     (
         "[store.ring]\nnodes = [\n{ name = \"a\", ulr = \"redis://a\" },\n]\n",
-        ":3: field `store.ring.nodes.0.ulr`: no such setting",
+        ":3: field `store.ring.nodes.0.ulr`: no such setting; did you mean `store.ring.nodes.0.url`?",
     ),
     (
         "[store.ring]\nnodes = [\n{ name = \"a\", url = \"redis://a\" },\n{ name = \"a\", url = \"redis://b\" },\n]\n",
@@ -206,8 +209,8 @@ fn a_bad_variable_is_named_with_the_closest_and_those_of_kubernetes_are_left_alo
         complain("SPILLGATE_TELEMETRY__OTLP", "x").contains("is no address of a collector; write")
     );
     let said = complain("SPILLGATE_STORE_URL", "redis://user:hunter2@127.0.0.1");
-    let expected = "spillgate: environment, SPILLGATE_STORE_URL: field `store_url`: no such setting; the \
-                    closest is SPILLGATE_STORE__URL";
+    let expected = "spillgate: environment, SPILLGATE_STORE_URL: field `store_url`: no such setting; did \
+                    you mean SPILLGATE_STORE__URL?";
     assert!(said.starts_with(expected), "{said}");
     assert!(!said.contains("hunter2"), "{said}");
     assert!(complain("SPILLGATE_FOO__BAR", "x").contains("field `foo.bar`: no such setting"));
@@ -357,4 +360,15 @@ fn refusal(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     process.stderr().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!(status.code(), Some(2), "{said}");
     said
+}
+
+/// Every setting, by the lists in the source of the server.
+pub(crate) fn every_setting() -> Vec<String> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../spillgate-server/src");
+    let lists = ["config.rs", "config/store.rs"].map(|file| {
+        let source = std::fs::read_to_string(format!("{folder}/{file}")).unwrap();
+        source.split_once("const SETTINGS: ").unwrap().1.split_once("];").unwrap().0.to_owned()
+    });
+    let name = |line: &str| Some(line.trim().strip_prefix('"')?.strip_suffix("\",")?.to_owned());
+    lists.iter().flat_map(|list| list.lines().filter_map(name)).collect()
 }

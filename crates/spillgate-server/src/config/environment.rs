@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 
+use super::closest::distance;
 use super::problem::{Place, Problem};
 use super::{Given, SECTIONS, settings};
 
@@ -32,7 +33,7 @@ pub(super) fn settings_in(
             }
             Ok(value) if is_of_kubernetes(rest, &value) => {}
             Ok(_) => problems.push(wrong(format!(
-                "no such setting; the closest is {}; unset the variable if it is none of ours",
+                "no such setting; did you mean {}? unset the variable if it is not for Spillgate",
                 closest(&variable)
             ))),
         }
@@ -85,21 +86,6 @@ fn closest(variable: &str) -> String {
     closest.expect("there are settings")
 }
 
-/// Returns how many bytes to insert, remove or change to turn one text into the other (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    // One row of the usual table at a time: before `a`'s byte `i`, `row[j]` is the distance of `a[..i]` and `b[..j]`.
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.bytes().enumerate() {
-        let mut diagonal = i;
-        row[0] = i + 1;
-        for (j, to) in b.bytes().enumerate() {
-            let changed = diagonal + usize::from(from != to);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
-}
 
 const PREFIX: &str = "SPILLGATE_";
 
@@ -124,7 +110,7 @@ mod tests {
             assert!(given.is_empty(), "{variable}");
             let message = problems[0].to_string();
             assert!(message.starts_with(&format!("environment, {variable}: ")), "{message}");
-            assert!(message.contains(&format!("the closest is {closest}")), "{message}");
+            assert!(message.contains(&format!("did you mean {closest}")), "{message}");
         }
         assert!(read("SPILLGATE_STORE_URL", "").1.is_empty(), "set to nothing is not set");
         assert!(read("SPILLGATE", "x").1.is_empty());
