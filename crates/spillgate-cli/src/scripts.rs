@@ -1,7 +1,6 @@
 //! `spillgate scripts`: prints the scripts that decide and take leases in the store, or loads them before the first
 //! call.
 
-use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -9,7 +8,7 @@ use spillgate::Policy;
 use spillgate::internals::engine::{Engine, redis};
 use spillgate_server::config::{Config, Flags, Store};
 use spillgate_server::{App, complain};
-use spillgate_tools::{Failure, say};
+use spillgate_tools::{Failure, say, write};
 use tokio::runtime::Runtime;
 
 use crate::cli::{Scripts, ScriptsArgs};
@@ -21,7 +20,7 @@ pub(crate) fn run(args: &ScriptsArgs) -> Result<ExitCode, Failure> {
             let [decides, of_leases] = redis::script_of_server(!plain);
             let (text, sha) = if *leases { of_leases } else { decides };
             // Printed without a further line feed, because another byte would give another SHA1.
-            io::stdout().write_all(text.as_bytes())?;
+            write(&text)?;
             complain(&format!("its SHA1 is {sha}"));
         }
         Scripts::Load { redis, config } => {

@@ -1,8 +1,10 @@
 //! The store's scripts, printed and loaded.
 
+use std::process::Stdio;
+
 use spillgate_testkit::{RedisServer, free_port};
 
-use crate::server::run;
+use crate::server::{run, spillgate};
 
 fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap()
@@ -28,6 +30,18 @@ fn the_printed_scripts_have_the_printed_sha1s_and_loading_them_is_seen_by_the_se
         let plain = run(&[&["scripts", "print", "--plain"], which].concat());
         assert!(!text(plain.stdout).starts_with('#'));
     }
+}
+
+/// The script has more bytes than a pipe holds, so the program meets the closed end while it writes.
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let mut command = spillgate(&["scripts", "print"]);
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(process.stdout.take());
+    let output = process.wait_with_output().unwrap();
+    let errors = text(output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert!(errors.starts_with("spillgate: its SHA1 is "), "{errors}");
 }
 
 #[test]
