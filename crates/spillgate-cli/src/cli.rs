@@ -27,6 +27,22 @@ pub(crate) enum Command {
     Scripts(ScriptsArgs),
 }
 
+impl Command {
+    /// Returns whether the command prints JSON, by its flag `--json`.
+    pub(crate) fn prints_json(&self) -> bool {
+        match self {
+            Command::Check(args) => args.json,
+            Command::Explain(args) => args.json,
+            Command::Top(args) => args.json,
+            Command::Validate(args) => args.json,
+            Command::Simulate(args) => args.json,
+            Command::Bench(args) => args.json,
+            Command::Doctor(args) => args.json,
+            Command::Serve(_) | Command::Import(_) | Command::Scripts(_) => false,
+        }
+    }
+}
+
 /// Runs the service until SIGTERM or Ctrl-C.
 ///
 /// Flags override the environment (SPILLGATE_STORE__URL is `url` under `[store]`), which overrides

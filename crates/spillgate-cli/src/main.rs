@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 use spillgate_server::{FlushAtEnd, complain};
-use spillgate_tools::import;
+use spillgate_tools::{import, say};
 
 use cli::{Cli, Command};
 
@@ -32,6 +32,7 @@ fn main() -> ExitCode {
 /// Runs one command to its end.
 fn run(command: Command) -> ExitCode {
     let _flush = FlushAtEnd;
+    let prints_json = command.prints_json();
     let end = match command {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
@@ -45,6 +46,10 @@ fn run(command: Command) -> ExitCode {
         Command::Scripts(args) => scripts::run(&args),
     };
     end.unwrap_or_else(|failure| {
+        if prints_json {
+            // If this cannot be written, the error output still has the message.
+            let _ = say(&serde_json::json!({ "error": failure.to_string() }));
+        }
         complain(&failure);
         ExitCode::from(ERROR)
     })

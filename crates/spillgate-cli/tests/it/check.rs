@@ -53,6 +53,27 @@ fn programs_get_the_servers_json() {
 }
 
 #[test]
+fn programs_get_json_on_a_failure_too() {
+    let absent = format!("http://127.0.0.1:{}", free_port());
+    for arguments in [
+        &["check", "--json", "--url", &absent, "ip=::1"][..],
+        &["explain", "--json", "--url", &absent, "ip=::1"],
+        &["top", "--json", "--url", &absent],
+        &["validate", "--json", "/no/such/file"],
+        &["doctor", "--json"],
+        &["bench", "--json", "steady", "--config", "/no/such/file"],
+        &["simulate", "--json", "--config", "/no/such/file", "/no/such/log"],
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let error = answer["error"].as_str().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(errors, format!("spillgate: {error}\n"), "{arguments:?}");
+    }
+}
+
+#[test]
 fn attributes_domain_and_costs_reach_the_rules() {
     let rule = "[[rule]]\nname = \"api\"\ndomain = \"web\"\nkey = [\"tenant\"]\nlimits = [\"10/minute\"]\n";
     let file = TempFile::new("limits.toml", rule);

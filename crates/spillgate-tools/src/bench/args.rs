@@ -96,7 +96,7 @@ pub struct BenchArgs {
 
     /// Print JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    pub json: bool,
 
     /// Draw rate and latency over time into this file
     #[arg(long, value_name = "FILE")]

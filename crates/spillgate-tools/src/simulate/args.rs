@@ -112,7 +112,7 @@ pub struct SimulateArgs {
 
     /// Print JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    pub json: bool,
 
     /// Draw it into this file
     #[arg(long, value_name = "FILE")]
