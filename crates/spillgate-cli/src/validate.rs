@@ -35,6 +35,11 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     }
 }
 
+/// Returns the warnings about a file that loads, one line each.
+pub(crate) fn warnings(name: &str, text: &str, looked: &Looked) -> Vec<String> {
+    Report::new(loaded(name, text, looked), None, None).warnings().collect()
+}
+
 fn loaded<'a>(name: &'a str, text: &'a str, looked: &'a Looked) -> Loaded<'a> {
     let Looked { policy, settings, set } = looked;
     let store = &settings.store;

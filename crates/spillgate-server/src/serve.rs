@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::pin::Pin;
 
@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::app::{App, NO_RESERVATIONS};
 use crate::config::{self, Config, Flags, Format, Problem, Settings};
+use crate::counted::counted;
 use crate::credentials::Credentials;
 use crate::doctor;
 use crate::door::admin::{self, Guard};
@@ -33,12 +34,17 @@ use store_access::StoreSettings;
 type Failure = Box<dyn Error>;
 
 /// Runs the service with the settings of this file, of the environment and of these flags. At SIGTERM or Ctrl-C it
-/// answers the requests under way, then returns.
+/// answers the requests under way, then returns. `warnings` are findings about the file, which the log shows at the
+/// start.
 ///
 /// # Errors
 ///
 /// If the settings are wrong, or a listener or the log cannot be opened. An unreachable store is no error.
-pub fn serve(file: Option<&Path>, flags: Flags<'_>) -> Result<(), Box<dyn Error>> {
+pub fn serve(
+    file: Option<&Path>,
+    flags: Flags<'_>,
+    warnings: &[String],
+) -> Result<(), Box<dyn Error>> {
     sink::start()?;
     let followed = file.map(Followed::now);
     let config = Config::load(file, flags)?;
@@ -46,7 +52,7 @@ pub fn serve(file: Option<&Path>, flags: Flags<'_>) -> Result<(), Box<dyn Error>
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(FILES_AT_LEAST);
     let store =
         StoreSettings { file: file.map(Path::to_owned), redis: flags.redis.map(str::to_owned) };
-    Runtime::new()?.block_on(keep(config, followed, store, files))
+    Runtime::new()?.block_on(keep(config, followed, store, files, warnings))
 }
 
 async fn keep(
@@ -54,6 +60,7 @@ async fn keep(
     followed: Option<Followed>,
     store: StoreSettings,
     files: u64,
+    warnings: &[String],
 ) -> Result<(), Failure> {
     let Config { settings, policy } = config;
     let telemetry = Telemetry::begin(settings.log, &settings.otlp)?;
@@ -67,6 +74,7 @@ async fn keep(
         if settings.strangers_can_forge_receipts() { app.without_reservations() } else { app };
     let mut doors = Doors::open(&settings, &app, files, stop.clone()).await?;
     let mut credentials = std::mem::take(&mut doors.credentials);
+    summarise(store.file.as_deref(), &app, warnings, doors.dashboard.as_deref());
     if settings.store.is_shared() {
         store_access::follow(&mut credentials, store, app.clone());
     }
@@ -102,6 +110,8 @@ async fn keep(
 struct Doors {
     /// The API and address of each, for the line that reports the start.
     names: Vec<String>,
+    /// The URL of the dashboard, if the admin listener is on.
+    dashboard: Option<String>,
     open: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
     shares: Shares,
     /// Their certificates, and the tokens and passwords that they ask for.
@@ -125,7 +135,8 @@ impl Doors {
         }
         let capacity = Capacity { cores, share: shares.data };
         let credentials = Credentials::default();
-        let mut doors = Doors { names: Vec::new(), open: Vec::new(), shares, credentials, stop };
+        let (names, dashboard, open) = Default::default();
+        let mut doors = Doors { names, dashboard, open, shares, credentials, stop };
         let token = doors.token("server.data_token_file", settings.data_token_file.as_deref())?;
         let mut greetings = Vec::new();
         if let Some(address) = settings.http {
@@ -180,7 +191,8 @@ impl Doors {
         app: &App,
         tls: Option<Tls>,
     ) -> Result<(), Failure> {
-        let name = if tls.is_some() { "admin on https://" } else { "admin on http://" };
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let name = format!("admin on {scheme}://");
         let cores = Cores::start_for_admin()?;
         let token = self.token("server.admin_token_file", settings.admin_token_file.as_deref())?;
         let guard = token.map_or(Guard::SameOrigin, Guard::Token);
@@ -188,7 +200,9 @@ impl Doors {
         let routes = admin::routes(app.clone(), guard, health);
         let capacity = Capacity { cores, share: self.shares.admin };
         let http = Http::new(routes, None, Strangers::at("admin"));
-        self.add(name, address, "--admin", http, tls, capacity).await
+        let address = self.add(&name, address, "--admin", http, tls, capacity).await?;
+        self.dashboard = Some(format!("{scheme}://{}/", reachable(address)));
+        Ok(())
     }
 
     /// Reads the token of a file, and watches the file from here on.
@@ -221,16 +235,17 @@ impl Doors {
         protocol: impl Protocol,
         tls: Option<Tls>,
         capacity: Capacity,
-    ) -> Result<(), Failure> {
+    ) -> Result<SocketAddr, Failure> {
         let listener = door::listen(address, flag).await?;
-        self.names.push(format!("{name}{}", listener.local_addr()?));
+        let address = listener.local_addr()?;
+        self.names.push(format!("{name}{address}"));
         let mut stop = self.stop.clone();
         self.open.push(Box::pin(async move {
             // The result says whether the sender is gone; it lives as long as the process.
             let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
             door::serve(listener, protocol, tls, capacity, stopped).await;
         }));
-        Ok(())
+        Ok(address)
     }
 
     /// Serves until the service stops and every request is answered.
@@ -238,6 +253,40 @@ impl Doors {
         let open: JoinSet<()> = self.open.into_iter().collect();
         open.join_all().await;
     }
+}
+
+/// Logs the rules in force, the warnings about their file, and the address of the dashboard.
+fn summarise(file: Option<&Path>, app: &App, warnings: &[String], dashboard: Option<&str>) {
+    for warning in warnings.iter().take(WARNINGS_SHOWN) {
+        tracing::warn!(target: "spillgate", "{warning}");
+    }
+    match file {
+        None => {
+            tracing::info!(target: "spillgate", "no rules: name a file of rules with --config, or send inline limits");
+        }
+        Some(file) => {
+            let rules = counted(app.limiter().policy().rules().len(), "rule");
+            let warnings = match warnings.len() {
+                0 => String::new(),
+                count => format!(", {}", counted(count, "warning")),
+            };
+            let file = file.display();
+            tracing::info!(target: "spillgate", "{rules} in {file}{warnings}; see: spillgate validate {file}");
+        }
+    }
+    if let Some(url) = dashboard {
+        tracing::info!(target: "spillgate", "dashboard: {url}");
+    }
+}
+
+/// Returns an address at which a browser of this machine reaches a listener.
+fn reachable(listener: SocketAddr) -> SocketAddr {
+    let ip = match listener.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listener.port())
 }
 
 fn browsers_at(address: SocketAddr, settings: &Settings) -> Browsers {
@@ -301,6 +350,9 @@ pub fn stop_on_signals() -> io::Result<watch::Receiver<bool>> {
     });
     Ok(stopped)
 }
+
+/// The most warnings about the file that the log shows at the start.
+const WARNINGS_SHOWN: usize = 8;
 
 /// The open files that Linux allows a process by default.
 const FILES_AT_LEAST: u64 = 1_024;

@@ -123,6 +123,12 @@ impl<'a> Report<'a> {
         self.findings.iter().any(is_warning)
     }
 
+    /// Returns the warnings of the report, one line each.
+    pub fn warnings(&self) -> impl Iterator<Item = String> {
+        let warnings = self.findings.iter().filter(|finding| is_warning(finding));
+        warnings.map(|finding| finding.for_log(self.file))
+    }
+
     /// Prints the report on the standard output, for people.
     ///
     /// # Errors

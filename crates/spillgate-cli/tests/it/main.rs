@@ -34,6 +34,7 @@ mod settings;
 mod simulate;
 mod soak;
 mod stalled_log;
+mod start;
 mod stop;
 mod stores;
 mod story;

@@ -86,7 +86,6 @@ fn closest(variable: &str) -> String {
     closest.expect("there are settings")
 }
 
-
 const PREFIX: &str = "SPILLGATE_";
 
 #[cfg(test)]

@@ -35,9 +35,18 @@ impl Level {
 }
 
 impl Finding {
+    /// Returns the finding as a line of a log, which has its level beside it.
+    pub(super) fn for_log(&self, file: &str) -> String {
+        let Finding { code, line, what, remedy, .. } = self;
+        format!("{file}:{line}: {code}: {}{what}; {remedy}", self.place())
+    }
+
     pub(super) fn for_people(&self, file: &str) -> String {
-        let Finding { code, level, line, rule, what, remedy } = self;
-        let rule = rule.as_ref().map_or(String::new(), |rule| format!("rule {rule:?}: "));
-        format!("{file}:{line}: {} {code}: {rule}{what}; {remedy}", level.name())
+        let Finding { code, level, line, what, remedy, .. } = self;
+        format!("{file}:{line}: {} {code}: {}{what}; {remedy}", level.name(), self.place())
+    }
+
+    fn place(&self) -> String {
+        self.rule.as_ref().map_or(String::new(), |rule| format!("rule {rule:?}: "))
     }
 }
