@@ -290,7 +290,7 @@ pub(crate) enum Scripts {
         #[arg(long, value_name = "URL")]
         redis: Vec<String>,
 
-        /// The file with settings, as for `spillgate serve`; loads every server of its store
+        /// A settings file, as for `spillgate serve`; loads every server of its store
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
