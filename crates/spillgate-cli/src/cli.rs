@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use spillgate_tools::{BenchArgs, ImportArgs, SimulateArgs, attribute};
 
 /// Spillgate: one exact rate limit across all your instances, with a stated bound for outages.
@@ -25,6 +26,8 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     Import(ImportArgs),
     Scripts(ScriptsArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
 }
 
 impl Command {
@@ -38,7 +41,11 @@ impl Command {
             Command::Simulate(args) => args.json,
             Command::Bench(args) => args.json,
             Command::Doctor(args) => args.json,
-            Command::Serve(_) | Command::Import(_) | Command::Scripts(_) => false,
+            Command::Serve(_)
+            | Command::Import(_)
+            | Command::Scripts(_)
+            | Command::Completions(_)
+            | Command::Man(_) => false,
         }
     }
 }
@@ -296,6 +303,23 @@ pub(crate) enum Scripts {
     },
 }
 
+/// Prints a script that completes commands and flags in a shell.
+#[derive(Args, Debug)]
+#[command(after_help = COMPLETIONS_EXAMPLES)]
+pub(crate) struct CompletionsArgs {
+    /// The shell that reads the script
+    pub(crate) shell: Shell,
+}
+
+/// Writes a manual page for each command into a folder.
+#[derive(Args, Debug)]
+#[command(after_help = MAN_EXAMPLES)]
+pub(crate) struct ManArgs {
+    /// The folder, which is created if it does not exist
+    #[arg(value_name = "FOLDER")]
+    pub(crate) folder: PathBuf,
+}
+
 /// The cost of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cost {
@@ -388,6 +412,21 @@ Examples:
   spillgate scripts print --leases > lease.lua
   spillgate scripts load --redis redis://10.0.0.1:6379 --redis redis://10.0.0.2:6379
   spillgate scripts load --config limits.toml
+
+Exit codes: 0 done, 2 error.";
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  spillgate completions bash > ~/.local/share/bash-completion/completions/spillgate
+  spillgate completions zsh > ~/.zfunc/_spillgate
+  spillgate completions fish > ~/.config/fish/completions/spillgate.fish
+
+Exit codes: 0 done, 2 error.";
+
+const MAN_EXAMPLES: &str = "\
+Examples:
+  spillgate man ~/.local/share/man/man1
+  man spillgate-serve
 
 Exit codes: 0 done, 2 error.";
 

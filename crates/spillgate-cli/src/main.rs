@@ -13,8 +13,10 @@ mod bench;
 mod check;
 mod cli;
 mod client;
+mod completions;
 mod doctor;
 mod explain;
+mod man;
 mod scripts;
 mod serve;
 mod simulate;
@@ -44,6 +46,8 @@ fn run(command: Command) -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Import(args) => import::run(&args, |remark| complain(&remark)),
         Command::Scripts(args) => scripts::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
     };
     end.unwrap_or_else(|failure| {
         if prints_json {

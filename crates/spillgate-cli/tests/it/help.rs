@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::server::run;
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 16] = [
     "",
     "serve",
     "check",
@@ -19,6 +19,8 @@ const COMMANDS: [&str; 14] = [
     "scripts",
     "scripts print",
     "scripts load",
+    "completions",
+    "man",
 ];
 
 #[test]
