@@ -1,8 +1,8 @@
 //! Reload of the policy file: a valid file is in force from the next request on, an invalid one changes nothing.
 //!
-//! A changed file is read once two looks find the same content, so that a file that is still being written is not put
-//! in force half. A file without rules is refused while rules are in force, because it was probably cut short;
-//! `rules = []` in it confirms that it is meant.
+//! A changed file is read once two looks find the same content, so that half a file is never put in force. A file
+//! without rules is refused while rules are in force, because it was probably cut short; `rules = []` in it confirms
+//! that it is meant.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
@@ -77,8 +77,8 @@ impl Followed {
     pub(crate) async fn follow(mut self, app: App, mut hangup: Signal, manager: Manager) {
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The last signal that has no answer yet. The manager waits for `ready`, also if the content did not change or
-        // the file keeps changing, so each branch below either answers or keeps waiting for the next look.
+        // The last signal without an answer. The manager waits for `ready`, so a signal gets one even if the content is
+        // the same or the file keeps changing.
         let mut asked: Option<Instant> = None;
         loop {
             let now = tokio::select! {

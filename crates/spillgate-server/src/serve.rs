@@ -147,8 +147,8 @@ impl Doors {
             let routes = http::routes(app.clone()).merge(auth::routes(app.clone(), auth, by_ip));
             let http = Http::new(app.traces.over(routes), token.clone(), Strangers::at("HTTP"))
                 .with_browsers(browsers_at(address, settings));
-            // Spans are opened by a layer of the router, so the fast path for checks, which goes around the router,
-            // is off while requests are traced.
+            // The fast path for checks goes around the router, and a layer of the router opens the spans. So it is off
+            // while requests are traced.
             let http = if app.traces.are_made() { http } else { http.with_checks_by(app.clone()) };
             doors.add(name, address, "--http", http, tls, capacity.clone()).await?;
         }

@@ -1,8 +1,8 @@
 //! Refuses requests that a browser makes for a foreign page.
 //!
-//! A browser on this machine runs pages of other sites. Such a page can send requests to a loopback address, and its
-//! site can make a host name of its own resolve to that address (DNS rebinding). So both the host name of a request
-//! and the page that sent it must belong to this machine.
+//! A browser on this machine runs pages of other sites. Such a page can send requests to a loopback address. Its site
+//! can also make its own host name resolve to that address (DNS rebinding). So both the host name of a request and the
+//! page that sent it must belong to this machine.
 
 use hyper::header::{FORWARDED, HOST, HeaderMap, HeaderName, ORIGIN, USER_AGENT, VIA};
 use hyper::http::uri::Authority;

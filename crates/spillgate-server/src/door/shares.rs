@@ -42,7 +42,7 @@ pub(super) const CONNECTIONS_MAX: u32 = 20_000;
 const ADMIN_MAX: u32 = 1_000;
 
 /// Files for listeners, standard streams, the policy's file and those it names, signals, the journal, the collector of
-/// traces, name resolution, and one connection of each listener that is accepted before another is closed.
+/// traces and name resolution. Each listener also accepts one connection before it closes another.
 const FILES_RESERVED: u32 = 32;
 
 /// Files that a tokio runtime opens for each thread, and one to spare.

@@ -132,8 +132,8 @@ impl<'a> Reader<'a> {
 
     /// Stops because the current item is incomplete. At least `rest` bytes must follow it.
     ///
-    /// The number of wanted bytes is a lower bound, so that a connection decodes a slow request only a few times and
-    /// never waits for bytes that do not come.
+    /// The number of wanted bytes is a lower bound: a connection never waits for bytes that do not come, and decodes a
+    /// slow request only a few times.
     fn partial(&self, rest: usize) -> Stop {
         let wanted = (self.bytes.len() + 1).max(self.at + SHORTEST_STRING);
         // Nothing needs to follow the head of an array, which may be empty.
