@@ -158,7 +158,7 @@ impl<'e> ExplainedAnswer<'e> {
             degraded: answer.degraded(),
             remembered: explained.remembered().map(Remembered::of),
             leased: explained.leased().map(Leased::of),
-            limits: explained.limits().map(|tier| LimitAnswer::of(&tier)).collect(),
+            limits: explained.limits().map(|limit| LimitAnswer::of(&limit)).collect(),
             rules: explained.rules().iter().map(RuleAnswer::of).collect(),
             rules_left_out: explained.left_out(),
         }
@@ -177,27 +177,27 @@ impl Remembered {
 
 impl<'e> Leased<'e> {
     fn of(decision: &'e Decision) -> Leased<'e> {
-        let limits = decision.limits().map(|tier| LeasedLimit {
-            rule: tier.rule(),
-            limit: tier.limit(),
-            remaining: tier.remaining(),
+        let limits = decision.limits().map(|limit| LeasedLimit {
+            rule: limit.rule(),
+            limit: limit.limit(),
+            remaining: limit.remaining(),
         });
         Leased { limits: limits.collect() }
     }
 }
 
 impl<'e> LimitAnswer<'e> {
-    fn of(tier: &ExplainedLimit<'e>) -> LimitAnswer<'e> {
-        let decision = tier.decision();
+    fn of(limit: &ExplainedLimit<'e>) -> LimitAnswer<'e> {
+        let decision = limit.decision();
         LimitAnswer {
             rule: decision.rule(),
             limit: decision.limit(),
             quota: decision.definition().to_string(),
             algorithm: decision.algorithm().name(),
             unit: decision.unit(),
-            cost: tier.cost(),
+            cost: limit.cost(),
             capacity: decision.capacity(),
-            used: tier.used(),
+            used: limit.used(),
             remaining: decision.remaining(),
             retry_after_ms: decision.retry_after().map(ms_up),
             reset_after_ms: decision.reset_after().map(ms_up),
@@ -205,8 +205,8 @@ impl<'e> LimitAnswer<'e> {
             reason: decision.reason().map(Reason::as_str),
             source: decision.source().name(),
             shadow: decision.shadow(),
-            sentence: tier.sentence(),
-            raise: tier.raise().map(RaiseAnswer::of),
+            sentence: limit.sentence(),
+            raise: limit.raise().map(RaiseAnswer::of),
         }
     }
 }

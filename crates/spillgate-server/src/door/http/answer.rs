@@ -74,18 +74,18 @@ fn write_headers(bytes: &mut Vec<u8>, decision: &Decision, style: HeaderStyle) {
     serde_json::to_writer(bytes, &fields).expect("strings always make JSON, and memory takes them");
 }
 
-fn write_limit(bytes: &mut Vec<u8>, tier: LimitDecision<'_>) {
-    write_name(bytes, r#"{"rule":"#, tier.rule());
-    write_word(bytes, r#","limit":"#, tier.limit());
-    write_word(bytes, r#","unit":"#, tier.unit());
-    write_number(bytes, r#","capacity":"#, tier.capacity());
-    write_number(bytes, r#","remaining":"#, tier.remaining());
-    write_number(bytes, r#","retry_after_ms":"#, tier.retry_after().map(ms_up));
-    write_number(bytes, r#","reset_after_ms":"#, tier.reset_after().map(ms_up));
-    write_flag(bytes, r#","allowed":"#, tier.reason().is_none());
-    write_name(bytes, r#","reason":"#, tier.reason().map(Reason::as_str));
-    write_word(bytes, r#","source":"#, tier.source().name());
-    if tier.shadow() {
+fn write_limit(bytes: &mut Vec<u8>, limit: LimitDecision<'_>) {
+    write_name(bytes, r#"{"rule":"#, limit.rule());
+    write_word(bytes, r#","limit":"#, limit.limit());
+    write_word(bytes, r#","unit":"#, limit.unit());
+    write_number(bytes, r#","capacity":"#, limit.capacity());
+    write_number(bytes, r#","remaining":"#, limit.remaining());
+    write_number(bytes, r#","retry_after_ms":"#, limit.retry_after().map(ms_up));
+    write_number(bytes, r#","reset_after_ms":"#, limit.reset_after().map(ms_up));
+    write_flag(bytes, r#","allowed":"#, limit.reason().is_none());
+    write_name(bytes, r#","reason":"#, limit.reason().map(Reason::as_str));
+    write_word(bytes, r#","source":"#, limit.source().name());
+    if limit.shadow() {
         write_flag(bytes, r#","shadow":"#, true);
     }
     bytes.extend_from_slice(b"}");
