@@ -1,4 +1,4 @@
-//! A real Redis Cluster: primaries, replicas of each, slots shared out, nodes killed, slots moved.
+//! Starts a real Redis Cluster with primaries and replicas; tests kill its nodes and move its slots.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct Cluster {
 pub struct Node(pub usize);
 
 impl Cluster {
-    /// So many primaries, each with so many replicas, of the `redis-server` on PATH.
+    /// Starts this many primaries, each with this many replicas, of the `redis-server` on PATH.
     ///
     /// # Panics
     /// When it is not complete within a minute.
@@ -30,7 +30,7 @@ impl Cluster {
         Self::start_with(&redis_on_path(), primaries, replicas_of_each, &[])
     }
 
-    /// The same of another `binary`, with more `arguments` for every node.
+    /// Starts a cluster of another `binary`, with more `arguments` for every node.
     ///
     /// # Panics
     /// When it is not complete within a minute.
@@ -56,30 +56,30 @@ impl Cluster {
         cluster
     }
 
-    /// All of its servers, those that were killed included.
+    /// Returns all of its servers, also those that were killed.
     #[must_use]
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
     }
 
-    /// One of its servers.
+    /// Returns one of its servers.
     #[must_use]
     pub fn node(&self, node: Node) -> &RedisServer {
         &self.nodes[node.0]
     }
 
-    /// One of its servers, to kill or restart.
+    /// Returns one of its servers, to kill or restart.
     pub fn node_mut(&mut self, node: Node) -> &mut RedisServer {
         &mut self.nodes[node.0]
     }
 
-    /// Where to begin: the address of every node.
+    /// Returns the address of every node; a client may begin at any of them.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(RedisServer::url).collect()
     }
 
-    /// The slot of a key, as the cluster counts it.
+    /// Returns the slot of a key, as the cluster computes it.
     ///
     /// # Panics
     /// When no node answers.
@@ -92,7 +92,7 @@ impl Cluster {
         reply.expect("a node answers").integer() as u16
     }
 
-    /// Who owns a slot, once all nodes that answer agree on one that does: after a kill this waits
+    /// Returns the owner of a slot, once all nodes that answer agree on one that answers too. After a kill this waits
     /// for the failover.
     ///
     /// # Panics
@@ -104,7 +104,7 @@ impl Cluster {
         agreed.unwrap_or_else(|| panic!("the nodes do not agree on an owner of slot {slot}"))
     }
 
-    /// Who owns a slot, if all nodes that answer agree on one that does.
+    /// Returns the owner of a slot, if all nodes that answer agree on one that answers too.
     fn owner_known(&self, slot: u16) -> Option<Node> {
         let views: Vec<(usize, Option<usize>)> = self
             .reachable()
@@ -118,7 +118,7 @@ impl Cluster {
         (all && views.iter().any(|(node, _)| *node == owner)).then_some(Node(owner))
     }
 
-    /// A replica of a primary that answers.
+    /// Returns a replica of a primary; the replica answers.
     ///
     /// # Panics
     /// When there is none.
@@ -136,8 +136,8 @@ impl Cluster {
         found.unwrap_or_else(|| panic!("no replica of {primary:?} answers"))
     }
 
-    /// Hands a primary's part over to its replica, as an operator does before maintenance; answers
-    /// who has it now.
+    /// Hands a primary's part over to its replica, as an operator does before maintenance, and returns the new
+    /// primary.
     ///
     /// # Panics
     /// When the replica has not taken over within half a minute.
@@ -152,10 +152,10 @@ impl Cluster {
         replica
     }
 
-    /// Opens a slot for moving: from here on its owner answers ASK for keys that it has not.
+    /// Opens a slot for moving: from now on its owner answers ASK for keys that it does not have.
     ///
     /// # Panics
-    /// When a node refuses, here and below.
+    /// When a node refuses. The functions below panic likewise.
     #[track_caller]
     pub fn begin_migration(&self, slot: u16, to: Node) {
         let from = self.owner_of(slot);
@@ -164,7 +164,7 @@ impl Cluster {
         self.ok(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &self.ids[to.0]]);
     }
 
-    /// Moves the keys of a slot that is open for moving, at most so many; answers how many.
+    /// Moves at most `at_most` keys of a slot that is open for moving, and returns how many.
     #[track_caller]
     pub fn migrate_keys(&self, slot: u16, from: Node, to: Node, at_most: usize) -> usize {
         let (slot, most) = (slot.to_string(), at_most.to_string());
@@ -174,14 +174,14 @@ impl Cluster {
         for key in &keys {
             let words = ["MIGRATE", "127.0.0.1", &port, key.text(), "0", "5000"];
             let reply = self.node(from).command(&words);
-            // A key that has expired since then is no more to be moved.
+            // A key that has expired since then need not be moved.
             let moved = ["OK", "NOKEY"].iter().any(|word| reply == Reply::Status((*word).into()));
             assert!(moved, "{words:?} on {from:?}: {reply:?}");
         }
         keys.len()
     }
 
-    /// Closes a slot that was open for moving: it is `to`'s from here on.
+    /// Closes a slot that was open for moving; from now on `to` owns it.
     #[track_caller]
     pub fn end_migration(&self, slot: u16, from: Node, to: Node) {
         let slot = slot.to_string();
@@ -190,7 +190,7 @@ impl Cluster {
         }
     }
 
-    /// Moves a slot with all of its keys; every node has heard of it afterwards.
+    /// Moves a slot with all of its keys, and waits until every node knows the new owner.
     #[track_caller]
     pub fn migrate(&self, slot: u16, to: Node) {
         let from = self.owner_of(slot);
@@ -200,12 +200,12 @@ impl Cluster {
         self.spread(slot, to);
     }
 
-    /// Waits until every node has heard that a slot is `to`'s. Where slots move one upon another, a message that the
-    /// owner before sent earlier takes the slot back, also at `to` itself, and nobody has it then; `to` claims it
-    /// again in a later epoch.
+    /// Waits until every node knows that `to` owns a slot. If slots move in quick succession, an older message of the
+    /// previous owner may take the slot back, even at `to` itself, so that no node owns it; `to` then claims it again
+    /// in a later epoch.
     #[track_caller]
     fn spread(&self, slot: u16, to: Node) {
-        let heard = poll(AGREEMENT_BOUND, || {
+        let known = poll(AGREEMENT_BOUND, || {
             if self.owner_known(slot) == Some(to) {
                 return Some(());
             }
@@ -213,10 +213,10 @@ impl Cluster {
             self.node(to).command(&["CLUSTER", "BUMPEPOCH"]);
             None
         });
-        assert!(heard.is_some(), "not every node has heard that slot {slot} is {to:?}'s");
+        assert!(known.is_some(), "not every node knows that {to:?} owns slot {slot}");
     }
 
-    /// Whether a node sees itself as a primary.
+    /// Returns whether a node sees itself as a primary.
     #[track_caller]
     fn is_primary(&self, node: Node) -> bool {
         let role = self.node(node).command(&["ROLE"]);
@@ -257,7 +257,7 @@ impl Cluster {
     fn assign_replicas(&self) {
         for replica in self.primaries..self.nodes.len() {
             let primary = &self.ids[replica % self.primaries];
-            // Known by name a moment before it is known well enough.
+            // A node knows the primary's name a moment before it can follow it.
             let done = poll(COMPLETE_BOUND, || {
                 let reply = self.nodes[replica].command(&["CLUSTER", "REPLICATE", primary]);
                 (reply == Reply::Status("OK".into())).then_some(())
@@ -273,16 +273,15 @@ impl Cluster {
             let followed = self.nodes[self.primaries..].iter().all(|replica| {
                 replica.info_if_any("replication", "master_link_status").as_deref() == Some("up")
             });
-            let known = (0..SLOTS)
-                .step_by(SLOTS / self.primaries)
-                .all(|slot| self.everyone_knows_replicas(slot));
+            let known =
+                (0..SLOTS).step_by(SLOTS / self.primaries).all(|slot| self.all_know_replicas(slot));
             (well && followed && known).then_some(())
         });
         assert!(complete.is_some(), "the cluster is not complete after {COMPLETE_BOUND:?}");
     }
 
-    /// Whether every node lists an owner of a slot with all of its replicas.
-    fn everyone_knows_replicas(&self, slot: usize) -> bool {
+    /// Returns whether every node lists the owner of a slot with all of its replicas.
+    fn all_know_replicas(&self, slot: usize) -> bool {
         let each = self.nodes.len() / self.primaries;
         self.nodes.iter().all(|node| {
             let view = node.command(&["CLUSTER", "SLOTS"]);
@@ -296,7 +295,7 @@ impl Cluster {
         self.nodes.iter().position(|node| i64::from(node.port()) == port)
     }
 
-    /// A connection to every node that answers at once.
+    /// Opens a connection to every node that answers at once.
     fn reachable(&self) -> impl Iterator<Item = (usize, Connection)> {
         self.nodes.iter().enumerate().filter_map(|(place, node)| {
             let mut connection = Connection::open(node.port()).ok()?;
@@ -313,7 +312,7 @@ impl Cluster {
     }
 }
 
-/// The range of `CLUSTER SLOTS` that a slot is in: first, last, primary, replicas.
+/// Returns the range of `CLUSTER SLOTS` that contains a slot: first, last, primary, replicas.
 fn range_of(view: &Reply, slot: i64) -> Option<&[Reply]> {
     let Reply::Array(ranges) = view else { return None };
     ranges.iter().find_map(|range| match range {
@@ -330,7 +329,7 @@ fn cluster_info(node: &RedisServer, field: &str) -> String {
     value.unwrap_or_default().to_owned()
 }
 
-/// A node is given up after a second and a half, and a replica's first copy begins at once.
+/// A node counts as failed after a second and a half, and a replica's first copy begins at once.
 const NODE_SETTINGS: [&str; 6] = [
     "--cluster-enabled",
     "yes",
@@ -342,13 +341,13 @@ const NODE_SETTINGS: [&str; 6] = [
 
 const SLOTS: usize = 16_384;
 const KEYS_AT_ONCE: usize = 100;
-/// Meeting takes a second or two; a starved machine many more.
+/// Meeting takes a second or two, and many more on a busy machine.
 const COMPLETE_BOUND: Duration = Duration::from_secs(60);
 /// A failover takes the node's time-out, an election, and gossip.
 const AGREEMENT_BOUND: Duration = Duration::from_secs(30);
-/// A failover by hand that has not happened by then has given up, and is asked for again.
+/// A manual failover that has not happened by then was given up, and is requested again.
 const FAILOVER_BOUND: Duration = Duration::from_secs(6);
-/// A node that is paused accepts connections and says nothing.
+/// A paused node accepts connections and answers nothing.
 const REACHABLE: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
@@ -374,8 +373,8 @@ mod tests {
 
         cluster.begin_migration(slot, to);
         assert_eq!(cluster.migrate_keys(slot, from, to, 1), 1);
-        let asked = get(cluster.node(from), "{tag}3");
-        assert!(matches!(&asked, Reply::Error(e) if e.starts_with("ASK")), "{asked:?}");
+        let redirect = get(cluster.node(from), "{tag}3");
+        assert!(matches!(&redirect, Reply::Error(e) if e.starts_with("ASK")), "{redirect:?}");
         let both = cluster.node(from).command(&["MGET", "{tag}1", "{tag}2"]);
         assert!(matches!(&both, Reply::Error(e) if e.starts_with("TRYAGAIN")), "{both:?}");
         assert_eq!(cluster.migrate_keys(slot, from, to, 10), 1);
@@ -388,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_go_there_and_back_at_once_and_everybody_hears_of_it() {
+    fn every_node_learns_of_slots_that_move_back_and_forth() {
         let cluster = Cluster::start(3, 1);
         for slot in (0..16_384).step_by(1_000) {
             let home = cluster.owner_of(slot);
@@ -400,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_takes_over_when_told_and_when_its_primary_dies() {
+    fn a_replica_takes_over_on_request_and_when_its_primary_dies() {
         let mut cluster = Cluster::start(3, 1);
         let slot = cluster.slot_of("key");
         let first = cluster.owner_of(slot);
@@ -408,7 +407,7 @@ mod tests {
         let second = cluster.fail_over(first);
         assert_eq!(cluster.owner_of(slot), second);
         assert_eq!(cluster.replica_of(second), first);
-        // Once it has copied what there is.
+        // Wait until the replica has copied everything.
         poll(AGREEMENT_BOUND, || {
             let status = cluster.node(first).info("replication", "master_link_status");
             (status == "up").then_some(())

@@ -1,4 +1,4 @@
-//! A TCP proxy that does to a connection what networks do, switched while it runs.
+//! A TCP proxy that injects network faults into connections while it runs.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Stands before a server on 127.0.0.1; every connection through it is cut on drop.
+/// A proxy in front of a server on 127.0.0.1. Dropping it breaks every connection through it.
 #[derive(Debug)]
 pub struct FaultProxy {
     shared: Arc<Shared>,
@@ -15,37 +15,37 @@ pub struct FaultProxy {
     accepting: Option<JoinHandle<()>>,
 }
 
-/// What the network does from now on, to the connections that there are and to new ones.
+/// The behaviour of the network from now on, for open and new connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// It works.
     None,
-    /// Each piece waits so long, in each direction; what arrives meanwhile is a piece of its own.
+    /// Each piece waits this long, in each direction; bytes that arrive meanwhile are a piece of their own.
     Delay(Duration),
-    /// So many bytes pass in a second, in each direction of each connection.
+    /// At most this many bytes pass in a second, in each direction of each connection.
     Bandwidth(u32),
-    /// A connection breaks once so many more bytes have passed in one direction.
+    /// A connection breaks after this many more bytes in one direction.
     CutAfter(Direction, u64),
-    /// What is sent is lost, and nobody is told: connections open, and stay open.
+    /// All bytes are lost without an error: connections open, and stay open.
     BlackHole,
-    /// The same in one direction.
+    /// All bytes in one direction are lost without an error.
     LoseAll(Direction),
-    /// Nothing moves, and nothing is lost: it goes on with the next fault.
+    /// No byte moves and none is lost: all go on with the next fault.
     Freeze,
     /// The next bytes from the server are lost, and their connection breaks; then it works again.
     LoseNextReply,
-    /// The receiver is told that no more will come this way; the other way works.
+    /// The receiver sees the end of this direction; the other direction works.
     HalfClose(Direction),
-    /// Whoever sends next has its connection reset.
+    /// The connection of the next sender is reset.
     Reset,
-    /// The connections that there are lead nowhere any more, for good, and nobody is told; new ones
-    /// work, as after a router has restarted.
+    /// Bytes on open connections are lost for good, without an error. New connections work, as after a router has
+    /// restarted.
     ForgetLines,
-    /// New connections are closed at once; those that there are work on.
+    /// New connections are closed at once; open ones work on.
     Refuse,
 }
 
-/// Which way bytes go.
+/// The direction in which bytes move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the client.
@@ -54,19 +54,19 @@ pub enum Direction {
     ToClient,
 }
 
-/// How much came through; it only grows.
+/// The traffic through the proxy so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passed {
     /// Connections that were accepted.
     pub connections: u64,
-    /// Bytes handed on to the server.
+    /// Bytes passed on to the server.
     pub to_server: u64,
-    /// Bytes handed on to the client.
+    /// Bytes passed on to the client.
     pub to_client: u64,
 }
 
 impl FaultProxy {
-    /// Before the server on this port of 127.0.0.1, on a port of its own.
+    /// Starts a proxy in front of the server on this port of 127.0.0.1, on a port of its own.
     ///
     /// # Panics
     /// When the system gives no port.
@@ -84,19 +84,19 @@ impl FaultProxy {
         Self { shared, port, accepting: Some(accepting) }
     }
 
-    /// The port to connect to instead.
+    /// Returns the port to connect to instead of the server's.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// `redis://127.0.0.1:port`.
+    /// Returns `redis://127.0.0.1:port`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Switches. What waits in a frozen or a slow connection goes on by the new fault.
+    /// Sets the fault. Bytes that wait in a frozen or slow connection go on under the new fault.
     pub fn set(&self, fault: Fault) {
         let mut network = self.shared.lock();
         network.fault = fault;
@@ -113,18 +113,18 @@ impl FaultProxy {
         }
     }
 
-    /// New connections lead to the server on another port, as after a name has changed hands.
+    /// Connects new connections to the server on another port, as after a DNS change.
     pub fn lead_to(&self, server: u16) {
         self.shared.lock().server = server;
     }
 
-    /// Breaks every connection that there is.
+    /// Breaks every open connection.
     pub fn cut(&self) {
         let lines = std::mem::take(&mut self.shared.lock().lines);
         lines.iter().for_each(|line| line.cut());
     }
 
-    /// What has passed so far.
+    /// Returns the traffic so far.
     #[must_use]
     pub fn passed(&self) -> Passed {
         Passed {
@@ -140,7 +140,7 @@ impl Drop for FaultProxy {
         self.shared.lock().stopped = true;
         self.shared.changed.notify_all();
         self.cut();
-        // Wakes the thread that accepts.
+        // Wakes the accepting thread.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
@@ -162,7 +162,7 @@ struct Network {
     /// The port that new connections lead to.
     server: u16,
     fault: Fault,
-    /// How often the fault was set: what a connection counts since the last time.
+    /// How often the fault was set; connections count their bytes anew each time.
     switched: u64,
     stopped: bool,
     lines: Vec<Arc<Line>>,
@@ -174,18 +174,18 @@ impl Default for Network {
     }
 }
 
-/// One connection: both of its ends.
+/// One connection with both of its ends.
 #[derive(Debug)]
 struct Line {
     client: TcpStream,
     server: TcpStream,
-    /// Being reset: closed without a word.
+    /// The connection is being reset: it closes without an orderly shutdown.
     reset: AtomicBool,
-    /// Whatever is sent is lost.
+    /// All bytes that are sent are lost.
     forgotten: AtomicBool,
 }
 
-/// What becomes of a piece.
+/// The treatment of a piece.
 enum Fate {
     Pass { pause: Duration, at_most: usize },
     Lost,
@@ -206,7 +206,7 @@ impl Shared {
         }
     }
 
-    /// Waits out a freeze; then what the network does to a piece of so many bytes.
+    /// Waits until a freeze ends, and returns the treatment of a piece of `size` bytes.
     fn fate(&self, counted: &mut Counted, direction: Direction, size: usize) -> Fate {
         let mut network = self.lock();
         while network.fault == Fault::Freeze && !network.stopped {
@@ -239,7 +239,7 @@ impl Shared {
     }
 }
 
-/// How many bytes a connection has passed in one direction since the fault was set.
+/// The bytes that a connection has passed in one direction since the fault was set.
 #[derive(Debug, Default)]
 struct Counted {
     switched: u64,
@@ -248,7 +248,7 @@ struct Counted {
 
 impl Line {
     fn cut(&self) {
-        // Gone already, perhaps.
+        // Shutdown fails if the connection has ended already.
         let _ = self.client.shutdown(Shutdown::Both);
         let _ = self.server.shutdown(Shutdown::Both);
     }
@@ -277,7 +277,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
         }
         shared.connections.fetch_add(1, Ordering::SeqCst);
         if fault != Fault::Refuse {
-            // A server that is not there: the client's connection is closed, as it would be.
+            // If the server does not listen, the client's connection is closed, as without the proxy.
             let _ = open_line(shared, client, server);
         }
     }
@@ -295,7 +295,7 @@ fn open_line(shared: &Arc<Shared>, client: TcpStream, server: u16) -> io::Result
         forgotten: AtomicBool::new(false),
     });
     let mut network = shared.lock();
-    // Those that only this list still holds have ended.
+    // Drop connections that have ended: only this list still holds them.
     network.lines.retain(|line| Arc::strong_count(line) > 1);
     network.lines.push(Arc::clone(&line));
     drop(network);
@@ -310,19 +310,19 @@ fn open_line(shared: &Arc<Shared>, client: TcpStream, server: u16) -> io::Result
     Ok(())
 }
 
-/// Hands on what comes in one direction until an end closes: that is handed on too.
+/// Passes on the bytes of one direction until an end closes, and then passes on the close.
 fn pump(shared: &Shared, line: &Arc<Line>, direction: Direction) -> io::Result<()> {
     let (mut from, mut to) = line.ends(direction);
     let mut buffer = vec![0; PIECE];
     let mut counted = Counted::default();
     loop {
-        // Looked at before it is read: a socket that is closed with bytes unread sends a reset.
+        // Peek before reading: closing a socket with unread bytes sends a reset.
         let seen = from.peek(&mut buffer)?;
         if line.reset.load(Ordering::SeqCst) {
             return Ok(());
         }
         if seen == 0 {
-            // Gone already, perhaps.
+            // Shutdown fails if the connection has ended already.
             let _ = to.shutdown(Shutdown::Write);
             return Ok(());
         }
@@ -343,7 +343,7 @@ fn pump(shared: &Shared, line: &Arc<Line>, direction: Direction) -> io::Result<(
                 return Err(ErrorKind::ConnectionAborted.into());
             }
             Fate::Reset => {
-                // Forgotten by all but the other direction, which this wakes.
+                // Only the other direction still holds the connection; this wakes it.
                 line.reset.store(true, Ordering::SeqCst);
                 shared.lock().lines.retain(|other| !Arc::ptr_eq(other, line));
                 let _ = to.shutdown(Shutdown::Both);
@@ -353,17 +353,17 @@ fn pump(shared: &Shared, line: &Arc<Line>, direction: Direction) -> io::Result<(
         thread::sleep(pause);
         from.read_exact(&mut buffer[..take])?;
         counted.bytes += take as u64;
-        // Before whoever receives it can ask.
+        // Count before writing: the receiver may read the count at once.
         shared.passed(direction).fetch_add(take as u64, Ordering::SeqCst);
         to.write_all(&buffer[..take])?;
     }
 }
 
-/// More than a batch of decisions.
+/// Larger than a batch of decisions.
 const PIECE: usize = 64 * 1024;
-/// So that a slow line is slow evenly.
+/// Enough pieces that a slow connection is slow evenly.
 const PIECES_A_SECOND: u32 = 100;
-/// On this machine a connection is made in microseconds or not at all.
+/// On this machine a connection opens within microseconds or not at all.
 const CONNECT: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_fault_everything_passes_and_is_counted() {
+    fn without_a_fault_all_bytes_pass_and_are_counted() {
         let server = RedisServer::start();
         let (proxy, mut connection) = through(&server);
         let large = "x".repeat(1_000_000);
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_cut_at_the_byte_it_is_told() {
+    fn a_connection_is_cut_at_the_given_byte() {
         let server = RedisServer::start();
         for (direction, bytes) in [(Direction::ToServer, 13), (Direction::ToClient, 3)] {
             let (proxy, mut connection) = through(&server);
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_tells_the_sender_and_a_half_close_the_receiver() {
+    fn a_reset_reaches_the_sender_and_a_half_close_the_receiver() {
         let server = RedisServer::start();
         let (proxy, mut connection) = through(&server);
         assert_pongs(&mut connection);
@@ -487,7 +487,7 @@ mod tests {
             connection.command(&["INCR", "count"]).unwrap_err().kind(),
             ErrorKind::UnexpectedEof
         );
-        // What was sent got through.
+        // The command itself got through.
         let counted = poll(PATIENCE, || {
             (server.command(&["GET", "count"]) == Reply::Bulk(b"1".into())).then_some(())
         });
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn old_lines_are_forgotten_and_new_ones_lead_elsewhere() {
+    fn forgotten_connections_lose_bytes_and_new_ones_reach_another_server() {
         let (server, other) = (RedisServer::start(), RedisServer::start());
         let (proxy, mut old) = through(&server);
         assert_pongs(&mut old);
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_refused_cut_and_gone_with_the_proxy() {
+    fn a_dropped_proxy_breaks_its_connections_and_refuses_new_ones() {
         let server = RedisServer::start();
         let (proxy, mut connection) = through(&server);
         assert_pongs(&mut connection);

@@ -1,10 +1,10 @@
-//! Temporary folders that go with what works in them.
+//! Temporary folders that are removed with the server that uses them.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder of its own among the system's temporary files; removed on drop.
+/// A folder among the system's temporary files; removed on drop.
 #[derive(Debug)]
 pub(crate) struct Folder(pub(crate) PathBuf);
 
@@ -15,7 +15,7 @@ impl Folder {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path =
             std::env::temp_dir().join(format!("spillgate-redis-{}-{number}", std::process::id()));
-        // One left behind by a process that had the same id and lost its guard as well.
+        // An earlier process with the same id may have left one behind.
         let _ = fs::remove_dir_all(&path);
         match fs::create_dir(&path) {
             Ok(()) => Self(path),
@@ -23,7 +23,7 @@ impl Folder {
         }
     }
 
-    /// Writes a file, over one of that name.
+    /// Writes a file, and replaces one of that name.
     #[track_caller]
     pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.0.join(name);
@@ -33,7 +33,7 @@ impl Folder {
         }
     }
 
-    /// The log, twice: for output and for errors.
+    /// Creates the log, and returns it twice: for output and for errors.
     #[track_caller]
     pub(crate) fn create_log(&self) -> (File, File) {
         let log = File::create(self.0.join(LOG));

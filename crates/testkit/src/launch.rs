@@ -1,4 +1,4 @@
-//! How a server is started, and how it is known to be there.
+//! Starts a server, and detects when it answers.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use crate::poll::poll;
 use crate::process::Process;
 use crate::resp::{Connection, Reply};
 
-/// What is started, the same again at a restart.
+/// The command line of a server; a restart uses it again.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) binary: PathBuf,
-    /// As on its command line; later ones win.
+    /// The arguments; later ones override earlier ones.
     pub(crate) arguments: Vec<String>,
-    /// Over the environment of this process.
+    /// Additions to the environment of this process.
     pub(crate) environment: Vec<(&'static str, OsString)>,
     /// A file of settings in its folder, which the server may write to.
     pub(crate) settings: Option<PathBuf>,
@@ -39,15 +39,15 @@ impl Launch {
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.args(&self.settings).args(DEFAULTS);
         command.args(["--port", &port.to_string()]).args(&self.arguments);
-        // The folder is its working directory: what it writes stays there, and a leftover can be
-        // told by it.
+        // Everything that the server writes stays in its working directory, which also identifies a server that was
+        // left behind.
         command.current_dir(&folder.0).stdin(Stdio::null()).stdout(output).stderr(errors);
         Process::start_owning(&mut command, Some(&folder.0))
     }
 }
 
-/// Whether this very process, not another one that has the port, answers as `ready` wants before
-/// the bound; `false` at once when it ends.
+/// Returns whether this very process, not another one on the port, sends a reply that satisfies `ready` within the
+/// bound; `false` at once if the process ends.
 #[track_caller]
 pub(crate) fn answers(process: &mut Process, port: u16, ready: impl Fn(&Reply) -> bool) -> bool {
     let own_id = format!("process_id:{}\r\n", process.pid());
@@ -61,7 +61,7 @@ pub(crate) fn answers(process: &mut Process, port: u16, ready: impl Fn(&Reply) -
             return None;
         };
         if !String::from_utf8_lossy(&info).contains(&own_id) {
-            // Somebody else listens here; ours is about to find out.
+            // Another process listens here; ours will end when its bind fails.
             return (!process.is_running()).then_some(false);
         }
         ready(&connection.command(&["PING"]).ok()?).then_some(true)
@@ -69,9 +69,9 @@ pub(crate) fn answers(process: &mut Process, port: u16, ready: impl Fn(&Reply) -
     .unwrap_or(false)
 }
 
-/// In memory only, for this machine only.
+/// In memory only, and for this machine only.
 const DEFAULTS: [&str; 8] =
     ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--protected-mode", "no"];
 
-/// A start takes 10 to 30 ms; this is for a machine with every core busy.
+/// A start takes 10 to 30 ms, and longer on a machine with every core busy.
 pub(crate) const START_BOUND: Duration = Duration::from_secs(10);

@@ -1,9 +1,7 @@
-//! Real servers and processes for the tests: started on free ports, paused, killed, and always gone
-//! at the end.
+//! Real servers and processes for tests: started on free ports, paused, killed, and always gone at the end.
 //!
-//! Everything here panics with what went wrong, where, and the way out: a test that cannot have its
-//! server fails, it does not pass by doing nothing. Nothing here is asynchronous; every wait has a
-//! bound.
+//! All functions panic with the problem, its place and the remedy: a test without its server fails, and never passes
+//! by doing nothing. Nothing here is asynchronous, and every wait has a bound.
 
 mod cluster;
 mod fault_proxy;

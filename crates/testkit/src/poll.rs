@@ -1,10 +1,9 @@
-//! Waiting for the world outside, always with a bound: the one place here that reads a clock or
-//! sleeps.
+//! Waits for real processes, always with a bound. Only this module reads a clock or sleeps.
 
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Tries until there is a result, or `None` once `bound` has passed; tries at least once.
+/// Calls `attempt` until it returns a result, at least once. Returns `None` after `bound`.
 #[expect(clippy::disallowed_methods, reason = "real processes take real time")]
 pub fn poll<T>(bound: Duration, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     let start = Instant::now();
@@ -19,24 +18,24 @@ pub fn poll<T>(bound: Duration, mut attempt: impl FnMut() -> Option<T>) -> Optio
     }
 }
 
-/// Waits until a claim comes true, and fails the test if it does not.
+/// Waits until a claim is true, and fails the test if it does not become true in time.
 #[track_caller]
 pub fn eventually(mut claim: impl FnMut() -> bool) {
     let came_true = poll(PATIENCE, || claim().then_some(()));
-    assert!(came_true.is_some(), "it did not come true within {} s", PATIENCE.as_secs());
+    assert!(came_true.is_some(), "the claim did not become true within {} s", PATIENCE.as_secs());
 }
 
-/// This machine's wall clock, in microseconds since the epoch.
-#[expect(clippy::disallowed_methods, reason = "a stepped clock is told by this one")]
+/// Returns this machine's wall clock, in microseconds since the epoch.
+#[expect(clippy::disallowed_methods, reason = "a stepped clock is set relative to this one")]
 pub(crate) fn wall_us() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// Far longer than anything healthy takes on this machine, short enough to see which test hangs.
+/// Far longer than any healthy step takes on this machine, and short enough to see which test hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Short beside the 10 to 30 ms a server takes to start, long enough to leave it the processor.
+/// Short beside the 10 to 30 ms of a server's start, and long enough to leave it the processor.
 const PAUSE: Duration = Duration::from_millis(2);
 
 #[cfg(test)]

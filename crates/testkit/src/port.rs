@@ -1,4 +1,4 @@
-//! Ports that nobody uses yet.
+//! Finds free ports.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -6,10 +6,10 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// A port of 127.0.0.1 on which nothing listens, never the same twice in one process.
+/// Returns a port of 127.0.0.1 on which nothing listens, each only once in a process.
 ///
-/// Between this call and the listener's bind another process may take it: whoever starts a server
-/// tries again then, as [`RedisServer`](crate::RedisServer) does.
+/// Another process may take it between this call and the listener's bind. A caller that starts a server then tries
+/// again, as [`RedisServer`](crate::RedisServer) does.
 #[must_use]
 pub fn free_port() -> u16 {
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -33,10 +33,9 @@ pub fn free_port() -> u16 {
 
 static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
-/// Below the range that the system gives to outgoing connections (32768 up on Linux): a client that
-/// keeps dialling a stopped server from that range can meet itself, and its own source port can
-/// keep the server from coming back. 10,000 ports are left above, where a cluster node puts its
-/// bus.
+/// Below the range that the system gives to outgoing connections (from 32768 on Linux): a client that keeps dialling
+/// a stopped server from that range can connect to itself, and its own source port can block the server's restart. A
+/// cluster node opens its bus 10,000 ports above its own, which stays below that range too.
 const RANGE: Range<u16> = 10_000..22_000;
 
 #[cfg(test)]

@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use crate::poll::poll;
 
-/// A running program: killed on drop, and also when the test process itself is killed or ends with
-/// this value in a `static`.
+/// A running program. It is killed on drop, and also when the test process itself is killed or ends with this value
+/// in a `static`.
 #[derive(Debug)]
 pub struct Process {
     program: String,
     child: Child,
-    /// Gone as soon as the child is known to have ended: its id may then be another's.
+    /// Dropped as soon as the child is known to have ended, since its id may then belong to another process.
     guard: Option<Guard>,
 }
 
 impl Process {
-    /// Starts `command` as it is: arguments, environment and streams are the caller's.
+    /// Starts `command` with the caller's arguments, environment and streams.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -27,8 +27,8 @@ impl Process {
         Self::start_owning(command, None)
     }
 
-    /// As [`start`](Self::start), and if this process dies without dropping its values, `folder`
-    /// goes with the child.
+    /// Starts `command` like [`start`](Self::start). If this process dies without dropping its values, `folder` is
+    /// removed with the child.
     #[track_caller]
     pub(crate) fn start_owning(command: &mut Command, folder: Option<&Path>) -> Self {
         let program = command.get_program().to_string_lossy().into_owned();
@@ -40,23 +40,23 @@ impl Process {
         Self { program, child, guard }
     }
 
-    /// The process id.
+    /// Returns the process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its output, once, if the command asked for a pipe.
+    /// Returns its output, once, if the command asked for a pipe.
     pub fn stdout(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// Its error output, once, if the command asked for a pipe.
+    /// Returns its error output, once, if the command asked for a pipe.
     pub fn stderr(&mut self) -> Option<ChildStderr> {
         self.child.stderr.take()
     }
 
-    /// Waits until it ends by itself; `None` once `bound` has passed.
+    /// Waits until it ends by itself. Returns `None` after `bound`.
     ///
     /// # Panics
     /// When the system does not know the process.
@@ -65,7 +65,7 @@ impl Process {
         poll(bound, || self.exit_status())
     }
 
-    /// Whether it still runs (or is paused).
+    /// Returns whether it still runs (or is paused).
     ///
     /// # Panics
     /// When the system does not know the process.
@@ -74,7 +74,7 @@ impl Process {
         self.exit_status().is_none()
     }
 
-    /// Asks it to end (SIGTERM) and waits for that.
+    /// Sends SIGTERM and waits until it ends.
     ///
     /// # Panics
     /// When it has not ended after `bound`.
@@ -93,29 +93,27 @@ impl Process {
         }
     }
 
-    /// Ends it at once (SIGKILL), also when it is paused, and waits until the system has let go of
-    /// it.
+    /// Kills it at once (SIGKILL), also when it is paused, and waits until the system has reaped it.
     pub fn kill(&mut self) {
-        // Fails only when it has ended already.
+        // Fails only if it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         self.guard = None;
     }
 
-    /// Stops it in its tracks (SIGSTOP): connections stay open, nothing is answered. Returns once
-    /// it stands still.
+    /// Pauses it (SIGSTOP): connections stay open, and nothing is answered. Returns once it has stopped.
     ///
     /// # Panics
     /// When it has ended.
     #[track_caller]
     pub fn pause(&self) {
         self.signal("STOP");
-        // The signal is only queued when `kill` returns. Systems without /proc go on at once.
+        // The signal is only queued when `kill` returns. On systems without /proc the check succeeds at once.
         let pid = self.pid();
         poll(STOP_BOUND, || is_stopped(pid).then_some(()));
     }
 
-    /// Lets it go on after [`pause`](Self::pause) (SIGCONT).
+    /// Resumes it after [`pause`](Self::pause) (SIGCONT).
     ///
     /// # Panics
     /// When it has ended.
@@ -133,13 +131,17 @@ impl Process {
                 Some(status)
             }
             Err(error) => {
-                panic!("cannot ask for {} (process {}): {error}", self.program, self.pid())
+                panic!(
+                    "cannot get the status of {} (process {}): {error}",
+                    self.program,
+                    self.pid()
+                )
             }
         }
     }
 
-    /// Through the shell's own `kill`: the standard library sends SIGKILL only, and a minimal
-    /// system has no `kill` program.
+    /// Sends a signal by the shell's own `kill`: the standard library sends SIGKILL only, and a minimal system has no
+    /// `kill` program.
     #[track_caller]
     fn signal(&self, name: &str) {
         let pid = self.pid().to_string();
@@ -156,8 +158,7 @@ impl Drop for Process {
     }
 }
 
-/// A shell that waits for the end of its input, which comes when this process is gone however it
-/// went, then kills.
+/// A shell that kills the child at the end of its own input, which comes when this process ends in any way.
 #[derive(Debug)]
 struct Guard(Child);
 
@@ -176,24 +177,22 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Killed before its input closes, so that it does nothing.
+        // Kill it before its input closes, so that it does nothing.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Deaf to the keyboard's interrupt, which reaches the whole process group: it must outlive the
-/// test process.
+/// The shell ignores Ctrl-C, which reaches the whole process group: it must outlive the test process.
 const GUARD: &str =
     r#"trap "" INT TERM HUP; read -r _; kill -s KILL "$1"; [ -z "$2" ] || rm -rf "$2""#;
 
-/// A signal takes effect within microseconds; this is for a machine that is starved of processor
-/// time.
+/// A signal takes effect within microseconds, and later on a machine that is short of processor time.
 const STOP_BOUND: Duration = Duration::from_secs(5);
 
 fn is_stopped(pid: u32) -> bool {
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        // The state follows the name, which stands in parentheses and may hold any byte.
+        // The state follows the name, which is in parentheses and may contain any byte.
         Ok(stat) => stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')),
         Err(_) => true,
     }
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_process_is_gone() {
+    fn a_dropped_process_ends() {
         let process = shell("exec sleep 1000");
         let pid = process.pid();
         assert!(exists(pid));
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_process_is_gone_too() {
+    fn a_dropped_process_ends_though_it_was_paused() {
         let process = shell("exec sleep 1000");
         let pid = process.pid();
         process.pause();
@@ -237,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_process_heeds_sigterm_only_once_resumed() {
+    fn a_paused_process_handles_sigterm_once_resumed() {
         let mut process = shell("exec sleep 1000");
         process.pause();
         process.signal("TERM");
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn terminate_gives_the_exit_status() {
+    fn terminate_returns_the_exit_status() {
         let mut process = shell("trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done");
         let mut ready = [0; 5];
         std::io::Read::read_exact(&mut process.stdout().unwrap(), &mut ready).unwrap();
@@ -257,7 +256,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "did not end within")]
-    fn terminate_does_not_wait_for_ever() {
+    fn terminate_gives_up_at_its_bound() {
         let mut process = shell("trap '' TERM; echo ready; while :; do sleep 0.01; done");
         let mut ready = [0; 5];
         std::io::Read::read_exact(&mut process.stdout().unwrap(), &mut ready).unwrap();
@@ -276,7 +275,7 @@ mod tests {
         std::fs::create_dir(&folder).unwrap();
         let mut orphan = Command::new("sleep").arg("1000").spawn().unwrap();
         let mut guard = Guard::watch(orphan.id(), Some(&folder));
-        // What the system does to the pipe when the process that holds it dies.
+        // The system closes the pipe like this when the process that holds it dies.
         drop(guard.0.stdin.take());
         assert!(poll(BOUND, || orphan.try_wait().unwrap()).is_some());
         assert!(poll(BOUND, || (!folder.exists()).then_some(())).is_some());

@@ -1,4 +1,4 @@
-//! A real server per test: Redis, or anything that speaks as it does.
+//! Starts a real server for a test: Redis, or another server with its protocol.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,11 +10,11 @@ use crate::port::free_port;
 use crate::process::Process;
 use crate::resp::{Connection, Reply};
 
-/// A server on a free port of 127.0.0.1, in memory only, in a folder of its own; killed and removed
+/// A server on a free port of 127.0.0.1, in memory only, in a folder of its own. It is killed and its folder removed
 /// on drop.
 #[derive(Debug)]
 pub struct RedisServer {
-    // Dropped in this order: the process, then the folder it works in.
+    // Dropped in this order: the process, then its folder.
     process: Process,
     folder: Folder,
     launch: Launch,
@@ -22,19 +22,18 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// The `redis-server` on PATH.
+    /// Starts the `redis-server` on PATH.
     ///
     /// # Panics
-    /// When there is none (the message names what installs it), or it does not answer within ten
-    /// seconds.
+    /// When there is none (the message names how to install it), or it does not answer within ten seconds.
     #[track_caller]
     #[must_use]
     pub fn start() -> Self {
         Self::start_with(&redis_on_path(), &[])
     }
 
-    /// The server of `binary`, with more `arguments` as on its command line: `&["--maxmemory",
-    /// "10mb"]`. Later ones win.
+    /// Starts the server of `binary`, with more `arguments` as on its command line: `&["--maxmemory", "10mb"]`. Later
+    /// ones override earlier ones.
     ///
     /// # Panics
     /// When it cannot be started, or does not answer within ten seconds.
@@ -54,25 +53,24 @@ impl RedisServer {
                 server.admit_user();
                 return server;
             }
-            // Lost the port to another process between finding it and binding it? Any other reason
-            // stays.
+            // Another process may have taken the port before the bind. Any other cause would be the same again.
             if !folder.log().contains("Address already in use") {
                 break;
             }
         }
         panic!(
-            "{} {:?} ended, or did not answer within {START_BOUND:?}; it said:\n{}",
+            "{} {:?} ended, or did not answer within {START_BOUND:?}; its log:\n{}",
             launch.binary.display(),
             launch.arguments,
             folder.log()
         );
     }
 
-    /// Every server at hand: the `redis-server` on PATH first, then those that `./check --full`
-    /// installs and names in the environment. A test of what differs between versions runs on each.
+    /// Returns every installed server: the `redis-server` on PATH first, then those that `./check --full` installs
+    /// and names in the environment. Tests that depend on the version run on each.
     ///
     /// # Panics
-    /// When there is no `redis-server` on PATH, or the environment names a file that is none.
+    /// When there is no `redis-server` on PATH, or the environment names a file that cannot be run.
     #[track_caller]
     #[must_use]
     pub fn versions() -> Vec<ServerVersion> {
@@ -89,8 +87,8 @@ impl RedisServer {
         std::iter::once(default).chain(others).collect()
     }
 
-    /// `redis://127.0.0.1:port`; where the environment has [`USER_RULES`](Self::USER_RULES), with a
-    /// user of those rights.
+    /// Returns `redis://127.0.0.1:port`; if the environment has [`USER_RULES`](Self::USER_RULES), with a user of
+    /// those rights.
     #[must_use]
     pub fn url(&self) -> String {
         match std::env::var_os(Self::USER_RULES) {
@@ -99,27 +97,26 @@ impl RedisServer {
         }
     }
 
-    /// The variable whose value, as `ACL SETUSER` takes it, is what whoever connects by
-    /// [`url`](Self::url) may do: a whole suite runs as that user. The fixture itself may do all.
+    /// The variable with the rights of a connection by [`url`](Self::url), in the syntax of `ACL SETUSER`: a whole
+    /// suite can run as that user. The fixture itself has all rights.
     pub const USER_RULES: &str = "SPILLGATE_TEST_USER_RULES";
 
-    /// The port, the same after a restart.
+    /// Returns the port, which a restart keeps.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The process id, another after a restart.
+    /// Returns the process id, which a restart changes.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// One command on a connection of its own.
+    /// Sends one command on a connection of its own.
     ///
     /// # Panics
-    /// When the server does not answer: where that is expected, [`connect`](Self::connect) gives
-    /// the error.
+    /// When the server does not answer. If that is expected, use [`connect`](Self::connect), which returns the error.
     #[track_caller]
     pub fn command(&self, arguments: &[impl AsRef<[u8]>]) -> Reply {
         match self.connect().command(arguments) {
@@ -132,7 +129,7 @@ impl RedisServer {
         }
     }
 
-    /// A connection to send several commands on.
+    /// Returns a connection for several commands.
     ///
     /// # Panics
     /// When the server does not listen.
@@ -145,7 +142,7 @@ impl RedisServer {
         }
     }
 
-    /// Stops it in its tracks (SIGSTOP): connections stay open, nothing is answered.
+    /// Pauses it (SIGSTOP): connections stay open, and nothing is answered.
     ///
     /// # Panics
     /// When it has ended.
@@ -154,7 +151,7 @@ impl RedisServer {
         self.process.pause();
     }
 
-    /// Lets it go on (SIGCONT); what was sent meanwhile is executed now.
+    /// Resumes it (SIGCONT); it then executes the commands sent meanwhile.
     ///
     /// # Panics
     /// When it has ended.
@@ -163,13 +160,13 @@ impl RedisServer {
         self.process.resume();
     }
 
-    /// Ends it at once (SIGKILL): connections break, the state is lost.
+    /// Kills it at once (SIGKILL): connections break, and the state is lost.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Kills it if it runs, and starts it again on the same port with the same arguments. Empty,
-    /// unless they say otherwise.
+    /// Kills it if it runs, and starts it again on the same port with the same arguments. It is then empty, unless
+    /// the arguments load data.
     ///
     /// # Panics
     /// When it does not answer within ten seconds, such as when another process took the port.
@@ -179,7 +176,7 @@ impl RedisServer {
         self.admit_user();
     }
 
-    /// Restarts it with more arguments, for this once, until it answers PING as `ready` wants.
+    /// Restarts it once with more arguments, until its reply to PING satisfies `ready`.
     #[track_caller]
     pub(crate) fn restart_with(&mut self, more: &[&str], ready: impl Fn(&Reply) -> bool) {
         self.kill();
@@ -188,7 +185,7 @@ impl RedisServer {
         self.process = launch.spawn(&self.folder, self.port);
         assert!(
             answers(&mut self.process, self.port, ready),
-            "{} did not come back; it said:\n{}",
+            "{} did not come back; its log:\n{}",
             self.url(),
             self.folder.log()
         );
@@ -202,23 +199,23 @@ impl RedisServer {
         }
     }
 
-    /// Where it keeps what it writes.
+    /// Returns the folder that it writes to.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder.0
     }
 }
 
-/// LOADING, for one, is an error until the data is there.
+/// A server that is still loading answers LOADING, an error.
 fn is_pong(reply: &Reply) -> bool {
     *reply == Reply::Status("PONG".into())
 }
 
-/// One of the servers at hand.
+/// One of the installed servers.
 #[derive(Clone, Debug)]
 pub struct ServerVersion {
-    /// For messages.
+    /// The name in messages.
     pub name: &'static str,
-    /// For [`RedisServer::start_with`].
+    /// The program, for [`RedisServer::start_with`].
     pub path: PathBuf,
 }
 
@@ -241,7 +238,7 @@ fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-/// What `./check --full` installs, and the variable that holds the path of each.
+/// The servers that `./check --full` installs, and the variables with their paths.
 const OTHER_VERSIONS: [(&str, &str); 3] = [
     ("Redis 6.2", "SPILLGATE_REDIS_6_2"),
     ("Redis 8.2", "SPILLGATE_REDIS_8_2"),
@@ -251,7 +248,7 @@ const OTHER_VERSIONS: [(&str, &str); 3] = [
 const USER: &str = "tester";
 const PASSWORD: &str = "secret";
 
-/// Two losses of the race for a port in a row are rare already.
+/// The race for a port is rarely lost even once.
 const PORTS_TRIED: usize = 10;
 
 #[cfg(test)]
@@ -261,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_started_server_answers_and_keeps_what_it_is_told() {
+    fn a_started_server_answers_and_stores_values() {
         let server = RedisServer::start();
         assert_eq!(server.url(), format!("redis://127.0.0.1:{}", server.port()));
         assert_eq!(server.command(&["SET", "key", "value"]), Reply::Status("OK".into()));
@@ -278,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn every_version_at_hand_starts_and_writes_nothing_to_disk() {
+    fn every_installed_version_starts_and_writes_nothing_to_disk() {
         for version in RedisServer::versions() {
             let server = RedisServer::start_with(&version.path, &["--maxmemory", "32mb"]);
             let saved = server.command(&["CONFIG", "GET", "save"]);
@@ -311,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_server_says_nothing_until_it_is_resumed() {
+    fn a_paused_server_answers_nothing_until_it_is_resumed() {
         let server = RedisServer::start();
         let mut connection = server.connect();
         connection.set_patience(Duration::from_millis(50)).unwrap();
@@ -358,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_not_taken_for_another_one_on_its_port() {
+    fn a_server_is_not_mistaken_for_another_one_on_its_port() {
         let first = RedisServer::start();
         let folder = Folder::create();
         let mut second = Launch::new(&redis_on_path(), &[]).spawn(&folder, first.port());
@@ -368,12 +365,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "Bad directive")]
-    fn a_server_that_does_not_start_is_quoted() {
+    fn a_failed_start_quotes_the_log() {
         let _ = RedisServer::start_with(&redis_on_path(), &["--no-such-setting", "1"]);
     }
 
     #[test]
-    fn a_program_is_found_only_where_it_can_be_run() {
+    fn only_an_executable_file_counts_as_a_program() {
         let folder = Folder::create();
         let file = folder.0.join("redis-server");
         let find = || {

@@ -1,5 +1,4 @@
-//! As much of the Redis protocol (RESP2) as a test needs to look into a server: its own small
-//! client, so that what the tests see does not pass through the client under test.
+//! A small client for the Redis protocol (RESP2), so that tests see a server without the client under test.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -27,7 +26,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// How long a read or a write may make no progress before it fails.
+    /// Sets how long a read or a write may make no progress before it fails.
     ///
     /// # Errors
     /// When `patience` is zero.
@@ -39,7 +38,7 @@ impl Connection {
     /// Sends one command and reads its reply; an error reply is a [`Reply::Error`], not an `Err`.
     ///
     /// # Errors
-    /// When the connection fails, or the server says nothing for longer than its patience.
+    /// When the connection fails, or the server sends nothing for longer than the patience.
     pub fn command(&mut self, arguments: &[impl AsRef<[u8]>]) -> io::Result<Reply> {
         self.send(arguments)?;
         Reply::read(&mut self.stream)
@@ -50,8 +49,8 @@ impl Connection {
         self.stream.get_mut().write_all(&encode(arguments))
     }
 
-    /// Sends many commands in one write and reads their replies: few enough that neither side's
-    /// buffer fills while the other waits.
+    /// Sends many commands in one write and reads their replies. The commands must be few enough that no buffer fills
+    /// while the other side waits.
     ///
     /// # Errors
     /// As [`Connection::command`].
@@ -62,7 +61,7 @@ impl Connection {
     }
 }
 
-/// What a server answered.
+/// The reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// A simple string such as `OK`.
@@ -80,7 +79,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// The number, also one that came as text.
+    /// Returns the number, also if it was sent as text.
     ///
     /// # Panics
     /// When the reply is no number.
@@ -97,7 +96,7 @@ impl Reply {
         number.unwrap_or_else(|| panic!("expected an integer, the server answered {self:?}"))
     }
 
-    /// The text of a status or a string.
+    /// Returns the text of a status or a string.
     ///
     /// # Panics
     /// When the reply is neither, or no UTF-8: match [`Reply::Bulk`] for bytes.
@@ -158,13 +157,13 @@ fn read_bulk(source: &mut impl BufRead, length: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; length + 2];
     source.read_exact(&mut bytes)?;
     if !bytes.ends_with(b"\r\n") {
-        return Err(malformed("a string longer than it says"));
+        return Err(malformed("a string longer than its declared length"));
     }
     bytes.truncate(length);
     Ok(bytes)
 }
 
-/// `None` is the protocol's -1: nothing there.
+/// Reads a length; `None` is the protocol's -1, a missing value.
 fn length(text: &str) -> io::Result<Option<usize>> {
     if text == "-1" {
         return Ok(None);
@@ -176,11 +175,11 @@ fn length(text: &str) -> io::Result<Option<usize>> {
     Ok(Some(length))
 }
 
-fn malformed(what: &str) -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, format!("not RESP2: {what:?}"))
+fn malformed(text: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, format!("not RESP2: {text:?}"))
 }
 
-/// The servers' own bound on one string.
+/// The bound of servers on the length of a string.
 const LENGTH_MAX: usize = 512 * 1024 * 1024;
 
 #[cfg(test)]
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_or_foreign_answer_is_an_error() {
+    fn a_truncated_or_foreign_answer_is_an_error() {
         for text in [
             "",
             "+OK",
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_declared_length_beyond_the_bound_is_refused_before_memory_is_taken() {
+    fn a_length_beyond_the_bound_is_refused_before_memory_is_allocated() {
         assert_eq!(read("$536870913\r\n").unwrap_err().kind(), ErrorKind::InvalidData);
     }
 

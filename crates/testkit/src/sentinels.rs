@@ -1,4 +1,4 @@
-//! A primary, its replicas, and real Sentinels that watch them.
+//! Starts a primary, its replicas, and real Sentinels that watch them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::redis_server::{RedisServer, redis_on_path};
 use crate::resp::{Connection, Reply};
 use crate::stepped_clock::{SteppedClock, SteppedServer};
 
-/// A watched primary: who that is can change.
+/// A primary with replicas under the watch of Sentinels, which may promote a replica.
 #[derive(Debug)]
 pub struct Sentinels {
     servers: Vec<RedisServer>,
@@ -18,7 +18,7 @@ pub struct Sentinels {
 }
 
 impl Sentinels {
-    /// A primary with so many replicas, watched by so many sentinels; most of them must agree.
+    /// Starts a primary with this many replicas and this many Sentinels; most Sentinels must agree on a failover.
     ///
     /// # Panics
     /// When they have not found each other within a minute.
@@ -28,7 +28,7 @@ impl Sentinels {
         Self::start_with(&redis_on_path(), replicas, sentinels)
     }
 
-    /// The same of servers of another `binary`.
+    /// Starts them with servers of another `binary`.
     ///
     /// # Panics
     /// As [`start`](Self::start).
@@ -44,7 +44,7 @@ impl Sentinels {
         Self::watching(servers, sentinels)
     }
 
-    /// The same of one replica, where primary and replica have clocks that can be stepped.
+    /// Starts a primary and one replica whose clocks can be stepped.
     ///
     /// # Errors
     /// As [`SteppedServer::start`].
@@ -69,33 +69,33 @@ impl Sentinels {
         all
     }
 
-    /// The name under which the sentinels know the primary.
+    /// The Sentinels' name for the primary.
     pub const NAME: &str = "spillgate";
 
-    /// The address of every sentinel.
+    /// Returns the address of every Sentinel.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         self.sentinels.iter().map(RedisServer::url).collect()
     }
 
-    /// The servers that hold data: the first primary, then its replicas.
+    /// Returns the servers that hold data: the first primary, then its replicas.
     #[must_use]
     pub fn servers(&self) -> &[RedisServer] {
         &self.servers
     }
 
-    /// One of the servers that hold data, to kill or restart.
+    /// Returns one of the servers that hold data, to kill or restart.
     pub fn server_mut(&mut self, place: usize) -> &mut RedisServer {
         &mut self.servers[place]
     }
 
-    /// The sentinels themselves, to pause or kill.
+    /// Returns the Sentinels, to pause or kill.
     pub fn sentinels_mut(&mut self) -> &mut [RedisServer] {
         &mut self.sentinels
     }
 
-    /// Who is primary, by its place, once every sentinel that answers says so and it says so
-    /// itself: after a kill this waits for the failover.
+    /// Returns the index of the primary, once every Sentinel that answers names it and its own role agrees. After a
+    /// kill this waits for the failover.
     ///
     /// # Panics
     /// When they do not agree within half a minute.
@@ -103,9 +103,9 @@ impl Sentinels {
     #[must_use]
     pub fn primary(&self) -> usize {
         let agreed = poll(AGREEMENT_BOUND, || {
-            let mut said = self.sentinels.iter().filter_map(primary_according_to);
-            let port = said.next()?;
-            if !said.all(|other| other == port) {
+            let mut named = self.sentinels.iter().filter_map(primary_according_to);
+            let port = named.next()?;
+            if !named.all(|other| other == port) {
                 return None;
             }
             let place = self.servers.iter().position(|server| server.port() == port)?;
@@ -115,18 +115,18 @@ impl Sentinels {
         agreed.unwrap_or_else(|| panic!("the sentinels do not agree on a primary"))
     }
 
-    /// Has the sentinels hand the part of primary over to a replica, which by then has seen all that
-    /// the primary has; answers who has the part now. The one before is a replica when this returns:
-    /// in between both take writes, and those of the old one are lost.
+    /// Has the Sentinels promote a replica that has everything that the primary wrote, and returns the index of the
+    /// new primary. The old one is a replica when this returns: in between both take writes, and those of the old one
+    /// are lost.
     ///
     /// # Panics
-    /// When that has not happened within half a minute.
+    /// When it has not happened within half a minute.
     #[track_caller]
     pub fn fail_over(&self) -> usize {
         let before = self.primary();
         self.wait_until_seen_by_all(before);
         let moved = poll(AGREEMENT_BOUND, || {
-            // Refused while one is under way, or no replica is good enough yet.
+            // Refused while a failover is running, or no replica is up to date yet.
             ask(&self.sentinels[0], &["SENTINEL", "FAILOVER", Self::NAME])?;
             poll(FAILOVER_BOUND, || Some(self.primary()).filter(|now| *now != before))
         });
@@ -140,7 +140,7 @@ impl Sentinels {
         now
     }
 
-    /// Waits until every server has what the primary has written.
+    /// Waits until every server has everything that the primary wrote.
     #[track_caller]
     fn wait_until_seen_by_all(&self, primary: usize) {
         let offset = |server: &RedisServer| server.info("replication", "master_repl_offset");
@@ -173,7 +173,7 @@ impl Sentinels {
     }
 }
 
-/// A sentinel is a server of its own, which writes what it learns into its settings.
+/// Starts a Sentinel, a server of its own that writes its knowledge into its settings.
 #[track_caller]
 fn start_sentinel(primary: u16, quorum: usize) -> RedisServer {
     let name = Sentinels::NAME;
@@ -195,14 +195,14 @@ fn primary_according_to(sentinel: &RedisServer) -> Option<u16> {
     address[1].text().parse().ok()
 }
 
-/// One that is paused or dead answers nothing.
+/// Sends a command to a server; `None` if it is paused or dead.
 fn ask(server: &RedisServer, words: &[&str]) -> Option<Reply> {
     let mut connection = Connection::open(server.port()).ok()?;
     connection.set_patience(REACHABLE).ok()?;
     connection.command(words).ok()
 }
 
-/// A flat list of names and values.
+/// Reads a flat list of names and values.
 fn fields(reply: &Reply) -> Vec<(String, String)> {
     let Reply::Array(flat) = reply else { return Vec::new() };
     let pairs = flat.chunks_exact(2);
@@ -212,7 +212,7 @@ fn fields(reply: &Reply) -> Vec<(String, String)> {
 /// A replica's first copy begins at once.
 const SERVER_SETTINGS: [&str; 2] = ["--repl-diskless-sync-delay", "0"];
 
-/// They say hello every two seconds, and look at INFO every ten.
+/// Sentinels greet each other every two seconds, and read INFO every ten.
 const COMPLETE_BOUND: Duration = Duration::from_secs(60);
 const AGREEMENT_BOUND: Duration = Duration::from_secs(30);
 const FAILOVER_BOUND: Duration = Duration::from_secs(6);
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replica_takes_over_when_told_and_when_the_primary_dies() {
+    fn a_replica_takes_over_on_request_and_when_the_primary_dies() {
         let mut watched = Sentinels::start(2, 3);
         assert_eq!(watched.primary(), 0);
         assert_eq!(watched.servers()[0].command(&["SET", "key", "value"]).text(), "OK");

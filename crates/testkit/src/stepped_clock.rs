@@ -1,4 +1,4 @@
-//! Servers whose clock can be stepped, each by itself, by libfaketime.
+//! Servers whose clocks can be stepped, each by itself, by libfaketime.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,28 +8,28 @@ use crate::launch::Launch;
 use crate::poll::{PATIENCE, poll, wall_us};
 use crate::redis_server::{RedisServer, ServerVersion};
 
-/// A server with a wall clock of its own; its timers run on.
+/// A server with a wall clock of its own; its timers are not affected.
 #[derive(Debug)]
 pub struct SteppedServer {
     /// The server.
     pub server: RedisServer,
-    /// For messages.
+    /// The name in messages.
     pub name: &'static str,
     clock: SteppedClock,
 }
 
-/// The clock of a server that somebody else has.
+/// The clock of a server that another value owns.
 #[derive(Debug)]
 pub struct SteppedClock {
     file: PathBuf,
 }
 
 impl SteppedServer {
-    /// A server whose clock says what this machine's says, until it is stepped.
+    /// Starts a server whose clock equals this machine's until it is stepped.
     ///
     /// # Errors
-    /// What is missing: libfaketime, or a server that bears it. Debian's own, whose memory
-    /// allocator is a library, hangs under it.
+    /// When libfaketime is missing, or a server that works with it. Debian's own, whose memory allocator is a
+    /// library, hangs with it.
     ///
     /// # Panics
     /// As [`RedisServer::start_with`].
@@ -39,7 +39,7 @@ impl SteppedServer {
         Self::start_version(&version, arguments)
     }
 
-    /// One for every version at hand that bears it.
+    /// Starts one server of every installed version that works with it.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -55,22 +55,22 @@ impl SteppedServer {
         versions.iter().map(|version| Self::start_version(version, arguments)).collect()
     }
 
-    /// From here on its clock is so far ahead of this machine's, or behind it.
+    /// Sets its clock ahead of this machine's, or behind it, by this much from now on.
     ///
     /// # Panics
-    /// When the server does not see that within ten seconds.
+    /// When the server does not see the change within ten seconds.
     #[track_caller]
     pub fn set_ahead_by_ms(&self, offset_ms: i64) {
         self.clock.set_ahead_by_ms(&self.server, offset_ms);
     }
 
-    /// The server and its clock, apart.
+    /// Splits the server from its clock.
     #[must_use]
     pub fn split(self) -> (RedisServer, SteppedClock) {
         (self.server, self.clock)
     }
 
-    /// What its clock says, in microseconds since the epoch.
+    /// Returns the time of its clock, in microseconds since the epoch.
     ///
     /// # Panics
     /// As [`RedisServer::command`].
@@ -80,7 +80,7 @@ impl SteppedServer {
         now_us(&self.server)
     }
 
-    /// One of this version.
+    /// Starts a server of this version.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -97,7 +97,7 @@ impl SteppedServer {
         launch.environment = vec![
             ("LD_PRELOAD", library.into()),
             ("FAKETIME_TIMESTAMP_FILE", file.clone().into()),
-            // Read at every look at the clock, not every ten seconds.
+            // Read at every reading of the clock, and not every ten seconds.
             ("FAKETIME_NO_CACHE", OsString::from("1")),
             ("FAKETIME_DONT_FAKE_MONOTONIC", OsString::from("1")),
         ];
@@ -107,14 +107,14 @@ impl SteppedServer {
 }
 
 impl SteppedClock {
-    /// As [`SteppedServer::set_ahead_by_ms`].
+    /// Sets the clock as [`SteppedServer::set_ahead_by_ms`] does.
     ///
     /// # Panics
-    /// When the server does not see that within ten seconds.
+    /// When the server does not see the change within ten seconds.
     #[track_caller]
     pub fn set_ahead_by_ms(&self, server: &RedisServer, offset_ms: i64) {
         write_offset(&self.file, offset_ms);
-        // Some servers look at the clock once for many commands.
+        // Some servers read the clock once for many commands.
         let seen = poll(PATIENCE, || {
             let ahead_ms = (now_us(server) - wall_us()) / 1_000;
             (ahead_ms.abs_diff(offset_ms) < ROUGHLY_MS).then_some(())
@@ -131,7 +131,7 @@ fn now_us(server: &RedisServer) -> i64 {
     time[0].integer() * 1_000_000 + time[1].integer()
 }
 
-/// Replaced as a whole: the server may read at any moment.
+/// Replaces the file as a whole, since the server may read it at any moment.
 #[track_caller]
 fn write_offset(file: &Path, offset_ms: i64) {
     let sign = if offset_ms < 0 { '-' } else { '+' };
@@ -141,7 +141,7 @@ fn write_offset(file: &Path, offset_ms: i64) {
     written.and_then(|()| std::fs::rename(&new, file)).expect("the server's folder is ours");
 }
 
-/// Where the system's packages put it: a folder by the machine's architecture.
+/// Finds the library where system packages install it: in a folder named by the machine's architecture.
 fn library() -> Option<PathBuf> {
     let folders =
         ["/usr/lib", "/usr/lib64"].into_iter().filter_map(|top| std::fs::read_dir(top).ok());
@@ -152,11 +152,11 @@ fn library() -> Option<PathBuf> {
         .find(|library| library.is_file())
 }
 
-/// What the question itself may take.
+/// The most that the TIME command itself may take.
 const ROUGHLY_MS: u64 = 500;
 
 const NO_LIBRARY: &str = "libfaketime is not installed: ./check --full installs it";
-const NO_SERVER: &str = "no server at hand bears libfaketime: ./check --full installs one";
+const NO_SERVER: &str = "no installed server works with libfaketime: ./check --full installs one";
 
 #[cfg(test)]
 mod tests {
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs faketime"]
-    fn a_stepped_clock_is_the_servers_alone() {
+    fn a_stepped_clock_affects_its_server_alone() {
         for stepped in SteppedServer::start_each(&[]).unwrap() {
             println!("{}", stepped.name);
             let before_us = stepped.now_us();

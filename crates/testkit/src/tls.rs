@@ -1,4 +1,4 @@
-//! A server that speaks TLS, and certificates made for it.
+//! A server with TLS, and certificates made for it.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -7,14 +7,14 @@ use crate::folder::Folder;
 use crate::port::free_port;
 use crate::redis_server::{RedisServer, redis_on_path};
 
-/// An authority made for one test, and what it has signed; no other authority's is taken for it.
+/// An authority made for one test, and the certificates that it has signed.
 #[derive(Debug)]
 pub struct Certificates {
     folder: Folder,
 }
 
 impl Certificates {
-    /// A new authority, with a server that is `localhost` and 127.0.0.1, and a client.
+    /// Makes a new authority, with a certificate for a server at `localhost` and 127.0.0.1, and one for a client.
     ///
     /// # Panics
     /// When there is no `openssl` on PATH.
@@ -32,31 +32,31 @@ impl Certificates {
         made
     }
 
-    /// The authority's certificate.
+    /// Returns the authority's certificate.
     #[must_use]
     pub fn authority(&self) -> PathBuf {
         self.folder.0.join("ca.crt")
     }
 
-    /// The server's certificate.
+    /// Returns the server's certificate.
     #[must_use]
     pub fn server(&self) -> PathBuf {
         self.folder.0.join("server.crt")
     }
 
-    /// The server's key.
+    /// Returns the server's key.
     #[must_use]
     pub fn server_key(&self) -> PathBuf {
         self.folder.0.join("server.key")
     }
 
-    /// The client's certificate.
+    /// Returns the client's certificate.
     #[must_use]
     pub fn client(&self) -> PathBuf {
         self.folder.0.join("client.crt")
     }
 
-    /// The client's key.
+    /// Returns the client's key.
     #[must_use]
     pub fn client_key(&self) -> PathBuf {
         self.folder.0.join("client.key")
@@ -94,27 +94,27 @@ impl Certificates {
     }
 }
 
-/// A Redis that speaks TLS on one port, and plainly, for the test itself, on another.
+/// A Redis with TLS on one port, and without it, for the test itself, on another.
 #[derive(Debug)]
 pub struct TlsServer {
-    /// The server; its own url is the plain one.
+    /// The server; its own URL is the one without TLS.
     pub server: RedisServer,
-    /// What it shows, and what signed it.
+    /// The certificates of the server and of its authority.
     pub certificates: Certificates,
     port: u16,
 }
 
-/// Whether a client has to show a certificate too.
+/// Whether a client must present a certificate too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientCertificate {
-    /// It may stay unknown.
+    /// A client needs no certificate.
     NotAsked,
-    /// Without one that the authority signed it is turned away.
+    /// A client without a certificate of the authority is turned away.
     Required,
 }
 
 impl TlsServer {
-    /// The `redis-server` on PATH, with certificates of its own.
+    /// Starts the `redis-server` on PATH, with certificates of its own.
     ///
     /// # Panics
     /// As [`RedisServer::start`] and [`Certificates::make`].
@@ -124,7 +124,7 @@ impl TlsServer {
         let certificates = Certificates::make();
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         let port = free_port();
-        let asked = match client {
+        let required = match client {
             ClientCertificate::NotAsked => "no",
             ClientCertificate::Required => "yes",
         };
@@ -133,7 +133,7 @@ impl TlsServer {
             ("--tls-ca-cert-file", text(certificates.authority())),
             ("--tls-cert-file", text(certificates.server())),
             ("--tls-key-file", text(certificates.server_key())),
-            ("--tls-auth-clients", asked.to_owned()),
+            ("--tls-auth-clients", required.to_owned()),
         ];
         let arguments: Vec<&str> =
             arguments.iter().flat_map(|(name, value)| [*name, value]).collect();
@@ -141,13 +141,13 @@ impl TlsServer {
         Self { server, certificates, port }
     }
 
-    /// `rediss://127.0.0.1:port`.
+    /// Returns `rediss://127.0.0.1:port`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("rediss://127.0.0.1:{}", self.port)
     }
 
-    /// The port that speaks TLS.
+    /// Returns the port with TLS.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
@@ -163,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    /// What the server answers to PING over TLS, asked by openssl's own client.
+    /// Returns the server's answer to PING over TLS, as openssl's own client receives it.
     fn ping(port: u16, authority: &Path, client: Option<&Certificates>) -> String {
         let mut command = Command::new("openssl");
         command.args(["s_client", "-quiet", "-verify_return_error", "-connect"]);
@@ -173,13 +173,13 @@ mod tests {
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut client = command.spawn().unwrap();
-        // Turned away, it may be gone before it is told anything.
+        // A client that is turned away may be gone before it can write.
         let _ = client.stdin.take().unwrap().write_all(b"PING\r\nQUIT\r\n");
         String::from_utf8_lossy(&client.wait_with_output().unwrap().stdout).into_owned()
     }
 
     #[test]
-    fn only_its_own_authority_vouches_for_the_server() {
+    fn only_the_servers_own_authority_verifies_it() {
         let tls = TlsServer::start(ClientCertificate::NotAsked);
         assert!(ping(tls.port(), &tls.certificates.authority(), None).contains("PONG"));
         let stranger = Certificates::make();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_shows_a_certificate_where_one_is_required() {
+    fn a_client_presents_a_certificate_if_one_is_required() {
         let tls = TlsServer::start(ClientCertificate::Required);
         let authority = tls.certificates.authority();
         assert!(!ping(tls.port(), &authority, None).contains("PONG"));

@@ -1,5 +1,4 @@
-//! A server that answers and will not serve: each state in which a healthy process refuses, made
-//! for real, and undone.
+//! Puts a server into each state in which a healthy process refuses to serve, for real, and back.
 
 use std::fs;
 use std::time::Duration;
@@ -10,40 +9,39 @@ use crate::redis_server::RedisServer;
 use crate::resp::{Connection, Reply};
 
 impl RedisServer {
-    /// From now on `OOM` for what would take memory, under the policy `noeviction`.
+    /// Makes the server answer `OOM` to commands that take memory, under the policy `noeviction`.
     ///
     /// # Panics
-    /// As [`command`](Self::command), here and below.
+    /// As [`command`](Self::command). The functions below panic likewise.
     #[track_caller]
     pub fn run_out_of_memory(&self) {
         self.set("maxmemory-policy", "noeviction");
         self.set("maxmemory", "1");
     }
 
-    /// Memory without a bound again.
+    /// Removes the bound on memory.
     #[track_caller]
     pub fn find_memory(&self) {
         self.set("maxmemory", "0");
     }
 
-    /// From now on `MISCONF` for writes, scripts that write and PING: a snapshot could not be
-    /// written.
+    /// Makes the server answer `MISCONF` to writes, scripts that write and PING, as after a failed snapshot.
     ///
     /// # Panics
-    /// When the server does not notice within ten seconds.
+    /// When the server does not notice the failure within ten seconds.
     #[track_caller]
     pub fn fail_to_save(&self) {
-        // Once an hour, if anything changed: enough for a failure to count, and none comes by itself.
+        // One snapshot an hour if anything changed: failures count, and none is taken meanwhile.
         self.set("save", "3600 1");
         let in_the_way = self.folder().join("dump.rdb").join("in-the-way");
         fs::create_dir_all(in_the_way).expect("the server's folder is ours to write to");
         self.save_in_background("err");
     }
 
-    /// Snapshots succeed again.
+    /// Makes snapshots succeed again.
     ///
     /// # Panics
-    /// When the server does not notice within ten seconds.
+    /// When the server does not notice it within ten seconds.
     #[track_caller]
     pub fn save_again(&self) {
         fs::remove_dir_all(self.folder().join("dump.rdb")).expect("it was made by `fail_to_save`");
@@ -52,29 +50,29 @@ impl RedisServer {
         let _ = fs::remove_file(self.folder().join("dump.rdb"));
     }
 
-    /// From now on `READONLY` for writes: it follows a server that is not there, as an old primary
-    /// does after a failover.
+    /// Makes the server answer `READONLY` to writes: it follows a server that does not exist, like an old primary
+    /// after a failover.
     #[track_caller]
     pub fn become_a_replica(&self) {
         self.command(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]);
     }
 
-    /// Takes writes again.
+    /// Makes the server take writes again.
     #[track_caller]
     pub fn become_a_primary(&self) {
         self.command(&["REPLICAOF", "NO", "ONE"]);
     }
 
-    /// From now on `NOREPLICAS` for writes: as many replicas are wanted, and there are none.
+    /// Makes the server answer `NOREPLICAS` to writes: it wants this many replicas, and has none.
     #[track_caller]
     pub fn demand_replicas(&self, count: u8) {
         self.set("min-replicas-to-write", &count.to_string());
     }
 
-    /// Restarts it with data that takes about `time` to load: until then `LOADING` for everything.
+    /// Restarts the server with data that takes about `time` to load; until then it answers `LOADING` to everything.
     ///
     /// # Panics
-    /// When it does not begin within ten seconds.
+    /// When it does not begin to load within ten seconds.
     #[track_caller]
     pub fn restart_loading(&mut self, time: Duration) {
         let mut connection = self.connect();
@@ -94,20 +92,20 @@ impl RedisServer {
             &slowly,
             |reply| matches!(reply, Reply::Error(text) if text.starts_with("LOADING")),
         );
-        // Read already; the next restart is an empty one again.
+        // The data is loaded; without its file the next restart is empty again.
         let _ = fs::remove_file(self.folder().join("dump.rdb"));
     }
 
-    /// Keeps it busy with a script that never ends, until the answer is dropped: nothing is
-    /// answered for `silent`, and `BUSY` from then on.
+    /// Keeps the server busy with a script that never ends, until the returned value is dropped. It answers nothing
+    /// for `silent`, and `BUSY` from then on.
     #[track_caller]
     #[must_use]
     pub fn keep_busy(&self, silent: Duration) -> BusyServer {
-        // The older name, which the newer servers know too.
+        // The older name, which newer servers have too.
         self.set("lua-time-limit", &silent.as_millis().to_string());
         let mut endless = self.connect();
         endless.send(&["EVAL", "while true do end", "0"]).expect("the server runs");
-        // Once nobody is answered, it has begun.
+        // The script has begun once PING gets no answer.
         let begun = poll(PATIENCE, || {
             let mut connection = Connection::open(self.port()).ok()?;
             connection.set_patience(Duration::from_millis(5)).ok()?;
@@ -118,8 +116,8 @@ impl RedisServer {
         BusyServer { port: self.port(), _endless: endless }
     }
 
-    /// A user who may do what `rules` say, as `ACL SETUSER` takes them; and the url to connect as
-    /// that user.
+    /// Adds a user with the rights of `rules`, in the syntax of `ACL SETUSER`, and returns the URL to connect as that
+    /// user.
     ///
     /// # Panics
     /// When the server does not take the rules.
@@ -132,20 +130,20 @@ impl RedisServer {
         format!("redis://{name}:{password}@127.0.0.1:{}", self.port())
     }
 
-    /// `CONFIG SET`.
+    /// Sends `CONFIG SET`.
     ///
     /// # Panics
-    /// When the server does not take it.
+    /// When the server refuses it.
     #[track_caller]
     pub fn set(&self, setting: &str, value: &str) {
         let reply = self.command(&["CONFIG", "SET", setting, value]);
         assert_eq!(reply, Reply::Status("OK".into()), "{setting} {value}");
     }
 
-    /// A field of `INFO`.
+    /// Returns a field of `INFO`.
     ///
     /// # Panics
-    /// When the server names none.
+    /// When the server has no such field.
     #[track_caller]
     #[must_use]
     pub fn info(&self, section: &str, field: &str) -> String {
@@ -153,7 +151,7 @@ impl RedisServer {
         found.unwrap_or_else(|| panic!("no {field} in INFO {section} of {}", self.url()))
     }
 
-    /// A field of `INFO` that the server may not name: a primary has no link to a primary.
+    /// Returns a field of `INFO`, or `None` if the server has no such field: a primary has no link to a primary.
     #[track_caller]
     #[must_use]
     pub fn info_if_any(&self, section: &str, field: &str) -> Option<String> {
@@ -183,11 +181,11 @@ pub struct BusyServer {
 
 impl Drop for BusyServer {
     fn drop(&mut self) {
-        // Before it has been silent for long enough, the server does not even listen to this.
+        // The server does not even accept this before it was silent for long enough.
         poll(PATIENCE, || {
             let mut connection = Connection::open(self.port).ok()?;
             connection.command(&["SCRIPT", "KILL"]).ok()?;
-            // It ends a moment after it is told to.
+            // The script ends a moment after the command.
             match connection.command(&["PING"]).ok()? {
                 Reply::Error(text) if text.starts_with("BUSY") => None,
                 _ => Some(()),
@@ -196,11 +194,11 @@ impl Drop for BusyServer {
     }
 }
 
-/// While loading, a server looks at its sockets after so many bytes: two million, and Redis 6.2
-/// knows no other number.
+/// The setting after how many bytes of loading a server looks at its sockets. The default is two million, and Redis
+/// 6.2 does not have the setting.
 const LOOK_UP_EVERY: &str = "loading-process-events-interval-bytes";
 
-/// Enough together that it looks up several times even so.
+/// Enough data that the server looks at its sockets several times with the default.
 const LOADED_KEYS: u32 = 256;
 const LOADED_VALUE: usize = 64 * 1024;
 
@@ -220,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn each_trouble_is_refused_by_its_code_on_every_version_and_can_be_undone() {
+    fn each_trouble_has_its_code_on_every_version_and_can_be_undone() {
         for version in RedisServer::versions() {
             println!("{}", version.name);
             let mut server = RedisServer::start_with(&version.path, &[]);
@@ -263,12 +261,12 @@ mod tests {
     }
 
     #[test]
-    fn a_user_may_do_what_the_rules_say() {
+    fn a_user_has_exactly_the_rights_of_the_rules() {
         let server = RedisServer::start();
-        let url = server.url_of_user("teller", "secret", &["+get", "~open:*"]);
-        assert_eq!(url, format!("redis://teller:secret@127.0.0.1:{}", server.port()));
+        let url = server.url_of_user("reader", "secret", &["+get", "~open:*"]);
+        assert_eq!(url, format!("redis://reader:secret@127.0.0.1:{}", server.port()));
         let mut connection = server.connect();
-        assert_eq!(connection.command(&["AUTH", "teller", "secret"]).unwrap().text(), "OK");
+        assert_eq!(connection.command(&["AUTH", "reader", "secret"]).unwrap().text(), "OK");
         assert_eq!(connection.command(&["GET", "open:1"]).unwrap(), Reply::Nil);
         for refused in [["GET", "shut:1"], ["INCR", "open:1"]] {
             let reply = connection.command(&refused).unwrap();
