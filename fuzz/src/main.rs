@@ -1,4 +1,4 @@
-//! All fuzz targets in one program; the environment says which, in `SPILLGATE_FUZZ_TARGET`.
+//! All fuzz targets in one program; the variable `SPILLGATE_FUZZ_TARGET` chooses one.
 #![no_main]
 
 use std::sync::LazyLock;

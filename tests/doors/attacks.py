@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures normal traffic while the service is attacked, against the same traffic without an attack.
+"""Measures normal traffic while the service is attacked, and compares it with the same traffic without an attack.
 
 Usage: attacks.py PATH-OF-THE-SPILLGATE-BINARY [--seconds N] [ATTACK...]
 
@@ -8,7 +8,7 @@ time it was due. An attack holds if p99 stays within three times the control's a
 
 Attacks:
   grpc      4 connections, each with 250 unfinished 4 MiB messages on the health and rate-limit services
-  sink      nobody reads the log, and the policy is reloaded ten times a second
+  sink      no process reads the log, and the policy is reloaded ten times a second
   scrapes   32 connections read /metrics of 2,000 rules without a pause
   slow      500 connections on each listener that send a byte a second
 """
@@ -62,7 +62,7 @@ def measure(binary, name, attack, seconds, control):
         attackers = attack(service, ends) if attack else []
         for attacker in attackers:
             attacker.start()
-        # The attack is at its height before the traffic is measured.
+        # The attack runs at full strength before the traffic is measured.
         time.sleep(3)
         try:
             report = traffic(binary, service.addresses["HTTP"], seconds)
@@ -352,7 +352,7 @@ def process(target, *arguments):
 
 
 def run_idly(target, arguments):
-    """Attackers have machines of their own: here they get the time that the service and its good clients leave."""
+    """Real attackers have machines of their own: here they get the time that the service and its good clients leave."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     target(*arguments)
 

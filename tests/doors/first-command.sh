@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The README's first command, as a newcomer would run it: it answers, allows five, denies the sixth, and stops when asked.
+# Runs the README's first command as a new user would: it answers, allows five checks, denies the sixth, and ends on
+# SIGTERM.
 # Usage: first-command.sh PATH-OF-THE-SPILLGATE-BINARY
 set -euo pipefail
 
@@ -29,8 +30,8 @@ main() {
   echo "the README's first command (${words[*]}) allows five, denies the sixth, and ends on SIGTERM"
 }
 
-# What stands behind ` -- ` in the first `cargo run` of the README's first sh block, in spite of a prompt, continued lines,
-# a comment or an `&` around it. The address is ours to choose.
+# Prints the arguments behind ` -- ` in the first `cargo run` of the README's first sh block, without a prompt,
+# continued lines, a comment or an `&` around it. The address is replaced.
 server_arguments() {
   [ -r "$readme" ] || fail "there is no README.md"
   local command
@@ -45,7 +46,7 @@ server_arguments() {
   sed -E -e 's/^.* -- +//' -e 's/[[:space:]]+#.*$//' -e 's/[[:space:]]*&[[:space:]]*$//' -e 's/--http[ =][^ ]+//' <<< "$command"
 }
 
-# Tries another port when somebody else took the first one between looking and binding.
+# Tries another port if another process took the first one between the search and the bind.
 start() {
   for _ in 1 2 3 4 5; do
     port=$(free_port)
@@ -56,7 +57,7 @@ start() {
     fi
     grep -qi 'in use' "$log" || break
   done
-  fail "it ended, or did not answer on its port within $seconds_max s; it said: $(cat "$log")"
+  fail "it ended, or did not answer on its port within $seconds_max s; its log: $(cat "$log")"
 }
 
 free_port() {
@@ -68,7 +69,7 @@ free_port() {
   echo $port
 }
 
-# Any HTTP answer will do, so this must not spend the key's quota.
+# Any HTTP answer suffices, so this must not spend the key's quota.
 listens() {
   local deadline=$((SECONDS + seconds_max))
   while [ $SECONDS -lt $deadline ]; do
@@ -83,7 +84,7 @@ ask() {
   curl -s --noproxy '*' --max-time $seconds_max "localhost:$port/v1/check" -d "$body" || fail "no answer to a check"
 }
 
-# The README's json block is the whole answer of the first call.
+# The README's json block must be the whole answer of the first call.
 expect_answer_of_readme() {
   local shown
   shown=$(awk '/^```json$/ { inside = 1; next } inside && /^```/ { exit } inside' "$readme")
@@ -108,12 +109,12 @@ stop() {
   local status=0 pid=$server deadline=$((SECONDS + seconds_max))
   kill -TERM "$pid"
   while kill -0 "$pid" 2> /dev/null; do
-    [ $SECONDS -lt $deadline ] || fail "SIGTERM did not end it within $seconds_max s; it said: $(cat "$log")"
+    [ $SECONDS -lt $deadline ] || fail "SIGTERM did not end it within $seconds_max s; its log: $(cat "$log")"
     sleep 0.05
   done
   wait "$pid" || status=$?
   server=
-  [ $status -eq 0 ] || fail "SIGTERM ended it with status $status, expected 0; it said: $(cat "$log")"
+  [ $status -eq 0 ] || fail "SIGTERM ended it with status $status, expected 0; its log: $(cat "$log")"
 }
 
 end() {

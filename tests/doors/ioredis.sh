@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The RESP door's story told by ioredis, which npm installs under target/tools.
+# Checks the RESP API with ioredis, which npm installs under target/tools.
 # Usage: ioredis.sh PATH-OF-THE-SPILLGATE-BINARY
 set -euo pipefail
 
@@ -26,7 +26,7 @@ main() {
   start open "$binary"
   start guarded env SPILLGATE_SERVER__RESP__PASSWORD_FILE="$scratch/password" "$binary"
   timeout 30 node "$tools/story.mjs" "$(port open)" "$(port guarded)" $password || fail "ioredis was answered otherwise"
-  echo "ioredis: RESP, pipelines, refusals and passwords as told in tests/clients/ioredis.mjs"
+  echo "ioredis: RESP, pipelines, denials and passwords, by tests/clients/ioredis.mjs"
 }
 
 start() {
@@ -42,7 +42,7 @@ start() {
   done
 }
 
-# By the line that it begins with.
+# Reads the port from the first line of the log.
 port() {
   sed -n 's/.*RESP on [^,]*:\([0-9]*\).*/\1/p' "$scratch/$1"
 }

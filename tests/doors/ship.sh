@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What is shipped, as it is run: the static binary in a root that holds nothing else, as nobody, writing nothing; and the
-# chart, rendered as Helm does and held to what must agree in it.
+# Runs the shipped parts: the static binary in an empty root without privileges and without writing; and the chart,
+# rendered as Helm does and checked for consistency.
 # Usage: ship.sh PATH-OF-THE-SPILLGATE-BINARY; builds a static one if that one is not.
 set -euo pipefail
 
@@ -19,7 +19,7 @@ main() {
   chart
 }
 
-# Nothing loads it: it names no interpreter.
+# A static binary names no interpreter.
 is_static() {
   ! readelf -lW "$1" | grep -q INTERP
 }
@@ -28,7 +28,7 @@ file_or_ldd() {
   ldd "$1" 2>&1 | head -n 3
 }
 
-# Of musl where rustup has it; else of this machine's glibc, which resolves names only with its own libraries around.
+# Builds with musl if rustup has it; else with this machine's glibc, which resolves names only with its own libraries.
 built() {
   local host target libc=gnu
   host=$(rustc -vV | sed -n 's/^host: //p')
@@ -55,11 +55,11 @@ alone() {
 
   SPILLGATE_SERVER__GRPC=off SPILLGATE_SERVER__RESP=off \
     chroot --userspec=$nobody:$nobody --groups= "$root" /spillgate serve --redis "redis://127.0.0.1:$store" \
-    --http "127.0.0.1:$http" --admin "127.0.0.1:$admin" 2> "$scratch/said" &
+    --http "127.0.0.1:$http" --admin "127.0.0.1:$admin" 2> "$scratch/log" &
   server=$!
   local waited=0
   until inside check --url "http://127.0.0.1:$http" --key health --quota unlimited > "$scratch/health" 2>&1; do
-    [ $((waited += 1)) -lt 100 ] || fail "it does not answer: $(cat "$scratch/said" "$scratch/health")"
+    [ $((waited += 1)) -lt 100 ] || fail "it does not answer: $(cat "$scratch/log" "$scratch/health")"
     sleep 0.1
   done
   [ "$(stat -c %u "/proc/$server")" = $nobody ] || fail "it does not run as $nobody"
@@ -78,7 +78,7 @@ alone() {
   [ "$(find "$root" -mindepth 1 | wc -l)" = 1 ] || fail "it wrote something: $(find "$root")"
   echo "alone in an empty root as $nobody: it starts, counts in Redis, is ready, ends with 0 and writes nothing"
 
-  # What of names? Only told: a static glibc wants its libraries for them.
+  # Only printed, and not required: a static glibc needs its libraries to resolve names.
   if inside doctor --redis "redis://localhost:$store" > "$scratch/doctor" 2>&1 || grep -q 'eviction\|amnesia' "$scratch/doctor"; then
     echo "names are resolved in an empty root: localhost"
   else

@@ -15,7 +15,7 @@ import zlib
 
 
 class Browser:
-    """A Chromium of its own, with a profile that is gone at the end."""
+    """A Chromium of its own, with a profile that is removed at the end."""
 
     def __init__(self, program):
         self.profile = tempfile.mkdtemp(prefix="spillgate-chromium-")
@@ -64,7 +64,7 @@ class Page:
         self.until("document.readyState === 'complete'")
 
     def say(self, expression):
-        """What an expression comes to in the page."""
+        """Returns the value of an expression in the page."""
         answer = self.to.call("Runtime.evaluate", {
             "expression": expression, "returnByValue": True, "awaitPromise": True, "userGesture": True,
         })
@@ -94,7 +94,7 @@ class Page:
         self.to.call("Input.insertText", {"text": text})
 
     def write(self, selector, text):
-        """As if by hand: the old text is taken out first."""
+        """Types text as a user would, after removing the old text."""
         quoted = json.dumps(selector)
         self.say(f"document.querySelector({quoted}).focus(), document.querySelector({quoted}).select?.()")
         self.type(text)
@@ -108,7 +108,7 @@ class Page:
             out.write(with_palette(base64.b64decode(shot["data"])))
 
     def complaints(self):
-        """What the page wrote to its console as an error, and the addresses it asked for."""
+        """Returns the errors on the page's console, and the addresses that it requested."""
         errors, asked = [], set()
         for event in self.to.events:
             name, params = event["method"], event["params"]
@@ -122,7 +122,7 @@ class Page:
 
 
 def with_palette(png):
-    """The same picture in its 256 most frequent colours, a third of the size."""
+    """Returns the picture in its 256 most frequent colours, a third of the size."""
     chunks, at = [], 8
     while at < len(png):
         (length,) = struct.unpack(">I", png[at:at + 4])
@@ -166,7 +166,7 @@ def unfiltered(kind, row, above, step):
 
 
 class Socket:
-    """A websocket's client: as much of RFC 6455 as the debugging protocol uses."""
+    """A websocket client with the part of RFC 6455 that the debugging protocol uses."""
 
     def __init__(self, host, port, path):
         self.stream = socket.create_connection((host, port), timeout=60)
@@ -224,6 +224,6 @@ class Socket:
         while len(taken) < count:
             piece = self.stream.recv(count - len(taken))
             if not piece:
-                raise AssertionError("the browser is gone")
+                raise AssertionError("the browser has ended")
             taken += piece
         return taken

@@ -1,7 +1,7 @@
 """Drives the dashboard of a real server in a real Chromium: under load, with the store killed and back.
 
 Usage: drive.py PATH-OF-THE-SPILLGATE-BINARY [--pictures FOLDER]
-With --pictures it also takes the pictures of docs/screenshots, which asks for a minute and a half of load.
+With --pictures it also takes the pictures of docs/screenshots, which needs a minute and a half of load.
 """
 
 import argparse
@@ -173,7 +173,7 @@ def drive(page, world):
     page.size(1280, 900)
     page.open(f"http://127.0.0.1:{world.admin}/")
 
-    step("the token: asked for, a wrong one is told, the right one opens")
+    step("the token: requested, a wrong one is refused, the right one works")
     page.until("document.getElementById('ask').open")
     page.write("#token input", "not-the-token-at-all")
     page.key("Enter")
@@ -210,7 +210,7 @@ def drive(page, world):
     page.click("#overrides tbody button")
     page.until("document.querySelector('#overrides')?.textContent.includes('None is set')")
     assert ask(world, "tenant=globex", "user=zoe")["allowed"] is True
-    # The shortest that the form offers is a quarter of an hour: one of seconds is offered for the test.
+    # The shortest time in the form is a quarter of an hour; the test adds one of seconds.
     page.say("document.querySelector('#override [name=for]').add(new Option('10 seconds', '10', false, true))")
     page.write("#override [name=subject]", "tenant=hooli")
     page.write("#override [name=limits]", "1/hour")
@@ -228,7 +228,7 @@ def drive(page, world):
     page.until("document.getElementById('confirm').open")
     page.click("#confirm .quiet")
     page.until(f"{mode}.value === 'enforce'")
-    # Asked again before the dialog has told that it closed: the answer is to the question that stands there.
+    # The second request is sent before the dialog's close event: the answer belongs to the request on the page.
     page.say(choose.format(mode, "off"))
     page.until("document.getElementById('confirm').open")
     page.say("document.querySelector('#confirm .quiet').click(), " + choose.format(mode, "off"))
@@ -281,12 +281,12 @@ def drive(page, world):
 
     errors, asked = page.complaints()
     assert not errors, errors
-    strangers = [url for url in asked if not url.startswith((f"http://127.0.0.1:{world.admin}/", "about:", "data:"))]
-    assert not strangers, strangers
+    foreign = [url for url in asked if not url.startswith((f"http://127.0.0.1:{world.admin}/", "about:", "data:"))]
+    assert not foreign, foreign
 
 
 def lasting_faults(page):
-    """What is wrong with the page as it stands, and not only while it changes."""
+    """Returns the faults of the page that last, and are not only there while it changes."""
     for _ in range(8):
         time.sleep(0.3)
         faults = page.say(FAULTS)
@@ -303,8 +303,8 @@ def ask(world, *attributes):
     return json.loads(answer.read())
 
 
-def step(what):
-    print(f"  {what}", flush=True)
+def step(name):
+    print(f"  {name}", flush=True)
 
 
 # Text that is cut off or lies over other text, sideways scrolling, and contrast below AA.

@@ -1,4 +1,4 @@
-"""Runs the recipes of deploy/proxies with real proxies while Spillgate works, hangs, is gone, and denies.
+"""Runs the recipes of deploy/proxies with real proxies while Spillgate works, hangs, is stopped, and denies.
 
 Usage: outage.py PATH-OF-THE-SPILLGATE-BINARY [PROXY ...]
 """
@@ -20,7 +20,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 RECIPES = ROOT / "deploy/proxies"
-# No answer may take longer, whatever Spillgate does. The recipes give a call 350 ms.
+# No answer may take longer, in any state of Spillgate. The recipes give a call 350 ms.
 PATIENCE = 0.9
 RULES = """
 [server]
@@ -69,7 +69,7 @@ def haproxy(folder, recipe, exchange):
     return ["-f", main, "-db"]
 
 
-# Proxy: how a file is named, the source of method and URI, and how it is started.
+# For each proxy: the name of its files, the source of method and URI, and its start.
 PROXIES = {
     "nginx": ("{}.conf", "x-original", lambda folder, recipe, _: nginx(folder, recipe)),
     "traefik": ("{}.yaml", "x-forwarded", traefik),
@@ -95,13 +95,13 @@ def main():
 
 
 def pages_show_the_recipes():
-    """The page of each proxy has its fail-open recipe as it stands, and a link to the other one."""
+    """The page of each proxy has its unchanged fail-open recipe, and a link to the other one."""
     for page in [*PROXIES, "kong", "apisix"]:
         text = (ROOT / f"docs/how-to/{page}.md").read_text()
         for recipe in sorted((RECIPES / page).iterdir()):
             assert f"deploy/proxies/{page}/{recipe.name}" in text, f"docs/how-to/{page}.md has no link to {recipe.name}"
             if recipe.name.startswith("fail-open"):
-                assert recipe.read_text() in text, f"docs/how-to/{page}.md does not show {recipe.name} as it stands"
+                assert recipe.read_text() in text, f"docs/how-to/{page}.md does not show the current {recipe.name}"
 
 
 def find(proxy):
@@ -152,7 +152,7 @@ def try_variant(binary, program, proxy, variant):
             story.expect("/other", 200, "with a Spillgate that allows")
         opened = stand_in.connections - before
         assert opened <= 3, f"{proxy}, {variant}: 30 calls opened {opened} connections to Spillgate"
-        # What Spillgate denies by `on_outage = "deny"` is a denial, with fail-open too.
+        # A denial by `on_outage = "deny"` stays a denial, with fail-open too.
         statuses["now"] = 503
         status = story.get("/other")[0]
         assert status in (500, 503), f"{proxy}, {variant}: a denial by Spillgate became {status}"
@@ -250,7 +250,7 @@ def serve(status, port=0):
             pass
 
     class Server(http.server.ThreadingHTTPServer):
-        # With the default of 5, a burst waits a second for its SYN to be sent again.
+        # With the default backlog of 5, a burst waits a second for its SYN to be sent again.
         request_queue_size = 128
 
         def handle_error(self, *_):
@@ -269,10 +269,10 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def eventually(what, holds):
+def eventually(claim, holds):
     deadline = time.monotonic() + 20
     while not holds():
-        assert time.monotonic() < deadline, f"not within 20 s: {what}"
+        assert time.monotonic() < deadline, f"not within 20 s: {claim}"
         time.sleep(0.1)
 
 

@@ -1,5 +1,5 @@
-"""What must hold of the chart, however it is rendered: its values fit their schema, every object is well formed, what
-objects say of each other agrees, and no container may do more than it needs.
+"""Checks the chart in every rendering: its values fit their schema, every object is well formed, references between
+objects agree, and no container has more rights than it needs.
 
 Usage: chart.py CHART RENDERER..., where RENDERER is a command that takes a chart, a release, a namespace and
 perhaps a file of values, and prints the objects.
@@ -13,7 +13,7 @@ import tempfile
 import jsonschema
 import yaml
 
-# What somebody may set, and which kinds of objects come of it.
+# Values that a user may set, and the kinds of objects that they make.
 ALWAYS = {"ConfigMap", "Deployment", "Service", "ServiceAccount"}
 CASES = [
     ({}, ALWAYS | {"Secret", "PodDisruptionBudget", "NetworkPolicy"}),
@@ -69,7 +69,7 @@ def main():
         assert sorted(found) == sorted(kinds), f"{case}: {found}"
         agree({one["kind"]: one for one in objects}, merged(values, case))
     for case in REFUSED:
-        assert not fits(merged(values, case)), f"the schema takes {case}"
+        assert not fits(merged(values, case)), f"the schema accepts {case}"
     print(f"the chart renders in {len(CASES)} ways, and its schema refuses {len(REFUSED)} others")
 
 
@@ -78,15 +78,15 @@ def render(renderer, chart, values):
         yaml.safe_dump(values, file)
         file.flush()
         command = [*renderer, chart, "edge", "limits", file.name]
-        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    # As the API server does, and unlike YAML: a key that is said twice is an error.
-    return [one for one in yaml.load_all(told, Loader=Strict) if one]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    # The API server refuses a key that is there twice, and YAML does not.
+    return [one for one in yaml.load_all(output, Loader=Strict) if one]
 
 
 class Strict(yaml.SafeLoader):
     def construct_mapping(self, node, deep=False):
         keys = [key.value for key, _ in node.value]
-        assert len(keys) == len(set(keys)), f"said twice: {keys}"
+        assert len(keys) == len(set(keys)), f"a key is there twice: {keys}"
         return super().construct_mapping(node, deep)
 
 
@@ -108,7 +108,7 @@ def agree(objects, values):
         assert name == "edge-spillgate" and len(name) < 64, name
 
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    on = {door for door, said in values["doors"].items() if said.get("enabled", door == "admin")}
+    on = {name for name, listener in values["doors"].items() if listener.get("enabled", name == "admin")}
     assert ports.keys() == on, (ports, on)
     served = objects["Service"]["spec"]["ports"]
     assert {port["targetPort"] for port in served} == on and len({port["port"] for port in served}) == len(served)
@@ -123,15 +123,15 @@ def agree(objects, values):
     assert secret["secretName"] == (held["metadata"]["name"] if held else values["secret"]["name"])
 
     environment = {one["name"]: one for one in container["env"]}
-    assert len(environment) == len(container["env"]), "a variable is said twice"
-    assert all(isinstance(one.get("value", ""), str) for one in environment.values()), "a value that is no text"
+    assert len(environment) == len(container["env"]), "a variable is there twice"
+    assert all(isinstance(one.get("value", ""), str) for one in environment.values()), "a value is no text"
     for name, one in environment.items():
         if name.endswith("_FILE"):
             assert one["value"].startswith(mounts["secret"]["mountPath"] + "/"), one
     if held:
         token = environment["SPILLGATE_SERVER__ADMIN_TOKEN_FILE"]["value"].rsplit("/", 1)[1]
         assert len(held["data"][token]) >= 32, "a short token"
-    # Either callers show something, or strangers are kept out.
+    # Either callers present a secret, or the network keeps other callers out.
     guarded = "SPILLGATE_SERVER__DATA_TOKEN_FILE" in environment
     assert guarded != ("SPILLGATE_SERVER__INSECURE" in environment)
     assert ("SPILLGATE_STORE__URL" in environment) == bool(values["store"]["url"] or values["store"]["urlSecret"]["name"])
@@ -153,7 +153,7 @@ def agree(objects, values):
     policy = objects.get("NetworkPolicy")
     if policy:
         first = policy["spec"]["ingress"][0]
-        assert first["from"], "an empty list of peers would be everybody"
+        assert first["from"], "an empty list of peers would admit every peer"
         assert {port["port"] for port in first["ports"]} == on - {"admin"}
     monitor = objects.get("ServiceMonitor")
     if monitor:

@@ -1,6 +1,5 @@
-"""The gRPC door's story, told by grpcio. Argument: the port of a server with the rule of
-tests/it/envoy/grpcio.rs. Messages come from the door's own reflection. Ends with an error where the
-door answers anything else."""
+"""Checks the gRPC API with grpcio. Argument: the port of a server with the rule of tests/it/envoy/grpcio.rs.
+The messages come from the API's own reflection. Fails if any answer differs."""
 
 import sys
 
@@ -43,7 +42,7 @@ def ask(*users, hits=0):
     request = Request(domain="web", hits_addend=hits)
     for user in users:
         entry = request.descriptors.add().entries.add()
-        # Reflection tells Envoy's type of a value: a string.
+        # Reflection names Envoy's type of a value: a string.
         entry.key, entry.value = "user", user
     return should_rate_limit(request, timeout=SECONDS_MAX)
 
@@ -58,5 +57,5 @@ refused = ask("bob", "ann")
 expect(refused.overall_code, OVER_LIMIT)
 expect([status.code for status in refused.statuses], [OK, OVER_LIMIT])
 assert 0 < refused.statuses[1].duration_until_reset.seconds <= 8 * 3600, refused
-# What was refused charged nobody.
+# A denied call charged no subject.
 expect(ask("bob").statuses[0].limit_remaining, 2)

@@ -1,5 +1,5 @@
-// The RESP door's story, told by ioredis. Arguments: port of an open door, port of one with a
-// password, the password. Ends with an error where the door answers anything else.
+// Checks the RESP API with ioredis. Arguments: the port of an open API, the port of one with a password, the
+// password. Fails if any answer differs.
 
 import assert from "node:assert/strict";
 import Redis from "ioredis";

@@ -1,5 +1,5 @@
-"""The RESP door's story, told by redis-py. Arguments: port of an open door, port of one with a
-password, the password. Ends with an error where the door answers anything else."""
+"""Checks the RESP API with redis-py. Arguments: the port of an open API, the port of one with a password, the
+password. Fails if any answer differs."""
 
 import sys
 
@@ -9,7 +9,7 @@ open_port, guarded_port, password = int(sys.argv[1]), int(sys.argv[2]), sys.argv
 
 
 def expect_answer(found, expected):
-    """As they are, but for seconds that may have gone down a little by now."""
+    """Compares answers; seconds may have decreased a little."""
     late = [30 if number > 30 else 0 for number in expected]
     close = all(e - l <= f <= e for f, e, l in zip(found, expected, late, strict=True))
     assert close, f"expected {expected!r}, found {found!r}"
@@ -35,7 +35,7 @@ for protocol in (2, 3):
     expect(client.execute_command("SG.CHECK", "web", 1, "ip", "203.0.113.7"), [1, -1, 0, -1, None, None])
     try:
         client.execute_command("CL.THROTTLE", key, 2, 1, 0)
-        raise AssertionError("a period of 0 was taken")
+        raise AssertionError("a period of 0 was accepted")
     except redis.ResponseError as error:
         assert "period: '0'" in str(error), error
 
@@ -43,6 +43,6 @@ for protocol in (2, 3):
     expect_answer(guarded.execute_command("CL.THROTTLE", key, 0, 1, 60), [0, 1, 0, -1, 60])
     try:
         redis.Redis(port=guarded_port, protocol=protocol).execute_command("ECHO", "a")
-        raise AssertionError("asked without the password")
+        raise AssertionError("a command without the password was answered")
     except redis.AuthenticationError:
         pass
