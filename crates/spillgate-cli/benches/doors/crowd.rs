@@ -33,11 +33,11 @@ pub fn against_a_quiet_server(effort: Effort) -> Outcome {
     let row = Row {
         measure: "p99 beside 10000 idle and 1000 slow connections".to_owned(),
         ours: micros(rounds.figure(0)),
-        yardstick: micros(rounds.figure(1)),
+        baseline: micros(rounds.figure(1)),
         ratio: Some(rounds.figure_ratio(0, 1)),
         budget: Budget::AtMost(2.0),
     };
-    let title = "RESP on memory, 50 clients unpipelined; yardstick: the same without a crowd";
+    let title = "RESP on memory, 50 clients unpipelined; baseline: the same without a crowd";
     Ok(vec![Table { title: title.to_owned(), rows: vec![row] }])
 }
 

@@ -36,7 +36,7 @@ use proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 /// What makes this program the echo.
 pub const FLAG: &str = "--echo-grpc";
 
-pub fn against_a_yardstick(effort: Effort) -> Outcome {
+pub fn against_a_baseline(effort: Effort) -> Outcome {
     let rules = std::env::temp_dir().join(format!("spillgate-bench-{}.toml", std::process::id()));
     std::fs::write(&rules, RULES)?;
     let ours = Contender::spillgate_with("--grpc", &["--config".as_ref(), rules.as_os_str()])?;

@@ -8,7 +8,7 @@ use crate::rounds::{Effort, Rounds, Run};
 use crate::table::{Budget, Table};
 use crate::{echo, pair};
 
-pub fn against_yardsticks(effort: Effort) -> Outcome {
+pub fn against_baselines(effort: Effort) -> Outcome {
     if !has_wrk() {
         println!("HTTP is left out: there is no wrk on PATH (Debian: apt-get install wrk)\n");
         return Ok(Vec::new());
@@ -35,8 +35,8 @@ pub fn against_yardsticks(effort: Effort) -> Outcome {
     }
     let rounds = Rounds::of(effort, &mut contenders);
     let mut rows = Vec::new();
-    let mut row = |measure: &str, ours: usize, yardstick: usize, budget: Budget| {
-        rows.extend(pair::rows(&rounds, measure, (ours, yardstick), budget));
+    let mut row = |measure: &str, ours: usize, baseline: usize, budget: Budget| {
+        rows.extend(pair::rows(&rounds, measure, (ours, baseline), budget));
     };
     row("/v1/check, against an axum JSON echo", 0, 1, Budget::AtLeast(0.95));
     row("decisions of /v1/check/batch, 100 each, against one each", 2, 0, Budget::AtLeast(8.0));

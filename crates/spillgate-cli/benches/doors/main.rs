@@ -1,4 +1,4 @@
-//! Speed of the doors beside yardsticks, by the yardsticks' own load generators: `./evidence speed`.
+//! Speed of the doors beside baselines, by the baselines' own load generators: `./evidence speed`.
 //!
 //! Server and client share the machine. Whatever it does besides meets all contenders alike, for they
 //! run in turn; what counts are the ratios. Nothing here fails for being slow.
@@ -16,7 +16,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 mod articles;
-#[path = "../../../spillgate/benches/speed/yardstick.rs"]
+#[path = "../../../spillgate/benches/speed/baseline.rs"]
 mod bare;
 mod contender;
 mod crowd;
@@ -55,10 +55,10 @@ fn main() -> ExitCode {
         arguments.into_iter().partition(|word| word == "--quick");
     let effort = if quick.is_empty() { Effort::FULL } else { Effort::QUICK };
     let sections: [(&str, Section); 6] = [
-        ("resp", resp::against_yardsticks),
+        ("resp", resp::against_baselines),
         ("crowd", crowd::against_a_quiet_server),
-        ("http", http::against_yardsticks),
-        ("grpc", grpc::against_a_yardstick),
+        ("http", http::against_baselines),
+        ("grpc", grpc::against_a_baseline),
         ("simulate", simulate::against_the_engine),
         ("store", store::against_the_articles),
     ];

@@ -1,4 +1,4 @@
-//! A door beside its yardstick: what it answers, and what each answer costs its server.
+//! A door beside its baseline: what it answers, and what each answer costs its server.
 
 use crate::rounds::Rounds;
 use crate::table::{Budget, Row, micros, rate};
@@ -7,21 +7,21 @@ use crate::table::{Budget, Row, micros, rate};
 pub fn rows(
     rounds: &Rounds,
     measure: &str,
-    (ours, yardstick): (usize, usize),
+    (ours, baseline): (usize, usize),
     budget: Budget,
 ) -> [Row; 2] {
     let answered = Row {
         measure: measure.to_owned(),
         ours: rate(rounds.figure(ours)),
-        yardstick: rate(rounds.figure(yardstick)),
-        ratio: Some(rounds.figure_ratio(ours, yardstick)),
+        baseline: rate(rounds.figure(baseline)),
+        ratio: Some(rounds.figure_ratio(ours, baseline)),
         budget,
     };
     let cost = Row {
         measure: "the server's CPU for each".to_owned(),
         ours: micros(rounds.store_us(ours)),
-        yardstick: micros(rounds.store_us(yardstick)),
-        ratio: Some(rounds.store_us_ratio(ours, yardstick)),
+        baseline: micros(rounds.store_us(baseline)),
+        ratio: Some(rounds.store_us_ratio(ours, baseline)),
         budget: Budget::Nothing,
     };
     [answered, cost]

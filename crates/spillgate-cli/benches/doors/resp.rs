@@ -11,7 +11,7 @@ use crate::pair;
 use crate::rounds::{Effort, Rounds, Run};
 use crate::table::{Budget, Table};
 
-pub fn against_yardsticks(effort: Effort) -> Outcome {
+pub fn against_baselines(effort: Effort) -> Outcome {
     let (ours, redis) = (Contender::spillgate("--resp")?, Contender::redis());
     let settings =
         std::env::temp_dir().join(format!("spillgate-bench-{}.toml", std::process::id()));
@@ -40,9 +40,9 @@ pub fn against_yardsticks(effort: Effort) -> Outcome {
             contenders.push(Box::new(move || load.run(crab, ask)));
         }
         let rounds = Rounds::of(effort, &mut contenders);
-        let mut row = |measure: &str, ours: usize, yardstick: usize, budget: Budget| {
+        let mut row = |measure: &str, ours: usize, baseline: usize, budget: Budget| {
             let measure = format!("{measure}, {name}");
-            rows.extend(pair::rows(&rounds, &measure, (ours, yardstick), budget));
+            rows.extend(pair::rows(&rounds, &measure, (ours, baseline), budget));
         };
         row("CL.THROTTLE, against Redis's INCR", 0, 1, of_redis);
         row("SG.CHECK without rules, against INCR", 2, 1, Budget::Nothing);

@@ -26,11 +26,11 @@ pub fn against_the_engine(effort: Effort) -> Outcome {
     let row = Row {
         measure: format!("lines of a combined log, {lines} of {SUBJECTS} subjects"),
         ours: rate(rounds.figure(0)),
-        yardstick: rate(rounds.figure(1)),
+        baseline: rate(rounds.figure(1)),
         ratio: Some(rounds.figure_ratio(0, 1)),
         budget: Budget::AtLeast(0.5),
     };
-    let title = "spillgate simulate; yardstick: the memory engine asked one by one".to_owned();
+    let title = "spillgate simulate; baseline: the memory engine asked one by one".to_owned();
     Ok(vec![Table { title, rows: vec![row] }])
 }
 

@@ -58,7 +58,7 @@ pub fn against_the_articles(effort: Effort) -> Outcome {
         row("ten hot keys, leased, against an axum JSON echo", (6, 7), Budget::AtLeast(0.9)),
     ];
     let title =
-        "HTTP with Redis behind it, 200 connections, by wrk; yardstick: one script call a request"
+        "HTTP with Redis behind it, 200 connections, by wrk; baseline: one script call a request"
             .to_owned();
     Ok(vec![Table { title, rows: rows.into_iter().flatten().collect() }])
 }

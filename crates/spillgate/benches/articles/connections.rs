@@ -7,10 +7,10 @@ use spillgate::{Limit, Limiter};
 use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
+use crate::baseline::{Baseline, QUOTA};
 use crate::grid::{Grid, micros, rounded};
 use crate::load::{drive, key};
 use crate::rounds::{Rounds, Run};
-use crate::yardstick::{QUOTA, Yardstick};
 use crate::{Job, Outcome};
 
 pub fn one_to_fifty(job: &Job) -> Outcome {
@@ -27,7 +27,7 @@ pub fn one_to_fifty(job: &Job) -> Outcome {
         });
         let mut each = Vec::new();
         for _ in 0..connections {
-            each.push(runtime.block_on(Yardstick::connect(&server))?);
+            each.push(runtime.block_on(Baseline::connect(&server))?);
         }
         bare.push(Arc::new(each));
     }

@@ -41,20 +41,22 @@ pub fn three_ways(job: &Job) -> Outcome {
             micros(even.quantile(0.5)),
             micros(even.quantile(0.99)),
             of_limit(away.admitted as f64),
-            percent(away.failed as f64, away.asked() as f64),
+            percent(away.failed as f64, away.attempts() as f64),
         ]);
     }
     Ok(vec![Grid {
-        title: format!("A limit of {LIMIT} a second over {INSTANCES} processes, asked twice that"),
+        title: format!(
+            "A limit of {LIMIT} a second over {INSTANCES} processes, offered twice that"
+        ),
         heads: vec![
             "way",
             "admitted a second, traffic even",
             "all at one process",
-            "within a second around a window's end",
+            "in one second around a window's end",
             "p50",
             "p99",
-            "admitted in a second without the store",
-            "no decision then",
+            "admitted in one second without the store",
+            "undecided in that second",
         ],
         rows,
     }])
@@ -118,12 +120,12 @@ impl Fleet {
     }
 
     /// Returns whether the call is admitted, or `None` if the store could not be asked.
-    async fn ask(&self, instance: usize) -> Option<bool> {
+    async fn check(&self, instance: usize) -> Option<bool> {
         match &self.instances[instance] {
             Instance::Spillgate(limiter, limit) => {
-                Some(limiter.check_limit("everybody", limit, 1).await.allowed())
+                Some(limiter.check_limit("all", limit, 1).await.allowed())
             }
-            Instance::Counter(counter) => counter.ask().await.ok(),
+            Instance::Counter(counter) => counter.check().await.ok(),
         }
     }
 }
@@ -139,8 +141,8 @@ impl Counter {
         Ok(Counter { client: Client::open(server.url())?, connection: Mutex::default() })
     }
 
-    async fn ask(&self) -> Result<bool, RedisError> {
-        let known = self.connection.lock().expect("nobody panics in it").clone();
+    async fn check(&self) -> Result<bool, RedisError> {
+        let known = self.connection.lock().expect("no holder of this lock panics").clone();
         let mut connection = match known {
             Some(connection) => connection,
             None => {
@@ -149,7 +151,8 @@ impl Counter {
                     .set_response_timeout(Some(PATIENCE));
                 let opened =
                     self.client.get_multiplexed_async_connection_with_config(&config).await?;
-                *self.connection.lock().expect("nobody panics in it") = Some(opened.clone());
+                *self.connection.lock().expect("no holder of this lock panics") =
+                    Some(opened.clone());
                 opened
             }
         };
@@ -163,7 +166,7 @@ impl Counter {
         };
         let counted: Result<bool, RedisError> = counted.await;
         if counted.is_err() {
-            *self.connection.lock().expect("nobody panics in it") = None;
+            *self.connection.lock().expect("no holder of this lock panics") = None;
         }
         counted
     }
@@ -179,14 +182,14 @@ enum Spread {
 #[derive(Default)]
 struct Seen {
     admitted: u64,
-    refused: u64,
+    denied: u64,
     failed: u64,
     times_us: Vec<f64>,
 }
 
 impl Seen {
-    fn asked(&self) -> u64 {
-        self.admitted + self.refused + self.failed
+    fn attempts(&self) -> u64 {
+        self.admitted + self.denied + self.failed
     }
 
     fn quantile(&self, quantile: f64) -> f64 {
@@ -212,13 +215,13 @@ async fn traffic(fleet: &Arc<Fleet>, spread: Spread, per_second: u64, span: Dura
             ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
             while tokio::time::Instant::now() < begin + span {
                 ticks.tick().await;
-                let asked = Instant::now();
-                match fleet.ask(instance).await {
+                let attempts = Instant::now();
+                match fleet.check(instance).await {
                     Some(true) => seen.admitted += 1,
-                    Some(false) => seen.refused += 1,
+                    Some(false) => seen.denied += 1,
                     None => seen.failed += 1,
                 }
-                seen.times_us.push(asked.elapsed().as_secs_f64() * 1e6);
+                seen.times_us.push(attempts.elapsed().as_secs_f64() * 1e6);
             }
             seen
         })
@@ -226,9 +229,9 @@ async fn traffic(fleet: &Arc<Fleet>, spread: Spread, per_second: u64, span: Dura
     let callers: Vec<_> = callers.collect();
     let mut all = Seen::default();
     for caller in callers {
-        let seen = caller.await.expect("a caller only asks");
+        let seen = caller.await.expect("a caller does not panic");
         all.admitted += seen.admitted;
-        all.refused += seen.refused;
+        all.denied += seen.denied;
         all.failed += seen.failed;
         all.times_us.extend(seen.times_us);
     }
@@ -251,21 +254,21 @@ async fn spike(fleet: &Arc<Fleet>) -> u64 {
 }
 
 async fn burst(fleet: &Arc<Fleet>) -> u64 {
-    let (asked, passed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (attempts, passed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let callers: Vec<_> = (0..CALLERS)
         .map(|caller| {
-            let (fleet, asked, passed) =
-                (Arc::clone(fleet), Arc::clone(&asked), Arc::clone(&passed));
+            let (fleet, attempts, passed) =
+                (Arc::clone(fleet), Arc::clone(&attempts), Arc::clone(&passed));
             tokio::spawn(async move {
-                while asked.fetch_add(1, Ordering::Relaxed) < 2 * LIMIT {
-                    let passes = fleet.ask(caller % INSTANCES as usize).await;
+                while attempts.fetch_add(1, Ordering::Relaxed) < 2 * LIMIT {
+                    let passes = fleet.check(caller % INSTANCES as usize).await;
                     passed.fetch_add(u64::from(passes == Some(true)), Ordering::Relaxed);
                 }
             })
         })
         .collect();
     for caller in callers {
-        caller.await.expect("a caller only asks");
+        caller.await.expect("a caller does not panic");
     }
     passed.load(Ordering::Relaxed)
 }

@@ -10,11 +10,11 @@ use spillgate::{Limit, Limiter, Policy, Question, Request, Ring};
 use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
+use crate::baseline::Baseline;
 use crate::grid::{Grid, rounded};
 use crate::load::{cpu_seconds, drive, key, limiter_on, runtime, shuffled};
 use crate::plot::{Chart, Curve, Figure, Ink, Line, grouped};
 use crate::rounds::{Effort, Rounds, Run};
-use crate::yardstick::Yardstick;
 use crate::{Job, Outcome};
 
 pub fn curves(job: &Job) -> Outcome {
@@ -29,8 +29,8 @@ pub fn curves(job: &Job) -> Outcome {
     if let Some(folder) = &job.plots {
         for grown in &grown {
             let figure = Figure {
-                title: format!("What it costs to grow: {}", grown.file.replace('-', " ")),
-                subtitle: "on one machine; ./evidence articles draws it anew".to_owned(),
+                title: format!("Cost of growth: {}", grown.file.replace('-', " ")),
+                subtitle: "on one machine; redraw with ./evidence articles".to_owned(),
                 charts: vec![Chart::Curve(grown.curve())],
             };
             let file = folder.join(format!("growth-of-{}.svg", grown.file));
@@ -39,7 +39,7 @@ pub fn curves(job: &Job) -> Outcome {
     }
     let bounded = Grid {
         title: "Growing all the way, times slower".to_owned(),
-        heads: vec!["what grows", "from, to", "Spillgate", "yardstick", "ratio", "budget", ""],
+        heads: vec!["dimension", "from, to", "Spillgate", "baseline", "ratio", "budget", ""],
         rows: grown.iter().flat_map(Grown::bounded).collect(),
     };
     Ok(grown.iter().map(Grown::grid).chain([bounded]).collect())
@@ -88,17 +88,17 @@ impl Grown {
     fn bounded(&self) -> Vec<Vec<String>> {
         let Some(bound) = self.bound else { return Vec::new() };
         let loss = |values: &Vec<f64>| values[0] / values[values.len() - 1];
-        let yardstick = self.values.last().filter(|_| bound.beside_last).map(loss);
+        let baseline = self.values.last().filter(|_| bound.beside_last).map(loss);
         let ends = format!("{}, {}", self.points[0], self.points[self.points.len() - 1]);
         let lines = self.heads[1..].iter().zip(&self.values);
         let lines = lines.take(self.values.len() - usize::from(bound.beside_last));
         let row = |(head, values): (&&str, &Vec<f64>)| {
-            let ratio = loss(values) / yardstick.unwrap_or(1.0);
+            let ratio = loss(values) / baseline.unwrap_or(1.0);
             vec![
                 format!("{}, {head}", self.title),
                 ends.clone(),
                 format!("{:.2}", loss(values)),
-                yardstick.map_or_else(String::new, |loss| format!("{loss:.2}")),
+                baseline.map_or_else(String::new, |loss| format!("{loss:.2}")),
                 format!("{ratio:.2}"),
                 format!("≤ {}", bound.most),
                 if ratio <= bound.most { "holds" } else { "falls short" }.to_owned(),
@@ -139,7 +139,7 @@ fn keys_in_redis(effort: Effort) -> Result<Grown, Box<dyn Error>> {
         file: "keys-in-redis",
         title: "Keys in one Redis",
         counts: "calls a second, 200 callers",
-        heads: vec!["keys", "Spillgate", "SET PX, one a call"],
+        heads: vec!["keys", "Spillgate", "SET PX, one per call"],
         points: KEYS_IN_REDIS.map(|keys| grouped(keys.into())).into(),
         values: vec![of_every_other(0), of_every_other(1)],
         bound: Some(Bound { most: 1.2, beside_last: true }),
@@ -150,7 +150,7 @@ fn keys_in_redis(effort: Effort) -> Result<Grown, Box<dyn Error>> {
 struct Filled {
     server: RedisServer,
     limiter: Limiter,
-    bare: Yardstick,
+    bare: Baseline,
     order: Arc<Vec<u32>>,
 }
 
@@ -158,7 +158,7 @@ impl Filled {
     async fn with(keys: u32) -> Result<Filled, Box<dyn Error>> {
         let server = RedisServer::start();
         let limiter = limiter_on(&server).await?;
-        let bare = Yardstick::connect(&server).await?;
+        let bare = Baseline::connect(&server).await?;
         let order = Arc::new(shuffled(keys));
         let limit = slow();
         for names in order.chunks(500) {
@@ -267,7 +267,7 @@ fn limit_size(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     Ok(Grown {
         file: "limits",
         title: "Size of the limit, an hour",
-        counts: "decisions a second, 200 callers, each key once a round",
+        counts: "decisions a second, 200 callers, each key once per round",
         heads: [vec!["limit"], algorithms.into()].concat(),
         points: sizes.map(grouped).into(),
         values: figures.chunks(sizes.len()).map(<[f64]>::to_vec).collect(),
@@ -299,7 +299,7 @@ fn idle_rules(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     drop(contenders);
     Ok(Grown {
         file: "rules",
-        title: "Rules that a request does not meet",
+        title: "Rules that do not match the request",
         counts: "thousand checks a second, in memory, one thread",
         heads: vec!["rules", "Spillgate"],
         points: counts.map(|rules| grouped(rules as u64)).into(),
@@ -360,7 +360,7 @@ fn counters(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     }
     Ok(Grown {
         file: "counters",
-        title: "Tiers of a decision, on Redis",
+        title: "Counters per decision, on Redis",
         counts: "decisions a second, 200 callers",
         heads: vec!["counters", "limits of one rule", "rules of one limit"],
         points: counts.map(|counters| counters.to_string()).into(),
@@ -401,8 +401,8 @@ fn ring(effort: Effort) -> Result<Grown, Box<dyn Error>> {
     Ok(Grown {
         file: "servers",
         title: "Servers of a ring",
-        counts: "decisions a second on this machine; ns of each server's CPU for a decision of the fleet",
-        heads: vec!["servers", "decisions a second", "ns of each server's CPU a decision"],
+        counts: "decisions a second on this machine; ns of CPU on each server per decision",
+        heads: vec!["servers", "decisions a second", "ns of CPU on each server"],
         points: counts.map(|nodes| nodes.to_string()).into(),
         values,
         bound: None,

@@ -26,7 +26,9 @@ pub fn share_decided_here(_: &Job) -> Outcome {
         }
     }
     Ok(vec![Grid {
-        title: format!("{CALLS} checks by one process of {CALLERS} callers, by who decided"),
+        title: format!(
+            "{CALLS} checks by one process of {CALLERS} callers, by the source of the decision"
+        ),
         heads: vec![
             "keys",
             "leases",
@@ -35,7 +37,7 @@ pub fn share_decided_here(_: &Job) -> Outcome {
             "denial cache",
             "admitted",
             "charged",
-            "beyond a limit",
+            "over a limit",
         ],
         rows,
     }])
@@ -73,7 +75,7 @@ async fn shape(
                     if decision.source() != Source::Store {
                         tokio::task::yield_now().await;
                     }
-                    let mut seen = seen.lock().expect("nobody panics in it");
+                    let mut seen = seen.lock().expect("no holder of this lock panics");
                     *seen.0.entry(decision.source().name()).or_default() += 1;
                     *seen.1.entry(user).or_default() += u64::from(decision.allowed());
                 }
@@ -84,7 +86,8 @@ async fn shape(
         caller.await?;
     }
     limiter.end_leases().await;
-    let (by_source, admitted) = std::mem::take(&mut *seen.lock().expect("nobody panics in it"));
+    let (by_source, admitted) =
+        std::mem::take(&mut *seen.lock().expect("no holder of this lock panics"));
     let (mut charged, mut beyond) = (0, 0);
     for (user, admitted) in &admitted {
         let peeked = limiter.peek(&Request::new().with("user", user.to_string())).await;

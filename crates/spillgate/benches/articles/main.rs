@@ -11,13 +11,15 @@
     unreachable_pub,
     dead_code,
     unused_imports,
-    reason = "a bench reads clocks, divides, prints its tables, is nobody's interface, and shares files with others"
+    reason = "a bench reads clocks, divides, prints its tables, is no interface, and shares files with others"
 )]
 
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+#[path = "../speed/baseline.rs"]
+mod baseline;
 mod connections;
 mod fleet;
 mod grid;
@@ -33,8 +35,6 @@ mod plot;
 #[path = "../speed/rounds.rs"]
 mod rounds;
 mod wire;
-#[path = "../speed/yardstick.rs"]
-mod yardstick;
 
 use grid::Grid;
 use rounds::Effort;

@@ -21,8 +21,8 @@ pub fn modulo_against_ring(_: &Job) -> Outcome {
         ]
     });
     Ok(vec![Grid {
-        title: format!("Keys of {KEYS} that live elsewhere when a node is added"),
-        heads: vec!["nodes", "hash modulo nodes", "Spillgate's ring", "the least there can be"],
+        title: format!("Keys of {KEYS} that move when a node joins"),
+        heads: vec!["nodes", "hash modulo nodes", "Spillgate's ring", "minimum"],
         rows: rows.into(),
     }])
 }

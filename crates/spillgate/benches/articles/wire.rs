@@ -7,17 +7,17 @@ use redis::{AsyncConnectionConfig, Client, cmd};
 use spillgate::internals::engine::redis::script_text;
 use spillgate_testkit::RedisServer;
 
+use crate::baseline::TOKEN_BUCKET;
 use crate::grid::{Grid, micros, rounded};
 use crate::load::{drive, info, key, runtime};
 use crate::rounds::{Rounds, Run};
-use crate::yardstick::TOKEN_BUCKET;
 use crate::{Job, Outcome};
 
 pub fn eval_against_evalsha(job: &Job) -> Outcome {
     let server = RedisServer::start();
     let runtime = runtime();
     let short = TOKEN_BUCKET.to_owned();
-    let comment = "-- a line as long as others are, which does nothing but be sent and hashed\n";
+    let comment = "-- a comment of usual length, which the server only receives and hashes\n";
     let missing = script_text().len().saturating_sub(short.len()) / comment.len();
     let long = comment.repeat(missing) + &short;
     let config = AsyncConnectionConfig::new().set_pipeline_buffer_size(1_024);
@@ -71,7 +71,7 @@ pub fn eval_against_evalsha(job: &Job) -> Outcome {
     });
     Ok(vec![Grid {
         title: format!("A script by its text or by its hash, {CALLERS} callers"),
-        heads: vec!["way", "bytes sent a call", "calls a second", "Redis CPU each", "ratio"],
+        heads: vec!["way", "bytes sent per call", "calls a second", "Redis CPU each", "ratio"],
         rows: rows.collect(),
     }])
 }

@@ -20,15 +20,15 @@ pub fn by_store_time(effort: Effort) -> Outcome {
         contenders.push(Box::new(move || calls(effort, server, runtime, limiter, &limit)));
     }
     let rounds = Rounds::of(effort, &mut contenders);
-    let rows = Algorithm::ALL.iter().enumerate().map(|(who, algorithm)| Row {
+    let rows = Algorithm::ALL.iter().enumerate().map(|(contender, algorithm)| Row {
         measure: algorithm.name().into(),
-        ours: micros(rounds.store_us(who)),
-        yardstick: micros(rounds.store_us(0)),
-        ratio: Some(rounds.store_us_ratio(who, 0)),
+        ours: micros(rounds.store_us(contender)),
+        baseline: micros(rounds.store_us(0)),
+        ratio: Some(rounds.store_us_ratio(contender, 0)),
         budget: Budget::Nothing,
     });
     let title =
-        "Redis, the script's own time per call of one counter; yardstick: token bucket".into();
+        "Redis, the script's own time per call of one counter; baseline: token bucket".into();
     Ok(vec![Table { title, rows: rows.collect() }])
 }
 
@@ -63,11 +63,11 @@ fn script_us(server: &RedisServer) -> f64 {
 
 /// Has room for all calls, so that each is charged.
 fn limit(algorithm: Algorithm) -> Result<Limit, spillgate::LimitError> {
-    let slots = algorithm == Algorithm::Concurrency;
+    let permits = algorithm == Algorithm::Concurrency;
     LimitSpec {
         algorithm: Some(algorithm.name().into()),
-        max_hold: slots.then(|| "30s".into()),
-        ..LimitSpec::new(if slots { "1000" } else { "1000/minute" })
+        max_hold: permits.then(|| "30s".into()),
+        ..LimitSpec::new(if permits { "1000" } else { "1000/minute" })
     }
     .build()
 }

@@ -5,10 +5,10 @@ use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
+use crate::baseline::QUOTA;
 use crate::load::{drive, key, limiter_on, runtime};
 use crate::rounds::{Effort, Rounds, Run};
 use crate::table::{Budget, Row, Table, micros, rate};
-use crate::yardstick::QUOTA;
 
 pub fn of_sizes(effort: Effort) -> Outcome {
     let server = RedisServer::start();
@@ -20,26 +20,26 @@ pub fn of_sizes(effort: Effort) -> Outcome {
         contenders.push(Box::new(move || batches(effort, server, runtime, limiter, size)));
     }
     let rounds = Rounds::of(effort, &mut contenders);
-    let rows = SIZES.iter().enumerate().flat_map(|(who, size)| {
+    let rows = SIZES.iter().enumerate().flat_map(|(contender, size)| {
         [
             Row {
-                measure: format!("decisions, {size} a call"),
-                ours: rate(rounds.figure(who)),
-                yardstick: rate(rounds.figure(0)),
-                ratio: Some(rounds.figure_ratio(who, 0)),
+                measure: format!("decisions, {size} per call"),
+                ours: rate(rounds.figure(contender)),
+                baseline: rate(rounds.figure(0)),
+                ratio: Some(rounds.figure_ratio(contender, 0)),
                 budget: Budget::Nothing,
             },
             Row {
-                measure: format!("Redis CPU each, {size} a call"),
-                ours: micros(rounds.store_us(who)),
-                yardstick: micros(rounds.store_us(0)),
-                ratio: Some(rounds.store_us_ratio(who, 0)),
+                measure: format!("Redis CPU each, {size} per call"),
+                ours: micros(rounds.store_us(contender)),
+                baseline: micros(rounds.store_us(0)),
+                ratio: Some(rounds.store_us_ratio(contender, 0)),
                 budget: Budget::Nothing,
             },
         ]
     });
     let title =
-        format!("Redis, one counter, {IN_FLIGHT} decisions under way; yardstick: one a call");
+        format!("Redis, one counter, {IN_FLIGHT} decisions in flight; baseline: one per call");
     Ok(vec![Table { title, rows: rows.collect() }])
 }
 

@@ -5,11 +5,11 @@ use spillgate::{Cost, Limit, Limiter, Question};
 use spillgate_testkit::{RedisServer, Reply};
 
 use crate::Outcome;
+use crate::baseline::Baseline;
 use crate::load::{info, limiter_on, runtime};
 use crate::machine::own_bytes;
 use crate::rounds::{Effort, Spread};
 use crate::table::{Budget, Row, Table};
-use crate::yardstick::Yardstick;
 
 pub fn in_memory(_: Effort) -> Outcome {
     let runtime = runtime();
@@ -30,20 +30,20 @@ pub fn in_memory(_: Effort) -> Outcome {
             Engine::Memory(memory) => Some(memory.bytes() as u64),
             Engine::Redis(_) => None,
         };
-        for (what, bytes) in [("tables", tables), ("process", grown)] {
+        for (kind, bytes) in [("tables", tables), ("process", grown)] {
             let Some(bytes) = bytes else { continue };
             let each = bytes as f64 / subjects as f64;
             rows.push(Row {
-                measure: format!("{what}, {subjects} subjects"),
+                measure: format!("{kind}, {subjects} subjects"),
                 ours: format!("{each:.1} bytes"),
-                yardstick: format!("{BUDGET} bytes"),
+                baseline: format!("{BUDGET} bytes"),
                 ratio: Some(Spread::of(std::iter::once(each / BUDGET))),
                 budget: Budget::AtMost(1.0),
             });
         }
         limiters.push(limiter);
     }
-    let title = format!("Memory engine, bytes per subject; yardstick: {BUDGET} bytes");
+    let title = format!("Memory engine, bytes per subject; baseline: {BUDGET} bytes");
     Ok(vec![Table { title, rows }])
 }
 
@@ -51,7 +51,7 @@ pub fn in_redis(_: Effort) -> Outcome {
     let server = RedisServer::start();
     let runtime = runtime();
     let limiter = runtime.block_on(limiter_on(&server))?;
-    let bare = runtime.block_on(Yardstick::connect(&server))?;
+    let bare = runtime.block_on(Baseline::connect(&server))?;
     // Scripts and connections allocate their memory before the measurement starts.
     runtime.block_on(charge_each(&limiter, &Limit::per_hour(1), 1_000));
     runtime.block_on(bare.set(std::iter::once("warm".to_owned()), TTL_MS));
@@ -72,12 +72,12 @@ pub fn in_redis(_: Effort) -> Outcome {
         rows.push(Row {
             measure: format!("{name}, {} subjects", keys.len()),
             ours: each(ours),
-            yardstick: each(plain),
+            baseline: each(plain),
             ratio: Some(Spread::of(std::iter::once(ours / plain))),
             budget: Budget::AtMost(1.3),
         });
     }
-    let title = "Redis, bytes per subject; yardstick: SET key 1 PX of the same keys".into();
+    let title = "Redis, bytes per subject; baseline: SET key 1 PX of the same keys".into();
     Ok(vec![Table { title, rows }])
 }
 

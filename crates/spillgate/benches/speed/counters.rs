@@ -24,8 +24,8 @@ pub fn one_to_eight(effort: Effort) -> Outcome {
         })
         .collect::<Result<Vec<Limiter>, Box<dyn Error>>>()?;
     let modes = [
-        ("one decision a call, 200 callers", Mode { callers: 200, batch: 1 }),
-        ("32 decisions a call, 8 callers", Mode { callers: 8, batch: 32 }),
+        ("one decision per call, 200 callers", Mode { callers: 200, batch: 1 }),
+        ("32 decisions per call, 8 callers", Mode { callers: 8, batch: 32 }),
     ];
     let table = |(name, mode)| {
         let mut contenders: Vec<Box<dyn FnMut() -> Run>> = Vec::new();
@@ -34,15 +34,15 @@ pub fn one_to_eight(effort: Effort) -> Outcome {
             contenders.push(Box::new(move || decide(effort, server, runtime, limiter, mode)));
         }
         let rounds = Rounds::of(effort, &mut contenders);
-        let rows = SHAPES.iter().enumerate().map(|(who, shape)| Row {
+        let rows = SHAPES.iter().enumerate().map(|(contender, shape)| Row {
             measure: shape.name(),
-            ours: rate(rounds.figure(who)),
-            yardstick: rate(rounds.figure(0)),
-            ratio: Some(rounds.figure_ratio(who, 0)),
+            ours: rate(rounds.figure(contender)),
+            baseline: rate(rounds.figure(0)),
+            ratio: Some(rounds.figure_ratio(contender, 0)),
             budget: shape.budget(),
         });
         Table {
-            title: format!("Redis, {name}; yardstick: one counter"),
+            title: format!("Redis, {name}; baseline: one counter"),
             rows: rows.skip(1).collect(),
         }
     };

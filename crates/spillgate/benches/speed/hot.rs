@@ -8,16 +8,16 @@ use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
+use crate::baseline::{Baseline, QUOTA};
 use crate::load::{drive, limiter_on, runtime, shuffled};
 use crate::rounds::{Effort, Rounds, Run};
 use crate::table::{Budget, Row, Table, micros, rate};
-use crate::yardstick::{QUOTA, Yardstick};
 
 pub fn against_bare_scripts(effort: Effort) -> Outcome {
     let server = RedisServer::start();
     let runtime = runtime();
     let limiter = runtime.block_on(limiter_on(&server))?;
-    let bare = runtime.block_on(Yardstick::connect(&server))?;
+    let bare = runtime.block_on(Baseline::connect(&server))?;
     let mut rows = Vec::new();
     for (name, keys, at_least) in
         [("Zipf(1.1) over 100000 keys", zipf(), 4.0), ("ten hot keys", evenly(10), 10.0)]
@@ -32,21 +32,21 @@ pub fn against_bare_scripts(effort: Effort) -> Outcome {
             Row {
                 measure: format!("decisions, {name}"),
                 ours: rate(rounds.figure(0)),
-                yardstick: rate(rounds.figure(1)),
+                baseline: rate(rounds.figure(1)),
                 ratio: Some(rounds.figure_ratio(0, 1)),
                 budget: Budget::AtLeast(at_least),
             },
             Row {
                 measure: format!("Redis CPU each, {name}"),
                 ours: micros(rounds.store_us(0)),
-                yardstick: micros(rounds.store_us(1)),
+                baseline: micros(rounds.store_us(1)),
                 ratio: Some(rounds.store_us_ratio(0, 1)),
                 budget: Budget::AtMost(0.15),
             },
         ]);
     }
     let title =
-        format!("Redis, one counter, {CALLERS} callers at hot keys; yardstick: bare EVALSHA");
+        format!("Redis, one counter, {CALLERS} callers at hot keys; baseline: bare EVALSHA");
     Ok(vec![Table { title, rows }])
 }
 
@@ -76,7 +76,7 @@ impl Scene<'_> {
         })
     }
 
-    fn bare(self, bare: &Yardstick) -> Run {
+    fn bare(self, bare: &Baseline) -> Run {
         let (bare, keys) = (bare.clone(), Arc::clone(self.keys));
         drive(self.runtime, self.server, CALLERS, self.effort.span, move |caller, call| {
             let (bare, key) = (bare.clone(), key(&keys, caller, call));

@@ -56,11 +56,11 @@ pub fn beside_a_check(effort: Effort) -> Outcome {
             Box::new(|| runtime.block_on(timed(effort, check_of_text))),
         ],
     );
-    let time = |name: &str, who, beside, budget| Row {
+    let time = |name: &str, contender, beside, budget| Row {
         measure: format!("time, {name}"),
-        ours: micros(rounds.figure(who) - rounds.figure(BARE)),
-        yardstick: micros(rounds.figure(beside)),
-        ratio: Some(rounds.added_ratio(who, BARE, beside)),
+        ours: micros(rounds.figure(contender) - rounds.figure(BARE)),
+        baseline: micros(rounds.figure(beside)),
+        ratio: Some(rounds.added_ratio(contender, BARE, beside)),
         budget,
     };
 
@@ -72,7 +72,7 @@ pub fn beside_a_check(effort: Effort) -> Outcome {
     let allocations = |name: &str, count: u64| Row {
         measure: format!("allocations, {name}"),
         ours: per_call(count - of_bare),
-        yardstick: per_call(of_check),
+        baseline: per_call(of_check),
         ratio: None,
         budget: Budget::Nothing,
     };
@@ -86,7 +86,7 @@ pub fn beside_a_check(effort: Effort) -> Outcome {
         allocations("no fields", of_plain),
     ];
     let title =
-        "Tower layer that allows, what it adds to a request, by address; yardstick: a check".into();
+        "Tower layer, cost added to an allowed request, by address; baseline: a check".into();
     Ok(vec![Table { title, rows }])
 }
 

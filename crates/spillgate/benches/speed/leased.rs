@@ -9,10 +9,10 @@ use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
+use crate::baseline::Baseline;
 use crate::load::{cpu_seconds, drive, runtime};
 use crate::rounds::{Effort, Rounds, Run};
 use crate::table::{Budget, Row, Table, micros, rate};
-use crate::yardstick::Yardstick;
 
 pub fn against_memory(effort: Effort) -> Outcome {
     let server = RedisServer::start();
@@ -21,7 +21,7 @@ pub fn against_memory(effort: Effort) -> Outcome {
     let in_memory = runtime.block_on(Limiter::builder().policy(policy()?).build())?;
     let builder = Limiter::builder().policy(policy()?).redis(server.url());
     let leased = runtime.block_on(builder.timeout(Duration::from_secs(5)).build())?;
-    let bare = runtime.block_on(Yardstick::connect(&server))?;
+    let bare = runtime.block_on(Baseline::connect(&server))?;
     let rounds = Rounds::of(
         effort,
         &mut [
@@ -41,16 +41,16 @@ pub fn against_memory(effort: Effort) -> Outcome {
     );
     let rows = vec![
         Row {
-            measure: "decisions of one hot key; yardstick: memory".into(),
+            measure: "decisions of one hot key; baseline: memory".into(),
             ours: rate(rounds.figure(0)),
-            yardstick: rate(rounds.figure(1)),
+            baseline: rate(rounds.figure(1)),
             ratio: Some(rounds.figure_ratio(0, 1)),
             budget: Budget::AtLeast(1.0),
         },
         Row {
-            measure: "Redis CPU each; yardstick: bare EVALSHA".into(),
+            measure: "Redis CPU each; baseline: bare EVALSHA".into(),
             ours: micros(rounds.store_us(0)),
-            yardstick: micros(rounds.store_us(2)),
+            baseline: micros(rounds.store_us(2)),
             ratio: Some(rounds.store_us_ratio(0, 2)),
             budget: Budget::AtMost(0.01),
         },

@@ -82,7 +82,7 @@ where
         stop.store(true, Ordering::Relaxed);
         let mut decisions = 0;
         for task in tasks {
-            decisions += task.await.expect("a caller only calls");
+            decisions += task.await.expect("a caller does not panic");
         }
         decisions
     });

@@ -8,13 +8,14 @@
     clippy::print_stdout,
     clippy::print_stderr,
     unreachable_pub,
-    reason = "a bench reads clocks, divides, prints its tables, and is nobody's interface"
+    reason = "a bench reads clocks, divides, prints its tables, and is no interface"
 )]
 
 use std::error::Error;
 use std::process::ExitCode;
 
 mod algorithms;
+mod baseline;
 mod batches;
 mod bytes;
 mod counters;
@@ -29,7 +30,6 @@ mod rounds;
 mod strict;
 mod table;
 mod topologies;
-mod yardstick;
 
 use rounds::Effort;
 use table::Table;
@@ -89,7 +89,7 @@ const SECTIONS: [(&str, Section); 12] = [
     ("memory", memory::against_governor),
     ("memory layer", layer::beside_a_check),
     ("redis bytes", bytes::in_redis),
-    ("redis strict", strict::against_yardsticks),
+    ("redis strict", strict::against_baselines),
     ("redis topologies", topologies::against_bare_scripts),
     ("redis hot", hot::against_bare_scripts),
     ("redis batches", batches::of_sizes),

@@ -19,11 +19,11 @@ pub fn against_governor(effort: Effort) -> Outcome {
     for (keys, budget) in [(100_000, Budget::AtLeast(2.0)), (1_000, Budget::Nothing)] {
         rows.extend(checks(effort, keys, 1, budget)?);
     }
-    let title = "Memory engine, one thread; yardstick: governor's keyed check, one counter".into();
+    let title = "Memory engine, one thread; baseline: governor's keyed check, one counter".into();
     let one = Table { title, rows };
     let rows = checks(effort, 100_000, THREADS, Budget::Nothing)?.into();
     let title =
-        format!("Memory engine, {THREADS} threads; yardstick: governor's keyed check, one counter");
+        format!("Memory engine, {THREADS} threads; baseline: governor's keyed check, one counter");
     Ok(vec![one, Table { title, rows }])
 }
 
@@ -94,11 +94,11 @@ fn checks(
             Box::new(|| check(&three_counters)),
         ],
     );
-    let row = |name: &str, who, budget| Row {
+    let row = |name: &str, contender, budget| Row {
         measure: format!("{name}, {keys} keys"),
-        ours: rate(rounds.figure(who)),
-        yardstick: rate(rounds.figure(0)),
-        ratio: Some(rounds.figure_ratio(who, 0)),
+        ours: rate(rounds.figure(contender)),
+        baseline: rate(rounds.figure(0)),
+        ratio: Some(rounds.figure_ratio(contender, 0)),
         budget,
     };
     Ok([

@@ -4,10 +4,10 @@ use spillgate::{Cost, Limit, Limiter, Question, Reserve, Usage};
 use spillgate_testkit::RedisServer;
 
 use crate::Outcome;
+use crate::baseline::QUOTA;
 use crate::load::{drive, key, limiter_on, runtime};
 use crate::rounds::{Effort, Rounds};
 use crate::table::{Budget, Row, Table, micros, rate};
-use crate::yardstick::QUOTA;
 
 pub fn against_checks(effort: Effort) -> Outcome {
     let server = RedisServer::start();
@@ -38,14 +38,14 @@ pub fn against_checks(effort: Effort) -> Outcome {
         Row {
             measure: "reserve and settle, against one check".into(),
             ours: rate(rounds.figure(0)),
-            yardstick: rate(rounds.figure(1)),
+            baseline: rate(rounds.figure(1)),
             ratio: Some(rounds.figure_ratio(0, 1)),
             budget: Budget::AtLeast(1.0 / TIMES),
         },
         Row {
             measure: "Redis CPU of both, against that of one check".into(),
             ours: micros(rounds.store_us(0)),
-            yardstick: micros(rounds.store_us(1)),
+            baseline: micros(rounds.store_us(1)),
             ratio: Some(rounds.store_us_ratio(0, 1)),
             budget: Budget::AtMost(TIMES),
         },

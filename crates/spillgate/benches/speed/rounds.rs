@@ -45,30 +45,30 @@ impl Rounds {
             if round % 2 == 1 {
                 order.reverse();
             }
-            for who in order {
-                let run = contenders[who]();
+            for contender in order {
+                let run = contenders[contender]();
                 if round > 0 {
-                    runs[who].push(run);
+                    runs[contender].push(run);
                 }
             }
         }
         Rounds(runs)
     }
 
-    pub fn figure(&self, who: usize) -> f64 {
-        Spread::of(self.0[who].iter().map(|run| run.figure)).median
+    pub fn figure(&self, contender: usize) -> f64 {
+        Spread::of(self.0[contender].iter().map(|run| run.figure)).median
     }
 
-    pub fn store_us(&self, who: usize) -> f64 {
-        Spread::of(self.0[who].iter().map(|run| run.store_us)).median
+    pub fn store_us(&self, contender: usize) -> f64 {
+        Spread::of(self.0[contender].iter().map(|run| run.store_us)).median
     }
 
-    pub fn figure_ratio(&self, who: usize, to: usize) -> Spread {
-        self.ratio(who, to, |run| run.figure)
+    pub fn figure_ratio(&self, contender: usize, to: usize) -> Spread {
+        self.ratio(contender, to, |run| run.figure)
     }
 
-    pub fn store_us_ratio(&self, who: usize, to: usize) -> Spread {
-        self.ratio(who, to, |run| run.store_us)
+    pub fn store_us_ratio(&self, contender: usize, to: usize) -> Spread {
+        self.ratio(contender, to, |run| run.store_us)
     }
 
     /// Returns how much more one contender takes than another, relative to a third.
@@ -77,8 +77,8 @@ impl Rounds {
         Spread::of(rounds.map(|((with, without), to)| (with.figure - without.figure) / to.figure))
     }
 
-    fn ratio(&self, who: usize, to: usize, of: fn(&Run) -> f64) -> Spread {
-        Spread::of(self.0[who].iter().zip(&self.0[to]).map(|(a, b)| of(a) / of(b)))
+    fn ratio(&self, contender: usize, to: usize, of: fn(&Run) -> f64) -> Spread {
+        Spread::of(self.0[contender].iter().zip(&self.0[to]).map(|(a, b)| of(a) / of(b)))
     }
 }
 

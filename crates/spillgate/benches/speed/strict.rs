@@ -7,16 +7,16 @@ use spillgate_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
+use crate::baseline::{Baseline, QUOTA};
 use crate::load::{drive, key, limiter_on, runtime};
 use crate::rounds::{Effort, Rounds, Run, Spread};
 use crate::table::{Budget, Row, Table, micros, rate};
-use crate::yardstick::{QUOTA, Yardstick};
 
-pub fn against_yardsticks(effort: Effort) -> Outcome {
+pub fn against_baselines(effort: Effort) -> Outcome {
     let server = RedisServer::start();
     let runtime = runtime();
     let limiter = runtime.block_on(limiter_on(&server))?;
-    let bare = runtime.block_on(Yardstick::connect(&server))?;
+    let bare = runtime.block_on(Baseline::connect(&server))?;
     let mut rows = throughput(effort, &server, &runtime, &limiter, &bare);
     rows.push(lone_latency(effort, &runtime, &limiter, &bare));
     let title =
@@ -29,7 +29,7 @@ fn throughput(
     server: &RedisServer,
     runtime: &Runtime,
     limiter: &Limiter,
-    bare: &Yardstick,
+    bare: &Baseline,
 ) -> Vec<Row> {
     let ours = || {
         let limiter = limiter.clone();
@@ -64,7 +64,7 @@ fn throughput(
         })
     };
     let rounds = Rounds::of(effort, &mut [Box::new(ours), Box::new(evalsha), Box::new(set)]);
-    let set = format!("SET PX, {PIPELINE} a pipeline");
+    let set = format!("SET PX, {PIPELINE} per pipeline");
     [("bare EVALSHA", 1, 2.2, 0.5), (set.as_str(), 2, 0.0, 0.0)]
         .into_iter()
         .flat_map(|(name, to, rate_budget, cpu_budget)| {
@@ -73,14 +73,14 @@ fn throughput(
                 Row {
                     measure: format!("decisions, against {name}"),
                     ours: rate(rounds.figure(0)),
-                    yardstick: rate(rounds.figure(to)),
+                    baseline: rate(rounds.figure(to)),
                     ratio: Some(rounds.figure_ratio(0, to)),
                     budget: if promised { Budget::AtLeast(rate_budget) } else { Budget::Nothing },
                 },
                 Row {
                     measure: format!("Redis CPU each, against {name}"),
                     ours: micros(rounds.store_us(0)),
-                    yardstick: micros(rounds.store_us(to)),
+                    baseline: micros(rounds.store_us(to)),
                     ratio: Some(rounds.store_us_ratio(0, to)),
                     budget: if promised { Budget::AtMost(cpu_budget) } else { Budget::Nothing },
                 },
@@ -89,7 +89,7 @@ fn throughput(
         .collect()
 }
 
-fn lone_latency(effort: Effort, runtime: &Runtime, limiter: &Limiter, bare: &Yardstick) -> Row {
+fn lone_latency(effort: Effort, runtime: &Runtime, limiter: &Limiter, bare: &Baseline) -> Row {
     let ours = || {
         runtime.block_on(median_us(effort, |call| async move {
             let _ = limiter.check_limit(&key(CALLERS, call), &limit(), 1).await;
@@ -104,7 +104,7 @@ fn lone_latency(effort: Effort, runtime: &Runtime, limiter: &Limiter, bare: &Yar
     Row {
         measure: "a lone check's median time, against bare EVALSHA".into(),
         ours: micros(rounds.figure(0)),
-        yardstick: micros(rounds.figure(1)),
+        baseline: micros(rounds.figure(1)),
         ratio: Some(rounds.figure_ratio(0, 1)),
         budget: Budget::AtMost(1.05),
     }

@@ -14,7 +14,7 @@ pub struct Table {
 pub struct Row {
     pub measure: String,
     pub ours: String,
-    pub yardstick: String,
+    pub baseline: String,
     pub ratio: Option<Spread>,
     pub budget: Budget,
 }
@@ -28,7 +28,7 @@ pub enum Budget {
 }
 
 impl Budget {
-    fn verdict(self, ratio: Option<Spread>) -> &'static str {
+    fn result(self, ratio: Option<Spread>) -> &'static str {
         let holds = match (self, ratio) {
             (Budget::AtLeast(bound), Some(ratio)) => ratio.median >= bound,
             (Budget::AtMost(bound), Some(ratio)) => ratio.median <= bound,
@@ -52,7 +52,7 @@ impl fmt::Display for Budget {
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let heads =
-            ["measure", "ours", "yardstick", "ratio", "min-max", "budget", ""].map(str::to_owned);
+            ["measure", "ours", "baseline", "ratio", "min-max", "budget", ""].map(str::to_owned);
         let mut lines = vec![heads];
         lines.extend(self.rows.iter().map(Row::cells));
         let width = |column: usize| {
@@ -78,11 +78,11 @@ impl Row {
         [
             self.measure.clone(),
             self.ours.clone(),
-            self.yardstick.clone(),
+            self.baseline.clone(),
             ratio,
             spread,
             self.budget.to_string(),
-            self.budget.verdict(self.ratio).to_owned(),
+            self.budget.result(self.ratio).to_owned(),
         ]
     }
 }

@@ -12,10 +12,10 @@ use spillgate_testkit::{Cluster, RedisServer};
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
+use crate::baseline::{Baseline, QUOTA, TOKEN_BUCKET, take};
 use crate::load::{drive_on, key, runtime};
 use crate::rounds::{Effort, Rounds, Run};
 use crate::table::{Budget, Row, Table, micros, rate};
-use crate::yardstick::{QUOTA, TOKEN_BUCKET, Yardstick, take};
 
 pub fn against_bare_scripts(effort: Effort) -> Outcome {
     Ok(vec![on_a_ring(effort)?, on_a_cluster(effort)?])
@@ -29,8 +29,8 @@ fn on_a_ring(effort: Effort) -> Result<Table, Box<dyn std::error::Error>> {
     let ring = Ring::numbered(1).node("a", servers[0].url()).node("b", servers[1].url());
     let limiter = runtime.block_on(patient(Limiter::builder().ring(ring)).build())?;
     let bare = Arc::new([
-        runtime.block_on(Yardstick::connect(&servers[0]))?,
-        runtime.block_on(Yardstick::connect(&servers[1]))?,
+        runtime.block_on(Baseline::connect(&servers[0]))?,
+        runtime.block_on(Baseline::connect(&servers[1]))?,
     ]);
     let scene = Scene { effort, runtime: &runtime, servers: &servers };
     let theirs = || {
@@ -42,7 +42,7 @@ fn on_a_ring(effort: Effort) -> Result<Table, Box<dyn std::error::Error>> {
     };
     let rounds = Rounds::of(effort, &mut [Box::new(|| scene.ours(&limiter)), Box::new(theirs)]);
     let title = format!(
-        "Redis, a ring of two, distinct keys, {CALLERS} callers; yardstick: bare EVALSHA at either"
+        "Redis, a ring of two, distinct keys, {CALLERS} callers; baseline: bare EVALSHA at either"
     );
     Ok(Table { title, rows: rows(&rounds, 2.2, Budget::AtMost(0.5)) })
 }
@@ -63,7 +63,7 @@ fn on_a_cluster(effort: Effort) -> Result<Table, Box<dyn std::error::Error>> {
     };
     let rounds = Rounds::of(effort, &mut [Box::new(|| scene.ours(&limiter)), Box::new(theirs)]);
     let title = format!(
-        "Redis Cluster of three, distinct keys, {CALLERS} callers; yardstick: bare EVALSHA by the client's cluster connection"
+        "Redis Cluster of three, distinct keys, {CALLERS} callers; baseline: bare EVALSHA through the client's cluster connection"
     );
     Ok(Table { title, rows: rows(&rounds, 1.3, Budget::Nothing) })
 }
@@ -73,14 +73,14 @@ fn rows(rounds: &Rounds, at_least: f64, cpu: Budget) -> Vec<Row> {
         Row {
             measure: "decisions".into(),
             ours: rate(rounds.figure(0)),
-            yardstick: rate(rounds.figure(1)),
+            baseline: rate(rounds.figure(1)),
             ratio: Some(rounds.figure_ratio(0, 1)),
             budget: Budget::AtLeast(at_least),
         },
         Row {
             measure: "Redis CPU each".into(),
             ours: micros(rounds.store_us(0)),
-            yardstick: micros(rounds.store_us(1)),
+            baseline: micros(rounds.store_us(1)),
             ratio: Some(rounds.store_us_ratio(0, 1)),
             budget: cpu,
         },

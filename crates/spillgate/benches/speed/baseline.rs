@@ -9,13 +9,13 @@ use spillgate_testkit::RedisServer;
 
 /// Has a connection of its own, with the script loaded.
 #[derive(Clone)]
-pub struct Yardstick {
+pub struct Baseline {
     connection: MultiplexedConnection,
     sha: String,
 }
 
-impl Yardstick {
-    pub async fn connect(server: &RedisServer) -> Result<Yardstick, RedisError> {
+impl Baseline {
+    pub async fn connect(server: &RedisServer) -> Result<Baseline, RedisError> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(Duration::from_secs(1)))
             .set_response_timeout(Some(Duration::from_secs(1)))
@@ -23,7 +23,7 @@ impl Yardstick {
         let client = Client::open(server.url())?;
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         let sha = cmd("SCRIPT").arg("LOAD").arg(TOKEN_BUCKET).query_async(&mut connection).await?;
-        Ok(Yardstick { connection, sha })
+        Ok(Baseline { connection, sha })
     }
 
     /// Makes one check by the bare script with our numbers. Returns whether it was allowed.
@@ -38,7 +38,7 @@ impl Yardstick {
             pipeline.cmd("SET").arg(key).arg(1).arg("PX").arg(ttl_ms).ignore();
         }
         let mut connection = self.connection.clone();
-        pipeline.exec_async(&mut connection).await.expect("the yardstick's server answers");
+        pipeline.exec_async(&mut connection).await.expect("the baseline's server replies");
     }
 }
 
@@ -47,7 +47,7 @@ pub async fn take(connection: &mut impl ConnectionLike, sha: &str, key: &str) ->
     let mut command = cmd("EVALSHA");
     command.arg(sha).arg(1).arg(key).arg(INTERVAL_US).arg(BURST_US);
     let answer = command.query_async::<(i64, i64)>(connection).await;
-    let (allowed, _) = answer.expect("the yardstick's server answers");
+    let (allowed, _) = answer.expect("the baseline's server replies");
     allowed == 1
 }
 
