@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 
 const RULES: &str = r#"
     [[rule]]
-    name = "nobody"
+    name = "unknown"
     match = { plan = "none" }
     key = []
     limits = ["1/minute"]

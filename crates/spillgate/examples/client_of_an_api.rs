@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tower::{Service, ServiceBuilder};
 
 #[tokio::main]
-#[expect(clippy::print_stdout, reason = "that is what it is run for")]
+#[expect(clippy::print_stdout, reason = "the example prints its result")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;

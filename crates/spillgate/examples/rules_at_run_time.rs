@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         async move {
             match orders(5) {
                 Ok(policy) => limiter.set_policy(policy),
-                Err(error) => return format!("the rules stay as they are: {error}\n"),
+                Err(error) => return format!("the rules did not change: {error}\n"),
             }
             "the sale has begun\n".to_owned()
         }

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_calls_in_one_instant_all_count() {
+    fn ten_thousand_calls_in_one_instant_are_all_counted() {
         let params = Params { count: 10_000, period_us: MINUTE_US };
         let mut state = State::default();
         let calls = (0..10_001).filter(|_| admitted(&mut state, &params, START_US, 1));

@@ -9,21 +9,21 @@ use crate::failure::{Patient, limit};
 
 /// Runs the suites again in a process of their own, with every server restricted to that user.
 #[test]
-fn the_suites_on_one_server_pass_as_the_user_of_a_fleet() {
+fn the_single_server_suites_pass_as_the_printed_user() {
     let suites = ["store::", "limiter::", "accidents::admission::", "accidents::keys::"];
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(suites).args(["--test-threads", "2"]);
     command.env(RedisServer::USER_RULES, spillgate::acl_rules());
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    let passed = said.lines().filter(|line| line.ends_with("... ok")).count();
-    assert!(passed >= 35, "only {passed} tests ran: {said}");
+    let output_text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output_text}{}", String::from_utf8_lossy(&output.stderr));
+    let passed = output_text.lines().filter(|line| line.ends_with("... ok")).count();
+    assert!(passed >= 35, "only {passed} tests ran: {output_text}");
 }
 
 /// The server logs denied commands: none of ours is among them.
 #[test]
-fn nothing_that_we_ask_for_is_refused_to_the_user() {
+fn the_printed_user_is_denied_no_command_of_ours() {
     let rules = spillgate::acl_rules();
     let rules: Vec<&str> = rules.split(' ').collect();
     for version in RedisServer::versions() {
@@ -32,11 +32,11 @@ fn nothing_that_we_ask_for_is_refused_to_the_user() {
         let patient = Patient::on(&server.url_of_user("spillgate", "secret", &rules));
         patient.heals();
         assert_eq!(patient.admitted(10, "me", &limit()), 10);
-        let Reply::Array(refused) = server.command(&["ACL", "LOG"]) else {
+        let Reply::Array(denied) = server.command(&["ACL", "LOG"]) else {
             panic!("ACL LOG answers a list");
         };
         // The client library sets its name if it may; a denial has no effect.
-        let ours = refused.iter().filter(|entry| !field(entry, "object").starts_with("client"));
+        let ours = denied.iter().filter(|entry| !field(entry, "object").starts_with("client"));
         assert_eq!(ours.collect::<Vec<_>>(), [&Reply::Nil; 0], "{}", version.name);
     }
 }

@@ -12,13 +12,13 @@ use crate::support::random::Random;
 use crate::support::world::{World, subject};
 
 #[test]
-fn decisions_of_one_call_are_told_the_same_in_memory_and_on_redis() {
+fn memory_and_redis_return_equal_replies_for_batches() {
     let rules = rules();
     let [memory, redis, _] = World::each();
     for seed in 0..CALLS {
         let mut random = Random::new(seed);
         let step_us = random.spread(60_000_000);
-        let transactions = asks(&rules, &mut random);
+        let transactions = transactions(&rules, &mut random);
         let reply = [&memory, &redis].map(|world| {
             let mut reply = world.after(step_us).decide_all(&transactions);
             reply.iter_mut().for_each(forget_receipts);
@@ -53,13 +53,13 @@ fn named(text: &str, place: usize) -> NamedLimit {
     NamedLimit::new(spec.build().unwrap(), place)
 }
 
-pub(crate) fn asks(rules: &[Vec<NamedLimit>], random: &mut Random) -> Vec<Transaction> {
-    (0..=random.below(6)).map(|_| ask(rules, random)).collect()
+pub(crate) fn transactions(rules: &[Vec<NamedLimit>], random: &mut Random) -> Vec<Transaction> {
+    (0..=random.below(6)).map(|_| transaction(rules, random)).collect()
 }
 
 /// One to three rules, each with one of a few subjects. One in eight decisions peeks, reserves or has a
 /// shadow.
-fn ask(rules: &[Vec<NamedLimit>], random: &mut Random) -> Transaction {
+fn transaction(rules: &[Vec<NamedLimit>], random: &mut Random) -> Transaction {
     let intent = match random.below(24) {
         0 => Intent::Peek,
         1 => Intent::Reserve { nonce: 1 + random.below(1 << 40) },

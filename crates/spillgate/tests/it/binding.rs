@@ -27,7 +27,7 @@ impl Both {
     }
 
     /// Makes one call that charges both or none. Returns the reply of this limit and of the other.
-    fn ask(&self, cost: u64, intent: Intent) -> [ChargeReply; 2] {
+    fn check(&self, cost: u64, intent: Intent) -> [ChargeReply; 2] {
         self.clock.set(self.now_us);
         let counter =
             |limit| PlannedCharge { cost, attributes: 1, ..PlannedCharge::new(subject(7), limit) };
@@ -41,10 +41,10 @@ impl Both {
     }
 
     /// Returns whether this limit denies, in a random run, a call that the other has room for.
-    fn refuses(&mut self, random: &mut Random, steps: u32) -> bool {
+    fn denies(&mut self, random: &mut Random, steps: u32) -> bool {
         let period_us = self.limits.each_ref().map(|limit| params(limit).longest_wait_us());
         for _ in 0..steps {
-            let [_, other] = self.ask(1, Intent::Peek);
+            let [_, other] = self.check(1, Intent::Peek);
             let cost = match random.below(3) {
                 0 => 1,
                 1 => other.reading.remaining.max(1),
@@ -56,7 +56,7 @@ impl Both {
                 return true;
             }
             let cost = cost.min(params(&self.limits[1]).capacity());
-            let [this, other] = self.ask(cost, Intent::Charge);
+            let [this, other] = self.check(cost, Intent::Charge);
             if other.fits && !this.fits {
                 return true;
             }
@@ -106,7 +106,7 @@ fn random_pair(random: &mut Random) -> [Limit; 2] {
 }
 
 #[test]
-fn what_is_said_never_to_refuse_does_not_in_any_random_run() {
+fn a_limit_that_never_denies_beside_another_denies_in_no_random_run() {
     let (mut never, pairs) = (0, if evidence() { 200_000 } else { 3_000 });
     for seed in 0..pairs {
         let mut random = Random::new(seed);
@@ -119,19 +119,19 @@ fn what_is_said_never_to_refuse_does_not_in_any_random_run() {
             let now_us = TODAY_US + random.below(DAY_US);
             let mut both = Both::new(&this, &other, now_us);
             assert!(
-                !both.refuses(&mut random, 60),
-                "seed {seed}: {this} {} refused beside {other} {} at {} µs",
+                !both.denies(&mut random, 60),
+                "seed {seed}: {this} {} denied beside {other} {} at {} µs",
                 this.algorithm(),
                 other.algorithm(),
                 both.now_us
             );
         }
     }
-    assert!(never > pairs / 3, "of {pairs} pairs only {never} say something");
+    assert!(never > pairs / 3, "of {pairs} pairs only {never} are claims");
 }
 
 #[test]
-fn where_the_answer_is_exact_the_others_do_refuse_somebody() {
+fn exact_answers_of_false_have_a_run_that_denies() {
     const EXACT: [(Algorithm, Algorithm); 3] = [
         (Algorithm::TokenBucket, Algorithm::TokenBucket),
         (Algorithm::SlidingLog, Algorithm::TokenBucket),
@@ -146,26 +146,27 @@ fn where_the_answer_is_exact_the_others_do_refuse_somebody() {
             continue;
         }
         seen += 1;
-        let refuses = (0..200).any(|run| {
-            let greedy = Both::new(&this, &other, TODAY_US + run).is_refused_when_greedy(run);
-            greedy || Both::new(&this, &other, TODAY_US).refuses(&mut random, 200)
+        let denies = (0..200).any(|run| {
+            let greedy = Both::new(&this, &other, TODAY_US + run).denies_when_greedy(run);
+            greedy || Both::new(&this, &other, TODAY_US).denies(&mut random, 200)
         });
-        assert!(refuses, "seed {seed}: {this} never refused beside {other}");
+        assert!(denies, "seed {seed}: {this} never denied beside {other}");
     }
-    assert!(seen > 100, "only {seen} pairs say something");
+    assert!(seen > 100, "only {seen} pairs are claims");
 }
 
 impl Both {
-    /// Returns whether this limit denies a subject that takes the whole quota at once, and then takes either
-    /// each unit as soon as the other limit has it, or the whole quota each time it is back.
-    fn is_refused_when_greedy(&mut self, run: u64) -> bool {
+    /// Returns whether this limit denies a greedy subject. The subject takes the whole quota at once.
+    /// Afterwards it takes either each unit as soon as the other limit has it, or the whole quota each time
+    /// it is back.
+    fn denies_when_greedy(&mut self, run: u64) -> bool {
         let capacity = params(&self.limits[1]).capacity();
         let mut cost = capacity;
         for _ in 0..2_000 {
             if cost > params(&self.limits[0]).capacity() {
                 return true;
             }
-            let [this, other] = self.ask(cost, Intent::Charge);
+            let [this, other] = self.check(cost, Intent::Charge);
             if other.fits && !this.fits {
                 return true;
             }

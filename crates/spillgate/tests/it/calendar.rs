@@ -29,7 +29,7 @@ fn date(zone: &TimeZone, now: u64) -> Date {
 }
 
 #[test]
-fn months_end_when_they_end() {
+fn months_have_their_own_lengths() {
     check(Month, "UTC", "2024-01-01T00Z 2024-02-01T00Z 2024-03-01T00Z 2024-04-01T00Z");
     check(Month, "UTC", "2025-12-01T00Z 2026-01-01T00Z 2026-02-01T00Z 2026-03-01T00Z");
     check(Month, "UTC", "2100-01-01T00Z 2100-02-01T00Z 2100-03-01T00Z 2100-04-01T00Z");
@@ -86,13 +86,13 @@ fn a_day_that_comes_twice_begins_once() {
 }
 
 #[test]
-fn a_day_that_a_zone_left_out_is_no_window() {
+fn a_day_that_a_zone_skipped_is_no_window() {
     check(Day, "Pacific/Apia", "2011-12-28T10Z 2011-12-29T10Z 2011-12-30T10Z 2011-12-31T10Z");
     check(Day, "Pacific/Apia", "2011-12-29T10Z 2011-12-30T10Z 2011-12-31T10Z 2012-01-01T10Z");
 }
 
 #[test]
-fn windows_of_every_zone_meet_around_every_change_of_its_clocks() {
+fn windows_of_every_zone_meet_at_every_clock_change() {
     let database = TimeZoneDatabase::bundled();
     for name in database.available() {
         let zone = database.get(name.as_str()).unwrap();
@@ -135,7 +135,7 @@ fn answers_at_every_instant() {
 }
 
 #[test]
-fn clones_and_equals_share_windows_and_others_do_not() {
+fn equal_calendars_share_windows_and_others_do_not() {
     let berlin = Calendar::new(Day, "Europe/Berlin").unwrap();
     berlin.around(us("2026-03-29T12Z"));
     assert_eq!(berlin.clone(), Calendar::new(Day, "Europe/Berlin").unwrap());
@@ -152,7 +152,7 @@ fn knows_no_other_zones() {
 }
 
 #[test]
-fn says_the_longest_that_a_window_lasts() {
+fn returns_the_longest_length_of_a_window() {
     let hours = |unit, zone| Calendar::new(unit, zone).unwrap().longest_us() / (DAY_US / 24);
     assert_eq!(hours(Day, "UTC"), 24);
     assert_eq!(hours(Day, "Europe/Berlin"), 25);

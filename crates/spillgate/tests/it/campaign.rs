@@ -20,7 +20,7 @@ use report::{Report, Row};
 use rig::Rig;
 
 #[test]
-fn whatever_befalls_a_topology_no_limit_is_exceeded_by_more_than_the_stated_price() {
+fn no_fault_of_a_topology_exceeds_a_limit_by_more_than_the_stated_bound() {
     let file = std::env::var_os(FILE).map(PathBuf::from);
     let cells = cells(std::env::var(SCOPE).as_deref().ok());
     let mut report = Report::read(file.as_deref());
@@ -88,24 +88,24 @@ impl Cell {
         let mut fleet = Fleet::start(&rig.store(), self.fault.timeout());
         std::thread::sleep(fault::BEFORE);
         let began_us = fleet::now_us();
-        let two_us = rig.strike(self.fault, &mut fleet);
+        let two_us = rig.cause(self.fault, &mut fleet);
         if two_us > 0 {
-            println!("{}: two primaries may be asked for {} ms", self.name(), two_us / 1_000);
+            println!("{}: two primaries may decide for {} ms", self.name(), two_us / 1_000);
         }
         std::thread::sleep(fault::AFTER);
         let history = fleet.end();
         let wall_ahead_us = fleet::wall_ahead_us();
-        let price = |limits: &Limits| {
+        let overshoot_bound = |limits: &Limits| {
             let mixed = history.mixed_periods(limits, wall_ahead_us);
-            self.fault.price(self.shape, limits, mixed, two_us)
+            self.fault.overshoot_bound(self.shape, limits, mixed, two_us)
         };
         let of = |limits: &Limits| Row {
             cell: self.name(),
             limit: limits.name(),
             admitted: history.admitted(limits),
-            alone: history.admitted_alone(limits),
+            local: history.admitted_locally(limits),
             allowed: limits.allowed(),
-            most_over: price(limits),
+            most_over: overshoot_bound(limits),
             over: history.over(limits),
             locked_out_us: history.locked_out_us(limits, began_us),
             locked_out_most_us: limits.locked_out_most_us(),
@@ -121,7 +121,7 @@ fn summary(cell: &Cell, rows: &[Row]) -> String {
     let locked_out_ms = rows.iter().filter_map(|row| row.locked_out_us).max().unwrap_or(0) / 1_000;
     let name = cell.name().replace('\t', ", ");
     format!(
-        "{name}: {over} over at most, {most} allowed; locked out for {locked_out_ms} ms at most"
+        "{name}: at most {over} over the limit, {most} allowed; locked out for {locked_out_ms} ms at most"
     )
 }
 

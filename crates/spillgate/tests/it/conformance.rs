@@ -17,14 +17,14 @@ fn the_suite_passes_on_a_cluster_of_three() {
 
 /// The other topologies and versions, if SPILLGATE_EVIDENCE is set.
 #[test]
-fn the_suite_passes_on_every_topology_and_version_at_hand() {
+fn the_suite_passes_on_every_topology_and_installed_version() {
     if !evidence() {
-        return println!("left to ./evidence faults");
+        return println!("runs in ./evidence faults");
     }
     let watched = Sentinels::start(2, 3);
     let primary = &watched.servers()[watched.primary()];
     passes(&SUITES, "sentinel", &watched.urls(), &[primary.port()]);
-    println!("by the user that doctor --acl prints");
+    println!("as the user that doctor --acl prints");
     // Sentinels have no users, so they are connected to without a name.
     urls_of_user(watched.servers());
     let by_user = |url: String| url.replacen("redis://", "redis://spillgate:secret@", 1);
@@ -34,18 +34,18 @@ fn the_suite_passes_on_every_topology_and_version_at_hand() {
     let primaries = cluster.nodes().iter().filter(|node| is_primary(node));
     let primaries: Vec<u16> = primaries.map(RedisServer::port).collect();
     passes(&SUITES, "cluster", &cluster.urls(), &primaries);
-    println!("by the user that doctor --acl prints");
+    println!("as the user that doctor --acl prints");
     passes(&SUITES, "cluster", &urls_of_user(cluster.nodes()), &primaries);
     let nodes: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
     let urls: Vec<String> = nodes.iter().map(RedisServer::url).collect();
     passes(&SUITES, "ring", &urls, &ports(&nodes));
-    println!("by the user that doctor --acl prints");
+    println!("as the user that doctor --acl prints");
     passes(&SUITES, "ring", &urls_of_user(&nodes), &ports(&nodes));
     for version in RedisServer::versions() {
         let server = RedisServer::start_with(&version.path, &[]);
         println!("{}", version.name);
         passes(&SUITES, "one", &[server.url()], &[server.port()]);
-        println!("{}, by the user that doctor --acl prints", version.name);
+        println!("{}, as the user that doctor --acl prints", version.name);
         let ports = [server.port()];
         passes(&SUITES, "one", &urls_of_user(std::slice::from_ref(&server)), &ports);
     }
@@ -73,11 +73,11 @@ fn passes(suites: &[&str], kind: &str, urls: &[String], primaries: &[u16]) {
     command.args(suites).args(["--test-threads", "1"]).env(variable, reply);
     // The suite at its usual length.
     let output = command.env_remove("SPILLGATE_EVIDENCE").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    let passed = said.lines().filter(|line| line.ends_with("... ok")).count();
+    let output_text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output_text}{}", String::from_utf8_lossy(&output.stderr));
+    let passed = output_text.lines().filter(|line| line.ends_with("... ok")).count();
     println!("{kind:<10} {} servers: {passed} tests passed", primaries.len());
-    assert!(passed > 8 * suites.len(), "only {passed} tests ran: {said}");
+    assert!(passed > 8 * suites.len(), "only {passed} tests ran: {output_text}");
 }
 
 /// The first three take seconds; the gate runs only these.

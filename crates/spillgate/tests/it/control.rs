@@ -46,7 +46,7 @@ fn counter(decision: &Decision, rule: &str) -> Option<(Option<u64>, Option<u64>)
 }
 
 #[test]
-fn an_override_changes_the_numbers_of_live_state_and_gives_them_back() {
+fn an_override_changes_the_limit_of_live_state_until_it_is_removed() {
     on_each(API, |limiter| async move {
         assert!(limiter.check(&ann().costing(8)).await.allowed());
         assert!(!limiter.check(&ann().costing(8)).await.allowed());
@@ -78,7 +78,7 @@ fn an_override_changes_the_numbers_of_live_state_and_gives_them_back() {
 }
 
 #[test]
-fn a_block_refuses_for_good_until_it_is_taken_back() {
+fn a_block_denies_until_it_is_removed() {
     on_each(API, |limiter| async move {
         limiter.set_override("api", &acme(), ["block"], None).await.unwrap();
         let blocked = limiter.check(&ann()).await;
@@ -89,7 +89,7 @@ fn a_block_refuses_for_good_until_it_is_taken_back() {
 }
 
 #[test]
-fn a_mode_is_a_kill_switch_that_a_new_policy_leaves_be() {
+fn a_mode_is_a_kill_switch_that_survives_a_new_policy() {
     on_each(API, |limiter| async move {
         let all = ann().costing(11);
         assert_eq!(limiter.check(&all).await.reason(), Some(Reason::CostExceedsLimit));
@@ -101,10 +101,10 @@ fn a_mode_is_a_kill_switch_that_a_new_policy_leaves_be() {
         let watched = limiter.check(&all).await;
         assert!(watched.allowed() && counter(&watched, "api").is_some());
         limiter.set_mode("watched", Mode::Enforce, None).await.unwrap();
-        let said = |mode: &spillgate::RuleMode| {
+        let name = |mode: &spillgate::RuleMode| {
             (mode.rule().to_owned(), mode.in_force(), mode.written(), mode.runtime())
         };
-        let modes: Vec<_> = limiter.modes().iter().map(said).collect();
+        let modes: Vec<_> = limiter.modes().iter().map(name).collect();
         let (enforce, shadow) = (Mode::Enforce, Mode::Shadow);
         assert_eq!(
             modes,
@@ -120,7 +120,7 @@ fn a_mode_is_a_kill_switch_that_a_new_policy_leaves_be() {
 }
 
 #[test]
-fn a_reset_of_a_rule_frees_all_its_subjects_and_no_other_rules() {
+fn a_reset_of_a_rule_resets_all_its_subjects_and_no_other_rule() {
     on_each(API, |limiter| async move {
         limiter.set_mode("watched", Mode::Enforce, None).await.unwrap();
         let users: Vec<String> = (0..50).map(|user| format!("u{user}")).collect();
@@ -143,7 +143,7 @@ fn a_reset_of_a_rule_frees_all_its_subjects_and_no_other_rules() {
 }
 
 #[test]
-fn an_operator_reads_charges_and_gives_back_one_subject() {
+fn an_operator_reads_charges_and_refunds_one_subject() {
     on_each(API, |limiter| async move {
         let state = limiter.state("api", &ann()).await.unwrap();
         let tokens = state.limits().nth(1).unwrap();
@@ -157,9 +157,13 @@ fn an_operator_reads_charges_and_gives_back_one_subject() {
         let beyond = limiter.charge("api", &ann(), 100).await.unwrap();
         assert_eq!((beyond.reason(), beyond.remaining()), (Some(Reason::LimitExceeded), Some(0)));
         let freed = limiter.refund("api", &ann(), 15).await.unwrap();
-        assert_eq!(counter(&freed, "api"), Some((Some(10), Some(5))), "20 is as far as force goes");
+        assert_eq!(
+            counter(&freed, "api"),
+            Some((Some(10), Some(5))),
+            "a forced charge stops at 20"
+        );
         let freed = limiter.refund("api", &ann(), u64::MAX).await.unwrap();
-        assert_eq!(counter(&freed, "api"), Some((Some(10), Some(10))), "never beyond untouched");
+        assert_eq!(counter(&freed, "api"), Some((Some(10), Some(10))), "never beyond the capacity");
         // The token that had begun to drain is not refunded in full.
         assert!((19..=20).contains(&limiter.stats().refunded), "{:?}", limiter.stats());
         limiter.set_mode("api", Mode::Off, None).await.unwrap();
@@ -168,7 +172,7 @@ fn an_operator_reads_charges_and_gives_back_one_subject() {
 }
 
 #[test]
-fn what_can_never_hold_is_refused_and_changes_nothing() {
+fn an_invalid_change_is_rejected_and_changes_nothing() {
     on_each(API, |limiter| async move {
         let long = "x".repeat(9_000);
         let (stranger, too_long) = (acme().with("ip", "1"), acme().with("user", long));
@@ -188,14 +192,14 @@ fn what_can_never_hold_is_refused_and_changes_nothing() {
             ("api", &too_long, "9/day", None, "subject: it and the limits take more than"),
             ("api", &acme(), "9/day", past, "expires_at: this instant is past"),
         ] {
-            let refused = limiter.set_override(rule, subject, [quota], end).await.unwrap_err();
-            assert!(refused.to_string().starts_with(message), "{refused}");
+            let rejected = limiter.set_override(rule, subject, [quota], end).await.unwrap_err();
+            assert!(rejected.to_string().starts_with(message), "{rejected}");
         }
         for limits in [vec![], vec!["9/day"; 3]] {
-            let refused = limiter.set_override("api", &acme(), limits, None).await.unwrap_err();
+            let rejected = limiter.set_override("api", &acme(), limits, None).await.unwrap_err();
             assert!(
-                matches!(refused, ControlError::Refused(InvalidChange::Limit { .. })),
-                "{refused}"
+                matches!(rejected, ControlError::Refused(InvalidChange::Limit { .. })),
+                "{rejected}"
             );
         }
         let unknown =
@@ -219,7 +223,7 @@ fn what_can_never_hold_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn what_no_longer_fits_the_policy_is_kept_and_said() {
+fn a_change_that_no_longer_fits_the_policy_is_kept_and_reported() {
     on_each(API, |limiter| async move {
         limiter.set_override("api", &acme(), ["20/day"], None).await.unwrap();
         limiter.set_mode("api", Mode::Shadow, None).await.unwrap();
@@ -247,7 +251,7 @@ fn what_no_longer_fits_the_policy_is_kept_and_said() {
 }
 
 #[test]
-fn what_expires_ends_by_itself() {
+fn overrides_and_modes_end_when_they_expire() {
     on_each(API, |limiter| async move {
         let soon = SystemTime::UNIX_EPOCH + Duration::from_micros(Clock::System.now_us() + 400_000);
         limiter.set_override("api", &acme(), ["20/day"], Some(soon)).await.unwrap();
@@ -262,12 +266,12 @@ fn what_expires_ends_by_itself() {
 }
 
 /// Waits until `holds` returns true.
-pub(crate) async fn until(what: &str, holds: impl AsyncFn() -> bool) {
+pub(crate) async fn until(condition: &str, holds: impl AsyncFn() -> bool) {
     for _ in 0..1_000 {
         if holds().await {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("ten seconds on, still not so: {what}");
+    panic!("still false after ten seconds: {condition}");
 }

@@ -15,40 +15,40 @@ use crate::support::world::{PATIENCE, runtime};
 
 /// ACCIDENTS A10, from the right side: an answer from memory is a denial, and the store is spared.
 #[test]
-fn whoever_was_refused_and_asks_again_does_not_reach_the_store() {
+fn a_caller_denied_twice_reaches_the_store_once() {
     let scene = Scene::new(true);
     assert!(scene.check("me", &slow(), 2).allowed());
-    let refused = scene.check("me", &slow(), 1);
-    assert_eq!((refused.reason(), refused.source()), (Some(Reason::LimitExceeded), Source::Store));
+    let denied = scene.check("me", &slow(), 1);
+    assert_eq!((denied.reason(), denied.source()), (Some(Reason::LimitExceeded), Source::Store));
     let before = scene.calls();
     let again: Vec<Decision> = (0..100).map(|_| scene.check("me", &slow(), 1)).collect();
     let cached = again.iter().filter(|again| again.source() == Source::DenialCache).count() as u64;
     assert!(cached > 0 && cached + (scene.calls() - before) >= 100, "{cached} of 100");
     for again in again {
         assert_eq!((again.reason(), again.remaining()), (Some(Reason::LimitExceeded), Some(0)));
-        assert!(again.retry_after() <= refused.retry_after(), "{again:?}");
-        assert!(again.reset_after() <= refused.reset_after(), "{again:?}");
+        assert!(again.retry_after() <= denied.retry_after(), "{again:?}");
+        assert!(again.reset_after() <= denied.reset_after(), "{again:?}");
     }
     // Another subject is not affected.
     assert!(scene.check("another", &slow(), 2).allowed());
 }
 
 #[test]
-fn whoever_waits_as_told_is_admitted() {
+fn a_caller_that_waits_for_retry_after_is_admitted() {
     let scene = Scene::new(true);
     let limit = Limit::per(1, Duration::from_millis(400));
     assert!(scene.check("me", &limit, 1).allowed());
     for _ in 0..3 {
         let _ = scene.check("me", &limit, 1);
     }
-    let refused = scene.check("me", &limit, 1);
-    let wait = refused.retry_after().unwrap();
+    let denied = scene.check("me", &limit, 1);
+    let wait = denied.retry_after().unwrap();
     scene.runtime.block_on(async { tokio::time::sleep(wait).await });
     assert!(scene.check("me", &limit, 1).allowed(), "after {wait:?}");
 }
 
 #[test]
-fn only_costs_as_large_as_the_refused_one_are_refused_unasked() {
+fn only_costs_as_large_as_the_denied_one_are_denied_from_the_cache() {
     let scene = Scene::new(true);
     let limit = Limit::per(10, YEAR);
     assert!(scene.check("me", &limit, 6).allowed());
@@ -65,22 +65,22 @@ fn only_costs_as_large_as_the_refused_one_are_refused_unasked() {
 }
 
 #[test]
-fn other_numbers_a_look_and_slots_are_asked_of_the_store() {
+fn changed_limits_peeks_and_permits_bypass_the_cache() {
     let scene = Scene::new(true);
     assert!(scene.check("me", &slow(), 2).allowed());
     assert!(!scene.check("me", &slow(), 1).allowed());
     let more = Limit::per(3, YEAR);
     assert!(scene.check("me", &more, 1).allowed(), "a larger limit helps at once");
     assert_eq!(scene.check("me", &slow(), 0).source(), Source::Store);
-    let slot = Limit::concurrent(1, Duration::from_secs(60));
+    let permit = Limit::concurrent(1, Duration::from_secs(60));
     for allowed in [true, false, false] {
-        let decision = scene.check("me", &slot, 1);
+        let decision = scene.check("me", &permit, 1);
         assert_eq!((decision.allowed(), decision.source()), (allowed, Source::Store));
     }
 }
 
 #[test]
-fn room_made_by_this_process_is_found_at_once() {
+fn a_reset_or_refund_by_this_process_ends_a_remembered_denial() {
     let scene = Scene::new(true);
     let me = Request::new().with("ip", "203.0.113.7");
     let limiter = &scene.limiter;
@@ -99,7 +99,7 @@ fn room_made_by_this_process_is_found_at_once() {
 }
 
 #[test]
-fn a_store_that_lost_everything_is_found_within_moments() {
+fn a_remembered_denial_ends_soon_after_state_loss() {
     let scene = Scene::new(true);
     assert!(scene.check("me", &slow(), 2).allowed());
     assert!(!scene.check("me", &slow(), 1).allowed());
@@ -108,7 +108,7 @@ fn a_store_that_lost_everything_is_found_within_moments() {
 }
 
 #[test]
-fn switched_off_every_decision_is_the_stores() {
+fn without_the_cache_the_store_makes_every_decision() {
     let scene = Scene::new(false);
     assert!(scene.check("me", &slow(), 2).allowed());
     assert!((0..20).all(|_| scene.check("me", &slow(), 1).source() == Source::Store));
@@ -117,7 +117,7 @@ fn switched_off_every_decision_is_the_stores() {
 /// Peeks at the store before each check. No call refunds, so room only grows between the two: a cost that
 /// fitted at the peek must not be denied from memory.
 #[test]
-fn what_is_refused_unasked_would_be_refused_by_the_store() {
+fn every_denial_from_the_cache_is_one_the_store_would_make() {
     let scene = Scene::new(true);
     let secret = Secret::new(&SHARED_SECRET);
     let limits =
@@ -130,9 +130,9 @@ fn what_is_refused_unasked_would_be_refused_by_the_store() {
         let limit = random.pick(&limits);
         let key = ["a", "b", "c"][random.below(3) as usize];
         let cost = 1 + random.spread(6);
-        let mut look = crate::support::world::ask(Intent::Peek, &[(0, limit, cost)]);
-        look.counters[0].key = secret.inline_key(key);
-        let fitted = scene.runtime.block_on(scene.onlooker.engine().decide_one(&look)).unwrap();
+        let mut peek = crate::support::world::transaction(Intent::Peek, &[(0, limit, cost)]);
+        peek.counters[0].key = secret.inline_key(key);
+        let fitted = scene.runtime.block_on(scene.onlooker.engine().decide_one(&peek)).unwrap();
         let decision = scene.check(key, limit.limit(), cost);
         allowed += u64::from(decision.allowed());
         if decision.source() == Source::DenialCache {
@@ -140,7 +140,7 @@ fn what_is_refused_unasked_would_be_refused_by_the_store() {
             assert!(!fitted.allowed, "turn {turn}: {} for {cost}, {decision:?}", limit.limit());
         }
     }
-    println!("{allowed} allowed, {cached} refused from memory");
+    println!("{allowed} allowed, {cached} denied from memory");
     assert!(cached > 0 && allowed > 0);
 }
 

@@ -59,9 +59,9 @@ fn random_act(random: &mut Random, algorithm: Algorithm, capacity: u64) -> Act {
         0..=5 => Act::Check(cost),
         6 => Act::Check(0),
         7..=9 => Act::Reserve(cost.max(1)),
-        10 => Act::Look(cost),
+        10 => Act::Peek(cost),
         11 => Act::Force(if random.one_in(2) { cost } else { random.spread(3 * capacity) }),
-        12..=14 => Act::Return { receipt: random.next() >> 1, unused: random.spread(capacity) },
+        12..=14 => Act::Refund { receipt: random.next() >> 1, unused: random.spread(capacity) },
         // The order in which permits that end at one instant are released is unspecified.
         _ if algorithm == Algorithm::Concurrency => Act::Lower(1 << 40),
         _ => Act::Lower(random.spread(capacity)),
@@ -168,7 +168,7 @@ fn logs() -> Vec<NamedLimit> {
     )
 }
 
-fn slots() -> Vec<NamedLimit> {
+fn permits() -> Vec<NamedLimit> {
     [(20, 30_000), (1, 1_000), (1_000, 3_600_000), (7, 90), (1_000_000, 60_000)]
         .map(|(count, hold_ms)| {
             NamedLimit::new(Limit::concurrent(count, Duration::from_millis(hold_ms)), 0)
@@ -183,7 +183,7 @@ macro_rules! suite {
             use super::*;
 
             #[test]
-            fn in_this_process_answers_as_the_oracle_does() {
+            fn memory_answers_equal_the_oracles() {
                 let acts = acts(10_000);
                 for seed in 0..acts / ACTS {
                     let mut oracle = oracle($algorithm);
@@ -196,7 +196,7 @@ macro_rules! suite {
             }
 
             #[test]
-            fn in_redis_answers_as_the_oracle_does() {
+            fn redis_answers_equal_the_oracles() {
                 let server = RedisServer::start();
                 let acts = acts(1_000);
                 for seed in 0..acts / ACTS {
@@ -216,7 +216,7 @@ suite!(token_bucket, buckets(), Algorithm::TokenBucket);
 suite!(fixed_window, fixed_windows(), Algorithm::FixedWindow);
 suite!(sliding_log, logs(), Algorithm::SlidingLog);
 suite!(sliding_window, sliding_windows(), Algorithm::SlidingWindow);
-suite!(concurrency, slots(), Algorithm::Concurrency);
+suite!(concurrency, permits(), Algorithm::Concurrency);
 
 /// This many acts in the gate, and a hundred times as many if SPILLGATE_EVIDENCE is set.
 fn acts(gate: u64) -> u64 {

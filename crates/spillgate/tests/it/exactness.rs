@@ -29,7 +29,7 @@ use crate::support::world::PATIENCE;
 /// Decisions of the store are equal number by number. The store would have denied each denial from memory at
 /// that moment. Only the store admits.
 #[test]
-fn everybody_is_told_what_the_order_of_the_store_says() {
+fn every_reply_matches_the_stores_order_of_calls() {
     for (seed, remembers) in [(1, false), (2, true), (3, true)] {
         let server = RedisServer::start();
         let tap = Tap::before(&server);
@@ -42,13 +42,13 @@ fn everybody_is_told_what_the_order_of_the_store_says() {
         let outcomes = runtime.block_on(storm_of(&limiters, &limits, seed));
         drop(limiters);
         drop(runtime);
-        judge(&tap.calls(), &outcomes, &limits, &format!("seed {seed}"));
+        compare(&tap.calls(), &outcomes, &limits, &format!("seed {seed}"));
     }
 }
 
 /// One reply to a caller, and the instants between which it came.
-struct Heard {
-    who: String,
+struct Observed {
+    subject: String,
     limit: usize,
     cost: u64,
     from_us: u64,
@@ -58,11 +58,11 @@ struct Heard {
 
 /// Checks every subject by itself first, so that its key is known. Then checks all at once, mostly a few
 /// subjects at the same cost.
-async fn storm_of(limiters: &[Limiter], limits: &Arc<Vec<NamedLimit>>, seed: u64) -> Vec<Heard> {
+async fn storm_of(limiters: &[Limiter], limits: &Arc<Vec<NamedLimit>>, seed: u64) -> Vec<Observed> {
     let mut outcomes = Vec::new();
     for (limit, _) in limits.iter().enumerate() {
-        for who in 0..SUBJECTS {
-            outcomes.push(check(&limiters[0], limits, name(limit, who), limit, 1).await);
+        for subject in 0..SUBJECTS {
+            outcomes.push(check(&limiters[0], limits, name(limit, subject), limit, 1).await);
         }
     }
     let mut callers = JoinSet::new();
@@ -73,9 +73,9 @@ async fn storm_of(limiters: &[Limiter], limits: &Arc<Vec<NamedLimit>>, seed: u64
             let mut outcomes = Vec::new();
             for _ in 0..CALLS {
                 let limit = random.below(limits.len() as u64) as usize;
-                let who = random.spread(SUBJECTS - 1);
+                let subject = random.spread(SUBJECTS - 1);
                 let cost = if random.one_in(8) { 1 + random.below(3) } else { 1 };
-                outcomes.push(check(&limiter, &limits, name(limit, who), limit, cost).await);
+                outcomes.push(check(&limiter, &limits, name(limit, subject), limit, cost).await);
                 if random.one_in(20) {
                     tokio::time::sleep(Duration::from_millis(random.below(15))).await;
                 }
@@ -91,18 +91,18 @@ async fn storm_of(limiters: &[Limiter], limits: &Arc<Vec<NamedLimit>>, seed: u64
 async fn check(
     limiter: &Limiter,
     limits: &[NamedLimit],
-    who: String,
+    subject: String,
     limit: usize,
     cost: u64,
-) -> Heard {
+) -> Observed {
     let from_us = Clock::System.now_us();
-    let decision = limiter.check_limit(&who, limits[limit].limit(), cost).await;
+    let decision = limiter.check_limit(&subject, limits[limit].limit(), cost).await;
     let until_us = Clock::System.now_us();
-    Heard { who, limit, cost, from_us, until_us, decision }
+    Observed { subject, limit, cost, from_us, until_us, decision }
 }
 
-fn name(limit: usize, who: u64) -> String {
-    format!("{limit}:{who}")
+fn name(limit: usize, subject: u64) -> String {
+    format!("{limit}:{subject}")
 }
 
 /// One of each algorithm that coalesces, exhausted and refilled many times in a run.
@@ -123,21 +123,21 @@ fn limits() -> Vec<NamedLimit> {
 /// Of one counter at one cost: allowed, remaining, and retry_after and reset_after in µs.
 type Numbered = (bool, u64, u64, u64);
 
-fn judge(calls: &[Called], outcomes: &[Heard], limits: &[NamedLimit], at: &str) {
+fn compare(calls: &[Called], outcomes: &[Observed], limits: &[NamedLimit], at: &str) {
     let mut names: BTreeMap<&[u8], (&str, usize)> = BTreeMap::new();
     let mut introduced = outcomes[..limits.len() * SUBJECTS as usize].iter();
     let mut states: BTreeMap<&[u8], State> = BTreeMap::new();
     let mut expected: BTreeMap<(&str, u64), Vec<Numbered>> = BTreeMap::new();
     // The state that the store held for each subject, and since when.
     let mut held: BTreeMap<&str, Vec<(u64, Option<State>)>> = BTreeMap::new();
-    let (mut crowds, mut decisions) = (0, 0);
+    let (mut coalesced, mut decisions) = (0, 0);
     for call in calls {
-        for one in &call.asked {
-            let (who, limit) = *names.entry(&one.key).or_insert_with(|| {
+        for one in &call.charges {
+            let (subject, limit) = *names.entry(&one.key).or_insert_with(|| {
                 let one = introduced.next().expect("subjects are introduced one by one");
-                (one.who.as_str(), one.limit)
+                (one.subject.as_str(), one.limit)
             });
-            crowds += u64::from(one.times > 1);
+            coalesced += u64::from(one.times > 1);
             for _ in 0..one.times {
                 decisions += 1;
                 let reply = step(
@@ -148,22 +148,22 @@ fn judge(calls: &[Called], outcomes: &[Heard], limits: &[NamedLimit], at: &str) 
                     &mut states,
                     &one.key,
                 );
-                expected.entry((who, one.cost)).or_default().push(reply);
+                expected.entry((subject, one.cost)).or_default().push(reply);
             }
-            held.entry(who).or_default().push((call.now_us, states.get(&one.key[..]).cloned()));
+            held.entry(subject).or_default().push((call.now_us, states.get(&one.key[..]).cloned()));
         }
     }
     let mut reply: BTreeMap<(&str, u64), Vec<Numbered>> = BTreeMap::new();
     let (mut remembered, mut allowed) = (0, 0);
-    for Heard { who, limit, cost, from_us, until_us, decision } in outcomes {
+    for Observed { subject, limit, cost, from_us, until_us, decision } in outcomes {
         allowed += u64::from(decision.allowed());
         match decision.source() {
-            Source::Store => reply.entry((who, *cost)).or_default().push(numbered(decision)),
+            Source::Store => reply.entry((subject, *cost)).or_default().push(numbered(decision)),
             Source::DenialCache => {
                 remembered += 1;
                 assert!(!decision.allowed(), "{at}: admitted from memory");
-                let held = &held[who.as_str()];
-                let is_refused = |now_us: u64| {
+                let held = &held[subject.as_str()];
+                let is_denied = |now_us: u64| {
                     let last = held.partition_point(|(from_us, _)| *from_us <= now_us);
                     let state = last.checked_sub(1).and_then(|last| held[last].1.clone());
                     let mut counter = StepCounter::new(params(&limits[*limit]), *cost, 0, state);
@@ -177,22 +177,22 @@ fn judge(calls: &[Called], outcomes: &[Heard], limits: &[NamedLimit], at: &str) 
                 let charges = held.iter().map(|(charged_us, _)| *charged_us);
                 let mut moments =
                     charges.filter(|us| between.contains(us)).chain([*between.start()]);
-                assert!(moments.any(is_refused), "{at}: {who} for {cost}: {decision:?}");
+                assert!(moments.any(is_denied), "{at}: {subject} for {cost}: {decision:?}");
             }
-            other => panic!("{at}: {who} was told by {other:?}"),
+            other => panic!("{at}: {subject} got a decision from {other:?}"),
         }
     }
     // Replies to equal checks are interchangeable.
     expected.values_mut().chain(reply.values_mut()).for_each(|all| all.sort_unstable());
-    for (asked, expected) in &expected {
-        assert_eq!(reply.get(asked), Some(expected), "{at}: {asked:?}");
+    for (charges, expected) in &expected {
+        assert_eq!(reply.get(charges), Some(expected), "{at}: {charges:?}");
     }
     assert_eq!(reply.len(), expected.len(), "{at}");
     println!(
-        "{at}: {decisions} decisions in {} calls, {crowds} crowds, {allowed} allowed, {remembered} refused from memory",
+        "{at}: {decisions} decisions in {} calls, {coalesced} coalesced batches, {allowed} allowed, {remembered} denied from memory",
         calls.len()
     );
-    assert!(crowds > 0 && allowed > 0, "{at}");
+    assert!(coalesced > 0 && allowed > 0, "{at}");
 }
 
 fn step<'k>(
@@ -221,11 +221,11 @@ fn numbered(decision: &Decision) -> Numbered {
 /// One call of the script: its instant, and its charges.
 struct Called {
     now_us: u64,
-    asked: Vec<Asked>,
+    charges: Vec<Charge>,
 }
 
 /// A decision, or a coalesced batch of equal decisions.
-struct Asked {
+struct Charge {
     key: Vec<u8>,
     cost: u64,
     times: u64,
@@ -279,7 +279,7 @@ impl Tap {
         }
         calls.sort_by_key(|call| call.now_us);
         let apart = calls.is_sorted_by(|one, next| one.now_us < next.now_us);
-        assert!(apart, "two calls at one instant: their order is not known");
+        assert!(apart, "two calls at one instant have no known order");
         calls
     }
 }
@@ -312,20 +312,20 @@ fn called(call: &Value, answer: &Value) -> Option<Called> {
     }
     let count: usize = std::str::from_utf8(words[2]).ok()?.parse().ok()?;
     let (keys, program) = (&words[3..3 + count], numbers_of(words.get(3 + count)?)?);
-    let mut asked = Vec::new();
+    let mut charges = Vec::new();
     let mut at = program[2] as usize - 1;
     while at < program.len() {
-        let times = if program[at] == CROWD { program[at + 1] } else { 1 };
-        at += usize::from(program[at] == CROWD);
+        let times = if program[at] == COALESCED { program[at + 1] } else { 1 };
+        at += usize::from(program[at] == COALESCED);
         assert_eq!((program[at + 1], program[at + 6]), (1, 0), "decisions over one counter each");
         let key = keys[program[at + 2] as usize - 1].to_vec();
         // Connections are tried out with peeks.
         if times > 1 || program[at] == CHARGE {
-            asked.push(Asked { key, cost: program[at + 5], times });
+            charges.push(Charge { key, cost: program[at + 5], times });
         }
         at += 7;
     }
-    (!asked.is_empty()).then(|| Called { now_us: (*now_us).cast_unsigned(), asked })
+    (!charges.is_empty()).then(|| Called { now_us: (*now_us).cast_unsigned(), charges })
 }
 
 fn text(value: &Value) -> Option<&[u8]> {
@@ -358,7 +358,7 @@ fn numbers_of(packed: &[u8]) -> Option<Vec<u64>> {
 }
 
 const CHARGE: u64 = 0;
-const CROWD: u64 = 8;
+const COALESCED: u64 = 8;
 const SUBJECTS: u64 = 4;
 const CALLERS: u64 = 120;
 const CALLS: u64 = 40;

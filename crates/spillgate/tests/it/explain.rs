@@ -42,7 +42,7 @@ const POLICY: &str = r#"
 
 /// One request of a few users, tenants, routes and costs.
 #[derive(Clone, Debug)]
-struct Asked {
+struct Case {
     user: Option<u8>,
     tenant: Option<u8>,
     route: Option<&'static str>,
@@ -50,7 +50,7 @@ struct Asked {
     tokens: u64,
 }
 
-impl Asked {
+impl Case {
     fn request(&self) -> Request<'static> {
         let mut request = Request::new();
         for (name, value) in [("user", self.user), ("tenant", self.tenant)] {
@@ -65,20 +65,20 @@ impl Asked {
     }
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
+fn case() -> impl Strategy<Value = Case> {
     let route = prop::option::of(prop::sample::select(vec!["/login", "/api/x", "/other"]));
     let some = || prop::option::of(0..2_u8);
     (some(), some(), route, 0..5_u64, 0..9_u64).prop_map(
-        |(user, tenant, route, requests, tokens)| Asked { user, tenant, route, requests, tokens },
+        |(user, tenant, route, requests, tokens)| Case { user, tenant, route, requests, tokens },
     )
 }
 
 /// Explains, then checks: both decisions and the results, waits and numbers of all counters must agree.
-async fn agrees(limiter: &Limiter, asked: &Asked) {
-    let request = asked.request();
+async fn agrees(limiter: &Limiter, case: &Case) {
+    let request = case.request();
     let explained = limiter.explain(&request).await;
     let checked = limiter.check(&request).await;
-    let context = format!("{asked:?}: {} {explained:?}\n{checked:?}", explained.sentence());
+    let context = format!("{case:?}: {} {explained:?}\n{checked:?}", explained.sentence());
     assert_eq!(explained.answer().reason(), checked.reason(), "{context}");
     if !checked.allowed() {
         assert_eq!(explained.answer().rule(), checked.rule(), "{context}");
@@ -103,7 +103,7 @@ async fn agrees(limiter: &Limiter, asked: &Asked) {
 }
 
 #[test]
-fn what_is_explained_is_what_the_next_check_says() {
+fn an_explanation_equals_the_next_check() {
     let policy = Policy::from_toml(POLICY).unwrap();
     let server = RedisServer::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -113,15 +113,15 @@ fn what_is_explained_is_what_the_next_check_says() {
         (patient().build().await.unwrap(), redis.build().await.unwrap())
     });
     let mut runner = TestRunner::new(Config { cases: 48, ..Config::default() });
-    let story = prop::collection::vec(asked(), 1..24);
+    let story = prop::collection::vec(case(), 1..24);
     let reply = runner.run(&story, |story| {
         runtime.block_on(async {
             for limiter in [&memory, &redis] {
                 for rule in ["mixed", "tokens", "watched", "route"] {
                     limiter.reset_rule(rule).await.unwrap();
                 }
-                for asked in &story {
-                    agrees(limiter, asked).await;
+                for case in &story {
+                    agrees(limiter, case).await;
                 }
             }
         });
@@ -131,7 +131,7 @@ fn what_is_explained_is_what_the_next_check_says() {
 }
 
 #[test]
-fn a_remembered_refusal_is_told_as_the_next_check_would_tell_it() {
+fn an_explanation_reports_a_remembered_denial_as_the_next_check_does() {
     let server = RedisServer::start();
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let policy = "[[rule]]\nname = 'api'\nkey = ['user']\nlimits = ['1/day']";
@@ -167,7 +167,7 @@ fn explaining_charges_nothing_and_counts_nothing() {
 }
 
 #[test]
-fn every_rule_of_the_domain_says_why_it_is_met_or_not() {
+fn every_rule_of_the_domain_reports_why_it_matched_or_not() {
     on_each(POLICY, |limiter| async move {
         let tenant = Request::new().with("user", "ann");
         limiter.set_override("mixed", &tenant, ["90/day"], None).await.unwrap();
@@ -195,7 +195,7 @@ fn every_rule_of_the_domain_says_why_it_is_met_or_not() {
 }
 
 #[test]
-fn a_raise_is_read_off_the_state_as_it_stands() {
+fn a_suggested_raise_follows_from_the_current_state() {
     on_each(POLICY, |limiter| async move {
         let ann = Request::new().with("user", "ann").costing(6);
         assert!(limiter.check(&ann).await.allowed());
@@ -211,9 +211,9 @@ fn a_raise_is_read_off_the_state_as_it_stands() {
             [("18/1d", 12, true), ("16/366d", 10, true), ("14/1d", 8, true), ("12/366d", 6, true)]
         );
         let counter = explained.limits().next().unwrap();
-        let says =
+        let beginning =
             "mixed/bucket (9/1d) denies: 3 of 9 requests are left, and this costs 6. There is";
-        assert!(counter.sentence().starts_with(says), "{}", counter.sentence());
+        assert!(counter.sentence().starts_with(beginning), "{}", counter.sentence());
         let never = limiter.explain(&ann.clone().costing(7)).await;
         let sentence = never.sentence();
         assert_eq!(
@@ -224,7 +224,7 @@ fn a_raise_is_read_off_the_state_as_it_stands() {
 }
 
 #[test]
-fn without_the_store_the_explanation_says_who_decides() {
+fn without_the_store_the_explanation_names_the_local_share() {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let url = format!("redis://127.0.0.1:{}", spillgate_testkit::free_port());
         let policy = Policy::from_toml(POLICY).unwrap();
@@ -234,6 +234,6 @@ fn without_the_store_the_explanation_says_who_decides() {
         assert!(explained.sentence().ends_with("The store is unavailable or too slow."));
         let counter = explained.limits().next().unwrap();
         assert!(counter.sentence().contains("enforces its local share"), "{}", counter.sentence());
-        assert_eq!(counter.raise(), None, "nobody can say");
+        assert_eq!(counter.raise(), None, "unknown without the store");
     });
 }

@@ -9,18 +9,18 @@ use tokio::runtime::{Builder, Runtime};
 
 mod clocks;
 mod cluster;
+mod connections;
 mod elections;
-mod empty_again;
-mod lines;
+mod exhausted_after_loss;
+mod many_callers;
 mod minority;
-mod night;
 mod outage;
 mod overload;
-mod refusals;
+mod rolling_restart;
 mod sentinel;
+mod server_errors;
 mod state_loss;
 mod table;
-mod two_hundred;
 
 /// A limiter on a store that will fail.
 pub(crate) struct Patient {
@@ -39,7 +39,8 @@ impl Patient {
         // These tests examine the store's decisions, which the denial cache would hide.
         let builder = builder.expected_instances((ALL / SHARE) as u32).denial_cache(false);
         let opening = async { tokio::time::timeout(CEILING, builder.build()).await };
-        let limiter = runtime.block_on(opening).expect("a start waits for no store").unwrap();
+        let limiter =
+            runtime.block_on(opening).expect("a limiter starts without its store").unwrap();
         Patient { limiter, runtime }
     }
 
@@ -48,7 +49,7 @@ impl Patient {
     pub(crate) fn check(&self, key: &str, limit: &Limit) -> Decision {
         self.run(async {
             let check = self.limiter.check_limit(key, limit, 1);
-            tokio::time::timeout(CEILING, check).await.expect("a verdict within two seconds")
+            tokio::time::timeout(CEILING, check).await.expect("a decision within two seconds")
         })
     }
 
@@ -85,7 +86,7 @@ impl Patient {
     }
 }
 
-/// The local share of `ALL` for one process, by the expected number of instances.
+/// The local share of `ALL` for one of sixteen expected instances.
 pub(crate) const SHARE: u64 = 10;
 pub(crate) const ALL: u64 = 160;
 
@@ -116,10 +117,11 @@ fn replica(primary: &FaultProxy) -> RedisServer {
 /// replica is at offset 0, and so is a replica that has not found its primary.
 #[track_caller]
 fn caught_up(replica: &RedisServer, primary: &RedisServer) {
-    let reply = |server: &RedisServer, name| server.info("replication", name);
+    let replication = |server: &RedisServer, name| server.info("replication", name);
     eventually(|| {
-        reply(replica, "master_link_status") == "up"
-            && reply(replica, "master_repl_offset") == reply(primary, "master_repl_offset")
+        replication(replica, "master_link_status") == "up"
+            && replication(replica, "master_repl_offset")
+                == replication(primary, "master_repl_offset")
     });
 }
 
@@ -133,7 +135,7 @@ pub(crate) fn field(server: &RedisServer, section: &str, name: &str) -> u64 {
     server.info(section, name).parse().unwrap()
 }
 
-pub(crate) fn is_refused(reply: &Reply, code: &str) -> bool {
+pub(crate) fn is_error(reply: &Reply, code: &str) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with(code))
 }
 

@@ -16,10 +16,10 @@ use spillgate_testkit::{Connection, Process, RedisServer};
 use tokio::runtime::Runtime;
 
 use crate::support::storm;
-use crate::support::world::{AGES, PATIENCE, ask, limit};
+use crate::support::world::{AGES, PATIENCE, limit, transaction};
 
 #[test]
-fn a_thousand_callers_in_four_processes_are_admitted_to_the_last_unit() {
+fn a_thousand_callers_in_four_processes_are_admitted_exactly_to_the_limit() {
     let server = RedisServer::start();
     let mut workers: Vec<Process> = (0..PROCESSES).map(|_| start_worker(server.port())).collect();
     let mut reports = Vec::new();
@@ -91,7 +91,7 @@ fn scenes() -> Vec<Scene> {
 
 impl Scene {
     fn limits(&self) -> Vec<(u128, &NamedLimit)> {
-        self.counters.iter().map(|(who, limit)| (*who, limit)).collect()
+        self.counters.iter().map(|(subject, limit)| (*subject, limit)).collect()
     }
 
     fn admitted_by(&self, report: &str) -> u64 {
@@ -101,8 +101,10 @@ impl Scene {
 
     fn used(&self, threads: &Runtime, url: &str) -> Vec<u64> {
         let engine = storm::engine(threads, Some(url));
-        let costs: Vec<_> = self.counters.iter().map(|(who, limit)| (*who, limit, 1)).collect();
-        let reply = threads.block_on(engine.decide_one(&ask(Intent::Peek, &costs))).unwrap();
+        let costs: Vec<_> =
+            self.counters.iter().map(|(subject, limit)| (*subject, limit, 1)).collect();
+        let reply =
+            threads.block_on(engine.decide_one(&transaction(Intent::Peek, &costs))).unwrap();
         let capacities = self.counters.iter().map(|(_, limit)| limit.limit().capacity().unwrap());
         capacities
             .zip(&reply.counters)

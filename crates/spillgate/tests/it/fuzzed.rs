@@ -8,6 +8,6 @@ mod replay;
 use public::Target;
 
 #[test]
-fn inputs_that_fuzzing_found_hold_within_bounds() {
+fn stored_fuzzing_inputs_stay_within_bounds() {
     replay::all(&public::TARGETS);
 }

@@ -11,16 +11,16 @@ use spillgate::{Algorithm, Limit, Source};
 use spillgate_testkit::RedisServer;
 use tokio::task::JoinSet;
 
-use crate::batches::{asks, forget_receipts, rules};
+use crate::batches::{forget_receipts, rules, transactions};
 use crate::failure::{ALL, CEILING, Patient, SHARE, counted_by};
 use crate::support::random::Random;
 use crate::support::storm;
-use crate::support::world::{AGES, World, ask, keys, limit, runtime};
+use crate::support::world::{AGES, World, keys, limit, runtime, transaction};
 
 /// ACCIDENTS 9, 13, 14. Over one connection calls are executed as they are sent, so callers are decided in
 /// the order of their arrival.
 #[test]
-fn callers_at_once_are_told_as_if_one_came_after_the_other() {
+fn concurrent_callers_get_the_replies_of_sequential_ones() {
     let rules: &'static [Vec<NamedLimit>] = Vec::leak(rules());
     let (memory, redis) = (World::in_memory(100_000), World::queue());
     for seed in 0..STORMS {
@@ -28,7 +28,7 @@ fn callers_at_once_are_told_as_if_one_came_after_the_other() {
         let step_us = random.spread(20_000_000);
         let coalesced = 1 + random.spread(400);
         let transactions: Vec<Transaction> =
-            (0..coalesced).flat_map(|_| asks(rules, &mut random)).take(400).collect();
+            (0..coalesced).flat_map(|_| transactions(rules, &mut random)).take(400).collect();
         let expected = memory.after(step_us).decide_all(&transactions);
         let reply = redis.after(step_us).decide_at_once(&transactions);
         for (place, (reply, mut expected)) in reply.into_iter().zip(expected).enumerate() {
@@ -46,11 +46,12 @@ fn callers_at_once_are_told_as_if_one_came_after_the_other() {
 }
 
 #[test]
-fn callers_at_once_share_calls() {
+fn concurrent_callers_share_calls() {
     let world = World::queue();
     let before = calls(&world);
     let wide = wide();
-    let transactions: Vec<_> = (0..400).map(|who| ask(Intent::Charge, &[(who, wide, 1)])).collect();
+    let transactions: Vec<_> =
+        (0..400).map(|subject| transaction(Intent::Charge, &[(subject, wide, 1)])).collect();
     assert!(world.decide_at_once(&transactions).into_iter().all(|reply| reply.unwrap().allowed));
     let calls = calls(&world) - before;
     assert!(calls < 20, "{calls} calls for 400 decisions");
@@ -58,11 +59,11 @@ fn callers_at_once_share_calls() {
 
 /// The same counter with other numbers: an override was set in between.
 #[test]
-fn numbers_that_change_in_a_crowd_hold_from_the_next_caller_on() {
+fn a_changed_limit_applies_from_the_next_caller_in_the_batch() {
     let limits: [&'static NamedLimit; 2] =
         [5, 8].map(|count| &*Box::leak(Box::new(limit(Algorithm::TokenBucket, count, AGES))));
     let world = World::queue();
-    let turns = (0..12).map(|turn: usize| ask(Intent::Charge, &[(0, limits[turn % 2], 1)]));
+    let turns = (0..12).map(|turn: usize| transaction(Intent::Charge, &[(0, limits[turn % 2], 1)]));
     let reply = world.decide_at_once(&turns.collect::<Vec<_>>());
     let allowed: Vec<bool> = reply.into_iter().map(|reply| reply.unwrap().allowed).collect();
     // Used quota stays used: from five on the smaller limit denies, from eight on both.
@@ -71,7 +72,7 @@ fn numbers_that_change_in_a_crowd_hold_from_the_next_caller_on() {
 }
 
 #[test]
-fn a_key_that_is_not_ours_fails_its_own_decision_alone() {
+fn a_foreign_value_fails_only_its_own_decision() {
     let log: &'static NamedLimit =
         Box::leak(Box::new(limit(Algorithm::SlidingLog, 1_000_000, AGES)));
     let world = World::queue();
@@ -82,7 +83,10 @@ fn a_key_that_is_not_ours_fails_its_own_decision_alone() {
     }
     let transactions: Vec<_> = (0..60)
         .map(|turn| {
-            ask(Intent::Charge, &[(turn % 10, if turn % 10 == 7 { log } else { wide() }, 1)])
+            transaction(
+                Intent::Charge,
+                &[(turn % 10, if turn % 10 == 7 { log } else { wide() }, 1)],
+            )
         })
         .collect();
     let reply = world.decide_at_once(&transactions);
@@ -96,37 +100,40 @@ fn a_key_that_is_not_ours_fails_its_own_decision_alone() {
 
 /// The server is stopped, so the first calls stay in flight and all others wait for them.
 #[test]
-fn a_caller_who_leaves_before_the_others_go_is_not_charged() {
+fn a_caller_dropped_before_the_batch_is_sent_is_not_charged() {
     let world = World::queue();
     let server = world.server.as_ref().unwrap();
     let wide = wide();
     world.check(0, wide, 1);
     server.pause();
-    let reply: Vec<TransactionReply> = world.run(async {
-        let check = |who| {
-            let engine = world.engine.clone();
-            async move { engine.decide_one(&ask(Intent::Charge, &[(who, wide, 1)])).await }
-        };
-        let mut first = JoinSet::new();
-        (1..=20).for_each(|who| drop(first.spawn(check(who))));
-        tokio::task::yield_now().await;
-        let mut leaving = JoinSet::new();
-        (101..=140).for_each(|who| drop(leaving.spawn(check(who))));
-        tokio::task::yield_now().await;
-        leaving.shutdown().await;
-        server.resume();
-        first.join_all().await.into_iter().map(Result::unwrap).collect()
-    });
+    let reply: Vec<TransactionReply> =
+        world.run(async {
+            let check = |subject| {
+                let engine = world.engine.clone();
+                async move {
+                    engine.decide_one(&transaction(Intent::Charge, &[(subject, wide, 1)])).await
+                }
+            };
+            let mut first = JoinSet::new();
+            (1..=20).for_each(|subject| drop(first.spawn(check(subject))));
+            tokio::task::yield_now().await;
+            let mut leaving = JoinSet::new();
+            (101..=140).for_each(|subject| drop(leaving.spawn(check(subject))));
+            tokio::task::yield_now().await;
+            leaving.shutdown().await;
+            server.resume();
+            first.join_all().await.into_iter().map(Result::unwrap).collect()
+        });
     assert_eq!(reply.len(), 20);
-    let used = |who| wide.limit().capacity().unwrap() - world.remaining(who, wide);
-    assert!((1..=20).all(|who| used(who) == 1));
-    assert!((101..=140).all(|who| used(who) == 0));
+    let used = |subject| wide.limit().capacity().unwrap() - world.remaining(subject, wide);
+    assert!((1..=20).all(|subject| used(subject) == 1));
+    assert!((101..=140).all(|subject| used(subject) == 0));
 }
 
 /// ACCIDENTS 40, 42. A store stops while many callers wait for it: each gets a decision in time, and charges
 /// that were not sent are deferred.
 #[test]
-fn a_store_that_stops_under_a_crowd_keeps_nobody_waiting() {
+fn a_store_that_stops_under_load_delays_no_caller_beyond_the_ceiling() {
     let server = RedisServer::start();
     let patient = Patient::on(&server.url());
     patient.heals();
@@ -139,7 +146,7 @@ fn a_store_that_stops_under_a_crowd_keeps_nobody_waiting() {
             let (limiter, limit) = (patient.limiter.clone(), limit.clone());
             callers.spawn(async move {
                 let check = limiter.check_limit("me", &limit, 1);
-                let decision = tokio::time::timeout(CEILING, check).await.expect("a verdict");
+                let decision = tokio::time::timeout(CEILING, check).await.expect("a decision");
                 (decision.source(), decision.allowed())
             });
         }
@@ -147,7 +154,7 @@ fn a_store_that_stops_under_a_crowd_keeps_nobody_waiting() {
     });
     assert!(by.iter().all(|(source, _)| *source == Source::Fallback), "the store is stopped");
     let admitted = by.iter().filter(|(_, allowed)| *allowed).count() as u64;
-    assert_eq!(admitted, SHARE, "all of the share, and no more");
+    assert_eq!(admitted, SHARE, "exactly the local share");
     server.resume();
     patient.heals();
     let _ = patient.check("me", &limit);
@@ -156,22 +163,24 @@ fn a_store_that_stops_under_a_crowd_keeps_nobody_waiting() {
 
 /// A runtime ends with calls in flight and others waiting: callers on another runtime are not blocked.
 #[test]
-fn a_runtime_that_ends_leaves_nobody_stuck() {
+fn a_runtime_that_ends_blocks_no_caller_of_another() {
     let server = RedisServer::start();
     let other = storm::threads();
     let engine = storm::engine(&other, Some(&server.url()));
     let wide = wide();
     server.pause();
     let short = runtime();
-    for who in 0..50 {
+    for subject in 0..50 {
         let engine = engine.clone();
-        short
-            .spawn(async move { engine.decide_one(&ask(Intent::Charge, &[(who, wide, 1)])).await });
+        short.spawn(async move {
+            engine.decide_one(&transaction(Intent::Charge, &[(subject, wide, 1)])).await
+        });
     }
     short.block_on(tokio::task::yield_now());
     drop(short);
     server.resume();
-    let reply = other.block_on(engine.decide_one(&ask(Intent::Charge, &[(1_000, wide, 1)])));
+    let reply =
+        other.block_on(engine.decide_one(&transaction(Intent::Charge, &[(1_000, wide, 1)])));
     assert!(reply.unwrap().allowed);
 }
 

@@ -2,6 +2,7 @@
 //!
 //! A parser of another project reads the fields back.
 
+mod attributes;
 pub(crate) mod client;
 mod diagnostics;
 mod examples;
@@ -15,4 +16,3 @@ mod pace;
 mod paths;
 mod settling;
 mod shared_cases;
-mod who;

@@ -1,5 +1,5 @@
-//! Leases: every short history of the pure ones, the ledger in a real Redis against the pure ledger, the
-//! decisions of a limiter with leases, and fleets of real processes.
+//! Leases: every short history of the pure model, the ledger in Redis against the pure ledger, decisions of a
+//! limiter with leases, and fleets of real processes.
 
 mod deciding;
 mod ledger;

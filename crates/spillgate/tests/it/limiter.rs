@@ -8,8 +8,8 @@ use spillgate_testkit::{RedisServer, free_port};
 use crate::support::given::Given;
 use crate::support::world::ring_of;
 
-/// Runs a body on a limiter in memory, on one in Redis, and on one on a ring of three, or on the store that
-/// the environment names.
+/// Runs a body on a limiter in memory, in Redis, and on a ring of three, or on the store that the environment
+/// names.
 pub(crate) fn on_each<F: Future<Output = ()>>(policy: &str, body: impl Fn(Limiter) -> F) {
     let server = RedisServer::start();
     let nodes: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
@@ -44,7 +44,7 @@ const MIXED: &str = r#"
         { quota = "8/366d", name = "window", algorithm = "fixed-window" },
         { quota = "7/day", name = "log", algorithm = "sliding-log" },
         { quota = "6/366d", name = "sliding", algorithm = "sliding-window" },
-        { quota = "5", name = "slots", algorithm = "concurrency", max_hold = "1h" },
+        { quota = "5", name = "permits", algorithm = "concurrency", max_hold = "1h" },
     ]
 "#;
 
@@ -59,7 +59,10 @@ fn charges_every_counter_or_none() {
         assert_eq!(remaining(&allowed), [5, 4, 3, 2, 1]);
 
         let denied = limiter.check(&of("a").costing(2)).await;
-        assert_eq!((denied.reason(), denied.limit()), (Some(Reason::LimitExceeded), Some("slots")));
+        assert_eq!(
+            (denied.reason(), denied.limit()),
+            (Some(Reason::LimitExceeded), Some("permits"))
+        );
         assert_eq!(remaining(&denied), [5, 4, 3, 2, 1]);
         let verdicts: Vec<_> = denied.limits().map(|counter| counter.reason()).collect();
         let fits = None;
@@ -71,7 +74,7 @@ fn charges_every_counter_or_none() {
 }
 
 #[test]
-fn a_cost_above_a_capacity_is_never_and_writes_nothing() {
+fn a_cost_above_a_capacity_has_no_retry_time_and_writes_nothing() {
     on_each(MIXED, |limiter| async move {
         for cost in [6, 10, 1 << 40, u64::MAX] {
             let never = limiter.check(&of("a").costing(cost)).await;
@@ -81,14 +84,14 @@ fn a_cost_above_a_capacity_is_never_and_writes_nothing() {
                 "{cost}"
             );
         }
-        let untouched = limiter.peek(&of("a")).await;
-        assert!(untouched.limits().all(|counter| counter.remaining() == counter.capacity()));
+        let full = limiter.peek(&of("a")).await;
+        assert!(full.limits().all(|counter| counter.remaining() == counter.capacity()));
         assert_eq!(limiter.stats().denied, 4);
     });
 }
 
 #[test]
-fn the_longest_wait_speaks_for_a_denial_and_the_least_left_for_an_allowance() {
+fn the_longest_wait_decides_a_denial_and_the_least_remaining_an_admission() {
     let policy = r#"
         [[rule]]
         name = "both"
@@ -110,7 +113,7 @@ fn the_longest_wait_speaks_for_a_denial_and_the_least_left_for_an_allowance() {
 }
 
 #[test]
-fn a_unit_that_is_not_named_is_peeked_at() {
+fn a_limit_whose_unit_is_not_named_is_only_read() {
     let policy = r#"
         [[rule]]
         name = "llm"
@@ -168,7 +171,7 @@ fn a_shadow_rule_is_counted_and_changes_no_answer() {
 }
 
 #[test]
-fn a_decision_prints_what_it_tells_and_not_how_it_is_kept() {
+fn debug_output_shows_a_decision_and_not_its_representation() {
     let policy = r#"
         [[rule]]
         name = "watched"
@@ -177,7 +180,7 @@ fn a_decision_prints_what_it_tells_and_not_how_it_is_kept() {
         limits = ["7/day"]
 
         [[rule]]
-        name = "slots"
+        name = "permits"
         key = ["user"]
         limits = [{ name = "streams", algorithm = "concurrency", quota = "2", max_hold = "1h" }]
     "#;
@@ -187,7 +190,7 @@ fn a_decision_prints_what_it_tells_and_not_how_it_is_kept() {
             LimitDecision { rule: Some(\"watched\"), limit: \"0\", definition: 7/1d, \
             reason: None, source: Store, capacity: Some(7), remaining: Some(6), \
             retry_after: Some(0ns), reset_after: Some(12342.857143s), shadow: true }, \
-            LimitDecision { rule: Some(\"slots\"), limit: \"streams\", definition: 2 max_hold 1h, \
+            LimitDecision { rule: Some(\"permits\"), limit: \"streams\", definition: 2 max_hold 1h, \
             reason: None, source: Store, capacity: Some(2), remaining: Some(1), \
             retry_after: Some(0ns), reset_after: Some(3600s) }] }";
         assert_eq!(printed, reply);
@@ -195,7 +198,7 @@ fn a_decision_prints_what_it_tells_and_not_how_it_is_kept() {
 }
 
 #[test]
-fn unlimited_keeps_nothing_and_none_blocks() {
+fn unlimited_stores_nothing_and_block_denies() {
     let policy = r#"
         [[rule]]
         name = "free"
@@ -222,7 +225,7 @@ fn unlimited_keeps_nothing_and_none_blocks() {
 }
 
 #[test]
-fn a_new_policy_holds_from_the_next_request_and_forgets_nothing() {
+fn a_new_policy_applies_from_the_next_request_and_keeps_usage() {
     let policy =
         |quota: &str| format!("[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"{quota}\"]");
     on_each(&policy("5/day"), |limiter| async move {
@@ -237,7 +240,7 @@ fn a_new_policy_holds_from_the_next_request_and_forgets_nothing() {
 }
 
 #[test]
-fn an_override_replaces_the_numbers_of_whom_it_covers() {
+fn an_override_replaces_the_limits_of_its_subjects() {
     let policy = r#"
         [[rule]]
         name = "api"
@@ -257,7 +260,7 @@ fn an_override_replaces_the_numbers_of_whom_it_covers() {
 }
 
 #[test]
-fn a_batch_is_judged_in_order_each_alone() {
+fn a_batch_is_decided_in_order_each_by_itself() {
     on_each(MIXED, |limiter| async move {
         let limit = Limit::per_day(3);
         let inline = |key| Question::Inline {
@@ -277,7 +280,7 @@ fn a_batch_is_judged_in_order_each_alone() {
 }
 
 #[test]
-fn a_thousand_decisions_go_in_one_batch() {
+fn a_thousand_decisions_fit_one_batch() {
     on_each(MIXED, |limiter| async move {
         let keys: Vec<String> = (0..1_000).map(|key| format!("k{}", key % 300)).collect();
         let question = |key| Question::Inline {
@@ -293,7 +296,7 @@ fn a_thousand_decisions_go_in_one_batch() {
 }
 
 #[test]
-fn the_same_key_under_other_numbers_is_a_changed_limit() {
+fn the_same_key_with_other_numbers_is_a_changed_limit() {
     on_each("", |limiter| async move {
         assert!(limiter.check_limit("k", &Limit::per_day(5), 5).await.allowed());
         assert!(!limiter.check_limit("k", &Limit::per_day(4), 1).await.allowed());
@@ -312,7 +315,7 @@ fn the_same_key_under_other_numbers_is_a_changed_limit() {
 }
 
 #[test]
-fn an_absent_store_is_decided_by_each_rules_policy() {
+fn without_a_store_each_rule_decides_by_its_on_outage() {
     let policy = r#"
         [[rule]]
         name = "closed"
@@ -337,8 +340,8 @@ fn an_absent_store_is_decided_by_each_rules_policy() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let began = now();
-        let nobody = format!("redis://127.0.0.1:{}", free_port());
-        let limiter = with(Limiter::builder(), policy).redis(nobody).build().await.unwrap();
+        let unreachable = format!("redis://127.0.0.1:{}", free_port());
+        let limiter = with(Limiter::builder(), policy).redis(unreachable).build().await.unwrap();
         let to = |route| of("a").with("route", route);
 
         let closed = limiter.check(&to("/login")).await;
@@ -370,7 +373,7 @@ fn an_absent_store_is_decided_by_each_rules_policy() {
 }
 
 #[test]
-fn a_store_that_comes_back_decides_again() {
+fn the_store_decides_again_after_an_outage() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let mut server = RedisServer::start();
     runtime.block_on(async {
@@ -389,7 +392,7 @@ fn a_store_that_comes_back_decides_again() {
 }
 
 #[test]
-fn a_store_that_pauses_within_the_timeout_still_decides() {
+fn a_store_that_pauses_within_the_timeout_decides() {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
@@ -400,7 +403,7 @@ fn a_store_that_pauses_within_the_timeout_still_decides() {
         let limit = Limit::per_day(10);
         let began = now();
         assert!(hasty.check_limit("hasty", &limit, 1).await.degraded());
-        assert!(began.elapsed_below(Duration::from_secs(1)), "25 ms were promised");
+        assert!(began.elapsed_below(Duration::from_secs(1)), "the timeout is 25 ms");
         assert_eq!(patient.check_limit("patient", &limit, 1).await.source(), Source::Store);
     });
 }

@@ -11,7 +11,7 @@ use crate::support::script::packed;
 use crate::support::target::params;
 
 /// One subject's counter, checked by pipelined calls of the script at chosen instants.
-struct Tier {
+struct Counter {
     connection: Connection,
     script: String,
     limit: NamedLimit,
@@ -19,8 +19,8 @@ struct Tier {
     calls: u64,
 }
 
-impl Tier {
-    fn new(server: &RedisServer, algorithm: &str, quota: &str) -> Tier {
+impl Counter {
+    fn new(server: &RedisServer, algorithm: &str, quota: &str) -> Counter {
         let mut connection = server.connect();
         let script = match connection.command(&["SCRIPT", "LOAD", &script_text()]).unwrap() {
             Reply::Bulk(sha) => String::from_utf8(sha).unwrap(),
@@ -29,7 +29,7 @@ impl Tier {
         let spec = LimitSpec::new(quota).algorithm(algorithm);
         let limit = NamedLimit::new(spec.build().unwrap(), 0);
         let name = format!("budget:{{{algorithm} {quota}}}");
-        Tier { connection, script, limit, name, calls: 0 }
+        Counter { connection, script, limit, name, calls: 0 }
     }
 
     /// Makes one call of cost 1 at each instant. Returns how many were admitted.
@@ -40,7 +40,7 @@ impl Tier {
             for reply in self.connection.pipeline(commands).unwrap() {
                 match reply {
                     Reply::Array(integers) => admitted += u64::from(integers[1].integer() == 1),
-                    other => panic!("the script answered {other:?}"),
+                    other => panic!("the script returned {other:?}"),
                 }
             }
         }
@@ -91,8 +91,8 @@ impl Tier {
 }
 
 /// A log of `count` calls per hour, filled at the rate at which it stays full.
-fn fill(server: &RedisServer, count: u64) -> (Tier, u64) {
-    let mut log = Tier::new(server, "sliding-log", &format!("{count}/hour"));
+fn fill(server: &RedisServer, count: u64) -> (Counter, u64) {
+    let mut log = Counter::new(server, "sliding-log", &format!("{count}/hour"));
     let step_us = HOUR_US / count;
     let admitted = log.call_at((0..count).map(|call| NOON_US + call * step_us));
     assert_eq!(admitted, count);
@@ -100,7 +100,7 @@ fn fill(server: &RedisServer, count: u64) -> (Tier, u64) {
 }
 
 #[test]
-fn a_full_log_takes_eight_bytes_a_call_at_most() {
+fn a_full_log_takes_at_most_eight_bytes_per_call() {
     let server = RedisServer::start();
     for count in [1_000, 100_000] {
         let (mut log, step_us) = fill(&server, count);
@@ -118,14 +118,14 @@ fn a_full_log_takes_eight_bytes_a_call_at_most() {
 
 /// `./evidence` asserts the times; the gate only asserts that the calls are admitted.
 #[test]
-fn a_log_of_any_size_costs_the_store_little_more_than_a_bucket() {
+fn a_log_of_any_size_costs_the_store_at_most_three_times_a_bucket() {
     let server = RedisServer::start();
     let proof = std::env::var_os("SPILLGATE_EVIDENCE").is_some();
     let largest = if proof { 1_000_000 } else { 10_000 };
     let calls = if proof { 20_000 } else { 1_000 };
     for count in [10, 1_000, 100_000, 1_000_000].into_iter().filter(|count| *count <= largest) {
         let (mut log, step_us) = fill(&server, count);
-        let mut bucket = Tier::new(&server, "token-bucket", &format!("{count}/hour"));
+        let mut bucket = Counter::new(&server, "token-bucket", &format!("{count}/hour"));
         bucket.call_at((0..count.min(1_000)).map(|call| NOON_US + call * step_us));
         let mut ratios: Vec<f64> = (0..5)
             .map(|round| {
@@ -135,13 +135,13 @@ fn a_log_of_any_size_costs_the_store_little_more_than_a_bucket() {
             })
             .collect();
         let ratio = median(&mut ratios);
-        println!("| {count:>9} an hour | {ratio:.2} × a token-bucket call |");
+        println!("| {count:>9} per hour | {ratio:.2} × a token-bucket call |");
         assert!(!proof || ratio <= 3.0, "{count}: {ratio} times a bucket's time");
     }
 }
 
 #[test]
-fn the_first_call_after_half_the_log_expired_is_no_scan() {
+fn the_first_call_after_half_the_log_expired_scans_nothing() {
     let server = RedisServer::start();
     let proof = std::env::var_os("SPILLGATE_EVIDENCE").is_some();
     let count = if proof { 1_000_000 } else { 10_000 };
@@ -149,19 +149,19 @@ fn the_first_call_after_half_the_log_expired_is_no_scan() {
     let mut now_us = NOON_US + (count - 1) * step_us;
     // A delayed server takes longer once; a scan would take longer each time.
     let ratio = (0..3).map(|_| {
-        let mut alone = |after_us| {
+        let mut single = |after_us| {
             now_us += after_us;
             log.time_each(std::iter::once(now_us))
         };
-        let mut steady: Vec<f64> = (0..101).map(|_| alone(step_us)).collect();
+        let mut steady: Vec<f64> = (0..101).map(|_| single(step_us)).collect();
         // Half a period later half of the log has expired, without a call in between.
-        let first = alone(HOUR_US / 2);
+        let first = single(HOUR_US / 2);
         log.call_at((1..=count).map(|call| now_us + call * step_us));
         now_us += count * step_us;
         first / median(&mut steady)
     });
     let ratio = ratio.fold(f64::INFINITY, f64::min);
-    println!("| {count:>9} an hour, half expired | {ratio:.1} × a steady call |");
+    println!("| {count:>9} per hour, half expired | {ratio:.1} × a steady call |");
     assert!(!proof || ratio <= 10.0, "{ratio} times a steady call's time");
 }
 

@@ -4,26 +4,27 @@
     clippy::print_stdout,
     clippy::float_arithmetic,
     unreachable_pub,
-    reason = "tests fail by panicking, print their tables, and are nobody's interface"
+    reason = "tests fail by panicking, print their tables, and are no interface"
 )]
 
 mod accidents;
 mod acl;
 mod allocations;
-mod at_once;
+mod atomic;
 mod batches;
 mod binding;
 mod calendar;
 mod campaign;
+mod coalescing;
 mod coarse_clock;
 mod conformance;
 mod control;
-mod crowds;
 mod denial_cache;
 mod differential;
 mod exactness;
 mod explain;
 mod failure;
+mod fast_path;
 mod fleet;
 mod fuzzed;
 mod group_commit;
@@ -43,7 +44,6 @@ mod subject_bytes;
 mod support;
 mod tidy;
 mod timing;
-mod together;
 mod top;
 mod vectors;
 mod waiting;

@@ -11,12 +11,12 @@ use spillgate_testkit::RedisServer;
 use crate::failure::evidence;
 
 #[test]
-fn subjects_by_the_million_leave_memory_and_series_as_they_were_in_memory() {
+fn a_million_subjects_in_memory_leave_memory_and_series_flat() {
     stays_flat("memory", if evidence() { 10_000_000 } else { 200_000 });
 }
 
 #[test]
-fn subjects_by_the_million_leave_memory_and_series_as_they_were_beside_a_store() {
+fn a_million_subjects_on_a_store_leave_memory_and_series_flat() {
     let redis = RedisServer::start();
     stays_flat(&redis.url(), if evidence() { 10_000_000 } else { 40_000 });
 }
@@ -24,23 +24,23 @@ fn subjects_by_the_million_leave_memory_and_series_as_they_were_beside_a_store()
 #[track_caller]
 fn stays_flat(store: &str, subjects: u32) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "many_subjects::asks_for_them", "--nocapture"]);
+    command.args(["--exact", "many_subjects::a_process_with_many_subjects", "--nocapture"]);
     let output = command.env(STORE, store).env(SUBJECTS, subjects.to_string()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let output_text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output_text}{}", String::from_utf8_lossy(&output.stderr));
     let marks: Vec<Vec<u64>> =
-        said.lines().filter_map(|line| line.strip_prefix(MARK)).map(params).collect();
-    let [early, late] = &marks[..] else { panic!("{said}") };
+        output_text.lines().filter_map(|line| line.strip_prefix(MARK)).map(params).collect();
+    let [early, late] = &marks[..] else { panic!("{output_text}") };
     let ([early_kib, early_lines], [late_kib, late_lines]) = (&early[..], &late[..]) else {
-        panic!("{said}")
+        panic!("{output_text}")
     };
     println!(
         "{subjects} subjects: {early_kib} KiB and {early_lines} lines of metrics after a fifth, {late_kib} KiB and {late_lines} at the end"
     );
     // Some series come and go with the state of the store; none belongs to a subject.
-    assert!(early_lines.max(late_lines) < &200, "{said}");
+    assert!(early_lines.max(late_lines) < &200, "{output_text}");
     // Memory that the allocator keeps, not that of a subject.
-    assert!(*late_kib <= early_kib + early_kib / 10 + 2_048, "{said}");
+    assert!(*late_kib <= early_kib + early_kib / 10 + 2_048, "{output_text}");
 }
 
 fn params(line: &str) -> Vec<u64> {
@@ -49,7 +49,7 @@ fn params(line: &str) -> Vec<u64> {
 
 /// Run as a process by the tests above; otherwise it does nothing.
 #[test]
-fn asks_for_them() {
+fn a_process_with_many_subjects() {
     let (Ok(store), Ok(subjects)) = (std::env::var(STORE), std::env::var(SUBJECTS)) else { return };
     let subjects: u32 = subjects.parse().unwrap();
     tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -65,14 +65,14 @@ fn asks_for_them() {
                 mark(&limiter);
             }
             let half = AT_ONCE / 2;
-            tokio::join!(ask(&limiter, first, half), ask(&limiter, first + half, half));
+            tokio::join!(check(&limiter, first, half), check(&limiter, first + half, half));
         }
         mark(&limiter);
     });
 }
 
 /// Checks `subjects` subjects from the first one on, in one batch.
-async fn ask(limiter: &Limiter, first: u32, subjects: u32) {
+async fn check(limiter: &Limiter, first: u32, subjects: u32) {
     let names: Vec<String> =
         (first..first + subjects).map(|subject| format!("u{subject}")).collect();
     let question = |name| Question::Request(Request::new().with("user", name));

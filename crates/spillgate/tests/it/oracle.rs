@@ -111,12 +111,12 @@ impl<C: Counter> Target for Oracle<C> {
                 }
                 changed = is_charged || (cost > 0 && counter.is_rebased());
             }
-            Act::Look(_) => {}
+            Act::Peek(_) => {}
             Act::Force(cost) => {
                 counter.force(cost.min(counter.forced_max().saturating_sub(before)));
                 changed = true;
             }
-            Act::Return { receipt, unused } => {
+            Act::Refund { receipt, unused } => {
                 let place = receipt as usize % self.receipts.len().max(1);
                 let receipt = self.receipts.get(place).and_then(Option::as_ref);
                 returned = receipt.and_then(|receipt| counter.refund(receipt, unused));
@@ -127,10 +127,10 @@ impl<C: Counter> Target for Oracle<C> {
             self.stored = counter.stored();
         }
         let used = counter.used();
-        let judges = matches!(act, Act::Check(_) | Act::Reserve(_) | Act::Look(_));
-        let (judged, waits) = if judges { (cost, !fits) } else { (1, used + 1 > capacity) };
+        let decides = matches!(act, Act::Check(_) | Act::Reserve(_) | Act::Peek(_));
+        let (judged, waits) = if decides { (cost, !fits) } else { (1, used + 1 > capacity) };
         Answer {
-            fits: fits || !judges,
+            fits: fits || !decides,
             reading: Reading {
                 remaining: capacity.saturating_sub(used),
                 retry_after_us: Some(if waits { counter.retry_after_us(judged) } else { 0 }),

@@ -56,7 +56,7 @@ async fn job_runs(policy: &str) -> Result<bool, Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn the_examples_let_nothing_pass_that_is_denied_and_run_what_no_rule_matches() {
+fn the_examples_stop_denied_jobs_and_run_unmatched_ones() {
     let server = spillgate_testkit::RedisServer::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
@@ -74,7 +74,7 @@ fn the_examples_let_nothing_pass_that_is_denied_and_run_what_no_rule_matches() {
 }
 
 #[test]
-fn the_lines_of_the_examples_are_those_that_run_here() {
+fn every_line_of_the_examples_runs_here() {
     let readme = include_str!("../../../../README.md");
     let tokens = include_str!("../../../../docs/how-to/llm-tokens.md");
     let squeezed = |text: &str| text.split_whitespace().collect::<String>();

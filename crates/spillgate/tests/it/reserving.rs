@@ -2,8 +2,8 @@
 
 mod contract;
 mod ended;
+mod fast_path;
+mod memory_bound;
 mod outage;
-mod room;
 mod sequences;
-mod short;
-mod usefulness;
+mod utilisation;

@@ -40,13 +40,13 @@ const POLICY: &str = r#"
 "#;
 
 #[test]
-fn nobody_gets_a_fresh_allowance_from_a_new_secret() {
+fn a_new_secret_gives_no_fresh_quota() {
     let server = RedisServer::start();
     runtime().block_on(mixed_fleet_keeps_every_limit(|| Limiter::builder().redis(server.url())));
 }
 
 #[test]
-fn nor_on_a_cluster_where_the_other_name_lives_elsewhere() {
+fn a_new_secret_gives_no_fresh_quota_on_a_cluster() {
     let cluster = Cluster::start(3, 0);
     runtime()
         .block_on(mixed_fleet_keeps_every_limit(|| Limiter::builder().cluster(cluster.urls())));
@@ -95,7 +95,7 @@ async fn mixed_fleet_keeps_every_limit(on_store: impl Fn() -> LimiterBuilder) {
 }
 
 #[test]
-fn a_limit_that_comes_with_the_question_is_kept_too() {
+fn an_inline_limit_is_charged_under_both_secrets() {
     let server = RedisServer::start();
     runtime().block_on(async {
         let old = under_old(Limiter::builder().redis(server.url())).await;
@@ -117,7 +117,7 @@ fn a_limit_that_comes_with_the_question_is_kept_too() {
 }
 
 #[test]
-fn what_operators_do_to_a_subject_counts_under_both() {
+fn operator_changes_to_a_subject_apply_under_both_secrets() {
     let server = RedisServer::start();
     runtime().block_on(async {
         let old = under_old(Limiter::builder().redis(server.url())).await;
@@ -135,7 +135,7 @@ fn what_operators_do_to_a_subject_counts_under_both() {
 }
 
 #[test]
-fn overrides_and_modes_move_over_and_stay() {
+fn overrides_and_modes_are_carried_over_to_the_new_secret() {
     let server = RedisServer::start();
     let on_store = || Limiter::builder().redis(server.url());
     runtime().block_on(async {

@@ -39,7 +39,7 @@ async fn admitted(limiter: &Limiter, calls: usize) -> usize {
 }
 
 #[test]
-fn a_request_limit_of_a_shorter_period_leaves_the_configured_log_its_promise() {
+fn a_request_limit_of_a_shorter_period_keeps_the_configured_log() {
     let policy = r#"
         [[rule]]
         name = "api"
@@ -51,8 +51,8 @@ fn a_request_limit_of_a_shorter_period_leaves_the_configured_log_its_promise() {
         let mut all = admitted(&limiter, 25).await;
         for second in 1..=13 {
             clock.set(TODAY_US + second * 1_000_000);
-            let asked = Limit::per(1, Duration::from_secs(10));
-            let part = Part::new(ada()).limited_to(asked);
+            let request_limit = Limit::per(1, Duration::from_secs(10));
+            let part = Part::new(ada()).limited_to(request_limit);
             all += usize::from(limiter.check_atomic(&[part], WITHIN).await.whole().allowed());
             all += admitted(&limiter, 5).await;
         }
@@ -61,12 +61,12 @@ fn a_request_limit_of_a_shorter_period_leaves_the_configured_log_its_promise() {
 }
 
 #[test]
-fn a_request_limit_is_a_limit_of_its_own_for_each_period() {
+fn a_request_limit_has_a_counter_for_each_period() {
     let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"100/minute\"]\nrequest_limit = true\n";
     on_each(policy, |limiter, clock| async move {
         let of = |count, seconds| {
-            let asked = Limit::per(count, Duration::from_secs(seconds));
-            [Part::new(ada()).limited_to(asked)]
+            let request_limit = Limit::per(count, Duration::from_secs(seconds));
+            [Part::new(ada()).limited_to(request_limit)]
         };
         assert!(limiter.check_atomic(&of(1, 60), WITHIN).await.whole().allowed());
         assert!(!limiter.check_atomic(&of(1, 60), WITHIN).await.whole().allowed());
@@ -79,7 +79,7 @@ fn a_request_limit_is_a_limit_of_its_own_for_each_period() {
 }
 
 #[test]
-fn an_override_of_a_shorter_period_leaves_a_used_up_counter_used_up() {
+fn an_override_of_a_shorter_period_keeps_the_exhausted_counter() {
     let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"5/day\"]\n";
     on_each(policy, |limiter, clock| async move {
         assert_eq!(admitted(&limiter, 6).await, 5);
@@ -87,12 +87,12 @@ fn an_override_of_a_shorter_period_leaves_a_used_up_counter_used_up() {
         assert_eq!(admitted(&limiter, 10).await, 10, "the override has a counter of its own");
         clock.set(TODAY_US + 3_000_000);
         assert!(limiter.remove_override("api", &ada()).await.is_ok());
-        assert_eq!(admitted(&limiter, 10).await, 0, "the day's five are used");
+        assert_eq!(admitted(&limiter, 10).await, 0, "the five of the day are used");
     });
 }
 
 #[test]
-fn an_override_of_the_same_period_counts_what_was_used_before() {
+fn an_override_of_the_same_period_counts_earlier_usage() {
     let policy = "[[rule]]\nname = \"api\"\nkey = [\"user\"]\nlimits = [\"5/day\"]\n";
     on_each(policy, |limiter, _| async move {
         assert_eq!(admitted(&limiter, 6).await, 5);
@@ -115,7 +115,7 @@ fn a_reset_of_a_subject_ends_the_counters_of_its_override_too() {
 }
 
 #[test]
-fn an_override_of_another_algorithm_leaves_a_used_up_counter_used_up() {
+fn an_override_of_another_algorithm_keeps_the_exhausted_counter() {
     for [configured, other] in [
         ["token-bucket", "fixed-window"],
         ["fixed-window", "sliding-log"],

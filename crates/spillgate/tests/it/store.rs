@@ -11,11 +11,13 @@ use spillgate_testkit::RedisServer;
 
 use crate::support::random::Random;
 use crate::support::target::params;
-use crate::support::world::{ME, PERIOD, PERIOD_US, World, ask, each_algorithm, keys, limit};
+use crate::support::world::{
+    ME, PERIOD, PERIOD_US, World, each_algorithm, keys, limit, transaction,
+};
 
 /// ACCIDENTS 17, 8, 9. Counters leaked when one of them denied, and denials were written.
 #[test]
-fn a_denial_leaves_every_byte_of_every_counter_but_for_a_re_base() {
+fn a_denial_changes_no_byte_of_any_counter_except_a_re_base() {
     let mut tally = Tally::default();
     for seed in 0..3 {
         let mut store = Mirrored::new(seed);
@@ -41,7 +43,7 @@ fn a_denial_leaves_every_byte_of_every_counter_but_for_a_re_base() {
 
 /// The same for single buckets with periods that the script has built in: these take the fast path.
 #[test]
-fn a_denial_of_buckets_alone_leaves_every_byte() {
+fn a_denial_of_single_buckets_changes_no_byte() {
     let world = World::on_redis(RedisServer::start());
     let limits = [
         (5, "1s"),
@@ -53,20 +55,22 @@ fn a_denial_of_buckets_alone_leaves_every_byte() {
         (100_000, "3600s"),
     ];
     let limits = limits.map(|(count, period)| limit(Algorithm::TokenBucket, count, period));
-    for (who, limit) in (1..).zip(&limits) {
+    for (subject, limit) in (1..).zip(&limits) {
         let capacity = limit.params().unwrap().capacity();
-        assert!(world.check(who, limit, capacity).fits);
+        assert!(world.check(subject, limit, capacity).fits);
     }
     let before = world.after(1_000).stored();
     let transactions: Vec<Transaction> = (1..)
         .zip(&limits)
-        .flat_map(|(who, limit)| [1, 2].map(|cost| ask(Intent::Charge, &[(who, limit, cost)])))
+        .flat_map(|(subject, limit)| {
+            [1, 2].map(|cost| transaction(Intent::Charge, &[(subject, limit, cost)]))
+        })
         .collect();
     for reply in world.decide_all(&transactions) {
         assert!(!reply.allowed, "{reply:?}");
     }
-    for (transaction, who) in transactions.iter().zip(1..) {
-        assert!(!world.decide_each(std::slice::from_ref(transaction))[0].allowed, "{who}");
+    for (transaction, subject) in transactions.iter().zip(1..) {
+        assert!(!world.decide_each(std::slice::from_ref(transaction))[0].allowed, "{subject}");
     }
     assert_eq!(world.stored(), before);
 }
@@ -74,7 +78,7 @@ fn a_denial_of_buckets_alone_leaves_every_byte() {
 /// ACCIDENTS 22. The TTL was shorter than the state's life, and limits were forgotten; or far longer, and the
 /// store filled with obsolete keys.
 #[test]
-fn a_key_lives_until_its_state_is_irrelevant_and_a_tenth_longer_at_most() {
+fn a_key_lives_until_its_state_is_irrelevant_and_at_most_a_tenth_longer() {
     for seed in 10..13 {
         let mut store = Mirrored::new(seed);
         let mut seen = BTreeSet::new();
@@ -99,11 +103,11 @@ fn a_key_lives_until_its_state_is_irrelevant_and_a_tenth_longer_at_most() {
 
 /// The same for a bucket that is charged by itself, which has a path of its own through the script.
 #[test]
-fn the_key_of_a_bucket_alone_lives_as_long() {
+fn the_key_of_a_single_bucket_lives_as_long() {
     let world = World::on_redis(RedisServer::start());
     let server = world.server.as_ref().unwrap();
     let mut known: BTreeSet<String> = keys(server).into_iter().collect();
-    for (who, (count, period, cost)) in (0..).zip([
+    for (subject, (count, period, cost)) in (0..).zip([
         (100, "1s", 1),
         (100, "1s", 100),
         (5, "1m", 2),
@@ -112,7 +116,7 @@ fn the_key_of_a_bucket_alone_lives_as_long() {
         (100_000, "1h", 70_000),
     ]) {
         let limit = limit(Algorithm::TokenBucket, count, period);
-        let reply = world.check(who, &limit, cost);
+        let reply = world.check(subject, &limit, cost);
         assert!(reply.fits, "{count} each {period}");
         let until_ms = reply.reading.reset_after_us.div_ceil(1_000) as i64;
         let key = keys(server).into_iter().find(|key| known.insert(key.clone())).unwrap();
@@ -125,7 +129,7 @@ fn the_key_of_a_bucket_alone_lives_as_long() {
 /// ACCIDENTS 17, a variant. All small states of a subject stand in one value, and a charge to one of them
 /// wrote the value without the others.
 #[test]
-fn a_charge_to_one_limit_keeps_what_its_neighbours_hold() {
+fn a_charge_to_one_limit_keeps_the_state_of_its_neighbours() {
     let world = World::on_redis(RedisServer::start());
     let limits: Vec<NamedLimit> = (0..3).flat_map(neighbours).collect();
     let mut remaining = vec![100; limits.len()];
@@ -153,12 +157,12 @@ fn neighbours(kind: usize) -> Vec<NamedLimit> {
 struct Mirrored {
     world: World,
     random: Random,
-    counters: Vec<MirroredTier>,
+    counters: Vec<MirroredCounter>,
     written: Vec<usize>,
 }
 
-struct MirroredTier {
-    who: u128,
+struct MirroredCounter {
+    subject: u128,
     limit: NamedLimit,
     state: Option<State>,
     /// The keys that hold its state: the shared value, its own key, or both.
@@ -166,7 +170,7 @@ struct MirroredTier {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct TierCost {
+struct CounterCost {
     counter: usize,
     cost: u64,
 }
@@ -182,7 +186,7 @@ impl Mirrored {
     fn new(seed: u64) -> Mirrored {
         let world = World::on_redis(RedisServer::start());
         let mut counters = Vec::new();
-        for who in 0..SUBJECTS as u128 {
+        for subject in 0..SUBJECTS as u128 {
             for (place, (count, period)) in
                 [(4, "1000s"), (30, "3600s"), (200, "100s")].into_iter().enumerate()
             {
@@ -190,10 +194,10 @@ impl Mirrored {
                     let limit =
                         NamedLimit::new(limit(algorithm, count, period).limit().clone(), place);
                     // Alone on the server it shows its keys.
-                    world.check(who, &limit, 1);
+                    world.check(subject, &limit, 1);
                     let keys = keys(world.server.as_ref().unwrap());
-                    world.reset(who, std::slice::from_ref(&limit));
-                    MirroredTier { who, limit, state: None, keys }
+                    world.reset(subject, std::slice::from_ref(&limit));
+                    MirroredCounter { subject, limit, state: None, keys }
                 }));
             }
         }
@@ -201,13 +205,15 @@ impl Mirrored {
     }
 
     /// Advances to the next instant and chooses a decision for it.
-    fn random_costs(&mut self) -> Vec<TierCost> {
+    fn random_costs(&mut self) -> Vec<CounterCost> {
         if self.random.one_in(20) {
             // Beyond the tolerance of any counter, and all of them are charged.
-            self.use_what_is_gone();
+            self.charge_expired_state();
             let back_us = 1_000_001 + self.random.below(PERIOD_US);
             self.step(-(back_us as i64));
-            return (0..self.counters.len()).map(|counter| TierCost { counter, cost: 1 }).collect();
+            return (0..self.counters.len())
+                .map(|counter| CounterCost { counter, cost: 1 })
+                .collect();
         }
         if self.random.one_in(2) {
             let step_us = self.random.spread(PERIOD_US / 20);
@@ -217,20 +223,20 @@ impl Mirrored {
         for _ in 0..=self.random.below(6) {
             places.insert(self.random.below(self.counters.len() as u64) as usize);
         }
-        let mut costs: Vec<TierCost> = Vec::new();
+        let mut costs: Vec<CounterCost> = Vec::new();
         for counter in places {
             let capacity = self.counters[counter].limit.limit().capacity().unwrap();
-            costs.push(TierCost { counter, cost: 1 + self.random.spread(capacity / 3) });
+            costs.push(CounterCost { counter, cost: 1 + self.random.spread(capacity / 3) });
         }
         costs
     }
 
     /// Otherwise a step back would bring back state that the store has not deleted yet.
-    fn use_what_is_gone(&mut self) {
+    fn charge_expired_state(&mut self) {
         let now_us = self.world.now_us();
         for counter in &mut self.counters {
             if counter.state.as_ref().is_some_and(|state| state.gone_us() <= now_us) {
-                self.world.force(counter.who, &counter.limit, 1);
+                self.world.force(counter.subject, &counter.limit, 1);
                 let mut here =
                     [StepCounter::new(params(&counter.limit), 1, 0, counter.state.take())];
                 algorithm::force(&mut here, now_us);
@@ -247,17 +253,17 @@ impl Mirrored {
     }
 
     /// Decides in both. Returns whether the decision was allowed, and whether a denial wrote a re-base.
-    fn decide(&mut self, costs: &[TierCost]) -> (bool, bool) {
-        let asked: Vec<_> = costs
+    fn decide(&mut self, costs: &[CounterCost]) -> (bool, bool) {
+        let costs_by_subject: Vec<_> = costs
             .iter()
             .map(|cost| {
-                (self.counters[cost.counter].who, &self.counters[cost.counter].limit, cost.cost)
+                (self.counters[cost.counter].subject, &self.counters[cost.counter].limit, cost.cost)
             })
             .collect();
-        let reply = self.world.decide(&asked);
+        let reply = self.world.decide(&costs_by_subject);
         let mut stepped: Vec<StepCounter<'_>> = costs
             .iter()
-            .zip(&asked)
+            .zip(&costs_by_subject)
             .map(|(cost, (_, limit, _))| {
                 StepCounter::new(
                     params(limit),

@@ -47,25 +47,25 @@ fn lua_algorithms_read_no_clock_and_no_key_but_their_own() {
         &["redis"],
         "let check.lua load and store, or name the key after \"Own key:\" in the header",
     );
-    findings.extend(mentions(lua(), &["TIME"], "check.lua asks once, first"));
+    findings.extend(mentions(lua(), &["TIME"], "check.lua reads the time once, first"));
     assert_clean(&findings);
 }
 
 #[test]
-fn engines_know_nothing_of_doors() {
+fn engines_do_not_use_apis() {
     let engines = modules("crates/spillgate/src", &["engine"]);
-    assert_clean(&mentions(engines, &["door", "axum"], "let the door translate"));
+    assert_clean(&mentions(engines, &["door", "axum"], "let the API translate"));
 }
 
 #[test]
-fn doors_know_nothing_of_engines() {
+fn apis_do_not_use_engines() {
     let doors = modules("crates/spillgate-server/src", &["door"]);
     let forbidden = ["spillgate::internals", "spillgate::engine", "redis"];
-    assert_clean(&mentions(doors, &forbidden, "let the App do that: a door decodes and encodes"));
+    assert_clean(&mentions(doors, &forbidden, "let the App do that: an API decodes and encodes"));
 }
 
 #[test]
-fn files_are_short_or_say_why_not() {
+fn files_are_short_or_give_a_reason() {
     let mut findings = Vec::new();
     for file in files("rs").chain(files("lua")) {
         let lines = without_trailing_tests(&file.text).lines().count();
@@ -83,16 +83,14 @@ fn files_are_short_or_say_why_not() {
 }
 
 #[test]
-fn nothing_is_left_unfinished() {
+fn no_code_is_left_unfinished() {
     let mut findings = Vec::new();
     for file in files("rs") {
         for (number, line) in (1..).zip(code_only(&file.text).lines()) {
             for mark in ["todo!(", "unimplemented!(", "dbg!(", "#[ignore]"] {
                 if line.contains(mark) {
-                    findings.push(format!(
-                        "{}:{number}: `{mark}`: finish it, or take it out",
-                        file.path
-                    ));
+                    findings
+                        .push(format!("{}:{number}: `{mark}`: finish it, or remove it", file.path));
                 }
             }
         }
@@ -134,7 +132,7 @@ fn architecture_names_files_that_exist() {
         for path in alternatives(&span) {
             if is_path(&path) && !TREE.has(&path) {
                 findings.push(format!(
-                    "ARCHITECTURE.md:{number}: there is no `{path}`: name what took its place"
+                    "ARCHITECTURE.md:{number}: there is no `{path}`: name its replacement"
                 ));
             }
         }
@@ -162,7 +160,7 @@ fn architecture_names_functions_that_exist() {
         for name in claimed_names(&span) {
             if !defined.contains(name) {
                 findings.push(format!(
-                    "ARCHITECTURE.md:{number}: `{span}`: nothing defines `{name}`: say what it is called now"
+                    "ARCHITECTURE.md:{number}: `{span}`: nothing defines `{name}`: write its current name"
                 ));
             }
         }
@@ -171,27 +169,24 @@ fn architecture_names_functions_that_exist() {
 }
 
 #[test]
-fn links_in_documents_lead_somewhere() {
+fn links_in_documents_have_targets() {
     let is_page = |file: &&SourceFile| !file.path.contains('/') || file.path.starts_with("docs/");
     let mut findings = Vec::new();
     for page in files("md").filter(is_page) {
         for (number, link) in lost_links(page) {
-            findings.push(format!(
-                "{}:{number}: `{link}` leads nowhere: name what is meant",
-                page.path
-            ));
+            findings.push(format!("{}:{number}: `{link}` has no target: correct it", page.path));
         }
     }
     assert_clean(&findings);
 }
 
 #[test]
-fn every_dependency_says_why_it_is_there() {
+fn every_dependency_has_a_comment_with_its_reason() {
     let mut findings = Vec::new();
     for file in files("toml").filter(|file| file.path.ends_with("Cargo.toml")) {
         for (number, line) in unexplained_dependencies(&file.text) {
             findings.push(format!(
-                "{}:{number}: `{line}`: say why, on it or on the line above",
+                "{}:{number}: `{line}`: write the reason on the line or above it",
                 file.path
             ));
         }
@@ -200,7 +195,7 @@ fn every_dependency_says_why_it_is_there() {
 }
 
 #[test]
-fn the_check_on_dependencies_sees_what_it_is_for() {
+fn the_check_on_dependencies_finds_unexplained_lines() {
     let manifest = r##"
 [package]
 name = "x"
@@ -228,7 +223,7 @@ workspace = true
 
 #[track_caller]
 fn assert_clean(findings: &[String]) {
-    assert!(findings.is_empty(), "{} to mend:\n  {}", findings.len(), findings.join("\n  "));
+    assert!(findings.is_empty(), "{} to fix:\n  {}", findings.len(), findings.join("\n  "));
 }
 
 fn files(extension: &'static str) -> impl Iterator<Item = &'static SourceFile> {
@@ -248,10 +243,7 @@ fn modules(folder: &str, names: &[&str]) -> Vec<&'static SourceFile> {
             module.is_some_and(|module| names.contains(&module))
         })
         .collect();
-    assert!(
-        !found.is_empty(),
-        "no module of {folder} is called {names:?} any more: mend this test"
-    );
+    assert!(!found.is_empty(), "no module of {folder} has a name of {names:?}: fix this test");
     found
 }
 

@@ -41,7 +41,7 @@ fn on_fresh_threads(body: impl FnOnce() + Send) {
 }
 
 #[test]
-fn costs_are_added_up_by_who_caused_them_and_refusals_counted() {
+fn costs_are_summed_by_subject_and_denials_are_counted() {
     on_fresh_threads(|| {
         on_each(POLICY, |limiter| async move {
             for (user, tokens) in [("ann", 7), ("bob", 20), ("ann", 8), ("bob", 11)] {
@@ -68,7 +68,7 @@ fn costs_are_added_up_by_who_caused_them_and_refusals_counted() {
 }
 
 #[test]
-fn batches_combinations_waits_and_ad_hoc_limits_count_as_well() {
+fn batches_combined_requests_waits_and_inline_limits_are_counted_too() {
     on_fresh_threads(|| {
         on_each(POLICY, |limiter| async move {
             let tokens = |user| of(user).costing(Cost::of_unit("tokens", 2));
@@ -142,7 +142,7 @@ fn reservations_and_permit_checks_count_and_a_repeated_reservation_counts_once()
 }
 
 #[test]
-fn nobody_is_watched_where_that_is_not_wanted() {
+fn top_is_empty_when_it_is_switched_off() {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let limiter = spillgate::Limiter::builder().top(false).build().await.unwrap();
         let _ = limiter.check_limit("user:1", &Limit::per_day(1), 1).await;

@@ -1,5 +1,5 @@
-//! Runs the vectors of `tests/vectors`, written by an independent program, through the oracle, the pure
-//! algorithm, the memory engine, Lua in a real Redis, and the Redis engine.
+//! Runs the vectors of `tests/vectors`, written by an independent program, through every implementation:
+//! oracle, pure algorithm, memory engine, Lua in a real Redis, and Redis engine.
 
 use spillgate::internals::algorithm::Reading;
 use spillgate::internals::limit::NamedLimit;

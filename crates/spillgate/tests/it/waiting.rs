@@ -56,7 +56,7 @@ impl Scene {
 }
 
 #[test]
-fn ten_thousand_who_wait_for_one_subject_leave_in_order_at_the_exact_rate() {
+fn ten_thousand_waiting_callers_of_one_subject_are_admitted_in_order_at_the_exact_rate() {
     in_virtual_time(async {
         let scene = Scene::new(r#"[{ quota = "100/second", burst = 1 }]"#).await;
         let waiters: Vec<_> = (0..10_000).map(|number| scene.waiter(number, 1, HOUR)).collect();
@@ -75,7 +75,7 @@ fn ten_thousand_who_wait_for_one_subject_leave_in_order_at_the_exact_rate() {
 }
 
 #[test]
-fn whoever_stops_waiting_gives_its_place_up_and_is_charged_nothing() {
+fn a_cancelled_wait_frees_its_position_and_charges_nothing() {
     in_virtual_time(async {
         let scene = Scene::new(r#"[{ quota = "10/second", burst = 1 }]"#).await;
         let waiters: Vec<_> = (0..21).map(|number| scene.waiter(number, 1, HOUR)).collect();
@@ -93,7 +93,7 @@ fn whoever_stops_waiting_gives_its_place_up_and_is_charged_nothing() {
 }
 
 #[test]
-fn a_wait_that_cannot_fit_is_refused_at_once() {
+fn a_wait_that_cannot_succeed_is_denied_at_once() {
     in_virtual_time(async {
         let scene = Scene::new(r#"["2/second"]"#).await;
         let _waiters: Vec<_> = (0..8).map(|number| scene.waiter(number, 1, HOUR)).collect();
@@ -132,7 +132,7 @@ fn a_small_request_does_not_overtake_a_large_one() {
 }
 
 #[test]
-fn whoever_waits_is_let_in_as_soon_as_an_operator_makes_room() {
+fn a_waiting_caller_is_admitted_as_soon_as_an_operator_makes_room() {
     in_virtual_time(async {
         let scene = Scene::new(r#"["1/hour"]"#).await;
         assert!(scene.limiter.check(&request(1)).await.allowed());
@@ -145,7 +145,7 @@ fn whoever_waits_is_let_in_as_soon_as_an_operator_makes_room() {
 }
 
 #[test]
-fn all_who_wait_are_refused_when_the_service_stops() {
+fn waiting_callers_are_denied_when_the_service_stops() {
     in_virtual_time(async {
         let scene = Scene::new(r#"["1/hour"]"#).await;
         let waiters: Vec<_> = (0..3).map(|number| scene.waiter(number, 1, 9 * HOUR)).collect();
@@ -154,17 +154,17 @@ fn all_who_wait_are_refused_when_the_service_stops() {
         for waiter in waiters {
             waiter.await.unwrap();
         }
-        let refused = scene
+        let denied = scene
             .journal()
             .iter()
             .filter(|(_, verdict, at_ms)| *verdict == Some(Reason::LimitExceeded) && *at_ms < 1_010)
             .count();
-        assert_eq!(refused, 2, "{:?}", scene.journal());
+        assert_eq!(denied, 2, "{:?}", scene.journal());
     });
 }
 
 #[test]
-fn several_processes_that_wait_on_one_store_share_its_rate() {
+fn processes_that_wait_on_one_store_share_its_rate() {
     let server = RedisServer::start();
     runtime().block_on(async {
         let limit = Limit::per_second(20).burst(1);
@@ -186,7 +186,7 @@ fn several_processes_that_wait_on_one_store_share_its_rate() {
         // Some callers were admitted before all had joined.
         assert!(
             began.elapsed() > Duration::from_millis(500),
-            "21 at 20 a second: {:?}",
+            "21 at 20 per second: {:?}",
             began.elapsed()
         );
     });

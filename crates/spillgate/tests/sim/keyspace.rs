@@ -336,7 +336,7 @@ fn whole(word: &[u8]) -> u64 {
 }
 
 fn signed(word: &[u8]) -> i64 {
-    text(word).parse().expect("a place")
+    text(word).parse().expect("an index")
 }
 
 fn float(word: &[u8]) -> f64 {

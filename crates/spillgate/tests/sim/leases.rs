@@ -108,14 +108,14 @@ async fn run(seed: u64) -> Outcome {
         sleep(Duration::from_millis(USED_MS)).await;
         world.is_used(&before);
     } else {
-        world.rage().await;
+        world.cause_faults().await;
     }
     world.is_over.set(true);
     for caller in callers {
         let _ = caller.await;
     }
     if !ledger.is_broken() {
-        world.all_comes_back().await;
+        world.everything_is_returned().await;
     }
     world.processes.take();
     drop(inside);
@@ -143,7 +143,7 @@ impl World {
         self.random.borrow_mut().below(end)
     }
 
-    async fn rage(&self) {
+    async fn cause_faults(&self) {
         for _ in 0..FAULTS {
             sleep(Duration::from_millis(300 + self.below(900))).await;
             if self.ledger.is_broken() {
@@ -163,8 +163,8 @@ impl World {
                 3 => line(Line { next_call: NextCall::CutOffBefore, ..Line::default() }),
                 4 => line(Line { next_call: NextCall::CutOffAfter, ..Line::default() }),
                 5 => {
-                    self.ledger.note(|| format!("p{life} stands still"));
-                    self.ledger.sometimes("a process stood still for longer than a lease");
+                    self.ledger.note(|| format!("p{life} pauses"));
+                    self.ledger.sometimes("a process paused for longer than a lease");
                     line(Line { is_held: true, ..Line::default() });
                     self.processes.borrow_mut()[number].stands_still = true;
                     sleep(Duration::from_millis(TTL_MS + self.below(3 * TTL_MS))).await;
@@ -176,7 +176,7 @@ impl World {
                     self.start(number).await;
                 }
                 7 => {
-                    self.ledger.note(|| "the store stands still".into());
+                    self.ledger.note(|| "the store pauses".into());
                     self.network.pause("one", true);
                     sleep(lasts).await;
                     self.network.pause("one", false);
@@ -184,14 +184,14 @@ impl World {
                 _ => self.restart_store(lasts).await,
             }
             sleep(lasts).await;
-            self.network.mend_lines();
+            self.network.fix_lines();
         }
     }
 
     async fn restart_store(&self, lasts: Duration) {
         let saved = self.below(2) == 0;
-        self.ledger.note(|| format!("the store is restarted; what it held is saved: {saved}"));
-        self.ledger.sometimes(if saved { "a store restarted" } else { "a store lost all" });
+        self.ledger.note(|| format!("the store is restarted; data saved: {saved}"));
+        self.ledger.sometimes(if saved { "a store restarted" } else { "state loss" });
         self.network.kill("one");
         if !saved {
             self.losses.set(self.losses.get() + 1);
@@ -221,7 +221,7 @@ impl World {
                 let most = COUNT * limits + SHARE * (limits - 1);
                 let admitted = account.admitted;
                 self.ledger.always(admitted <= most, || {
-                    format!("{name}/u{user}: {admitted} admitted, and {most} is the most")
+                    format!("{name}/u{user}: {admitted} admitted, at most {most} allowed")
                 });
             }
             "bucket" => {
@@ -230,7 +230,7 @@ impl World {
                 (account.level, account.at_ms) = (account.level + 1_000, now_ms);
                 let (level, most) = (account.level / 1_000, (COUNT + SHARE) * limits + late);
                 self.ledger.always(level <= most, || {
-                    format!("{name}/u{user}: {level} in one interval, and {most} is the most")
+                    format!("{name}/u{user}: {level} in one interval, at most {most} allowed")
                 });
             }
             "fixed" => {
@@ -244,7 +244,7 @@ impl World {
                 account.in_window += u64::from(is_certain);
                 let (admitted, most) = (account.in_window, COUNT * limits);
                 self.ledger.always(admitted <= most, || {
-                    format!("{name}/u{user}: {admitted} in one window, and {most} is the most")
+                    format!("{name}/u{user}: {admitted} in one window, at most {most} allowed")
                 });
             }
             _ => {
@@ -255,7 +255,7 @@ impl World {
                 account.in_window += 1;
                 let (admitted, most) = (account.in_window, (2 * COUNT + SHARE) * limits + late);
                 self.ledger.always(admitted <= most, || {
-                    format!("{name}/u{user}: {admitted} in one period, and {most} is the most")
+                    format!("{name}/u{user}: {admitted} in one period, at most {most} allowed")
                 });
             }
         }
@@ -266,7 +266,7 @@ impl World {
         let processes = self.processes.borrow();
         let held = processes.iter().map(|process| process.limiter.stats().lease_outstanding);
         let (held, most) = (held.sum::<u64>(), SHARE * RULES.len() as u64 * limits);
-        self.ledger.always(held <= most, || format!("{held} held at once, and {most} is the most"));
+        self.ledger.always(held <= most, || format!("{held} held at once, at most {most} allowed"));
     }
 
     fn admitted(&self) -> BTreeMap<usize, (u64, u64)> {
@@ -287,13 +287,13 @@ impl World {
             });
             let is_whole = ["bucket", "fixed"].contains(&name);
             self.ledger.always(!is_whole || admitted * 100 >= could * 99, || {
-                format!("{name}: {admitted} of {could} admitted, though more was asked for")
+                format!("{name}: {admitted} of {could} admitted, with demand above that")
             });
         }
     }
 
     /// All faults have ended: leases are returned, and subjects in use are leased again.
-    async fn all_comes_back(&self) {
+    async fn everything_is_returned(&self) {
         sleep(Duration::from_secs(5)).await;
         let processes = self.processes.borrow().clone();
         for Process { life, limiter, .. } in &processes {
@@ -309,20 +309,20 @@ impl World {
             leased |= decision.source() == Source::Lease;
             sleep(Duration::from_millis(4)).await;
         }
-        self.ledger.always(leased, || "long after the last fault nothing is leased".into());
+        self.ledger.always(leased, || "no lease long after the last fault".into());
     }
 }
 
-struct Asked {
+struct Call {
     rule: &'static str,
     user: String,
 }
 
-fn request(rule: &'static str, user: u64) -> Asked {
-    Asked { rule, user: format!("u{user}") }
+fn request(rule: &'static str, user: u64) -> Call {
+    Call { rule, user: format!("u{user}") }
 }
 
-impl Asked {
+impl Call {
     fn request(&self) -> Request<'_> {
         Request::new().with("route", self.rule).with("user", &*self.user)
     }
@@ -365,7 +365,7 @@ fn policy() -> Policy {
 /// A lease's end is counted from the time its call was sent, because the reply may have been in flight for
 /// long. The ledger counts from the execution.
 #[test]
-fn a_lease_is_over_when_its_time_has_passed_since_its_call_left() {
+fn a_lease_ends_its_lifetime_after_its_call_was_sent() {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().unwrap();
     LocalSet::new().block_on(&runtime, async {
@@ -375,18 +375,18 @@ fn a_lease_is_over_when_its_time_has_passed_since_its_call_left() {
         let inside = simulation::enter(1, START_US, network.dial());
         let builder = Limiter::builder().policy(policy()).redis("redis://one.p1:6379");
         let limiter = builder.timeout(Duration::from_millis(300)).build().await.unwrap();
-        let asked = request("ages", HOT);
+        let hot_call = request("ages", HOT);
         network.set_line(1, "one", Line { later_ms: ONE_WAY_MS, ..Line::default() });
         while limiter.stats().lease_outstanding == 0 {
             let limiter = limiter.clone();
             spawn_local(async move { limiter.check(&request("ages", HOT).request()).await });
             sleep(Duration::from_millis(1)).await;
-            assert!(ledger.now_ms() < 5_000, "nothing is leased");
+            assert!(ledger.now_ms() < 5_000, "no lease was granted");
         }
         // No other lease replaces it, and it is in use, because an idle one would be returned.
         network.set_line(1, "one", Line { is_held: true, ..Line::default() });
         let (answered_ms, mut lasted_ms) = (ledger.now_ms(), 0);
-        while limiter.check(&asked.request()).await.source() == Source::Lease {
+        while limiter.check(&hot_call.request()).await.source() == Source::Lease {
             lasted_ms = ledger.now_ms() - answered_ms;
             sleep(Duration::from_millis(ONE_WAY_MS)).await;
         }

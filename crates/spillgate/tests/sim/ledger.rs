@@ -42,12 +42,12 @@ pub(crate) struct Ledger {
     trouble_until_ms: Cell<u64>,
     in_trouble: Cell<bool>,
     /// Whether limits begin exhausted after a loss: then no loss costs a quota.
-    pub(crate) begins_empty: Cell<bool>,
+    pub(crate) begins_exhausted: Cell<bool>,
     /// Whether subjects are charged twice, under their old name and the new one.
     pub(crate) has_two_names: Cell<bool>,
     /// Whether subjects are charged at two owners.
     pub(crate) has_two_owners: Cell<bool>,
-    asking: Cell<u64>,
+    pending: Cell<u64>,
 }
 
 /// A server's key of a record, and one of the record's subjects.
@@ -56,7 +56,7 @@ type Record = (String, Vec<u8>, Subject);
 type Admissions = Vec<(u64, u64)>;
 
 /// A decision in flight.
-pub(crate) struct Asking {
+pub(crate) struct Pending {
     process: u32,
     costs: Vec<(Subject, u64)>,
     began_ms: u64,
@@ -81,10 +81,10 @@ impl Ledger {
             stepped: RefCell::default(),
             trouble_until_ms: Cell::new(0),
             in_trouble: Cell::new(false),
-            begins_empty: Cell::new(false),
+            begins_exhausted: Cell::new(false),
             has_two_names: Cell::new(false),
             has_two_owners: Cell::new(false),
-            asking: Cell::new(0),
+            pending: Cell::new(0),
         }
     }
 
@@ -142,7 +142,7 @@ impl Ledger {
 
     /// A server lost its data.
     pub(crate) fn lost(&self, server: &str) {
-        if !self.begins_empty.get() {
+        if !self.begins_exhausted.get() {
             *self.losses.borrow_mut().entry(server.to_owned()).or_default() += 1;
         }
         self.forget_admissions(server);
@@ -150,7 +150,7 @@ impl Ledger {
 
     /// A server of a growing ring may be unreachable for a while. The other owner of a subject then decides
     /// alone, which counts as a loss.
-    pub(crate) fn may_be_given_up(&self, servers: &[&str]) {
+    pub(crate) fn may_be_unreachable(&self, servers: &[&str]) {
         if self.has_two_owners.get() {
             servers.iter().for_each(|server| {
                 *self.losses.borrow_mut().entry((*server).to_owned()).or_default() += 1;
@@ -183,35 +183,35 @@ impl Ledger {
         self.admissions.borrow_mut().retain(|(at, _), _| at.split(' ').next() != Some(server));
     }
 
-    pub(crate) fn nobody_asks(&self) -> bool {
-        self.asking.get() == 0
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending.get() == 0
     }
 
-    pub(crate) fn ask(&self, process: u32, costs: Vec<(Subject, u64)>) -> Asking {
+    pub(crate) fn begin(&self, process: u32, costs: Vec<(Subject, u64)>) -> Pending {
         let mut accounts = self.accounts.borrow_mut();
         for (subject, cost) in &costs {
-            accounts.entry((process, *subject)).or_default().asked += cost;
+            accounts.entry((process, *subject)).or_default().requested += cost;
         }
-        self.asking.set(self.asking.get() + 1);
-        Asking { process, costs, began_ms: self.now_ms() }
+        self.pending.set(self.pending.get() + 1);
+        Pending { process, costs, began_ms: self.now_ms() }
     }
 
     /// The caller was cancelled before a reply.
-    pub(crate) fn left(&self, asking: Asking) {
-        self.asking.set(self.asking.get() - 1);
-        self.note(|| format!("p{} left {:?}", asking.process, asking.costs));
-        self.sometimes("a caller who left");
-        self.left_to_silence(asking.process, &asking.costs, asking.began_ms);
+    pub(crate) fn left(&self, pending: Pending) {
+        self.pending.set(self.pending.get() - 1);
+        self.note(|| format!("p{} left {:?}", pending.process, pending.costs));
+        self.sometimes("a cancelled caller");
+        self.left_to_silence(pending.process, &pending.costs, pending.began_ms);
         let mut accounts = self.accounts.borrow_mut();
-        for (subject, cost) in &asking.costs {
-            accounts.entry((asking.process, *subject)).or_default().doubtful += cost;
+        for (subject, cost) in &pending.costs {
+            accounts.entry((pending.process, *subject)).or_default().doubtful += cost;
         }
     }
 
     /// A reply.
-    pub(crate) fn read(&self, asking: Asking, decision: &Decision) {
-        self.asking.set(self.asking.get() - 1);
-        let Asking { process, costs, began_ms } = asking;
+    pub(crate) fn read(&self, pending: Pending, decision: &Decision) {
+        self.pending.set(self.pending.get() - 1);
+        let Pending { process, costs, began_ms } = pending;
         let sources: Vec<_> =
             decision.limits().map(|counter| (counter.source(), counter.reason())).collect();
         self.note(|| {
@@ -222,7 +222,7 @@ impl Ledger {
         self.releases_when_all_are_silent(process, &costs, began_ms);
         let felt = self.in_trouble.get() || began_ms <= self.trouble_until_ms.get();
         self.note_places(&costs);
-        let refused_by_one_of_several = !decision.allowed() && costs.len() > 1;
+        let denied_by_one_of_several = !decision.allowed() && costs.len() > 1;
         let mut accounts = self.accounts.borrow_mut();
         for counter in decision.limits() {
             let number = rule_number(counter.rule().unwrap_or_default());
@@ -237,11 +237,11 @@ impl Ledger {
                     account.certain += cost;
                     self.admitted_by_store(*subject, *cost);
                 }
-                Source::Store if !refused_by_one_of_several => {}
+                Source::Store if !denied_by_one_of_several => {}
                 Source::DenialCache => {}
                 Source::Fallback if decision.allowed() => {
                     account.doubtful += cost;
-                    account.alone.push((self.now_ms(), *cost));
+                    account.local.push((self.now_ms(), *cost));
                     self.within_the_share(*subject, account);
                 }
                 // Charges made on the way were refunded, unless a fault interfered.
@@ -255,17 +255,17 @@ impl Ledger {
         let [(one, _), (other, _)] = costs else { return };
         let places = self.places.borrow();
         if places.get(one) != places.get(other) {
-            let at_once = RULES[one.rule].is_asked_at_once();
-            self.sometimes(if at_once { "two places at once" } else { "two places in order" });
+            let at_once = RULES[one.rule].is_parallel();
+            self.sometimes(if at_once { "two shards in parallel" } else { "two shards in order" });
         }
     }
 
     fn note_source(&self, source: Source) {
         self.sometimes(match source {
             Source::Store => "the store decided",
-            Source::DenialCache => "a remembered refusal",
-            Source::Fallback => "the share decided",
-            Source::OutagePolicy => "the rule's word for outages",
+            Source::DenialCache => "a remembered denial",
+            Source::Fallback => "the local share decided",
+            Source::OutagePolicy => "the rule's on_outage decided",
             _ => "another source",
         });
     }
@@ -283,7 +283,7 @@ impl Ledger {
         let lost: u64 = places.filter_map(|place| losses.get(place)).sum();
         let most = RULES[subject.rule].count * (1 + lost);
         self.always(*admitted <= most, || {
-            format!("{subject:?}: the store admitted {admitted}, and {most} is the most")
+            format!("{subject:?}: the store admitted {admitted}, at most {most} allowed")
         });
     }
 
@@ -294,22 +294,22 @@ impl Ledger {
         if rule.period != Period::Ages {
             return;
         }
-        let alone: u64 = account.alone.iter().map(|(_, cost)| cost).sum();
+        let local: u64 = account.local.iter().map(|(_, cost)| cost).sum();
         let payments: u64 = account.at.values().map(|at| at.payments).sum();
         let most = (rule.count / PROCESSES).max(1) * (1 + payments);
-        self.always(alone <= most, || {
-            format!("{subject:?}: one process admitted {alone} alone, and {most} is the most")
+        self.always(local <= most, || {
+            format!("{subject:?}: one process admitted {local} locally, at most {most} allowed")
         });
     }
 
     /// A server answered a command with an error.
-    pub(crate) fn refused(&self, server: &str, process: u32, error: &str) {
+    pub(crate) fn rejected(&self, server: &str, process: u32, error: &str) {
         let code = error.split(' ').next().unwrap_or_default();
         self.note(|| format!("{server} to p{process}: {error}"));
-        if let Some(known) = REFUSALS.iter().find(|known| **known == code) {
+        if let Some(known) = ERRORS.iter().find(|known| **known == code) {
             self.sometimes(known);
         } else {
-            self.always(false, || format!("{server} refused a command: {error}"));
+            self.always(false, || format!("{server} rejected a command: {error}"));
         }
     }
 
@@ -326,7 +326,7 @@ impl Ledger {
             self.always(fault.is_none(), || {
                 format!("p{process}, {subject:?}: {}", fault.unwrap_or_default())
             });
-            account.begin_anew();
+            account.reset();
         }
     }
 }
@@ -339,7 +339,7 @@ const NEWCOMER: &str = "d";
 const CEILING_MS: u64 = 251;
 /// Aftermath of a fault: reconnecting, late calls.
 const FELT_MS: u64 = 100;
-const REFUSALS: [&str; 9] =
+const ERRORS: [&str; 9] =
     ["NOSCRIPT", "READONLY", "OOM", "LOADING", "MISCONF", "BUSY", "MOVED", "ASK", "TRYAGAIN"];
 /// The number of processes that share a limit.
 pub(crate) const PROCESSES: u64 = 3;

@@ -9,7 +9,7 @@ use super::play::{Shape, World};
 use super::server::Mood;
 
 /// Causes faults until the run ends.
-pub(crate) async fn rage(world: &World) {
+pub(crate) async fn cause_faults(world: &World) {
     world.is_quiet.set(false);
     for _ in 0..FAULTS {
         let calm_ms = 100 + below(world, 900);
@@ -45,7 +45,7 @@ fn below(world: &World, end: u64) -> u64 {
 
 /// The time after a fault, before recovery: refunds come late, and deferred charges are sent.
 async fn slow_for_a_while(world: &World) {
-    world.ledger.note(|| "all lines are slow".into());
+    world.ledger.note(|| "all connections are slow".into());
     let slow = Line { later_ms: 5 + below(world, 5), ..Line::default() };
     for (life, store) in
         world.lives().iter().flat_map(|life| world.stores().iter().map(move |store| (life, store)))
@@ -53,7 +53,7 @@ async fn slow_for_a_while(world: &World) {
         world.network.set_line(*life, store, slow);
     }
     sleep(Duration::from_millis(1_000)).await;
-    world.network.mend_lines();
+    world.network.fix_lines();
 }
 
 /// Picks a server for a fault. In a growing ring the new one is picked more often.
@@ -77,7 +77,7 @@ async fn trouble_a_line(world: &World) {
         _ => vec![lives[below(world, lives.len() as u64) as usize]],
     };
     let store = any_store(world);
-    world.ledger.may_be_given_up(&[store]);
+    world.ledger.may_be_unreachable(&[store]);
     let line = match below(world, 8) {
         0 => Line { later_ms: 5, ..Line::default() },
         1 => Line { later_ms: 30, ..Line::default() },
@@ -89,28 +89,30 @@ async fn trouble_a_line(world: &World) {
             Line { next_call: NextCall::CutInAnswer(below(world, 20) as usize), ..Line::default() }
         }
         _ => {
-            world.ledger.note(|| format!("lines of {lives:?} to {store} are forgotten"));
+            world
+                .ledger
+                .note(|| format!("connections of {lives:?} to {store} are dropped silently"));
             lives.iter().for_each(|life| world.network.forget_lines(*life, store));
             return last(world).await;
         }
     };
-    world.ledger.note(|| format!("lines of {lives:?} to {store}: {line:?}"));
+    world.ledger.note(|| format!("connections of {lives:?} to {store}: {line:?}"));
     lives.iter().for_each(|life| world.network.set_line(*life, store, line));
     last(world).await;
-    world.ledger.note(|| "lines are mended".into());
-    world.network.mend_lines();
+    world.ledger.note(|| "connections are fixed".into());
+    world.network.fix_lines();
 }
 
 async fn trouble_a_server(world: &World) {
     let (store, network) = (any_store(world), &world.network);
-    world.ledger.may_be_given_up(&[store]);
+    world.ledger.may_be_unreachable(&[store]);
     let has_shape = !matches!(world.shape, Shape::One | Shape::Ring);
     if has_shape && below(world, 2) == 0 {
         return change_the_shape(world).await;
     }
     match below(world, 8) {
         0 => {
-            world.ledger.note(|| format!("{store} stands still"));
+            world.ledger.note(|| format!("{store} pauses"));
             network.pause(store, true);
             last(world).await;
             network.pause(store, false);
@@ -118,10 +120,7 @@ async fn trouble_a_server(world: &World) {
         1 => {
             let saved = below(world, 2) == 0;
             world.ledger.note(|| {
-                format!(
-                    "{store} is killed; what it held is {}",
-                    if saved { "saved" } else { "lost" }
-                )
+                format!("{store} is killed; its data is {}", if saved { "saved" } else { "lost" })
             });
             network.kill(store);
             if !saved {
@@ -184,7 +183,7 @@ async fn change_the_shape(world: &World) {
             let number = below(world, world.lives().len() as u64) as usize;
             world.ledger.has_two_owners.set(true);
             // A server may still be unreachable from the fault before.
-            world.ledger.may_be_given_up(world.stores());
+            world.ledger.may_be_unreachable(world.stores());
             world.ledger.sometimes("a process on the new ring");
             world.start(number, true).await;
         }
@@ -227,7 +226,7 @@ fn primary(world: &World) -> String {
     world
         .network
         .server("s1", |sentinel| sentinel.primary.clone())
-        .expect("a sentinel watches somebody")
+        .expect("a sentinel watches a primary")
 }
 
 /// Some slots get another owner, with all their keys; half of the time key by key.

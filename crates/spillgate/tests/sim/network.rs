@@ -106,7 +106,7 @@ impl Network {
         Box::new(move |host, _port| {
             let (answer, answered) = oneshot::channel();
             let _ = dials.send((host.to_owned(), answer));
-            Box::pin(async move { answered.await.unwrap_or_else(|_| Err(refused())) })
+            Box::pin(async move { answered.await.unwrap_or_else(|_| Err(connection_refused())) })
         })
     }
 
@@ -137,7 +137,7 @@ impl Network {
     }
 
     /// Removes all faults. Dropped connections stay dropped.
-    pub(crate) fn mend_lines(&self) {
+    pub(crate) fn fix_lines(&self) {
         for ((process, machine), line) in self.lines.borrow_mut().iter_mut() {
             self.note_silence(Some(*process), machine, false);
             *line = Line { forgotten_before: line.forgotten_before, ..Line::default() };
@@ -208,7 +208,7 @@ async fn connect(
         changed.await;
     }
     if !network.machine(&machine).is_up.get() || network.line(process, &machine).refuses {
-        let _ = answer.send(Err(refused()));
+        let _ = answer.send(Err(connection_refused()));
         return;
     }
     let number = network.connections.get() + 1;
@@ -268,7 +268,7 @@ async fn serve(network: Rc<Network>, ends: Ends, mut stream: DuplexStream) {
             }
             () = until(next_out) => {
                 let (_, bytes, _) = leaving.pop_front().expect("it was due");
-                network.ledger.silences.outcomes_of(ends.process, &ends.machine, network.ledger.now_ms());
+                network.ledger.silences.bytes_arrived(ends.process, &ends.machine, network.ledger.now_ms());
                 if !is_forgotten && stream.write_all(&bytes).await.is_err() {
                     is_closed = true;
                 }
@@ -297,7 +297,7 @@ fn call(network: &Network, ends: &Ends, session: &Session, words: &Words, sent: 
     let done = server.execute(words, session, ledger.now_us());
     drop(server);
     if let Reply::Error(error) = &done.reply {
-        ledger.refused(&ends.machine, ends.process, error);
+        ledger.rejected(&ends.machine, ends.process, error);
     }
     if is_call {
         let count: usize = std::str::from_utf8(&words[2]).unwrap().parse().unwrap();
@@ -375,7 +375,7 @@ fn encoded(reply: &Reply) -> Vec<u8> {
     }
 }
 
-fn refused() -> io::Error {
+fn connection_refused() -> io::Error {
     io::ErrorKind::ConnectionRefused.into()
 }
 

@@ -16,7 +16,7 @@ use super::ledger::{Ledger, PROCESSES, START_US};
 use super::lua::Host;
 use super::nemesis;
 use super::network::Network;
-use super::rules::{Period, Question, RULES, SWITCHED, Subject, policy, subjects};
+use super::rules::{Case, Period, RULES, SWITCHED, Subject, policy, subjects};
 use super::server::{Node, Server};
 use super::support::random::Random;
 
@@ -97,9 +97,9 @@ async fn run(seed: u64) -> Outcome {
         is_over: Cell::new(false),
     });
     let may_begin_empty = matches!(shape, Shape::One | Shape::Ring | Shape::Sentinels);
-    let begins_empty = may_begin_empty && world.random.borrow_mut().one_in(3);
-    world.ledger.begins_empty.set(begins_empty);
-    let empty = if begins_empty { ", limits begin empty" } else { "" };
+    let begins_exhausted = may_begin_empty && world.random.borrow_mut().one_in(3);
+    world.ledger.begins_exhausted.set(begins_exhausted);
+    let empty = if begins_exhausted { ", limits begin exhausted" } else { "" };
     world.ledger.note(|| format!("seed {seed}: {shape:?}{empty}"));
     world.ledger.has_two_names.set(shape == Shape::NewSecret);
     for number in 0..PROCESSES as usize {
@@ -113,13 +113,13 @@ async fn run(seed: u64) -> Outcome {
             spawn_local(call(Rc::clone(&world), caller % PROCESSES as usize, random))
         })
         .collect();
-    nemesis::rage(&world).await;
+    nemesis::cause_faults(&world).await;
     world.is_over.set(true);
     for caller in callers {
         let _ = caller.await;
     }
     if !ledger.is_broken() {
-        world.all_is_well().await;
+        world.everything_recovers().await;
     }
     world.processes.take();
     drop(inside);
@@ -158,7 +158,7 @@ impl World {
         self.lives.set(life);
         let before = self.processes.borrow().get(number).map(|process| process.life);
         self.ledger.note(|| format!("p{life} starts in place of {before:?}"));
-        let on_state_loss = match self.ledger.begins_empty.get() {
+        let on_state_loss = match self.ledger.begins_exhausted.get() {
             true => OnStateLoss::Exhausted,
             false => OnStateLoss::Fresh,
         };
@@ -224,9 +224,9 @@ impl World {
     async fn introduce(&self) {
         let process = self.process(0);
         for subject in subjects() {
-            let question = Question::about(subject, 1);
+            let case = Case::about(subject, 1);
             self.ledger.introduce(Some(subject));
-            let peeked = process.limiter.peek(&question.request()).await;
+            let peeked = process.limiter.peek(&case.request()).await;
             self.ledger.always(!peeked.degraded(), || format!("{subject:?} at first: {peeked:?}"));
         }
         self.ledger.introduce(None);
@@ -235,7 +235,7 @@ impl World {
     /// Pauses callers until everything in flight has ended and is accounted for.
     pub(crate) async fn rest(&self) {
         self.is_quiet.set(true);
-        while !self.ledger.nobody_asks() {
+        while !self.ledger.is_idle() {
             sleep(Duration::from_millis(5)).await;
         }
         sleep(SETTLED).await;
@@ -252,44 +252,41 @@ impl World {
         let most = self.set.get() + 1;
         self.set.set(most);
         self.ledger.note(|| format!("at p{life} a limit of {most} is set"));
-        let set = limiter.set_override(SWITCHED, &somebody(), [format!("{most}/day")], None).await;
+        let set =
+            limiter.set_override(SWITCHED, &some_request(), [format!("{most}/day")], None).await;
         self.ledger.always(set.as_ref().is_ok_and(Written::everywhere), || format!("{set:?}"));
         sleep(HOLDS_AFTER).await;
-        self.what_is_set_holds().await;
-        self.ledger.sometimes("what an operator set");
+        self.operator_limit_holds().await;
+        self.ledger.sometimes("a change by an operator");
     }
 
     /// Asserts that the limit applies at every process, whatever faults came since it was set.
-    async fn what_is_set_holds(&self) {
+    async fn operator_limit_holds(&self) {
         for number in 0..PROCESSES as usize {
             let Process { life, limiter, .. } = self.process(number);
-            let peeked = limiter.peek(&somebody().with("route", SWITCHED)).await;
+            let peeked = limiter.peek(&some_request().with("route", SWITCHED)).await;
             let most = peeked.limits().next().and_then(|counter| counter.capacity());
             self.ledger.always(self.set.get() == SET_FIRST || most == Some(self.set.get()), || {
-                format!("at p{life} the limit is {most:?}, and {} was set", self.set.get())
+                format!("at p{life} the limit is {most:?}, expected {}", self.set.get())
             });
         }
     }
 
     /// Checks every limit that comes back soon, one after the other.
-    async fn ask_about_all(
-        &self,
-        number: usize,
-        judge: impl Fn(Subject, &Decision, &[ShardStatus]),
-    ) {
+    async fn check_all(&self, number: usize, judge: impl Fn(Subject, &Decision, &[ShardStatus])) {
         let Process { life, limiter, .. } = self.process(number);
         for subject in subjects().filter(|it| RULES[it.rule].period != Period::Ages) {
-            let question = Question::about(subject, 1);
-            let asking = self.ledger.ask(life, question.costs.clone());
-            let decision = limiter.check(&question.request()).await;
-            self.ledger.read(asking, &decision);
+            let case = Case::about(subject, 1);
+            let pending = self.ledger.begin(life, case.costs.clone());
+            let decision = limiter.check(&case.request()).await;
+            self.ledger.read(pending, &decision);
             judge(subject, &decision, &limiter.shards());
         }
     }
 
     /// All faults have ended: a subject that has waited for the limit's longest wait is admitted by the
     /// store.
-    async fn all_is_well(&self) {
+    async fn everything_recovers(&self) {
         sleep(HEALED).await;
         if self.some_are_new() {
             // A process that the nodes saw on the old ring for too long uses its local share until it
@@ -298,30 +295,30 @@ impl World {
                 self.start(number, true).await;
             }
         }
-        self.what_is_set_holds().await;
+        self.operator_limit_holds().await;
         if self.ledger.has_stepped() {
             // Timestamps ahead of the clock begin to pass at the next check.
-            self.ask_about_all(0, |_, _, _| ()).await;
+            self.check_all(0, |_, _, _| ()).await;
         }
         for number in 0..PROCESSES as usize {
             sleep(LONGEST_WAIT).await;
             let process = self.process(number);
-            self.ask_about_all(number, |subject, decision, shards| {
+            self.check_all(number, |subject, decision, shards| {
                 self.ledger.always(decision.allowed() && !decision.degraded(), || {
-                    format!("long after the last fault {subject:?} is {decision:?}: {shards:?}")
+                    format!("long after the last fault {subject:?} got {decision:?}: {shards:?}")
                 });
             })
             .await;
             let stats = process.limiter.stats();
-            for (count, what) in [
-                (stats.state_losses, "a loss was noticed"),
+            for (count, event) in [
+                (stats.state_losses, "state loss was noticed"),
                 (
                     process.limiter.shards().iter().map(|shard| shard.clock_steps).sum(),
                     "a clock step was noticed",
                 ),
             ] {
                 if count > 0 {
-                    self.ledger.sometimes(what);
+                    self.ledger.sometimes(event);
                 }
             }
         }
@@ -332,14 +329,13 @@ impl World {
                 let mut endless = keys.keys().filter(|(key, ends)| !ends && key.len() > 50);
                 let found =
                     endless.next().map(|(key, _)| String::from_utf8_lossy(key).into_owned());
-                self.ledger
-                    .always(found.is_none(), || format!("{store}: without an end: {found:?}"));
+                self.ledger.always(found.is_none(), || format!("{store}: no TTL: {found:?}"));
             });
         }
     }
 }
 
-fn somebody() -> Request<'static> {
+fn some_request() -> Request<'static> {
     Request::new().with("user", "u0")
 }
 
@@ -352,20 +348,20 @@ async fn call(world: Rc<World>, number: usize, mut random: Random) {
             continue;
         }
         let Process { life, limiter, .. } = world.process(number);
-        let question = Question::any(&mut random);
-        let asking = world.ledger.ask(life, question.costs.clone());
-        let request = question.request();
+        let case = Case::any(&mut random);
+        let pending = world.ledger.begin(life, case.costs.clone());
+        let request = case.request();
         let check = limiter.check(&request);
         if random.one_in(40) {
             match timeout(Duration::from_millis(random.below(5)), check).await {
-                Ok(decision) => world.ledger.read(asking, &decision),
-                Err(_) => world.ledger.left(asking),
+                Ok(decision) => world.ledger.read(pending, &decision),
+                Err(_) => world.ledger.left(pending),
             }
         } else {
-            world.ledger.read(asking, &check.await);
+            world.ledger.read(pending, &check.await);
         }
         if limiter.shards().iter().any(|shard| !shard.asked) {
-            world.ledger.sometimes("a server left alone");
+            world.ledger.sometimes("an open circuit breaker");
         }
     }
 }

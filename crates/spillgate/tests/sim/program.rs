@@ -1,5 +1,5 @@
-//! The operations in a call of the script and their results, decoded from its words as the head of
-//! `check.lua` documents them, so that a server's history can be checked.
+//! Decodes the operations in a call of the script and their results, so that a server's history can be
+//! checked. The head of `check.lua` documents the format.
 
 use spillgate_testkit::Reply;
 
@@ -99,7 +99,7 @@ pub(crate) fn executed(keys: &[Vec<u8>], program: &[u8], answer: &Reply) -> Vec<
     if matches!(answer.get(1), None | Some(Reply::Integer(-2 | -3))) {
         return Vec::new();
     }
-    let mut reader = Reader { keys, program, answer, outcomes: 1, all: Vec::new() };
+    let mut reader = Reader { keys, program, answer, read_until: 1, all: Vec::new() };
     let mut at = reader.word(3) as usize;
     while at <= reader.program.len() {
         at = reader.operation(at);
@@ -112,7 +112,7 @@ struct Reader<'r> {
     program: Vec<u64>,
     answer: &'r [Reply],
     /// How much of the reply was read.
-    outcomes: usize,
+    read_until: usize,
     all: Vec<Executed>,
 }
 
@@ -140,8 +140,8 @@ impl Reader<'_> {
 
     /// A charge with a record: made just now, or known and charged before.
     fn open(&mut self, at: usize) -> usize {
-        let is_new = self.answer.get(self.outcomes) == Some(&Reply::Integer(0));
-        self.outcomes += 1;
+        let is_new = self.answer.get(self.read_until) == Some(&Reply::Integer(0));
+        self.read_until += 1;
         let first = self.all.len();
         let after = self.groups(Kind::Charge, true, at + 5);
         let record = self.keys[self.word(at + 1) as usize - 1].clone();
@@ -155,8 +155,8 @@ impl Reader<'_> {
     /// The end of an open record: its counters have no reply.
     fn close(&mut self, at: usize) -> usize {
         let undone =
-            self.word(at + 2) == 1 && self.answer.get(self.outcomes) == Some(&Reply::Integer(0));
-        self.outcomes += 1;
+            self.word(at + 2) == 1 && self.answer.get(self.read_until) == Some(&Reply::Integer(0));
+        self.read_until += 1;
         let count = self.word(at + 5) as usize;
         let record = self.keys[self.word(at + 1) as usize - 1].clone();
         for counter in (0..count).filter(|_| undone) {
@@ -171,21 +171,21 @@ impl Reader<'_> {
     /// Equal decisions, each of which becomes an operation of its own here.
     fn coalesced(&mut self, at: usize) -> usize {
         let times = self.word(at + 1);
-        let after = self.crowd_group(times, at + 2);
+        let after = self.coalesced_group(times, at + 2);
         let shadows = self.word(after);
-        (0..shadows).fold(after + 1, |at, _| self.crowd_group(times, at))
+        (0..shadows).fold(after + 1, |at, _| self.coalesced_group(times, at))
     }
 
-    fn crowd_group(&mut self, times: u64, at: usize) -> usize {
-        let charged = match self.answer.get(self.outcomes) {
+    fn coalesced_group(&mut self, times: u64, at: usize) -> usize {
+        let charged = match self.answer.get(self.read_until) {
             Some(Reply::Integer(charged)) => (*charged).max(0).cast_unsigned(),
             _ => 0,
         };
-        self.outcomes += 1;
+        self.read_until += 1;
         let count = self.word(at) as usize;
         // The reply of each counter to the first decision, and to the denied ones.
         for counter in (0..count).chain(0..count) {
-            self.hear(self.word(at + 3 + 4 * counter), 0);
+            self.read_reply(self.word(at + 3 + 4 * counter), 0);
         }
         for number in 0..times {
             for counter in 0..count {
@@ -214,11 +214,11 @@ impl Reader<'_> {
             let limit = self.word(at + 2);
             // A bucket's receipt has a second word.
             let words = match self.algorithm(limit) {
-                SLOTS => 1,
+                PERMITS => 1,
                 BUCKET => 2 * usize::from(receipts),
                 _ => usize::from(receipts),
             };
-            fits &= self.hear(limit, words);
+            fits &= self.read_reply(limit, words);
             self.note(kind, at, self.word(at + 3));
         }
         for counter in &mut self.all[first..] {
@@ -229,9 +229,9 @@ impl Reader<'_> {
 
     fn change(&mut self, kind: Kind, at: usize) -> usize {
         if kind != Kind::Force {
-            self.outcomes += 1;
+            self.read_until += 1;
         }
-        self.hear(self.word(at + 3), 0);
+        self.read_reply(self.word(at + 3), 0);
         let unused = if kind == Kind::Refund { 8 } else { 4 };
         self.note(kind, at + 1, self.word(at + unused));
         at + unused + 1
@@ -243,9 +243,9 @@ impl Reader<'_> {
     }
 
     /// Reads the reply of a counter whose limit begins at a position. Returns whether the cost fits.
-    fn hear(&mut self, limit: u64, receipt: usize) -> bool {
-        let fits = self.answer.get(self.outcomes) == Some(&Reply::Integer(1));
-        self.outcomes += 1 + WIDTHS[self.algorithm(limit) - 1] + receipt;
+    fn read_reply(&mut self, limit: u64, receipt: usize) -> bool {
+        let fits = self.answer.get(self.read_until) == Some(&Reply::Integer(1));
+        self.read_until += 1 + WIDTHS[self.algorithm(limit) - 1] + receipt;
         fits
     }
 
@@ -257,4 +257,4 @@ impl Reader<'_> {
 /// How many integers each algorithm replies, in the order of their numbers.
 const WIDTHS: [usize; 5] = [3, 2, 3, 4, 3];
 const BUCKET: usize = 1;
-const SLOTS: usize = 5;
+const PERMITS: usize = 5;

@@ -68,8 +68,8 @@ impl Rule {
     }
 
     /// Like [`Rule::of_pair`], with both rules charged in parallel.
-    const fn of_pair_at_once(self, keys: &'static str) -> Rule {
-        Rule { pair: Some(AT_ONCE), keys, more: "parallel = true\n", ..self }
+    const fn of_parallel_pair(self, keys: &'static str) -> Rule {
+        Rule { pair: Some(PARALLEL), keys, more: "parallel = true\n", ..self }
     }
 
     /// All users are placed with their tenant.
@@ -78,8 +78,8 @@ impl Rule {
     }
 
     /// Returns whether its counters are charged in parallel with those of another rule, on any shard.
-    pub(crate) fn is_asked_at_once(&self) -> bool {
-        self.pair == Some(AT_ONCE)
+    pub(crate) fn is_parallel(&self) -> bool {
+        self.pair == Some(PARALLEL)
     }
 
     /// The most that any interval of one period may hold.
@@ -131,29 +131,29 @@ pub(crate) fn subjects() -> impl Iterator<Item = Subject> {
 }
 
 /// A request, and the subjects that it would charge.
-pub(crate) struct Question {
+pub(crate) struct Case {
     route: &'static str,
     user: String,
     pub(crate) costs: Vec<(Subject, u64)>,
 }
 
-impl Question {
-    pub(crate) fn any(random: &mut Random) -> Question {
+impl Case {
+    pub(crate) fn any(random: &mut Random) -> Case {
         let cost = 1 + random.below(5) / 3;
         let (rule, user) = (random.below(RULES.len() as u64 - 1) as usize, random.below(USERS));
         let subject = |rule: usize| Subject {
             rule,
             user: if RULES[rule].keys.is_empty() { 0 } else { user },
         };
-        let Some(route) = RULES[rule].pair else { return Question::about(subject(rule), cost) };
+        let Some(route) = RULES[rule].pair else { return Case::about(subject(rule), cost) };
         let pair = (0..RULES.len()).filter(|rule| RULES[*rule].pair == Some(route));
         let costs = pair.map(|rule| (subject(rule), cost)).collect();
-        Question { route, user: format!("u{user}"), costs }
+        Case { route, user: format!("u{user}"), costs }
     }
 
-    pub(crate) fn about(subject: Subject, cost: u64) -> Question {
+    pub(crate) fn about(subject: Subject, cost: u64) -> Case {
         let route = RULES[subject.rule].name;
-        Question { route, user: format!("u{}", subject.user), costs: vec![(subject, cost)] }
+        Case { route, user: format!("u{}", subject.user), costs: vec![(subject, cost)] }
     }
 
     pub(crate) fn request(&self) -> Request<'_> {
@@ -165,7 +165,7 @@ impl Question {
 
 /// The routes on which several rules match.
 const PAIR: &str = "pair";
-const AT_ONCE: &str = "at-once";
+const PARALLEL: &str = "at-once";
 /// The rule that operators change during the run. It is the last, and callers do not use it.
 pub(crate) const SWITCHED: &str = "switched";
 const MOMENT: Period = Period::Short(2_000_000);
@@ -175,19 +175,19 @@ pub(crate) const RULES: [Rule; 18] = [
     Rule::new("ages-fixed", Algorithm::FixedWindow, 24, Period::Ages),
     Rule::new("ages-log", Algorithm::SlidingLog, 24, Period::Ages),
     Rule::new("ages-sliding", Algorithm::SlidingWindow, 24, Period::Ages),
-    Rule::new("ages-slots", Algorithm::Concurrency, 24, Period::Ages),
+    Rule::new("ages-permits", Algorithm::Concurrency, 24, Period::Ages),
     Rule::new("bucket", Algorithm::TokenBucket, 9, MOMENT),
     Rule::new("fixed", Algorithm::FixedWindow, 9, MOMENT),
     Rule::new("log", Algorithm::SlidingLog, 9, MOMENT),
     Rule::new("sliding", Algorithm::SlidingWindow, 9, MOMENT),
-    Rule::new("slots", Algorithm::Concurrency, 9, MOMENT),
+    Rule::new("permits", Algorithm::Concurrency, 9, MOMENT),
     Rule::new("strict", Algorithm::TokenBucket, 9, MOMENT).on_outage("deny"),
     Rule::new("lax", Algorithm::SlidingLog, 9, MOMENT).on_outage("allow"),
     Rule::new("narrow", Algorithm::TokenBucket, 60, Period::Ages).of_pair("\"user\""),
     Rule::new("wide", Algorithm::TokenBucket, 9, MOMENT).of_pair(""),
     Rule::new("narrow-at-once", Algorithm::SlidingLog, 60, Period::Ages)
-        .of_pair_at_once("\"user\""),
-    Rule::new("wide-at-once", Algorithm::FixedWindow, 9, MOMENT).of_pair_at_once(""),
+        .of_parallel_pair("\"user\""),
+    Rule::new("wide-at-once", Algorithm::FixedWindow, 9, MOMENT).of_parallel_pair(""),
     Rule::new("anchored", Algorithm::TokenBucket, 24, Period::Ages).anchored(),
     Rule::new(SWITCHED, Algorithm::TokenBucket, 9, Period::Ages),
 ];

@@ -143,8 +143,8 @@ impl Server {
 
     fn answer(&mut self, words: &Words, session: &Session, now_us: u64) -> Reply {
         let name = String::from_utf8_lossy(&words[0]).to_uppercase();
-        if let Some(refusal) = self.refusal(&name) {
-            return Reply::Error(refusal.into());
+        if let Some(mood_error) = self.mood_error(&name) {
+            return Reply::Error(mood_error.into());
         }
         let second = words.get(1).map(|word| String::from_utf8_lossy(word).to_uppercase());
         match (name.as_str(), second.as_deref()) {
@@ -195,7 +195,7 @@ impl Server {
         }
     }
 
-    fn refusal(&self, name: &str) -> Option<&'static str> {
+    fn mood_error(&self, name: &str) -> Option<&'static str> {
         let may_write = ["EVAL", "EVALSHA", "SET", "DEL", "UNLINK", "HSET", "ZADD"].contains(&name);
         match self.mood {
             Mood::Loading => Some("LOADING Redis is loading the dataset in memory"),

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the vectors beside it: each algorithm once more, in fractions and with the system's calendar.
+"""Writes the vector files beside it: an independent implementation of each algorithm, in fractions and with the
+system's calendar.
 
-It shares no line and no library with the code that the vectors hold to account. Run it after adding
-a story; the files are committed, and a test runs them through every implementation.
+It shares no line and no library with the code under test. Run it after adding a story. The files are committed,
+and a test runs them through every implementation.
 
-A line is `instant_us act cost | verdict remaining retry_after_us reset_after_us`.
+A line is `instant_us act cost | decision remaining retry_after_us reset_after_us`.
 """
 
 import math
@@ -85,7 +86,7 @@ class FixedWindow:
         at = midnight.replace(tzinfo=self.zone)
         instant = at.astimezone(UTC)
         if instant.astimezone(self.zone).replace(tzinfo=None) != midnight:
-            # No such midnight: the day begins where the clocks have jumped to.
+            # This midnight does not exist: the day begins at the instant that the clocks jumped to.
             low, high = instant - timedelta(hours=3), instant + timedelta(hours=3)
             while high - low > timedelta(microseconds=1):
                 middle = low + (high - low) / 2
@@ -130,7 +131,7 @@ class SlidingLog:
             left -= c
             if left + cost <= self.count:
                 return t + self.period - at
-        raise AssertionError("a cost within the count always fits in the end")
+        raise AssertionError("a cost within the count fits eventually")
 
     def reset(self, at):
         live = self.live(at)
@@ -173,23 +174,23 @@ class SlidingWindow:
 
 class Story:
     def __init__(self, kind, comment, quota, burst=None, zone=None):
-        self.tier = kind(quota, burst, zone)
+        self.counter = kind(quota, burst, zone)
         self.lines = [f"\n# {comment}", f"limit {quota}" + (f" burst {burst}" if burst else "")
                       + (f" zone {zone}" if zone else "")]
 
     def check(self, at, cost=1):
-        room = self.tier.room(at)
-        wait = self.tier.wait(at, max(1, cost))
+        room = self.counter.room(at)
+        wait = self.counter.wait(at, max(1, cost))
         allowed = wait == 0
         if allowed and cost:
-            self.tier.charge(at, cost)
-            room = self.tier.room(at)
-        verdict = "allowed" if allowed else "denied"
-        self.lines.append(f"{at} check {cost} | {verdict} {room} {wait} {self.tier.reset(at)}")
+            self.counter.charge(at, cost)
+            room = self.counter.room(at)
+        decision = "allowed" if allowed else "denied"
+        self.lines.append(f"{at} check {cost} | {decision} {room} {wait} {self.counter.reset(at)}")
         return at + wait
 
     def tight(self, at, cost=1):
-        """If denied: denied one microsecond before the promised instant too, and allowed at it."""
+        """Checks; after a denial also one microsecond before the promised instant, and at it."""
         then = self.check(at, cost)
         if then > at:
             self.check(then - 1, cost)
@@ -198,8 +199,8 @@ class Story:
 
 
 def rate(kind, quota, burst=None):
-    """Used up at once, tight; then single calls and costs at odd instants."""
-    story = Story(kind, f"{quota}: used up at once, and tight from there", quota, burst)
+    """Exhausts the limit at once, checks at exact instants, then makes calls of several costs at odd instants."""
+    story = Story(kind, f"{quota}: exhausted at once, then checked at exact instants", quota, burst)
     start = us("2026-11-20T13:37:00.000001")
     capacity = burst or period(quota)[0]
     story.check(start, capacity)
@@ -220,7 +221,7 @@ def calendar(quota, zone, instants):
     for at in sorted(instants):
         if at <= end:
             continue
-        _, end = story.tier.span(at)
+        _, end = story.counter.span(at)
         story.check(at, 2)
         story.check(end - 1, 1)
         story.check(end, 1)

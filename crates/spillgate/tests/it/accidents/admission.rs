@@ -12,14 +12,14 @@ use crate::support::world::{
 
 /// ACCIDENTS 8. Denied calls consumed quota: a caller that kept asking was never admitted again.
 #[test]
-fn a_hundred_refusals_change_nothing() {
+fn a_hundred_denials_change_nothing() {
     for world in World::each() {
-        for (who, limit) in (0..).zip(each_algorithm(10, PERIOD)) {
-            assert!(world.check(who, &limit, 10).fits);
-            let (stored, reply) = (world.stored(), world.look(who, &limit, 1));
+        for (subject, limit) in (0..).zip(each_algorithm(10, PERIOD)) {
+            assert!(world.check(subject, &limit, 10).fits);
+            let (stored, reply) = (world.stored(), world.peek(subject, &limit, 1));
             for _ in 0..100 {
                 assert_eq!(
-                    world.check(who, &limit, 1),
+                    world.check(subject, &limit, 1),
                     reply,
                     "{} {}",
                     limit.algorithm(),
@@ -33,24 +33,30 @@ fn a_hundred_refusals_change_nothing() {
 
 /// ACCIDENTS 9. A denied call whose cost exceeded the quota left consumed all of it, and more.
 #[test]
-fn a_costly_refusal_makes_no_debt() {
+fn a_denied_cost_charges_nothing() {
     for world in World::each() {
-        for (who, limit) in (0..).zip(each_algorithm(10, PERIOD)) {
-            assert!(world.check(who, &limit, 6).fits);
-            let (stored, reply) = (world.stored(), world.look(who, &limit, 1));
+        for (subject, limit) in (0..).zip(each_algorithm(10, PERIOD)) {
+            assert!(world.check(subject, &limit, 6).fits);
+            let (stored, reply) = (world.stored(), world.peek(subject, &limit, 1));
             for cost in [5, 9, 10] {
-                assert!(!world.check(who, &limit, cost).fits);
+                assert!(!world.check(subject, &limit, cost).fits);
             }
-            assert_eq!(world.look(who, &limit, 1), reply, "{} {}", limit.algorithm(), world.name());
+            assert_eq!(
+                world.peek(subject, &limit, 1),
+                reply,
+                "{} {}",
+                limit.algorithm(),
+                world.name()
+            );
             assert_eq!(world.stored(), stored, "{}", limit.algorithm());
-            assert!(world.check(who, &limit, 4).fits);
+            assert!(world.check(subject, &limit, 4).fits);
         }
     }
 }
 
 /// ACCIDENTS 10. A cost above the capacity got a retry time, again and again.
 #[test]
-fn a_cost_above_the_capacity_is_told_never() {
+fn a_cost_above_the_capacity_gets_no_retry_time() {
     let server = RedisServer::start();
     let runtime = runtime();
     for builder in [Limiter::builder(), Limiter::builder().redis(server.url()).timeout(PATIENCE)] {
@@ -62,20 +68,20 @@ fn a_cost_above_the_capacity_is_told_never() {
                 (Some(Reason::CostExceedsLimit), None)
             );
             let decision = runtime.block_on(limiter.check_limit("me", named.limit(), 10));
-            assert_eq!(decision.reason(), None, "{} was charged before", named.algorithm());
+            assert_eq!(decision.reason(), None, "{} changed the counter", named.algorithm());
         }
     }
 }
 
 /// ACCIDENTS 11. The granted amount and the charged amount differed.
 #[test]
-fn what_is_granted_is_what_is_charged() {
+fn the_granted_cost_is_the_charged_cost() {
     for world in World::each() {
-        for (who, limit) in (0..).zip(each_algorithm(1_000, PERIOD)) {
+        for (subject, limit) in (0..).zip(each_algorithm(1_000, PERIOD)) {
             let (mut random, mut granted) = (Random::new(11), 0);
             for _ in 0..100 {
                 let cost = random.spread(200);
-                let reply = world.check(who, &limit, cost);
+                let reply = world.check(subject, &limit, cost);
                 granted += if reply.fits { cost } else { 0 };
                 assert_eq!(
                     reply.reading.remaining,
@@ -92,13 +98,13 @@ fn what_is_granted_is_what_is_charged() {
 
 /// ACCIDENTS 12. One algorithm of several ignored the cost and charged one unit.
 #[test]
-fn a_call_of_cost_five_is_five_of_cost_one() {
+fn a_call_of_cost_five_charges_as_five_of_cost_one() {
     for world in World::each() {
         for limit in each_algorithm(13, PERIOD) {
             world.check(0, &limit, 5);
             (0..5).for_each(|_| assert!(world.check(1, &limit, 1).fits));
             for cost in [1, 8, 9, 13] {
-                let reply = [0, 1].map(|who| world.look(who, &limit, cost));
+                let reply = [0, 1].map(|subject| world.peek(subject, &limit, cost));
                 assert_eq!(reply[0], reply[1], "{} {}", limit.algorithm(), world.name());
             }
         }
@@ -108,10 +114,10 @@ fn a_call_of_cost_five_is_five_of_cost_one() {
 /// ACCIDENTS 13. Peek and check rounded differently: peek allowed a call that the check denied.
 #[test]
 fn a_peek_and_a_check_agree() {
-    each_random_state(13, |world, limit, random, who| {
+    each_random_state(13, |world, limit, random, subject| {
         let cost = 1 + random.below(limit.limit().capacity().unwrap());
-        let peeked = world.look(who, limit, cost);
-        let checked = world.check(who, limit, cost);
+        let peeked = world.peek(subject, limit, cost);
+        let checked = world.check(subject, limit, cost);
         assert_eq!(checked.fits, peeked.fits);
         let left = peeked.reading.remaining - if checked.fits { cost } else { 0 };
         assert_eq!(checked.reading.remaining, left);
@@ -123,7 +129,7 @@ fn a_peek_and_a_check_agree() {
 
 /// ACCIDENTS 14. `remaining` was the quota used, or the quota left before this call.
 #[test]
-fn after_k_calls_the_capacity_less_k_remains() {
+fn after_k_calls_remaining_is_capacity_minus_k() {
     for world in World::each() {
         for limit in each_algorithm(20, PERIOD) {
             assert_eq!(world.remaining(ME, &limit), 20);
@@ -144,25 +150,28 @@ fn after_k_calls_the_capacity_less_k_remains() {
 
 /// ACCIDENTS 15. `retry_after` was computed from the wrong entry, or in the wrong unit.
 #[test]
-fn a_refused_call_is_refused_until_its_wait_is_over_and_not_a_microsecond_longer() {
-    each_random_state(15, |world, limit, random, who| {
+fn a_denied_call_is_admitted_at_exactly_its_retry_after() {
+    each_random_state(15, |world, limit, random, subject| {
         let cost = 1 + random.below(limit.limit().capacity().unwrap());
-        let reply = world.check(who, limit, cost);
+        let reply = world.check(subject, limit, cost);
         if reply.fits {
             return;
         }
         let (now_us, retry_us) = (world.now_us(), reply.reading.retry_after_us.unwrap());
         assert!(retry_us > 0);
         world.at(now_us + retry_us - 1);
-        assert!(!world.check(who, limit, cost).fits, "let in 1 µs before {retry_us} µs were over");
+        assert!(
+            !world.check(subject, limit, cost).fits,
+            "admitted 1 µs before {retry_us} µs were over"
+        );
         world.at(now_us + retry_us);
-        assert!(world.check(who, limit, cost).fits, "still refused after {retry_us} µs");
+        assert!(world.check(subject, limit, cost).fits, "still denied after {retry_us} µs");
     });
 }
 
 /// ACCIDENTS 16. The first value of a limit stayed in force until its subjects were idle.
 #[test]
-fn a_changed_limit_holds_from_the_next_call() {
+fn a_changed_limit_applies_from_the_next_call() {
     for world in World::each() {
         let [hundred, five, thousand] = [100, 5, 1_000].map(|count| each_algorithm(count, PERIOD));
         for ((hundred, five), thousand) in hundred.iter().zip(&five).zip(&thousand) {
@@ -193,21 +202,21 @@ fn random_counters_are_charged_all_or_none() {
         for _ in 0..300 {
             let mut costs: Vec<(u128, &NamedLimit, u64)> = Vec::new();
             for _ in 0..=random.below(6) {
-                let (who, limit) = counter(&mut random);
+                let (subject, limit) = counter(&mut random);
                 if !costs
                     .iter()
-                    .any(|(known, other, _)| *known == who && other.mix() == limit.mix())
+                    .any(|(known, other, _)| *known == subject && other.mix() == limit.mix())
                 {
-                    costs.push((who, limit, 1 + random.below(2)));
+                    costs.push((subject, limit, 1 + random.below(2)));
                 }
             }
             let before: Vec<u64> =
-                costs.iter().map(|(who, limit, _)| world.remaining(*who, limit)).collect();
+                costs.iter().map(|(subject, limit, _)| world.remaining(*subject, limit)).collect();
             let reply = world.decide(&costs);
-            for ((who, limit, cost), before) in costs.iter().zip(before) {
+            for ((subject, limit, cost), before) in costs.iter().zip(before) {
                 let charged = if reply.allowed { *cost } else { 0 };
                 assert_eq!(
-                    world.remaining(*who, limit),
+                    world.remaining(*subject, limit),
                     before - charged,
                     "{} {}",
                     limit.algorithm(),
@@ -227,13 +236,13 @@ fn random_counters_are_charged_all_or_none() {
 #[test]
 fn settling_and_cancelling_conserves_the_quota() {
     for world in World::each() {
-        for (who, limit) in (0..).zip(each_algorithm(1_000, PERIOD)) {
+        for (subject, limit) in (0..).zip(each_algorithm(1_000, PERIOD)) {
             let mut random = Random::new(18);
             let (mut open, mut used) = (Vec::new(), 0);
             for _ in 0..200 {
                 if random.one_in(2) {
                     let cost = 1 + random.spread(99);
-                    let receipt = world.reserve(who, &limit, cost);
+                    let receipt = world.reserve(subject, &limit, cost);
                     assert_eq!(
                         receipt.is_some(),
                         used + cost <= 1_000,
@@ -251,12 +260,12 @@ fn settling_and_cancelling_conserves_the_quota() {
                     } else {
                         random.below(receipt.amount)
                     };
-                    let returned = world.refund(who, &limit, receipt, unused);
+                    let returned = world.refund(subject, &limit, receipt, unused);
                     assert_eq!(returned, unused, "{} {}", limit.algorithm(), world.name());
                     used -= unused;
                 }
                 assert_eq!(
-                    world.remaining(who, &limit),
+                    world.remaining(subject, &limit),
                     1_000 - used,
                     "{} {}",
                     limit.algorithm(),
@@ -269,7 +278,7 @@ fn settling_and_cancelling_conserves_the_quota() {
 
 /// ACCIDENTS 18, a variant. A late refund lowered what other calls had used since.
 #[test]
-fn a_refund_that_comes_too_late_gives_nothing_back() {
+fn a_refund_after_the_window_refunds_nothing() {
     for world in World::each() {
         for limit in each_algorithm(10, PERIOD) {
             let receipt = world.at(TODAY_US).reserve(ME, &limit, 10).unwrap();
@@ -288,7 +297,7 @@ fn a_refund_that_comes_too_late_gives_nothing_back() {
 
 /// ACCIDENTS 19. A rate of zero meant no limit at all.
 #[test]
-fn zero_is_refused_and_all_or_nothing_are_said_aloud() {
+fn a_rate_of_zero_is_invalid_and_unlimited_and_block_are_explicit() {
     for quota in ["0/second", "0/day"] {
         for algorithm in ["token-bucket", "fixed-window", "sliding-log", "sliding-window"] {
             let error = LimitSpec::new(quota).algorithm(algorithm).build().unwrap_err();
@@ -316,20 +325,20 @@ fn zero_is_refused_and_all_or_nothing_are_said_aloud() {
 
 /// ACCIDENTS 15. The values of one reading contradicted each other.
 #[test]
-fn a_counter_that_was_never_used_reads_as_untouched() {
+fn an_unused_counter_reads_as_full() {
     for world in World::each() {
         for limit in each_algorithm(10, PERIOD) {
-            let untouched = Reading { remaining: 10, retry_after_us: Some(0), reset_after_us: 0 };
-            assert_eq!(world.look(ME, &limit, 10).reading, untouched);
+            let full = Reading { remaining: 10, retry_after_us: Some(0), reset_after_us: 0 };
+            assert_eq!(world.peek(ME, &limit, 10).reading, full);
             let reply = world.decide_one(Intent::Peek, &[(ME, &limit, 0)]);
-            assert_eq!(reply.counters[0].reading, untouched, "{}", world.name());
+            assert_eq!(reply.counters[0].reading, full, "{}", world.name());
         }
     }
 }
 
 /// ACCIDENTS 12, a variant. A cost in one unit was charged to a limit that counts another.
 #[test]
-fn a_limit_of_another_unit_is_looked_at_and_not_charged() {
+fn a_limit_of_another_unit_is_read_and_not_charged() {
     let runtime = runtime();
     let limiter = runtime.block_on(Limiter::builder().build()).unwrap();
     let tokens = Limit::per_day(5).unit_named("tokens");
@@ -345,26 +354,31 @@ fn each_random_state(seed: u64, visit: impl Fn(&World, &NamedLimit, &mut Random,
     for world in World::each() {
         let histories = if world.is_in_memory() { 30 } else { 3 };
         for limit in each_algorithm(10, PERIOD).into_iter().chain(each_algorithm(777, "90000s")) {
-            for who in 0..histories {
-                let mut random = Random::new(seed + who as u64);
+            for subject in 0..histories {
+                let mut random = Random::new(seed + subject as u64);
                 let period_us = limit.limit().refill().unwrap().as_micros() as u64;
                 let mut receipts = Vec::new();
                 world.at(TODAY_US + random.below(period_us));
                 for _ in 0..20 {
                     let cost = random.spread(limit.limit().capacity().unwrap());
                     match random.below(8) {
-                        0 => drop(world.force(who, &limit, cost)),
-                        1 => receipts.extend(world.reserve(who, &limit, cost.max(1))),
+                        0 => drop(world.force(subject, &limit, cost)),
+                        1 => receipts.extend(world.reserve(subject, &limit, cost.max(1))),
                         2 if !receipts.is_empty() => {
                             let receipt =
                                 receipts.swap_remove(random.below(receipts.len() as u64) as usize);
-                            world.refund(who, &limit, receipt, random.below(receipt.amount + 1));
+                            world.refund(
+                                subject,
+                                &limit,
+                                receipt,
+                                random.below(receipt.amount + 1),
+                            );
                         }
                         3 => drop(world.at(world.now_us() - random.below(900_000))),
                         4 | 5 => drop(world.after(random.spread(period_us / 4))),
-                        _ => drop(world.check(who, &limit, cost)),
+                        _ => drop(world.check(subject, &limit, cost)),
                     }
-                    visit(&world, &limit, &mut random, who);
+                    visit(&world, &limit, &mut random, subject);
                 }
             }
         }
@@ -374,17 +388,17 @@ fn each_random_state(seed: u64, visit: impl Fn(&World, &NamedLimit, &mut Random,
 /// An accident of our own: in memory, counters that a decision added made the table grow, and earlier lookups
 /// of the same decision were stored at their old places.
 #[test]
-fn a_counter_beside_new_ones_keeps_its_charge() {
+fn a_counter_keeps_its_charge_when_the_table_grows() {
     for world in World::each() {
         let bucket = limit(Algorithm::TokenBucket, 9, PERIOD);
         let limits: Vec<NamedLimit> =
             (0..8).map(|place| NamedLimit::new(bucket.limit().clone(), place)).collect();
-        for who in 0..40 {
+        for subject in 0..40 {
             let known = &limits[7];
-            assert!(world.check(who, known, 1).fits);
-            let costs: Vec<_> = limits.iter().map(|limit| (who, limit, 1)).collect();
+            assert!(world.check(subject, known, 1).fits);
+            let costs: Vec<_> = limits.iter().map(|limit| (subject, limit, 1)).collect();
             assert!(world.decide(&costs).allowed);
-            assert_eq!(world.remaining(who, known), 7, "{who} {}", world.name());
+            assert_eq!(world.remaining(subject, known), 7, "{subject} {}", world.name());
         }
     }
 }

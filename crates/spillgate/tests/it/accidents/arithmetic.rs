@@ -11,27 +11,27 @@ use spillgate_testkit::{RedisServer, Reply};
 use crate::support::random::Random;
 use crate::support::script::Script;
 use crate::support::world::{
-    ME, PATIENCE, PERIOD, PERIOD_US, TODAY_US, World, ask, each_algorithm, keys, limit, named,
-    runtime,
+    ME, PATIENCE, PERIOD, PERIOD_US, TODAY_US, World, each_algorithm, keys, limit, named, runtime,
+    transaction,
 };
 
 /// ACCIDENTS 1. The interval of a token was cut to milliseconds or nanoseconds: 600/s became 1000/s, and
 /// above 1000/s there was no limit at all.
 #[test]
-fn every_rate_admits_what_it_says_to_the_last_call() {
+fn every_rate_admits_exactly_its_quota() {
     for world in World::each() {
         let steps = if world.is_in_memory() { 20_000 } else { 200 };
         for rate in [1, 3, 7, 600, 999, 1_000, 1_001, 3_000, 1_000_000, 7_919, 104_729] {
             // Two seconds' worth of burst, so that no step fills the bucket and wastes refill.
             let limit = named(Limit::per_second(rate).burst(2 * rate));
-            let (mut random, who) = (Random::new(rate), u128::from(rate));
+            let (mut random, subject) = (Random::new(rate), u128::from(rate));
             let (mut elapsed_us, mut admitted) = (0, 2 * rate);
-            assert!(world.at(TODAY_US).check(who, &limit, 2 * rate).fits);
+            assert!(world.at(TODAY_US).check(subject, &limit, 2 * rate).fits);
             for _ in 0..steps {
                 elapsed_us += 1 + random.below(900_000);
                 world.at(TODAY_US + elapsed_us);
-                let room = world.look(who, &limit, 1).reading.remaining;
-                assert!(room == 0 || world.check(who, &limit, room).fits);
+                let room = world.peek(subject, &limit, 1).reading.remaining;
+                assert!(room == 0 || world.check(subject, &limit, room).fits);
                 admitted += room;
             }
             let expected = 2 * rate + rate * elapsed_us / 1_000_000;
@@ -42,7 +42,7 @@ fn every_rate_admits_what_it_says_to_the_last_call() {
 
 /// ACCIDENTS 2. Arrival times in floats were off by one: one call too many, or one too few.
 #[test]
-fn arrivals_fall_where_fractions_put_them() {
+fn arrivals_match_exact_fractions() {
     let steps = if std::env::var_os("SPILLGATE_EVIDENCE").is_some() { 10_000_000 } else { 500_000 };
     let limits: Vec<NamedLimit> =
         [("3/1s", 7), ("777777/day", 1_000), ("1000003/day", 5), ("7/1ms", 900), ("1/3s", 2)]
@@ -50,21 +50,21 @@ fn arrivals_fall_where_fractions_put_them() {
             .into();
     let clock = Clock::given(TODAY_US);
     let memory = Memory::new(1_000, clock.clone());
-    for (who, limit) in (0..).zip(&limits) {
+    for (subject, limit) in (0..).zip(&limits) {
         let mut history = Arrivals::new(limit, steps / limits.len() as u64);
         for (now_us, cost, fits) in &mut history {
             clock.set(now_us);
-            let reply = memory.decide(&ask(Intent::Charge, &[(who, limit, cost)]));
+            let reply = memory.decide(&transaction(Intent::Charge, &[(subject, limit, cost)]));
             assert_eq!(reply.allowed, fits, "{} at {now_us}, cost {cost}", limit.limit());
         }
     }
     let redis = World::on_redis(RedisServer::start());
-    for (who, limit) in (0..).zip(&limits) {
+    for (subject, limit) in (0..).zip(&limits) {
         // Redis forgets by its real clock, so the history must be one burst that ends in time on a slow
         // machine.
         let history: Vec<_> = Arrivals::new(limit, 500).collect();
-        let reply =
-            redis.check_at(limit, history.iter().map(|(now_us, cost, _)| (*now_us, who, *cost)));
+        let reply = redis
+            .check_at(limit, history.iter().map(|(now_us, cost, _)| (*now_us, subject, *cost)));
         for ((now_us, cost, fits), reply) in history.iter().zip(reply) {
             assert_eq!(reply.fits, *fits, "{} at {now_us}, cost {cost} on Redis", limit.limit());
         }
@@ -78,7 +78,7 @@ fn an_instant_of_sixteen_digits_survives_the_store() {
     for limit in each_algorithm(7, PERIOD) {
         let (memory, redis) = (World::in_memory(1_000), World::on_redis(RedisServer::start()));
         // The last is the largest that state can hold, in the year 2112.
-        for (who, start_us) in (0..).zip([
+        for (subject, start_us) in (0..).zip([
             TODAY_US + 1,
             TODAY_US + 9_999_999,
             1_799_999_999_999_999,
@@ -86,14 +86,14 @@ fn an_instant_of_sixteen_digits_survives_the_store() {
         ]) {
             for cost in [3, 4] {
                 let reply = [&memory, &redis]
-                    .map(|world| world.at(start_us + cost).check(who, &limit, cost));
+                    .map(|world| world.at(start_us + cost).check(subject, &limit, cost));
                 assert!(reply[0].fits && reply[1].fits, "{} at {start_us}", limit.algorithm());
             }
             for later_us in
                 [5, 6, 1_000_003, PERIOD_US / 7 + 5, PERIOD_US - 1, PERIOD_US + 3, PERIOD_US + 4]
             {
                 let reply = [&memory, &redis]
-                    .map(|world| world.at(start_us + later_us).look(who, &limit, 1));
+                    .map(|world| world.at(start_us + later_us).peek(subject, &limit, 1));
                 assert_eq!(reply[0], reply[1], "{} at {start_us} + {later_us}", limit.algorithm());
             }
         }
@@ -102,7 +102,7 @@ fn an_instant_of_sixteen_digits_survives_the_store() {
 
 /// ACCIDENTS 4. Lua truncated floats in replies: a wait below a second became 0, and callers retried at once.
 #[test]
-fn a_refusal_at_ten_a_second_waits_a_part_of_a_second() {
+fn a_denial_at_ten_per_second_waits_a_fraction_of_a_second() {
     let limit = named(Limit::per_second(10).burst(1_000));
     for world in World::each() {
         assert!(world.at(TODAY_US).check(ME, &limit, 1_000).fits);
@@ -116,7 +116,7 @@ fn a_refusal_at_ten_a_second_waits_a_part_of_a_second() {
 /// ACCIDENTS 5. The two parts of TIME were concatenated as text without padding the microseconds: 5 µs past a
 /// second sorted before the second.
 #[test]
-fn the_parts_of_the_stores_time_add_up() {
+fn seconds_and_microseconds_of_the_stores_time_add_up() {
     let server = RedisServer::start();
     let mut script = Script::new(&server, "time");
     let limit = limit(Algorithm::TokenBucket, 1_000, PERIOD);
@@ -131,7 +131,7 @@ fn the_parts_of_the_stores_time_add_up() {
 /// ACCIDENTS 6. Zero rates, bursts and periods caused divisions by zero or endless loops; numbers beyond 2^53
 /// lost their last digits. A limit that cannot be exact does not load.
 #[test]
-fn a_limit_at_a_boundary_is_exact_or_refused_with_its_field() {
+fn a_limit_at_a_boundary_is_exact_or_rejected_with_its_field() {
     for (quota, algorithm, burst, wrong) in [
         ("0/second", "token-bucket", None, Some("quota")),
         ("1/0s", "token-bucket", None, Some("quota")),
@@ -178,7 +178,7 @@ fn a_limit_at_a_boundary_is_exact_or_refused_with_its_field() {
 /// ACCIDENTS 6. A cost of 2^64 − 1 overflowed into room, and `limit − used` below zero became more room than
 /// any limit has.
 #[test]
-fn costs_of_any_size_are_judged_and_what_is_left_never_wraps() {
+fn costs_of_any_size_are_decided_and_remaining_never_wraps() {
     let server = RedisServer::start();
     let runtime = runtime();
     for url in [None, Some(server.url())] {
@@ -198,11 +198,11 @@ fn costs_of_any_size_are_judged_and_what_is_left_never_wraps() {
             }
         }
     }
-    assert_eq!(keys(&server), Vec::<String>::new(), "a cost that can never be wrote state");
+    assert_eq!(keys(&server), Vec::<String>::new(), "a cost above the capacity wrote state");
     for world in World::each() {
         for (large, small) in each_algorithm(1_000, PERIOD).iter().zip(each_algorithm(10, PERIOD)) {
             assert!(world.check(ME, large, 900).fits);
-            let reply = world.look(ME, &small, 1);
+            let reply = world.peek(ME, &small, 1);
             assert_eq!(
                 (reply.fits, reply.reading.remaining),
                 (false, 0),

@@ -7,14 +7,14 @@ use spillgate_testkit::{RedisServer, Reply};
 
 use crate::support::storm;
 use crate::support::world::{
-    AGES, ME, PATIENCE, PERIOD, PERIOD_US, TODAY_US, World, ask, each_algorithm, keys, limit,
-    named, runtime,
+    AGES, ME, PATIENCE, PERIOD, PERIOD_US, TODAY_US, World, each_algorithm, keys, limit, named,
+    runtime, transaction,
 };
 
 /// ACCIDENTS A1. The refill was rounded down while the timestamp moved: a bucket that was checked often
 /// enough never refilled.
 #[test]
-fn a_bucket_asked_every_microsecond_still_refills() {
+fn a_bucket_checked_every_microsecond_still_refills() {
     for world in World::each() {
         // Once drained, it refills one token per millisecond and stays alive in Redis for a long time.
         let limit = named(Limit::per_second(1_000).burst(1_000_000));
@@ -55,7 +55,7 @@ fn a_slow_bucket_outlives_a_minute_and_a_fast_one_does_not() {
 /// ACCIDENTS A3. Each caller sent its own clock as `now`, which was said to cure skew. A clock ahead purged
 /// or refilled for all. Here each call reads the store's clock once.
 #[test]
-fn callers_send_no_clock_and_the_store_asks_its_own() {
+fn the_store_reads_its_own_clock_once_per_call() {
     let server = RedisServer::start();
     let limits = each_algorithm(5, AGES);
     let admitted = runtime().block_on(async {
@@ -68,7 +68,8 @@ fn callers_send_no_clock_and_the_store_asks_its_own() {
         let mut admitted = 0;
         for call in 0..20 {
             let costs: Vec<_> = limits.iter().map(|limit| (ME, limit, 1)).collect();
-            let reply = callers[call % 2].decide_one(&ask(Intent::Charge, &costs)).await.unwrap();
+            let reply =
+                callers[call % 2].decide_one(&transaction(Intent::Charge, &costs)).await.unwrap();
             admitted += u64::from(reply.allowed);
         }
         admitted
@@ -82,7 +83,7 @@ fn callers_send_no_clock_and_the_store_asks_its_own() {
 /// ACCIDENTS A4. Log members were named by a microsecond timestamp alone: two calls in one microsecond
 /// counted as one.
 #[test]
-fn two_calls_in_one_microsecond_are_two() {
+fn two_calls_in_one_microsecond_count_as_two() {
     for world in World::each() {
         for limit in each_algorithm(10, PERIOD) {
             let reply = world.check_at(&limit, (0..25).map(|_| (TODAY_US, ME, 1)));
@@ -95,14 +96,14 @@ fn two_calls_in_one_microsecond_are_two() {
 /// ACCIDENTS A5. A pipeline added, counted, and removed again if over. Denied calls counted meanwhile, so
 /// that a small call beside them was denied as well.
 #[test]
-fn a_call_being_refused_is_in_nobodys_way() {
+fn a_denied_call_takes_no_room_from_others() {
     let server = RedisServer::start();
     for url in [None, Some(server.url())] {
         let threads = storm::threads();
         for limit in each_algorithm(10, AGES) {
             let engine = storm::engine(&threads, url.as_deref());
             for round in 0..20 {
-                let nine = ask(Intent::Charge, &[(round, &limit, 9)]);
+                let nine = transaction(Intent::Charge, &[(round, &limit, 9)]);
                 assert!(threads.block_on(engine.decide_one(&nine)).unwrap().allowed);
                 // 30 calls that cannot fit, and one among them that does.
                 let costs = (0..31).map(|call| if call == 15 { 1 } else { 2 });
@@ -115,15 +116,15 @@ fn a_call_being_refused_is_in_nobodys_way() {
 
 /// ACCIDENTS A6. A sorted set with claimed "O(1) memory per key" took 118 bytes for every admitted call.
 #[test]
-fn a_log_takes_at_most_eight_bytes_a_call() {
+fn a_log_takes_at_most_eight_bytes_per_call() {
     let world = World::on_redis(RedisServer::start());
     let server = world.server.as_ref().unwrap();
-    for (who, count) in [(0, 1_000), (1, 100_000)] {
+    for (subject, count) in [(0, 1_000), (1, 100_000)] {
         let limit = limit(Algorithm::SlidingLog, count, PERIOD);
         let before = server.command(&["DBSIZE"]).integer();
         let gap_us = PERIOD_US / count;
         let reply =
-            world.check_at(&limit, (0..count).map(|call| (TODAY_US + call * gap_us, who, 1)));
+            world.check_at(&limit, (0..count).map(|call| (TODAY_US + call * gap_us, subject, 1)));
         assert!(reply.iter().all(|reply| reply.fits));
         assert!(server.command(&["DBSIZE"]).integer() > before);
         let bytes: i64 = keys(server)
@@ -132,7 +133,7 @@ fn a_log_takes_at_most_eight_bytes_a_call() {
             .sum();
         println!("a full log of {count}: {bytes} bytes");
         assert!(bytes <= 8 * count as i64, "{bytes} bytes for {count} calls");
-        world.reset(who, &[limit]);
+        world.reset(subject, &[limit]);
     }
 }
 
@@ -148,7 +149,7 @@ fn the_last_window_weighs_less_with_every_microsecond() {
         {
             world.at(TODAY_US + PERIOD_US + into_us);
             let weight = (1_000 * (PERIOD_US - into_us)).div_ceil(PERIOD_US);
-            let reply = world.look(ME, &limit, 1_000 - weight + 1);
+            let reply = world.peek(ME, &limit, 1_000 - weight + 1);
             assert_eq!(reply.reading.remaining, 1_000 - weight, "{into_us} {}", world.name());
             let retry_us = reply.reading.retry_after_us.unwrap();
             let freed_us = (1_000 - weight + 1) * PERIOD_US / 1_000;
@@ -160,22 +161,22 @@ fn the_last_window_weighs_less_with_every_microsecond() {
 /// ACCIDENTS A9. Three counters were checked in three calls: the counters that passed were charged although
 /// another denied.
 #[test]
-fn a_refusal_by_one_counter_charges_no_other() {
+fn a_denial_by_one_counter_charges_no_other() {
     for world in World::each() {
         let (wide, narrow) = (each_algorithm(10, PERIOD), each_algorithm(1, PERIOD));
-        for (refusing, limit) in narrow.iter().enumerate() {
-            let who = refusing as u128;
-            assert!(world.check(100 + who, limit, 1).fits);
-            let mut costs: Vec<_> = wide.iter().map(|limit| (who, limit, 3)).collect();
-            costs.insert(refusing, (100 + who, limit, 1));
+        for (denying, limit) in narrow.iter().enumerate() {
+            let subject = denying as u128;
+            assert!(world.check(100 + subject, limit, 1).fits);
+            let mut costs: Vec<_> = wide.iter().map(|limit| (subject, limit, 3)).collect();
+            costs.insert(denying, (100 + subject, limit, 1));
             let reply = world.decide(&costs);
             assert!(!reply.allowed);
-            let refused: Vec<usize> =
+            let denied: Vec<usize> =
                 (0..costs.len()).filter(|counter| !reply.counters[*counter].fits).collect();
-            assert_eq!(refused, [refusing], "{}", world.name());
+            assert_eq!(denied, [denying], "{}", world.name());
             for limit in &wide {
                 assert_eq!(
-                    world.remaining(who, limit),
+                    world.remaining(subject, limit),
                     10,
                     "{} {}",
                     limit.algorithm(),
@@ -188,10 +189,10 @@ fn a_refusal_by_one_counter_charges_no_other() {
 
 /// ACCIDENTS A9, through the library: three rules, three subjects, one request.
 #[test]
-fn a_request_refused_by_one_rule_is_charged_to_none() {
+fn a_request_denied_by_one_rule_is_charged_to_none() {
     let policy = r#"
         [[rule]]
-        name = "everybody"
+        name = "all"
         key = []
         limits = ["10/day"]
         [[rule]]
@@ -223,7 +224,7 @@ fn a_request_refused_by_one_rule_is_charged_to_none() {
 
 /// ACCIDENTS A14. The NOSCRIPT error of EVALSHA went to the caller: an outage after every failover.
 #[test]
-fn a_store_that_forgot_the_script_is_no_outage() {
+fn survives_script_flush() {
     let server = RedisServer::start();
     let runtime = runtime();
     // With the denial cache the last five would be answered without the store.

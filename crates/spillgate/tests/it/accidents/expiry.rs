@@ -14,14 +14,14 @@ use crate::support::random::Random;
 use crate::support::script::Script;
 use crate::support::storm;
 use crate::support::world::{
-    ME, PATIENCE, PERIOD, PERIOD_US, TODAY_US, World, ask, assert_every_key_ends, each_algorithm,
-    keys, limit, named, runtime,
+    ME, PATIENCE, PERIOD, PERIOD_US, TODAY_US, World, assert_every_key_ends, each_algorithm, keys,
+    limit, named, runtime, transaction,
 };
 
 /// ACCIDENTS 20. INCR came first and EXPIRE second: a client that crashed in between locked its subject out
 /// for ever.
 #[test]
-fn a_client_that_dies_at_any_byte_leaves_no_key_without_an_end() {
+fn a_client_cut_off_at_any_byte_leaves_no_key_without_ttl() {
     let server = RedisServer::start();
     for (number, limit) in each_algorithm(10, PERIOD).iter().enumerate() {
         let mut script = Script::new(&server, &format!("dies {number}"));
@@ -39,7 +39,7 @@ fn a_client_that_dies_at_any_byte_leaves_no_key_without_an_end() {
 /// ACCIDENTS 21. The TTL was set only if the value equalled the increment: after a cost of two, or a refund,
 /// there was none.
 #[test]
-fn every_key_has_an_end_after_every_act() {
+fn every_key_has_a_ttl_after_every_operation() {
     let world = World::on_redis(RedisServer::start());
     let server = world.server.as_ref().unwrap();
     let limits = each_algorithm(50, PERIOD);
@@ -67,7 +67,7 @@ fn every_key_has_an_end_after_every_act() {
 /// ACCIDENTS 23. Expiry was computed from the caller's clock. A clock two windows off wrote keys that had
 /// expired already and never limited.
 #[test]
-fn a_caller_two_windows_off_still_limits_and_writes_the_same_ttl() {
+fn a_caller_whose_clock_is_two_windows_off_still_limits_and_writes_the_same_ttl() {
     let server = RedisServer::start();
     let mut limits = each_algorithm(3, PERIOD);
     limits.push(limit(Algorithm::FixedWindow, 3, "day"));
@@ -94,13 +94,16 @@ fn a_caller_two_windows_off_still_limits_and_writes_the_same_ttl() {
 
 /// ACCIDENTS 24. Cleaning up took a live client or an index of all keys.
 #[test]
-fn a_store_that_everybody_left_empties_itself() {
+fn an_idle_store_becomes_empty() {
     let server = RedisServer::start();
     runtime().block_on(async {
         let redis = Redis::connect(&server.url(), PATIENCE).await.unwrap();
         for limit in each_algorithm(10, "50ms") {
-            for who in 0..20 {
-                redis.decide_one(&ask(Intent::Charge, &[(who, &limit, 3)])).await.unwrap();
+            for subject in 0..20 {
+                redis
+                    .decide_one(&transaction(Intent::Charge, &[(subject, &limit, 3)]))
+                    .await
+                    .unwrap();
             }
         }
     });
@@ -108,7 +111,7 @@ fn a_store_that_everybody_left_empties_itself() {
     for _ in 0..100 {
         if server.command(&["DBSIZE"]).integer() == 0 {
             let ended: u64 = server.info("stats", "expired_keys").parse().unwrap();
-            assert!(ended >= 3 * 20, "each subject has a value, a log and slots: {ended}");
+            assert!(ended >= 3 * 20, "each subject has a value, a log and permits: {ended}");
             return;
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -123,10 +126,10 @@ fn dead_subjects_in_memory_make_way_for_new_ones() {
     for limit in each_algorithm(10, "1s") {
         let world = World::in_memory(1_000_000);
         let Engine::Memory(memory) = &*world.engine else { panic!("in memory") };
-        for who in 0..50_000 {
+        for subject in 0..50_000 {
             // 500 are alive at a time.
-            world.at(TODAY_US + who / 500 * 2_000_000);
-            assert!(world.check(u128::from(who), &limit, 1).fits);
+            world.at(TODAY_US + subject / 500 * 2_000_000);
+            assert!(world.check(u128::from(subject), &limit, 1).fits);
         }
         let held = memory.len();
         assert!(held < 4_000, "{held} of 50,000 {}s are left", limit.algorithm());
@@ -137,7 +140,7 @@ fn dead_subjects_in_memory_make_way_for_new_ones() {
 /// ACCIDENTS 25. Local maps grew with every key they saw, or evicted the very subjects that were being
 /// denied.
 #[test]
-fn memory_is_flat_over_a_million_subjects_and_forgets_nobody_who_matters() {
+fn memory_stays_flat_over_a_million_subjects_and_keeps_exhausted_and_reserved_ones() {
     let evidence = std::env::var_os("SPILLGATE_EVIDENCE").is_some();
     let subjects: u128 = if evidence { 10_000_000 } else { 1_000_000 };
     let world = World::in_memory(20_000);
@@ -147,15 +150,15 @@ fn memory_is_flat_over_a_million_subjects_and_forgets_nobody_who_matters() {
     let first = 1_000_000_000_u128;
     // For each algorithm: exhausted subjects, and subjects with an open reservation.
     for limit in &limits {
-        for who in first..first + 50 {
-            assert!(world.check(who, limit, 10).fits);
-            assert!(world.reserve(who + 50, limit, 4).is_some());
+        for subject in first..first + 50 {
+            assert!(world.check(subject, limit, 10).fits);
+            assert!(world.reserve(subject + 50, limit, 4).is_some());
         }
     }
     let mut peak = 0;
-    for who in 0..subjects {
-        memory.decide(&ask(Intent::Charge, &[(who, &bucket, 1)]));
-        if who == subjects / 2 {
+    for subject in 0..subjects {
+        memory.decide(&transaction(Intent::Charge, &[(subject, &bucket, 1)]));
+        if subject == subjects / 2 {
             peak = memory.bytes();
         }
     }
@@ -170,14 +173,14 @@ fn memory_is_flat_over_a_million_subjects_and_forgets_nobody_who_matters() {
     assert!(memory.len() <= 20_000 + 2 * 64, "{} counters", memory.len());
     assert!(memory.evictions().live > 0, "they were counted");
     for limit in &limits {
-        for who in first..first + 50 {
+        for subject in first..first + 50 {
             assert!(
-                !world.look(who, limit, 1).fits,
+                !world.peek(subject, limit, 1).fits,
                 "an exhausted {} was forgotten",
                 limit.algorithm()
             );
             assert_eq!(
-                world.remaining(who + 50, limit),
+                world.remaining(subject + 50, limit),
                 6,
                 "a reserved {} was forgotten",
                 limit.algorithm()
@@ -188,15 +191,15 @@ fn memory_is_flat_over_a_million_subjects_and_forgets_nobody_who_matters() {
 
 /// ACCIDENTS 25. A map full of exhausted subjects either grew or admitted all of them again.
 #[test]
-fn a_memory_full_of_exhausted_subjects_lets_new_ones_share_a_limit() {
+fn new_subjects_share_a_limit_when_memory_is_full_of_exhausted_ones() {
     for limit in each_algorithm(1, PERIOD) {
         let world = World::in_memory(64);
         let Engine::Memory(memory) = &*world.engine else { panic!("in memory") };
         let admitted: Vec<u128> =
-            (0..5_000).filter(|who| world.check(*who, &limit, 1).fits).collect();
+            (0..5_000).filter(|subject| world.check(*subject, &limit, 1).fits).collect();
         // Each of 64 shards holds one subject of its own, and one counter that all others share.
         assert!(admitted.len() <= 128, "{} admitted {}", limit.algorithm(), admitted.len());
-        assert!(admitted.iter().all(|who| !world.check(*who, &limit, 1).fits));
+        assert!(admitted.iter().all(|subject| !world.check(*subject, &limit, 1).fits));
         assert!(memory.len() <= 128 && memory.evictions().overflowed > 4_000);
         assert_eq!(memory.evictions().live, 0, "{}", limit.algorithm());
     }
@@ -205,7 +208,7 @@ fn a_memory_full_of_exhausted_subjects_lets_new_ones_share_a_limit() {
 /// ACCIDENTS 26. A store out of memory returned OOM errors, which went to the caller or admitted every
 /// request. Here this is an outage: the rule decides, nothing is charged, and it ends with the cause.
 #[test]
-fn a_store_out_of_memory_is_an_outage_and_heals() {
+fn a_store_out_of_memory_is_an_outage_that_ends_by_itself() {
     for version in RedisServer::versions() {
         let server = RedisServer::start_with(&version.path, &["--maxmemory-policy", "noeviction"]);
         // On threads of its own the limiter looks for the store between two checks, too.
@@ -242,7 +245,7 @@ fn a_store_out_of_memory_is_an_outage_and_heals() {
 /// ACCIDENTS 26. Eviction resets limits: with allkeys-lru a subject may get one fresh quota, and never an
 /// error. Another test holds the warning about that setting at the start.
 #[test]
-fn a_store_that_evicts_goes_on_deciding() {
+fn a_store_that_evicts_keys_still_decides() {
     let server = RedisServer::start_with(
         &RedisServer::versions()[0].path,
         &["--maxmemory-policy", "allkeys-lru"],
@@ -267,9 +270,9 @@ fn a_store_that_evicts_goes_on_deciding() {
             decision.allowed()
         };
         let mut hot = 0;
-        for who in 0..1_500 {
+        for subject in 0..1_500 {
             hot += u32::from(check("hot"));
-            assert!(check(&who.to_string()), "a new subject was refused");
+            assert!(check(&subject.to_string()), "a new subject was denied");
         }
         println!("{}: the hot subject was admitted {hot} times by a limit of 3", limit.algorithm());
         assert!((3..1_500).contains(&hot));

@@ -41,7 +41,7 @@ fn behind_a_proxy(times: u64) -> Served {
 /// tower_governor and others took the leftmost entry of the first `X-Forwarded-For` line. The client controls
 /// that entry: a new number was a new quota.
 #[test]
-fn a_forged_leftmost_hop_buys_nothing() {
+fn a_forged_leftmost_hop_gives_no_new_quota() {
     let served = behind_a_proxy(3);
     let mut client = Client::connect(served.port);
     let statuses: Vec<u16> = (0..6)
@@ -64,7 +64,7 @@ fn a_forged_leftmost_hop_buys_nothing() {
 
 /// Limiters that took a whole IPv6 address gave every home 2^64 quotas.
 #[test]
-fn one_home_is_one_client_whatever_its_addresses() {
+fn all_addresses_of_one_ipv6_home_are_one_client() {
     let served = behind_a_proxy(3);
     let mut client = Client::connect(served.port);
     let mut from = |address: &str| client.send("GET", "/", &[("x-forwarded-for", address)]).status;
@@ -77,7 +77,7 @@ fn one_home_is_one_client_whatever_its_addresses() {
 /// Middleware that charged before its first await lost the charge, or took it twice, when the caller hung up.
 /// Here the call is charged once; `tower.md` explains why it is not refunded.
 #[test]
-fn a_caller_who_leaves_at_any_moment_is_charged_once_at_most() {
+fn a_caller_that_disconnects_at_any_await_is_charged_at_most_once() {
     let server = RedisServer::start();
     let runtime = runtime();
     for builder in [patient(), patient().redis(server.url())] {
@@ -168,7 +168,7 @@ fn start_worker(url: &str) -> (Process, u16) {
     let mut worker = Process::start(command.env(STORE, url).stdout(Stdio::piped()));
     let lines = BufReader::new(worker.stdout().unwrap()).lines();
     let port = lines.map_while(Result::ok).find_map(|line| line.strip_prefix(PORT)?.parse().ok());
-    (worker, port.expect("the worker says its port"))
+    (worker, port.expect("the worker prints its port"))
 }
 
 /// Returns at once unless the environment makes this process a worker.
@@ -188,7 +188,7 @@ fn a_worker_behind_http() {
 /// Stacked middleware wrote each field twice, and some middleware wrote advice on redirects, which made
 /// clients wait before following. `http::goldens` holds the full text.
 #[test]
-fn advice_stands_once_and_only_where_it_is_true() {
+fn advice_appears_once_and_only_on_answers_it_applies_to() {
     let threads = threads();
     let layer = |times| {
         let limiter = threads.block_on(patient().policy(by_ip(times)).build()).unwrap();

@@ -11,12 +11,12 @@ use spillgate_testkit::{RedisServer, Reply};
 
 use crate::support::storm;
 use crate::support::world::{
-    AGES, ME, PATIENCE, PERIOD, World, ask, each_algorithm, keys, named, runtime,
+    AGES, ME, PATIENCE, PERIOD, World, each_algorithm, keys, named, runtime, transaction,
 };
 
 /// ACCIDENTS 31. Parts of a key were concatenated without a separator: two subjects shared a key.
 #[test]
-fn two_subjects_share_a_key_only_if_they_are_one() {
+fn different_subjects_have_different_keys() {
     let server = RedisServer::start();
     let runtime = runtime();
     let (position, name) = (Limit::per_day(1), &Limit::per_day(1).named("other"));
@@ -56,7 +56,7 @@ fn two_subjects_share_a_key_only_if_they_are_one() {
 
 /// ACCIDENTS 31, with the attributes of a rule's key.
 #[test]
-fn two_requests_share_a_counter_only_if_all_their_attributes_agree() {
+fn requests_share_a_counter_only_if_all_their_attributes_are_equal() {
     let policy = r#"
         [[rule]]
         name = "pair"
@@ -89,14 +89,14 @@ fn two_requests_share_a_counter_only_if_all_their_attributes_agree() {
 
 /// ACCIDENTS 33. FLUSHDB was the way to clear.
 #[test]
-fn a_reset_forgets_one_subject_and_nothing_of_anybody_elses() {
+fn a_reset_deletes_one_subjects_keys_and_no_others() {
     let world = World::on_redis(RedisServer::start());
     let server = world.server.as_ref().unwrap();
     let foreign = ["session:1", "sg", "sg2", "sg2:", "sg2:{me}:x", "{sg2}"];
     foreign.iter().for_each(|key| assert_eq!(server.command(&["SET", key, "theirs"]).text(), "OK"));
     let limits = each_algorithm(3, PERIOD);
     for limit in &limits {
-        [ME, 1].iter().for_each(|who| assert!(world.check(*who, limit, 3).fits));
+        [ME, 1].iter().for_each(|subject| assert!(world.check(*subject, limit, 3).fits));
     }
     world.reset(ME, &limits);
     for limit in &limits {
@@ -110,7 +110,7 @@ fn a_reset_forgets_one_subject_and_nothing_of_anybody_elses() {
 
 /// ACCIDENTS 33. Any value under one of our keys was taken for ours.
 #[test]
-fn what_is_not_ours_is_an_error_and_stays_as_it_is() {
+fn a_foreign_value_under_our_key_is_an_error_and_stays_unchanged() {
     for limit in each_algorithm(3, PERIOD) {
         let world = World::on_redis(RedisServer::start());
         let server = world.server.as_ref().unwrap();
@@ -130,7 +130,7 @@ fn what_is_not_ours_is_an_error_and_stays_as_it_is() {
 /// ACCIDENTS 34. NOSCRIPT after SCRIPT FLUSH reached callers, above all inside a pipeline. (Failover and new
 /// nodes are tested with the topologies.)
 #[test]
-fn scripts_flushed_under_load_surface_nowhere() {
+fn script_flush_under_load_reaches_no_caller() {
     let server = RedisServer::start();
     let threads = storm::threads();
     let engine = storm::engine(&threads, Some(&server.url()));
@@ -157,7 +157,7 @@ fn scripts_flushed_under_load_surface_nowhere() {
 
 /// ACCIDENTS 35. Read, then write: concurrent callers all read the same value, and all were admitted.
 #[test]
-fn a_thousand_callers_at_once_are_admitted_to_the_limit() {
+fn a_thousand_concurrent_callers_are_admitted_exactly_to_the_limit() {
     let server = RedisServer::start();
     for url in [None, Some(server.url())] {
         let threads = storm::threads();
@@ -175,7 +175,7 @@ fn a_thousand_callers_at_once_are_admitted_to_the_limit() {
 
 /// ACCIDENTS 36. Compare-and-swap gave up on hot keys after some retries: calls were denied with room left.
 #[test]
-fn nobody_is_refused_on_a_hot_key_while_there_is_room() {
+fn a_hot_key_denies_no_call_while_there_is_room() {
     let server = RedisServer::start();
     for url in [None, Some(server.url())] {
         let threads = storm::threads();
@@ -189,7 +189,7 @@ fn nobody_is_refused_on_a_hot_key_while_there_is_room() {
 
 /// ACCIDENTS 37. Members of a sorted set collided: calls in one instant counted as one.
 #[test]
-fn ten_thousand_calls_in_one_instant_all_count() {
+fn ten_thousand_calls_in_one_instant_are_all_counted() {
     for world in World::each() {
         for limit in each_algorithm(10_000, PERIOD) {
             for batch in 0..10 {
@@ -209,7 +209,7 @@ fn ten_thousand_calls_in_one_instant_all_count() {
 
 /// ACCIDENTS 38. `unpack` fails beyond 8,000 elements: large costs and large batches were errors.
 #[test]
-fn a_cost_of_a_million_and_a_batch_of_a_thousand_are_nothing_special() {
+fn a_cost_of_a_million_and_a_batch_of_a_thousand_work() {
     for world in World::each() {
         for limit in each_algorithm(1_000_000, PERIOD) {
             assert!(world.check(0, &limit, 999_000).fits, "{} {}", limit.algorithm(), world.name());
@@ -228,12 +228,14 @@ fn a_cost_of_a_million_and_a_batch_of_a_thousand_are_nothing_special() {
 
 /// ACCIDENTS 38, a variant: a batch over a thousand subjects, each with counters of all kinds.
 #[test]
-fn a_batch_over_a_thousand_subjects_judges_each() {
+fn a_batch_over_a_thousand_subjects_decides_each() {
     for world in World::each() {
         let limits = each_algorithm(1, PERIOD);
-        let costs: Vec<Vec<_>> =
-            (0..1_000).map(|who| limits.iter().map(|limit| (who, limit, 1)).collect()).collect();
-        let transactions: Vec<_> = costs.iter().map(|costs| ask(Intent::Charge, costs)).collect();
+        let costs: Vec<Vec<_>> = (0..1_000)
+            .map(|subject| limits.iter().map(|limit| (subject, limit, 1)).collect())
+            .collect();
+        let transactions: Vec<_> =
+            costs.iter().map(|costs| transaction(Intent::Charge, costs)).collect();
         for fits in [true, false] {
             let reply = world.decide_each(&transactions);
             assert_eq!(reply.len(), 1_000);
@@ -244,7 +246,7 @@ fn a_batch_over_a_thousand_subjects_judges_each() {
 
 /// ACCIDENTS 39. Scripts used commands that newer servers deprecate, or relied on replication by script.
 #[test]
-fn every_server_at_hand_runs_the_script_and_deprecates_nothing_in_it() {
+fn every_installed_server_runs_the_script_and_deprecates_none_of_its_commands() {
     let text = script_text();
     let named = |call| text.split(call).skip(1).filter_map(|rest| rest.split('\'').next());
     let commands: BTreeSet<&str> = named("redis.call('").chain(named("redis.pcall('")).collect();
@@ -282,7 +284,7 @@ fn every_server_at_hand_runs_the_script_and_deprecates_nothing_in_it() {
 /// ACCIDENTS 54. `per_second(n)` meant once every n seconds. (The documentation of every constructor holds an
 /// example, too.)
 #[test]
-fn every_constructor_means_what_it_says() {
+fn every_constructor_admits_its_quota_per_period() {
     for (limit, quota, again_us) in [
         (Limit::per_second(5), "5/second", 200_000),
         (Limit::per_minute(5), "5/minute", 12_000_000),
@@ -298,11 +300,11 @@ fn every_constructor_means_what_it_says() {
             !world.after(again_us - 1).check(ME, &limit, 1).fits,
             "{quota}: no sixth before its time"
         );
-        assert!(world.after(1).check(ME, &limit, 1).fits, "{quota}: one every {again_us} us");
+        assert!(world.after(1).check(ME, &limit, 1).fits, "{quota}: one per {again_us} us");
     }
-    let (world, slots) =
+    let (world, permits) =
         (World::in_memory(1_000), named(Limit::concurrent(5, Duration::from_secs(10))));
-    assert!(world.check(ME, &slots, 5).fits);
-    assert!(!world.after(9_999_999).check(ME, &slots, 1).fits);
-    assert!(world.after(1).check(ME, &slots, 5).fits, "all five are free after 10 s");
+    assert!(world.check(ME, &permits, 5).fits);
+    assert!(!world.after(9_999_999).check(ME, &permits, 1).fits);
+    assert!(world.after(1).check(ME, &permits, 5).fits, "all five are free after 10 s");
 }

@@ -9,7 +9,7 @@ use spillgate_testkit::RedisServer;
 use crate::support::random::Random;
 use crate::support::script::Script;
 use crate::support::world::{
-    AGES, ME, PATIENCE, PERIOD, PERIOD_US, TODAY_US, ask, each_algorithm, limit, runtime,
+    AGES, ME, PATIENCE, PERIOD, PERIOD_US, TODAY_US, each_algorithm, limit, runtime, transaction,
 };
 
 /// ACCIDENTS 27. Callers' clocks decided: with some ahead and some behind, the limit was exceeded.
@@ -28,9 +28,9 @@ fn callers_whose_clocks_are_hours_apart_share_one_limit() {
         for (call, skew_us) in (0..40).zip(SKEWS_US.iter().cycle()) {
             // 20 s before and after the new year, where a window is easy to get wrong.
             let store_us = NEW_YEAR_US - 20_000_000 + call * 1_000_000;
-            let said = script.check(limit, 1, store_us, store_us.saturating_add_signed(*skew_us));
-            assert_eq!(said.now_us, store_us, "the store's clock decides");
-            admitted += u64::from(said.fits);
+            let reply = script.check(limit, 1, store_us, store_us.saturating_add_signed(*skew_us));
+            assert_eq!(reply.now_us, store_us, "the store's clock decides");
+            admitted += u64::from(reply.fits);
         }
         assert_eq!(admitted, 5 * windows, "{}", limit.limit());
     }
@@ -39,7 +39,7 @@ fn callers_whose_clocks_are_hours_apart_share_one_limit() {
 /// ACCIDENTS 27. Where a service bars TIME, callers' clocks must decide. They differ by a fraction of a
 /// second, and the bound holds for a period longer by that much.
 #[test]
-fn clocks_a_little_apart_admit_no_more_than_the_one_ahead() {
+fn callers_with_skewed_clocks_admit_no_more_than_the_clock_ahead() {
     for spread_us in [1_000, 1_000_000] {
         for limit in each_algorithm(20, PERIOD) {
             let server = RedisServer::start();
@@ -56,7 +56,7 @@ fn clocks_a_little_apart_admit_no_more_than_the_one_ahead() {
                 let caller = random.below(3) as usize;
                 let time_us = TODAY_US + call / 10 * 90_000_000;
                 clocks[caller].set(time_us + caller as u64 * spread_us / 2);
-                let one = ask(Intent::Charge, &[(ME, &limit, 1)]);
+                let one = transaction(Intent::Charge, &[(ME, &limit, 1)]);
                 let reply = runtime.block_on(callers[caller].decide_one(&one)).unwrap();
                 admitted += u64::from(reply.allowed);
             }
@@ -74,7 +74,7 @@ fn clocks_a_little_apart_admit_no_more_than_the_one_ahead() {
 
 /// ACCIDENTS 28. A caller whose clock was ahead purged entries from the log that still counted.
 #[test]
-fn a_fast_caller_purges_nothing_from_the_log() {
+fn a_caller_with_a_fast_clock_purges_nothing_from_the_log() {
     let server = RedisServer::start();
     let mut script = Script::new(&server, "fast");
     let limit = limit(Algorithm::SlidingLog, 10, PERIOD);
@@ -98,7 +98,7 @@ fn a_fast_caller_purges_nothing_from_the_log() {
 /// ACCIDENTS 29. Some services bar TIME inside scripts: every call failed. The engine reports this and uses a
 /// clock that it is given. (The probe at the start detects it.)
 #[test]
-fn a_store_that_bars_time_is_served_by_the_callers_clock() {
+fn a_store_that_bars_time_uses_the_callers_clock() {
     let server = RedisServer::start();
     assert_eq!(server.command(&["ACL", "SETUSER", "default", "-time"]).text(), "OK");
     let runtime = runtime();
@@ -108,7 +108,7 @@ fn a_store_that_bars_time_is_served_by_the_callers_clock() {
     assert_eq!(
         (decision.allowed(), decision.source()),
         (true, Source::Fallback),
-        "the ladder decides"
+        "degraded mode decides"
     );
     assert_eq!(server.command(&["DBSIZE"]).integer(), 0, "nothing was charged");
 
@@ -118,7 +118,7 @@ fn a_store_that_bars_time_is_served_by_the_callers_clock() {
     for limit in each_algorithm(3, AGES) {
         for call in 0..5 {
             let reply = runtime
-                .block_on(redis.decide_one(&ask(Intent::Charge, &[(ME, &limit, 1)])))
+                .block_on(redis.decide_one(&transaction(Intent::Charge, &[(ME, &limit, 1)])))
                 .unwrap();
             assert_eq!(reply.allowed, call < 3, "{}", limit.algorithm());
         }

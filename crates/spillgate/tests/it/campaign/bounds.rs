@@ -29,14 +29,14 @@ pub(super) struct Admission {
     pub(super) began_us: u64,
     pub(super) ended_us: u64,
     /// By this process's local share, because the store was unavailable.
-    pub(super) alone: bool,
+    pub(super) local: bool,
 }
 
 /// The admissions of all processes, in the order in which calls ended.
 pub(super) struct History {
     admissions: Vec<Admission>,
     /// The span in which all processes were checking.
-    asked_us: (u64, u64),
+    checking_us: (u64, u64),
 }
 
 impl Limits {
@@ -88,8 +88,8 @@ impl Limits {
         }
     }
 
-    /// Returns two of the limit's own longest waits, one for the used quota and one for forced charges, plus
-    /// the time until a server that is back is found.
+    /// Returns two of the limit's longest waits, one for used quota and one for forced charges. Adds the time
+    /// until a recovered server is found.
     pub(super) fn locked_out_most_us(&self) -> Option<u64> {
         let waits = if self.algorithm == Algorithm::SlidingWindow { 2 } else { 1 };
         (self.lasts == Lasts::Moment).then_some(2 * waits * MOMENT_US + FOUND_AGAIN_US)
@@ -97,9 +97,9 @@ impl Limits {
 }
 
 impl History {
-    pub(super) fn new(mut admissions: Vec<Admission>, asked_us: (u64, u64)) -> History {
+    pub(super) fn new(mut admissions: Vec<Admission>, checking_us: (u64, u64)) -> History {
         admissions.sort_unstable_by_key(|admission| admission.ended_us);
-        History { admissions, asked_us }
+        History { admissions, checking_us }
     }
 
     fn of(&self, limits: &Limits) -> impl Iterator<Item = &Admission> + Clone {
@@ -111,8 +111,8 @@ impl History {
         self.of(limits).count() as u64
     }
 
-    pub(super) fn admitted_alone(&self, limits: &Limits) -> u64 {
-        self.of(limits).filter(|admission| admission.alone).count() as u64
+    pub(super) fn admitted_locally(&self, limits: &Limits) -> u64 {
+        self.of(limits).filter(|admission| admission.local).count() as u64
     }
 
     /// Returns by how much the worst interval exceeds the bound. Counts only calls that lie wholly within it,
@@ -139,11 +139,11 @@ impl History {
         let mut periods: BTreeMap<u64, (bool, bool)> = BTreeMap::new();
         for admission in self.of(limits) {
             let period = (admission.ended_us + wall_ahead_us) / limits.period_us();
-            let (alone, served) = periods.entry(period).or_default();
-            *alone |= admission.alone;
-            *served |= !admission.alone;
+            let (local, served) = periods.entry(period).or_default();
+            *local |= admission.local;
+            *served |= !admission.local;
         }
-        periods.values().filter(|(alone, served)| *alone && *served).count() as u64
+        periods.values().filter(|(local, served)| *local && *served).count() as u64
     }
 
     /// Returns the longest time after `from_us` in which all processes checked and none was admitted. Returns
@@ -153,7 +153,7 @@ impl History {
         let mut last_us = from_us;
         let mut longest_us = 0;
         let ends = self.of(limits).map(|admission| admission.ended_us);
-        for at_us in ends.filter(|at_us| *at_us > from_us).chain([self.asked_us.1]) {
+        for at_us in ends.filter(|at_us| *at_us > from_us).chain([self.checking_us.1]) {
             longest_us = longest_us.max(at_us.saturating_sub(last_us));
             last_us = last_us.max(at_us);
         }
@@ -166,7 +166,7 @@ impl History {
         match (limits.lasts, limits.algorithm) {
             (Lasts::Ages, _) => admitted == AGES_COUNT,
             (Lasts::Moment, Algorithm::TokenBucket) => {
-                let could = (self.asked_us.1 - self.asked_us.0) * MOMENT_COUNT / MOMENT_US;
+                let could = (self.checking_us.1 - self.checking_us.0) * MOMENT_COUNT / MOMENT_US;
                 admitted * 100 >= could * 99
             }
             _ => admitted > MOMENT_COUNT,
@@ -182,14 +182,14 @@ const MOMENT_US: u64 = 500_000;
 const FOUND_AGAIN_US: u64 = 3_000_000;
 
 #[test]
-fn an_interval_that_holds_too_much_is_found() {
+fn finds_an_interval_that_holds_too_much() {
     let bucket = Limits { algorithm: Algorithm::TokenBucket, lasts: Lasts::Moment };
     let log = Limits { algorithm: Algorithm::SlidingLog, lasts: Lasts::Moment };
     let at = |limits: Limits, began_us: u64| Admission {
         limit: limits.number(),
         began_us,
         ended_us: began_us + 1_000,
-        alone: false,
+        local: false,
     };
     let history = |limits: Limits, all: &[u64]| {
         History::new(all.iter().map(|began_us| at(limits, *began_us)).collect(), (0, 3_000_000))
@@ -207,26 +207,30 @@ fn an_interval_that_holds_too_much_is_found() {
 }
 
 #[test]
-fn periods_in_which_some_are_served_and_others_decide_alone_are_told_apart() {
+fn counts_periods_with_decisions_of_the_store_and_local_ones() {
     let window = Limits { algorithm: Algorithm::FixedWindow, lasts: Lasts::Moment };
-    let at = |(ended_us, alone)| Admission {
+    let at = |(ended_us, local)| Admission {
         limit: window.number(),
         began_us: ended_us,
         ended_us,
-        alone,
+        local,
     };
     let all = [(0, false), (499_999, true), (500_000, true), (1_000_000, true), (1_200_000, false)];
     let history = History::new(all.map(at).into(), (0, 2_000_000));
     assert_eq!(history.mixed_periods(&window, 0), 2);
-    assert_eq!(history.mixed_periods(&window, 1), 1, "the second has begun for the first alone");
+    assert_eq!(
+        history.mixed_periods(&window, 1),
+        1,
+        "the second window has begun only for the first admission"
+    );
     assert_eq!(history.mixed_periods(&Limits { lasts: Lasts::Ages, ..window }, 0), 0);
 }
 
 #[test]
-fn a_time_without_admissions_is_a_lock_out() {
+fn finds_the_longest_time_without_admissions() {
     let bucket = Limits { algorithm: Algorithm::TokenBucket, lasts: Lasts::Moment };
     let at =
-        |began_us| Admission { limit: bucket.number(), began_us, ended_us: began_us, alone: false };
+        |began_us| Admission { limit: bucket.number(), began_us, ended_us: began_us, local: false };
     let history = History::new([10, 400, 450].map(at).into(), (0, 1_000));
     assert_eq!(history.locked_out_us(&bucket, 0), Some(550));
     assert_eq!(history.locked_out_us(&bucket, 500), Some(500));

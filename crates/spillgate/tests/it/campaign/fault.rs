@@ -148,7 +148,13 @@ impl Fault {
     /// Returns how far a limit may be exceeded. An outage admits all local shares together, and again in each
     /// period in which the store decides only some calls. A store that lost its data admits the quota once
     /// more. Two primaries admit the limit's quota for the time that both count.
-    pub(super) fn price(self, shape: Shape, limits: &Limits, mixed: u64, two_us: u64) -> u64 {
+    pub(super) fn overshoot_bound(
+        self,
+        shape: Shape,
+        limits: &Limits,
+        mixed: u64,
+        two_us: u64,
+    ) -> u64 {
         let (outages, losses) = match self {
             Fault::None | Fault::ProcessesKilled | Fault::ScriptsFlushed | Fault::Grows => (0, 0),
             Fault::Flushed => (0, 1),
@@ -179,7 +185,9 @@ impl Fault {
 
     /// If the bound is zero, a busy machine must not look like an outage.
     pub(super) fn timeout(self) -> Duration {
-        let free = Limits::all().iter().all(|limits| self.price(Shape::Single, limits, 0, 0) == 0);
+        let free = Limits::all()
+            .iter()
+            .all(|limits| self.overshoot_bound(Shape::Single, limits, 0, 0) == 0);
         let is_of_store = free || self.is_of_clocks() || self == Fault::Flushed;
         if is_of_store { Duration::from_secs(2) } else { Duration::from_millis(150) }
     }

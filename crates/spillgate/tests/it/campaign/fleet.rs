@@ -18,12 +18,12 @@ pub(super) struct Fleet {
     workers: Vec<Worker>,
     timeout: Duration,
     admissions: Vec<Admission>,
-    asked_from_us: u64,
+    checking_from_us: u64,
 }
 
 struct Worker {
     process: Process,
-    words: Arc<Mutex<Vec<String>>>,
+    lines: Arc<Mutex<Vec<String>>>,
     reader: JoinHandle<()>,
 }
 
@@ -43,8 +43,8 @@ impl Fleet {
     pub(super) fn start(store: &str, timeout: Duration) -> Fleet {
         let mut workers: Vec<Worker> =
             (0..PROCESSES).map(|_| Worker::start(store, timeout)).collect();
-        workers.iter_mut().for_each(Worker::is_ready);
-        Fleet { workers, timeout, admissions: Vec::new(), asked_from_us: now_us() }
+        workers.iter_mut().for_each(Worker::wait_until_ready);
+        Fleet { workers, timeout, admissions: Vec::new(), checking_from_us: now_us() }
     }
 
     pub(super) fn processes(&self) -> usize {
@@ -55,7 +55,7 @@ impl Fleet {
     #[track_caller]
     pub(super) fn replace(&mut self, number: usize, store: &str) {
         let mut new = Worker::start(store, self.timeout);
-        new.is_ready();
+        new.wait_until_ready();
         let old = std::mem::replace(&mut self.workers[number], new);
         self.admissions.extend(old.end());
     }
@@ -65,7 +65,7 @@ impl Fleet {
         for worker in self.workers {
             self.admissions.extend(worker.end());
         }
-        History::new(self.admissions, (self.asked_from_us, until_us))
+        History::new(self.admissions, (self.checking_from_us, until_us))
     }
 }
 
@@ -76,29 +76,29 @@ impl Worker {
         command.args(["--exact", "campaign::fleet::a_worker_of_the_campaign", "--nocapture"]);
         command.env(STORE, store).env(TIMEOUT_MS, timeout.as_millis().to_string());
         let mut process = Process::start(command.stdout(Stdio::piped()).stderr(Stdio::inherit()));
-        let lines = BufReader::new(process.stdout().unwrap()).lines();
-        let words = Arc::new(Mutex::new(Vec::new()));
-        let reply = Arc::clone(&words);
+        let stdout = BufReader::new(process.stdout().unwrap()).lines();
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let printed = Arc::clone(&lines);
         let reader = std::thread::spawn(move || {
-            lines.map_while(Result::ok).for_each(|line| reply.lock().unwrap().push(line));
+            stdout.map_while(Result::ok).for_each(|line| printed.lock().unwrap().push(line));
         });
-        Worker { process, words, reader }
+        Worker { process, lines, reader }
     }
 
     #[track_caller]
-    fn is_ready(&mut self) {
-        let says = || self.words.lock().unwrap().iter().any(|line| line.ends_with(READY));
-        let ready = poll(STARTED_WITHIN, || says().then_some(()));
-        assert!(ready.is_some(), "a worker did not start: {:?}", self.words.lock().unwrap());
+    fn wait_until_ready(&mut self) {
+        let is_ready = || self.lines.lock().unwrap().iter().any(|line| line.ends_with(READY));
+        let ready = poll(STARTED_WITHIN, || is_ready().then_some(()));
+        assert!(ready.is_some(), "a worker did not start: {:?}", self.lines.lock().unwrap());
     }
 
     /// Kills the worker and returns the admissions that it printed.
     fn end(mut self) -> Vec<Admission> {
         self.process.kill();
-        self.reader.join().expect("reading fails nobody");
-        let words = self.words.lock().unwrap();
+        self.reader.join().expect("the reader does not panic");
+        let lines = self.lines.lock().unwrap();
         // The last line may have been cut.
-        words.iter().filter_map(|line| admission(line)).collect()
+        lines.iter().filter_map(|line| admission(line)).collect()
     }
 }
 
@@ -107,8 +107,8 @@ fn admission(line: &str) -> Option<Admission> {
     let mut params = line.strip_prefix("+ ")?.strip_suffix(" .")?.split(' ');
     let limit = params.next()?.parse().ok()?;
     let (began_us, ended_us) = (params.next()?.parse().ok()?, params.next()?.parse().ok()?);
-    let alone = params.next()? == "alone";
-    Some(Admission { limit, began_us, ended_us, alone })
+    let local = params.next()? == "locally";
+    Some(Admission { limit, began_us, ended_us, local })
 }
 
 /// Returns at once unless the environment makes this process a worker.
@@ -119,9 +119,9 @@ fn a_worker_of_the_campaign() {
     let threads = storm::threads();
     threads.block_on(async {
         let builder = Limiter::builder().timeout(Duration::from_millis(timeout_ms));
-        let mut words = store.split(' ');
-        let kind = words.next().unwrap_or_default();
-        let urls: Vec<&str> = words.collect();
+        let mut parts = store.split(' ');
+        let kind = parts.next().unwrap_or_default();
+        let urls: Vec<&str> = parts.collect();
         let builder = match kind {
             "url" => builder.redis(urls[0]),
             "sentinels" => builder.sentinel(Sentinels::NAME, urls),
@@ -153,7 +153,7 @@ async fn call(limiter: Limiter, number: usize, limits: Limits) {
         let began_us = now_us();
         let decision = limiter.check_limit(&key, &limit, 1).await;
         if decision.allowed() {
-            let by = if decision.degraded() { "alone" } else { "store" };
+            let by = if decision.degraded() { "locally" } else { "store" };
             println!("+ {number} {began_us} {} {by} .", now_us());
         }
         tokio::time::sleep(PACE).await;

@@ -15,7 +15,7 @@ pub(super) struct Row {
     pub(super) limit: String,
     pub(super) admitted: u64,
     /// Of `admitted`, the calls that local shares admitted.
-    pub(super) alone: u64,
+    pub(super) local: u64,
     /// The whole quota, or the quota of one period.
     pub(super) allowed: u64,
     /// The bound of the fault: the most by which any interval may exceed the limit.
@@ -51,7 +51,7 @@ impl Report {
     pub(super) fn add(&mut self, rows: &[Row]) {
         let lines: String = rows.iter().map(Row::line).collect();
         if let Some(file) = &mut self.file {
-            file.write_all(lines.as_bytes()).expect("what was played can be kept");
+            file.write_all(lines.as_bytes()).expect("the file can be written");
         }
         self.rows.extend_from_slice(rows);
     }
@@ -115,8 +115,8 @@ impl Report {
 
 fn title(lasts: &str) -> &'static str {
     match lasts {
-        "ages" => "nothing refills: admitted, over / at most",
-        _ => "all comes back within a moment: over in the worst interval / at most",
+        "ages" => "nothing refills: admitted, overshoot / at most",
+        _ => "quota comes back quickly: overshoot in the worst interval / at most",
     }
 }
 
@@ -131,28 +131,28 @@ impl Row {
 
     /// Returns the bound that this row violates, if any.
     fn fault(&self) -> Option<String> {
-        let whose = format!("{}, {}", self.cell, self.limit).replace('\t', ", ");
+        let row = format!("{}, {}", self.cell, self.limit).replace('\t', ", ");
         if self.over > self.most_over {
-            let Row { over, most_over, admitted, alone, .. } = self;
+            let Row { over, most_over, admitted, local, .. } = self;
             return Some(format!(
-                "{whose}: {over} over, and {most_over} is the most; {admitted} admitted, {alone} by shares"
+                "{row}: {over} over, at most {most_over} allowed; {admitted} admitted, {local} by local shares"
             ));
         }
         if self.unused {
-            return Some(format!("{whose}: only {} were admitted", self.admitted));
+            return Some(format!("{row}: only {} admitted", self.admitted));
         }
         let (locked_out_us, most_us) = self.locked_out_us.zip(self.locked_out_most_us)?;
-        let says =
-            || format!("{whose}: locked out for {locked_out_us} us, and {most_us} is the most");
-        (locked_out_us > most_us).then(says)
+        let message =
+            || format!("{row}: locked out for {locked_out_us} us, at most {most_us} allowed");
+        (locked_out_us > most_us).then(message)
     }
 
     fn line(&self) -> String {
         let or_dash = |number: Option<u64>| number.map_or("-".to_owned(), |it| it.to_string());
-        let Row { cell, limit, admitted, alone, allowed, most_over, over, unused, .. } = self;
+        let Row { cell, limit, admitted, local, allowed, most_over, over, unused, .. } = self;
         let (locked_out, most) = (or_dash(self.locked_out_us), or_dash(self.locked_out_most_us));
         format!(
-            "{cell}\t{limit}\t{admitted}\t{alone}\t{allowed}\t{most_over}\t{over}\t{locked_out}\t{most}\t{unused}\n"
+            "{cell}\t{limit}\t{admitted}\t{local}\t{allowed}\t{most_over}\t{over}\t{locked_out}\t{most}\t{unused}\n"
         )
     }
 
@@ -162,14 +162,14 @@ impl Row {
         let [version, shape, fault, algorithm, lasts, params @ ..] = &fields[..] else {
             return None;
         };
-        let [admitted, alone, allowed, most_over, over, locked_out, most, unused] = params else {
+        let [admitted, local, allowed, most_over, over, locked_out, most, unused] = params else {
             return None;
         };
         Some(Row {
             cell: [*version, *shape, *fault].join("\t"),
             limit: [*algorithm, *lasts].join("\t"),
             admitted: admitted.parse().ok()?,
-            alone: alone.parse().ok()?,
+            local: local.parse().ok()?,
             allowed: allowed.parse().ok()?,
             most_over: most_over.parse().ok()?,
             over: over.parse().ok()?,
@@ -181,12 +181,12 @@ impl Row {
 }
 
 #[test]
-fn a_row_is_read_back_and_says_what_is_wrong_with_it() {
+fn a_row_survives_the_file_and_reports_its_violation() {
     let row = Row {
         cell: "a server\tring\tkilled".into(),
         limit: "token-bucket\tmoment".into(),
         admitted: 700,
-        alone: 90,
+        local: 90,
         allowed: 600,
         most_over: 100,
         over: 100,

@@ -69,21 +69,21 @@ impl Rig {
 
     /// The store as passed to a worker process.
     pub(super) fn store(&self) -> String {
-        let reply = |kind: &str, urls: Vec<String>| format!("{kind} {}", urls.join(" "));
+        let description = |kind: &str, urls: Vec<String>| format!("{kind} {}", urls.join(" "));
         match self {
-            Rig::Single { proxy, .. } => reply("url", vec![proxy.url()]),
-            Rig::Stepped { server } => reply("url", vec![server.server.url()]),
-            Rig::Sentinels { watched } => reply("sentinels", watched.urls()),
-            Rig::Cluster { cluster } => reply("cluster", cluster.urls()),
+            Rig::Single { proxy, .. } => description("url", vec![proxy.url()]),
+            Rig::Stepped { server } => description("url", vec![server.server.url()]),
+            Rig::Sentinels { watched } => description("sentinels", watched.urls()),
+            Rig::Cluster { cluster } => description("cluster", cluster.urls()),
             Rig::Ring { proxies, .. } => {
-                reply("ring", proxies[..3].iter().map(FaultProxy::url).collect())
+                description("ring", proxies[..3].iter().map(FaultProxy::url).collect())
             }
         }
     }
 
     /// Causes the fault and returns when it is over. Returns for how long two primaries counted, if the fault
     /// allows that.
-    pub(super) fn strike(&mut self, fault: Fault, fleet: &mut Fleet) -> u64 {
+    pub(super) fn cause(&mut self, fault: Fault, fleet: &mut Fleet) -> u64 {
         match (fault, self) {
             (Fault::None, _) => sleep(LASTS),
             (Fault::ProcessesKilled, rig) => {
@@ -95,10 +95,10 @@ impl Rig {
                 let store = format!("grown {}", urls.join(" "));
                 (0..fleet.processes()).for_each(|number| fleet.replace(number, &store));
             }
-            (fault, Rig::Single { server, proxy }) => befall(fault, server, proxy),
+            (fault, Rig::Single { server, proxy }) => cause_on_server(fault, server, proxy),
             (fault, Rig::Ring { servers, proxies }) => {
                 for (server, proxy) in servers.iter_mut().zip(proxies) {
-                    befall_briefly(fault, server, proxy);
+                    cause_on_ring_node(fault, server, proxy);
                 }
             }
             (fault, Rig::Stepped { server }) => {
@@ -107,24 +107,24 @@ impl Rig {
                 sleep(LASTS);
             }
             (Fault::HandedOver, Rig::Sentinels { watched }) => return hand_over(watched),
-            (fault, Rig::Sentinels { watched }) => befall_watched(fault, watched),
-            (fault, Rig::Cluster { cluster }) => befall_cluster(fault, cluster),
+            (fault, Rig::Sentinels { watched }) => cause_on_sentinels(fault, watched),
+            (fault, Rig::Cluster { cluster }) => cause_on_cluster(fault, cluster),
         }
         0
     }
 }
 
-fn befall(fault: Fault, server: &mut RedisServer, proxy: &FaultProxy) {
+fn cause_on_server(fault: Fault, server: &mut RedisServer, proxy: &FaultProxy) {
     let network = |fault| {
         proxy.set(fault);
         sleep(LASTS);
         proxy.set(Network::None);
     };
     match fault {
-        Fault::ScriptsFlushed => again_and_again(|| {
+        Fault::ScriptsFlushed => repeat(|| {
             server.command(&["SCRIPT", "FLUSH"]);
         }),
-        Fault::RepliesLost => again_and_again(|| proxy.set(Network::LoseNextReply)),
+        Fault::RepliesLost => repeat(|| proxy.set(Network::LoseNextReply)),
         Fault::Flushed => {
             server.command(&["FLUSHALL"]);
             sleep(LASTS);
@@ -164,13 +164,13 @@ fn befall(fault: Fault, server: &mut RedisServer, proxy: &FaultProxy) {
             sleep(LASTS);
             drop(busy);
         }
-        _ => panic!("{fault:?} does not befall one server"),
+        _ => panic!("{fault:?} is no fault of one server"),
     }
 }
 
 /// Causes the fault on one node of a ring after the other. The node that is not part of the ring is left
 /// alone.
-fn befall_briefly(fault: Fault, server: &mut RedisServer, proxy: &FaultProxy) {
+fn cause_on_ring_node(fault: Fault, server: &mut RedisServer, proxy: &FaultProxy) {
     let network = |fault| {
         proxy.set(fault);
         sleep(BRIEFLY);
@@ -191,7 +191,7 @@ fn befall_briefly(fault: Fault, server: &mut RedisServer, proxy: &FaultProxy) {
             server.resume();
         }
         Fault::BlackHoled => network(Network::BlackHole),
-        _ => panic!("{fault:?} does not befall a ring"),
+        _ => panic!("{fault:?} is no fault of a ring"),
     }
 }
 
@@ -212,7 +212,7 @@ fn hand_over(watched: &Sentinels) -> u64 {
             named_us - elected_us + HEEDED_US
         });
         watched.fail_over();
-        looking.join().expect("who looks has told why not")
+        looking.join().expect("the polling thread does not panic")
     })
 }
 
@@ -222,7 +222,7 @@ fn is_primary(server: &RedisServer) -> bool {
     matches!(role, Ok(Reply::Array(role)) if role[0].text() == "master")
 }
 
-fn befall_watched(fault: Fault, watched: &mut Sentinels) {
+fn cause_on_sentinels(fault: Fault, watched: &mut Sentinels) {
     let primary = watched.primary();
     match fault {
         Fault::Killed => {
@@ -235,11 +235,11 @@ fn befall_watched(fault: Fault, watched: &mut Sentinels) {
             sleep(Duration::from_millis(700));
             watched.servers()[primary].resume();
         }
-        _ => panic!("{fault:?} does not befall a watched primary"),
+        _ => panic!("{fault:?} is no fault of a watched primary"),
     }
 }
 
-fn befall_cluster(fault: Fault, cluster: &mut Cluster) {
+fn cause_on_cluster(fault: Fault, cluster: &mut Cluster) {
     let primaries: Vec<Node> = (0..cluster.nodes().len())
         .map(Node)
         .filter(|node| cluster.node(*node).info("replication", "role") == "master")
@@ -269,14 +269,14 @@ fn befall_cluster(fault: Fault, cluster: &mut Cluster) {
             cluster.node_mut(primary).kill();
             assert_ne!(cluster.owner_of(slot), primary, "the replica takes over");
         }
-        _ => panic!("{fault:?} does not befall a cluster"),
+        _ => panic!("{fault:?} is no fault of a cluster"),
     }
 }
 
-fn again_and_again(what: impl Fn()) {
+fn repeat(action: impl Fn()) {
     let until_us = now_us() + LASTS.as_micros() as u64;
     while now_us() < until_us {
-        what();
+        action();
         sleep(Duration::from_millis(50));
     }
 }

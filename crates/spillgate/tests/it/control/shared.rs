@@ -36,8 +36,8 @@ fn run(body: impl Future<Output = ()>) {
 }
 
 async fn until_capacity(limiter: &Limiter, expected: u64) {
-    let what = format!("a capacity of {expected}");
-    until(&what, async || capacity(limiter, &ann()).await == Some(expected)).await;
+    let condition = format!("a capacity of {expected}");
+    until(&condition, async || capacity(limiter, &ann()).await == Some(expected)).await;
 }
 
 /// Returns how many entries the server's copy holds.
@@ -49,7 +49,7 @@ fn held(server: &RedisServer) -> i64 {
 }
 
 #[test]
-fn what_one_process_sets_holds_in_four_others_within_a_second() {
+fn a_change_at_one_process_reaches_four_others_within_a_second() {
     let server = RedisServer::start();
     let mut workers: Vec<(Process, Vec<Seen>)> = Vec::new();
     let mut reports = Vec::new();
@@ -69,7 +69,7 @@ fn what_one_process_sets_holds_in_four_others_within_a_second() {
         for quota in [20, 30, 40, LAST] {
             reply.push((quota, Clock::System.now_us()));
             limiter.set_override("api", &acme(), [format!("{quota}/day")], None).await.unwrap();
-            assert_eq!(capacity(&limiter, &ann()).await, Some(quota), "at once here");
+            assert_eq!(capacity(&limiter, &ann()).await, Some(quota), "at once in this process");
             // Not a multiple of the interval at which the others poll.
             tokio::time::sleep(Duration::from_millis(700)).await;
         }
@@ -85,7 +85,7 @@ fn what_one_process_sets_holds_in_four_others_within_a_second() {
             .filter_map(|(_, seen)| seen.iter().find(|seen| seen.capacity == quota))
             .map(|seen| seen.at_us.saturating_sub(at_us) / 1_000)
             .collect();
-        println!("{quota}/day held in the others after {waits:?} ms");
+        println!("{quota}/day reached the others after {waits:?} ms");
         // One second is promised; the rest is for a machine with every core busy.
         assert!(quota != LAST || waits.len() == 4, "{waits:?}");
         assert!(waits.iter().all(|wait| *wait < 5_000), "{waits:?}");
@@ -151,7 +151,7 @@ fn a_kill_switch_a_reset_and_an_expiry_reach_the_others() {
 }
 
 #[test]
-fn what_is_set_survives_the_restart_of_every_process() {
+fn changes_survive_the_restart_of_every_process() {
     let server = RedisServer::start();
     run(async {
         let [limiter] = limiters(&server).await;
@@ -175,7 +175,7 @@ fn what_is_set_survives_the_restart_of_every_process() {
 }
 
 #[test]
-fn what_writers_set_at_the_same_time_is_all_kept() {
+fn concurrent_writers_lose_no_change() {
     let server = RedisServer::start();
     run(async {
         let limiters: [Limiter; 4] = limiters(&server).await;
@@ -199,7 +199,7 @@ fn what_writers_set_at_the_same_time_is_all_kept() {
 }
 
 #[test]
-fn what_the_store_loses_comes_back_from_whoever_knows() {
+fn changes_lost_by_the_store_are_restored_by_a_process_that_knows_them() {
     let mut server = RedisServer::start();
     run(async {
         let [one, other] = limiters(&server).await;
@@ -243,7 +243,7 @@ fn what_the_store_loses_comes_back_from_whoever_knows() {
 }
 
 #[test]
-fn without_the_store_nothing_new_is_set_and_what_was_still_holds() {
+fn without_the_store_changes_fail_and_earlier_ones_stay_in_force() {
     let mut server = RedisServer::start();
     run(async {
         let limiter = on(&server).timeout(Duration::from_millis(100)).build().await.unwrap();
@@ -264,7 +264,7 @@ fn without_the_store_nothing_new_is_set_and_what_was_still_holds() {
 }
 
 #[test]
-fn the_store_tells_nobody_who_is_meant() {
+fn the_store_reveals_no_subject() {
     let server = RedisServer::start();
     run(async {
         let limiter = on(&server).key_secret(*b"a secret of ours").build().await.unwrap();
@@ -273,10 +273,10 @@ fn the_store_tells_nobody_who_is_meant() {
         limiter.set_override("api", &canary, ["777/day"], None).await.unwrap();
         limiter.set_mode("watched", Mode::Off, None).await.unwrap();
         let stranger = on(&server).build().await.unwrap();
-        assert!(stranger.overrides().is_empty(), "it was sealed with another secret");
+        assert!(stranger.overrides().is_empty(), "another secret sealed the entries");
         stranger.set_override("api", &acme(), ["5/day"], None).await.unwrap();
         assert_eq!(limiter.overrides().len(), 1);
-        assert_eq!(held(&server), 3, "and nobody took the other's away");
+        assert_eq!(held(&server), 3, "no process removed entries of another");
     });
     let Reply::Array(keys) = server.command(&["KEYS", "*"]) else { panic!("no keys") };
     assert!(keys.len() >= 3, "{keys:?}");

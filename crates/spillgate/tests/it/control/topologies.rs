@@ -12,13 +12,13 @@ use crate::failure::evidence;
 use crate::support::world::{PATIENCE, ring_of};
 
 #[test]
-fn what_is_set_on_a_cluster_holds_everywhere_and_survives_a_flushed_node_and_restarts() {
+fn changes_on_a_cluster_reach_every_process_and_survive_a_flushed_node_and_restarts() {
     let cluster = Cluster::start(3, 0);
     holds_everywhere(cluster.nodes(), &|it| it.cluster(cluster.urls()));
 }
 
 #[test]
-fn what_is_set_on_a_ring_holds_everywhere_and_survives_a_flushed_node_and_restarts() {
+fn changes_on_a_ring_reach_every_process_and_survive_a_flushed_node_and_restarts() {
     let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
     holds_everywhere(&servers, &|it| it.ring(ring_of(&servers)));
 }
@@ -26,9 +26,9 @@ fn what_is_set_on_a_ring_holds_everywhere_and_survives_a_flushed_node_and_restar
 /// The other topologies, if SPILLGATE_EVIDENCE is set; [`shared`](super::shared) covers one server in the
 /// gate.
 #[test]
-fn what_is_set_on_one_server_or_by_sentinels_holds_everywhere_and_survives_a_flush_and_restarts() {
+fn changes_on_one_server_or_by_sentinels_reach_every_process_and_survive_a_flush_and_restarts() {
     if !evidence() {
-        return println!("left to ./evidence faults");
+        return println!("runs in ./evidence faults");
     }
     let server = [RedisServer::start()];
     holds_everywhere(&server, &|it| it.redis(server[0].url()));
@@ -62,7 +62,7 @@ fn holds_everywhere(servers: &[RedisServer], on: &dyn Fn(LimiterBuilder) -> Limi
             longest = longest.max(holds(&other, Some(quota)).await);
         }
         println!(
-            "{} servers: what is set at one process holds at the other after {longest:?} at most",
+            "{} servers: a change at one process reaches the other after at most {longest:?}",
             servers.len()
         );
         assert!(!evidence() || longest <= AT_MOST, "{longest:?}");
@@ -84,8 +84,8 @@ fn holds_everywhere(servers: &[RedisServer], on: &dyn Fn(LimiterBuilder) -> Limi
 
 /// Waits for the capacity and returns how long that took.
 async fn holds(limiter: &Limiter, expected: Option<u64>) -> Duration {
-    let what = format!("a capacity of {expected:?}");
-    timed(until(&what, async || capacity(limiter, &ann()).await == expected)).await
+    let condition = format!("a capacity of {expected:?}");
+    timed(until(&condition, async || capacity(limiter, &ann()).await == expected)).await
 }
 
 async fn timed(wait: impl Future<Output = ()>) -> Duration {

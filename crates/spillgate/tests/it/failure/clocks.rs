@@ -11,7 +11,7 @@ use super::{HEALING, Patient, TIMEOUT, evidence};
 /// F5. The store's clock steps back: a bucket that kept its timestamp was locked for as long as the step.
 #[test]
 #[ignore = "needs faketime"]
-fn a_step_back_locks_nobody_out_for_longer_than_the_limit_would() {
+fn a_step_back_locks_no_subject_out_for_longer_than_the_limit_would() {
     each_server(|server, patient| {
         for limit in limits() {
             for back_ms in steps_ms() {
@@ -36,7 +36,7 @@ fn a_step_back_locks_nobody_out_for_longer_than_the_limit_would() {
 /// F6. The clock steps forward: everything that could refill has refilled, once.
 #[test]
 #[ignore = "needs faketime"]
-fn a_step_forward_costs_one_fresh_allowance() {
+fn a_step_forward_costs_at_most_one_fresh_quota() {
     each_server(|server, patient| {
         for limit in limits() {
             for ahead_ms in steps_ms() {
@@ -55,7 +55,7 @@ fn a_step_forward_costs_one_fresh_allowance() {
 /// that long, and longer if they kept asking.
 #[test]
 #[ignore = "needs faketime"]
-fn a_failover_to_a_clock_behind_locks_nobody_out_for_longer_than_the_limit_would() {
+fn a_failover_to_a_clock_behind_locks_no_subject_out_for_longer_than_the_limit_would() {
     let (_watched, patient) = failed_over(-APART_MS);
     for limit in limits() {
         let decision = patient.check(&long(&limit), &limit);
@@ -78,7 +78,7 @@ fn a_failover_to_a_clock_behind_locks_nobody_out_for_longer_than_the_limit_would
 /// F6. The successor's clock is ahead.
 #[test]
 #[ignore = "needs faketime"]
-fn a_failover_to_a_clock_ahead_costs_one_fresh_allowance() {
+fn a_failover_to_a_clock_ahead_costs_at_most_one_fresh_quota() {
     let (_watched, patient) = failed_over(APART_MS);
     for limit in limits() {
         let admitted = patient.admitted(30, &long(&limit), &limit);

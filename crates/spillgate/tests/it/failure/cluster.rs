@@ -35,7 +35,7 @@ fn tags(server: &RedisServer) -> BTreeSet<String> {
 /// ACCIDENTS 30, 32, A8. Keys of one decision lay in several slots, which a cluster rejects, so the limiter
 /// failed open; or all lay in one slot, and one node did all the work.
 #[test]
-fn decisions_of_many_subjects_are_spread_and_none_crosses_a_slot() {
+fn many_subjects_are_spread_over_slots_and_no_decision_crosses_one() {
     let cluster = Cluster::start(3, 0);
     let rules = r#"
         [[rule]]
@@ -116,7 +116,7 @@ fn a_planned_failover_loses_nothing() {
 /// F9, ACCIDENTS 44. The primary dies in a burst: decisions continue, and the replica takes over with the
 /// data that it has received.
 #[test]
-fn a_dead_primary_costs_its_subjects_one_allowance_at_most() {
+fn a_dead_primary_costs_its_subjects_at_most_one_quota() {
     let mut cluster = Cluster::start(3, 1);
     let patient =
         Patient::built(Limiter::builder().cluster(cluster.urls()).timeout(super::TIMEOUT));
@@ -151,7 +151,7 @@ fn a_dead_shard_degrades_its_own_subjects_only() {
         let notes = |node| cluster.node(Node(node)).command(&["CLUSTER", "NODES"]);
         (1..3).all(|node| notes(node).text().contains("master,fail "))
     });
-    let (mut exact, mut alone) = (0, 0);
+    let (mut exact, mut local) = (0, 0);
     for subject in 0..30 {
         let key = format!("subject {subject}");
         match patient.check(&key, &limit()).source() {
@@ -168,14 +168,14 @@ fn a_dead_shard_degrades_its_own_subjects_only() {
                 assert_eq!(admitted, ALL - 1, "{key}: {others:?} {:?}", patient.limiter.stats());
             }
             Source::Fallback => {
-                alone += 1;
+                local += 1;
                 assert!(patient.admitted(3 * SHARE as usize, &key, &limit()) <= SHARE, "{key}");
             }
             other => panic!("{key}: {other:?}"),
         }
     }
-    println!("{exact} subjects by the store, {alone} alone");
-    assert!(exact >= 10 && alone >= 3, "{exact} and {alone}");
+    println!("{exact} subjects by the store, {local} locally");
+    assert!(exact >= 10 && local >= 3, "{exact} and {local}");
 }
 
 /// Returns slot and node of the one subject under test that has been charged.

@@ -15,7 +15,7 @@ use super::{ALL, CEILING, HEALING, Patient, SHARE, evidence};
 
 /// F9. CLUSTER FAILOVER: the replica has received everything before it takes over.
 #[test]
-fn a_cluster_failover_under_load_costs_one_share_at_most() {
+fn a_cluster_failover_under_load_costs_at_most_one_local_share() {
     let cluster = Cluster::start(3, 1);
     let patient = Patient::built(Limiter::builder().cluster(cluster.urls()).timeout(CEILING));
     let primaries: Vec<Node> = (0..6)
@@ -46,14 +46,14 @@ fn a_slot_that_moves_under_load_loses_no_count() {
             }
         }
     });
-    assert!((LIMIT..=LIMIT + seen.alone).contains(&seen.admitted), "{seen:?}");
-    assert!(seen.alone <= seen.checks / 10, "{seen:?}");
+    assert!((LIMIT..=LIMIT + seen.local).contains(&seen.admitted), "{seen:?}");
+    assert!(seen.local <= seen.checks / 10, "{seen:?}");
 }
 
 /// F9, ACCIDENTS 44. The sentinels have the primary hand over: the bound is the data that the replica had not
 /// received.
 #[test]
-fn a_sentinel_failover_under_load_costs_one_allowance_and_one_share_at_most() {
+fn a_sentinel_failover_under_load_costs_at_most_one_quota_and_one_local_share() {
     let watched = Sentinels::start(1, 3);
     let builder = Limiter::builder().sentinel(Sentinels::NAME, watched.urls()).timeout(CEILING);
     let patient = Patient::built(builder);
@@ -70,7 +70,7 @@ struct Seen {
     /// Includes what the store has left at the end. Equals the limit if no count was lost.
     admitted: u64,
     /// Not decided by the store.
-    alone: u64,
+    local: u64,
 }
 
 fn under_load(patient: &Patient, event: impl FnOnce()) -> Seen {
@@ -78,7 +78,7 @@ fn under_load(patient: &Patient, event: impl FnOnce()) -> Seen {
     let check = |cost| patient.run(patient.limiter.check_limit("me", &limit(), cost));
     let charged = poll(HEALING, || check(CHARGED).allowed().then_some(()));
     assert!(charged.is_some(), "{:?}", patient.limiter.shards());
-    let mut all = Seen { checks: 1, admitted: CHARGED, alone: 0 };
+    let mut all = Seen { checks: 1, admitted: CHARGED, local: 0 };
     let stop = Arc::new(AtomicBool::new(false));
     let callers: Vec<JoinHandle<Seen>> = (0..CALLERS)
         .map(|_| {
@@ -98,7 +98,7 @@ fn under_load(patient: &Patient, event: impl FnOnce()) -> Seen {
         let seen = patient.run(caller).unwrap();
         all.checks += seen.checks;
         all.admitted += seen.admitted;
-        all.alone += seen.alone;
+        all.local += seen.local;
     }
     let left = poll(HEALING, || {
         let seen = check(0);
@@ -117,10 +117,10 @@ async fn call(limiter: Limiter, stop: Arc<AtomicBool>) -> Seen {
     while !stop.load(Ordering::Relaxed) {
         let limit = limit();
         let check = limiter.check_limit("me", &limit, 1);
-        let decision = tokio::time::timeout(2 * CEILING, check).await.expect("a verdict");
+        let decision = tokio::time::timeout(2 * CEILING, check).await.expect("a decision");
         seen.checks += 1;
         seen.admitted += u64::from(decision.allowed());
-        seen.alone += u64::from(decision.source() != Source::Store);
+        seen.local += u64::from(decision.source() != Source::Store);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     seen

@@ -8,7 +8,7 @@ use super::{ALL, CEILING, Patient, SHARE, caught_up, limit, replica};
 /// F21. The network separates a primary from its replica, which takes its place. Both count for the clients
 /// that reach the old one, which costs a second bound, unless the primary requires its replicas.
 #[test]
-fn a_primary_on_the_minority_side_costs_a_second_bound_until_it_misses_its_replicas() {
+fn a_primary_on_the_minority_side_costs_a_second_bound_unless_it_requires_replicas() {
     let primary = RedisServer::start();
     let between = FaultProxy::before(primary.port());
     let replica = replica(&between);

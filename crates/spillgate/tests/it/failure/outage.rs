@@ -26,7 +26,7 @@ fn processes_without_the_store_stay_within_the_limit_together() {
 
 /// ACCIDENTS 48. Failing open was invisible, and headers claimed a full quota.
 #[test]
-fn what_the_store_had_no_part_in_says_so_and_makes_nothing_up() {
+fn decisions_without_the_store_name_their_source_and_invent_no_numbers() {
     let mut server = RedisServer::start();
     server.kill();
     let rules = r#"
@@ -57,13 +57,13 @@ fn what_the_store_had_no_part_in_says_so_and_makes_nothing_up() {
         let request = Request::new().with("ip", "203.0.113.7").with("route", route);
         patient.run(async {
             let check = patient.limiter.check(&request);
-            tokio::time::timeout(CEILING, check).await.expect("a verdict")
+            tokio::time::timeout(CEILING, check).await.expect("a decision")
         })
     };
     let local = decision("/local");
     assert_eq!((local.reason(), local.source()), (None, Source::Fallback));
     let remaining = local.remaining().unwrap();
-    assert!(remaining < SHARE, "{remaining}: of the share, not of the limit");
+    assert!(remaining < SHARE, "{remaining} is of the local share, not of the limit");
 
     let allowed = decision("/allow");
     assert_eq!((allowed.reason(), allowed.source()), (None, Source::OutagePolicy));
@@ -84,7 +84,7 @@ fn what_the_store_had_no_part_in_says_so_and_makes_nothing_up() {
 
 /// An outage and its end: local admissions and the store's stay within the limit plus one local share.
 #[test]
-fn an_outage_in_the_middle_costs_one_share_at_most() {
+fn an_outage_costs_at_most_one_local_share() {
     let server = RedisServer::start();
     let patient = Patient::on(&server.url());
     patient.heals();
@@ -92,39 +92,39 @@ fn an_outage_in_the_middle_costs_one_share_at_most() {
     assert_eq!(before, 100);
     server.become_a_replica();
     patient.falls_back();
-    let alone = patient.admitted(50, "me", &limit());
-    assert!(alone <= SHARE, "{alone}");
+    let local = patient.admitted(50, "me", &limit());
+    assert!(local <= SHARE, "{local}");
     server.become_a_primary();
     patient.heals();
     let after = patient.admitted(100, "me", &limit());
-    let all = before + alone + after;
-    assert!((ALL..=ALL + SHARE).contains(&all), "{before} + {alone} + {after}");
+    let all = before + local + after;
+    assert!((ALL..=ALL + SHARE).contains(&all), "{before} + {local} + {after}");
     assert_eq!(counted_by(&server, "me", &limit()), ALL);
 }
 
 /// A day and a night without the store, in virtual time: the local admissions have drained except for the
 /// last ones, and only these are charged.
 #[test]
-fn an_outage_of_a_day_is_paid_back_by_what_still_occupies_and_no_more() {
+fn after_an_outage_of_a_day_only_charges_that_have_not_drained_are_sent() {
     let mut server = RedisServer::start();
     server.kill();
     let clock = Clock::given(TODAY_US);
     let patient = Patient::built(Limiter::builder().redis(server.url()).clock(clock.clone()));
     let bucket = Limit::per(ALL, Duration::from_secs(3_600));
-    let mut alone = 0;
+    let mut local = 0;
     for minute in 0..24 * 60 {
         clock.set(TODAY_US + minute * 60_000_000);
-        alone += patient.admitted(2, "me", &bucket);
+        local += patient.admitted(2, "me", &bucket);
     }
     // A bucket's local share, plus what drains of it in a day. Denying everything would not be correct.
     let most = SHARE + 24 * SHARE;
-    println!("{alone} admitted alone in a day, {most} are allowed");
-    assert!((24 * SHARE - 1..=most).contains(&alone), "{alone}");
+    println!("{local} admitted locally in a day, at most {most} allowed");
+    assert!((24 * SHARE - 1..=most).contains(&local), "{local}");
     server.restart();
     patient.heals();
     assert!(patient.check("me", &bucket).allowed());
     let counted = counted_by(&server, "me", &bucket);
-    println!("{counted} counted by the store then");
+    println!("{counted} counted by the store afterwards");
     assert!((2..=SHARE + 1).contains(&counted), "{counted}");
 }
 
@@ -146,7 +146,11 @@ fn charges_of_a_window_that_ended_during_the_partition_do_not_land_in_the_next()
     proxy.set(Fault::None);
     patient.heals();
     assert!(patient.check("me", &window).allowed());
-    assert_eq!(counted_by(&server, "me", &window), 4, "three alone in this window, and one since");
+    assert_eq!(
+        counted_by(&server, "me", &window),
+        4,
+        "three locally in this window, and one since"
+    );
 }
 
 #[test]

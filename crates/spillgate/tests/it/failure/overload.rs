@@ -19,7 +19,7 @@ use crate::support::storm;
 #[test]
 fn one_client_with_batches_of_eight_limits_opens_no_breaker() {
     let fleet = Fleet::new();
-    let row = fleet.under("a client, batches of 1,000 x 8", |fleet, until| {
+    let row = fleet.under("one client, batches of 1,000 x 8", |fleet, until| {
         vec![fleet.spawn(0, batches(fleet.limiter(0), "eight", until))]
     });
     row.assert_overloaded_at_most_one_in_a_hundred();
@@ -28,7 +28,7 @@ fn one_client_with_batches_of_eight_limits_opens_no_breaker() {
 #[test]
 fn one_client_with_batches_of_sixty_four_limits_opens_no_breaker() {
     let fleet = Fleet::new();
-    fleet.under("a client, batches of 1,000 x 64", |fleet, until| {
+    fleet.under("one client, batches of 1,000 x 64", |fleet, until| {
         vec![fleet.spawn(0, batches(fleet.limiter(0), "sixty-four", until))]
     });
 }
@@ -36,12 +36,12 @@ fn one_client_with_batches_of_sixty_four_limits_opens_no_breaker() {
 #[test]
 fn two_clients_with_large_batches_open_no_breaker() {
     let fleet = Fleet::new();
-    let row = fleet.under("two such clients, 1,000 x 8", |fleet, until| {
+    let row = fleet.under("two clients, 1,000 x 8", |fleet, until| {
         (0..2).map(|at| fleet.spawn(at, batches(fleet.limiter(at), "eight", until))).collect()
     });
     row.assert_overloaded_at_most_one_in_a_hundred();
     let fleet = Fleet::new();
-    fleet.under("two such clients, 1,000 x 64", |fleet, until| {
+    fleet.under("two clients, 1,000 x 64", |fleet, until| {
         (0..2).map(|at| fleet.spawn(at, batches(fleet.limiter(at), "sixty-four", until))).collect()
     });
 }
@@ -74,16 +74,16 @@ fn four_thousand_callers_that_wait_for_permits_open_no_breaker() {
 #[test]
 fn callers_that_wait_for_a_nanosecond_are_not_sent_and_open_no_breaker() {
     let fleet = Fleet::new();
-    let row = fleet.under("8,000 calls of 1 ns a second", |fleet, until| {
+    let row = fleet.under("8,000 calls per second with a deadline of 1 ns", |fleet, until| {
         vec![fleet.spawn(0, hurried(fleet.limiter(0), until))]
     });
-    assert!(row.load.alone > 0, "their share answers");
+    assert!(row.load.local > 0, "the local share answers");
     // Admissions by the local share are charged to the store afterwards.
     assert!(row.load.admitted <= VICTIMS_LIMIT, "{} admitted", row.load.admitted);
 }
 
 #[test]
-fn a_call_of_a_caller_whose_time_is_over_does_not_reach_the_store() {
+fn a_call_past_its_deadline_does_not_reach_the_store() {
     let server = RedisServer::start();
     let runtime = storm::threads();
     let limiter = runtime.block_on(limiter(&server));
@@ -104,7 +104,7 @@ fn a_call_of_a_caller_whose_time_is_over_does_not_reach_the_store() {
 /// More work than the store does within the timeout of a decision: each call is decided by the store or
 /// denied as overloaded, and none by a local share.
 #[test]
-fn what_the_store_cannot_do_in_time_is_refused_as_overloaded_and_decided_by_no_share() {
+fn calls_the_store_cannot_finish_in_time_are_denied_as_overloaded_and_not_decided_locally() {
     let server = RedisServer::start();
     let runtime = storm::threads();
     let builder = Limiter::builder().policy(Policy::from_toml(&policy()).unwrap());
@@ -125,7 +125,7 @@ fn what_the_store_cannot_do_in_time_is_refused_as_overloaded_and_decided_by_no_s
         let late: Vec<_> =
             decisions.iter().filter(|one| one.source() == Source::OutagePolicy).collect();
         println!("{route}: {by_store} by the store, {} overloaded", late.len());
-        assert_eq!(by_store + late.len(), decisions.len(), "no share answered");
+        assert_eq!(by_store + late.len(), decisions.len(), "no local share answered");
         assert!(by_store > 0 && !late.is_empty());
         for decision in late {
             let reason = (!passes).then_some(Reason::Overloaded);
@@ -140,19 +140,19 @@ fn what_the_store_cannot_do_in_time_is_refused_as_overloaded_and_decided_by_no_s
 
 /// A call occupies the server while all other callers wait.
 #[test]
-fn no_call_of_a_large_batch_holds_the_store_for_long() {
+fn no_call_of_a_large_batch_occupies_the_store_for_long() {
     let server = RedisServer::start();
     let runtime = storm::threads();
     server.command(&["CONFIG", "SET", "slowlog-log-slower-than", "100"]);
     server.command(&["CONFIG", "SET", "slowlog-max-len", "10000"]);
     println!(
         "{:<16} {:>6} {:>10} {:>10} {:>14}",
-        "algorithm", "calls", "median us", "longest", "us a counter"
+        "algorithm", "calls", "median us", "longest", "us per counter"
     );
-    for algorithm in ["token-bucket", "fixed-window", "sliding-window", "sliding-log", "slots"] {
+    for algorithm in ["token-bucket", "fixed-window", "sliding-window", "sliding-log", "permits"] {
         let limits: Vec<String> = (0..8)
             .map(|limit| match algorithm {
-                "slots" => format!(
+                "permits" => format!(
                     "{{ quota = \"{}\", algorithm = \"concurrency\", max_hold = \"60s\" }}",
                     100 + limit
                 ),
@@ -215,7 +215,7 @@ fn a_stopped_store_releases_all_of_its_callers_within_a_tenth_of_a_second() {
         longest.push(taken.into_iter().max().unwrap() / 1_000);
         server.resume();
     }
-    println!("the last of 1,000 callers was released after, in ms: {longest:?}");
+    println!("ms until the last of 1,000 callers was released: {longest:?}");
     longest.sort_unstable();
     // By the median: a shared machine stops at times.
     assert!(longest[2] <= 100, "{longest:?} ms");
@@ -234,7 +234,7 @@ struct Seen {
     decisions: AtomicU64,
     by_store: AtomicU64,
     overloaded: AtomicU64,
-    alone: AtomicU64,
+    local: AtomicU64,
     admitted: AtomicU64,
 }
 
@@ -243,7 +243,7 @@ struct Seen {
 struct Count {
     decisions: u64,
     overloaded: u64,
-    alone: u64,
+    local: u64,
     admitted: u64,
 }
 
@@ -297,27 +297,27 @@ impl Fleet {
         let Row { load, victims } = &row;
         let admitted = victims.admitted;
         println!(
-            "overload: {name:<32} {:>8} decisions, {:>6} overloaded, {:>6} alone; breaker open {opened} times; \
-             the subject: {admitted} of {VICTIMS_LIMIT} admitted, {} over, {} of {} overloaded, {} alone",
+            "overload: {name:<32} {:>8} decisions, {:>6} overloaded, {:>6} local; breaker open {opened} times; \
+             the subject: {admitted} of {VICTIMS_LIMIT} admitted, {} over, {} of {} overloaded, {} local",
             load.decisions,
             load.overloaded,
-            load.alone,
+            load.local,
             admitted.saturating_sub(VICTIMS_LIMIT),
             victims.overloaded,
             victims.decisions,
-            victims.alone,
+            victims.local,
         );
         if evidence() {
             assert_eq!(opened, 0, "the breaker opened");
-            assert_eq!(victims.alone, 0, "a share answered for a store that works");
+            assert_eq!(victims.local, 0, "a local share answered for a store that works");
             assert!(admitted <= VICTIMS_LIMIT, "{admitted} admitted");
         }
         // Beside other tests the server may get no processor time for as long as the timeout. The limiter
         // sees silence, and local shares answer meanwhile.
-        let (alone, all) = (load.alone + victims.alone, load.decisions + victims.decisions);
-        assert!(name.contains("1 ns") || alone * 20 <= all, "{alone} of {all} by shares");
-        assert!(admitted <= VICTIMS_LIMIT + victims.alone, "{admitted} admitted");
-        assert!(admitted >= VICTIMS_LIMIT / 10, "{admitted} admitted: nothing was tested");
+        let (local, all) = (load.local + victims.local, load.decisions + victims.decisions);
+        assert!(name.contains("1 ns") || local * 20 <= all, "{local} of {all} by local shares");
+        assert!(admitted <= VICTIMS_LIMIT + victims.local, "{admitted} admitted");
+        assert!(admitted >= VICTIMS_LIMIT / 10, "only {admitted} admitted, which tests nothing");
         assert!(self.server.pid() > 0);
         row
     }
@@ -325,7 +325,10 @@ impl Fleet {
 
 impl Row {
     fn assert_overloaded_at_most_one_in_a_hundred(&self) {
-        assert!(!evidence() || self.load.alone == 0, "a share answered for a store that works");
+        assert!(
+            !evidence() || self.load.local == 0,
+            "a local share answered for a store that works"
+        );
         for Count { decisions, overloaded, .. } in [&self.load, &self.victims] {
             assert!(overloaded * 100 <= *decisions, "{overloaded} of {decisions} overloaded");
         }
@@ -340,7 +343,7 @@ impl Seen {
         count(&self.decisions);
         match (decision.source(), decision.reason()) {
             (_, Some(Reason::Overloaded)) => count(&self.overloaded),
-            (Source::Fallback | Source::OutagePolicy, _) => count(&self.alone),
+            (Source::Fallback | Source::OutagePolicy, _) => count(&self.local),
             _ => count(&self.by_store),
         }
         if decision.allowed() {
@@ -357,7 +360,7 @@ impl Count {
         Count {
             decisions: sum(|seen| &seen.decisions),
             overloaded: sum(|seen| &seen.overloaded),
-            alone: sum(|seen| &seen.alone),
+            local: sum(|seen| &seen.local),
             admitted: sum(|seen| &seen.admitted),
         }
     }

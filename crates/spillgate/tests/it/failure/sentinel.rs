@@ -33,7 +33,7 @@ fn a_dead_primary_is_followed_to_its_successor() {
 
 /// F8, F9. The primary hands over and continues as a replica that answers READONLY.
 #[test]
-fn a_primary_that_became_a_replica_is_left() {
+fn a_primary_that_became_a_replica_is_abandoned() {
     let watched = Sentinels::start(1, 3);
     let patient = on(&watched);
     assert_eq!(patient.admitted(50, "me", &limit()), 50);
@@ -48,7 +48,7 @@ fn a_primary_that_became_a_replica_is_left() {
 /// F7. The sentinels are stopped while the primary dies, as they are for half a minute when their own clock
 /// has jumped. There is no failover, and each process uses its local share meanwhile.
 #[test]
-fn without_sentinels_the_share_holds_for_as_long_as_it_takes() {
+fn without_sentinels_the_local_share_holds_until_they_return() {
     let mut watched = Sentinels::start(1, 3);
     let patient = on(&watched);
     watched.sentinels_mut().iter().for_each(RedisServer::pause);

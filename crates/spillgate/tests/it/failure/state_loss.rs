@@ -7,7 +7,7 @@ use super::{ALL, Patient, SHARE, TIMEOUT, caught_up, limit, replica};
 
 /// F28. An operator flushes all keys at half use.
 #[test]
-fn a_flush_costs_one_allowance_at_most() {
+fn a_flush_costs_at_most_one_quota() {
     let server = RedisServer::start();
     let patient = Patient::on(&server.url());
     patient.heals();
@@ -22,7 +22,7 @@ fn a_flush_costs_one_allowance_at_most() {
 
 /// F4. A primary without persistence restarts so quickly that no failover happens, and is empty.
 #[test]
-fn a_restart_without_persistence_costs_one_allowance_and_one_share_at_most() {
+fn a_restart_without_persistence_costs_at_most_one_quota_and_one_local_share() {
     let mut server = RedisServer::start();
     let patient = Patient::on(&server.url());
     patient.heals();
@@ -37,7 +37,7 @@ fn a_restart_without_persistence_costs_one_allowance_and_one_share_at_most() {
 
 /// F1, ACCIDENTS 44. The primary acknowledged writes that its replica never received, and died.
 #[test]
-fn a_failover_loses_its_tail_and_costs_one_allowance_at_most() {
+fn a_failover_loses_its_tail_and_costs_at_most_one_quota() {
     let mut primary = RedisServer::start();
     let between = FaultProxy::before(primary.port());
     let replica = replica(&between);

@@ -45,7 +45,7 @@ fn row(patient: &Patient, name: &str, fault: Fault, proxy: &FaultProxy) {
                     let start_us = monotonic_us();
                     let key = format!("caller {caller}");
                     let check = limiter.check_limit(&key, &limit, 1);
-                    let decision = tokio::time::timeout(CEILING, check).await.expect("a verdict");
+                    let decision = tokio::time::timeout(CEILING, check).await.expect("a decision");
                     taken.push((monotonic_us() - start_us, decision.source()));
                 }
                 taken
@@ -78,11 +78,11 @@ const CALLERS: usize = 8;
 const FAULTS: [(&str, Fault); 9] = [
     ("10 ms later", Fault::Delay(Duration::from_millis(5))),
     ("100 ms later", Fault::Delay(Duration::from_millis(50))),
-    ("10,000 bytes a second", Fault::Bandwidth(10_000)),
+    ("10,000 bytes per second", Fault::Bandwidth(10_000)),
     ("black hole", Fault::BlackHole),
     ("replies lost", Fault::LoseAll(Direction::ToClient)),
     ("frozen", Fault::Freeze),
     ("line forgotten", Fault::ForgetLines),
     ("reset", Fault::Reset),
-    ("cut in the answer", Fault::CutAfter(Direction::ToClient, 10)),
+    ("cut within the reply", Fault::CutAfter(Direction::ToClient, 10)),
 ];

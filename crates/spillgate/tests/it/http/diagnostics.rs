@@ -78,7 +78,7 @@ const BY_IP: &str = "[[rule]]\nname = \"r\"\nkey = [\"ip\"]\nlimits = [\"1/secon
 const FORWARDED: &[(&str, &str)] = &[("x-forwarded-for", "203.0.113.7")];
 
 #[test]
-fn rules_that_never_match_are_told_with_what_is_missing() {
+fn warns_of_rules_that_never_match_and_names_missing_attributes() {
     let needs_more = "[[rule]]\nname = \"login\"\nmatch = { route = \"/login\" }\nkey = [\"ip\"]\nlimits = [\"1/second\"]";
     let given = layer(needs_more).with("method", from_method());
     let parts = ["login", "needs [route, ip]", "attributes [method]", ".with(..)"];
@@ -99,7 +99,7 @@ fn one_rule_that_can_match_is_enough() {
 }
 
 #[test]
-fn a_policy_that_comes_later_is_looked_at_then() {
+fn a_policy_loaded_later_is_examined_then() {
     let limiter = runtime().block_on(Limiter::builder().build()).unwrap();
     let given = RateLimitLayer::new(limiter.clone());
     assert_eq!(warnings(given.clone(), &[("-", &[])], 2), [""; 0]);
@@ -116,14 +116,14 @@ fn a_layer_made_from_another_has_warnings_of_its_own() {
 }
 
 #[test]
-fn requests_that_do_not_tell_their_peer_are_told_of() {
+fn warns_of_requests_without_a_peer_address() {
     let given = layer(BY_IP).identify(ByIp::direct());
     let parts = ["into_make_service_with_connect_info", "SocketAddr"];
     check(&warnings(given, &[("-", &[])], 3), "no-peer-address", &parts);
 }
 
 #[test]
-fn an_address_behind_a_proxy_that_is_not_trusted_is_told_of() {
+fn warns_of_addresses_behind_an_untrusted_proxy() {
     let given = || layer(BY_IP).identify(ByIp::direct());
     let parts = ["10.0.0.1", "x-forwarded-for", "ByIp::trusting([\"10.0.0.1\"])"];
     check(&warnings(given(), &[("10.0.0.1:80", FORWARDED)], 3), "address-of-a-proxy", &parts);
@@ -135,7 +135,7 @@ fn an_address_behind_a_proxy_that_is_not_trusted_is_told_of() {
 }
 
 #[test]
-fn a_stranger_that_forwards_is_told_of() {
+fn warns_of_untrusted_clients_that_send_forwarded_fields() {
     let given = layer(BY_IP).identify(ByIp::trusting(["10.0.0.0/8"]));
     let calls = [("10.0.0.1:80", FORWARDED), ("192.0.2.9:80", FORWARDED)];
     let parts = ["192.0.2.9", "ignored", "ByIp::trusting(..)"];
@@ -143,7 +143,7 @@ fn a_stranger_that_forwards_is_told_of() {
 }
 
 #[test]
-fn a_field_that_never_comes_is_told_of() {
+fn warns_of_a_forwarded_field_that_never_comes() {
     let given = || layer(BY_IP).identify(ByIp::trusting(["10.0.0.0/8"]));
     let calls: [Call<'_>; 1] = [("10.0.0.1:80", &[])];
     let parts = ["x-forwarded-for", "let the proxy send it"];
@@ -160,7 +160,7 @@ fn a_field_that_never_comes_is_told_of() {
 }
 
 #[test]
-fn trust_in_everybody_is_told_of() {
+fn warns_of_trust_in_every_address() {
     for all in ["0.0.0.0/0", "::/0"] {
         let given = layer(BY_IP).identify(ByIp::trusting([all]));
         check(&warnings(given, &[], 0), "trusts-everyone", &["call itself what it likes"]);

@@ -52,7 +52,7 @@ fn statuses(answers: &[Answer]) -> Vec<u16> {
 }
 
 #[test]
-fn axum_by_ip_refuses_the_fourth_visit() {
+fn axum_by_ip_denies_the_fourth_visit() {
     let (mut example, port) = start("axum_by_ip");
     let mut client = connect(&mut example, port);
     let answers = [0; 4].map(|_| client.get("/"));
@@ -62,7 +62,7 @@ fn axum_by_ip_refuses_the_fourth_visit() {
 }
 
 #[test]
-fn axum_by_api_key_gives_each_customer_what_the_plan_says() {
+fn axum_by_api_key_gives_each_customer_the_limits_of_its_plan() {
     let (mut example, port) = start("axum_by_api_key");
     let mut client = connect(&mut example, port);
     let mut admitted = |headers: &[(&str, &str)]| {
@@ -75,7 +75,7 @@ fn axum_by_api_key_gives_each_customer_what_the_plan_says() {
 }
 
 #[test]
-fn tonic_refuses_the_fourth_call() {
+fn tonic_denies_the_fourth_call() {
     let (mut example, port) = start("tonic");
     drop(connect(&mut example, port));
     let codes = threads().block_on(async {
@@ -113,7 +113,7 @@ fn rules_from_file_are_all_in_force() {
 }
 
 #[test]
-fn rules_at_run_time_let_more_through_at_once() {
+fn rules_at_run_time_admits_more_at_once() {
     let (mut example, port) = start("rules_at_run_time");
     let mut client = connect(&mut example, port);
     let order = |client: &mut Client| client.send("POST", "/orders", &[]);
@@ -129,17 +129,17 @@ const PAUSE: Duration = Duration::from_millis(10);
 const ATTEMPTS: usize = 2_000;
 
 #[test]
-fn a_client_of_an_api_is_not_refused_twice_in_a_row() {
+fn client_of_an_api_is_not_denied_twice_in_a_row() {
     let (mut example, _) = start_with("client_of_an_api", Stdio::piped());
     let lines = BufReader::new(example.stdout().unwrap()).lines().map(Result::unwrap);
     let lines: Vec<String> = lines.collect();
     assert_eq!(lines.len(), 8, "{lines:?}");
-    let refused: Vec<bool> = lines.iter().map(|line| line.contains("429")).collect();
-    assert!(refused.windows(2).all(|two| two != [true, true]), "{lines:?}");
+    let denied: Vec<bool> = lines.iter().map(|line| line.contains("429")).collect();
+    assert!(denied.windows(2).all(|two| two != [true, true]), "{lines:?}");
 }
 
 #[test]
-fn llm_stream_is_limited_by_the_tokens_that_it_really_produced() {
+fn llm_stream_is_limited_by_the_tokens_that_it_produced() {
     let (mut example, port) = start("llm_stream");
     let mut client = connect(&mut example, port);
     // A hundred thousand tokens hold 25 estimates of 4,000, and far more streams of 500.

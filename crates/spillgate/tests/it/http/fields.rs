@@ -29,7 +29,7 @@ pub fn read(headers: &HeaderMap) -> (Vec<PolicyItem>, Vec<LimitItem>) {
                 ("q", Parameter::Integer(quota)) => item.quota = quota,
                 ("w", Parameter::Integer(window)) => item.window = Some(window),
                 ("qu", Parameter::Text(unit)) => item.unit = Some(unit),
-                other => panic!("{other:?} has no place in RateLimit-Policy"),
+                other => panic!("{other:?} is not allowed in RateLimit-Policy"),
             }
         }
         assert!(item.quota >= 0 && item.window.is_none_or(|window| window > 0), "{item:?}");
@@ -41,7 +41,7 @@ pub fn read(headers: &HeaderMap) -> (Vec<PolicyItem>, Vec<LimitItem>) {
             match (key.as_str(), value) {
                 ("r", Parameter::Integer(remaining)) => item.remaining = remaining,
                 ("t", Parameter::Integer(seconds)) => item.more_after = Some(seconds),
-                other => panic!("{other:?} has no place in RateLimit"),
+                other => panic!("{other:?} is not allowed in RateLimit"),
             }
         }
         assert!(item.remaining >= 0 && item.more_after.is_none_or(|seconds| seconds >= 1));

@@ -107,7 +107,7 @@ fn sorted<'a>(parts: impl IntoIterator<Item = &'a [&'a str]>) -> Vec<String> {
 }
 
 #[test]
-fn an_allowance_and_a_304_say_what_is_left_and_a_redirect_nothing() {
+fn a_200_and_a_304_show_remaining_and_a_redirect_does_not() {
     for (style, allowed, _) in STYLES {
         for (status, line) in [(200, "200 OK"), (304, "304 Not Modified"), (404, "404 Not Found")] {
             let answer = answer(&[&layer(&rule("site", "2/minute")).headers(style)], status);
@@ -127,15 +127,15 @@ fn an_allowance_and_a_304_say_what_is_left_and_a_redirect_nothing() {
 }
 
 #[test]
-fn a_refusal_is_a_429_with_the_problem_and_never_reaches_the_service() {
-    for (style, _, refused) in STYLES {
+fn a_denial_is_a_429_with_a_problem_and_never_reaches_the_service() {
+    for (style, _, denied) in STYLES {
         let layer = layer(&rule("site", "2/minute")).headers(style);
         answer(&[&layer], 200);
         answer(&[&layer], 200);
         let answer = answer(&[&layer], 200);
         assert_eq!(answer[0], "429 Too Many Requests");
         let usual = ["content-type: application/problem+json", "retry-after: 30"];
-        assert_eq!(answer[1..answer.len() - 1], sorted([refused, &usual]), "{style:?}");
+        assert_eq!(answer[1..answer.len() - 1], sorted([denied, &usual]), "{style:?}");
         assert_eq!(answer.last().unwrap(), PROBLEM);
     }
 }
@@ -161,7 +161,7 @@ fn an_outage_that_denies_is_a_503_without_numbers() {
 }
 
 #[test]
-fn stacked_layers_tell_of_every_limit_once() {
+fn stacked_layers_show_every_limit_once() {
     let site = layer(&rule("site", "2/minute"));
     let user = layer(&rule("user", "10/minute"));
     let hour = layer(&rule("hour", "100/hour"));
@@ -185,7 +185,7 @@ fn stacked_layers_tell_of_every_limit_once() {
 }
 
 #[test]
-fn a_layer_within_that_refuses_tells_of_the_one_above_it_too() {
+fn a_denial_by_an_inner_layer_shows_the_outer_limits_too() {
     let (site, user) = (layer(&rule("site", "10/minute")), layer(&rule("user", "1/minute")));
     answer(&[&user, &site], 200);
     let answer = answer(&[&user, &site], 200);
@@ -203,7 +203,7 @@ fn a_layer_within_that_refuses_tells_of_the_one_above_it_too() {
 }
 
 #[test]
-fn a_limit_that_two_layers_share_is_told_of_once() {
+fn a_limit_that_two_layers_share_is_shown_once() {
     let both = layer(&rule("site", "9/minute"));
     let answer = answer(&[&both, &both], 200);
     assert_eq!(answer[2], "ratelimit-policy: \"site\";q=9;w=60");

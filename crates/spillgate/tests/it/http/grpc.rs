@@ -55,7 +55,7 @@ fn text<'s>(metadata: &'s tonic::metadata::MetadataMap, name: &str) -> Option<&'
 }
 
 #[test]
-fn a_refusal_is_resource_exhausted_with_the_time_and_the_limits() {
+fn a_denial_is_resource_exhausted_with_retry_time_and_limits() {
     let (runtime, mut client) = health(Limiter::builder(), 1);
     runtime.block_on(async {
         let admitted = check(&mut client).await.unwrap();
@@ -63,41 +63,41 @@ fn a_refusal_is_resource_exhausted_with_the_time_and_the_limits() {
         assert!(limits.starts_with("\"checks/0\";r=1;t=30, \"checks/daily\";r=8;t="), "{limits}");
         check(&mut client).await.unwrap();
 
-        let refused = check(&mut client).await.unwrap_err();
-        assert_eq!(refused.code(), Code::ResourceExhausted);
-        assert_eq!(refused.message(), "The limit has no room at the moment.");
-        let wait = refused.get_details_retry_info().unwrap().retry_delay.unwrap();
+        let denied = check(&mut client).await.unwrap_err();
+        assert_eq!(denied.code(), Code::ResourceExhausted);
+        assert_eq!(denied.message(), "The limit has no room at the moment.");
+        let wait = denied.get_details_retry_info().unwrap().retry_delay.unwrap();
         assert!(wait > Duration::from_secs(1) && wait <= Duration::from_secs(30), "{wait:?}");
-        let violations = refused.get_details_quota_failure().unwrap().violations;
+        let violations = denied.get_details_quota_failure().unwrap().violations;
         let subjects: Vec<&str> = violations.iter().map(|one| one.subject.as_str()).collect();
         assert_eq!(subjects, ["checks/0"]);
         let pushback: u128 =
-            text(refused.metadata(), "grpc-retry-pushback-ms").unwrap().parse().unwrap();
+            text(denied.metadata(), "grpc-retry-pushback-ms").unwrap().parse().unwrap();
         assert_eq!(pushback, wait.as_micros().div_ceil(1_000));
-        let limits = text(refused.metadata(), "ratelimit").unwrap();
+        let limits = text(denied.metadata(), "ratelimit").unwrap();
         assert!(limits.starts_with("\"checks/0\";r=0;t="), "{limits}");
-        assert_eq!(text(refused.metadata(), "retry-after"), None);
+        assert_eq!(text(denied.metadata(), "retry-after"), None);
     });
 }
 
 #[test]
-fn what_no_wait_helps_has_no_retry_info() {
+fn a_denial_that_no_wait_ends_has_no_retry_info() {
     let (runtime, mut client) = health(Limiter::builder(), 3);
-    let refused = runtime.block_on(check(&mut client)).unwrap_err();
-    assert_eq!(refused.code(), Code::ResourceExhausted);
-    assert!(refused.get_details_retry_info().is_none());
-    assert_eq!(refused.get_details_quota_failure().unwrap().violations.len(), 1);
-    assert_eq!(text(refused.metadata(), "grpc-retry-pushback-ms"), Some("-1"));
+    let denied = runtime.block_on(check(&mut client)).unwrap_err();
+    assert_eq!(denied.code(), Code::ResourceExhausted);
+    assert!(denied.get_details_retry_info().is_none());
+    assert_eq!(denied.get_details_quota_failure().unwrap().violations.len(), 1);
+    assert_eq!(text(denied.metadata(), "grpc-retry-pushback-ms"), Some("-1"));
 }
 
 #[test]
 fn an_outage_is_unavailable() {
-    let nobody = Limiter::builder().redis(format!("redis://127.0.0.1:{}", free_port()));
-    let (runtime, mut client) = health(nobody, 1);
-    let refused = runtime.block_on(check(&mut client)).unwrap_err();
-    assert_eq!(refused.code(), Code::Unavailable);
-    let wait = refused.get_details_retry_info().unwrap().retry_delay;
+    let unreachable = Limiter::builder().redis(format!("redis://127.0.0.1:{}", free_port()));
+    let (runtime, mut client) = health(unreachable, 1);
+    let denied = runtime.block_on(check(&mut client)).unwrap_err();
+    assert_eq!(denied.code(), Code::Unavailable);
+    let wait = denied.get_details_retry_info().unwrap().retry_delay;
     assert_eq!(wait, Some(Duration::from_secs(1)));
-    assert!(refused.get_details_quota_failure().is_none());
-    assert_eq!(text(refused.metadata(), "ratelimit"), None);
+    assert!(denied.get_details_quota_failure().is_none());
+    assert_eq!(text(denied.metadata(), "ratelimit"), None);
 }

@@ -66,7 +66,7 @@ const STACK: &str = r#"
     limits = [
         { quota = "10/second", burst = 50, name = "burst" },
         { quota = "1000/day", name = "daily", algorithm = "fixed-window" },
-        { quota = "20", name = "slots", algorithm = "concurrency", max_hold = "30s" },
+        { quota = "20", name = "permits", algorithm = "concurrency", max_hold = "30s" },
         { quota = "60000/minute", name = "llm", unit = "tokens" },
     ]
 
@@ -85,7 +85,7 @@ const STACK: &str = r#"
 const ONE: &str = "[[rule]]\nname = \"login\"\nkey = [\"user\"]\nlimits = [\"5/minute\"]";
 
 #[test]
-fn an_allowance_says_what_is_left_in_each_style() {
+fn an_allowed_decision_shows_remaining_in_each_style() {
     let decision = Bench::new(ONE).check(1);
     check_lines(
         &decision,
@@ -116,7 +116,7 @@ fn an_allowance_says_what_is_left_in_each_style() {
 }
 
 #[test]
-fn a_refusal_says_when_to_come_back_in_each_style() {
+fn a_denial_shows_retry_after_in_each_style() {
     let bench = Bench::new(ONE);
     assert!(bench.check(5).allowed());
     let decision = bench.after(Duration::from_millis(1_500)).check(2);
@@ -163,16 +163,16 @@ fn a_refusal_says_when_to_come_back_in_each_style() {
 }
 
 #[test]
-fn every_enforced_limit_is_told_of_the_tightest_first_and_no_shadow_rule() {
+fn every_enforced_limit_is_shown_tightest_first_and_no_shadow_rule() {
     let decision = Bench::new(STACK).check(Cost::requests(10).and("tokens", 600));
     check_lines(
         &decision,
         HeaderStyle::Ietf,
         &[
-            "ratelimit-policy: \"api/slots\";q=20;qu=\"concurrent-requests\", \
+            "ratelimit-policy: \"api/permits\";q=20;qu=\"concurrent-requests\", \
              \"api/burst\";q=50;w=5, \"all\";q=100;w=60, \"api/daily\";q=1000;w=86400, \
              \"api/llm\";q=60000;w=60;qu=\"tokens\"",
-            "ratelimit: \"api/slots\";r=10, \"api/burst\";r=40;t=1, \"all\";r=90;t=1, \
+            "ratelimit: \"api/permits\";r=10, \"api/burst\";r=40;t=1, \"all\";r=90;t=1, \
              \"api/daily\";r=990;t=46400, \"api/llm\";r=59400;t=1",
         ],
     );
@@ -193,7 +193,7 @@ fn every_enforced_limit_is_told_of_the_tightest_first_and_no_shadow_rule() {
 }
 
 #[test]
-fn the_refusing_limit_with_the_longest_wait_comes_first() {
+fn the_denying_limit_with_the_longest_wait_comes_first() {
     let bench = Bench::new(STACK);
     assert!(bench.check(Cost::requests(20).and("tokens", 1)).allowed());
     // 31 exceed the burst for a tenth of a second, and never fit the permits.
@@ -203,7 +203,7 @@ fn the_refusing_limit_with_the_longest_wait_comes_first() {
     assert_eq!(
         limits[..2],
         [
-            LimitItem { name: "api/slots".into(), remaining: 0, more_after: None },
+            LimitItem { name: "api/permits".into(), remaining: 0, more_after: None },
             LimitItem { name: "api/burst".into(), remaining: 30, more_after: Some(1) },
         ]
     );
@@ -211,13 +211,13 @@ fn the_refusing_limit_with_the_longest_wait_comes_first() {
     let denied = bench.check(Cost::requests(20).and("tokens", 60_000));
     assert_eq!(denied.reason(), Some(Reason::LimitExceeded));
     let (_, limits) = read(&headers(&denied, HeaderStyle::Ietf));
-    assert_eq!(limits[0], LimitItem { name: "api/slots".into(), remaining: 0, more_after: None });
+    assert_eq!(limits[0], LimitItem { name: "api/permits".into(), remaining: 0, more_after: None });
     assert_eq!(limits[1].name, "api/llm");
     assert_eq!(headers(&denied, HeaderStyle::Ietf)["retry-after"], "1");
 }
 
 #[test]
-fn held_slots_promise_no_time() {
+fn held_permits_have_no_retry_time() {
     let policy = r#"
         [[rule]]
         name = "exports"
@@ -240,7 +240,7 @@ fn held_slots_promise_no_time() {
 }
 
 #[test]
-fn what_no_wait_helps_says_so() {
+fn a_denial_that_no_wait_ends_has_no_retry_after() {
     let policy = "[[rule]]\nname = \"blocked\"\nkey = [\"user\"]\nlimits = [\"block\"]";
     let blocked = Bench::new(policy).check(1);
     check_lines(
@@ -271,7 +271,7 @@ fn what_no_wait_helps_says_so() {
 }
 
 #[test]
-fn nothing_is_said_where_nothing_is_known() {
+fn unlimited_and_unmatched_requests_get_no_fields() {
     let unlimited = "[[rule]]\nname = \"free\"\nkey = [\"user\"]\nlimits = [\"unlimited\"]";
     let unmatched = "[[rule]]\nname = \"other\"\nkey = [\"tenant\"]\nlimits = [\"1/day\"]";
     for policy in [unlimited, unmatched] {
@@ -282,12 +282,12 @@ fn nothing_is_said_where_nothing_is_known() {
 }
 
 #[test]
-fn a_body_names_each_limit_that_refuses() {
+fn a_body_names_each_limit_that_denies() {
     let bench = Bench::new(STACK);
     assert!(bench.check(Cost::requests(20).and("tokens", 60_000)).allowed());
     let denied = bench.check(Cost::requests(1).and("tokens", 10));
     let refusal = Refusal::of(&denied).unwrap();
-    assert_eq!(refusal.violated_policies().collect::<Vec<_>>(), ["api/slots", "api/llm"]);
+    assert_eq!(refusal.violated_policies().collect::<Vec<_>>(), ["api/permits", "api/llm"]);
     let response = refusal.response(HeaderStyle::Ietf);
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(response.headers()["content-type"], "application/problem+json");
@@ -299,13 +299,13 @@ fn a_body_names_each_limit_that_refuses() {
             "title": "Quota exceeded",
             "status": 429,
             "detail": "Try again in 1 s.",
-            "violated-policies": ["api/slots", "api/llm"],
+            "violated-policies": ["api/permits", "api/llm"],
         })
     );
 }
 
 #[test]
-fn an_outage_is_503_and_makes_no_number_up() {
+fn an_outage_is_503_without_numbers() {
     let policy = r#"
         [[rule]]
         name = "login"
@@ -313,8 +313,8 @@ fn an_outage_is_503_and_makes_no_number_up() {
         limits = ["5/minute"]
         on_outage = "deny"
     "#;
-    let (runtime, nobody) = (runtime(), format!("redis://127.0.0.1:{}", free_port()));
-    let builder = Limiter::builder().redis(nobody).policy(Policy::from_toml(policy).unwrap());
+    let (runtime, unreachable) = (runtime(), format!("redis://127.0.0.1:{}", free_port()));
+    let builder = Limiter::builder().redis(unreachable).policy(Policy::from_toml(policy).unwrap());
     let limiter = runtime.block_on(builder.build()).unwrap();
     let decision = runtime.block_on(limiter.check(&Request::new().with("user", "u")));
     let refusal = Refusal::of(&decision).unwrap();
@@ -329,7 +329,7 @@ fn an_outage_is_503_and_makes_no_number_up() {
 }
 
 #[test]
-fn a_limit_that_came_with_the_request_has_a_name_too() {
+fn an_inline_limit_has_a_name_too() {
     let runtime = runtime();
     let limiter = runtime.block_on(Limiter::builder().build()).unwrap();
     let name = |limit: spillgate::Limit| {
@@ -348,7 +348,7 @@ fn a_limit_that_came_with_the_request_has_a_name_too() {
 }
 
 #[test]
-fn fields_that_are_there_already_stay_alone() {
+fn existing_fields_are_kept() {
     let bench = Bench::new(ONE);
     let _ = bench.check(5);
     let denied = bench.check(1);
@@ -377,7 +377,7 @@ fn any_policy() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn whoever_waits_as_told_is_admitted(
+    fn a_caller_that_waits_for_retry_after_is_admitted(
         policy in any_policy(),
         calls in prop::collection::vec((1..60u64, 0..3_000u64), 1..40),
     ) {
@@ -395,10 +395,10 @@ proptest! {
             let seconds = refusal.retry_after_seconds();
             prop_assert_eq!(seconds.is_none(), decision.reason() == Some(Reason::CostExceedsLimit));
             let Some(seconds) = seconds else { continue };
-            let said: u64 = fields["retry-after"].to_str().unwrap().parse().unwrap();
-            prop_assert_eq!(said, seconds);
-            let refused = decision.limits().filter(|counter| counter.reason() == Some(Reason::LimitExceeded)).count();
-            let longest = limits[..refused].iter().map(|limit| limit.more_after.unwrap()).max();
+            let written: u64 = fields["retry-after"].to_str().unwrap().parse().unwrap();
+            prop_assert_eq!(written, seconds);
+            let denied = decision.limits().filter(|counter| counter.reason() == Some(Reason::LimitExceeded)).count();
+            let longest = limits[..denied].iter().map(|limit| limit.more_after.unwrap()).max();
             prop_assert_eq!(longest, Some(seconds as i64), "Retry-After is the longest t");
             // Tight: it is denied one second earlier, unless the wait is the minimum of one second.
             if seconds > 1 {
@@ -411,7 +411,7 @@ proptest! {
     }
 
     #[test]
-    fn one_more_is_there_when_t_says_so(
+    fn one_more_unit_is_available_after_t(
         count in 1..50u64,
         period_ms in 1..60_000u64,
         window in any::<bool>(),

@@ -23,7 +23,7 @@ fn trusting_ten() -> ByIp {
 #[test]
 fn the_rightmost_untrusted_hop_is_the_client() {
     let proxy = "10.0.0.1";
-    for (lines, who) in [
+    for (lines, client_ip) in [
         (&[][..], proxy),
         (&["203.0.113.7"][..], "203.0.113.7"),
         (&["6.6.6.6, 203.0.113.7"], "203.0.113.7"),
@@ -58,12 +58,12 @@ fn the_rightmost_untrusted_hop_is_the_client() {
         (&["203.0.113.7, 10.0.0.2%eth0"], proxy),
         (&["203.0.113.7, 10.0.0.2 10.0.0.3"], proxy),
     ] {
-        assert_eq!(client(&trusting_ten(), X_FORWARDED_FOR, lines), who, "{lines:?}");
+        assert_eq!(client(&trusting_ten(), X_FORWARDED_FOR, lines), client_ip, "{lines:?}");
     }
 }
 
 #[test]
-fn an_untrusted_peer_speaks_for_itself_alone() {
+fn fields_of_an_untrusted_peer_are_ignored() {
     let mut headers = HeaderMap::new();
     headers.append(X_FORWARDED_FOR, "203.0.113.7".parse().unwrap());
     headers.append(FORWARDED, "for=203.0.113.7".parse().unwrap());
@@ -88,9 +88,9 @@ fn ten_thousand_forged_hops_change_nothing() {
 }
 
 #[test]
-fn forwarded_is_read_as_rfc_7239_says() {
+fn forwarded_is_parsed_as_in_rfc_7239() {
     let proxy = "10.0.0.1";
-    for (lines, who) in [
+    for (lines, client_ip) in [
         // The examples of the RFC.
         (&["for=\"_gazonk\""][..], proxy),
         (&["For=\"[2001:db8:cafe::17]:4711\""][..], "2001:db8:cafe::17"),
@@ -116,12 +116,16 @@ fn forwarded_is_read_as_rfc_7239_says() {
         (&["for=203.0.113.7, for"], proxy),
         (&["for=203.0.113.7, for=\"10.0.0\\.2\""], proxy),
     ] {
-        assert_eq!(client(&trusting_ten().by_forwarded(), FORWARDED, lines), who, "{lines:?}");
+        assert_eq!(
+            client(&trusting_ten().by_forwarded(), FORWARDED, lines),
+            client_ip,
+            "{lines:?}"
+        );
     }
 }
 
 #[test]
-fn only_the_field_that_was_chosen_is_read() {
+fn only_the_configured_field_is_read() {
     let mut headers = HeaderMap::new();
     headers.append(X_FORWARDED_FOR, "203.0.113.1".parse().unwrap());
     headers.append(FORWARDED, "for=203.0.113.2".parse().unwrap());
@@ -131,7 +135,7 @@ fn only_the_field_that_was_chosen_is_read() {
 }
 
 #[test]
-fn networks_are_checked_when_they_are_given() {
+fn networks_are_validated_when_configured() {
     let trusts = |networks: &[&str], address: &str| {
         ByIp::try_trusting(networks).unwrap().trusts(address.parse().unwrap())
     };
@@ -149,7 +153,7 @@ fn networks_are_checked_when_they_are_given() {
 }
 
 #[test]
-fn addresses_are_written_in_one_way() {
+fn addresses_have_one_spelling() {
     let text = |by_ip: &ByIp, address: &str| by_ip.attribute(address.parse().unwrap());
     let usual = ByIp::direct();
     assert_eq!(text(&usual, "203.0.113.7"), "203.0.113.7");
@@ -179,7 +183,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_client_writes_before_its_own_address_changes_nothing(
+    fn entries_that_a_client_prepends_change_nothing(
         forged in "[0-9a-f:., \"\\[\\]_;=\\\\]{0,40}",
         client_bits: u32,
     ) {

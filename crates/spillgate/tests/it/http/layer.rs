@@ -51,7 +51,7 @@ fn in_memory(policy: &str) -> RateLimitLayer {
 fn statuses(layer: &RateLimitLayer, paths: &[&str]) -> Vec<u16> {
     let mut service = layer.layer(Careful { ready: false });
     let one = |path: &&str| {
-        let request = Request::get(*path).header("who", "me").body("hello").unwrap();
+        let request = Request::get(*path).header("client", "me").body("hello").unwrap();
         let answer =
             runtime().block_on(async { service.ready().await.unwrap().call(request).await });
         answer.unwrap().status().as_u16()
@@ -81,21 +81,21 @@ fn the_service_that_was_polled_ready_is_the_one_that_is_called() {
 }
 
 #[test]
-fn a_request_costs_what_the_closure_says() {
+fn a_request_costs_what_the_closure_returns() {
     let layer =
         in_memory(ALL).cost(|head| Cost::requests(if head.uri.path() == "/large" { 3 } else { 1 }));
     assert_eq!(statuses(&layer, &["/large", "/large", "/", "/", "/"]), [200, 429, 200, 200, 429]);
 }
 
 #[test]
-fn skipped_requests_are_not_asked_about() {
+fn skipped_requests_are_not_checked() {
     let layer = in_memory(ALL).skip(|head| head.uri.path() == "/health");
     let paths = ["/health", "/", "/", "/", "/", "/", "/health", "/"];
     assert_eq!(statuses(&layer, &paths), [200, 200, 200, 200, 200, 200, 200, 429]);
 }
 
 #[test]
-fn a_layer_asks_in_its_domain() {
+fn a_layer_checks_in_its_domain() {
     let policy = "[[rule]]\nname = \"web\"\ndomain = \"web\"\nkey = []\nlimits = [\"1/day\"]";
     assert_eq!(statuses(&in_memory(policy), &["/", "/"]), [200, 200]);
     assert_eq!(statuses(&in_memory(policy).in_domain("web"), &["/", "/"]), [200, 429]);
@@ -103,21 +103,22 @@ fn a_layer_asks_in_its_domain() {
 
 #[test]
 fn the_later_of_two_attributes_of_one_name_counts() {
-    let policy = "[[rule]]\nname = \"r\"\nkey = [\"who\"]\nlimits = [\"1/day\"]";
-    let layer =
-        in_memory(policy).with("who", from_header("nobody")).with("who", from_header("who"));
+    let policy = "[[rule]]\nname = \"r\"\nkey = [\"client\"]\nlimits = [\"1/day\"]";
+    let layer = in_memory(policy)
+        .with("client", from_header("absent"))
+        .with("client", from_header("client"));
     assert_eq!(statuses(&layer, &["/", "/"]), [200, 429]);
 }
 
 #[test]
-fn clients_whose_peer_is_not_known_are_one() {
+fn clients_without_a_peer_address_share_a_counter() {
     let policy = "[[rule]]\nname = \"r\"\nkey = [\"ip\"]\nlimits = [\"2/day\"]";
     let layer = in_memory(policy).identify(ByIp::direct());
     assert_eq!(statuses(&layer, &["/", "/", "/"]), [200, 200, 429]);
 }
 
 #[test]
-fn refusals_and_outages_are_answered_as_one_likes() {
+fn denials_and_outages_get_custom_answers() {
     let denying = format!("{ALL}\non_outage = \"deny\"");
     let out_of_reach = Limiter::builder().redis(format!("redis://127.0.0.1:{}", free_port()));
     let builders = [Limiter::builder(), out_of_reach];

@@ -71,7 +71,7 @@ fn calls_wait_for_room_under_the_published_limit() {
         for _ in 0..25 {
             client.call(get("api")).await.unwrap();
         }
-        assert!(began.elapsed() >= Duration::from_millis(240), "five had to wait");
+        assert!(began.elapsed() >= Duration::from_millis(240), "five calls wait");
     });
 }
 
@@ -89,13 +89,13 @@ fn a_call_that_cannot_be_sent_in_time_is_not_sent() {
 }
 
 #[test]
-fn the_api_is_left_alone_for_as_long_as_it_says() {
-    let says: [(u16, &[(&str, &str)]); 3] = [
+fn calls_pause_for_as_long_as_the_api_asks() {
+    let replies: [(u16, &[(&str, &str)]); 3] = [
         (429, &[("retry-after", "1")]),
         (200, &[("ratelimit", "\"api\";r=0;t=1")]),
         (200, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1")]),
     ];
-    for (status, fields) in says {
+    for (status, fields) in replies {
         runtime().block_on(async {
             let api = Api::new(status, fields);
             let mut client = client(&api, "1000/second", MINUTE).await;
@@ -110,7 +110,7 @@ fn the_api_is_left_alone_for_as_long_as_it_says() {
 }
 
 #[test]
-fn whoever_would_be_left_alone_too_long_is_told_at_once() {
+fn a_call_that_would_wait_too_long_fails_at_once() {
     runtime().block_on(async {
         let api = Api::new(503, &[("retry-after", "3600")]);
         let mut client = client(&api, "1000/second", MINUTE).await;

@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Frame};
 use spillgate::internals::time::Clock;
 use spillgate::tower::{RateLimitLayer, from_header};
-use spillgate::{Cost, Limiter, LimiterBuilder, Policy, Request as Asked, Usage};
+use spillgate::{Cost, Limiter, LimiterBuilder, Policy, Request as CheckRequest, Usage};
 use spillgate_testkit::RedisServer;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -65,8 +65,8 @@ fn tokens_of(served: &spillgate::tower::Served) -> Usage<'static> {
     Usage::of("tokens", produced.map_or(0, |tokens| tokens.0.load(Ordering::Relaxed)))
 }
 
-fn left(look: &spillgate::Decision) -> Vec<u64> {
-    look.limits().map(|counter| counter.remaining().unwrap()).collect()
+fn left(peeked: &spillgate::Decision) -> Vec<u64> {
+    peeked.limits().map(|counter| counter.remaining().unwrap()).collect()
 }
 
 /// Runs a thousand streams that begin, continue, end, break off and are dropped, in any order.
@@ -92,11 +92,11 @@ async fn thousand_streams(builder: LimiterBuilder, seed: u64) {
     });
     let mut service = layer.layer(handler);
     let mut under_way: Vec<(Pin<Box<dyn Body<Data = _, Error = _>>>, Produced)> = Vec::new();
-    let (mut begun, mut refused) = (0_u64, 0);
+    let (mut begun, mut denied) = (0_u64, 0);
     // The streams in flight when the last one was admitted.
     let mut last: Vec<Produced> = Vec::new();
     let (mut ended, mut unread): (Vec<Produced>, Vec<_>) = (Vec::new(), Vec::new());
-    while begun + refused < 1_000 {
+    while begun + denied < 1_000 {
         match random.below(4) {
             0 | 1 => {
                 // Some use far more than their estimate, most far less.
@@ -105,7 +105,7 @@ async fn thousand_streams(builder: LimiterBuilder, seed: u64) {
                 let request = request.body((pieces, random.one_in(6))).unwrap();
                 let response = service.ready().await.unwrap().call(request).await.unwrap();
                 if response.status() != StatusCode::OK {
-                    refused += 1;
+                    denied += 1;
                     continue;
                 }
                 begun += 1;
@@ -136,27 +136,30 @@ async fn thousand_streams(builder: LimiterBuilder, seed: u64) {
             }
             _ => {}
         }
-        assert!(under_way.len() <= 40, "seed {seed}: {} streams at once", under_way.len());
+        assert!(under_way.len() <= 40, "seed {seed}: {} concurrent streams", under_way.len());
     }
     ended.extend(under_way.drain(..).map(|(_, produced)| produced));
     let tokens = |of: &Produced| of.0.load(Ordering::Relaxed);
     let spent: u64 = ended.iter().map(tokens).sum();
     let over: u64 = last.iter().map(|of| tokens(of).saturating_sub(ESTIMATE)).sum();
-    assert!(spent <= TOKENS + over, "seed {seed}: {spent} spent, {over} beyond estimates");
-    let looks = Asked::new().with("user", "ada").costing(0);
+    assert!(spent <= TOKENS + over, "seed {seed}: {spent} spent, {over} above estimates");
+    let peek_request = CheckRequest::new().with("user", "ada").costing(0);
     let expected = [100_000 - begun, TOKENS.saturating_sub(spent), 40];
     for _ in 0..PATIENCE {
-        if left(&limiter.peek(&looks).await) == expected {
-            println!("seed {seed}: {begun} streams, {refused} refused, {spent} tokens");
+        if left(&limiter.peek(&peek_request).await) == expected {
+            println!("seed {seed}: {begun} streams, {denied} denied, {spent} tokens");
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("seed {seed}: {:?} are left, not {expected:?}", left(&limiter.peek(&looks).await));
+    panic!(
+        "seed {seed}: {:?} remain, expected {expected:?}",
+        left(&limiter.peek(&peek_request).await)
+    );
 }
 
 #[test]
-fn a_thousand_streams_spend_what_they_may_and_leak_no_slot() {
+fn a_thousand_streams_stay_within_the_limit_and_leak_no_permit() {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
@@ -168,13 +171,13 @@ fn a_thousand_streams_spend_what_they_may_and_leak_no_slot() {
 }
 
 #[test]
-fn without_a_word_on_usage_slots_are_released_when_the_answer_has_ended() {
+fn permits_are_released_at_the_end_of_a_response_without_usage() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let policy = Policy::from_toml(STREAMS).unwrap();
         let limiter = Limiter::builder().policy(policy).build().await.unwrap();
         let layer = RateLimitLayer::new(limiter.clone()).with("user", from_header("x-user"));
-        let looks = Asked::new().with("user", "ada").costing(0);
+        let peek_request = CheckRequest::new().with("user", "ada").costing(0);
         let request = || Request::builder().header("x-user", "ada").body(()).unwrap();
 
         let answers = layer.layer(service_fn(|_: Request<()>| async {
@@ -183,21 +186,21 @@ fn without_a_word_on_usage_slots_are_released_when_the_answer_has_ended() {
             )))
         }));
         let response = answers.clone().oneshot(request()).await.unwrap();
-        assert_eq!(left(&limiter.peek(&looks).await)[2], 39, "it is not ended yet");
+        assert_eq!(left(&limiter.peek(&peek_request).await)[2], 39, "the response has not ended");
         response.into_body().collect().await.unwrap();
-        assert_eq!(left(&limiter.peek(&looks).await)[2], 40);
+        assert_eq!(left(&limiter.peek(&peek_request).await)[2], 40);
         drop(answers.oneshot(request()).await.unwrap());
-        assert_eq!(left(&limiter.peek(&looks).await)[2], 40, "left unread");
+        assert_eq!(left(&limiter.peek(&peek_request).await)[2], 40, "left unread");
 
         let fails = layer
             .layer(service_fn(|_: Request<()>| async { Err::<Response<String>, _>("no answer") }));
         assert!(fails.oneshot(request()).await.is_err());
-        assert_eq!(left(&limiter.peek(&looks).await)[2], 40, "no answer");
+        assert_eq!(left(&limiter.peek(&peek_request).await)[2], 40, "no answer");
     });
 }
 
 #[test]
-fn a_request_is_settled_by_the_status_and_the_size_of_its_answer() {
+fn a_request_is_settled_by_status_and_size_of_its_response() {
     let policy = r#"
         [[rule]]
         name = "download"
@@ -224,8 +227,8 @@ fn a_request_is_settled_by_the_status_and_the_size_of_its_answer() {
         for (status, expected) in [(200, [9, 983]), (404, [9, 966])] {
             let response = service.clone().oneshot(Request::new(status)).await.unwrap();
             response.into_body().collect().await.unwrap();
-            let look = limiter.peek(&Asked::new().costing(0)).await;
-            assert_eq!(left(&look), expected, "{status}");
+            let peeked = limiter.peek(&CheckRequest::new().costing(0)).await;
+            assert_eq!(left(&peeked), expected, "{status}");
         }
     });
 }
@@ -256,13 +259,13 @@ fn a_request_that_no_rule_matches_is_served_and_its_receipt_settles() {
 }
 
 #[test]
-fn the_layer_refuses_what_it_could_not_settle_and_serves_others() {
+fn the_layer_denies_requests_it_could_not_settle_and_serves_others() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let limiter =
             Limiter::builder().policy(Policy::from_toml(STREAMS).unwrap()).build().await.unwrap();
         let day = spillgate::Reserve::lasting(Duration::from_secs(86_400));
-        let free = || Asked::new().with("user", "eve").costing(0);
+        let free = || CheckRequest::new().with("user", "eve").costing(0);
         while limiter.reserve(&free(), &day).await.unwrap().allowed() {}
         for settles in [false, true] {
             let layer = RateLimitLayer::new(limiter.clone()).with("user", from_header("x-user"));

@@ -83,10 +83,10 @@ fn layer(options: &Value, limiter: &Limiter) -> RateLimitLayer {
         .cost(move |_| Cost::requests(cost))
 }
 
-async fn answer(layer: &RateLimitLayer, asked: &Value) -> (Parts, Vec<u8>) {
-    let text = |field: &str| asked[field].as_str().unwrap();
+async fn answer(layer: &RateLimitLayer, case: &Value) -> (Parts, Vec<u8>) {
+    let text = |field: &str| case[field].as_str().unwrap();
     let mut request = Request::builder().method(text("method")).uri(text("path"));
-    for field in asked["headers"].as_array().into_iter().flatten() {
+    for field in case["headers"].as_array().into_iter().flatten() {
         request = request.header(field[0].as_str().unwrap(), field[1].as_str().unwrap());
     }
     let peer = SocketAddr::new(text("peer").parse().unwrap(), 50_000);
@@ -117,7 +117,7 @@ fn holds(expected: &Value, actual: &Value, place: &str) {
 }
 
 #[test]
-fn every_client_is_found_as_by_the_clients() {
+fn every_client_address_equals_that_of_the_other_clients() {
     let rows: Value = serde_json::from_str(&read("addresses.json")).unwrap();
     let mut seen = 0;
     for row in rows.as_array().unwrap() {

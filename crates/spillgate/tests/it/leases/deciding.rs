@@ -24,7 +24,7 @@ fn a_hot_key_is_decided_by_its_lease_and_every_admission_is_charged() {
     let admitted = scene.limiter.stats().allowed;
     scene.run(scene.limiter.end_leases());
     let used = 1_000_000 - scene.peek("hot").remaining().unwrap();
-    assert_eq!(used, admitted, "what was not spent has come back");
+    assert_eq!(used, admitted, "unspent tokens are returned");
     assert_eq!(scene.limiter.stats().lease_outstanding, 0);
 }
 
@@ -45,7 +45,7 @@ fn a_waiting_check_spends_a_lease_as_a_check_does() {
 }
 
 #[test]
-fn what_nobody_asks_for_any_more_goes_back() {
+fn an_idle_lease_is_returned() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
     let admitted = scene.limiter.stats().allowed;
@@ -54,7 +54,7 @@ fn what_nobody_asks_for_any_more_goes_back() {
 }
 
 #[test]
-fn a_key_that_is_asked_about_once_is_not_leased() {
+fn a_key_that_is_checked_once_is_not_leased() {
     let scene = Scene::new(&rule("1000000/366d"));
     for turn in 0..200 {
         assert_eq!(scene.check(&format!("cold {turn}")).source(), Source::Store);
@@ -64,7 +64,7 @@ fn a_key_that_is_asked_about_once_is_not_leased() {
 
 /// A subject that is not named must be checked often first.
 #[test]
-fn a_subject_that_is_named_as_hot_is_decided_by_its_lease_from_the_first_request_on() {
+fn a_subject_named_as_hot_is_decided_by_its_lease_from_the_first_request_on() {
     let hot = "hot = [{ ip = \"hot\" }, { ip = \"also hot\" }] }";
     let scene = Scene::new(
         &rule("1000000/366d").replace("ttl = \"1s\" }", &format!("ttl = \"10s\", {hot}")),
@@ -77,23 +77,23 @@ fn a_subject_that_is_named_as_hot_is_decided_by_its_lease_from_the_first_request
     let held = scene.limiter.stats().lease_outstanding;
     assert!(held <= 2 * 12_500, "a quarter of the share of each: {held}");
     scene.run(scene.limiter.end_leases());
-    assert_eq!(scene.peek("hot").remaining(), Some(999_999), "what was not spent has come back");
+    assert_eq!(scene.peek("hot").remaining(), Some(999_999), "unspent tokens are returned");
 }
 
 #[test]
-fn a_store_that_is_not_there_holds_up_the_start_with_hot_subjects_for_a_moment_only() {
-    let nobody = format!("redis://127.0.0.1:{}", spillgate_testkit::free_port());
+fn an_unavailable_store_delays_the_start_with_hot_subjects_only_briefly() {
+    let unreachable = format!("redis://127.0.0.1:{}", spillgate_testkit::free_port());
     let policy = rule("1000/day").replace("\"1s\" }", "\"1s\", hot = [{ ip = \"hot\" }] }");
-    let builder = Limiter::builder().policy(Policy::from_toml(&policy).unwrap()).redis(nobody);
+    let builder = Limiter::builder().policy(Policy::from_toml(&policy).unwrap()).redis(unreachable);
     let runtime = runtime();
     let built = runtime.block_on(async { tokio::time::timeout(PATIENCE, builder.build()).await });
-    let limiter = built.expect("it does not wait for the store").unwrap();
+    let limiter = built.expect("the start does not wait for the store").unwrap();
     let decision = runtime.block_on(limiter.check(&Request::new().with("ip", "hot")));
     assert!(decision.allowed() && decision.degraded(), "{decision:?}");
 }
 
 #[test]
-fn who_is_named_as_hot_is_not_printed_with_the_policy() {
+fn hot_subjects_are_not_printed_with_the_policy() {
     let policy = rule("1000/day").replace("\"1s\" }", "\"1s\", hot = [{ ip = \"canary\" }] }");
     let printed = format!("{:?}", Policy::from_toml(&policy).unwrap().rule("api"));
     assert!(printed.contains("HotSubjects(1)") && !printed.contains("canary"), "{printed}");
@@ -124,7 +124,7 @@ fn a_process_alone_is_admitted_to_the_last_token() {
 }
 
 #[test]
-fn what_a_lease_says_is_what_is_known() {
+fn a_decision_by_a_lease_shows_only_known_numbers() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
     let leased = scene.leased("hot");
@@ -142,7 +142,7 @@ fn what_a_lease_says_is_what_is_known() {
 }
 
 #[test]
-fn in_a_mixed_decision_leased_counters_are_put_back_if_the_rest_refuses() {
+fn a_denied_mixed_decision_returns_tokens_to_the_lease() {
     let strict = "[[rule]]\nname = \"strict\"\nkey = [\"ip\"]\nlimits = [\"5/366d\"]\n\
         match = { route = \"both\" }\n";
     let scene = Scene::new(&format!("{}{strict}", rule("1000000/366d")));
@@ -163,7 +163,7 @@ fn in_a_mixed_decision_leased_counters_are_put_back_if_the_rest_refuses() {
 }
 
 #[test]
-fn a_limit_that_changes_ends_the_leases_under_the_one_before() {
+fn a_changed_limit_ends_earlier_leases() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
     scene.limiter.set_policy(Policy::from_toml(&rule("100/366d")).unwrap());
@@ -181,7 +181,7 @@ fn a_limit_that_changes_ends_the_leases_under_the_one_before() {
 }
 
 #[test]
-fn a_rule_that_only_watches_spends_nothing() {
+fn a_shadow_rule_spends_no_lease() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
     scene.run(scene.limiter.set_mode("api", Mode::Shadow, None)).unwrap();
@@ -192,7 +192,7 @@ fn a_rule_that_only_watches_spends_nothing() {
 }
 
 #[test]
-fn a_reset_ends_what_was_taken_ahead() {
+fn a_reset_ends_leases() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
     let hot = Request::new().with("ip", "hot");
@@ -205,7 +205,7 @@ fn a_reset_ends_what_was_taken_ahead() {
 }
 
 #[test]
-fn a_store_that_lost_everything_ends_what_it_granted() {
+fn state_loss_ends_granted_leases() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
     scene.server.command(&["FLUSHALL"]);
@@ -216,7 +216,7 @@ fn a_store_that_lost_everything_ends_what_it_granted() {
 }
 
 #[test]
-fn looks_and_reservations_are_the_stores() {
+fn peeks_and_reservations_go_to_the_store() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
     let hot = Request::new().with("ip", "hot");
@@ -229,13 +229,13 @@ fn looks_and_reservations_are_the_stores() {
 }
 
 #[test]
-fn what_is_explained_is_what_the_next_check_says() {
+fn an_explanation_equals_the_next_check() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
     let hot = Request::new().with("ip", "hot");
     let _ = scene.leased("hot");
     let explained = scene.run(scene.limiter.explain(&hot));
-    let leased = explained.leased().expect("there was one a moment ago");
+    let leased = explained.leased().expect("a lease existed a moment ago");
     assert_eq!((leased.source(), explained.answer().source()), (Source::Lease, Source::Lease));
     assert_eq!(explained.decision().source(), Source::Store);
     let sentence = explained.sentence();
@@ -243,7 +243,7 @@ fn what_is_explained_is_what_the_next_check_says() {
 }
 
 #[test]
-fn several_requests_at_once_are_paid_for_as_one_is() {
+fn several_requests_at_once_spend_a_lease_as_one_does() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
     let hot = Request::new().with("ip", "hot");
@@ -263,7 +263,7 @@ fn several_requests_at_once_are_paid_for_as_one_is() {
 }
 
 #[test]
-fn the_metrics_say_what_is_held_and_what_that_may_cost() {
+fn metrics_show_leased_tokens_and_their_overshoot_bound() {
     let scene = Scene::new(&rule("1000000/366d"));
     scene.warm("hot");
     let _ = scene.leased("hot");

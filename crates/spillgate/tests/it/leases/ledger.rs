@@ -10,10 +10,10 @@ use spillgate_testkit::RedisServer;
 
 use crate::support::random::Random;
 use crate::support::target::params;
-use crate::support::world::{ME, PERIOD_US, TODAY_US, World, ask, keys, limit};
+use crate::support::world::{ME, PERIOD_US, TODAY_US, World, keys, limit, transaction};
 
 #[test]
-fn random_exchanges_are_answered_as_by_the_pure_ledger() {
+fn random_exchanges_equal_the_pure_ledger() {
     let world = World::on_redis(RedisServer::start());
     let mut granted = 0;
     for algorithm in LEASED {
@@ -26,7 +26,7 @@ fn random_exchanges_are_answered_as_by_the_pure_ledger() {
 }
 
 #[test]
-fn a_call_that_comes_again_is_granted_once() {
+fn a_repeated_call_is_granted_once() {
     for algorithm in LEASED {
         let world = World::on_redis(RedisServer::start());
         let scene = Scene::new(&world, algorithm, ME, 100);
@@ -37,12 +37,12 @@ fn a_call_that_comes_again_is_granted_once() {
         assert_eq!((closed.amount, closed.reading.remaining), (0, 98));
         let again = scene.exchange(1, 2, &[Close { seq: 1, unused: 3 }], 0);
         assert_eq!(again.reading.remaining, 98, "returned once");
-        assert_eq!(scene.exchange(1, 1, &[], 10).amount, 0, "that one is over");
+        assert_eq!(scene.exchange(1, 1, &[], 10).amount, 0, "the sequence number has been closed");
     }
 }
 
 #[test]
-fn all_processes_together_hold_no_more_than_the_share() {
+fn all_processes_together_hold_at_most_the_share() {
     let world = World::on_redis(RedisServer::start());
     let scene = Scene::new(&world, Algorithm::TokenBucket, ME, 1_000);
     let each = (1..=200).map(|node| scene.exchange(node, 1, &[], 1_000).amount);
@@ -56,12 +56,12 @@ fn all_processes_together_hold_no_more_than_the_share() {
 }
 
 #[test]
-fn a_counter_near_its_end_is_leased_to_nobody() {
+fn a_counter_near_exhaustion_is_not_leased() {
     let world = World::on_redis(RedisServer::start());
     let scene = Scene::new(&world, Algorithm::TokenBucket, ME, 100);
     assert!(world.check(ME, &scene.limit, 91).fits);
     assert_eq!(scene.exchange(1, 1, &[], 10).amount, 0);
-    assert!(keys(world.server.as_ref().unwrap()).len() == 1, "and nothing is written");
+    assert!(keys(world.server.as_ref().unwrap()).len() == 1, "nothing is written");
 }
 
 #[test]
@@ -71,11 +71,11 @@ fn a_lease_on_a_window_ends_with_it() {
     world.at(TODAY_US + PERIOD_US - 5_000_000);
     assert_eq!(scene.exchange(1, 1, &[], 10).lasts_us, 5_000_000);
     world.at(TODAY_US + PERIOD_US - 999);
-    assert_eq!(scene.exchange(2, 1, &[], 10).amount, 0, "that is not worth it");
+    assert_eq!(scene.exchange(2, 1, &[], 10).amount, 0, "too short for a lease");
 }
 
 #[test]
-fn no_more_leases_than_a_thousand_are_kept_of_a_counter() {
+fn a_counter_keeps_at_most_a_thousand_leases() {
     let world = World::on_redis(RedisServer::start());
     let limit = limit(Algorithm::TokenBucket, 1_000_000_000, "1000s");
     let scene =
@@ -87,25 +87,25 @@ fn no_more_leases_than_a_thousand_are_kept_of_a_counter() {
 /// One counter, and the instances that lease from it.
 struct Scene<'w> {
     world: &'w World,
-    who: u128,
+    subject: u128,
     limit: NamedLimit,
     share: u64,
 }
 
 impl<'w> Scene<'w> {
-    fn new(world: &'w World, algorithm: Algorithm, who: u128, count: u64) -> Scene<'w> {
-        let who = who + 1_000 * algorithm as u128;
-        Scene { world, who, limit: limit(algorithm, count, "1000s"), share: count / 10 }
+    fn new(world: &'w World, algorithm: Algorithm, subject: u128, count: u64) -> Scene<'w> {
+        let subject = subject + 1_000 * algorithm as u128;
+        Scene { world, subject, limit: limit(algorithm, count, "1000s"), share: count / 10 }
     }
 
     fn exchange(&self, node: u64, seq: u32, closes: &[Close], wanted: u64) -> Granted {
-        self.ask(&Asked { node, seq, closes, share: self.share, wanted, ttl_us: TTL_US })
+        self.exchange_call(&Asked { node, seq, closes, share: self.share, wanted, ttl_us: TTL_US })
     }
 
-    fn ask(&self, asked: &Asked<'_>) -> Granted {
-        let Engine::Redis(redis) = &*self.world.engine else { panic!("that is on Redis") };
-        let transaction = ask(Intent::Peek, &[(self.who, &self.limit, 0)]);
-        let exchange = Exchange { counter: transaction.counters[0].clone(), asked: *asked };
+    fn exchange_call(&self, call: &Asked<'_>) -> Granted {
+        let Engine::Redis(redis) = &*self.world.engine else { panic!("leases are on Redis") };
+        let transaction = transaction(Intent::Peek, &[(self.subject, &self.limit, 0)]);
+        let exchange = Exchange { counter: transaction.counters[0].clone(), asked: *call };
         let granted = self.world.run(redis.lease(&exchange)).unwrap();
         // The lease ends by the test's clock, not by the server's.
         let server = self.world.server.as_ref().unwrap();
@@ -131,7 +131,7 @@ impl<'w> Scene<'w> {
             let shown = || format!("{} seed {seed}, step {step}", self.limit.algorithm());
             if random.one_in(3) {
                 let cost = 1 + random.spread(self.share);
-                let reply = self.world.check(self.who, &self.limit, cost);
+                let reply = self.world.check(self.subject, &self.limit, cost);
                 let reading = charged(&mut state, &self.limit, cost, now_us);
                 assert_eq!((reply.fits, reply.reading), reading, "{}", shown());
                 continue;
@@ -150,7 +150,7 @@ impl<'w> Scene<'w> {
                 })
                 .filter(|close| close.seq != seq)
                 .collect();
-            let asked = Asked {
+            let call = Asked {
                 node: node as u64 + 1,
                 seq,
                 closes: &closes,
@@ -159,8 +159,8 @@ impl<'w> Scene<'w> {
                 ttl_us: TTL_US,
             };
             let nonce = 1 + step;
-            let expected = ledger.exchange(&mut state, params(&self.limit), &asked, now_us, nonce);
-            assert_eq!(self.ask(&asked), expected, "{}: {asked:?}", shown());
+            let expected = ledger.exchange(&mut state, params(&self.limit), &call, now_us, nonce);
+            assert_eq!(self.exchange_call(&call), expected, "{}: {call:?}", shown());
             assert!(ledger.outstanding() <= self.share, "{}", shown());
             all += expected.amount;
         }

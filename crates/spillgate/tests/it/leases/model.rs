@@ -44,7 +44,7 @@ enum Mistake {
 struct Node {
     id: u64,
     holder: Holder,
-    asked: Option<u32>,
+    waiting_for: Option<u32>,
     sent_us: u64,
 }
 
@@ -96,7 +96,7 @@ impl World {
         let mut may = |what: String, change: &dyn Fn(&mut World)| {
             let mut world = self.clone();
             change(&mut world);
-            world.forget_what_nobody_waits_for();
+            world.drop_stray_answers();
             next.push((what, world));
         };
         for (place, node) in self.holders.iter().enumerate() {
@@ -107,9 +107,9 @@ impl World {
                     world.admitted += 1;
                 });
             }
-            if node.asked.is_none() && self.left.calls > 0 {
+            if node.waiting_for.is_none() && self.left.calls > 0 {
                 if node.holder.has_place(self.now_us) {
-                    may(format!("{id} asks"), &|world| world.call(place, WANTED));
+                    may(format!("{id} calls"), &|world| world.call(place, WANTED));
                 }
                 if node.holder.unspent() > 0 {
                     may(format!("{id} returns"), &|world| {
@@ -122,9 +122,9 @@ impl World {
                     });
                 }
             }
-            if let Some(seq) = node.asked {
+            if let Some(seq) = node.waiting_for {
                 may(format!("{id} gives up waiting"), &|world| {
-                    world.holders[place].asked = None;
+                    world.holders[place].waiting_for = None;
                     world.holders[place].holder.unanswered(seq, true);
                 });
             }
@@ -152,7 +152,7 @@ impl World {
         for answer in 0..self.answers.len() {
             may(format!("an answer arrives: {:?}", self.answers[answer].shown()), &|world| {
                 let answer = world.answers.remove(answer);
-                world.hear(&answer);
+                world.receive(&answer);
             });
         }
         if self.left.ticks > 0 {
@@ -162,7 +162,7 @@ impl World {
             });
         }
         if self.left.losses > 0 {
-            may("the store loses all, and everybody notices".into(), &|world| {
+            may("the store loses all, and all holders notice".into(), &|world| {
                 world.left.losses -= 1;
                 (world.ledger, world.counter) = (Ledger::default(), None);
                 world.holders.iter_mut().for_each(|node| node.holder.void());
@@ -175,7 +175,7 @@ impl World {
     fn call(&mut self, place: usize, wanted: u64) {
         let node = &mut self.holders[place];
         let (seq, closes) = node.holder.call(self.now_us);
-        (node.asked, node.sent_us) = (Some(seq), self.now_us);
+        (node.waiting_for, node.sent_us) = (Some(seq), self.now_us);
         self.left.calls -= 1;
         let closes = closes.iter().map(|close| (close.seq, close.unused)).collect();
         self.calls.push(Call { node: node.id, seq, closes, wanted });
@@ -199,18 +199,21 @@ impl World {
     }
 
     /// Drops answers that no holder waits for: they change nothing, whenever they arrive.
-    fn forget_what_nobody_waits_for(&mut self) {
+    fn drop_stray_answers(&mut self) {
         let holders = &self.holders;
         let is_awaited = |answer: &Answer| {
-            holders.iter().any(|node| node.id == answer.node && node.asked == Some(answer.seq))
+            holders
+                .iter()
+                .any(|node| node.id == answer.node && node.waiting_for == Some(answer.seq))
         };
         self.answers.retain(is_awaited);
     }
 
-    fn hear(&mut self, answer: &Answer) {
-        let waits = |node: &&mut Node| node.id == answer.node && node.asked == Some(answer.seq);
+    fn receive(&mut self, answer: &Answer) {
+        let waits =
+            |node: &&mut Node| node.id == answer.node && node.waiting_for == Some(answer.seq);
         if let Some(node) = self.holders.iter_mut().find(waits) {
-            node.asked = None;
+            node.waiting_for = None;
             let late_us = match self.mistake {
                 Mistake::EndsFromReceipt => self.now_us - node.sent_us,
                 _ => 0,
@@ -233,7 +236,7 @@ impl World {
         if used > CAPACITY {
             return Some(format!("{used} charged of {CAPACITY}"));
         }
-        (held > SHARE).then(|| format!("{held} held at once, and {SHARE} is the share"))
+        (held > SHARE).then(|| format!("{held} held at once, more than the share of {SHARE}"))
     }
 
     fn mark(&self) -> u64 {
@@ -251,7 +254,7 @@ impl World {
 
 impl Node {
     fn new(id: u64) -> Node {
-        Node { id, holder: Holder::default(), asked: None, sent_us: 0 }
+        Node { id, holder: Holder::default(), waiting_for: None, sent_us: 0 }
     }
 }
 
@@ -321,7 +324,7 @@ fn holds(holders: u64, budget: Budget) {
 }
 
 #[test]
-fn nothing_is_minted_and_the_share_is_kept_whatever_becomes_of_calls() {
+fn no_sequence_of_lost_late_or_repeated_calls_mints_tokens_or_exceeds_the_share() {
     let none = Budget { calls: 0, ticks: 0, copies: 0, restarts: 0, losses: 0 };
     // All outcomes of few calls, and some outcomes of more.
     holds(1, Budget { calls: 3, copies: 1, ..none });
@@ -337,7 +340,7 @@ fn nothing_is_minted_and_the_share_is_kept_whatever_becomes_of_calls() {
 }
 
 #[test]
-fn the_search_finds_what_a_wrong_program_would_do() {
+fn the_search_finds_every_planted_mistake() {
     let none = Budget { calls: 0, ticks: 0, copies: 0, restarts: 0, losses: 0 };
     for (mistake, holders, budget) in [
         (Mistake::EndsFromReceipt, 2, Budget { calls: 3, ticks: 2, ..none }),

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use crate::support::storm;
 
 #[test]
-fn what_processes_admit_together_keeps_to_the_bound_and_uses_the_limit() {
+fn processes_with_leases_stay_within_the_bound_and_use_the_limit() {
     let at_length = std::env::var_os("SPILLGATE_EVIDENCE").is_some();
     let lasting = if at_length { Duration::from_secs(600) } else { Duration::from_secs(6) };
     let server = RedisServer::start();
@@ -36,22 +36,21 @@ fn what_processes_admit_together_keeps_to_the_bound_and_uses_the_limit() {
                 *admitted.entry(ms.parse().unwrap()).or_default() += count.parse::<u64>().unwrap();
             }
         }
-        let of = |what: &str| -> u64 {
-            let line = report.lines().find_map(|line| line.strip_prefix(what));
-            line.unwrap_or_else(|| panic!("no {what} in:\n{report}")).trim().parse().unwrap()
+        let of = |name: &str| -> u64 {
+            let line = report.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_else(|| panic!("no {name} in:\n{report}")).trim().parse().unwrap()
         };
         by_lease += of("by lease ");
         latest_ms = latest_ms.max(of("longest "));
     }
-    // A worker reports an admission up to `latest_ms` later than it was charged; earlier ones are reported on
-    // time.
-    let told_late = RATE * (latest_ms + 1) / 1_000;
+    // A worker reports an admission up to `latest_ms` later than it was charged, while earlier ones may be on time.
+    let late = RATE * (latest_ms + 1) / 1_000;
     for (subject, admitted) in SUBJECTS.iter().zip(&admitted) {
         let (all, over) = (admitted.values().sum::<u64>(), most_over(admitted));
         println!(
-            "{subject}: {all} admitted, {over} over the burst at most, {told_late} told late at most"
+            "{subject}: {all} admitted, at most {over} over the burst, at most {late} reported late"
         );
-        assert!(over <= BURST / 20 + told_late, "{subject}: {over}");
+        assert!(over <= BURST / 20 + late, "{subject}: {over}");
     }
     let steady = &admitted[0];
     let (first, last) = (*steady.keys().next().unwrap(), *steady.keys().last().unwrap());
@@ -82,7 +81,7 @@ fn a_worker_with_leases() {
     let lasting: u64 = std::env::var(LASTING_MS).unwrap().parse().unwrap();
     let threads = storm::threads();
     let policy = format!(
-        "[[rule]]\nname = \"api\"\nkey = [\"who\"]\n\
+        "[[rule]]\nname = \"api\"\nkey = [\"subject\"]\n\
          limits = [{{ quota = \"{RATE}/second\", burst = {BURST} }}]\n\
          lease = {{ share = 0.05, ttl = \"1s\" }}"
     );
@@ -100,7 +99,7 @@ fn a_worker_with_leases() {
         let mut all: BTreeMap<(&str, u64), u64> = BTreeMap::new();
         let (mut by_lease, mut longest_us) = (0, 0);
         while let Some(reply) = callers.join_next().await {
-            let Told { at, by_lease: leased, longest_us: longest } = reply.unwrap();
+            let Report { at, by_lease: leased, longest_us: longest } = reply.unwrap();
             at.into_iter().for_each(|(at, count)| *all.entry(at).or_default() += count);
             (by_lease, longest_us) = (by_lease + leased, longest_us.max(longest));
         }
@@ -113,7 +112,7 @@ fn a_worker_with_leases() {
 
 /// The admissions of a caller.
 #[derive(Default)]
-struct Told {
+struct Report {
     /// By subject and millisecond.
     at: BTreeMap<(&'static str, u64), u64>,
     by_lease: u64,
@@ -121,8 +120,8 @@ struct Told {
 }
 
 /// Checks one subject all the time, and the other in storms, between which its bucket becomes full again.
-async fn call(limiter: Limiter, until_us: u64) -> Told {
-    let mut reply = Told::default();
+async fn call(limiter: Limiter, until_us: u64) -> Report {
+    let mut reply = Report::default();
     loop {
         let began_us = boottime_us();
         if began_us >= until_us {
@@ -131,7 +130,7 @@ async fn call(limiter: Limiter, until_us: u64) -> Told {
         let storms = (began_us / 1_000_000).is_multiple_of(4);
         for subject in &SUBJECTS[..=usize::from(storms)] {
             let began_us = boottime_us();
-            let decision = limiter.check(&Request::new().with("who", *subject)).await;
+            let decision = limiter.check(&Request::new().with("subject", *subject)).await;
             let now_us = boottime_us();
             assert!(!decision.degraded(), "{decision:?}");
             if decision.allowed() {

@@ -66,10 +66,10 @@ impl Counter for Log {
         let LimitParams::SlidingLog(limit) = params else { panic!("no log") };
         let (now, period) = (i128::from(now_us), i128::from(limit.period_us));
         let log = Stored { count: limit.count, period, ..Stored::default() };
-        let untouched = Log { limit: *limit, now, log, ahead: 0, is_rebased: false, gone: None };
+        let full = Log { limit: *limit, now, log, ahead: 0, is_rebased: false, gone: None };
         let last = stored.last().filter(|at| at + stored.period.min(period) > now + stored.shift);
-        let Some(last) = last else { return untouched };
-        let mut log = Log { log: stored.clone(), ..untouched };
+        let Some(last) = last else { return full };
+        let mut log = Log { log: stored.clone(), ..full };
         log.ahead = (last - (now + stored.shift)).max(0);
         if log.ahead > period.min(1_000_000) {
             log.log.shift += log.ahead;

@@ -40,7 +40,7 @@ impl Stored {
         curr + (prev * (&self.period - part) + &self.period - 1) / &self.period
     }
 
-    fn is_touched(&self) -> bool {
+    fn is_used(&self) -> bool {
         self.curr > BigInt::ZERO || self.prev > BigInt::ZERO
     }
 }
@@ -82,19 +82,19 @@ impl Counter for Windows {
         }
         // The window that holds now becomes the current one.
         if let Some(stored) = &mut current {
-            while &stored.start + &stored.period <= now && stored.is_touched() {
+            while &stored.start + &stored.period <= now && stored.is_used() {
                 stored.start += stored.period.clone();
                 stored.prev = std::mem::take(&mut stored.curr);
             }
         }
         let current = current
-            .filter(Stored::is_touched)
+            .filter(Stored::is_used)
             .unwrap_or_else(|| Stored::afresh(&period, &now, BigInt::ZERO));
         Windows { limit: *limit, now, current, is_rebased }
     }
 
     fn stored(&self) -> Option<Stored> {
-        Some(self.current.clone()).filter(Stored::is_touched)
+        Some(self.current.clone()).filter(Stored::is_used)
     }
 
     fn used(&self) -> u64 {

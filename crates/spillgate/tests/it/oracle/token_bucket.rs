@@ -142,7 +142,7 @@ impl Counter for Bucket {
         let LimitParams::TokenBucket(limit) = params else { panic!("no bucket") };
         let now = whole(now_us);
         let (token, burst) = (token_us(limit.count, limit.period_us), whole(limit.burst));
-        let untouched = Bucket {
+        let full_bucket = Bucket {
             limit: *limit,
             boundary: now.clone(),
             now,
@@ -153,31 +153,31 @@ impl Counter for Bucket {
             is_rebased: false,
             gone: None,
         };
-        let Some(bucket) = stored else { return untouched };
-        let (now, token) = (&untouched.now, &untouched.token);
+        let Some(bucket) = stored else { return full_bucket };
+        let (now, token) = (&full_bucket.now, &full_bucket.token);
         let same = (bucket.count, bucket.period_us) == (limit.count, limit.period_us);
         let boundary = if same { bucket.boundary.clone() } else { bucket.boundary.ceil() };
         let gone =
             boundary.clone() + (&bucket.used * token_us(bucket.count, bucket.period_us)).ceil();
         if !same && &gone <= now {
-            return untouched;
+            return full_bucket;
         }
         let used = bucket.used.clone().min(whole(limit.forced_max));
         let life = bucket.life.clone().filter(|life| same && life.burst == limit.burst);
         let gone = (!same).then_some(gone);
         if now <= &boundary {
-            let full = (&untouched.burst * token).ceil();
+            let full = (&full_bucket.burst * token).ceil();
             if boundary.floor() - now > full.min(whole(1_000_000)) {
-                return Bucket { level: used, is_rebased: true, ..untouched };
+                return Bucket { level: used, is_rebased: true, ..full_bucket };
             }
-            return Bucket { level: used, boundary, life, gone, ..untouched };
+            return Bucket { level: used, boundary, life, gone, ..full_bucket };
         }
         let drained = (now - &boundary) / token;
         if drained >= used {
-            return untouched;
+            return full_bucket;
         }
         let boundary = boundary + drained.floor() * token;
-        Bucket { level: used - drained, boundary, life, gone, ..untouched }
+        Bucket { level: used - drained, boundary, life, gone, ..full_bucket }
     }
 
     fn stored(&self) -> Option<Stored> {

@@ -12,8 +12,8 @@ use spillgate_testkit::RedisServer;
 use crate::support::given::Given;
 use crate::support::world::{TODAY_US, ring_of};
 
-/// Runs a body on a limiter in memory, on one in Redis, and on one on a ring of three, or on the store that
-/// the environment names, with a clock that the test sets. The second limiter stands for another process.
+/// Runs a body on a limiter in memory, in Redis, and on a ring of three, or on the store that the environment
+/// names. The test sets the clock. The second limiter stands for another process.
 pub(super) fn on_each<F: Future<Output = ()>>(
     policy: &str,
     body: impl Fn(Limiter, Limiter, Clock) -> F,
@@ -74,18 +74,18 @@ pub(super) const MIXED: &str = r#"
         { quota = "80/366d", name = "window", algorithm = "fixed-window" },
         { quota = "70/366d", name = "log", algorithm = "sliding-log" },
         { quota = "60/366d", name = "sliding", algorithm = "sliding-window" },
-        { quota = "50", name = "slots", algorithm = "concurrency", max_hold = "1h" },
+        { quota = "50", name = "permits", algorithm = "concurrency", max_hold = "1h" },
         { quota = "1000/366d", name = "tokens", unit = "tokens" },
     ]
 "#;
-const UNTOUCHED: [u64; 6] = [90, 80, 70, 60, 50, 1_000];
+const FULL: [u64; 6] = [90, 80, 70, 60, 50, 1_000];
 
 fn ten_and_hundred_tokens(user: &str) -> Request<'_> {
     of(user).costing(Cost::requests(10).and("tokens", 100))
 }
 
 #[test]
-fn what_was_not_used_comes_back_and_slots_end() {
+fn settling_refunds_unused_quota_and_ends_permits() {
     on_each(MIXED, |one, other, clock| async move {
         for (place, limiter) in [&one, &other].into_iter().enumerate() {
             let user = format!("user-{place}");
@@ -112,7 +112,7 @@ fn what_was_not_used_comes_back_and_slots_end() {
 }
 
 #[test]
-fn a_unit_that_is_not_named_was_used_as_estimated() {
+fn a_unit_that_is_not_named_settles_at_its_estimate() {
     on_each(MIXED, |one, _, _| async move {
         let request = ten_and_hundred_tokens("a");
         let decision = one.reserve(&request, &Reserve::default()).await.unwrap();
@@ -123,7 +123,7 @@ fn a_unit_that_is_not_named_was_used_as_estimated() {
 }
 
 #[test]
-fn what_was_used_beyond_the_estimate_is_charged_whatever_the_limits_say() {
+fn usage_above_the_estimate_is_charged_even_beyond_the_limit() {
     on_each(MIXED, |one, other, _| async move {
         let request = ten_and_hundred_tokens("a");
         let decision = one.reserve(&request, &Reserve::default()).await.unwrap();
@@ -131,16 +131,16 @@ fn what_was_used_beyond_the_estimate_is_charged_whatever_the_limits_say() {
         assert_eq!(other.settle(&read(&decision), &usage).await, Ok(Outcome::Done));
         assert_eq!(remaining(&one.peek(&request).await), [25, 15, 5, 0, 50, 0]);
         // A counter that was only read is charged its actual usage in the end.
-        let looks = of("b").costing(Cost::requests(1));
-        let decision = one.reserve(&looks, &Reserve::default()).await.unwrap();
+        let reads = of("b").costing(Cost::requests(1));
+        let decision = one.reserve(&reads, &Reserve::default()).await.unwrap();
         let usage = Usage::of("tokens", 300);
         assert_eq!(other.settle(&read(&decision), &usage).await, Ok(Outcome::Done));
-        assert_eq!(remaining(&one.peek(&looks).await), [89, 79, 69, 59, 50, 700]);
+        assert_eq!(remaining(&one.peek(&reads).await), [89, 79, 69, 59, 50, 700]);
     });
 }
 
 #[test]
-fn what_is_cancelled_never_happened_and_what_is_released_keeps_its_estimate() {
+fn cancelling_refunds_everything_and_releasing_keeps_the_estimate() {
     on_each(MIXED, |one, other, _| async move {
         let request = ten_and_hundred_tokens("a");
         let cancelled = one.reserve(&request, &Reserve::default()).await.unwrap();
@@ -154,7 +154,7 @@ fn what_is_cancelled_never_happened_and_what_is_released_keeps_its_estimate() {
 }
 
 #[test]
-fn the_same_reservation_twice_is_charged_once_and_another_under_its_name_is_a_conflict() {
+fn reserving_twice_charges_once_and_another_reservation_of_that_id_is_a_conflict() {
     on_each(MIXED, |one, other, _| async move {
         let request = ten_and_hundred_tokens("a");
         let first = one.reserve(&request, &for_a_minute("job")).await.unwrap();
@@ -176,17 +176,17 @@ fn the_same_reservation_twice_is_charged_once_and_another_under_its_name_is_a_co
         assert_eq!(late.err(), Some(ReservationError::Ended(Ended::Cancelled)));
         let dearer = one.reserve(&dearer, &for_a_minute("job")).await;
         assert_eq!(dearer.err(), Some(ReservationError::Conflict));
-        assert_eq!(remaining(&one.peek(&request).await), UNTOUCHED);
+        assert_eq!(remaining(&one.peek(&request).await), FULL);
     });
 }
 
 #[test]
-fn a_refused_reservation_leaves_nothing_behind() {
+fn a_denied_reservation_leaves_no_record() {
     on_each(MIXED, |one, _, _| async move {
         let held = one.reserve(&of("a").costing(45), &for_a_minute("held")).await.unwrap();
         let before = remaining(&one.peek(&of("a")).await);
-        let refused = one.reserve(&of("a").costing(10), &for_a_minute("late")).await.unwrap();
-        assert_eq!((refused.reason(), refused.receipt()), (Some(Reason::LimitExceeded), None));
+        let denied = one.reserve(&of("a").costing(10), &for_a_minute("late")).await.unwrap();
+        assert_eq!((denied.reason(), denied.receipt()), (Some(Reason::LimitExceeded), None));
         let never = one.reserve(&of("a").costing(51), &for_a_minute("huge")).await.unwrap();
         assert_eq!((never.reason(), never.receipt()), (Some(Reason::CostExceedsLimit), None));
         assert_eq!(remaining(&one.peek(&of("a")).await), before);
@@ -215,7 +215,7 @@ fn an_expired_reservation_stays_charged_and_is_forgotten_an_hour_later() {
         clock.set(TODAY_US + 59_000_000);
         let settled = other.settle(&read(&decision), &Usage::from(0)).await;
         assert_eq!(settled, Ok(Outcome::Done));
-        assert!(remaining(&one.peek(&request).await).iter().zip(UNTOUCHED).all(|(a, b)| *a <= b));
+        assert!(remaining(&one.peek(&request).await).iter().zip(FULL).all(|(a, b)| *a <= b));
     });
 }
 
@@ -241,7 +241,7 @@ fn a_forged_or_foreign_receipt_does_nothing() {
     });
 }
 
-const SLOTS: &str = r#"
+const PERMITS: &str = r#"
     [[rule]]
     name = "streams"
     key = ["user"]
@@ -249,8 +249,8 @@ const SLOTS: &str = r#"
 "#;
 
 #[test]
-fn a_check_of_slots_has_a_receipt_that_releases_just_its_own() {
-    on_each(SLOTS, |one, other, clock| async move {
+fn a_check_of_permits_has_a_receipt_that_releases_only_its_own() {
+    on_each(PERMITS, |one, other, clock| async move {
         let first = one.check(&of("a")).await;
         let second = one.check(&of("a")).await;
         assert_eq!(one.check(&of("a")).await.reason(), Some(Reason::LimitExceeded));
@@ -282,8 +282,8 @@ fn a_check_of_slots_has_a_receipt_that_releases_just_its_own() {
 }
 
 #[test]
-fn slots_come_with_receipts_in_a_batch_and_for_keys_too() {
-    on_each(SLOTS, |one, other, _| async move {
+fn permits_come_with_receipts_in_batches_and_for_inline_limits_too() {
+    on_each(PERMITS, |one, other, _| async move {
         let limit = Limit::concurrent(1, Duration::from_secs(30));
         let key = |key| Question::Inline {
             domain: "default",
@@ -334,7 +334,7 @@ pub(super) const SPREAD: &str = r#"
 "#;
 
 #[test]
-fn counters_at_several_places_are_reserved_and_settled_together() {
+fn counters_on_several_shards_are_reserved_and_settled_together() {
     on_each(SPREAD, |one, other, _| async move {
         for user in 0..24 {
             let tenant = format!("t{user}");
@@ -345,8 +345,8 @@ fn counters_at_several_places_are_reserved_and_settled_together() {
             assert!(decision.allowed());
             let again = other.reserve(&request.clone().costing(3), &for_a_minute(&tenant)).await;
             assert_eq!(again.unwrap().receipt(), decision.receipt());
-            let refused = one.reserve(&request.clone().costing(3), &Reserve::default()).await;
-            assert_eq!(refused.unwrap().reason(), Some(Reason::LimitExceeded));
+            let denied = one.reserve(&request.clone().costing(3), &Reserve::default()).await;
+            assert_eq!(denied.unwrap().reason(), Some(Reason::LimitExceeded));
             let settled = other.settle(&read(&decision), &Usage::from(1)).await;
             assert_eq!(settled, Ok(Outcome::Done));
             let settled = one.settle(&read(&decision), &Usage::from(1)).await;
@@ -359,7 +359,7 @@ fn counters_at_several_places_are_reserved_and_settled_together() {
 }
 
 #[test]
-fn many_at_once_are_reserved_and_settled_as_if_one_by_one() {
+fn concurrent_reservations_equal_sequential_ones() {
     on_each(MIXED, |one, other, _| async move {
         let mut reserving = tokio::task::JoinSet::new();
         for number in 0..300 {
@@ -383,13 +383,13 @@ fn many_at_once_are_reserved_and_settled_as_if_one_by_one() {
         let done = outcomes.iter().filter(|outcome| **outcome == Outcome::Done).count();
         assert_eq!(done, 50);
         assert!(outcomes.iter().all(|outcome| *outcome >= Outcome::Repeated), "{outcomes:?}");
-        assert_eq!(remaining(&one.peek(&of("a")).await), UNTOUCHED);
+        assert_eq!(remaining(&one.peek(&of("a")).await), FULL);
     });
 }
 
 #[test]
 fn a_reservation_lasts_from_a_millisecond_to_a_day() {
-    on_each(SLOTS, |one, _, _| async move {
+    on_each(PERMITS, |one, _, _| async move {
         let day = Duration::from_secs(86_400);
         for (lasting, fits) in [
             (Duration::ZERO, false),

@@ -11,7 +11,7 @@ use super::contract::{MIXED, SPREAD, for_a_minute, of, on_each, read, remaining}
 use crate::support::world::TODAY_US;
 
 #[test]
-fn an_ended_reservation_is_refused_under_its_id_and_says_how_it_ended() {
+fn an_ended_reservation_is_rejected_under_its_id_and_reports_how_it_ended() {
     on_each(MIXED, |one, other, clock| async move {
         for how in [Ended::Settled, Ended::Cancelled, Ended::Released, Ended::Expired] {
             clock.set(TODAY_US);
@@ -43,7 +43,7 @@ fn an_ended_reservation_is_refused_under_its_id_and_says_how_it_ended() {
 /// Earlier, each call under an ended id gave one more permit for one receipt.
 #[test]
 fn eleven_jobs_under_an_ended_id_hold_no_more_permits_than_the_limit() {
-    on_each(ONE_SLOT, |one, other, _| async move {
+    on_each(ONE_PERMIT, |one, other, _| async move {
         let first = one.reserve(&of("a"), &for_a_minute("job")).await.unwrap();
         assert_eq!(other.cancel(&read(&first)).await, Ok(Outcome::Done));
         let mut jobs = tokio::task::JoinSet::new();
@@ -61,7 +61,7 @@ fn eleven_jobs_under_an_ended_id_hold_no_more_permits_than_the_limit() {
 
 #[test]
 fn a_reservation_ends_with_its_permit_so_that_no_two_hold_it() {
-    on_each(ONE_SLOT, |one, other, clock| async move {
+    on_each(ONE_PERMIT, |one, other, clock| async move {
         let ten_minutes = || Reserve::lasting(Duration::from_secs(600)).under("job");
         let first = one.reserve(&of("a"), &ten_minutes()).await.unwrap();
         clock.set(TODAY_US + 29_000_000);
@@ -117,7 +117,7 @@ fn an_id_that_is_in_use_for_another_subject_is_a_conflict() {
 }
 
 #[test]
-fn a_request_that_no_rule_matches_gets_a_receipt_with_nothing_in_it() {
+fn a_request_without_a_matching_rule_gets_an_empty_receipt() {
     on_each(MIXED, |one, other, _| async move {
         let request = || Request::new().with("path", "/");
         let decision = one.reserve(&request(), &for_a_minute("job")).await.unwrap();
@@ -135,7 +135,7 @@ fn a_request_that_no_rule_matches_gets_a_receipt_with_nothing_in_it() {
 }
 
 #[test]
-fn a_receipt_with_nothing_in_it_is_sealed_too() {
+fn an_empty_receipt_is_sealed_too() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let built =
@@ -170,7 +170,7 @@ fn a_repeated_reservation_charges_no_shadow_and_no_post_paid_rule_again() {
     });
 }
 
-const ONE_SLOT: &str = r#"
+const ONE_PERMIT: &str = r#"
     [[rule]]
     name = "jobs"
     key = ["user"]

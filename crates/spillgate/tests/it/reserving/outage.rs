@@ -34,7 +34,7 @@ fn patient() -> LimiterBuilder {
 }
 
 #[test]
-fn without_a_store_a_reservation_is_this_processs_own() {
+fn without_a_store_a_reservation_is_local_to_its_process() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     let one = Patient::on(&url);
     let other = Patient::on(&url);
@@ -66,7 +66,7 @@ fn without_a_store_a_reservation_is_this_processs_own() {
 /// An instance without its store knows only its local charges. The id of a reservation on the store or at
 /// another instance is new there and charged within the local share.
 #[test]
-fn the_same_id_during_an_outage_is_charged_once_to_the_share_of_each_instance() {
+fn the_same_id_during_an_outage_is_charged_once_to_each_instances_local_share() {
     let mut server = RedisServer::start();
     let [one, other] = [Patient::on(&server.url()), Patient::on(&server.url())];
     one.run(async { assert!(reserved(&one.limiter, "job").await.allowed()) });
@@ -76,11 +76,11 @@ fn the_same_id_during_an_outage_is_charged_once_to_the_share_of_each_instance() 
         patient.run(async {
             let decision = reserved(&patient.limiter, "job").await;
             assert_eq!((decision.allowed(), decision.source()), (true, Source::Fallback));
-            let alone = left(&patient.limiter).await;
-            assert!(alone < before);
+            let local = left(&patient.limiter).await;
+            assert!(local < before);
             let again = reserved(&patient.limiter, "job").await;
             assert_eq!(again.receipt(), decision.receipt());
-            assert_eq!(left(&patient.limiter).await, alone, "once at each");
+            assert_eq!(left(&patient.limiter).await, local, "once at each");
             let cancelled = patient.limiter.cancel(decision.receipt().unwrap()).await;
             // The store may have charged calls that an instance sent before it saw the outage.
             let is_done = matches!(cancelled, Ok(Outcome::Done));
@@ -93,13 +93,13 @@ fn the_same_id_during_an_outage_is_charged_once_to_the_share_of_each_instance() 
 }
 
 #[test]
-fn at_the_bound_nothing_is_granted_alone_that_could_not_be_released() {
+fn at_the_bound_no_permit_is_granted_locally_that_could_not_be_released() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     let patient = Patient::on(&url);
     patient.run(async {
         let limit = Limit::concurrent(1_000_000, Duration::from_secs(3_600));
         let mut held = 0;
-        let refused = loop {
+        let denied = loop {
             let decision = patient.limiter.check_limit("eve", &limit, 1).await;
             if !decision.allowed() {
                 break decision;
@@ -109,7 +109,7 @@ fn at_the_bound_nothing_is_granted_alone_that_could_not_be_released() {
         };
         println!("{held} permits of one subject");
         assert!(held > 1_000);
-        assert_eq!(refused.reason(), Some(Reason::Overloaded));
+        assert_eq!(denied.reason(), Some(Reason::Overloaded));
         assert!(patient.limiter.check_limit("bob", &limit, 1).await.receipt().is_some());
         let eve = |cost| Question::Inline {
             domain: "default",
@@ -127,14 +127,14 @@ fn at_the_bound_nothing_is_granted_alone_that_could_not_be_released() {
 }
 
 #[test]
-fn a_permit_that_was_waited_for_without_a_store_can_be_released() {
+fn a_permit_acquired_by_waiting_without_a_store_can_be_released() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     let patient = Patient::on(&url);
     patient.run(async {
         let share = Question::Inline {
             domain: "default",
             key: "me",
-            limit: Limit::concurrent(ALL_SLOTS, Duration::from_secs(3_600)),
+            limit: Limit::concurrent(ALL_PERMITS, Duration::from_secs(3_600)),
             cost: Cost::requests(1),
         };
         let mut held = Vec::new();
@@ -152,7 +152,7 @@ fn a_permit_that_was_waited_for_without_a_store_can_be_released() {
 }
 
 #[test]
-fn a_reservation_of_which_one_leg_has_ended_has_ended() {
+fn a_reservation_with_one_ended_leg_has_ended() {
     let nodes: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
     let policy = spillgate::Policy::from_toml(super::contract::SPREAD).unwrap();
     let patient = Patient::built(Limiter::builder().ring(ring_of(&nodes)).policy(policy));
@@ -200,12 +200,12 @@ fn a_reservation_of_which_one_leg_has_ended_has_ended() {
         assert!(reply >= Some(Outcome::Repeated), "{user}: {reply:?}");
         let look = patient.run(limiter.peek(&request(user)));
         let left: Vec<u64> = look.limits().filter_map(|counter| counter.remaining()).collect();
-        assert_eq!(left[..3], [10, 100, 3], "{user}: all has come back");
+        assert_eq!(left[..3], [10, 100, 3], "{user}: everything is refunded");
     }
 }
 
 #[test]
-fn what_came_back_alone_is_not_charged_to_the_store_later() {
+fn local_refunds_reduce_the_deferred_charge() {
     let mut server = RedisServer::start();
     server.kill();
     let patient = Patient::on(&server.url());
@@ -218,12 +218,12 @@ fn what_came_back_alone_is_not_charged_to_the_store_later() {
     patient.heals();
     patient.run(async {
         assert!(patient.limiter.check_limit("me", &limit(), 1).await.allowed());
-        assert_eq!(left(&patient.limiter).await, 1_596, "three were used alone, and one since");
+        assert_eq!(left(&patient.limiter).await, 1_596, "three were used locally, and one since");
     });
 }
 
 #[test]
-fn a_settlement_that_does_not_arrive_can_be_sent_again_and_is_done_once() {
+fn settling_again_after_a_lost_reply_settles_once() {
     let server = RedisServer::start();
     let patient = Patient::on(&server.url());
     let receipt = patient.run(async { reserved(&patient.limiter, "job").await.receipt().cloned() });
@@ -242,7 +242,7 @@ fn a_settlement_that_does_not_arrive_can_be_sent_again_and_is_done_once() {
 }
 
 #[test]
-fn a_reservation_whose_answer_is_lost_is_charged_once() {
+fn a_reservation_with_a_lost_reply_is_charged_once() {
     let server = RedisServer::start();
     let proxy = FaultProxy::before(server.port());
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -264,7 +264,7 @@ fn a_reservation_whose_answer_is_lost_is_charged_once() {
 /// A reservation is sent again by its id, but the deferred charge that it carries has no id: it was charged
 /// twice.
 #[test]
-fn what_is_owed_is_paid_once_though_the_reservation_that_pays_it_is_sent_twice() {
+fn a_deferred_charge_is_sent_once_although_its_reservation_is_sent_twice() {
     let server = RedisServer::start();
     let proxy = FaultProxy::before(server.port());
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -272,8 +272,8 @@ fn what_is_owed_is_paid_once_though_the_reservation_that_pays_it_is_sent_twice()
         let through = patient().redis(proxy.url()).connections(1).build().await.unwrap();
         let direct = patient().redis(server.url()).build().await.unwrap();
         server.command(&["CONFIG", "SET", "maxmemory", "1"]);
-        let alone = through.check_limit("me", &limit(), 20).await;
-        assert_eq!((alone.allowed(), alone.source()), (true, Source::Fallback));
+        let local = through.check_limit("me", &limit(), 20).await;
+        assert_eq!((local.allowed(), local.source()), (true, Source::Fallback));
         server.command(&["CONFIG", "SET", "maxmemory", "0"]);
         proxy.set(Fault::LoseNextReply);
         assert!(reserved(&through, "job").await.allowed());
@@ -282,7 +282,7 @@ fn what_is_owed_is_paid_once_though_the_reservation_that_pays_it_is_sent_twice()
 }
 
 #[test]
-fn a_store_that_lost_all_knows_of_no_reservation_and_mints_nothing() {
+fn after_state_loss_reservations_are_unknown_and_mint_nothing() {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
@@ -297,7 +297,7 @@ fn a_store_that_lost_all_knows_of_no_reservation_and_mints_nothing() {
 }
 
 #[test]
-fn a_record_is_as_long_as_its_counters_and_ends_by_itself() {
+fn a_record_grows_with_its_counters_and_expires_by_itself() {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
@@ -321,4 +321,4 @@ fn a_record_is_as_long_as_its_counters_and_ends_by_itself() {
     });
 }
 
-const ALL_SLOTS: u64 = 32;
+const ALL_PERMITS: u64 = 32;

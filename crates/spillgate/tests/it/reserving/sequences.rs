@@ -187,17 +187,17 @@ impl Model {
             return Ok(Outcome::Done);
         }
         for ((limit, state), charge) in counters {
-            let is_slot = limit.algorithm() == Algorithm::Concurrency;
+            let is_permit = limit.algorithm() == Algorithm::Concurrency;
             let actual = match act {
-                Act::Settle(_) | Act::Release if is_slot => 0,
+                Act::Settle(_) | Act::Release if is_permit => 0,
                 Act::Settle(actual) => actual,
                 Act::Cancel => 0,
                 Act::Release | Act::Renew(_) => charge.amount,
             };
             let mut counter = StepCounter::new(params(limit), 0, 0, state.take());
             if actual < charge.amount {
-                let what = Refund::Unused { charge: *charge, unused: charge.amount - actual };
-                algorithm::refund(&mut counter, what, now_us);
+                let refund = Refund::Unused { charge: *charge, unused: charge.amount - actual };
+                algorithm::refund(&mut counter, refund, now_us);
             } else if actual > charge.amount {
                 counter.cost = actual - charge.amount;
                 algorithm::force(std::slice::from_mut(&mut counter), now_us);
@@ -299,8 +299,8 @@ async fn wander(limiters: &[Limiter], clock: &Clock, seed: u64, steps: usize) {
                 // A check of permits has a receipt too, which this caller has lost.
                 let reply = limiter.check(&request().costing(cost)).await;
                 let nonce = 1 + random.below(1 << 40);
-                let slots = domain == 5 || domain == 4;
-                let intent = if slots { Intent::Reserve { nonce } } else { Intent::Charge };
+                let permits = domain == 5 || domain == 4;
+                let intent = if permits { Intent::Reserve { nonce } } else { Intent::Charge };
                 let (allowed, _) = model.step(cost, intent, now_us);
                 assert_eq!(reply.allowed(), allowed, "{at}");
                 if allowed {
@@ -312,7 +312,7 @@ async fn wander(limiters: &[Limiter], clock: &Clock, seed: u64, steps: usize) {
                 let place = recent - random.spread(recent).min(recent);
                 let (name, receipt) = &receipts[place as usize];
                 let reserved = model.records[name].body.0;
-                let what = match random.below(10) {
+                let call = match random.below(10) {
                     0..=3 => Act::Settle(random.below(reserved + 1)),
                     4 => Act::Settle(reserved),
                     5 => Act::Settle(reserved + 1 + random.spread(2 * COUNT)),
@@ -322,11 +322,11 @@ async fn wander(limiters: &[Limiter], clock: &Clock, seed: u64, steps: usize) {
                 };
                 // Half of the time an earlier call is repeated, as after a lost reply.
                 let again = model.records[name].ended.filter(|_| random.one_in(2));
-                let what = again.unwrap_or(what);
+                let call = again.unwrap_or(call);
                 let read: Receipt = receipt.as_str().parse().unwrap();
                 let receipt = if random.one_in(2) { receipt } else { &read };
-                let reply = act(limiter, receipt, what).await;
-                assert_eq!(reply, model.act(name, what, now_us), "{at}: {what:?} of {name}");
+                let reply = act(limiter, receipt, call).await;
+                assert_eq!(reply, model.act(name, call, now_us), "{at}: {call:?} of {name}");
             }
             _ => {}
         }
@@ -366,7 +366,7 @@ fn all_wander(builders: &[&dyn Fn() -> spillgate::LimiterBuilder], seeds: u64, s
 }
 
 #[test]
-fn any_sequence_is_answered_as_the_model_says_and_mints_nothing() {
+fn any_sequence_of_calls_equals_the_model_and_mints_nothing() {
     let server = RedisServer::start();
     let nodes: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
     let (in_memory, on_redis) = (Limiter::builder, || Limiter::builder().redis(server.url()));
@@ -375,7 +375,7 @@ fn any_sequence_is_answered_as_the_model_says_and_mints_nothing() {
 }
 
 #[test]
-fn any_sequence_is_answered_so_on_a_cluster_and_behind_sentinels() {
+fn any_sequence_of_calls_equals_the_model_on_a_cluster_and_behind_sentinels() {
     let (cluster, watched) = (Cluster::start(3, 0), Sentinels::start(1, 3));
     let on_cluster = || Limiter::builder().cluster(cluster.urls());
     let watched = || Limiter::builder().sentinel(Sentinels::NAME, watched.urls());
@@ -384,6 +384,6 @@ fn any_sequence_is_answered_so_on_a_cluster_and_behind_sentinels() {
 }
 
 #[test]
-fn any_long_sequence_in_memory_is_answered_as_the_model_says() {
+fn any_long_sequence_in_memory_equals_the_model() {
     all_wander(&[&Limiter::builder], 400, 200);
 }

@@ -13,7 +13,7 @@ use crate::support::storm;
 use crate::support::world::PATIENCE;
 
 #[test]
-fn a_store_behind_tls_is_reached_by_who_trusts_it_and_is_trusted() {
+fn a_store_behind_tls_is_reached_with_mutual_trust_only() {
     let server = TlsServer::start(ClientCertificate::Required);
     let certificates = &server.certificates;
     let read = |path| fs::read(path).unwrap();
@@ -47,14 +47,14 @@ fn a_store_behind_a_unix_socket_is_reached() {
 }
 
 #[test]
-fn an_address_that_cannot_be_is_refused_with_the_way_out_and_without_its_password() {
+fn an_invalid_address_is_rejected_with_a_fix_and_without_its_password() {
     let build = |builder: LimiterBuilder| runtime().block_on(builder.build()).unwrap_err();
     for url in ["http://me:hunter2@store", "redis://me:hunter2@:port", "store:6379"] {
         let error = build(Limiter::builder().redis(url));
         assert!(matches!(error, BuildError::StoreUrl { .. }));
-        let said = format!("{error} {error:?}");
-        assert!(said.contains("redis://user:password@host:port"), "{said}");
-        assert!(!said.contains("hunter2"), "{said}");
+        let message = format!("{error} {error:?}");
+        assert!(message.contains("redis://user:password@host:port"), "{message}");
+        assert!(!message.contains("hunter2"), "{message}");
     }
     let junk = build(Limiter::builder().redis("rediss://store").tls(Tls::new().trusting("junk")));
     assert!(junk.to_string().contains("the CA holds no certificate"), "{junk}");
@@ -63,7 +63,7 @@ fn an_address_that_cannot_be_is_refused_with_the_way_out_and_without_its_passwor
 /// ACCIDENTS 40. A slow server counted as down only after each request had waited. Here the third failure
 /// opens the circuit breaker: from then on no caller waits, and one connection at a time tests the server.
 #[test]
-fn nobody_waits_for_a_server_that_does_not_answer() {
+fn no_caller_waits_for_a_server_that_does_not_answer() {
     let server = RedisServer::start();
     let proxy = FaultProxy::before(server.port());
     let store = Store::new(|limiter| limiter.redis(proxy.url()).timeout(Duration::from_millis(50)));
@@ -74,7 +74,7 @@ fn nobody_waits_for_a_server_that_does_not_answer() {
     let sources: Vec<Source> = (0..2_000).map(|_| store.check()).collect();
     // If each had waited, these would have taken 100 s.
     assert!(sources.iter().all(|source| *source == Source::Fallback));
-    assert!(proxy.passed().connections - before <= 20, "a server under repair is not stormed");
+    assert!(proxy.passed().connections - before <= 20, "the server gets few connections");
     proxy.set(Fault::None);
     eventually(|| store.check() == Source::Store);
     let shard = &store.limiter.shards()[0];
@@ -83,7 +83,7 @@ fn nobody_waits_for_a_server_that_does_not_answer() {
 
 /// ACCIDENTS 34. NOSCRIPT after a flush went to the caller, or every caller sent the whole script.
 #[test]
-fn flushed_scripts_are_sent_again_by_one_call_while_the_others_wait() {
+fn one_call_sends_a_flushed_script_again_while_the_others_wait() {
     let server = RedisServer::start();
     let store = Store::new(|limiter| limiter.redis(server.url()));
     assert_eq!(store.check(), Source::Store);
@@ -103,7 +103,7 @@ fn flushed_scripts_are_sent_again_by_one_call_while_the_others_wait() {
 }
 
 #[test]
-fn scripts_flushed_all_the_time_fail_nobody() {
+fn constant_script_flushes_fail_no_call() {
     let server = RedisServer::start();
     let store = Store::new(|limiter| limiter.redis(server.url()));
     std::thread::scope(|scope| {

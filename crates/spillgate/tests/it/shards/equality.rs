@@ -12,7 +12,7 @@ use crate::support::world::{Costs, World, limit};
 /// ACCIDENTS A8, 30. Two keys of one decision without a hash tag: CROSSSLOT on a Cluster, and the limiter
 /// failed open.
 #[test]
-fn decisions_over_many_places_are_told_what_memory_tells() {
+fn decisions_over_many_shards_equal_those_in_memory() {
     let cluster = Cluster::start(3, 0);
     let worlds = [World::on_ring(), World::on_cluster(&cluster)];
     for (seed, spread) in (1..).zip(worlds) {
@@ -48,11 +48,11 @@ fn decisions_over_many_places_are_told_what_memory_tells() {
 fn random_costs<'l>(random: &mut Random, limits: &'l [NamedLimit]) -> Vec<Costs<'l>> {
     let mut costs: Vec<Costs<'l>> = Vec::new();
     for _ in 0..=random.below(5) {
-        let who = u128::from(random.below(12));
+        let subject = u128::from(random.below(12));
         let limit = &limits[random.below(limits.len() as u64) as usize];
-        let known = |cost: &Costs<'_>| cost.0 == who && cost.1.mix() == limit.mix();
+        let known = |cost: &Costs<'_>| cost.0 == subject && cost.1.mix() == limit.mix();
         if !costs.iter().any(known) {
-            costs.push((who, limit, 1 + random.below(3)));
+            costs.push((subject, limit, 1 + random.below(3)));
         }
     }
     costs

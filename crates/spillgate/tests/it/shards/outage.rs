@@ -11,7 +11,7 @@ use crate::support::storm;
 /// ACCIDENTS A13. Every outage, and every restart, began with a full local bucket: an exhausted subject had
 /// another quota in each process.
 #[test]
-fn who_was_exhausted_when_the_store_went_stays_exhausted() {
+fn subjects_exhausted_before_an_outage_stay_exhausted() {
     let mut server = RedisServer::start();
     let process = Process::on(&server, "10/day", |limiter| limiter.expected_instances(1));
     assert_eq!(process.admitted("me", 12), 10);
@@ -25,7 +25,7 @@ fn who_was_exhausted_when_the_store_went_stays_exhausted() {
 
 /// ACCIDENTS A11, 43. Each process enforced the whole limit by itself: N processes admitted N limits.
 #[test]
-fn processes_share_the_limit_by_how_many_the_store_last_heard_of() {
+fn processes_share_the_limit_by_the_last_known_number_of_instances() {
     let mut server = RedisServer::start();
     let fleet: Vec<Process> = (0..4).map(|_| Process::on(&server, "12/day", |it| it)).collect();
     eventually(|| fleet.iter().all(|process| process.limiter.stats().live_instances == 4));
@@ -60,7 +60,7 @@ fn a_store_that_comes_back_empty_for_a_moment_raises_no_share() {
 }
 
 #[test]
-fn a_process_that_never_saw_the_store_goes_by_what_it_was_told_or_takes_little() {
+fn a_process_that_never_saw_the_store_uses_expected_instances_or_a_small_share() {
     let mut server = RedisServer::start();
     server.kill();
     for (expected, admitted) in [(0, 2), (4, 8), (1, 32)] {
@@ -68,12 +68,12 @@ fn a_process_that_never_saw_the_store_goes_by_what_it_was_told_or_takes_little()
         assert_eq!(process.admitted("me", 40), admitted, "{expected} expected");
     }
     let process = Process::by(&server, "limits = [\"32/day\"]\nlocal_share = 0.75", |it| it);
-    assert_eq!(process.admitted("me", 40), 24, "by the rule's own share");
+    assert_eq!(process.admitted("me", 40), 24, "by the rule's local_share");
 }
 
 /// ACCIDENTS 44, 46. Admissions during an outage were forgotten when it ended: recovery gave a second quota.
 #[test]
-fn what_was_admitted_alone_is_charged_with_the_first_call_after_the_outage() {
+fn the_first_call_after_an_outage_carries_deferred_charges() {
     let mut server = RedisServer::start();
     let process = Process::on(&server, "10/day", |it| it.expected_instances(1));
     server.kill();
@@ -87,7 +87,7 @@ fn what_was_admitted_alone_is_charged_with_the_first_call_after_the_outage() {
 }
 
 #[test]
-fn what_was_admitted_alone_is_charged_though_nobody_asks_again() {
+fn deferred_charges_are_sent_without_further_checks() {
     let mut server = RedisServer::start();
     let process = Process::on(&server, "10/day", |it| it.expected_instances(1));
     server.kill();
@@ -110,7 +110,7 @@ fn what_was_admitted_alone_is_charged_though_nobody_asks_again() {
 
 /// F28. FLUSHALL changes no run id and breaks no connection.
 #[test]
-fn a_server_that_lost_what_it_held_is_noticed() {
+fn state_loss_of_a_server_is_noticed() {
     let server = RedisServer::start();
     let process = Process::on(&server, "10/day", |it| it);
     // Wait for the first heartbeat.
@@ -122,7 +122,7 @@ fn a_server_that_lost_what_it_held_is_noticed() {
 
 /// ACCIDENTS 29. Some services bar TIME inside scripts.
 #[test]
-fn by_the_clients_clock_no_script_asks_for_the_time() {
+fn with_the_clients_clock_no_script_calls_time() {
     let server = RedisServer::start();
     let process = Process::on(&server, "1000/day", LimiterBuilder::client_clock);
     server.command(&["CONFIG", "RESETSTAT"]);
@@ -130,8 +130,8 @@ fn by_the_clients_clock_no_script_asks_for_the_time() {
     assert_eq!(process.check("me").source(), Source::Store);
     let all = server.command(&["INFO", "commandstats"]);
     let time = all.text().lines().find_map(|line| line.strip_prefix("cmdstat_time:calls="));
-    let asked = time.map_or(0, |time| time.split(',').next().unwrap().parse::<u32>().unwrap());
-    assert!(asked < 100, "TIME was asked {asked} times in 201 decisions");
+    let time_calls = time.map_or(0, |time| time.split(',').next().unwrap().parse::<u32>().unwrap());
+    assert!(time_calls < 100, "TIME was called {time_calls} times in 201 decisions");
 }
 
 /// One process of a fleet, with one rule.
@@ -177,10 +177,10 @@ impl Process {
 
     /// Checks another subject until the store has gone, or is back.
     fn wait_for(&self, source: Source) {
-        eventually(|| self.peek("somebody else").source() == source);
+        eventually(|| self.peek("another").source() == source);
         if source == Source::Fallback {
             eventually(|| {
-                let _ = self.peek("somebody else");
+                let _ = self.peek("another");
                 !self.limiter.shards()[0].asked
             });
         }

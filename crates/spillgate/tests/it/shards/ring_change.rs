@@ -22,7 +22,7 @@ fn a_fourth_node_joins_under_load_and_no_subject_is_admitted_more_than_its_limit
     let admitted: Arc<Vec<AtomicU64>> =
         Arc::new((0..SUBJECTS).map(|_| AtomicU64::new(0)).collect());
     let first = change.runtime.block_on(offer(&[old[0].clone()], &admitted, 1));
-    assert_eq!(first, SUBJECTS as u64, "all have room");
+    assert_eq!(first, SUBJECTS as u64, "every subject has room");
     let all = [old, new].concat();
     change.runtime.block_on(offer(&all, &admitted, 2));
     let most = admitted.iter().map(|count| count.load(Ordering::Relaxed)).max().unwrap();
@@ -40,19 +40,19 @@ fn a_fourth_node_joins_under_load_and_no_subject_is_admitted_more_than_its_limit
         let _ = change.runtime.block_on(all[2].check_limit(&key, &limit, 1));
     }
     let moved = subjects_on(&change.servers[3]) - before;
-    println!("{moved} of {SUBJECTS} subjects moved, {most} of {EACH} admitted at most");
+    println!("{moved} of {SUBJECTS} subjects moved, at most {most} of {EACH} admitted");
     assert!((SUBJECTS / 5..=SUBJECTS * 3 / 10).contains(&moved), "{moved} of {SUBJECTS} moved");
 }
 
 /// Once no process is on the old ring, late processes on it are rejected, and subjects stop using their old
 /// owners.
 #[test]
-fn when_no_process_is_on_the_old_ring_it_ends_by_itself() {
+fn the_old_ring_ends_when_no_process_is_on_it() {
     let change = Change::new();
     let (old, new) = (change.on_old(), change.on_new());
     let limit = Limit::per(1_000_000, Duration::from_millis(100));
     let users: Vec<String> = (0..40).map(|user| format!("user {user}")).collect();
-    let asked_twice = |limiter: &Limiter| {
+    let double_calls = |limiter: &Limiter| {
         let before: u64 = change.servers.iter().map(calls).sum();
         for user in &users {
             let decision = change.runtime.block_on(limiter.check_limit(user, &limit, 1));
@@ -61,11 +61,11 @@ fn when_no_process_is_on_the_old_ring_it_ends_by_itself() {
         let after: u64 = change.servers.iter().map(calls).sum();
         after.saturating_sub(before + users.len() as u64)
     };
-    asked_twice(&old);
-    eventually(|| asked_twice(&new) > 0);
+    double_calls(&old);
+    eventually(|| double_calls(&new) > 0);
     drop(old);
     // A process counts as gone five seconds after its last heartbeat.
-    let ended = poll(6 * PATIENCE, || (asked_twice(&new) == 0).then_some(()));
+    let ended = poll(6 * PATIENCE, || (double_calls(&new) == 0).then_some(()));
     assert!(ended.is_some(), "{:?}", change.servers.iter().map(guard).collect::<Vec<_>>());
     assert!(change.servers.iter().all(|server| guard(server)[2] == "2"));
 
@@ -85,12 +85,12 @@ fn when_no_process_is_on_the_old_ring_it_ends_by_itself() {
 /// A bucket in constant use is never empty. Its new owner has seen only the charges since the ring change, so
 /// on its own it would admit the whole capacity at once.
 #[test]
-fn a_bucket_in_constant_use_is_not_filled_anew_where_it_moves() {
+fn a_bucket_in_constant_use_is_not_refilled_by_moving() {
     let change = Change::new();
     let (old, new) = (change.on_old(), change.on_new());
     let limit = Limit::per(HELD, HELD_PERIOD);
     let mut admitted = vec![0; USERS];
-    let mut ask_all = |limiter: &Limiter| {
+    let mut check_all_users = |limiter: &Limiter| {
         let checks = (0..USERS).map(|user| {
             let (limiter, limit) = (limiter.clone(), &limit);
             async move { limiter.check_limit(&format!("user {user}"), limit, 1).await.allowed() }
@@ -99,12 +99,12 @@ fn a_bucket_in_constant_use_is_not_filled_anew_where_it_moves() {
         admitted.iter_mut().zip(reply).for_each(|(count, allowed)| *count += u64::from(allowed));
     };
     let begun = Instant::now();
-    (0..2 * HELD).for_each(|_| ask_all(&old));
-    (0..HELD).for_each(|_| ask_all(&new));
+    (0..2 * HELD).for_each(|_| check_all_users(&old));
+    (0..HELD).for_each(|_| check_all_users(&new));
     drop(old);
     let mut over_since = None;
     let ended = poll(6 * PATIENCE, || {
-        ask_all(&new);
+        check_all_users(&new);
         let is_over = change.servers.iter().all(|server| guard(server)[2] == "2");
         let since = *over_since.get_or_insert_with(Instant::now);
         over_since = is_over.then_some(since);
@@ -120,12 +120,12 @@ fn a_bucket_in_constant_use_is_not_filled_anew_where_it_moves() {
 
 /// F27. Two processes with different rings counted the same subjects on different nodes.
 #[test]
-fn a_process_whose_ring_differs_is_refused_and_says_what_to_do() {
+fn a_process_whose_ring_differs_is_rejected_with_a_fix() {
     let change = Change::new();
     let first = change.on_old();
     eventually(|| change.servers[..3].iter().all(|server| guard(server)[2] == "1"));
     let limit = Limit::per(10, YEAR);
-    let refused = |ring: Ring, why: &str| {
+    let rejected = |ring: Ring, why: &str| {
         let other = change.limiter(ring);
         for cost in 0..2 {
             let check = other.check_limit("me", &limit, cost);
@@ -135,10 +135,10 @@ fn a_process_whose_ring_differs_is_refused_and_says_what_to_do() {
             || other.shards()[0].trouble.as_ref().is_some_and(|trouble| trouble.contains(why));
         eventually(reply);
     };
-    refused(ring_of(&change.servers[..2]), "ring 1 has other nodes or weights there");
-    refused(numbered(2, &change.servers), "ring 2 does not name it as the one it replaces");
+    rejected(ring_of(&change.servers[..2]), "ring 1 has other nodes or weights there");
+    rejected(numbered(2, &change.servers), "ring 2 does not name it as the one it replaces");
     let wrong = ring_of(&change.servers[1..3]);
-    refused(
+    rejected(
         numbered(2, &change.servers).replacing(wrong),
         "ring 2 does not name it as the one it replaces",
     );
@@ -149,7 +149,7 @@ fn a_process_whose_ring_differs_is_refused_and_says_what_to_do() {
 /// F27. A node is lost during the ring change: its subjects continue at their new owners, and the loss is
 /// counted.
 #[test]
-fn an_old_owner_that_dies_meanwhile_leaves_its_subjects_to_the_new_ones() {
+fn subjects_continue_at_new_owners_when_an_old_owner_dies() {
     let mut change = Change::new();
     let _old = change.on_old();
     let two = numbered(2, &change.servers[..2]).replacing(ring_of(&change.servers[..3]));
@@ -170,7 +170,7 @@ fn an_old_owner_that_dies_meanwhile_leaves_its_subjects_to_the_new_ones() {
 /// A call timed out at the old owner but was executed there after all. The new owner did not execute it, so
 /// the charge was deferred and then sent to both.
 #[test]
-fn what_an_old_owner_may_have_charged_when_it_was_given_up_is_nobodys_debt() {
+fn a_call_that_timed_out_at_the_old_owner_is_not_deferred() {
     let mut servers = [RedisServer::start(), RedisServer::start()];
     let (runtime, proxy) = (storm::threads(), FaultProxy::before(servers[0].port()));
     let old = Ring::numbered(1).node("a", proxy.url());
@@ -197,14 +197,14 @@ fn what_an_old_owner_may_have_charged_when_it_was_given_up_is_nobodys_debt() {
 
     servers[1].kill();
     proxy.set(Fault::Delay(SLOW));
-    let given_up = || limiter.shards().iter().any(|shard| shard.name == "a" && !shard.asked);
-    let late = (1..).find(|_| check(&mine) == Source::Fallback && given_up()).unwrap();
+    let breaker_is_open = || limiter.shards().iter().any(|shard| shard.name == "a" && !shard.asked);
+    let late = (1..).find(|_| check(&mine) == Source::Fallback && breaker_is_open()).unwrap();
     proxy.set(Fault::None);
     servers[1].restart();
     eventually(|| check(&other) == Source::Store);
     assert_eq!(check(&mine), Source::Store);
     let charged = before - left();
-    assert!(charged <= late + 1, "{charged} charged of {late} late, and one");
+    assert!(charged <= late + 1, "{charged} charged, at most {late} late ones and one more");
 }
 
 /// A ring of three servers, a fourth server, and the limiters that use them.

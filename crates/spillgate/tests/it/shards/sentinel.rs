@@ -11,7 +11,7 @@ use crate::support::world::PATIENCE;
 
 /// F8. A stale answer led to the old primary, which rejected every write.
 #[test]
-fn the_primary_is_followed_when_its_part_is_handed_over() {
+fn the_new_primary_is_followed_after_a_handover() {
     let sentinels = Sentinels::start(1, 3);
     let watched = Watched::by(&sentinels, PATIENCE);
     assert_eq!(watched.check(), Source::Store);
@@ -34,13 +34,13 @@ fn a_killed_primary_is_an_outage_until_the_sentinels_name_another() {
 }
 
 #[test]
-fn sentinels_that_watch_no_such_name_are_an_outage_that_says_so() {
+fn an_unknown_primary_name_is_an_outage_with_a_message() {
     let sentinels = Sentinels::start(1, 3);
     let runtime = storm::threads();
-    let builder = Limiter::builder().sentinel("nobody", sentinels.urls());
+    let builder = Limiter::builder().sentinel("unknown", sentinels.urls());
     let limiter = runtime.block_on(builder.build()).unwrap();
     let trouble = limiter.shards()[0].trouble.clone().unwrap();
-    assert!(trouble.contains("watches no primary named \"nobody\""), "{trouble}");
+    assert!(trouble.contains("watches no primary named \"unknown\""), "{trouble}");
 }
 
 struct Watched {

@@ -11,7 +11,7 @@ use crate::support::world::ring_of;
 
 /// A caller whose own counter was exhausted used up the shared quota, denial by denial.
 #[test]
-fn a_caller_who_is_refused_by_his_own_counter_changes_nothing_on_a_shared_one() {
+fn a_denial_by_a_callers_own_counter_charges_no_shared_counter() {
     let fleet = Fleet::with(&policy(""));
     let attacker = fleet.user_apart_from_all();
     for _ in 0..3 {
@@ -23,11 +23,11 @@ fn a_caller_who_is_refused_by_his_own_counter_changes_nothing_on_a_shared_one() 
         assert_eq!(fleet.check(&attacker), (Some(Reason::LimitExceeded), Source::Store));
     }
     assert_eq!(fleet.shared_left(&attacker), shared);
-    assert_eq!(fleet.writes(), writes, "a refusal wrote something");
+    assert_eq!(fleet.writes(), writes, "a denial wrote something");
 }
 
 #[test]
-fn what_the_narrow_counter_was_charged_comes_back_when_the_shared_one_refuses() {
+fn the_narrow_counter_is_refunded_when_the_shared_one_denies() {
     let fleet = Fleet::with(&policy(""));
     let users: Vec<String> = (0..6).map(|_| fleet.user_apart_from_all()).collect();
     let admitted = users.iter().flat_map(|user| (0..3).map(|_| fleet.check(user).0.is_none()));
@@ -38,7 +38,7 @@ fn what_the_narrow_counter_was_charged_comes_back_when_the_shared_one_refuses() 
 }
 
 #[test]
-fn rules_that_say_so_are_asked_at_once_and_all_or_none_all_the_same() {
+fn parallel_rules_are_still_charged_all_or_none() {
     let fleet = Fleet::with(&policy("parallel = true"));
     let users: Vec<String> = (0..6).map(|_| fleet.user_apart_from_all()).collect();
     let admitted = users.iter().flat_map(|user| (0..4).map(|_| fleet.check(user).0.is_none()));
@@ -49,7 +49,7 @@ fn rules_that_say_so_are_asked_at_once_and_all_or_none_all_the_same() {
 }
 
 #[test]
-fn a_refusal_by_one_server_says_nothing_of_the_counters_that_nobody_asked() {
+fn a_denial_by_one_server_shows_no_numbers_of_unchecked_counters() {
     let fleet = Fleet::with(&policy(""));
     let user = fleet.user_apart_from_all();
     (0..3).for_each(|_| {
@@ -64,7 +64,7 @@ fn a_refusal_by_one_server_says_nothing_of_the_counters_that_nobody_asked() {
 }
 
 #[test]
-fn shadow_rules_on_other_servers_are_charged_with_what_is_admitted_and_only_then() {
+fn shadow_rules_on_other_servers_are_charged_for_admitted_calls_only() {
     let watched = r#"
         [[rule]]
         name = "watched"
@@ -93,7 +93,7 @@ fn shadow_rules_on_other_servers_are_charged_with_what_is_admitted_and_only_then
 
 /// F20. One dead server of three took all down.
 #[test]
-fn a_dead_server_degrades_its_own_subjects_and_no_others() {
+fn a_dead_server_degrades_only_its_own_subjects() {
     let mut fleet = Fleet::with(&policy(r#"on_outage = "deny""#));
     let users: Vec<String> = (0..60).map(|user| user.to_string()).collect();
     let own = |fleet: &Fleet, user: &str| {
@@ -123,7 +123,7 @@ fn a_dead_server_degrades_its_own_subjects_and_no_others() {
 /// The shared counter's server is gone, so its rule decides. If the rule denies, the narrow counter is
 /// refunded the charge made meanwhile.
 #[test]
-fn a_charge_comes_back_when_the_rule_of_a_dead_server_refuses() {
+fn a_charge_is_refunded_when_the_rule_of_a_dead_server_denies() {
     let mut fleet = Fleet::with(&policy(r#"on_outage = "deny""#));
     let user = fleet.user_apart_from_all();
     assert_eq!(fleet.check(&user), (None, Source::Store));
@@ -135,7 +135,7 @@ fn a_charge_comes_back_when_the_rule_of_a_dead_server_refuses() {
 /// A leg was admitted locally and its charge deferred at once. Until another leg denied, the next caller sent
 /// that charge.
 #[test]
-fn what_comes_to_nothing_is_nobodys_debt_meanwhile() {
+fn a_leg_of_a_denied_decision_is_never_deferred() {
     let fleet = Fleet::with(&policy(""));
     for user in [(); 4].map(|()| fleet.user_apart_from_all()) {
         (0..3).for_each(|_| assert_eq!(fleet.check(&user).1, Source::Store));
@@ -147,29 +147,29 @@ fn what_comes_to_nothing_is_nobodys_debt_meanwhile() {
     fleet.server(fleet.home_of_all).pause();
     let (limiter, name) = (fleet.limiter.clone(), user.clone());
     let errors = fleet.limiter.stats().store_errors;
-    let refused = fleet.runtime.spawn(async move { limiter.check(&of(&name)).await.reason() });
+    let denied_call = fleet.runtime.spawn(async move { limiter.check(&of(&name)).await.reason() });
     eventually(|| fleet.limiter.stats().store_errors > errors);
     fleet.server(home).command(&["CONFIG", "SET", "maxmemory", "0"]);
     let own = Request::new().with("user", &user);
     let reply = fleet.runtime.block_on(fleet.limiter.check(&own));
     assert_eq!((reply.source(), reply.remaining()), (Source::Store, Some(2)));
     fleet.server(fleet.home_of_all).resume();
-    assert_eq!(fleet.runtime.block_on(refused).unwrap(), Some(Reason::LimitExceeded));
+    assert_eq!(fleet.runtime.block_on(denied_call).unwrap(), Some(Reason::LimitExceeded));
     assert_eq!(fleet.own_left(&user), 2);
 }
 
 /// The first leg of a decision was charged after its caller had left, and that charge was not refunded.
 #[test]
-fn a_caller_that_leaves_while_a_part_is_in_flight_leaves_no_charge() {
-    leaving_leaves_no_charge(Fleet::with);
+fn a_caller_cancelled_while_a_leg_is_in_flight_leaves_no_charge() {
+    cancelling_leaves_no_charge(Fleet::with);
 }
 
 #[test]
-fn a_caller_that_leaves_while_a_part_is_in_flight_leaves_no_charge_on_a_cluster() {
-    leaving_leaves_no_charge(Fleet::on_cluster);
+fn a_caller_cancelled_while_a_leg_is_in_flight_leaves_no_charge_on_a_cluster() {
+    cancelling_leaves_no_charge(Fleet::on_cluster);
 }
 
-fn leaving_leaves_no_charge(fleet: impl Fn(&str) -> Fleet) {
+fn cancelling_leaves_no_charge(fleet: impl Fn(&str) -> Fleet) {
     for field in ["", "parallel = true"] {
         let fleet = fleet(&policy(field).replace("3/day", "1000/day"));
         let user = fleet.user_apart_from_all();
@@ -189,15 +189,15 @@ fn leaving_leaves_no_charge(fleet: impl Fn(&str) -> Fleet) {
             callers.spawn_on(check, fleet.runtime.handle());
         }
         let left = fleet.runtime.block_on(callers.join_all()).into_iter().filter(|left| *left);
-        assert_eq!(left.count(), 200, "all left before any answer");
+        assert_eq!(left.count(), 200, "all were cancelled before any reply");
         fleet.server(home).resume();
         fleet.server(fleet.home_of_all).resume();
         let mut seen = (0, 0);
-        let came_back = poll(Duration::from_secs(15), || {
+        let refunded = poll(Duration::from_secs(15), || {
             seen = (fleet.own_left(&user), fleet.shared_left(&user));
             (seen == (own, shared)).then_some(())
         });
-        assert!(came_back.is_some(), "{seen:?} left of {:?}: {field:?}", (own, shared));
+        assert!(refunded.is_some(), "{seen:?} left of {:?}: {field:?}", (own, shared));
     }
 }
 
@@ -235,8 +235,8 @@ impl Fleet {
         let limiter = runtime.block_on(builder.build()).unwrap();
         let mut fleet =
             Fleet { limiter, servers, runtime, home_of_all: 0, users: std::cell::Cell::new(0) };
-        let everybody = Request::new().with("all", "yes").costing(0);
-        fleet.home_of_all = fleet.home_of(&everybody);
+        let shared = Request::new().with("all", "yes").costing(0);
+        fleet.home_of_all = fleet.home_of(&shared);
         fleet
     }
 
@@ -296,7 +296,7 @@ impl Fleet {
         counter.remaining().unwrap()
     }
 
-    /// Returns how often each server ran each writing command.
+    /// Returns the statistics of SET of each server, which change with every write.
     fn writes(&self) -> Vec<Option<String>> {
         self.servers().iter().map(|server| statistics(server, "cmdstat_set:")).collect()
     }

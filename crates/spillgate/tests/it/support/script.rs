@@ -1,5 +1,5 @@
-//! The script with a TIME that the test chooses, so that the store's clock and a caller's estimate of it can
-//! differ as they do in a fleet.
+//! The script with a TIME that the test chooses. The store's clock and a caller's estimate of it can differ,
+//! as they do in a fleet.
 
 use spillgate::Algorithm;
 use spillgate::internals::engine::redis::script_text;
@@ -17,15 +17,15 @@ pub(crate) struct Script {
 
 /// The reply to one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct CheckReply {
     /// When it was decided.
     pub(crate) now_us: u64,
     pub(crate) fits: bool,
 }
 
 impl Script {
-    pub(crate) fn new(server: &RedisServer, who: &str) -> Script {
-        let keys = [format!("script:{{{who}}}"), format!("script:{{{who}}}:own")];
+    pub(crate) fn new(server: &RedisServer, subject: &str) -> Script {
+        let keys = [format!("script:{{{subject}}}"), format!("script:{{{subject}}}:own")];
         let text = format!("{FAKED_TIME}{}", script_text());
         Script { connection: server.connect(), text, keys, calls: 0 }
     }
@@ -38,12 +38,12 @@ impl Script {
         cost: u64,
         store_us: u64,
         estimate_us: u64,
-    ) -> Said {
+    ) -> CheckReply {
         let mut answer = self.run(limit, cost, store_us, estimate_us);
         if answer[1] == OUTSIDE {
             answer = self.run(limit, cost, store_us, answer[0] as u64);
         }
-        Said { now_us: answer[0] as u64, fits: answer[1] == 1 }
+        CheckReply { now_us: answer[0] as u64, fits: answer[1] == 1 }
     }
 
     /// Returns the bytes of the command of such a check.
@@ -58,7 +58,7 @@ impl Script {
         let own =
             u64::from(matches!(limit.algorithm(), Algorithm::SlidingLog | Algorithm::Concurrency))
                 * 2;
-        let mut program = vec![ASK_TIME, self.calls, 0, 1 + limit.algorithm() as u64, 0, 0];
+        let mut program = vec![READ_TIME, self.calls, 0, 1 + limit.algorithm() as u64, 0, 0];
         params(limit).words(&mut program, estimate_us);
         // Counted from 1: where the decisions begin.
         program[2] = program.len() as u64 + 1;
@@ -82,7 +82,7 @@ impl Script {
         let command = self.command(limit, cost, store_us, estimate_us);
         match self.connection.command(&command).unwrap() {
             Reply::Array(integers) => integers.iter().map(Reply::integer).collect(),
-            other => panic!("the script answered {other:?}"),
+            other => panic!("the script returned {other:?}"),
         }
     }
 }
@@ -110,6 +110,6 @@ local redis = setmetatable({
     end,
 }, { __index = real })
 ";
-const ASK_TIME: u64 = 0;
+const READ_TIME: u64 = 0;
 const CHARGE: u64 = 0;
 const OUTSIDE: i64 = -2;

@@ -9,7 +9,7 @@ use spillgate::internals::time::Clock;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use super::world::{PATIENCE, TODAY_US, ask};
+use super::world::{PATIENCE, TODAY_US, transaction};
 
 /// Returns an engine in memory if there is no URL, and otherwise one on Redis with the store's own clock.
 pub(crate) fn engine(runtime: &Runtime, url: Option<&str>) -> Arc<Engine> {
@@ -33,15 +33,15 @@ pub(crate) fn admitted(
     costs: impl IntoIterator<Item = u64>,
 ) -> usize {
     let counters: Arc<[(u128, NamedLimit)]> =
-        counters.iter().map(|(who, limit)| (*who, (*limit).clone())).collect();
+        counters.iter().map(|(subject, limit)| (*subject, (*limit).clone())).collect();
     let mut callers = JoinSet::new();
     for cost in costs {
         let (engine, counters) = (Arc::clone(engine), Arc::clone(&counters));
         callers.spawn_on(
             async move {
                 let costs: Vec<_> =
-                    counters.iter().map(|(who, limit)| (*who, limit, cost)).collect();
-                engine.decide_one(&ask(Intent::Charge, &costs)).await.unwrap().allowed
+                    counters.iter().map(|(subject, limit)| (*subject, limit, cost)).collect();
+                engine.decide_one(&transaction(Intent::Charge, &costs)).await.unwrap().allowed
             },
             runtime.handle(),
         );

@@ -23,10 +23,10 @@ pub enum Act {
     /// Like [`Act::Check`], with a receipt that the target keeps under the next number.
     Reserve(u64),
     /// Read the effect of a cost without charging.
-    Look(u64),
+    Peek(u64),
     Force(u64),
     /// Refund this much of a receipt, by number, modulo the number of receipts.
-    Return {
+    Refund {
         receipt: u64,
         unused: u64,
     },
@@ -58,12 +58,12 @@ impl Receipts {
         let nothing = Charge { incarnation: 0, at_us: 0, amount: 0, slot: 0 };
         match act {
             Act::Lower(amount) => Refund::Amount(amount),
-            Act::Return { receipt, unused } => {
+            Act::Refund { receipt, unused } => {
                 let place = receipt as usize % self.0.len().max(1);
                 let charge = self.0.get(place).copied().flatten().unwrap_or(nothing);
                 Refund::Unused { charge, unused: unused.min(charge.amount) }
             }
-            other => panic!("{other:?} gives nothing back"),
+            other => panic!("{other:?} refunds nothing"),
         }
     }
 }
@@ -88,7 +88,7 @@ impl Target for Pure {
         let mut returned = 0;
         match act {
             Act::Force(_) => algorithm::force(std::slice::from_mut(&mut counter), now_us),
-            Act::Return { .. } | Act::Lower(_) => {
+            Act::Refund { .. } | Act::Lower(_) => {
                 returned = algorithm::refund(&mut counter, self.receipts.refund(act), now_us);
             }
             _ => {
@@ -166,7 +166,7 @@ impl Target for OnEngine {
         let counter = PlannedCharge { cost: cost_of(act), attributes: 1, ..counter };
         let change = match act {
             Act::Force(cost) => Change::Force(cost),
-            Act::Return { .. } | Act::Lower(_) => Change::Refund(self.receipts.refund(act)),
+            Act::Refund { .. } | Act::Lower(_) => Change::Refund(self.receipts.refund(act)),
             _ => {
                 let transaction = Transaction {
                     intent: intent_of(act, scattered(self.nonce)),
@@ -228,7 +228,7 @@ impl<'s> InLua<'s> {
         ];
         match self.connection.command(&command).unwrap() {
             Reply::Array(integers) => integers.iter().map(Reply::integer).collect(),
-            other => panic!("the script answered {other:?}"),
+            other => panic!("the script returned {other:?}"),
         }
     }
 }
@@ -253,9 +253,9 @@ impl Target for InLua<'_> {
         match act {
             Act::Check(_) => program.extend([0, 1, 1, own, 4, cost, 0]),
             Act::Reserve(_) => program.extend([1, 1, 1, own, 4, cost, 0]),
-            Act::Look(_) => program.extend([2, 1, 1, own, 4, cost, 0]),
+            Act::Peek(_) => program.extend([2, 1, 1, own, 4, cost, 0]),
             Act::Force(_) => program.extend([3, 1, own, 4, cost]),
-            Act::Return { .. } | Act::Lower(_) => match self.receipts.refund(act) {
+            Act::Refund { .. } | Act::Lower(_) => match self.receipts.refund(act) {
                 Refund::Unused { charge, unused } => {
                     let Charge { incarnation, at_us, amount, slot } = charge;
                     program.extend([4, 1, own, 4, incarnation, at_us, amount, slot, unused]);
@@ -265,19 +265,19 @@ impl Target for InLua<'_> {
         }
         let reply = self.call(&program);
         assert_eq!(reply[0] as u64, now_us);
-        let gave_back = matches!(act, Act::Return { .. } | Act::Lower(_));
-        let returned = if gave_back { reply[1] as u64 } else { 0 };
-        let counter = &reply[1 + usize::from(gave_back)..];
-        let judged = if gave_back || matches!(act, Act::Force(_)) { 1 } else { cost.max(1) };
-        let mut reading = reading(params(limit), &counter[1..], judged);
+        let is_refund = matches!(act, Act::Refund { .. } | Act::Lower(_));
+        let returned = if is_refund { reply[1] as u64 } else { 0 };
+        let counter = &reply[1 + usize::from(is_refund)..];
+        let read_cost = if is_refund || matches!(act, Act::Force(_)) { 1 } else { cost.max(1) };
+        let mut reading = reading(params(limit), &counter[1..], read_cost);
         let fits = counter[0] == 1;
-        if fits && !gave_back && !matches!(act, Act::Force(_)) {
+        if fits && !is_refund && !matches!(act, Act::Force(_)) {
             reading.retry_after_us = Some(0);
         }
         if let Act::Reserve(amount) = act {
             let (incarnation, slot) = match algorithm {
                 1 => (counter[counter.len() - 2] as u64, counter[counter.len() - 1] as u64),
-                5 => (counter[counter.len() - 1] as u64, SLOT_OF_FIRST),
+                5 => (counter[counter.len() - 1] as u64, PERMIT_OF_FIRST),
                 _ => (counter[counter.len() - 1] as u64, 0),
             };
             let charge = Charge { incarnation, at_us: now_us, amount, slot };
@@ -298,20 +298,20 @@ fn reading(params: &LimitParams, reply: &[i64], cost: u64) -> Reading {
 }
 
 /// A permit's number is the position of its counter in the reply, after the time.
-const SLOT_OF_FIRST: u64 = 2;
+const PERMIT_OF_FIRST: u64 = 2;
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 pub fn params(limit: &NamedLimit) -> &LimitParams {
-    limit.params().expect("tests ask limits that count")
+    limit.params().expect("tests use limits that count")
 }
 
 pub fn cost_of(act: Act) -> u64 {
     match act {
-        Act::Check(cost) | Act::Reserve(cost) | Act::Look(cost) | Act::Force(cost) => cost,
-        Act::Return { .. } | Act::Lower(_) => 0,
+        Act::Check(cost) | Act::Reserve(cost) | Act::Peek(cost) | Act::Force(cost) => cost,
+        Act::Refund { .. } | Act::Lower(_) => 0,
     }
 }
 
@@ -323,7 +323,7 @@ fn scattered(nonce: u64) -> u64 {
 fn intent_of(act: Act, nonce: u64) -> Intent {
     match act {
         Act::Reserve(_) => Intent::Reserve { nonce },
-        Act::Look(_) => Intent::Peek,
+        Act::Peek(_) => Intent::Peek,
         _ => Intent::Charge,
     }
 }

@@ -72,7 +72,7 @@ impl World {
         let options = StoreOptions { connections: 1, ..StoreOptions::new(PATIENCE) };
         let redis = runtime.block_on(Redis::open(&Store::Url(server.url()), &options)).unwrap();
         let engine = Engine::Redis(redis.with_clock(clock.clone()));
-        World { server: Some(server), ..World::new("gathering on Redis", engine, clock, runtime) }
+        World { server: Some(server), ..World::new("coalescing on Redis", engine, clock, runtime) }
     }
 
     pub(crate) fn on_ring() -> World {
@@ -115,35 +115,35 @@ impl World {
     }
 
     /// Charges if there is room.
-    pub(crate) fn check(&self, who: u128, limit: &NamedLimit, cost: u64) -> ChargeReply {
-        self.decide_one(Intent::Charge, &[(who, limit, cost)]).counters[0]
+    pub(crate) fn check(&self, id: u128, limit: &NamedLimit, cost: u64) -> ChargeReply {
+        self.decide_one(Intent::Charge, &[(id, limit, cost)]).counters[0]
     }
 
     /// Returns the reply that a check of this cost would get.
-    pub(crate) fn look(&self, who: u128, limit: &NamedLimit, cost: u64) -> ChargeReply {
-        self.decide_one(Intent::Peek, &[(who, limit, cost)]).counters[0]
+    pub(crate) fn peek(&self, id: u128, limit: &NamedLimit, cost: u64) -> ChargeReply {
+        self.decide_one(Intent::Peek, &[(id, limit, cost)]).counters[0]
     }
 
     /// Returns the remaining quota.
-    pub(crate) fn remaining(&self, who: u128, limit: &NamedLimit) -> u64 {
-        self.look(who, limit, 1).reading.remaining
+    pub(crate) fn remaining(&self, id: u128, limit: &NamedLimit) -> u64 {
+        self.peek(id, limit, 1).reading.remaining
     }
 
     /// Returns a receipt if there was room.
-    pub(crate) fn reserve(&self, who: u128, limit: &NamedLimit, cost: u64) -> Option<Charge> {
+    pub(crate) fn reserve(&self, id: u128, limit: &NamedLimit, cost: u64) -> Option<Charge> {
         self.nonce.set(self.nonce.get() + 1);
         let intent = Intent::Reserve { nonce: self.nonce.get() };
-        self.decide_one(intent, &[(who, limit, cost)]).counters[0].charge
+        self.decide_one(intent, &[(id, limit, cost)]).counters[0].charge
     }
 
     /// Returns how much was refunded.
-    pub(crate) fn refund(&self, who: u128, limit: &NamedLimit, charge: Charge, unused: u64) -> u64 {
+    pub(crate) fn refund(&self, id: u128, limit: &NamedLimit, charge: Charge, unused: u64) -> u64 {
         let change = Change::Refund(Refund::Unused { charge, unused });
-        self.change(who, limit, change).0
+        self.change(id, limit, change).0
     }
 
-    pub(crate) fn force(&self, who: u128, limit: &NamedLimit, cost: u64) -> ChargeReply {
-        self.change(who, limit, Change::Force(cost)).1
+    pub(crate) fn force(&self, id: u128, limit: &NamedLimit, cost: u64) -> ChargeReply {
+        self.change(id, limit, Change::Force(cost)).1
     }
 
     /// Charges all or none.
@@ -152,7 +152,7 @@ impl World {
     }
 
     pub(crate) fn decide_one(&self, intent: Intent, costs: &[Costs<'_>]) -> TransactionReply {
-        self.runtime.block_on(self.engine.decide_one(&ask(intent, costs))).unwrap()
+        self.runtime.block_on(self.engine.decide_one(&transaction(intent, costs))).unwrap()
     }
 
     /// Decides in one call of the engine.
@@ -163,7 +163,7 @@ impl World {
 
     /// Makes `times` checks of one counter in one call of the engine. Returns how many were allowed.
     pub(crate) fn check_times(&self, times: usize, costs: Costs<'_>) -> usize {
-        let transactions = vec![ask(Intent::Charge, &[costs]); times];
+        let transactions = vec![transaction(Intent::Charge, &[costs]); times];
         self.decide_each(&transactions).iter().filter(|reply| reply.allowed).count()
     }
 
@@ -205,7 +205,7 @@ impl World {
         let mut calls = calls.into_iter().peekable();
         while calls.peek().is_some() {
             let mut under_way = JoinSet::new();
-            for (place, (now_us, who, cost)) in calls.by_ref().take(IN_FLIGHT).enumerate() {
+            for (place, (now_us, id, cost)) in calls.by_ref().take(IN_FLIGHT).enumerate() {
                 let (engine, clock, limit) =
                     (self.engine.clone(), self.clock.clone(), limit.clone());
                 under_way.spawn_on(
@@ -213,8 +213,9 @@ impl World {
                         // One thread runs these in order, and the engine reads its clock before its first
                         // await.
                         clock.set(now_us);
-                        let reply =
-                            engine.decide_one(&ask(Intent::Charge, &[(who, &limit, cost)])).await;
+                        let reply = engine
+                            .decide_one(&transaction(Intent::Charge, &[(id, &limit, cost)]))
+                            .await;
                         (place, reply)
                     },
                     self.runtime.handle(),
@@ -227,17 +228,17 @@ impl World {
         reply
     }
 
-    pub(crate) fn reset(&self, who: u128, limits: &[NamedLimit]) {
-        self.runtime.block_on(self.engine.reset(subject(who), limits)).unwrap();
+    pub(crate) fn reset(&self, id: u128, limits: &[NamedLimit]) {
+        self.runtime.block_on(self.engine.reset(subject(id), limits)).unwrap();
     }
 
     pub(crate) fn try_check(
         &self,
-        who: u128,
+        id: u128,
         limit: &NamedLimit,
         cost: u64,
     ) -> Result<TransactionReply, StoreError> {
-        let transaction = ask(Intent::Charge, &[(who, limit, cost)]);
+        let transaction = transaction(Intent::Charge, &[(id, limit, cost)]);
         self.runtime.block_on(self.engine.decide_one(&transaction))
     }
 
@@ -254,8 +255,8 @@ impl World {
             .collect()
     }
 
-    fn change(&self, who: u128, limit: &NamedLimit, change: Change) -> (u64, ChargeReply) {
-        let counter = counter(who, limit, 0);
+    fn change(&self, id: u128, limit: &NamedLimit, change: Change) -> (u64, ChargeReply) {
+        let counter = counter(id, limit, 0);
         self.runtime.block_on(self.engine.change(&counter, change)).unwrap()
     }
 
@@ -265,8 +266,8 @@ impl World {
     }
 }
 
-/// Uses one connection, so that calls are executed in the order in which they are sent, and no coalescing, so
-/// that each has an instant of its own.
+/// Uses one connection, so that calls are executed in the order of sending. Coalescing is off, so that each
+/// call has an instant of its own.
 async fn open(store: &Store) -> Redis {
     let options =
         StoreOptions { connections: 1, group_commit: false, ..StoreOptions::new(PATIENCE) };
@@ -281,7 +282,7 @@ pub(crate) fn ring_of(servers: &[RedisServer]) -> Ring {
 
 /// Returns all keys of a server in order, except its records of the processes that use it.
 pub(crate) fn keys(server: &RedisServer) -> Vec<String> {
-    let Reply::Array(keys) = server.command(&["KEYS", "*"]) else { panic!("KEYS answers a list") };
+    let Reply::Array(keys) = server.command(&["KEYS", "*"]) else { panic!("KEYS returns a list") };
     let mut keys: Vec<String> = keys.iter().map(|key| key.text().to_owned()).collect();
     keys.retain(|key| !["sg1:{control}:nodes", "sg1:{control}:epoch"].contains(&key.as_str()));
     keys.sort();
@@ -294,23 +295,23 @@ pub(crate) fn assert_every_key_ends(server: &RedisServer) {
     const STAYS: i64 = -1;
     for key in keys(server) {
         let ttl_ms = server.command(&["PTTL", &key]).integer();
-        assert_ne!(ttl_ms, STAYS, "{key} has no end");
+        assert_ne!(ttl_ms, STAYS, "{key} has no TTL");
     }
 }
 
 /// A single decision with all counters enforced.
-pub(crate) fn ask(intent: Intent, costs: &[Costs<'_>]) -> Transaction {
-    let counters = costs.iter().map(|(who, limit, cost)| counter(*who, limit, *cost)).collect();
+pub(crate) fn transaction(intent: Intent, costs: &[Costs<'_>]) -> Transaction {
+    let counters = costs.iter().map(|(id, limit, cost)| counter(*id, limit, *cost)).collect();
     Transaction { intent, record: RecordAction::None, counters }
 }
 
-fn counter(who: u128, limit: &NamedLimit, cost: u64) -> PlannedCharge {
-    PlannedCharge { cost, attributes: 1, ..PlannedCharge::new(subject(who), limit.clone()) }
+fn counter(id: u128, limit: &NamedLimit, cost: u64) -> PlannedCharge {
+    PlannedCharge { cost, attributes: 1, ..PlannedCharge::new(subject(id), limit.clone()) }
 }
 
 /// A subject by number, spread as a hash would.
-pub(crate) fn subject(who: u128) -> SubjectKey {
-    let id = (who + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
+pub(crate) fn subject(id: u128) -> SubjectKey {
+    let id = (id + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
     SubjectKey { tag: id, id, rule: 1 }
 }
 

@@ -23,7 +23,7 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 8] = [
 /// Files of the service, the tools and the program that use more than the public API of `spillgate`, each with the reason.
 const USES_INTERNALS: [(&str, &str); 4] = [
     ("crates/spillgate-cli/benches/doors/simulate.rs", "a clock that is set"),
-    ("crates/spillgate-cli/src/scripts.rs", "the text of the scripts, and how they are loaded"),
+    ("crates/spillgate-cli/src/scripts.rs", "the text of the scripts, and loading them"),
     (
         "crates/spillgate-tools/src/simulate/replay.rs",
         "a clock that is set, and the size of memory",
@@ -40,7 +40,7 @@ fn a_crate_depends_only_on_crates_below_it() {
 }
 
 #[test]
-fn the_check_on_crates_sees_what_it_is_for() {
+fn the_check_on_crates_finds_forbidden_dependencies() {
     let of = |name: &str, rest: &str| {
         let text = format!("[package]\nname = \"{name}\"\n{rest}");
         Manifest::read(&format!("crates/{name}/Cargo.toml"), &text).unwrap()
@@ -77,7 +77,7 @@ fn the_check_on_crates_sees_what_it_is_for() {
 #[test]
 fn service_tools_and_program_use_the_public_api_of_the_library() {
     for (path, reason) in USES_INTERNALS {
-        assert!(TREE.has(path), "{path} ({reason}) does not exist: take it out of this list");
+        assert!(TREE.has(path), "{path} ({reason}) does not exist: remove it from this list");
     }
     let is_listed = |path: &str| USES_INTERNALS.iter().any(|(listed, _)| *listed == path);
     let folders = ["crates/spillgate-cli/", "crates/spillgate-server/", "crates/spillgate-tools/"];
@@ -163,7 +163,7 @@ fn findings(manifests: &[Manifest]) -> Vec<String> {
         let wrong_for_tests = for_tests.iter().filter(ours).filter(|on| !may_for_tests(on));
         for on in wrong.chain(wrong_for_tests) {
             findings.push(format!(
-                "{path}: {name} must not depend on `{on}`: move what it needs below both, or let the caller pass it in"
+                "{path}: {name} must not depend on `{on}`: move the code that it needs below both, or let the caller pass it in"
             ));
         }
     }

@@ -68,8 +68,8 @@ fn headings(markdown: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Returns whether this is a name with an extension of ours, or a name with a slash that ends in one or
-/// starts with a folder of ours.
+/// Returns whether this is a path: a name with one of our extensions, or a name with a slash that ends in one
+/// or starts with one of our folders.
 pub(super) fn is_path(span: &str) -> bool {
     let spelled =
         |character: char| character.is_ascii_alphanumeric() || "._-/*".contains(character);
@@ -102,7 +102,7 @@ pub(super) fn claimed_names(span: &str) -> Vec<&str> {
 }
 
 #[test]
-fn names_are_told_from_other_quoted_text() {
+fn names_are_distinguished_from_other_quoted_text() {
     let markdown =
         "See `a/b.rs`.\n```\n`not/this.rs`\n```\nThen `Limiter::check(request)`, `step()`.\n";
     let spans: Vec<String> = quoted_spans(markdown).into_iter().map(|(_, span)| span).collect();
@@ -128,7 +128,7 @@ fn names_are_told_from_other_quoted_text() {
 }
 
 #[test]
-fn a_link_is_lost_whose_file_or_heading_is_not_there() {
+fn finds_links_to_missing_files_and_headings() {
     let text = "[a](learn/rust-service.md) [b](none.md) [c](../README.md#documentation) [d](#here)\n\
                 [e](#there) [f](https://example.org/x)\n```\n[g](no.md)\n```\n## Here!\n";
     let document = SourceFile { path: "docs/x.md".to_owned(), text: text.to_owned() };

@@ -8,7 +8,7 @@ use super::tree::TREE;
 use super::{assert_clean, files};
 
 #[test]
-fn every_fault_has_a_test_that_the_table_of_reliability_names() {
+fn every_fault_has_an_existing_test_in_the_table() {
     let tests = tests();
     let (mut findings, mut tested) = (Vec::new(), BTreeMap::new());
     for (number, row) in rows(table()) {
@@ -16,7 +16,7 @@ fn every_fault_has_a_test_that_the_table_of_reliability_names() {
         for (_, test) in &named {
             if !tests.contains(test.as_str()) {
                 findings.push(format!(
-                    "docs/internals/faults.md:{number}: there is no test `{test}`: name what took its place"
+                    "docs/internals/faults.md:{number}: there is no test `{test}`: name its replacement"
                 ));
             }
         }
@@ -34,11 +34,11 @@ fn every_fault_has_a_test_that_the_table_of_reliability_names() {
         }
     }
     for fault in NOT_BUILT {
-        let said = rows(table())
+        let is_stated = rows(table())
             .any(|(_, row)| faults(row[0]).any(|it| it == fault) && row[2].contains("not built"));
-        if !said {
+        if !is_stated {
             findings.push(format!(
-                "docs/internals/faults.md: {fault} is not built, and no row says so"
+                "docs/internals/faults.md: {fault} is not implemented, and no row states that"
             ));
         }
     }
@@ -46,7 +46,7 @@ fn every_fault_has_a_test_that_the_table_of_reliability_names() {
 }
 
 #[test]
-fn the_faults_of_a_row_are_what_it_begins_with() {
+fn the_faults_of_a_row_are_its_first_words() {
     let of = |cell| faults(cell).collect::<Vec<_>>();
     assert_eq!(of("30, 32, A8 keys across slots, or all in one"), ["30", "32", "A8"]);
     assert_eq!(of("F9 a primary hands over 3 times"), ["F9"]);

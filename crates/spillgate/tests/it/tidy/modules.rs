@@ -25,7 +25,7 @@ fn modules_import_only_modules_below_them() {
             if !known.iter().any(|known| is_known(&known)) {
                 let names: Vec<_> = cycle.into_iter().collect();
                 findings.push(format!(
-                    "{folder}: {} import each other in a circle: move what they share below them",
+                    "{folder}: {} import each other in a circle: move their common parts below them",
                     names.join(", ")
                 ));
             }
@@ -35,14 +35,14 @@ fn modules_import_only_modules_below_them() {
 }
 
 #[test]
-fn cycles_that_are_gone_leave_the_list() {
+fn removed_cycles_leave_the_list() {
     let mut findings = Vec::new();
     for (folder, known) in CYCLES {
         let now = cycles(&imports_of(folder));
         for listed in known.iter().copied().flatten() {
             if !now.iter().any(|cycle| cycle.contains(*listed)) {
                 findings
-                    .push(format!("{folder}: {listed} is in no cycle any more: take it out here"));
+                    .push(format!("{folder}: {listed} is no longer in a cycle: remove it here"));
             }
         }
     }
@@ -144,7 +144,7 @@ fn the_folders_hold_modules() {
 }
 
 #[test]
-fn a_cycle_is_found_and_a_chain_is_none() {
+fn a_cycle_is_found_and_a_chain_is_not() {
     let edges = [("a", "b"), ("b", "c"), ("c", "b"), ("c", "d"), ("d", "e")];
     let mut imports = Imports::new();
     for (from, to) in edges {

@@ -7,7 +7,7 @@ use super::tree::{SourceFile, TREE};
 use super::{assert_clean, files};
 
 #[test]
-fn every_bug_that_is_planted_still_fits_the_code() {
+fn every_planted_bug_still_applies() {
     let mut findings = Vec::new();
     for patch in files("patch").filter(|file| file.path.starts_with(FOLDER)) {
         let hunks = hunks(&patch.text);
@@ -18,7 +18,7 @@ fn every_bug_that_is_planted_still_fits_the_code() {
             let file = TREE.files.iter().find(|file| file.path == path);
             if !file.is_some_and(|file| file.text.contains(&old)) {
                 findings.push(format!(
-                    "{}: {path} has no such lines any more; plant the bug in what took their place, and write it anew by `git diff -U2`:\n{old}",
+                    "{}: {path} no longer has these lines; plant the bug in their replacement, and write the patch with `git diff -U2`:\n{old}",
                     patch.path
                 ));
             }
@@ -28,7 +28,7 @@ fn every_bug_that_is_planted_still_fits_the_code() {
 }
 
 #[test]
-fn every_bug_has_a_row_that_says_who_catches_it() {
+fn every_planted_bug_has_a_row_with_its_test() {
     let table = TREE.files.iter().find(|file| file.path == format!("{FOLDER}table"));
     let rows = table.expect("the table of planted bugs").text.lines();
     let rows: Vec<Vec<&str>> = rows
@@ -64,7 +64,7 @@ fn hunks(patch: &str) -> Vec<(&str, String)> {
 }
 
 #[test]
-fn what_a_patch_finds_are_its_lines_before_the_change() {
+fn a_hunk_is_the_lines_before_the_change() {
     let patch =
         "--- a/x.rs\n+++ b/x.rs\n@@ -1,3 +1,3 @@ fn\n one\n-two\n+three\n \n@@ -9 +9 @@\n-four\n";
     let expected = [("x.rs", "one\ntwo\n\n".to_owned()), ("x.rs", "four\n".to_owned())];

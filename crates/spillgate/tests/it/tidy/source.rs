@@ -191,14 +191,14 @@ fn imports_in_braces_are_spelled_out() {
 }
 
 #[test]
-fn a_word_is_no_part_of_a_longer_one() {
+fn a_word_is_not_part_of_a_longer_one() {
     assert!(has_word("use crate::engine::Memory;", "crate::engine"));
     assert!(!has_word("use crate::engines;", "crate::engine"));
     assert!(!has_word("outdoor", "door"));
 }
 
 #[test]
-fn definitions_are_seen_in_both_languages() {
+fn definitions_are_found_in_both_languages() {
     let code = "pub(crate) fn step() {} enum Verdict { Never } local function refill() end";
     let expected = ["Never", "Verdict", "refill", "step"].map(str::to_owned);
     assert_eq!(definitions(code), expected.into());

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Account {
     /// Costs of all decisions begun.
-    pub(super) asked: u64,
+    pub(super) requested: u64,
     /// Of these, the costs that the store admitted, and the costs that it may have charged without a reply.
     /// Both since the last calm.
     pub(super) certain: u64,
@@ -14,7 +14,7 @@ pub(super) struct Account {
     /// The sum of both before the last calm.
     pub(super) accounted: u64,
     /// Local admissions of this process, and their times.
-    pub(super) alone: Vec<(u64, u64)>,
+    pub(super) local: Vec<(u64, u64)>,
     pub(super) at: BTreeMap<String, AtServer>,
 }
 
@@ -39,25 +39,25 @@ impl Account {
         let net: i64 = self.at.values().map(AtServer::net).sum::<i64>() - net_then;
         let (least, most) = (self.certain, self.certain + self.doubtful);
         if !is_charged_twice && !(least as i64..=most as i64).contains(&net) {
-            return Some(format!("charged {net}, admitted {least}, and no more than {most}"));
+            return Some(format!("charged {net}, admitted between {least} and {most}"));
         }
         let most = self.accounted + self.certain + self.doubtful;
         self.at.iter().find_map(|(server, at)| {
             let all = at.net() + at.forced as i64;
             let most = most + if server == besides.0 { besides.1 } else { 0 };
-            let says =
-                || format!("{server} charged {all}, payments included, and {most} is the most");
-            (all > most as i64).then(says)
+            let message =
+                || format!("{server} charged {all} with deferred charges, at most {most} allowed");
+            (all > most as i64).then(message)
         })
     }
 
     /// Resets the counts of the current interval.
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.accounted += self.certain + self.doubtful;
         (self.certain, self.doubtful) = (0, 0);
         for at in self.at.values_mut() {
             at.net_then = at.net();
-            at.unexecuted_then = self.asked.saturating_sub(at.executed);
+            at.unexecuted_then = self.requested.saturating_sub(at.executed);
         }
     }
 }

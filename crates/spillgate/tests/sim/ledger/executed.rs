@@ -31,9 +31,10 @@ impl Ledger {
             let reply = all.iter().map(|it| {
                 let subject =
                     self.subjects.borrow().get(&it.key).copied().map(|(subject, _)| subject);
-                let whose = subject.map_or("nobody".into(), |subject| format!("{subject:?}"));
+                let subject_name =
+                    subject.map_or("no subject".into(), |subject| format!("{subject:?}"));
                 format!(
-                    "{:?} {whose} {}{}",
+                    "{:?} {subject_name} {}{}",
                     it.kind,
                     it.amount,
                     if it.charged { " charged" } else { "" }
@@ -47,7 +48,7 @@ impl Ledger {
         let may_write = changes || self.stepped.borrow().contains(server);
         self.always(done.writes == 0 || may_write, || format!("{server}: a denial wrote"));
         if all.iter().filter(|it| it.kind == Kind::Charge).count() > 2 {
-            self.sometimes("decisions that left together");
+            self.sometimes("decisions sharing a call");
         }
         for it in all {
             let subject = self.subjects.borrow().get(&it.key).copied();
@@ -87,7 +88,7 @@ impl Ledger {
     ) {
         let mut accounts = self.accounts.borrow_mut();
         let levelled = self.levelled(&accounts, server, subject);
-        let Account { asked, alone, at, .. } = accounts.entry((process, subject)).or_default();
+        let Account { requested, local, at, .. } = accounts.entry((process, subject)).or_default();
         let at = at.entry(server.to_owned()).or_default();
         match it.kind {
             Kind::Peek | Kind::Lower => {}
@@ -95,9 +96,9 @@ impl Ledger {
                 // A call with a record may be sent again.
                 let is_named = it.record.is_some();
                 at.executed += if is_named { 0 } else { it.amount };
-                let most = *asked - at.unexecuted_then + levelled;
+                let most = *requested - at.unexecuted_then + levelled;
                 self.always(at.executed <= most, || {
-                    format!("{server} was asked by p{process} for {} of {subject:?}, who asked for {most}", at.executed)
+                    format!("{server} executed {} for p{process} of {subject:?}, which requested {most}", at.executed)
                 });
                 if it.charged {
                     if let Some(record) = &it.record {
@@ -109,7 +110,7 @@ impl Ledger {
                 }
             }
             Kind::Refund | Kind::Undo => {
-                self.sometimes("a give-back");
+                self.sometimes("a refund");
                 let record = it.record.clone().map(|record| (server.to_owned(), record, subject));
                 let noted = record.and_then(|it| self.records.borrow_mut().remove(&it));
                 let returned = noted.unwrap_or(it.amount);
@@ -123,20 +124,23 @@ impl Ledger {
                 }
             }
             Kind::Force => {
-                self.sometimes("a debt paid");
+                self.sometimes("a deferred charge sent");
                 (at.forced, at.payments) = (at.forced + it.amount, at.payments + 1);
-                let all: u64 = alone.iter().map(|(_, cost)| cost).sum();
+                let all: u64 = local.iter().map(|(_, cost)| cost).sum();
                 self.always(at.forced <= all, || {
-                    format!("p{process} paid {} for {subject:?} and admitted {all}", at.forced)
+                    format!(
+                        "p{process} sent {} of deferred charges for {subject:?} and admitted {all}",
+                        at.forced
+                    )
                 });
                 let since_ms = (sent - self.began).as_millis() as u64;
-                let recent = alone
+                let recent = local
                     .iter()
                     .filter(|(ms, _)| ms + RULES[subject.rule].occupied_ms() > since_ms);
                 let recent: u64 = recent.map(|(_, cost)| cost).sum();
                 self.always(it.amount <= recent, || {
                     format!(
-                        "p{process} paid {} for {subject:?}, of which {recent} was still occupied",
+                        "p{process} sent {} of deferred charges for {subject:?}, of which {recent} had not drained",
                         it.amount
                     )
                 });
@@ -155,7 +159,7 @@ impl Ledger {
         let admitted: u64 = admissions.iter().map(|(_, cost)| cost).sum();
         let most = rule.most_in_a_period();
         self.always(admitted <= most, || {
-            format!("{subject:?}: {server} admitted {admitted} within one period, and {most} is the most")
+            format!("{subject:?}: {server} admitted {admitted} within one period, at most {most} allowed")
         });
     }
 }

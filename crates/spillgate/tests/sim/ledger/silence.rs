@@ -13,10 +13,10 @@ use super::Ledger;
 pub(crate) struct Silences {
     /// The start of each silence, by process and server. Without a process, a server is silent to all.
     since_ms: RefCell<BTreeMap<(Option<u32>, String), u64>>,
-    heard_ms: RefCell<BTreeMap<(u32, String), u64>>,
+    last_byte_ms: RefCell<BTreeMap<(u32, String), u64>>,
     /// When a call of the process to the server last timed out. A decision that waited in the queue meanwhile
     /// is sent then.
-    given_up_ms: RefCell<BTreeMap<(u32, String), u64>>,
+    timed_out_ms: RefCell<BTreeMap<(u32, String), u64>>,
 }
 
 impl Silences {
@@ -29,18 +29,18 @@ impl Silences {
     }
 
     /// Bytes of a server arrived at a process. Some were in flight when the silence began.
-    pub(crate) fn outcomes_of(&self, process: u32, server: &str, now_ms: u64) {
-        self.heard_ms.borrow_mut().insert((process, server.to_owned()), now_ms);
+    pub(crate) fn bytes_arrived(&self, process: u32, server: &str, now_ms: u64) {
+        self.last_byte_ms.borrow_mut().insert((process, server.to_owned()), now_ms);
     }
 
-    fn give_up(&self, process: u32, server: &str, at_ms: u64) {
-        let mut given_up_ms = self.given_up_ms.borrow_mut();
-        let last = given_up_ms.entry((process, server.to_owned())).or_default();
+    fn time_out(&self, process: u32, server: &str, at_ms: u64) {
+        let mut timed_out_ms = self.timed_out_ms.borrow_mut();
+        let last = timed_out_ms.entry((process, server.to_owned())).or_default();
         *last = at_ms.max(*last);
     }
 
-    fn given_up_ms(&self, process: u32, server: &str) -> u64 {
-        self.given_up_ms.borrow().get(&(process, server.to_owned())).copied().unwrap_or(0)
+    fn timed_out_ms(&self, process: u32, server: &str) -> u64 {
+        self.timed_out_ms.borrow().get(&(process, server.to_owned())).copied().unwrap_or(0)
     }
 
     /// Returns since when a server is silent, if it is silent now.
@@ -48,8 +48,8 @@ impl Silences {
         let since = self.since_ms.borrow();
         let of = |process| since.get(&(process, server.to_owned())).copied();
         let began_ms = of(None).max(of(Some(process)))?;
-        let heard_ms = self.heard_ms.borrow().get(&(process, server.to_owned())).copied();
-        Some(began_ms.max(heard_ms.unwrap_or(0)))
+        let last_byte_ms = self.last_byte_ms.borrow().get(&(process, server.to_owned())).copied();
+        Some(began_ms.max(last_byte_ms.unwrap_or(0)))
     }
 }
 
@@ -64,16 +64,16 @@ impl Ledger {
     ) {
         let servers = self.servers_of(costs);
         let Some(since_ms) = self.all_silent_since_ms(process, &servers) else { return };
-        let at_once = costs.iter().all(|(subject, _)| RULES[subject.rule].is_asked_at_once());
+        let at_once = costs.iter().all(|(subject, _)| RULES[subject.rule].is_parallel());
         let legs = if at_once { 1 } else { servers.len().min(costs.len()) as u64 };
         let is_permit =
             |(subject, _): &(Subject, u64)| RULES[subject.rule].algorithm == Algorithm::Concurrency;
         let attempts = if costs.iter().any(is_permit) { 2 } else { 1 };
 
-        let given_up_ms = servers.iter().map(|server| self.silences.given_up_ms(process, server));
-        let given_up_ms = given_up_ms.max().unwrap_or(0);
+        let timed_out_ms = servers.iter().map(|server| self.silences.timed_out_ms(process, server));
+        let timed_out_ms = timed_out_ms.max().unwrap_or(0);
         let all_ms = self.now_ms() - began_ms.max(since_ms);
-        let waited_ms = self.now_ms().saturating_sub(began_ms.max(since_ms).max(given_up_ms));
+        let waited_ms = self.now_ms().saturating_sub(began_ms.max(since_ms).max(timed_out_ms));
         self.always(waited_ms <= SILENT_MS * legs * attempts && all_ms <= RELEASED_MS, || {
             format!(
                 "{costs:?}: a decision waited {all_ms} ms for {servers:?}, which are silent, \
@@ -81,8 +81,8 @@ impl Ledger {
             )
         });
         if waited_ms >= TIMEOUT_MS {
-            self.sometimes("a silent server given up");
-            servers.iter().for_each(|it| self.silences.give_up(process, it, self.now_ms()));
+            self.sometimes("a silent server timed out");
+            servers.iter().for_each(|it| self.silences.time_out(process, it, self.now_ms()));
         }
     }
 
@@ -91,7 +91,7 @@ impl Ledger {
         let servers = self.servers_of(costs);
         if let Some(since_ms) = self.all_silent_since_ms(process, &servers) {
             let at_ms = began_ms.max(since_ms) + SILENT_MS;
-            servers.iter().for_each(|it| self.silences.give_up(process, it, at_ms));
+            servers.iter().for_each(|it| self.silences.time_out(process, it, at_ms));
         }
     }
 

@@ -108,7 +108,7 @@ pub(in super::super) fn weight_of_counters<'a>(
 /// Returns the time of one charge inside a large call, in estimated microseconds.
 ///
 /// Measured on server version 8 and doubled for slower servers; includes parsing and reply.
-/// `no_call_of_a_large_batch_holds_the_store_for_long` prints the figures.
+/// `no_call_of_a_large_batch_occupies_the_store_for_long` prints the figures.
 fn weight_of_counter(counter: &PlannedCharge) -> u64 {
     match counter.limit.algorithm() {
         Algorithm::TokenBucket => 3,

@@ -1,5 +1,5 @@
-//! Checks in memory against the pure algorithms: each decision and number is the one that the algorithm
-//! computes for that instant, whichever fast path the memory store takes, and each decision is counted once.
+//! Checks in memory against the pure algorithms. Every decision and number equals the algorithm's at that
+//! instant, on each fast path of the memory store. Each decision is counted once.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -93,11 +93,11 @@ impl Model {
         let (capacity, remaining, _, reset) = shown[deciding].4;
         let params = (capacity, remaining, reset);
         let top = Some((0, deciding));
-        let said = format!("{:?}", (verdict, Source::Store, wait, params, top, &shown));
+        let shown_text = format!("{:?}", (verdict, Source::Store, wait, params, top, &shown));
         for (state, counter) in states.iter_mut().zip(counters) {
             *state = counter.state;
         }
-        said
+        shown_text
     }
 
     /// Checks that the limiter's statistics and its Prometheus text match the decisions so far.
@@ -148,7 +148,7 @@ fn deciding(counters: &[StepCounter<'_>], allowed: bool) -> usize {
 }
 
 /// Everything that a decision shows, except the names of rules and limits.
-fn said(decision: &Decision) -> String {
+fn shown_text(decision: &Decision) -> String {
     let counters = decision.limits().map(|counter| {
         let params =
             (counter.capacity(), counter.remaining(), counter.retry_after(), counter.reset_after());
@@ -179,7 +179,7 @@ const LIMITS: [&str; 5] = [
 ];
 
 #[test]
-fn a_request_has_the_numbers_of_the_algorithms_and_is_counted_once() {
+fn a_request_gets_the_algorithms_numbers_and_is_counted_once() {
     let runtime = runtime();
     let mut allowed = 0;
     for seed in 0..60 {
@@ -205,7 +205,7 @@ fn a_request_has_the_numbers_of_the_algorithms_and_is_counted_once() {
             let expected = model.check(user, &cost, now_us);
             for limiter in [&alone, &indexed] {
                 let reply = runtime.block_on(limiter.check(&request()));
-                assert_eq!(said(&reply), expected, "seed {seed}, check {number}: {limits:?}");
+                assert_eq!(shown_text(&reply), expected, "seed {seed}, check {number}: {limits:?}");
                 let deciding = reply.top().map(|top| top.position().1.to_string());
                 assert_eq!((reply.rule(), reply.limit()), (Some("api"), deciding.as_deref()));
                 allowed += u32::from(reply.allowed());
@@ -219,7 +219,7 @@ fn a_request_has_the_numbers_of_the_algorithms_and_is_counted_once() {
 }
 
 #[test]
-fn a_key_with_a_limit_has_the_numbers_of_the_algorithms_and_is_counted_once() {
+fn an_inline_limit_gets_the_algorithms_numbers_and_is_counted_once() {
     let runtime = runtime();
     let mut allowed = 0;
     for seed in 0..60 {
@@ -243,7 +243,7 @@ fn a_key_with_a_limit_has_the_numbers_of_the_algorithms_and_is_counted_once() {
             let expected = model.check(key, &Cost::requests(cost), now_us);
             for (limiter, limit) in [(&plain, &limit), (&with_unit, &worded)] {
                 let reply = runtime.block_on(limiter.check_limit(key, limit, cost));
-                assert_eq!(said(&reply), expected, "seed {seed}, check {number}: {limit}");
+                assert_eq!(shown_text(&reply), expected, "seed {seed}, check {number}: {limit}");
                 allowed += u32::from(reply.allowed());
             }
             if random.one_in(100) {

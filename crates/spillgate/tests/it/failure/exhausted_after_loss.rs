@@ -15,22 +15,22 @@ use crate::support::world::{self, PATIENCE, PERIOD, PERIOD_US};
 
 /// F28, F3. An operator flushes all keys at half use: no subject is admitted again.
 #[test]
-fn a_flush_gives_nobody_a_second_allowance_where_limits_begin_empty() {
+fn a_flush_gives_no_second_quota_when_limits_begin_exhausted() {
     let server = RedisServer::start();
-    let patient = beginning_empty(|it| it.redis(server.url()));
+    let patient = beginning_exhausted(|it| it.redis(server.url()));
     let before = patient.admitted(ALL as usize / 2, "me", &limit());
     assert_eq!(before, ALL / 2);
     server.command(&["FLUSHALL"]);
     assert_eq!(patient.admitted(ALL as usize, "me", &limit()), 0);
-    assert_eq!(patient.admitted(ALL as usize, "somebody else", &limit()), 0);
+    assert_eq!(patient.admitted(ALL as usize, "another", &limit()), 0);
     eventually(|| patient.limiter.stats().state_losses == 1);
 }
 
 /// F3, F4. Nor does a restart, except for this process's local share.
 #[test]
-fn an_empty_restart_gives_nobody_a_second_allowance_where_limits_begin_empty() {
+fn an_empty_restart_gives_no_second_quota_when_limits_begin_exhausted() {
     let mut server = RedisServer::start();
-    let patient = beginning_empty(|it| it.redis(server.url()));
+    let patient = beginning_exhausted(|it| it.redis(server.url()));
     let before = patient.admitted(ALL as usize / 2, "me", &limit());
     server.restart();
     let mut after = patient.admitted(2 * SHARE as usize, "me", &limit());
@@ -42,9 +42,9 @@ fn an_empty_restart_gives_nobody_a_second_allowance_where_limits_begin_empty() {
 
 /// The exhausted time ends: as long after the loss as the limit's longest wait.
 #[test]
-fn after_its_longest_wait_a_limit_that_began_empty_is_as_ever() {
+fn a_limit_that_began_exhausted_works_again_after_its_longest_wait() {
     let server = RedisServer::start();
-    let patient = beginning_empty(|it| it.redis(server.url()));
+    let patient = beginning_exhausted(|it| it.redis(server.url()));
     let wide = Duration::from_secs(2);
     for algorithm in [Limit::per(5, wide), Limit::concurrent(5, wide)] {
         server.command(&["FLUSHALL"]);
@@ -56,9 +56,9 @@ fn after_its_longest_wait_a_limit_that_began_empty_is_as_ever() {
 
 /// On a ring each node has a loss of its own.
 #[test]
-fn a_ring_begins_empty_where_a_node_was_flushed_and_nowhere_else() {
+fn a_ring_begins_exhausted_only_at_the_flushed_node() {
     let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
-    let patient = beginning_empty(|it| it.ring(world::ring_of(&servers)));
+    let patient = beginning_exhausted(|it| it.ring(world::ring_of(&servers)));
     let once = Limit::per(1, Duration::from_secs(86_400));
     // A check of a subject at each node makes the node's guard known.
     (0..30).for_each(|user| drop(patient.check(&format!("early {user}"), &once)));
@@ -70,9 +70,9 @@ fn a_ring_begins_empty_where_a_node_was_flushed_and_nowhere_else() {
 
 /// A process that starts anew knows of no loss; the processes that knew the old state date it.
 #[test]
-fn a_loss_that_a_newcomer_met_first_is_dated_by_those_who_knew_what_was_there() {
+fn a_loss_first_seen_by_a_new_process_is_dated_by_processes_that_knew_the_old_state() {
     let server = RedisServer::start();
-    let patient = beginning_empty(|it| it.redis(server.url()));
+    let patient = beginning_exhausted(|it| it.redis(server.url()));
     server.command(&["DEL", GUARD]);
     server.command(&["SET", GUARD, "abc.0.0.0.0"]);
     let guard = || server.command(&["GET", GUARD]).text().to_owned();
@@ -80,24 +80,24 @@ fn a_loss_that_a_newcomer_met_first_is_dated_by_those_who_knew_what_was_there() 
     assert!(guard().starts_with("abc.1"), "{}", guard());
     let dated = guard();
     assert_eq!(patient.admitted(10, "me", &limit()), 0);
-    let newcomer = beginning_empty(|it| it.redis(server.url()));
+    let newcomer = beginning_exhausted(|it| it.redis(server.url()));
     assert_eq!(newcomer.admitted(10, "me", &limit()), 0);
-    assert_eq!(guard(), dated, "it is dated once");
+    assert_eq!(guard(), dated, "the loss is dated once");
 }
 
 #[test]
-fn a_cluster_cannot_begin_empty_and_says_so() {
+fn a_cluster_rejects_beginning_exhausted() {
     let builder = Limiter::builder().cluster(["redis://127.0.0.1:1"]);
     let runtime = world::runtime();
-    let refused = runtime.block_on(builder.on_state_loss(OnStateLoss::Exhausted).build());
-    let why = refused.unwrap_err().to_string();
+    let rejected = runtime.block_on(builder.on_state_loss(OnStateLoss::Exhausted).build());
+    let why = rejected.unwrap_err().to_string();
     assert!(why.starts_with("on_state_loss: \"exhausted\" cannot hold on a Cluster"), "{why}");
 }
 
 /// For the script, a lost counter equals a counter in the memory engine that was exhausted at the moment of
 /// the loss. Every answer is equal, from the loss until long after.
 #[test]
-fn a_counter_that_was_lost_answers_as_one_that_was_used_up_then() {
+fn a_lost_counter_answers_as_one_exhausted_at_that_moment() {
     let server = RedisServer::start();
     let store = Store::Url(server.url());
     for algorithm in Algorithm::ALL {
@@ -125,11 +125,11 @@ fn same_answers(memory: &mut OnEngine, redis: &mut OnEngine, limit: &NamedLimit,
         now_us += random.below(PERIOD_US / 8);
         let cost = random.spread(capacity);
         let act = match random.below(8) {
-            0 => Act::Look(cost),
+            0 => Act::Peek(cost),
             1 => Act::Force(cost),
             2 => Act::Lower(1 << 40),
             3 => Act::Reserve(cost.max(1)),
-            4 => Act::Return { receipt: random.next() >> 1, unused: cost },
+            4 => Act::Refund { receipt: random.next() >> 1, unused: cost },
             _ => Act::Check(cost),
         };
         let (expected, answer) = (memory.act(act, limit, now_us), redis.act(act, limit, now_us));
@@ -146,7 +146,7 @@ fn same_answers(memory: &mut OnEngine, redis: &mut OnEngine, limit: &NamedLimit,
     }
 }
 
-fn beginning_empty(on: impl FnOnce(LimiterBuilder) -> LimiterBuilder) -> Patient {
+fn beginning_exhausted(on: impl FnOnce(LimiterBuilder) -> LimiterBuilder) -> Patient {
     let builder = on(Limiter::builder()).timeout(10 * TIMEOUT);
     let patient = Patient::built(builder.on_state_loss(OnStateLoss::Exhausted));
     patient.heals();

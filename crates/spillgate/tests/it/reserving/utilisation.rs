@@ -50,7 +50,7 @@ async fn share_used(builder: LimiterBuilder, limit: &str) -> u64 {
 /// A hundred concurrent streams use the limit up, so their estimates must fit: usage in flight is at most the
 /// burst plus the drain meanwhile, 50,000.
 #[test]
-fn nearly_all_of_a_token_rate_is_used_though_estimates_are_eight_times_too_high() {
+fn nearly_all_of_a_token_rate_is_used_with_estimates_eight_times_too_high() {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {

@@ -46,7 +46,7 @@ const OPEN: &str = r#"
 "#;
 
 #[test]
-fn one_subject_opens_reservations_in_a_hundredth_of_the_room_and_others_go_on() {
+fn one_subject_fills_at_most_a_hundredth_of_the_room_and_others_are_admitted() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let limiter = limiter(OPEN).await;
@@ -57,9 +57,9 @@ fn one_subject_opens_reservations_in_a_hundredth_of_the_room_and_others_go_on() 
         }
         let of_one = held(&limiter);
         assert!(of_one.bytes <= ROOM / 100 && of_one.bytes > ROOM / 101, "{of_one:?}");
-        let refused = reserve(&limiter, "eve", 0).await;
-        assert_eq!((refused.reason(), refused.retry_after()), (Some(Reason::Overloaded), None));
-        assert!(refused.receipt().is_none());
+        let denied = reserve(&limiter, "eve", 0).await;
+        assert_eq!((denied.reason(), denied.retry_after()), (Some(Reason::Overloaded), None));
+        assert!(denied.receipt().is_none());
         // The same rules and the same region, for other users.
         for number in 0..1_000 {
             let decision = reserve(&limiter, &format!("u{number}"), 1).await;
@@ -85,13 +85,13 @@ fn one_subject_opens_reservations_in_a_hundredth_of_the_room_and_others_go_on() 
         assert!(all.bytes <= ROOM && all.bytes > ROOM / 100 * 98, "{all:?}");
         // Memory of other tests stays far below half of it.
         assert!(grown < ROOM + ROOM / 2, "{} MB", grown >> 20);
-        let late = reserve(&limiter, "somebody", 1).await;
+        let late = reserve(&limiter, "another", 1).await;
         assert_eq!(late.reason(), Some(Reason::Overloaded));
     });
 }
 
 #[test]
-fn what_ends_makes_room_again() {
+fn ended_reservations_make_room_again() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let limiter = limiter(OPEN).await;
@@ -109,12 +109,12 @@ fn what_ends_makes_room_again() {
         }
         let after = held(&limiter);
         assert_eq!(after.open, 0);
-        assert!(after.bytes <= ROOM / 100, "those that ended are remembered in the same room");
+        assert!(after.bytes <= ROOM / 100, "ended reservations count towards the same bound");
     });
 }
 
 #[test]
-fn at_the_bound_a_permit_is_denied_and_what_was_denied_by_a_limit_says_so() {
+fn at_the_bound_a_permit_is_denied_and_a_denial_by_a_limit_keeps_its_reason() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let policy = r#"
@@ -133,7 +133,7 @@ fn at_the_bound_a_permit_is_denied_and_what_was_denied_by_a_limit_says_so() {
         let slow = || request("eve").with("slow", "yes");
         assert!(limiter.check(&slow()).await.allowed());
         let mut held = 1;
-        let refused = loop {
+        let denied = loop {
             let decision = limiter.check(&request("eve")).await;
             if !decision.allowed() {
                 break decision;
@@ -142,7 +142,7 @@ fn at_the_bound_a_permit_is_denied_and_what_was_denied_by_a_limit_says_so() {
             held += 1;
         };
         println!("{held} permits of one subject");
-        assert_eq!(refused.reason(), Some(Reason::Overloaded));
+        assert_eq!(denied.reason(), Some(Reason::Overloaded));
         assert_eq!(limiter.peek(&request("eve")).await.remaining(), Some(1_000_000 - held));
         let questions = [Question::Request(request("eve")), Question::Request(request("bob"))];
         let decisions = limiter.check_batch(&questions).await;

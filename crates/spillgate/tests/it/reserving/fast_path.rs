@@ -11,22 +11,22 @@ use crate::support::target::params;
 use crate::support::world::TODAY_US;
 
 #[test]
-fn the_short_way_answers_and_leaves_what_the_long_way_does() {
+fn the_fast_path_equals_the_general_path() {
     let text = script_text();
-    let barred = text.replace("operation == OPEN or operation == CLOSE", "false");
-    assert_ne!(text, barred, "there is no short way to bar");
+    let disabled = text.replace("operation == OPEN or operation == CLOSE", "false");
+    assert_ne!(text, disabled, "the script has no fast path to disable");
     let servers = [RedisServer::start(), RedisServer::start()];
-    let mut ways = [Way::new(&servers[0], &text), Way::new(&servers[1], &barred)];
+    let mut ways = [Variant::new(&servers[0], &text), Variant::new(&servers[1], &disabled)];
     for seed in 1..=SEEDS {
         let mut random = Random::new(seed);
         let mut history = History::new(&mut random);
         for step in 0..STEPS {
             let (keys, program) = history.call(&mut random);
-            let [short, long] = ways.each_mut().map(|way| way.call(&keys, &program));
-            assert_eq!(short, long, "seed {seed}, step {step}: {program:?}");
+            let [fast, general] = ways.each_mut().map(|way| way.call(&keys, &program));
+            assert_eq!(fast, general, "seed {seed}, step {step}: {program:?}");
         }
-        let [short, long] = ways.each_mut().map(Way::left);
-        assert_eq!(short, long, "seed {seed}: what is left");
+        let [fast, general] = ways.each_mut().map(Variant::drain);
+        assert_eq!(fast, general, "seed {seed}: remaining state");
     }
 }
 
@@ -106,42 +106,43 @@ impl History {
             }) as u64
                 + 1
         };
-        let who = random.below(2);
-        let counter = |who: u64| format!("counter{who}");
+        let subject = random.below(2);
+        let counter = |subject: u64| format!("counter{subject}");
         let cost = 1 + random.below(capacity / 2);
         match random.below(20) {
-            0..=4 => add(program, &[0, 1, key(counter(who)), 0, 4, cost, 0]),
+            0..=4 => add(program, &[0, 1, key(counter(subject)), 0, 4, cost, 0]),
             5 => add(
                 program,
-                &[8, 2 + random.below(7), 1, key(counter(who)), 0, 4, cost.div_ceil(4), 0],
+                &[8, 2 + random.below(7), 1, key(counter(subject)), 0, 4, cost.div_ceil(4), 0],
             ),
             6..=12 => {
                 let again = random.one_in(6) && !self.records.is_empty();
-                let (number, who) = if again {
+                let (number, subject) = if again {
                     *random.pick(&self.records)
                 } else {
-                    self.records.push((self.records.len() as u64, who));
+                    self.records.push((self.records.len() as u64, subject));
                     self.records[self.records.len() - 1]
                 };
                 let lasting_us = *random.pick(&[1_000, 60_000_000]);
                 add(program, &[6, key(format!("record{number}")), lasting_us]);
                 let body = number + u64::from(again && random.one_in(3));
                 program.push(Word::Text(format!("{body:016}").into_bytes()));
-                program.push(Word::Text(b"what the caller keeps".to_vec()));
-                let words = [1, key(counter(who)), 0, 4, cost, 0];
+                program.push(Word::Text(b"data of the caller".to_vec()));
+                let words = [1, key(counter(subject)), 0, 4, cost, 0];
                 program.extend(words.map(Word::from));
             }
             _ if !self.records.is_empty() => {
                 let recent = self.records.len() as u64 - 1;
-                let (number, who) = self.records[(recent - random.below(6).min(recent)) as usize];
+                let (number, subject) =
+                    self.records[(recent - random.below(6).min(recent)) as usize];
                 let how = [0, 0, 0, 0, 0, 1, 2][random.below(7) as usize];
                 add(program, &[7, key(format!("record{number}")), how]);
                 program.push(Word::Text(format!("{:08}", random.below(2)).into_bytes()));
                 let actual = *random.pick(&[0, cost / 2, cost, cost, 1 << 41]);
-                let words = [5_000_000, 1, key(counter(who)), 0, 4, actual];
+                let words = [5_000_000, 1, key(counter(subject)), 0, 4, actual];
                 program.extend(words.map(Word::from));
             }
-            _ => add(program, &[2, 1, key(counter(who)), 0, 4, 0, 0]),
+            _ => add(program, &[2, 1, key(counter(subject)), 0, 4, 0, 0]),
         }
     }
 }
@@ -151,19 +152,19 @@ fn add(program: &mut Vec<Word>, words: &[u64]) {
 }
 
 /// A server, and one variant of the script.
-struct Way {
+struct Variant {
     connection: Connection,
     script: String,
 }
 
-impl Way {
-    fn new(server: &RedisServer, text: &str) -> Way {
+impl Variant {
+    fn new(server: &RedisServer, text: &str) -> Variant {
         let mut connection = server.connect();
         let script = match connection.command(&["SCRIPT", "LOAD", text]).unwrap() {
             Reply::Bulk(sha) => String::from_utf8(sha).unwrap(),
             other => panic!("the script does not load: {other:?}"),
         };
-        Way { connection, script }
+        Variant { connection, script }
     }
 
     fn call(&mut self, keys: &[String], program: &[Word]) -> Reply {
@@ -178,22 +179,22 @@ impl Way {
     }
 
     /// Returns everything that the server holds, and deletes it.
-    fn left(&mut self) -> Vec<(String, Reply)> {
+    fn drain(&mut self) -> Vec<(String, Reply)> {
         let Reply::Array(keys) = self.connection.command(&["KEYS", "*"]).unwrap() else {
-            panic!("KEYS answers a list")
+            panic!("KEYS returns a list")
         };
         let mut keys: Vec<String> = keys.iter().map(|key| key.text().to_owned()).collect();
         keys.sort();
-        let mut left = Vec::new();
+        let mut held = Vec::new();
         for key in keys {
             let dumped = self.connection.command(&["DUMP", &key]).unwrap();
             let Reply::Integer(1..) = self.connection.command(&["PTTL", &key]).unwrap() else {
-                panic!("{key} stays for ever")
+                panic!("{key} has no TTL")
             };
-            left.push((key, dumped));
+            held.push((key, dumped));
         }
         self.connection.command(&["FLUSHALL"]).unwrap();
-        left
+        held
     }
 }
 

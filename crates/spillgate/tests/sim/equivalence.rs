@@ -10,7 +10,7 @@ use super::server::{Server, Session};
 use super::support::random::Random;
 
 #[test]
-fn random_commands_are_answered_as_by_a_real_server() {
+fn random_commands_get_the_replies_of_a_real_server() {
     let (real, seed) = (RedisServer::start(), 11);
     println!("seed {seed}");
     let (mut random, mut line) = (Random::new(seed), real.connect());
@@ -29,7 +29,7 @@ fn random_commands_are_answered_as_by_a_real_server() {
 }
 
 #[test]
-fn scripts_see_of_lua_and_of_their_commands_what_a_real_server_shows() {
+fn scripts_get_the_results_of_a_real_server() {
     let (real, mut simulated) = (RedisServer::start(), Server::new(&Rc::new(Host::new())));
     let mut line = real.connect();
     for script in SCRIPTS {

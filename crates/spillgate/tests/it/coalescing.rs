@@ -12,12 +12,12 @@ use tokio::task::JoinSet;
 
 use crate::batches::forget_receipts;
 use crate::support::random::Random;
-use crate::support::world::{AGES, World, ask, keys, limit, subject};
+use crate::support::world::{AGES, World, keys, limit, subject, transaction};
 
 /// ACCIDENTS 8, 9, 14. Four engines on one clock: memory; one call per decision; the batches of one caller;
 /// and one caller per decision, whose calls coalesce.
 #[test]
-fn a_crowd_is_told_and_leaves_what_one_by_one_would() {
+fn coalesced_decisions_equal_decisions_one_by_one() {
     let rules: &'static [Vec<NamedLimit>] = Vec::leak(rules());
     let memory = World::in_memory(100_000);
     let [single, sliced] = [(); 2].map(|()| World::on_redis(RedisServer::start()));
@@ -46,7 +46,7 @@ fn a_crowd_is_told_and_leaves_what_one_by_one_would() {
         for (place, mut expected) in expected.into_iter().enumerate() {
             forget_receipts(&mut expected);
             for (how, reply) in
-                [("one by one", &one_by_one), ("in slices", &in_slices), ("at once", &at_once)]
+                [("one by one", &one_by_one), ("in slices", &in_slices), ("coalesced", &at_once)]
             {
                 let mut reply = reply[place].clone();
                 forget_receipts(&mut reply);
@@ -59,17 +59,17 @@ fn a_crowd_is_told_and_leaves_what_one_by_one_would() {
             if expected.allowed { allowed += 1 } else { denied += 1 }
         }
         let left = single.stored();
-        assert_eq!(sliced.stored(), left, "storm {seed}: what a caller's crowd left");
-        assert_eq!(queue.stored(), left, "storm {seed}: what the crowd left");
+        assert_eq!(sliced.stored(), left, "storm {seed}: state after the batches of one caller");
+        assert_eq!(queue.stored(), left, "storm {seed}: state after coalesced batches");
     }
-    println!("{allowed} allowed, {denied} denied, {calls} calls where they gather");
+    println!("{allowed} allowed, {denied} denied, {calls} calls when coalesced");
     assert!(allowed > STORMS * 10 && denied > STORMS * 10);
 }
 
 /// Four thousand callers are thirty calls of 128 counters, unless equal decisions are coalesced. The server
 /// is stopped until all callers are waiting.
 #[test]
-fn a_crowd_at_ten_keys_takes_a_few_calls() {
+fn four_thousand_callers_at_ten_keys_take_at_most_eight_calls() {
     let world = World::queue();
     let server = world.server.as_ref().unwrap();
     let wide: &'static NamedLimit = Box::leak(Box::new(limit(Algorithm::TokenBucket, 390, AGES)));
@@ -78,10 +78,10 @@ fn a_crowd_at_ten_keys_takes_a_few_calls() {
     server.pause();
     let reply = world.run(async {
         let mut callers = JoinSet::new();
-        for who in 0..4_000 {
+        for subject in 0..4_000 {
             let engine = world.engine.clone();
             let one = async move {
-                engine.decide_one(&ask(Intent::Charge, &[(who % 10, wide, 1)])).await
+                engine.decide_one(&transaction(Intent::Charge, &[(subject % 10, wide, 1)])).await
             };
             callers.spawn(one);
         }
@@ -108,7 +108,7 @@ fn one(rules: &[Vec<NamedLimit>], variety: u64, random: &mut Random) -> Transact
     let intent = if random.one_in(40) { Intent::Peek } else { Intent::Charge };
     let rule =
         random.below(variety).max(random.below(rules.len() as u64) * u64::from(random.one_in(8)));
-    let (who, cost) = (random.below(2), if random.one_in(10) { random.below(4) } else { 1 });
+    let (user, cost) = (random.below(2), if random.one_in(10) { random.below(4) } else { 1 });
     let mut transaction =
         Transaction { intent, record: RecordAction::None, counters: Default::default() };
     // The rule's numbers change sometimes.
@@ -116,7 +116,7 @@ fn one(rules: &[Vec<NamedLimit>], variety: u64, random: &mut Random) -> Transact
     let matched = [(rule, 0), ((rule + 1) % rules.len() as u64, 1)];
     let shadowed = 1 + usize::from(rule % 3 == 2);
     for (rule, group) in matched.into_iter().take(shadowed) {
-        let key = subject(u128::from(rule) << 8 | u128::from(who));
+        let key = subject(u128::from(rule) << 8 | u128::from(user));
         let limits = &rules[rule as usize];
         let half = limits.len() / 2;
         for limit in &limits[variant * half..(variant + 1) * half] {
@@ -170,18 +170,18 @@ fn script_calls(world: &World) -> u64 {
     line.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
 }
 
-/// Different subjects would hide a permit that only one decision stores.
+/// Permits have random names, so this test compares names instead of stored bytes.
 #[test]
-fn slots_are_never_asked_for_as_one() {
+fn permits_are_never_coalesced() {
     let world = World::queue();
-    let slots: &'static NamedLimit =
+    let permits: &'static NamedLimit =
         Box::leak(Box::new(NamedLimit::new(Limit::concurrent(30, Duration::from_secs(600)), 0)));
-    let reply = world.decide_at_once(&vec![ask(Intent::Charge, &[(1, slots, 1)]); 50]);
+    let reply = world.decide_at_once(&vec![transaction(Intent::Charge, &[(1, permits, 1)]); 50]);
     let mut names: Vec<_> =
         reply.into_iter().filter_map(|reply| reply.unwrap().counters[0].charge).collect();
     names.sort_unstable_by_key(|charge| (charge.incarnation, charge.slot));
     names.dedup();
-    assert_eq!(names.len(), 30, "each slot has a name of its own");
+    assert_eq!(names.len(), 30, "each permit has a name of its own");
     assert!(!keys(world.server.as_ref().unwrap()).is_empty());
 }
 

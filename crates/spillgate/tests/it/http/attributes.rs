@@ -18,10 +18,10 @@ use super::client::{Client, Served, serve, threads};
 /// A service that admits each value of an attribute `times` times.
 fn limited_by(identity: impl Into<Identity>, times: u32) -> Served {
     let runtime = threads();
-    let policy = format!("[[rule]]\nname = \"r\"\nkey = [\"who\"]\nlimits = [\"{times}/day\"]");
+    let policy = format!("[[rule]]\nname = \"r\"\nkey = [\"client\"]\nlimits = [\"{times}/day\"]");
     let builder = Limiter::builder().policy(Policy::from_toml(&policy).unwrap());
     let limiter = runtime.block_on(builder.build()).unwrap();
-    let layer = RateLimitLayer::new(limiter).with("who", identity);
+    let layer = RateLimitLayer::new(limiter).with("client", identity);
     let within = Router::new().route("/posts/{post}", get(async || "post"));
     let app = Router::new()
         .route("/users/{user}", get(async || "user"))
@@ -71,26 +71,26 @@ fn methods_and_constants_are_attributes() {
 }
 
 #[test]
-fn a_path_counts_in_its_one_spelling() {
+fn a_path_is_counted_in_its_normal_spelling() {
     let paths = ["/users/1?x", "//users/%31", "/users/2/../1", "/users/2", "/uSERS/1"];
     assert_eq!(paths_admitted(from_path(), &paths), [true, false, false, true, true]);
 }
 
 #[test]
-fn a_segment_of_the_path_is_found_by_its_place() {
+fn a_path_segment_is_selected_by_its_index() {
     let paths = ["/users/1", "/files/1", "/users/%31", "/users/2", "/", "/"];
     let expected = [true, false, false, true, true, true];
     assert_eq!(paths_admitted(from_path_segment(1), &paths), expected);
 }
 
 #[test]
-fn a_route_is_one_whatever_its_parameters() {
+fn a_route_is_the_same_for_all_parameters() {
     let paths = ["/users/1", "/users/2", "/files/a/b", "/blogs/1/posts/1", "/blogs/2/posts/2"];
     assert_eq!(paths_admitted(from_matched_path(), &paths), [true, false, true, true, false]);
 }
 
 #[test]
-fn a_parameter_of_the_path_counts_as_it_decodes() {
+fn a_path_parameter_is_counted_decoded() {
     let paths = ["/users/a!", "/users/a%21", "/users/%61%21", "/users/b", "/files/a!"];
     assert_eq!(
         paths_admitted(from_path_parameter("user"), &paths),
@@ -105,7 +105,7 @@ fn a_parameter_of_the_path_counts_as_it_decodes() {
 }
 
 #[test]
-fn within_a_nested_router_the_whole_path_is_known() {
+fn a_nested_router_sees_the_whole_path() {
     let runtime = threads();
     let policy = "[[rule]]\nname = \"r\"\nkey = [\"blog\", \"post\"]\nlimits = [\"1/day\"]";
     let builder = Limiter::builder().policy(Policy::from_toml(policy).unwrap());
@@ -120,14 +120,14 @@ fn within_a_nested_router_the_whole_path_is_known() {
 }
 
 #[test]
-fn a_closure_says_what_it_likes() {
+fn a_closure_returns_any_attribute() {
     let by_length = from_request(|head| (head.uri.path().len() > 8).then_some("long"));
     let paths = ["/users/1", "/users/1", "/users/11", "/users/12"];
     assert_eq!(paths_admitted(by_length, &paths), [true, true, true, false]);
 }
 
 #[test]
-fn a_client_behind_a_trusted_proxy_is_told_from_others() {
+fn clients_behind_a_trusted_proxy_are_distinguished() {
     let served = limited_by(ByIp::trusting(["127.0.0.0/8"]), 1);
     let from = |client: &'static str| [("x-forwarded-for", client)];
     let (first, second) = (from("203.0.113.7"), from("2001:db8::1"));
@@ -143,7 +143,7 @@ fn a_client_behind_a_trusted_proxy_is_told_from_others() {
 }
 
 #[test]
-fn bare_hyper_says_the_peer_with_a_socket_address() {
+fn bare_hyper_gives_the_peer_as_a_socket_address() {
     let runtime = threads();
     let policy = "[[rule]]\nname = \"r\"\nkey = [\"ip\"]\nlimits = [\"2/day\"]";
     let builder = Limiter::builder().policy(Policy::from_toml(policy).unwrap());

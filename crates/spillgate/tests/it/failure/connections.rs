@@ -20,10 +20,10 @@ fn through() -> (RedisServer, FaultProxy, Patient) {
 /// F30, ACCIDENTS 42. The connection breaks at any byte, in either direction: each check gets a decision,
 /// every key has a TTL, and nothing is counted twice.
 #[test]
-fn a_connection_cut_at_any_byte_still_brings_a_verdict() {
+fn a_connection_cut_at_any_byte_still_yields_a_decision() {
     let (server, proxy, patient) = through();
     let step = if evidence() { 1 } else { 37 };
-    let (mut checks, mut by_the_store, mut alone) = (0, 0, 0);
+    let (mut checks, mut by_the_store, mut local) = (0, 0, 0);
     for (direction, bytes) in [(Direction::ToServer, 450), (Direction::ToClient, 60)] {
         for cut in (0..bytes).step_by(step) {
             patient.heals();
@@ -32,13 +32,13 @@ fn a_connection_cut_at_any_byte_still_brings_a_verdict() {
             proxy.set(Fault::None);
             checks += 1;
             by_the_store += u64::from(decision.source() == Source::Store && decision.allowed());
-            alone += u64::from(decision.source() == Source::Fallback);
+            local += u64::from(decision.source() == Source::Fallback);
             assert_every_key_ends(&server);
         }
     }
     patient.heals();
-    println!("{checks} checks, {by_the_store} by the store, {alone} alone");
-    assert!(alone > 0 && by_the_store > 0, "else nothing was cut, or everything");
+    println!("{checks} checks, {by_the_store} by the store, {local} locally");
+    assert!(local > 0 && by_the_store > 0, "no connection was cut, or all of them");
     let counted = counted_by(&server, "me", &limit());
     assert!((by_the_store..=checks).contains(&counted), "{counted} of {checks}");
 }
@@ -47,7 +47,7 @@ fn a_connection_cut_at_any_byte_still_brings_a_verdict() {
 /// lost reply is a heartbeat's, the check may be lost with its connection before it runs: the test tries
 /// again.
 #[test]
-fn a_lost_reply_is_charged_once() {
+fn a_call_with_a_lost_reply_is_charged_once() {
     let (server, proxy, patient) = through();
     let lost = (0..20).any(|attempt| {
         let key = format!("subject {attempt}");
@@ -65,7 +65,7 @@ fn a_lost_reply_is_charged_once() {
 
 /// ACCIDENTS 40. The store accepts every call and answers none: callers queued behind each other's timeouts.
 #[test]
-fn a_black_hole_holds_up_no_caller_and_draws_few_connections() {
+fn a_black_hole_delays_no_caller_and_opens_few_connections() {
     let (_server, proxy, patient) = through();
     let before = proxy.passed().connections;
     proxy.set(Fault::BlackHole);
@@ -75,7 +75,7 @@ fn a_black_hole_holds_up_no_caller_and_draws_few_connections() {
             tokio::spawn(async move {
                 let limit = limit();
                 let check = limiter.check_limit("me", &limit, 1);
-                tokio::time::timeout(CEILING, check).await.expect("a verdict").allowed()
+                tokio::time::timeout(CEILING, check).await.expect("a decision").allowed()
             })
         });
         let mut admitted = 0;
@@ -84,7 +84,7 @@ fn a_black_hole_holds_up_no_caller_and_draws_few_connections() {
         }
         admitted
     });
-    assert_eq!(admitted, SHARE, "all of the share, and no more");
+    assert_eq!(admitted, SHARE, "exactly the local share");
     // Once the outage is known, no caller waits for the store.
     patient.falls_back();
     assert_eq!(patient.admitted(300, "another", &limit()), SHARE);
@@ -96,19 +96,19 @@ fn a_black_hole_holds_up_no_caller_and_draws_few_connections() {
 
 /// F26. A router has dropped the connection: bytes are lost, and neither side is informed.
 #[test]
-fn a_half_open_connection_is_given_up() {
+fn a_half_open_connection_is_closed() {
     let (_server, proxy, patient) = through();
     let before = proxy.passed().connections;
     proxy.set(Fault::ForgetLines);
     // Decided by the store if a background task met the silence first and has reconnected.
     assert!(patient.check("me", &limit()).allowed());
     patient.heals();
-    assert!(proxy.passed().connections > before, "by another line");
+    assert!(proxy.passed().connections > before, "over another connection");
 }
 
 /// F22. The server stops for a moment: a fork, a slow disk, swapping.
 #[test]
-fn a_server_that_stutters_costs_no_caller_more_than_the_ceiling() {
+fn a_server_that_stutters_delays_no_caller_beyond_the_ceiling() {
     let server = RedisServer::start();
     let patient = Patient::on(&server.url());
     for stop_ms in [50, 200, 1_000] {
@@ -125,7 +125,7 @@ fn a_server_that_stutters_costs_no_caller_more_than_the_ceiling() {
 /// The network resets connections, refuses them, and closes one direction: each check gets a decision, and
 /// the limiter recovers.
 #[test]
-fn resets_refusals_and_half_closes_heal() {
+fn recovers_from_resets_refused_connections_and_half_closes() {
     let (_server, proxy, patient) = through();
     for fault in [
         Fault::Reset,
@@ -152,7 +152,7 @@ fn resets_refusals_and_half_closes_heal() {
 
 /// F24. Every process lost the store at once and came back at once: the storm of connections kept it down.
 #[test]
-fn many_processes_come_back_without_a_storm() {
+fn many_processes_reconnect_without_a_storm() {
     let mut server = RedisServer::start();
     let count = if evidence() { 200 } else { 20 };
     let patients: Vec<Patient> = (0..count).map(|_| Patient::on(&server.url())).collect();
@@ -184,7 +184,7 @@ fn a_limiter_starts_without_its_store_and_keeps_few_connections() {
 
 /// F25. A caller left before its reply came, and every later caller got the reply of the caller before.
 #[test]
-fn callers_who_leave_do_not_shift_the_answers_of_others() {
+fn cancelled_callers_do_not_shift_the_replies_of_others() {
     let server = RedisServer::start();
     let patient = Patient::built(Limiter::builder().redis(server.url()).timeout(CEILING));
     patient.heals();
@@ -231,7 +231,7 @@ fn callers_who_leave_do_not_shift_the_answers_of_others() {
 /// ACCIDENTS 45. A background task died of an error without notice: from then on there was no store. Here
 /// connections are killed under it, again and again.
 #[test]
-fn killed_connections_are_made_again_every_time() {
+fn killed_connections_are_reopened_every_time() {
     let server = RedisServer::start();
     let patient = Patient::on(&server.url());
     for _ in 0..if evidence() { 50 } else { 5 } {
@@ -244,7 +244,7 @@ fn killed_connections_are_made_again_every_time() {
 
 /// F8. After a failover a name resolves to another server, and the old one stays reachable as a replica.
 #[test]
-fn a_name_that_leads_to_the_new_primary_is_followed_after_readonly() {
+fn a_name_is_resolved_again_after_readonly() {
     let (old, proxy, patient) = through();
     let new = RedisServer::start();
     proxy.lead_to(new.port());
@@ -258,7 +258,7 @@ fn a_name_that_leads_to_the_new_primary_is_followed_after_readonly() {
 
 /// ACCIDENTS 34. The scripts are flushed under load, again and again: no caller notices.
 #[test]
-fn flushed_scripts_surface_nowhere() {
+fn repeated_script_flushes_reach_no_caller() {
     let server = RedisServer::start();
     let patient = Patient::built(Limiter::builder().redis(server.url()).timeout(CEILING));
     patient.heals();
@@ -278,7 +278,7 @@ fn flushed_scripts_surface_nowhere() {
 /// F10, F22. The connection is slow for a while and fast again: no late reply is taken for the reply to a
 /// later call.
 #[test]
-fn late_answers_are_nobodys() {
+fn late_replies_are_discarded() {
     let (server, proxy, patient) = through();
     for round in 0..3 {
         proxy.set(Fault::Delay(TIMEOUT * 2));

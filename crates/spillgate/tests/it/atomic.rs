@@ -52,7 +52,7 @@ fn parts_are_charged_together_or_not_at_all() {
 }
 
 #[test]
-fn a_counter_met_twice_adds_its_costs() {
+fn a_counter_charged_twice_adds_its_costs() {
     on_each(TWO, |limiter| async move {
         let part = |cost: u64| Part::new(by("ip", "::1").costing(cost));
         let twice = check_atomic(&limiter, &[part(4), part(5)]).await;
@@ -67,7 +67,7 @@ fn a_counter_met_twice_adds_its_costs() {
 }
 
 #[test]
-fn a_part_that_meets_no_rule_is_allowed_and_has_no_numbers() {
+fn a_part_without_a_matching_rule_is_allowed_and_has_no_numbers() {
     on_each(TWO, |limiter| async move {
         let parts = [Part::new(by("unknown", "x")), Part::new(by("user", "bob"))];
         let combined = check_atomic(&limiter, &parts).await;
@@ -93,7 +93,7 @@ const POSTPAID: &str = r#"
 "#;
 
 #[test]
-fn a_postpaid_rule_is_charged_room_or_not_and_refuses_who_asks_next() {
+fn a_postpaid_rule_is_charged_beyond_its_room_and_denies_the_next_request() {
     on_each(POSTPAID, |limiter| async move {
         let ada = || by("user", "ada");
         let bytes = |amount| ada().costing(Cost::of_unit("bytes", amount));
@@ -107,22 +107,19 @@ fn a_postpaid_rule_is_charged_room_or_not_and_refuses_who_asks_next() {
         let next = limiter.check(&ada()).await;
         assert_eq!((next.reason(), next.rule()), (Some(Reason::LimitExceeded), Some("bytes")));
         let calls_left = limiter.peek(&ada()).await;
-        assert_eq!(remaining(&calls_left), [Some(0), Some(1)], "the refused call was not charged");
+        assert_eq!(remaining(&calls_left), [Some(0), Some(1)], "the denied call was not charged");
     });
 }
 
 #[test]
-fn a_postpaid_charge_stands_though_another_rule_refuses() {
+fn a_postpaid_charge_stands_although_another_rule_denies() {
     on_each(POSTPAID, |limiter| async move {
         let cost = Cost::requests(2).and("bytes", 30);
         let call = by("user", "bob").costing(cost);
         assert!(limiter.check(&call).await.allowed());
-        let refused = limiter.check(&call).await;
-        assert_eq!(
-            (refused.reason(), refused.rule()),
-            (Some(Reason::LimitExceeded), Some("calls"))
-        );
-        assert_eq!(remaining(&refused), [Some(40), Some(0)]);
+        let denied = limiter.check(&call).await;
+        assert_eq!((denied.reason(), denied.rule()), (Some(Reason::LimitExceeded), Some("calls")));
+        assert_eq!(remaining(&denied), [Some(40), Some(0)]);
         let batch = [spillgate::Question::Request(call.clone())];
         assert_eq!(remaining(&limiter.check_batch(&batch).await[0]), [Some(10), Some(0)]);
         let part = Part::new(by("user", "bob").costing(Cost::of_unit("bytes", 5)));
@@ -144,22 +141,22 @@ const RETURNS: &str = r#"
 "#;
 
 #[test]
-fn only_rules_that_say_so_are_given_back_to_and_never_below_nothing() {
+fn only_rules_that_allow_it_are_refunded_and_never_below_zero() {
     on_each(RETURNS, |limiter| async move {
         let of = |cost: u64| by("user", "ada").costing(cost);
         assert!(limiter.check(&of(10)).await.allowed());
         let back = |cost| [Part::new(of(cost)).giving_back()];
-        let given = check_atomic(&limiter, &back(4)).await;
-        assert!(given.whole().allowed());
-        assert_eq!(remaining(given.whole()), [Some(4), Some(10)]);
-        assert!(given.whole().limits().all(|counter| counter.advisory()));
+        let refunded = check_atomic(&limiter, &back(4)).await;
+        assert!(refunded.whole().allowed());
+        assert_eq!(remaining(refunded.whole()), [Some(4), Some(10)]);
+        assert!(refunded.whole().limits().all(|counter| counter.advisory()));
         let more = check_atomic(&limiter, &back(1_000)).await;
         assert_eq!(remaining(more.whole()), [Some(10), Some(10)]);
     });
 }
 
 #[test]
-fn giving_back_is_never_refused() {
+fn a_refund_is_never_denied() {
     on_each(RETURNS, |limiter| async move {
         let of = |cost: u64| by("user", "bob").costing(cost);
         assert!(limiter.check(&of(10)).await.allowed());
@@ -170,7 +167,7 @@ fn giving_back_is_never_refused() {
     });
 }
 
-const ASKED: &str = r#"
+const REQUEST_LIMITED: &str = r#"
     [[rule]]
     name = "open"
     key = ["user"]
@@ -183,8 +180,8 @@ const ASKED: &str = r#"
 "#;
 
 #[test]
-fn a_limit_of_the_callers_holds_only_where_it_is_allowed_and_lower() {
-    on_each(ASKED, |limiter| async move {
+fn a_request_limit_applies_only_if_allowed_and_lower() {
+    on_each(REQUEST_LIMITED, |limiter| async move {
         let with = |limit: Limit| [Part::new(by("user", "ada")).limited_to(limit)];
         let low = check_atomic(&limiter, &with(Limit::per_day(3))).await;
         let params: Vec<_> = low
@@ -195,15 +192,15 @@ fn a_limit_of_the_callers_holds_only_where_it_is_allowed_and_lower() {
         let expected = [("10/1d", Some(9)), ("3/1d", Some(2)), ("20/1d", Some(19))];
         assert_eq!(params, expected.map(|(limit, left)| (limit.to_owned(), left)));
         let high = check_atomic(&limiter, &with(Limit::per_day(3_000))).await;
-        assert_eq!(remaining(high.whole()), [Some(8), Some(18)], "the configured limits alone");
+        assert_eq!(remaining(high.whole()), [Some(8), Some(18)], "only the configured limits");
         let blocked = check_atomic(&limiter, &with(Limit::block())).await;
         assert_eq!(blocked.whole().reason(), Some(Reason::Blocked));
     });
 }
 
 #[test]
-fn of_two_callers_limits_on_one_counter_the_lower_holds() {
-    on_each(ASKED, |limiter| async move {
+fn the_lower_of_two_request_limits_on_one_counter_applies() {
+    on_each(REQUEST_LIMITED, |limiter| async move {
         let part = |count| Part::new(by("user", "bob")).limited_to(Limit::per_day(count));
         let both = check_atomic(&limiter, &[part(3), part(5)]).await;
         assert_eq!(remaining(both.whole())[..2], [Some(8), Some(1)]);
