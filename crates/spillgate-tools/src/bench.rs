@@ -1,5 +1,6 @@
-//! `spillgate bench`: a load with a schedule ([`schedule`]), put to a limiter, a door or a yardstick
-//! ([`target`]) by callers in an open or a closed loop ([`load`]), counted ([`tally`]) and told ([`report`]).
+//! `spillgate bench`: makes the calls of a schedule ([`schedule`]) to a limiter, a service or a baseline
+//! ([`target`]), in an open or a closed loop ([`load`]), counts the answers ([`tally`]) and reports them
+//! ([`report`]).
 
 use std::path::Path;
 use std::pin::Pin;
@@ -31,19 +32,19 @@ use run::{Ran, Slice, is_stopped};
 use schedule::Schedule;
 pub(crate) use schedule::{Pace, SUBJECTS_MAX, Scenario};
 use tally::{Answer, Tally};
-pub(crate) use target::Yardstick;
-use target::{AdHoc, ByRules, Question, Target, Way};
+pub(crate) use target::Baseline;
+use target::{ByRules, Checks, Endpoint, InlineLimit, Target};
 
 /// The store of the limiter in this process, as the flags name it.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreFlags<'a> {
-    /// The URL of a Redis or Valkey; without one, state is where the file says.
+    /// The URL of a Redis or Valkey. Without it, the settings file decides where state is.
     pub redis: Option<&'a str>,
     /// A file of settings and rules.
     pub config: Option<&'a Path>,
-    /// Connections to the store, instead of those that the settings say.
+    /// Connections to the store. Without it, the settings file decides.
     pub connections: Option<u32>,
-    /// How many processes share the limits of the store, if that is known.
+    /// How many instances share the limits of the store, if that is known.
     pub expected_instances: Option<u32>,
 }
 
@@ -52,23 +53,23 @@ pub struct StoreFlags<'a> {
 pub struct OpenLimiter {
     /// The limiter that is measured.
     pub limiter: Limiter,
-    /// The store as people know it, without passwords; `memory` without a store.
+    /// The store's name in reports, without passwords; `memory` without a store.
     pub store: String,
     /// The store's URL, if it is one server: baselines connect to it too.
     pub url: Option<String>,
 }
 
-/// Opens a limiter by these flags.
+/// Opens a limiter from flags.
 pub type Open = for<'f> fn(StoreFlags<'f>) -> Opening<'f>;
 
-/// A limiter that is being opened.
+/// The future that [`Open`] returns.
 pub type Opening<'f> = Pin<Box<dyn Future<Output = Result<OpenLimiter, Failure>> + 'f>>;
 
-/// A bench that runs.
+/// The future of one run of the bench.
 pub type Running<'a> = Pin<Box<dyn Future<Output = Result<ExitCode, Failure>> + 'a>>;
 
-/// Puts a load to what the flags name, and reports how fast it answered, and what. `open` opens the limiter in this
-/// process; once `stop` is true, no more calls are made.
+/// Makes the calls that the flags describe, and reports how fast the target answered and how it decided. `open` opens the
+/// limiter in this process. Once `stop` is true, no more calls are made.
 ///
 /// # Errors
 ///
@@ -85,14 +86,14 @@ async fn run_scenario(
 ) -> Result<ExitCode, Failure> {
     let BenchArgs { scenario, rate, duration_us, subjects, seed, .. } = *args;
     let schedule = Schedule::new(scenario, rate, duration_us, subjects, seed)?;
-    let question = question(args)?;
-    let names_another = args.url.is_some() || args.redis.is_some() || args.config.is_some();
-    if scenario == Scenario::Failover && names_another {
-        return Err("failover kills and restarts a redis-server of its own, never yours; leave --url, --redis \
-                    and --config out"
+    let checks = checks(args)?;
+    let names_another_store = args.url.is_some() || args.redis.is_some() || args.config.is_some();
+    if scenario == Scenario::Failover && names_another_store {
+        return Err("failover kills and restarts a redis-server that it started, never yours; leave out --url, \
+                    --redis and --config"
             .into());
     }
-    let report = measure(args, &schedule, &question, stop, open).await?;
+    let report = measure(args, &schedule, &checks, stop, open).await?;
     if let Some(file) = &args.svg {
         std::fs::write(file, charts::figure(&report).to_string())
             .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
@@ -107,7 +108,7 @@ async fn run_scenario(
 async fn measure(
     args: &BenchArgs,
     schedule: &Schedule,
-    question: &Question,
+    checks: &Checks,
     stop: watch::Receiver<bool>,
     open: Open,
 ) -> Result<Report, Failure> {
@@ -115,7 +116,7 @@ async fn measure(
         Scenario::Failover => Some(OwnRedis::start().await?),
         _ => None,
     };
-    let targets = Targets { args, question, own: own.as_ref().map(OwnRedis::url) };
+    let targets = Targets { args, checks, own: own.as_ref().map(OwnRedis::url) };
     let targets = targets.open(open).await?;
     let mut runs: Vec<Runs> = targets.into_iter().map(Runs::new).collect();
     let mut bench = Bench {
@@ -131,23 +132,23 @@ async fn measure(
     };
     bench.progress.end();
     for run in &runs {
-        // Whoever is asked no more gives back what it holds, in no more time than a call has.
+        // Unspent lease tokens go back to the store, and the keys of a baseline are deleted.
         let closed = run.target.close(schedule.subjects);
         let _ = tokio::time::timeout(CLOSING, closed).await;
     }
     measured?;
-    Ok(bench.report(&runs, question))
+    Ok(bench.report(&runs, checks))
 }
 
-/// Who is to be asked.
+/// The targets that the flags name, not opened yet.
 struct Targets<'a> {
     args: &'a BenchArgs,
-    question: &'a Question,
-    /// The store that is to be killed.
+    checks: &'a Checks,
+    /// The URL of the store that the outage scenario kills.
     own: Option<String>,
 }
 
-/// A target, and what came of it so far.
+/// A target, and its results so far.
 struct Runs {
     target: Arc<Target>,
     tally: Tally,
@@ -156,7 +157,7 @@ struct Runs {
     length_us: u64,
 }
 
-/// Contenders that take turns.
+/// The targets take turns under the same schedule.
 struct Bench<'a> {
     args: &'a BenchArgs,
     schedule: &'a Schedule,
@@ -166,25 +167,28 @@ struct Bench<'a> {
 }
 
 impl Targets<'_> {
-    /// Ours first. Each has answered once when this returns.
+    /// Opens every target, the limiter or service first, and waits until each has answered one check.
     async fn open(self, open: Open) -> Result<Vec<Arc<Target>>, Failure> {
         let mut targets = Vec::new();
-        let way = match &self.args.url {
+        let endpoint = match &self.args.url {
             Some(url) => {
-                targets.push(Target::door(self.door(url)?, self.question.clone()).await?);
+                targets.push(Target::service(self.service(url)?, self.checks.clone()).await?);
                 None
             }
             None => {
                 let opened = open(self.store()).await?;
-                let way = opened.url.clone().map(|url| self.way(url, 1));
-                targets.push(Target::library(opened, self.question.clone()).await?);
-                way
+                let endpoint = opened.url.clone().map(|url| self.endpoint(url, 1));
+                targets.push(Target::library(opened, self.checks.clone()).await?);
+                endpoint
             }
         };
-        for yardstick in &self.args.against {
-            let way = way.clone().filter(|_| yardstick.is_remote());
-            let limit = self.question.limit().ok_or("--against takes a --quota, and no rules")?;
-            targets.push(Target::yardstick(*yardstick, way, limit).await?);
+        for baseline in &self.args.against {
+            let endpoint = endpoint.clone().filter(|_| baseline.is_remote());
+            let limit = self
+                .checks
+                .limit()
+                .ok_or("--against compares an inline limit: write --quota, and leave out --by")?;
+            targets.push(Target::baseline(*baseline, endpoint, limit).await?);
         }
         for target in &targets {
             let patience = Duration::from_micros(self.args.timeout_us).max(FIRST_ANSWER);
@@ -210,50 +214,51 @@ impl Targets<'_> {
             redis: self.own.as_deref().or(self.args.redis.as_deref()),
             config: self.args.config.as_deref(),
             connections: self.args.connections,
-            // No other process can know of a store of our own, so nobody shares a limit during the outage.
+            // No other instance knows this store, so the local share during the outage is the whole limit.
             expected_instances: self.own.as_ref().map(|_| 1),
         }
     }
 
-    fn door(&self, url: &str) -> Result<Way, Failure> {
+    fn service(&self, url: &str) -> Result<Endpoint, Failure> {
         let default = match url.starts_with("http://") {
-            // HTTP/1.1 carries one question at a time.
+            // HTTP/1.1 carries one check at a time.
             true => self.args.callers,
             false => CONNECTIONS.min(self.args.callers),
         };
         let token = token(self.args.token_file.as_deref())?;
         let connections = self.args.connections.unwrap_or(default) as usize;
-        Ok(Way { token, ..self.way(url.to_owned(), connections) })
+        Ok(Endpoint { token, ..self.endpoint(url.to_owned(), connections) })
     }
 
-    fn way(&self, url: String, connections: usize) -> Way {
+    fn endpoint(&self, url: String, connections: usize) -> Endpoint {
         let patience = Duration::from_micros(self.args.timeout_us);
-        Way { url, connections, patience, token: None }
+        Endpoint { url, connections, patience, token: None }
     }
 }
 
 impl Bench<'_> {
-    /// One alone has all the time; several have it in short turns, so that whatever else the machine does
-    /// meets them all alike.
+    /// Runs a single target for the whole duration. Several targets take short turns, so that a change of the
+    /// machine's speed affects all of them alike.
     async fn in_turn(&mut self, runs: &mut [Runs]) -> Result<(), Failure> {
         let rounds = if runs.len() > 1 { ROUNDS } else { 1 };
         for round in 0..rounds {
             let mut order: Vec<usize> = (0..runs.len()).collect();
-            // Nobody always comes after the same.
+            // Every second round is reversed, so that no target always runs after the same one.
             if round % 2 == 1 {
                 order.reverse();
             }
-            for who in order {
+            for index in order {
                 if is_stopped(&self.stop) {
                     return Ok(());
                 }
-                self.one(&mut runs[who], &self.schedule.part(rounds, round)).await?;
+                self.one(&mut runs[index], &self.schedule.part(rounds, round)).await?;
             }
         }
         Ok(())
     }
 
-    /// Each has all the time, in the middle of which the store is killed and comes back.
+    /// Runs each target for the whole duration. The store is killed at two fifths of it and restarted at three
+    /// fifths.
     async fn through_an_outage(
         &mut self,
         runs: &mut [Runs],
@@ -262,7 +267,7 @@ impl Bench<'_> {
         let length = Duration::from_micros(self.schedule.length_us);
         let (killed, back) = (length * 2 / 5, length * 3 / 5);
         self.events = [(killed, "the store is killed"), (back, "it is started again, empty")]
-            .map(|(at, what)| Event { at_ms: at.as_millis() as u64, what })
+            .map(|(at, event)| Event { at_ms: at.as_millis() as u64, event })
             .into();
         for run in runs {
             if is_stopped(&self.stop) {
@@ -298,20 +303,20 @@ impl Bench<'_> {
             stop: self.stop.clone(),
         };
         let name = run.target.name();
-        let ran = run::run(&run.target, schedule, terms, |slice| self.progress.tell(name, slice));
+        let ran = run::run(&run.target, schedule, terms, |slice| self.progress.show(name, slice));
         run.add(ran.await?);
         self.progress.next(schedule.length_us);
         Ok(())
     }
 
-    fn report(self, runs: &[Runs], question: &Question) -> Report {
+    fn report(self, runs: &[Runs], checks: &Checks) -> Report {
         let BenchArgs { rate, callers, .. } = *self.args;
         let contender = |run: &Runs| {
             let (name, place) = (run.target.name(), run.target.place());
             Contender::new(name, place, &run.tally, run.length_us, &run.slices)
         };
         let ours = runs.first().map(|run| run.figures.as_slice()).unwrap_or_default();
-        let yardsticks = runs.iter().skip(1);
+        let baselines = runs.iter().skip(1);
         Report {
             scenario: self.schedule.scenario.name(),
             subjects: self.schedule.subjects,
@@ -320,11 +325,11 @@ impl Bench<'_> {
             rate: rate.to_string(),
             duration_ms: self.schedule.length_us / 1_000,
             callers: callers as usize,
-            question: question.to_string(),
+            checks: checks.to_string(),
             stopped: is_stopped(&self.stop),
             events: self.events,
             contenders: runs.iter().map(contender).collect(),
-            ratios: yardsticks.map(|it| Ratio::new(it.target.name(), ours, &it.figures)).collect(),
+            ratios: baselines.map(|it| Ratio::new(it.target.name(), ours, &it.figures)).collect(),
         }
     }
 }
@@ -335,7 +340,7 @@ impl Runs {
         Runs { target, tally: Tally::new(), figures, slices, length_us: 0 }
     }
 
-    /// One run more, drawn behind those before.
+    /// Adds the results of one more run. Its slices follow those of the runs before it.
     fn add(&mut self, mut ran: Ran) {
         self.figures.push(Figures::of(&ran.tally, ran.length_us));
         self.tally.take(&mut ran.tally);
@@ -349,25 +354,25 @@ impl Runs {
     }
 }
 
-/// What is asked of each subject, as the flags say.
-fn question(args: &BenchArgs) -> Result<Question, Failure> {
+/// Returns the checks that the flags describe.
+fn checks(args: &BenchArgs) -> Result<Checks, Failure> {
     if let Some(by) = &args.by {
         let domain = args.domain.clone().unwrap_or_else(|| DOMAIN.to_owned());
-        return Ok(Question::ByRules(ByRules { domain, by: by.clone(), with: args.with.clone() }));
+        return Ok(Checks::ByRules(ByRules { domain, by: by.clone(), with: args.with.clone() }));
     }
     let quota = args.quota.as_deref().unwrap_or(QUOTA);
-    AdHoc::new(quota, args.burst, args.algorithm.as_deref()).map(Question::AdHoc)
+    InlineLimit::new(quota, args.burst, args.algorithm.as_deref()).map(Checks::InlineLimit)
 }
 
-/// What is asked, unless told otherwise: most of steady traffic passes, a hot key does not.
+/// The limit without --quota: most of steady traffic passes, most calls of a hot key are denied.
 const QUOTA: &str = "100/second";
 /// The domain of rules that name none, at every API of the service.
 const DOMAIN: &str = "default";
-/// To a door that takes many questions at once on each.
+/// Connections to an API that carries many checks at once on each.
 const CONNECTIONS: u32 = 8;
-/// Pairs of runs whose median is told: odd, and enough for a spread.
+/// Rounds in which the targets take turns. An odd number has a median, and five show the spread.
 const ROUNDS: u64 = 5;
 /// The first answer may load scripts and open connections.
 const FIRST_ANSWER: Duration = Duration::from_secs(5);
-/// What is not given back by then ends by itself.
+/// Leases that are not returned by then expire by themselves.
 const CLOSING: Duration = Duration::from_secs(30);

@@ -1,17 +1,17 @@
-//! Values of flags that several commands have.
+//! Parsers of flags that several commands have.
 
 /// Splits `NAME=VALUE` at its first equals sign.
 ///
 /// # Errors
 ///
-/// If there is none; the text says what to write.
+/// If the text has no equals sign; the error shows an example.
 pub fn attribute(text: &str) -> Result<(String, String), String> {
     let (name, value) =
         text.split_once('=').ok_or("write NAME=VALUE, for example ip=203.0.113.7")?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// The choice of this name; else a text that lists the names.
+/// Returns the choice of this name, or an error that lists the names.
 pub(crate) fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
     let found = choices.iter().find(|(name, _)| *name == text);
     found.map(|(_, choice)| *choice).ok_or_else(|| {
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_attribute_ends_its_name_at_the_first_equals_sign() {
+    fn an_attribute_name_ends_at_the_first_equals_sign() {
         assert_eq!(attribute("query=a=b"), Ok(("query".to_owned(), "a=b".to_owned())));
         assert!(attribute("ip").is_err());
     }

@@ -1,10 +1,10 @@
-//! What holds of any input of the tools: one function for each parser, which panics if it does not hold. The fuzz
-//! targets call them with generated input, the tests with the corpora. Each stands beside its parser.
+//! Checks that hold for any input of the tools: one function for each parser, in a file beside it, which panics if a
+//! check fails. The fuzz targets call them with generated input, the tests with the corpora.
 
 pub use crate::import::fuzzed::holds as import;
 pub use crate::simulate::log::fuzzed::holds as log;
 
-/// The name of a corpus, and what must hold of every input.
+/// The name of a corpus, and the check of its inputs.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// The targets, by the names of their corpora.

@@ -2,8 +2,8 @@
 //! [`import`] converts the rules of another limiter, [`validate`] reports on a file of rules. Each is a command of the
 //! program `spillgate`.
 //!
-//! The crate knows the limiter and nothing of the service. Where a command needs the service's settings, the
-//! program passes a function that loads them, or what was loaded.
+//! The crate knows the limiter and nothing of the service. If a command needs the service's settings, the program
+//! passes a function that loads them, or the loaded values.
 
 pub mod bench;
 mod flag;

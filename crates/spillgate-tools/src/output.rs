@@ -1,10 +1,10 @@
-//! What commands share: why one fails, and where its lines go.
+//! Types and functions that several commands share.
 
 use std::error::Error;
 use std::fmt;
 use std::io::{self, Write};
 
-/// Why a command did not do what it was asked; its text is for people.
+/// The reason why a command failed; its text is for people.
 pub type Failure = Box<dyn Error>;
 
 /// Writes a line of the result to the standard output. A reader that has left, such as `head`, is no error: it has read

@@ -1,12 +1,12 @@
-//! Charts as SVG: steps over time with a bound across them, and rankings. A figure stands alone as a
-//! file or within a page, in the light and in the dark.
+//! Charts as SVG: steps over time with a bound across them, and rankings. A figure is complete by itself, as a file
+//! or within a page, in light and dark.
 //!
-//! It draws what it is given and knows nothing of limits, logs or benches. All arithmetic is on whole
-//! numbers, so the same figure is the same bytes on every machine.
+//! It knows nothing of limits, logs or benches. All arithmetic is on whole numbers, so that the same figure is the
+//! same bytes on every machine.
 
 use std::fmt::{self, Write};
 
-// By their paths, so that benches of the library may draw too.
+// By explicit paths, since benches of the library include this file too.
 #[path = "plot/curve.rs"]
 mod curve;
 #[path = "plot/scale.rs"]
@@ -25,7 +25,7 @@ pub(crate) struct Figure {
     pub(crate) charts: Vec<Chart>,
 }
 
-/// One of them.
+/// One chart of a figure.
 #[derive(Clone, Debug)]
 pub(crate) enum Chart {
     OverTime(OverTime),
@@ -38,15 +38,15 @@ pub(crate) enum Chart {
 #[derive(Clone, Debug)]
 pub(crate) struct OverTime {
     pub(crate) title: String,
-    /// What the values count.
+    /// The unit of the values.
     pub(crate) counts: String,
     pub(crate) span: Span,
-    /// The later over the earlier.
+    /// Drawn in this order, each over the one before.
     pub(crate) series: Vec<Series>,
     pub(crate) bound: Option<Bound>,
 }
 
-/// From when to when, in microseconds, and how that is written.
+/// The range of time in microseconds, and how instants are written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub(crate) from_us: u64,
@@ -54,34 +54,34 @@ pub(crate) struct Span {
     pub(crate) written: Written,
 }
 
-/// What is written at the axis of time.
+/// How instants are written at the axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// How long since the beginning.
+    /// The time since the beginning.
     SinceStart,
     /// The time of day, UTC.
     ByClock,
 }
 
-/// One row of values.
+/// One series of values.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
     pub(crate) label: String,
     pub(crate) ink: Ink,
     pub(crate) shape: Shape,
-    /// Instants and values, each of which holds until the next; in order.
+    /// Instants and values in order; each value holds until the next instant.
     pub(crate) steps: Vec<(u64, u64)>,
 }
 
-/// How it is drawn.
+/// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     Line,
-    /// Filled from the ground up; what is above the bound stands out.
+    /// Filled from the ground up; the part above the bound has another colour.
     Area,
 }
 
-/// What a colour means. Each is a pair, for the light and for the dark.
+/// The meaning of a colour. Each has a value for light and one for dark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ink {
     Allowed,
@@ -105,7 +105,7 @@ pub(crate) struct Ranking {
 }
 
 impl fmt::Display for Figure {
-    /// The whole SVG document.
+    /// Writes the whole SVG document.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let legend = self.legend();
         let head = HEAD + if legend.is_empty() { 0 } else { LEGEND };
@@ -135,7 +135,7 @@ impl fmt::Display for Figure {
 }
 
 impl Figure {
-    /// Each label once, with its class.
+    /// Returns each label once, with its class.
     fn legend(&self) -> Vec<(&str, &'static str)> {
         let mut legend: Vec<(&str, &'static str)> = Vec::new();
         let mut add = |label, class| {
@@ -315,7 +315,7 @@ impl Ink {
     }
 }
 
-/// Of the values in a column as wide as a pixel the largest: no peak is lost. Values that stay are one step.
+/// Returns the largest value of each pixel column, so that no peak is lost, and joins equal neighbours.
 fn thinned(steps: &[(u64, u64)], along: Scale) -> Vec<(u64, u64)> {
     let mut thinned: Vec<(u64, u64)> = Vec::new();
     for (at, value) in steps {
@@ -329,7 +329,7 @@ fn thinned(steps: &[(u64, u64)], along: Scale) -> Vec<(u64, u64)> {
     thinned
 }
 
-/// A path along steps, up to the right edge; closed at the height of `ground` if there is one.
+/// Returns a path along steps, up to the right edge; closed at the height of `ground` if there is one.
 fn path(steps: &[(u64, u64)], up: Scale, ground: Option<u64>) -> String {
     let mut path = String::new();
     let Some((first, value)) = steps.first() else { return path };
@@ -365,7 +365,7 @@ fn write_legend(f: &mut fmt::Formatter<'_>, legend: &[(&str, &'static str)]) -> 
             )?,
         }
         text(f, (x + 24, HEAD + 11), "key", label)?;
-        // Wider than any font's letters are on average.
+        // Eight pixels a letter, wider than any font's letters are on average.
         x += 24 + 8 * label.chars().count() as u64 + 18;
     }
     Ok(())
@@ -388,7 +388,7 @@ impl fmt::Display for Tenths {
     }
 }
 
-/// What somebody wrote, as text of a document; in the value of an attribute too.
+/// Foreign text, escaped for the content or an attribute of a document.
 pub(crate) struct Text<'t>(pub(crate) &'t str);
 
 impl fmt::Display for Text<'_> {
@@ -400,7 +400,7 @@ impl fmt::Display for Text<'_> {
                 '>' => f.write_str("&gt;")?,
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
-                // XML has no way to write most of these.
+                // XML cannot contain most control characters, not even escaped.
                 c if c.is_control() || matches!(c, '\u{FFFE}' | '\u{FFFF}') => {
                     f.write_char('\u{FFFD}')?
                 }
@@ -418,17 +418,17 @@ const LEFT: u64 = 76;
 const RIGHT: u64 = 860;
 const HEAD: u64 = 66;
 const LEGEND: u64 = 24;
-/// A chart, and how much of it is above and below the area where values are.
+/// The height of a chart, and the parts of it above and below the area with values.
 const CHART: u64 = 226;
 const ABOVE_AREA: u64 = 50;
 const BELOW: u64 = 36;
 const RANKING: u64 = 56;
 const ROW: u64 = 23;
 const BARS_LEFT: u64 = 330;
-/// As many letters as have room beside a bar.
+/// As many letters as fit beside a bar.
 const NAME_MAX: usize = 42;
 
-/// Colours are pairs that keep a contrast of 4.5 to 1 for words, and 3 to 1 for areas.
+/// Each colour pair keeps a contrast of 4.5 to 1 for text, and 3 to 1 for areas.
 const STYLE: &str = "
 .plot{--ground:#fff;--text:#16222b;--quiet:#52626d;--grid:#d9dfe3;--allowed:#2a8f94;--refused:#c4473d;--asked:#52626d;--over:#b3261e;font:12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}
 @media (prefers-color-scheme:dark){.plot{--ground:#172128;--text:#e6edf1;--quiet:#9db0bb;--grid:#2b3942;--allowed:#3aa39b;--refused:#e2675d;--asked:#9db0bb;--over:#ff8a80}}
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_above_the_bound_stands_out_and_nothing_else() {
+    fn only_values_above_the_bound_have_their_own_colour() {
         let above = |svg: &str| svg.matches("<path class=\"over\"").count();
         assert_eq!(above(&figure(vec![(0, 0), (10_000_000, 100), (20_000_000, 5)])), 0);
         assert_eq!(above(&figure(vec![(0, 0), (10_000_000, 101), (20_000_000, 5)])), 1);
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_was_given_becomes_markup() {
+    fn no_input_becomes_markup() {
         let svg = figure(vec![(0, 1)]);
         assert!(svg.contains("a &lt;b&gt; &amp; &quot;c&quot;"), "{svg}");
         assert!(!svg.contains('\u{1b}'));

@@ -1,8 +1,8 @@
-//! `spillgate simulate`: a log, or made-up traffic, replayed against one policy or several.
+//! `spillgate simulate`: replays a log, or made-up traffic, against one or several policies.
 //!
-//! A thread reads lines into events ([`log`], [`order`]) or makes them ([`pattern`]); another puts them to a
-//! limiter of each policy at their own instants ([`replay`]) and counts what came of it ([`tally`]). What is
-//! known then is a [`report`]: words, JSON, charts, a page.
+//! One thread reads lines into events ([`log`], [`order`]) or makes them ([`pattern`]). Another passes each event, at
+//! its own instant, to a limiter of each policy ([`replay`]) and counts the decisions ([`tally`]). The [`report`]
+//! shows them as text, JSON, charts or a page.
 
 use std::fs;
 use std::path::Path;
@@ -37,13 +37,14 @@ use event::Vocabulary;
 pub(crate) use log::{Format, Mapping, mapping};
 use log::{Found, Logs, Unreadable};
 use order::Spread;
-use pattern::{Pattern, Reference, Told, value_of};
+use pattern::{Options, Pattern, Reference, value_of};
 pub(crate) use pattern::{Rate, SUBJECTS_MAX, Shape};
 use progress::{Progress, Total};
 use replay::{Contender, replay};
 use report::{ConditionReport, Replayed, Report, charts, html};
 
-/// Replays what the flags name, and reports what rules would refuse. `load` reads the policy of a file.
+/// Replays the traffic that the flags name, and reports which requests each policy would deny. `load` reads the
+/// policy of a file.
 ///
 /// # Errors
 ///
@@ -59,7 +60,7 @@ pub fn run(
     args.fail_if.iter().try_for_each(|condition| condition.check(&rules, policies.len()))?;
 
     let words = vocabulary(args, &policies);
-    refuse_unasked(args, &words)?;
+    refuse_unused_attributes(args, &words)?;
     let (outcome, replayed) = match args.pattern {
         Some(shape) => replay_pattern(args, shape, contenders, &words)?,
         None => replay_logs(args, contenders, &words)?,
@@ -95,15 +96,15 @@ fn replay_logs(
         files: args.logs.clone(),
         format: args.format,
         mappings: args.map.clone(),
-        cost_field: args.cost_from.as_deref().map(|told| cost(told).1.to_owned()),
+        cost_field: args.cost_from.as_deref().map(|flag| cost(flag).1.to_owned()),
         delay_us: args.delay,
         spread: if args.spread { Spread::OverTheSecond } else { Spread::No },
         unreadable: if args.strict { Unreadable::Refuse } else { Unreadable::Count },
         bytes_read: Arc::clone(&bytes_read),
     };
     let mut progress = Progress::new(bytes_read, bytes_of(&args.logs));
-    let source = |give: &mut dyn FnMut(&mut event::Event)| logs.read(words, give);
-    let replayed = replay(contenders, &args.follow, words, source, |events| progress.tell(events));
+    let source = |emit: &mut dyn FnMut(&mut event::Event)| logs.read(words, emit);
+    let replayed = replay(contenders, &args.follow, words, source, |events| progress.show(events));
     progress.end();
     let (found, outcome) = replayed?;
     let names = args.logs.iter().map(|name| if name == "-" { "standard input" } else { name });
@@ -117,7 +118,7 @@ fn replay_pattern(
     contenders: Vec<Contender>,
     words: &Vocabulary,
 ) -> Result<(replay::Outcome, Replayed), Failure> {
-    let told = Told {
+    let options = Options {
         rate: args.rate,
         length_us: args.length_us,
         subjects: args.subjects,
@@ -125,19 +126,20 @@ fn replay_pattern(
         with: args.with.clone(),
     };
     let limit = reference(&contenders[0].policy).or_else(|| args.rate.map(Reference::of_rate));
-    let limit = limit.ok_or("the policy has no limit to cut the traffic to; say a --rate")?;
-    let pattern = Pattern::new(shape, limit, told)?;
+    let limit =
+        limit.ok_or("the policy has no limit that could size the traffic; write a --rate")?;
+    let pattern = Pattern::new(shape, limit, options)?;
     let follow = match args.follow.is_empty() {
         true => first_subject(args, words),
         false => args.follow.clone(),
     };
     let total = u64::try_from(pattern.count()).unwrap_or(u64::MAX);
     let mut progress = Progress::new(Arc::default(), Total::Events(total));
-    let source = |give: &mut dyn FnMut(&mut event::Event)| {
-        pattern.make(words, give);
+    let source = |emit: &mut dyn FnMut(&mut event::Event)| {
+        pattern.make(words, emit);
         Ok(())
     };
-    let replayed = replay(contenders, &follow, words, source, |events| progress.tell(events));
+    let replayed = replay(contenders, &follow, words, source, |events| progress.show(events));
     progress.end();
     let ((), mut outcome) = replayed?;
     let span_us = pattern.span_us();
@@ -151,7 +153,7 @@ fn replay_pattern(
     Ok((outcome, replayed))
 }
 
-/// The policies on trial, the one that conditions are about first.
+/// Returns the policies to compare. Conditions are about the first.
 fn contenders(
     args: &SimulateArgs,
     load: &dyn Fn(&Path) -> Result<Policy, Failure>,
@@ -172,7 +174,7 @@ fn contenders(
     }
     if contenders.len() > CONTENDERS_MAX {
         return Err(
-            format!("more than {CONTENDERS_MAX} policies side by side; leave some out").into()
+            format!("{CONTENDERS_MAX} policies at most can be compared; leave some out").into()
         );
     }
     Ok(contenders)
@@ -186,16 +188,16 @@ fn from_file(
     let policy = load(file)?;
     if policy.rules().len() == 0 {
         return Err(
-            format!("{name} has no rules, so nothing would be refused; add a [[rule]]").into()
+            format!("{name} has no rules, so no request would be denied; add a [[rule]]").into()
         );
     }
     Ok(Contender { name, policy })
 }
 
-/// A policy of one rule with one limit.
+/// Returns a policy of one rule with one limit.
 fn from_flags(args: &SimulateArgs, quota: &str, algorithm: &str) -> Result<Contender, Failure> {
     let mut spec = LimitSpec::new(quota).algorithm(algorithm);
-    // A comparison of several is about their quota; only a bucket has a burst besides.
+    // Algorithms are compared by their quota. Only a token bucket has a burst too, so the others do without it.
     let burst = args.burst.filter(|_| args.algorithm.len() < 2 || algorithm == "token-bucket");
     if let Some(burst) = burst {
         spec = spec.burst(burst);
@@ -217,9 +219,9 @@ fn from_flags(args: &SimulateArgs, quota: &str, algorithm: &str) -> Result<Conte
     Ok(Contender { name: format!("{algorithm} {limit}"), policy })
 }
 
-/// The attributes that any of the policies asks for.
+/// Returns the attributes that any of the policies needs.
 fn vocabulary(args: &SimulateArgs, policies: &[Policy]) -> Vocabulary {
-    let unit = args.cost_from.as_deref().map(|told| cost(told).0);
+    let unit = args.cost_from.as_deref().map(|flag| cost(flag).0);
     let mut words = Vocabulary::new(args.domain.as_deref(), unit);
     for needed in policies.iter().flat_map(Policy::rules).flat_map(spillgate::Rule::needs) {
         words.learn(needed);
@@ -227,8 +229,8 @@ fn vocabulary(args: &SimulateArgs, policies: &[Policy]) -> Vocabulary {
     words
 }
 
-/// Refuses what is said of an attribute that no rule asks for: it would change nothing.
-fn refuse_unasked(args: &SimulateArgs, words: &Vocabulary) -> Result<(), Failure> {
+/// Refuses flags for an attribute that no rule needs, since they would change nothing.
+fn refuse_unused_attributes(args: &SimulateArgs, words: &Vocabulary) -> Result<(), Failure> {
     let mapped = args.map.iter().map(|mapping| ("--map", &mapping.attribute));
     let with = args.with.iter().map(|(name, _)| ("--with", name));
     let followed = args.follow.iter().map(|(name, _)| ("--follow", name));
@@ -236,19 +238,20 @@ fn refuse_unasked(args: &SimulateArgs, words: &Vocabulary) -> Result<(), Failure
     for (flag, name) in mapped.chain(with).chain(followed) {
         if words.number(name).is_none() {
             let names = words.names().join(", ");
-            return Err(format!("{flag}: no rule asks for {name}; they ask for {names}").into());
+            return Err(
+                format!("{flag}: no rule uses attribute {name}; the rules use {names}").into()
+            );
         }
     }
     Ok(())
 }
 
-/// The unit and the field of `--cost-from`: `tokens=usage.total`, or a field whose name, its last part,
-/// is the unit.
-fn cost(told: &str) -> (&str, &str) {
-    told.split_once('=').unwrap_or_else(|| (told.rsplit('.').next().unwrap_or(told), told))
+/// Returns the unit and the field of `--cost-from`: `tokens=usage.total`, or a field whose last part is the unit.
+fn cost(flag: &str) -> (&str, &str) {
+    flag.split_once('=').unwrap_or_else(|| (flag.rsplit('.').next().unwrap_or(flag), flag))
 }
 
-/// The first limit of the first rule that has numbers.
+/// Returns the first limit of the first rule that has a capacity and a window.
 fn reference(policy: &Policy) -> Option<Reference> {
     let of_limit = |limit: &Limit| {
         let capacity = limit.capacity().filter(|capacity| *capacity > 0)?;
@@ -259,11 +262,11 @@ fn reference(policy: &Policy) -> Option<Reference> {
     policy.rules().flat_map(spillgate::Rule::limits).find_map(of_limit)
 }
 
-/// The one whom made-up traffic is about most: its first.
+/// Returns the attributes of the first subject of made-up traffic, which has the most requests.
 fn first_subject(args: &SimulateArgs, words: &Vocabulary) -> Vec<(String, String)> {
     let value = |name: &String| {
-        let told = args.with.iter().find(|(known, _)| known == name);
-        told.map_or_else(|| value_of(name, 0), |(_, value)| value.clone())
+        let given = args.with.iter().find(|(known, _)| known == name);
+        given.map_or_else(|| value_of(name, 0), |(_, value)| value.clone())
     };
     words.names().iter().map(|name| (name.clone(), value(name))).collect()
 }
@@ -274,17 +277,17 @@ impl Reference {
     }
 }
 
-/// Reads `--rate`, in the language of quotas.
+/// Reads `--rate`, which is written like a quota.
 pub(crate) fn rate(text: &str) -> Result<Rate, String> {
     let limit = Limit::parse(text).map_err(|error| error.to_string())?;
     let period_us = limit.window().map_or(0, |window: Duration| window.as_micros() as u64);
     match limit.capacity() {
         Some(count @ 1..) if period_us > 0 => Ok(Rate { count, period_us }),
-        _ => Err("write so many in so long: 50/second".to_owned()),
+        _ => Err("write a count and a period: 50/second".to_owned()),
     }
 }
 
-/// How much there is to read, if all of it is files.
+/// Returns the bytes of all logs, if all of them are files.
 fn bytes_of(logs: &[String]) -> Total {
     let length = |name: &String| {
         fs::metadata(name).ok().filter(fs::Metadata::is_file).map(|file| file.len())
@@ -297,7 +300,7 @@ fn write(file: &Path, text: &str) -> Result<(), Failure> {
         .map_err(|error| format!("cannot write {}: {error}", file.display()).into())
 }
 
-/// The exit code of a run that a pipeline should not go on after.
+/// The exit code if a condition of --fail-if holds, so that a pipeline stops.
 const CONDITION_HOLDS: u8 = 1;
-/// As many as a figure has room for.
+/// As many policies as a figure shows well.
 const CONTENDERS_MAX: usize = 6;

@@ -1,10 +1,10 @@
-//! The token of a client of the service.
+//! Reads the token of a client of the service.
 
 use std::path::Path;
 
 use crate::Failure;
 
-/// Reads a token from its file, if one is named, and returns it as the header `authorization` carries it.
+/// Reads a token from a file, if one is named, and returns it as the value of the header `authorization`.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What `spillgate validate` reports on a file that loads: lints, the order of its rules, and what becomes of state.
+//! `spillgate validate`: reports on a file that loads: lints, the order of its rules, and the effect on stored state.
 
 use std::io;
 
@@ -15,7 +15,7 @@ mod order;
 mod rules;
 mod source;
 
-use against::{Fate, fates};
+use against::{StateChange, state_changes};
 use bytes::Bytes;
 use finding::{Finding, Level};
 use order::{Placed, order};
@@ -43,7 +43,7 @@ pub struct Service {
     pub attributes_max: usize,
     /// Whether the store keeps subjects on several shards: a Cluster or a ring.
     pub has_several_shards: bool,
-    /// How many instances the settings expect, if they do.
+    /// The number of instances that the settings expect, if they name one.
     pub expected_instances: Option<u32>,
 }
 
@@ -64,10 +64,10 @@ pub struct Report<'a> {
     #[serde(skip)]
     subjects: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    against: Option<Vec<Fate>>,
+    against: Option<Vec<StateChange>>,
 }
 
-/// What each rule comes to while the store is out of reach, by its name.
+/// The names of the rules by what they do while the store is out of reach.
 #[derive(Serialize)]
 struct AtOutage<'a> {
     allow: Vec<&'a str>,
@@ -75,7 +75,7 @@ struct AtOutage<'a> {
     local: Vec<&'a str>,
 }
 
-/// Rules that refuse nobody.
+/// The names of the rules that deny no request.
 #[derive(Serialize)]
 struct NotEnforced<'a> {
     shadow: Vec<&'a str>,
@@ -83,18 +83,19 @@ struct NotEnforced<'a> {
 }
 
 impl<'a> Report<'a> {
-    /// Reports on a file. `old` is the policy in force now: with it, the report says what becomes of its state. With
-    /// `subjects`, it estimates how many bytes the state of that many subjects takes, rule by rule.
+    /// Reports on a file. `old` is the policy in force now: with it, the report describes the effect on its state.
+    /// With `subjects`, it estimates the bytes that the state of that many subjects takes, rule by rule.
     pub fn new(file: Loaded<'a>, old: Option<&Policy>, subjects: Option<u64>) -> Report<'a> {
         let Loaded { name, text, policy, settings, service } = file;
         let source = Source::of(text);
-        let looked = lints::Looked { policy, service, set: settings, source: &source };
-        let findings = lints::findings(&looked);
+        let checked = lints::Checked { policy, service, set: settings, source: &source };
+        let findings = lints::findings(&checked);
         let names = |is_one: &dyn Fn(&Rule) -> bool| -> Vec<&'a str> {
             policy.rules().filter(|rule| is_one(rule)).map(Rule::name).collect()
         };
-        let at_outage =
-            |said| names(&|rule: &Rule| rule.mode() == Mode::Enforce && rule.on_outage() == said);
+        let at_outage = |choice| {
+            names(&|rule: &Rule| rule.mode() == Mode::Enforce && rule.on_outage() == choice)
+        };
         Report {
             ok: true,
             file: name,
@@ -114,7 +115,7 @@ impl<'a> Report<'a> {
             bytes: subjects
                 .map(|subjects| policy.rules().map(|rule| Bytes::of(rule, subjects)).collect()),
             subjects: subjects.unwrap_or_default(),
-            against: old.map(|old| fates(old, policy)),
+            against: old.map(|old| state_changes(old, policy)),
         }
     }
 
@@ -138,14 +139,14 @@ impl<'a> Report<'a> {
         let (rules, overrides) = (counted(self.rules, "rule"), counted(self.overrides, "override"));
         say(&format!("{}: ok, {rules}, {overrides}", self.file))?;
         if !self.order.is_empty() {
-            say(&"Judged in this order, the widest subject last:")?;
+            say(&"Evaluated in this order, the widest subject last:")?;
         }
         for (place, rule) in self.order.iter().enumerate() {
             say(&format!("{:>3}. {}", place + 1, rule.for_people()))?;
         }
         print_names("Open while the store is out of reach (allow)", &self.on_outage.allow)?;
         print_names("Closed while the store is out of reach (deny)", &self.on_outage.deny)?;
-        print_names("Only watching (shadow)", &self.not_enforced.shadow)?;
+        print_names("Not enforced (shadow)", &self.not_enforced.shadow)?;
         print_names("Off", &self.not_enforced.off)?;
         if let Some(bytes) = &self.bytes {
             let subjects = self.subjects;
@@ -154,10 +155,10 @@ impl<'a> Report<'a> {
         }
         match self.against.as_deref() {
             None => {}
-            Some([]) => say(&"All state goes on as it is.")?,
-            Some(fates) => {
-                say(&"What becomes of the state:")?;
-                fates.iter().try_for_each(|fate| say(&format!("  {}", fate.for_people())))?;
+            Some([]) => say(&"All state stays in use, unchanged.")?,
+            Some(changes) => {
+                say(&"Effect on stored state:")?;
+                changes.iter().try_for_each(|change| say(&format!("  {}", change.for_people())))?;
             }
         }
         for finding in &self.findings {
@@ -176,9 +177,9 @@ fn is_warning(finding: &Finding) -> bool {
     finding.level == Level::Warning
 }
 
-fn print_names(what: &str, names: &[&str]) -> io::Result<()> {
+fn print_names(heading: &str, names: &[&str]) -> io::Result<()> {
     if !names.is_empty() {
-        say(&format!("{what}: {}", names.join(", ")))?;
+        say(&format!("{heading}: {}", names.join(", ")))?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The admin door, as operators and probes use it.
+//! The admin API, as operators and probes use it.
 
 mod dashboard;
 mod explain;
@@ -14,16 +14,16 @@ use serde_json::{Value, json};
 
 use crate::server::{Server, TempFile};
 
-/// Asks the admin door, and expects a 200.
+/// Calls the admin API, expects status 200, and returns the JSON of the answer.
 #[track_caller]
-fn told(server: &Server, method: &str, path: &str, body: &Value) -> Value {
+fn expect_ok(server: &Server, method: &str, path: &str, body: &Value) -> Value {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let reply = server.operator().send(method, path, body.as_bytes()).unwrap();
     assert_eq!(reply.status, 200, "{method} {path} {body}: {}", reply.body);
     reply.json()
 }
 
-/// Asks the admin door, and expects a problem: its status, its field, and what it says.
+/// Calls the admin API, expects a problem, and returns its status, field and detail.
 #[track_caller]
 fn refused(server: &Server, method: &str, path: &str, body: &str) -> (u16, String, String) {
     let reply = server.operator().send(method, path, body.as_bytes()).unwrap();

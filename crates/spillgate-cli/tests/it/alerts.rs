@@ -1,5 +1,5 @@
-//! The alerts, the dashboard of Grafana and the runbook name what there is; promtool, where it is installed,
-//! fires each alert.
+//! The alerts, Grafana's dashboard and the runbook name only existing metrics. promtool, where it is installed, fires
+//! each alert.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -17,14 +17,14 @@ fn root() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// What `text` names that begins so.
+/// Returns the names in `text` with this prefix.
 pub(crate) fn named<'t>(text: &'t str, start: &str) -> BTreeSet<&'t str> {
     let ends = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
     let found = text.match_indices(start).map(|(at, _)| &text[at..]);
     found.map(|rest| rest.split(ends).next().unwrap()).collect()
 }
 
-/// What is exported, in memory and on a store.
+/// Returns the exported metric families, in memory and on a store.
 pub(crate) fn families() -> BTreeSet<String> {
     let redis = RedisServer::start();
     let exported = [Server::start(&[]), Server::start_on(&redis, &[])]
@@ -35,7 +35,7 @@ pub(crate) fn families() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_metric_that_is_watched_is_exported() {
+fn every_watched_metric_is_exported() {
     let families = families();
     for file in ["deploy/prometheus/alerts.yml", "deploy/grafana/spillgate.json"] {
         let text = read(file);
@@ -87,7 +87,7 @@ fn promtool_checks_the_alerts_and_fires_each() {
         let mut promtool = Command::new("promtool");
         promtool.args(arguments).current_dir(root().join("deploy/prometheus"));
         let output = promtool.output().unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+        let output_text = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output_text));
     }
 }

@@ -1,4 +1,4 @@
-//! Forward auth: whose request a proxy asks about, and what it is told.
+//! Forward auth: the request that a proxy describes, and the answer to the proxy.
 
 mod forged;
 mod proxies;
@@ -7,7 +7,7 @@ mod spelling;
 use crate::client::Reply;
 use crate::server::{Server, TempFile, on_both_engines};
 
-/// Each attribute that somebody could forge has a rule of its own, which speaks up when it is met.
+/// Every attribute that a client could forge has a rule of its own, which shows in the answer if it matches.
 pub(crate) const RULES: &str = r#"
 [[rule]]
 name = "login"
@@ -39,7 +39,7 @@ key = ["key"]
 limits = ["block"]
 "#;
 
-/// A server that takes this machine for its proxy.
+/// Starts a server that trusts this machine as its proxy.
 fn behind_a_proxy(original: &str, more: &str) -> Server {
     let file = TempFile::new(
         "auth.toml",
@@ -60,7 +60,7 @@ const HOST: (&str, &str) = ("Host", "spillgate.internal");
 const LOGIN: [(&str, &str); 2] = [HOST, ("X-Forwarded-Uri", "/login")];
 
 #[test]
-fn a_client_is_let_through_twice_and_then_told_when_to_come_back() {
+fn the_third_request_is_denied_with_its_wait() {
     let rules = TempFile::new(
         "auth.toml",
         &format!("[server]\ntrusted_proxies = [\"127.0.0.1\"]\n{RULES}"),
@@ -80,13 +80,13 @@ fn a_client_is_let_through_twice_and_then_told_when_to_come_back() {
 }
 
 #[test]
-fn a_refusal_takes_the_status_that_the_proxy_understands() {
+fn a_denial_has_a_status_that_the_proxy_understands() {
     let server = behind_a_proxy("x-forwarded", "");
     while ask(&server, "GET", "/v1/auth", &LOGIN).status == 200 {}
     for (path, status) in [
         ("/v1/auth", 429),
         ("/v1/auth?deny_status=403", 403),
-        // What could be taken for a yes, or is nothing, changes nothing.
+        // A status that means success, or none at all, changes nothing.
         ("/v1/auth?deny_status=200", 429),
         ("/v1/auth?deny_status=", 429),
         ("/v1/auth?deny_status=no", 429),
@@ -103,7 +103,7 @@ fn a_refusal_takes_the_status_that_the_proxy_understands() {
 }
 
 #[test]
-fn an_outage_that_a_rule_denies_is_503_or_the_proxys_own() {
+fn an_outage_denied_by_a_rule_is_503_or_the_proxys_status() {
     let file = TempFile::new(
         "auth.toml",
         "[[rule]]\nname = \"ip\"\nkey = [\"ip\"]\non_outage = \"deny\"\nlimits = [\"5/minute\"]\n",
@@ -116,7 +116,7 @@ fn an_outage_that_a_rule_denies_is_503_or_the_proxys_own() {
 }
 
 #[test]
-fn nothing_that_a_client_sends_makes_an_error_of_the_answer() {
+fn no_client_input_makes_the_answer_an_error() {
     let long = "x".repeat(30_000);
     let long_path = format!("/{long}");
     let long_query = format!("/?key={long}");
@@ -152,7 +152,7 @@ fn nothing_that_a_client_sends_makes_an_error_of_the_answer() {
 }
 
 #[test]
-fn a_header_that_is_an_attribute_tells_its_bearers_apart() {
+fn a_header_attribute_separates_its_clients() {
     let file = TempFile::new(
         "auth.toml",
         "[server.auth]\nheaders = [\"X-Api-Key\"]\n\
@@ -166,29 +166,29 @@ fn a_header_that_is_an_attribute_tells_its_bearers_apart() {
     };
     assert_eq!((status(&["a"]), status(&["a"])), (200, 429));
     assert_eq!(status(&["b"]), 200);
-    // Of two lines the first: more keys are no more limits.
+    // The first of two lines counts: more keys give no more limits.
     assert_eq!(status(&["a", "c"]), 429);
     assert_eq!(status(&[]), 200);
 }
 
 #[test]
-fn an_attribute_with_two_meanings_keeps_it_from_starting() {
+fn an_attribute_with_two_sources_prevents_the_start() {
     for auth in ["headers = [\"host\"]", "query = [\"path\"]", "headers = [\"k\"]\nquery = [\"k\"]"]
     {
         let file = TempFile::new("auth.toml", &format!("[server.auth]\n{auth}\n"));
         let output =
             crate::server::run(&["serve", "--http", "127.0.0.1:0", "--config", file.path()]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{said}");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{errors}");
         assert!(
-            said.contains("field `server.auth`") && said.contains("is an attribute already"),
-            "{said}"
+            errors.contains("field `server.auth`") && errors.contains("is an attribute already"),
+            "{errors}"
         );
     }
 }
 
 #[test]
-fn a_peer_that_is_not_trusted_is_told_of_once_with_the_way_out() {
+fn an_untrusted_peer_is_logged_once_with_the_remedy() {
     let server = Server::start(&[]);
     for _ in 0..3 {
         assert_eq!(ask(&server, "GET", "/v1/auth", &LOGIN).status, 200);
@@ -202,7 +202,7 @@ fn a_peer_that_is_not_trusted_is_told_of_once_with_the_way_out() {
 }
 
 #[test]
-fn a_proxy_that_does_not_say_what_it_asks_about_is_told_of_once() {
+fn a_proxy_that_does_not_describe_the_request_is_logged_once() {
     let server = behind_a_proxy("x-original", "");
     for _ in 0..3 {
         assert_eq!(ask(&server, "GET", "/v1/auth", &LOGIN).status, 200);

@@ -1,11 +1,11 @@
-//! What cannot be understood is refused whole, by name, and charges nothing.
+//! Input that cannot be understood is refused as a whole, with the name of the field, and charges nothing.
 
 use serde_json::{Value, json};
 
 use crate::client::Reply;
 use crate::server::Server;
 
-/// Every line: a body of `/v1/check`, the field that the problem names, and a part of what it says.
+/// Each line: a body of `/v1/check`, the field that the problem names, and a part of its detail.
 const BAD_CHECKS: &[(&str, &str, &str)] = &[
     // The shape.
     ("5", "", "expected an object such as"),
@@ -99,7 +99,7 @@ fn a_bad_check_is_a_400_that_names_its_field() {
 }
 
 #[test]
-fn a_field_that_is_null_is_left_out() {
+fn a_null_field_counts_as_absent() {
     let server = Server::start(&[]);
     let nulls =
         r#"{"domain":null,"attributes":null,"key":null,"limit":null,"cost":null,"wait_ms":null}"#;
@@ -110,7 +110,7 @@ fn a_field_that_is_null_is_left_out() {
 }
 
 #[test]
-fn each_bound_admits_its_last_and_refuses_the_next() {
+fn each_bound_admits_the_last_value_and_refuses_the_next() {
     let server = Server::start(&[]);
     let text = |length: usize| "x".repeat(length);
     let attributes = |count: usize| -> Value {
@@ -237,7 +237,7 @@ fn a_wrong_path_or_method_names_those_that_exist() {
 }
 
 #[test]
-fn an_answer_does_not_grow_with_its_question() {
+fn an_answer_does_not_grow_with_its_request() {
     let server = Server::start(&[]);
     let long = "x".repeat(100_000);
     for body in [
@@ -252,7 +252,7 @@ fn an_answer_does_not_grow_with_its_question() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_refused() {
+fn bytes_that_are_not_utf8_are_refused() {
     let server = Server::start(&[]);
     for body in [b"{\"key\":\"\xff\"}".as_slice(), b"\x00", b"\xef\xbb\xbf{}", &[0x5b; 100_000]] {
         let reply = server.post("/v1/check", body);

@@ -1,4 +1,4 @@
-//! `spillgate bench`: each target and each scenario once, short, for real; an outage; a stall; what is wrong.
+//! `spillgate bench`: each target and each scenario once, short, for real; an outage; a stall; errors.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use spillgate_testkit::{Process, RedisServer, eventually, free_port};
 
 use crate::server::{Server, TempFile, run, spillgate};
 
-/// Two hundred calls within 400 ms, answered in however long a busy machine takes.
+/// Two hundred calls within 400 ms; on a busy machine the answers may take longer.
 const SHORT: [&str; 6] = ["--rate", "500", "--duration", "400ms", "--timeout", "30s"];
 const RULES: &str =
     "[[rule]]\nname = \"all\"\nkey = [\"user\"]\nmatch = { path = \"/a\" }\nlimits = [\"1/day\"]\n";
@@ -17,12 +17,12 @@ const RULES: &str =
 #[track_caller]
 fn bench(flags: &[&str]) -> Value {
     let output = run(&[&["bench", "--json"], flags].concat());
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.is_empty(), "{flags:?}: {said}");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.is_empty(), "{flags:?}: {text}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Of two hundred calls each that was sent got a decision; where the machine stood still, a few were not.
+/// Each call of two hundred that was sent got a decision. On a machine that stalled, a few were not sent.
 #[track_caller]
 fn all_are_decided(report: &Value) -> &Value {
     let ours = &report["contenders"][0];
@@ -31,7 +31,7 @@ fn all_are_decided(report: &Value) -> &Value {
     ours
 }
 
-/// How many calls there were, all that were sent decided.
+/// Returns the number of calls, of which all that were sent got a decision.
 #[track_caller]
 fn made(contender: &Value) -> u64 {
     let count = |name: &str| contender[name].as_u64().unwrap();
@@ -41,7 +41,7 @@ fn made(contender: &Value) -> u64 {
 }
 
 #[test]
-fn every_scenario_but_failover_asks_the_library_in_memory() {
+fn every_scenario_but_failover_runs_on_the_library_in_memory() {
     for scenario in ["steady", "burst", "hot-key", "zipf", "many-tenants"] {
         let report = bench(&[&[scenario], &SHORT[..]].concat());
         let ours = all_are_decided(&report);
@@ -52,9 +52,9 @@ fn every_scenario_but_failover_asks_the_library_in_memory() {
 }
 
 #[test]
-fn the_library_is_asked_over_a_redis_and_over_a_ring() {
+fn the_library_runs_over_a_redis_and_over_a_ring() {
     let nodes = [RedisServer::start(), RedisServer::start()];
-    // A machine busy with something else is not an outage.
+    // A machine busy with something else is no outage.
     let patient = "timeout = \"10s\"\n";
     let one = format!("[store]\nurl = {:?}\n{patient}", nodes[0].url());
     let ring = format!(
@@ -64,7 +64,7 @@ fn the_library_is_asked_over_a_redis_and_over_a_ring() {
     );
     for store in [one, ring] {
         let file = TempFile::new("store.toml", &store);
-        // What the servers hold is looked at afterwards.
+        // The number of keys on the servers is checked afterwards.
         let lasting = ["zipf", "--quota", "100/day", "--config", file.path()];
         let report = bench(&[&lasting[..], &SHORT[..]].concat());
         let ours = all_are_decided(&report);
@@ -75,34 +75,34 @@ fn the_library_is_asked_over_a_redis_and_over_a_ring() {
 }
 
 #[test]
-fn every_door_is_asked_by_rules_and_by_limits_that_come_along() {
+fn every_api_is_checked_by_rules_and_by_inline_limits() {
     let rules = TempFile::new("limits.toml", RULES);
     let server = Server::start(&["--config", rules.path()]);
     let (grpc, resp) = (server.grpc_port.unwrap(), server.resp_port.unwrap());
-    let doors =
+    let urls =
         [server.url(), format!("grpc://127.0.0.1:{grpc}"), format!("resp://127.0.0.1:{resp}")];
-    for door in &doors {
+    for api_url in &urls {
         let by_rules =
-            ["steady", "--url", door, "--by", "user", "--with", "path=/a", "--subjects", "50"];
+            ["steady", "--url", api_url, "--by", "user", "--with", "path=/a", "--subjects", "50"];
         let report = bench(&[&by_rules[..], &SHORT[..]].concat());
         all_are_decided(&report);
     }
-    // Each door has met the same subjects: 50 of 600 calls, and the three that each began with, are allowed.
+    // Each API had the same subjects: 50 of 600 calls, and the three that each began with, are allowed.
     let metrics = server.operator().send("GET", "/metrics", b"").unwrap().body;
     let allowed = metrics
         .lines()
         .filter(|line| line.starts_with("spillgate_decisions_total{") && line.contains("allowed"))
         .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
     assert_eq!(allowed.sum::<u64>(), 50, "{metrics}");
-    for door in [&doors[0], &doors[2]] {
+    for api_url in [&urls[0], &urls[2]] {
         let report =
-            bench(&[&["steady", "--url", door, "--quota", "3/minute"], &SHORT[..]].concat());
+            bench(&[&["steady", "--url", api_url, "--quota", "3/minute"], &SHORT[..]].concat());
         all_are_decided(&report);
     }
 }
 
 #[test]
-fn a_door_that_asks_for_a_token_is_shown_it() {
+fn an_api_that_requires_a_token_gets_it() {
     let token = TempFile::new("token", "0123456789abcdef0123456789abcdef\n");
     let settings = format!("[server]\ndata_token_file = {:?}\n{RULES}", token.path());
     let settings = TempFile::new("limits.toml", &settings);
@@ -117,7 +117,7 @@ fn a_door_that_asks_for_a_token_is_shown_it() {
 }
 
 #[test]
-fn yardsticks_take_turns_with_ours_and_leave_nothing_behind() {
+fn baselines_take_turns_and_leave_no_keys_behind() {
     let server = RedisServer::start();
     let report = bench(&[
         "--redis",
@@ -141,35 +141,37 @@ fn yardsticks_take_turns_with_ours_and_leave_nothing_behind() {
     for (contender, ratio) in [(1, "evalsha"), (2, "redis"), (3, "governor")] {
         let contender = &report["contenders"][contender];
         assert_eq!(made(contender), 400, "{contender}");
-        let told =
+        let ratio_entry =
             report["ratios"].as_array().unwrap().iter().find(|it| it["to"] == ratio).unwrap();
-        assert_eq!(told["rounds"], 5);
-        assert!(told["p50"]["min"].as_f64().unwrap() <= told["p50"]["max"].as_f64().unwrap());
+        assert_eq!(ratio_entry["rounds"], 5);
+        assert!(
+            ratio_entry["p50"]["min"].as_f64().unwrap()
+                <= ratio_entry["p50"]["max"].as_f64().unwrap()
+        );
     }
     let counts = server.command(&["KEYS", "spillgate-bench:count:*"]);
-    assert_eq!(format!("{counts:?}"), "Array([])", "INCR's counts would never end");
+    assert_eq!(format!("{counts:?}"), "Array([])", "INCR's counts would never expire");
 }
 
 #[test]
-fn callers_of_a_closed_loop_are_told_as_such() {
+fn a_closed_loop_is_reported_as_such() {
     let report = bench(&["--rate", "max", "--callers", "4", "--duration", "200ms"]);
     let ours = &report["contenders"][0];
     assert_eq!(report["loop"], "closed");
     assert!(ours["sent"].as_u64().unwrap() > 1_000, "{ours}");
     let people = run(&["bench", "--rate", "max", "--duration", "100ms"]);
-    let said = String::from_utf8(people.stdout).unwrap();
-    assert!(said.contains("closed loop: ") && said.contains("as fast as answers come"), "{said}");
+    let text = String::from_utf8(people.stdout).unwrap();
+    assert!(text.contains("closed loop: ") && text.contains("as fast as answers come"), "{text}");
 }
 
-/// Were times counted from when calls were sent, of one caller's calls only the one that met the stall would
-/// be slow.
+/// If times counted from when calls were sent, only the one call that met the stall would be slow.
 #[test]
-fn a_server_that_stands_still_is_seen_in_the_times_of_all_that_were_due_meanwhile() {
+fn a_stalled_server_makes_all_calls_due_meanwhile_late() {
     let server = Server::start(&[]);
     let url = server.url();
     let flags =
         ["--url", &url, "--rate", "500", "--duration", "2s", "--callers", "1", "--timeout", "10s"];
-    let asked = spillgate(&[&["bench", "--json"], &flags[..]].concat())
+    let bench_process = spillgate(&[&["bench", "--json"], &flags[..]].concat())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -183,17 +185,17 @@ fn a_server_that_stands_still_is_seen_in_the_times_of_all_that_were_due_meanwhil
     let paused = std::time::Duration::from_millis(400);
     std::thread::sleep(paused);
     server.resume();
-    let output = asked.wait_with_output().unwrap();
+    let output = bench_process.wait_with_output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let ours = &report["contenders"][0];
     let p90 = ours["latency"]["p90_ns"].as_u64().unwrap();
-    // 400 ms of 2 s: a fifth of the calls were due meanwhile, half of those waited 200 ms or more.
+    // The stall is 400 ms of 2 s: a fifth of the calls were due meanwhile, and half of those waited 200 ms or more.
     assert!(p90 > 100_000_000, "{ours}");
     assert_eq!(ours["errors"], 0, "{ours}");
 }
 
 #[test]
-fn a_store_that_is_killed_and_comes_back_is_seen_by_source() {
+fn a_killed_store_shows_in_the_sources() {
     let report = bench(&["failover", "--rate", "500", "--duration", "3s", "--callers", "256"]);
     let ours = &report["contenders"][0];
     assert_eq!(report["events"].as_array().unwrap().len(), 2);
@@ -204,52 +206,53 @@ fn a_store_that_is_killed_and_comes_back_is_seen_by_source() {
 }
 
 #[test]
-fn whoever_stops_it_is_told_what_was_answered_so_far() {
+fn ctrl_c_reports_the_answers_so_far() {
     let server = RedisServer::start();
     let url = server.url();
     let flags =
         ["bench", "--redis", &url, "--rate", "200", "--duration", "1h", "--quota", "100/day"];
-    let mut asked = Process::start(spillgate(&flags).stdout(Stdio::piped()));
+    let mut bench_process = Process::start(spillgate(&flags).stdout(Stdio::piped()));
     eventually(|| server.command(&["DBSIZE"]).integer() > 50);
-    let told = Command::new("kill").args(["-INT", &asked.pid().to_string()]).status().unwrap();
-    assert!(told.success());
-    let ended = asked.wait(Duration::from_secs(20)).expect("Ctrl-C ends it");
+    let signalled =
+        Command::new("kill").args(["-INT", &bench_process.pid().to_string()]).status().unwrap();
+    assert!(signalled.success());
+    let ended = bench_process.wait(Duration::from_secs(20)).expect("Ctrl-C ends it");
     assert!(ended.success(), "{ended}");
-    let mut said = String::new();
-    std::io::Read::read_to_string(&mut asked.stdout().unwrap(), &mut said).unwrap();
-    assert!(said.contains("stopped before its end") && said.contains("200/s"), "{said}");
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut bench_process.stdout().unwrap(), &mut text).unwrap();
+    assert!(text.contains("stopped before its end") && text.contains("200/s"), "{text}");
 }
 
 #[test]
-fn people_read_a_table_and_see_a_figure() {
+fn the_report_is_a_table_and_a_figure() {
     let drawn = TempFile::new("drawn.svg", "");
     let output = run(&[&["bench", "hot-key", "--svg", drawn.path()], &SHORT[..]].concat());
-    let said = String::from_utf8(output.stdout).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
     for part in [
-        "hot-key: 1,000 subjects, 100/1s each (token-bucket), 500/second for 400 ms, 64 callers at most",
+        "hot-key: 1,000 subjects, 100/1s per subject (token-bucket), 500/second for 400 ms, 64 callers at most",
         "open loop: ",
         "p99.9",
         "library: the library in this process, state in memory",
         "decided by: store ",
     ] {
-        assert!(said.contains(part), "{part:?} is not in:\n{said}");
+        assert!(text.contains(part), "{part:?} is not in:\n{text}");
     }
-    // Nobody watches, so no bar moves.
+    // The error output is no terminal, so no bar is drawn.
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     let drawn = fs::read_to_string(drawn.path()).unwrap();
-    for part in ["spillgate bench hot-key", "answers a second", "99 % answered", "denied"] {
+    for part in ["spillgate bench hot-key", "answers a second", "p99", "denied"] {
         assert!(drawn.contains(part), "{part:?} is not in:\n{drawn}");
     }
     assert!(drawn.ends_with("</svg>\n"));
 }
 
 #[test]
-fn whatever_is_wrong_is_told_with_a_remedy() {
-    let nobody = free_port();
+fn every_error_has_a_remedy() {
+    let unused = free_port();
     let (redis, http) =
-        (format!("redis://127.0.0.1:{nobody}"), format!("http://127.0.0.1:{nobody}"));
+        (format!("redis://127.0.0.1:{unused}"), format!("http://127.0.0.1:{unused}"));
     let (grpc, resp) =
-        (format!("grpc://127.0.0.1:{nobody}"), format!("resp://:hush@127.0.0.1:{nobody}"));
+        (format!("grpc://127.0.0.1:{unused}"), format!("resp://:hush@127.0.0.1:{unused}"));
     let server = RedisServer::start();
     let url = server.url();
     let cases: &[(&[&str], &[&str])] = &[
@@ -258,7 +261,7 @@ fn whatever_is_wrong_is_told_with_a_remedy() {
         (&["--rate", "0"], &["20000", "max"]),
         (&["--rate", "2000000"], &["--rate max"]),
         (&["--rate", "1/hour"], &["no call within 10 s", "--duration"]),
-        (&["--duration", "0s"], &["some time"]),
+        (&["--duration", "0s"], &["greater than 0"]),
         (&["--duration", "3d"], &["24h"]),
         (&["--callers", "0"], &["1..=10000"]),
         (&["--subjects", "0"], &["1..=10000000"]),
@@ -284,16 +287,16 @@ fn whatever_is_wrong_is_told_with_a_remedy() {
             &["token bucket", "--algorithm"],
         ),
         (&["--against", "governor", "--by", "ip"], &["cannot be used with"]),
-        (&["failover", "--redis", &url], &["of its own"]),
+        (&["failover", "--redis", &url], &["that it started"]),
         (&["--svg", "/nowhere/a.svg", "--duration", "100ms"], &["cannot write /nowhere/a.svg"]),
     ];
     for (flags, parts) in cases {
         let output = run(&[&["bench"], *flags].concat());
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {text}");
         for part in *parts {
-            assert!(said.contains(part), "{flags:?}: {part:?} is not in: {said}");
+            assert!(text.contains(part), "{flags:?}: {part:?} is not in: {text}");
         }
-        assert!(!said.contains("hush"), "{said}");
+        assert!(!text.contains("hush"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! `spillgate check`: its words for people, its JSON for programs, its exit codes.
+//! `spillgate check`: its text for people, its JSON for programs, its exit codes.
 
 use spillgate_testkit::{RedisServer, free_port};
 
@@ -20,9 +20,10 @@ fn the_exit_code_is_0_if_allowed_and_1_if_denied() {
 }
 
 #[test]
-fn people_read_the_decision_first_and_then_every_limit() {
+fn the_text_shows_the_decision_first_and_then_every_limit() {
     let server = Server::start(&[]);
-    let check = || said(&["check", "--url", &server.url(), "--key", "u1", "--quota", "1/minute"]);
+    let check =
+        || stdout_of(&["check", "--url", &server.url(), "--key", "u1", "--quota", "1/minute"]);
     assert!(
         check().starts_with(
             "allowed\n  the inline limit: allowed, 0 of 1 requests left, full again in "
@@ -32,9 +33,9 @@ fn people_read_the_decision_first_and_then_every_limit() {
 }
 
 #[test]
-fn programs_get_the_servers_json() {
+fn the_json_is_the_servers_answer() {
     let server = Server::start(&[]);
-    let asked = said(&[
+    let json = stdout_of(&[
         "check",
         "--url",
         &server.url(),
@@ -48,7 +49,7 @@ fn programs_get_the_servers_json() {
         "--algorithm",
         "token-bucket",
     ]);
-    let answer: serde_json::Value = serde_json::from_str(&asked).unwrap();
+    let answer: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&answer["remaining"], &answer["capacity"]), (&8.into(), &9.into()));
 }
 
@@ -79,7 +80,8 @@ fn attributes_domain_and_costs_reach_the_rules() {
     let file = TempFile::new("limits.toml", rule);
     let server = Server::start(&["--config", file.path()]);
     let url = server.url();
-    let check = |more: &[&str]| said(&[&["check", "--url", &url, "tenant=a=b"], more].concat());
+    let check =
+        |more: &[&str]| stdout_of(&[&["check", "--url", &url, "tenant=a=b"], more].concat());
     assert!(
         check(&["--domain", "web", "--cost", "4"])
             .contains("api/0: allowed, 6 of 10 requests left")
@@ -92,16 +94,17 @@ fn attributes_domain_and_costs_reach_the_rules() {
 }
 
 #[test]
-fn a_store_is_asked_directly_and_holds_what_a_server_charges() {
+fn a_direct_check_shares_state_with_the_server() {
     let redis = RedisServer::start();
     let server = Server::start(&["--redis", &redis.url()]);
     server.check(r#"{"key":"u1","limit":{"quota":"5/minute"}}"#);
-    let direct = said(&["check", "--redis", &redis.url(), "--key", "u1", "--quota", "5/minute"]);
+    let direct =
+        stdout_of(&["check", "--redis", &redis.url(), "--key", "u1", "--quota", "5/minute"]);
     assert!(direct.contains("3 of 5 requests left"), "{direct}");
 }
 
 #[test]
-fn a_store_is_asked_by_the_rules_of_a_file() {
+fn a_direct_check_uses_the_rules_of_a_file() {
     let redis = RedisServer::start();
     let file = TempFile::new(
         "limits.toml",
@@ -114,14 +117,14 @@ fn a_store_is_asked_by_the_rules_of_a_file() {
 }
 
 #[test]
-fn what_cannot_be_asked_or_answered_is_exit_code_2_and_says_why() {
+fn an_error_is_exit_code_2_with_its_reason() {
     let server = Server::start(&[]);
     let url = server.url();
-    let nobody = format!("http://127.0.0.1:{}", free_port());
+    let unused = format!("http://127.0.0.1:{}", free_port());
     for (arguments, part) in [
         (&["--url", &url, "--key", "u", "--quota", "5/fortnight"][..], "limit.quota: "),
         (&["--url", &url, "a=1", "a=2"], "attributes.a: duplicate"),
-        (&["--url", &nobody], "start a server with `spillgate serve`, or name another with --url"),
+        (&["--url", &unused], "start a server with `spillgate serve`, or name another with --url"),
         (
             &["--url", "localhost:8080"],
             "no address of a server; write one such as http://127.0.0.1:8080",
@@ -137,9 +140,9 @@ fn what_cannot_be_asked_or_answered_is_exit_code_2_and_says_why() {
         (&["--nonsense"], "--nonsense"),
     ] {
         let output = run(&[&["check"], arguments].concat());
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-        assert!(said.contains(part), "{arguments:?}: {said}");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {errors}");
+        assert!(errors.contains(part), "{arguments:?}: {errors}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
     }
 }
@@ -161,15 +164,15 @@ fn help_shows_examples_and_every_exit_code() {
             ],
         ),
     ] {
-        let help = said(arguments);
+        let help = stdout_of(arguments);
         assert!(parts.iter().all(|part| help.contains(part)), "{arguments:?}: {help}");
     }
-    assert_eq!(said(&["--version"]), concat!("spillgate ", env!("CARGO_PKG_VERSION"), "\n"));
+    assert_eq!(stdout_of(&["--version"]), concat!("spillgate ", env!("CARGO_PKG_VERSION"), "\n"));
 }
 
-/// What it prints as its result.
+/// Returns the standard output of a run.
 #[track_caller]
-fn said(arguments: &[&str]) -> String {
+fn stdout_of(arguments: &[&str]) -> String {
     let output = run(arguments);
     assert!(output.stderr.is_empty(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()

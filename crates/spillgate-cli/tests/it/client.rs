@@ -1,4 +1,4 @@
-//! An HTTP/1.1 client that a test sees through: one connection, one request at a time.
+//! An HTTP/1.1 client whose bytes a test controls: one connection, one request at a time.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ pub(crate) struct Client {
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
-    /// As sent, names in lower case.
+    /// The header fields as received, with names in lower case.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: String,
 }
@@ -34,7 +34,7 @@ impl Client {
         self.send_with(method, path, &[("Host", "localhost")], body)
     }
 
-    /// With these header lines, and no others but the length.
+    /// Sends a request with these header lines, and no others except the length.
     pub(crate) fn send_with(
         &mut self,
         method: &str,
@@ -95,5 +95,5 @@ impl Reply {
     }
 }
 
-/// Far longer than any answer takes, short enough to see which test hangs.
+/// Far longer than any answer takes, and short enough to see which test hangs.
 const PATIENCE: Duration = Duration::from_secs(20);

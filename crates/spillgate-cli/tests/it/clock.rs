@@ -1,4 +1,4 @@
-//! The clock that tests measure by.
+//! The clock of tests.
 
 use std::time::Duration;
 

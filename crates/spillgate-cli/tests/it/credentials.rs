@@ -1,4 +1,4 @@
-//! Certificates, tokens and passwords that change while the service runs, and callers that guess them.
+//! Certificates, tokens and passwords that change while the service runs, and clients that guess them.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,14 +18,14 @@ const OLD: &str = "0123456789abcdef0123456789abcdef";
 const NEW: &str = "fedcba9876543210fedcba9876543210";
 const QUESTION: &str = r#"{"key":"u","limit":{"quota":"1000000/minute"}}"#;
 
-/// Has the server read its files again at once.
+/// Makes the server read its files again at once.
 #[track_caller]
 fn hang_up(server: &Server) {
     let pid = server.pid().to_string();
     assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().unwrap().success());
 }
 
-/// openssl's own client, which takes a server only if this authority has signed its certificate.
+/// Connects openssl's own client, which accepts the server only if this authority has signed its certificate.
 fn dial(port: u16, authority: &Path) -> Child {
     let mut command = Command::new("openssl");
     command.args(["s_client", "-quiet", "-verify_return_error", "-connect"]);
@@ -37,7 +37,7 @@ fn dial(port: u16, authority: &Path) -> Child {
 fn takes(port: u16, authority: &Path) -> bool {
     let mut client = dial(port, authority);
     let request = "GET /v1/openapi.json HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
-    // Refused in the handshake, it takes no bytes any more.
+    // A client that was refused in the handshake accepts no more bytes.
     let _ = client.stdin.as_mut().unwrap().write_all(request.as_bytes());
     let mut answer = String::new();
     let _ = client.stdout.take().unwrap().read_to_string(&mut answer);
@@ -65,7 +65,7 @@ fn new_handshakes_use_a_new_certificate_and_open_connections_stay() {
         let request = "GET /nothing HTTP/1.1\r\nHost: h\r\n\r\n";
         open.stdin.as_mut().unwrap().write_all(request.as_bytes()).unwrap();
         let mut line = String::new();
-        // A body ends in no line feed.
+        // A body does not end with a line feed.
         while !line.contains("HTTP/1.1 404 ") {
             line.clear();
             assert_ne!(answers.read_line(&mut line).unwrap(), 0, "it was cut");
@@ -89,7 +89,7 @@ fn new_handshakes_use_a_new_certificate_and_open_connections_stay() {
 }
 
 #[test]
-fn new_tokens_and_passwords_are_in_force_and_bad_files_change_nothing() {
+fn new_tokens_and_passwords_take_effect_and_bad_files_change_nothing() {
     let [data, admin, resp] = ["data", "admin", "resp"].map(|name| TempFile::new(name, OLD));
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]);
     command.args(["--admin", "127.0.0.1:0"]);
@@ -162,14 +162,14 @@ fn a_new_password_of_the_store_is_used_by_the_next_connection_and_a_wrong_one_is
 #[test]
 fn new_certificates_for_the_store_are_used_by_the_next_connection() {
     let tls = TlsServer::start(ClientCertificate::Required);
-    let stranger = Certificates::make();
+    let other = Certificates::make();
     let [ca, cert, key] = ["ca", "cert", "key"].map(|name| TempFile::new(name, ""));
     let put = |client: &Certificates| {
         fs::copy(tls.certificates.authority(), ca.path()).unwrap();
         fs::copy(client.client(), cert.path()).unwrap();
         fs::copy(client.client_key(), key.path()).unwrap();
     };
-    put(&stranger);
+    put(&other);
     let file = TempFile::new(
         "settings.toml",
         &format!(
@@ -186,7 +186,7 @@ fn new_certificates_for_the_store_are_used_by_the_next_connection() {
     eventually(|| server.check(QUESTION)["source"] == "store");
 }
 
-/// A server whose every door asks for a password.
+/// Starts a server whose every API requires a password.
 fn guarded() -> (Server, TempFile) {
     let token = TempFile::new("token", OLD);
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]);
@@ -208,12 +208,12 @@ fn guesses_over_resp_are_few_a_connection_and_delay_no_right_password() {
         let mut judged = 0;
         while monotonic_us() < began_us + LASTING_S * 1_000_000 {
             let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
-            // As many as fit into a write; the door may have closed before it has taken all.
+            // As many as fit into one write; the server may close the connection before it has read all.
             let _ = stream.write_all("AUTH wrong\r\n".repeat(1_000).as_bytes());
             let _ = stream.shutdown(std::net::Shutdown::Write);
-            let mut said = Vec::new();
-            let _ = stream.read_to_end(&mut said);
-            judged += String::from_utf8_lossy(&said).matches("-WRONGPASS").count() as u64;
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer);
+            judged += String::from_utf8_lossy(&answer).matches("-WRONGPASS").count() as u64;
         }
         judged
     };
@@ -230,7 +230,7 @@ fn guesses_over_resp_are_few_a_connection_and_delay_no_right_password() {
         "{judged} guesses judged in {seconds} s of {ATTACKERS} connections that send without a pause"
     );
     assert!(judged > 0);
-    // Four in three seconds and three quarters of each connection.
+    // Four guesses in every three and three quarters seconds of each connection.
     assert!(judged <= ATTACKERS * 4 * (seconds / 3 + 1), "{judged} guesses were judged");
     let words = server.last_words();
     let lines = words.lines().filter(|line| line.contains("wrong credentials listener=\"RESP\""));
@@ -241,13 +241,13 @@ fn guesses_over_resp_are_few_a_connection_and_delay_no_right_password() {
 fn guesses_over_http_are_few_a_connection_and_reported() {
     let (server, _token) = guarded();
     let wrong = [("Host", "localhost"), ("Authorization", "Bearer wrong")];
-    let doors = [
+    let apis = [
         (server.client(), "POST", "/v1/check", 401),
         (server.operator(), "GET", "/admin/v1/rules", 401),
         (server.operator(), "GET", "/readyz?verbose", 200),
     ];
     std::thread::scope(|scope| {
-        for (mut client, method, path, status) in doors {
+        for (mut client, method, path, status) in apis {
             scope.spawn(move || {
                 for guess in 1..=4 {
                     let reply = client.send_with(method, path, &wrong, b"").unwrap();
@@ -278,7 +278,7 @@ fn guesses_over_grpc_are_refused_and_reported() {
     for _ in 0..4 {
         assert_eq!(ask("wrong").unwrap_err().code(), tonic::Code::Unauthenticated);
     }
-    // Its connection ends, which may meet the next call; the one after that has another connection.
+    // The connection ends, which may fail the next call; the one after that has a new connection.
     eventually(|| ask(OLD).is_ok());
     let words = server.last_words();
     let lines = words.matches("warning: wrong credentials listener=\"gRPC\" failures=").count();

@@ -1,5 +1,5 @@
-//! What is in `deploy/` and what the pages about deployment says of it: templates start on real servers, files name
-//! what there is, snippets are run.
+//! The files of `deploy/` and the pages about deployment: templates start on real servers, files name existing
+//! things, snippets run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -50,7 +50,7 @@ fn the_template_of_a_ring_starts_on_two_servers() {
     starts("ring", &[("redis://10.0.0.1:6379", one.url()), ("redis://10.0.0.2:6379", other.url())]);
 }
 
-/// Starts a template with its addresses exchanged: nothing is odd about it, and its rules refuse by the store.
+/// Starts a template with its addresses replaced: the linter finds nothing, and its rules deny by the store.
 #[track_caller]
 fn starts(name: &str, addresses: &[(&str, String)]) {
     let path = format!("deploy/config/{name}.toml");
@@ -65,15 +65,15 @@ fn starts(name: &str, addresses: &[(&str, String)]) {
     let file = TempFile::new("template.toml", &text);
     let mut command = spillgate(&[&["serve", "--config", file.path()], &LISTENING[..]].concat());
     let server = Server::start_command(command.env("SPILLGATE_STORE__TIMEOUT", "10s"));
-    // Sentinels are asked first who is primary.
+    // The first call waits until the Sentinels have named the primary.
     let other = r#"{"attributes":{"ip":"203.0.113.8"}}"#;
     eventually(|| server.check(other)["source"] == "store");
-    // At once, so that little comes back meanwhile.
-    let asked = vec![r#"{"attributes":{"ip":"203.0.113.7"}}"#; 200].join(",");
-    let reply = server.post("/v1/check/batch", format!("[{asked}]").as_bytes()).json();
+    // In one batch, so that hardly any quota returns meanwhile.
+    let checks = vec![r#"{"attributes":{"ip":"203.0.113.7"}}"#; 200].join(",");
+    let reply = server.post("/v1/check/batch", format!("[{checks}]").as_bytes()).json();
     let results = reply["results"].as_array().unwrap();
     let denied = results.iter().find(|result| result["allowed"] == false);
-    let denied = denied.unwrap_or_else(|| panic!("{name}: nobody is refused: {reply}"));
+    let denied = denied.unwrap_or_else(|| panic!("{name}: no check is denied: {reply}"));
     assert_eq!(
         (&denied["rule"], &denied["degraded"]),
         (&"address".into(), &false.into()),
@@ -84,7 +84,7 @@ fn starts(name: &str, addresses: &[(&str, String)]) {
 }
 
 #[test]
-fn the_image_is_made_of_what_is_there_and_runs_as_nobody() {
+fn the_image_builds_from_existing_files_and_runs_without_root() {
     let dockerfile = read("deploy/Dockerfile");
     let ignored = read("deploy/Dockerfile.dockerignore");
     for line in
@@ -94,11 +94,14 @@ fn the_image_is_made_of_what_is_there_and_runs_as_nobody() {
         words.pop();
         for source in words {
             assert!(root().join(source).exists(), "{line}: there is no {source}");
-            assert!(ignored.contains(&format!("!{source}\n")), "{source} is kept out of the build");
+            assert!(
+                ignored.contains(&format!("!{source}\n")),
+                "{source} is not part of the build context"
+            );
         }
     }
     assert!(dockerfile.contains("org.opencontainers.image.source="));
-    // No manifest names a file outside its crate: neither the image nor a published crate would have it.
+    // No manifest may name a file outside its crate: neither the image nor a published crate would have it.
     for name in
         ["spillgate", "spillgate-core", "spillgate-server", "spillgate-tools", "spillgate-cli"]
     {
@@ -117,7 +120,7 @@ fn the_image_is_made_of_what_is_there_and_runs_as_nobody() {
 
 #[test]
 #[ignore = "needs docker-compose"]
-fn docker_compose_takes_the_compose_file() {
+fn docker_compose_accepts_the_compose_file() {
     let folder = Folder::with(&["deploy"]);
     fs::write(folder.0.join("deploy/compose/admin-token"), "secret").unwrap();
     let mut docker = Command::new("docker");
@@ -127,7 +130,7 @@ fn docker_compose_takes_the_compose_file() {
 }
 
 #[test]
-fn the_compose_file_mounts_what_is_there_and_its_health_check_finds_it_healthy() {
+fn the_compose_file_mounts_existing_files_and_its_health_check_passes() {
     let compose = read("deploy/compose/compose.yaml");
     for line in compose.lines().map(|line| line.trim().trim_start_matches("- ")) {
         let Some((source, _)) = line.split_once(":/").filter(|(source, _)| source.starts_with('.'))
@@ -157,19 +160,19 @@ fn the_compose_file_mounts_what_is_there_and_its_health_check_finds_it_healthy()
 }
 
 #[test]
-fn the_rules_that_the_chart_begins_with_are_good_ones() {
+fn the_default_rules_of_the_chart_pass_the_linter() {
     let values = read("deploy/helm/spillgate/values.yaml");
     let (_, block) = values.split_once("\nconfig: |\n").unwrap();
     let lines = block.lines().take_while(|line| line.is_empty() || line.starts_with("  "));
     let config: Vec<&str> = lines.map(|line| line.trim_start_matches("  ")).collect();
     let file = TempFile::new("chart.toml", &config.join("\n"));
     let output = run(&["validate", "--deny", "warnings", file.path()]);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success() && said.contains(": ok, 2 rules"), "{said}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && text.contains(": ok, 2 rules"), "{text}");
 }
 
 #[test]
-fn the_chart_sets_settings_that_exist() {
+fn the_chart_sets_existing_settings() {
     let deployment = read("deploy/helm/spillgate/templates/deployment.yaml");
     let variables = named(&deployment, "SPILLGATE_");
     assert!(variables.len() >= 8, "{variables:?}");
@@ -186,17 +189,17 @@ fn the_chart_sets_settings_that_exist() {
 }
 
 #[test]
-fn versions_agree_and_a_release_that_does_not_is_stopped() {
+fn versions_agree_and_a_mismatch_stops_a_release() {
     let version = env!("CARGO_PKG_VERSION");
-    let told = |version: &str| deployed("deploy/versions", &[version]);
-    let output = told("9.9.9");
+    let versions = |version: &str| deployed("deploy/versions", &[version]);
+    let output = versions("9.9.9");
     assert!(!output.status.success());
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains(&format!("Cargo.toml says {version}")), "{said}");
-    assert_eq!(said.matches("change one of them").count(), 3, "{said}");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains(&format!("Cargo.toml says {version}")), "{text}");
+    assert_eq!(text.matches("change one of them").count(), 3, "{text}");
     // The changelog gets its head with the release.
-    let said = String::from_utf8_lossy(&told(version).stderr).into_owned();
-    assert!(!said.contains("change one of them"), "{said}");
+    let text = String::from_utf8_lossy(&versions(version).stderr).into_owned();
+    assert!(!text.contains("change one of them"), "{text}");
     let notes = deployed("deploy/versions", &["--notes", "Unreleased"]);
     assert!(
         notes.stdout.starts_with(b"\n### Added\n"),
@@ -206,7 +209,7 @@ fn versions_agree_and_a_release_that_does_not_is_stopped() {
 }
 
 #[test]
-fn workflows_run_what_there_is() {
+fn workflows_run_existing_programs() {
     for file in ["check", "release"] {
         let text = read(&format!(".github/workflows/{file}.yml"));
         assert!(text.contains("timeout-minutes:") && text.contains("permissions:"), "{file}");
@@ -224,7 +227,7 @@ fn workflows_run_what_there_is() {
     }
 }
 
-/// What `cargo deny check licenses` would say, without it.
+/// The check of `cargo deny check licenses`, without that program.
 #[test]
 fn every_dependency_has_a_licence_that_deny_toml_allows() {
     let deny = read("deny.toml");
@@ -233,7 +236,7 @@ fn every_dependency_has_a_licence_that_deny_toml_allows() {
         allowed.split(']').next().unwrap().split('"').skip(1).step_by(2).collect();
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["metadata", "--format-version", "1", "--locked", "--offline", "--all-features"]);
-    // What other systems need may never have been fetched.
+    // Crates for other systems may never have been downloaded.
     cargo.args(["--filter-platform", &format!("{}-unknown-linux-gnu", std::env::consts::ARCH)]);
     let output = cargo.current_dir(root()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -241,15 +244,15 @@ fn every_dependency_has_a_licence_that_deny_toml_allows() {
     let packages = metadata["packages"].as_array().unwrap();
     assert!(packages.len() > 100);
     for package in packages {
-        let said = package["license"]
+        let text = package["license"]
             .as_str()
             .unwrap_or("none")
             .replace(" / ", " OR ")
             .replace('/', " OR ");
-        let all = said.split(" AND ").all(|part| {
+        let all = text.split(" AND ").all(|part| {
             part.split(" OR ").any(|licence| allowed.contains(licence.trim_matches(['(', ')'])))
         });
-        assert!(all, "{}: {said}: allow it in deny.toml, or take the crate out", package["name"]);
+        assert!(all, "{}: {text}: allow it in deny.toml, or remove the crate", package["name"]);
     }
 }
 
@@ -265,9 +268,9 @@ fn metrics_in_the_documents_are_exported() {
     }
 }
 
-/// Files that the page writes, commands that it runs, each in a folder with the rest of the tree beside it.
+/// Files that the page writes and commands that it runs, each in a folder with the rest of the tree beside it.
 #[test]
-fn the_commands_of_the_page_do_what_it_says() {
+fn the_commands_of_the_page_work_as_described() {
     let page = read("docs/how-to/test-a-policy.md");
     let folder = Folder::with(&["deploy"]);
     fs::write(folder.0.join("in-force.toml"), read("deploy/config/single.toml")).unwrap();
@@ -279,12 +282,15 @@ fn the_commands_of_the_page_do_what_it_says() {
     let mut command = Command::new("bash");
     without_settings(&mut command);
     let output = command.args(["-c", &script]).current_dir(&folder.0).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("All state goes on as it is.") && said.contains("in Redis"), "{said}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        text.contains("All state stays in use, unchanged.") && text.contains("in Redis"),
+        "{text}"
+    );
     assert!(folder.0.join("spillgate.schema.json").exists());
 
-    // The rule in shadow beside the one in force, as the page has them.
+    // The shadow rule beside the enforced one, as the page has them.
     let block = page.split("```toml\n").find(|block| block.contains("mode = \"shadow\"")).unwrap();
     let file = TempFile::new("shadow.toml", block.split("```").next().unwrap());
     let server = Server::start(&["--config", file.path()]);
@@ -304,7 +310,7 @@ fn the_commands_of_the_page_do_what_it_says() {
         "{metrics}"
     );
 
-    // Who would be refused, and the way into force.
+    // Lists the subjects that would be denied, and enforces the rule.
     let operator = format!("127.0.0.1:{}", server.admin_port.unwrap());
     let url = format!("http://{operator}");
     let top = run(&["top", "--once", "--rule", "address-next", "--url", &url]);
@@ -324,7 +330,7 @@ fn the_commands_of_the_page_do_what_it_says() {
 
 #[test]
 #[ignore = "needs promtool"]
-fn promtool_takes_every_query_of_the_page() {
+fn promtool_accepts_every_query_of_the_page() {
     let page = read("docs/how-to/test-a-policy.md");
     let queries: Vec<&str> =
         page.split("```promql\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
@@ -347,7 +353,7 @@ fn deployed(program: &str, arguments: &[&str]) -> Output {
     Command::new(root().join(program)).args(arguments).output().unwrap()
 }
 
-/// A new folder with copies of these, gone at the end.
+/// A new folder with copies of these files, removed at the end.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -1,4 +1,4 @@
-//! `spillgate doctor`: each thing that can be wrong with a store, made wrong for real.
+//! `spillgate doctor`: every problem of a store, made for real.
 
 use serde_json::Value;
 use spillgate_testkit::{
@@ -9,10 +9,10 @@ use std::time::Duration;
 use crate::server::{Server, TempFile, run};
 
 #[test]
-fn a_server_as_installed_is_described_with_what_to_mind() {
+fn a_server_as_installed_is_described_with_its_risks() {
     let redis = RedisServer::start();
-    let (code, said) = doctor(&redis.url(), &[]);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, text) = doctor(&redis.url(), &[]);
+    assert_eq!(code, Some(0), "{text}");
     let version = redis.info("server", "redis_version");
     let expected = format!(
         "redis://127.0.0.1:PORT: Redis {version}, standalone, replicas: 0; refuses keys that a script does not name
@@ -35,20 +35,20 @@ note local-share: expected_instances is not set, so without the store each insta
 0 unsafe, 1 warning, 2 notes; 15 checks on each of 1 server
 "
     );
-    assert_eq!(without_numbers(&said, redis.port()), expected);
-    // What it charged is gone; that a process was there is known for a moment.
+    assert_eq!(without_numbers(&text, redis.port()), expected);
+    // Its charges are gone; that an instance was there is known for a moment.
     let Reply::Array(left) = redis.command(&["KEYS", "*"]) else { panic!("no list of keys") };
     assert!(left.iter().all(|key| key.text().starts_with("sg1:{control}:")), "{left:?}");
 }
 
-/// Times and the port by a letter; the clocks of one machine may differ either way.
-fn without_numbers(said: &str, port: u16) -> String {
-    let said = said.replace(&format!(":{port}"), ":PORT");
-    let said = said
+/// Replaces times and the port by letters. The clocks of one machine may differ in either direction.
+fn without_numbers(text: &str, port: u16) -> String {
+    let text = text.replace(&format!(":{port}"), ":PORT");
+    let text = text
         .replace("ms ahead of this machine's", "ms WAY this machine's")
         .replace("ms behind this machine's", "ms WAY this machine's");
     let is_time = |words: &[&str]| words[1].starts_with("ms") && words[0].contains('.');
-    let words: Vec<&str> = said.split(' ').collect();
+    let words: Vec<&str> = text.split(' ').collect();
     let mut shown: Vec<&str> = words.clone();
     for place in 0..words.len().saturating_sub(1) {
         if is_time(&words[place..place + 2]) {
@@ -59,7 +59,7 @@ fn without_numbers(said: &str, port: u16) -> String {
 }
 
 #[test]
-fn a_server_that_is_set_up_well_has_nothing_to_mend() {
+fn a_well_configured_server_has_no_findings() {
     let redis = RedisServer::start();
     redis.set("maxmemory", "1gb");
     let secret = TempFile::new("secret", "000102030405060708090a0b0c0d0e0f");
@@ -78,7 +78,7 @@ fn a_server_that_is_set_up_well_has_nothing_to_mend() {
 }
 
 #[test]
-fn eviction_is_unsafe_and_what_it_took_is_counted() {
+fn eviction_is_unsafe_and_evicted_keys_are_counted() {
     let redis = RedisServer::start();
     redis.set("maxmemory", "3mb");
     redis.set("maxmemory-policy", "allkeys-lru");
@@ -94,7 +94,7 @@ fn eviction_is_unsafe_and_what_it_took_is_counted() {
 }
 
 #[test]
-fn memory_is_bounded_and_not_used_up() {
+fn unbounded_and_exhausted_memory_are_found() {
     let redis = RedisServer::start();
     finds(&redis.url(), "memory-bound", "warning");
     redis.command(&["SET", "ballast", &"x".repeat(30_000_000)]);
@@ -130,7 +130,7 @@ fn replicas_of_a_primary_that_saves_nothing_are_unsafe() {
 }
 
 #[test]
-fn snapshots_that_fail_or_may_stop_all_writes_are_told() {
+fn snapshots_that_fail_or_may_stop_all_writes_are_found() {
     let redis = RedisServer::start();
     redis.set("save", "3600 1");
     finds(&redis.url(), "snapshot-stops-writes", "warning");
@@ -140,7 +140,7 @@ fn snapshots_that_fail_or_may_stop_all_writes_are_told() {
 }
 
 #[test]
-fn demanded_replicas_that_are_not_there_are_unsafe() {
+fn missing_replicas_that_are_required_are_unsafe() {
     let redis = RedisServer::start();
     redis.demand_replicas(1);
     let report = finds(&redis.url(), "replicas-missing", "unsafe");
@@ -148,7 +148,7 @@ fn demanded_replicas_that_are_not_there_are_unsafe() {
 }
 
 #[test]
-fn a_cluster_that_demands_full_coverage_is_warned_of() {
+fn a_cluster_that_requires_full_coverage_has_a_warning() {
     let cluster = Cluster::start(1, 0);
     let node = cluster.node(Node(0));
     finds(&node.url(), "full-coverage", "warning");
@@ -157,14 +157,14 @@ fn a_cluster_that_demands_full_coverage_is_warned_of() {
 }
 
 #[test]
-fn connections_that_stay_for_ever_are_noted() {
+fn connections_that_never_time_out_have_a_note() {
     let redis = RedisServer::start();
     redis.set("tcp-keepalive", "0");
     finds(&redis.url(), "keepalive", "note");
 }
 
 #[test]
-fn a_store_that_takes_longer_than_a_decision_waits_is_unsafe() {
+fn a_store_slower_than_the_deadline_is_unsafe() {
     let redis = RedisServer::start();
     let proxy = FaultProxy::before(redis.port());
     proxy.set(Fault::Delay(Duration::from_millis(20)));
@@ -173,7 +173,7 @@ fn a_store_that_takes_longer_than_a_decision_waits_is_unsafe() {
 
 #[test]
 #[ignore = "needs faketime"]
-fn a_clock_that_is_far_off_is_warned_of() {
+fn a_clock_far_off_has_a_warning() {
     let redis = SteppedServer::start(&[]).unwrap();
     let url = redis.server.url();
     assert!(!checks(&diagnosis(&url), "warning").contains(&"clocks"));
@@ -182,7 +182,7 @@ fn a_clock_that_is_far_off_is_warned_of() {
 }
 
 #[test]
-fn a_public_secret_is_unsafe_where_strangers_reach_a_door() {
+fn a_public_secret_is_unsafe_at_a_public_listener() {
     let redis = RedisServer::start();
     let config = TempFile::new(
         "doctor.toml",
@@ -197,23 +197,23 @@ fn a_public_secret_is_unsafe_where_strangers_reach_a_door() {
     assert_eq!(checks(&report, "unsafe"), ["key-secret"]);
 }
 
-/// ACCIDENTS 26, 41. Nobody was told before the outage; and a store that was not well kept the
-/// service from starting.
+/// Accidents 26 and 41: operators saw no warning before the outage, and a badly configured store kept the service
+/// from starting.
 #[test]
-fn serve_warns_once_of_what_is_unsafe_and_starts_all_the_same() {
+fn serve_warns_once_of_an_unsafe_store_and_starts() {
     let redis = RedisServer::start();
     redis.set("maxmemory-policy", "allkeys-lru");
     let mut server = Server::start(&["--redis", &redis.url()]);
     assert_eq!(server.check(r#"{"key": "u1", "limit": {"quota": "5/minute"}}"#)["allowed"], true);
-    let said = server.words_until("unsafe");
-    assert!(said.contains("the store is unsafe (eviction of redis://127.0.0.1:"), "{said}");
-    assert!(said.contains("CONFIG SET maxmemory-policy noeviction"), "{said}");
+    let text = server.words_until("unsafe");
+    assert!(text.contains("the store is unsafe (eviction of redis://127.0.0.1:"), "{text}");
+    assert!(text.contains("CONFIG SET maxmemory-policy noeviction"), "{text}");
     let rest = server.last_words();
     assert!(!rest.contains("unsafe"), "{rest}");
 }
 
 #[test]
-fn the_user_it_prints_is_enough_for_the_script_and_for_nothing_else() {
+fn the_printed_user_can_run_the_script_and_nothing_else() {
     let output = run(&["doctor", "--acl"]);
     assert_eq!(output.status.code(), Some(0));
     let command = String::from_utf8(output.stdout).unwrap();
@@ -225,7 +225,7 @@ fn the_user_it_prints_is_enough_for_the_script_and_for_nothing_else() {
         let url = format!("redis://spillgate:PASSWORD@127.0.0.1:{}", redis.port());
         let report = diagnosis(&url);
         assert_eq!(checks(&report, "unsafe"), [""; 0], "{report}");
-        // All that it may not is to read the settings.
+        // The user only lacks the right to read the settings.
         assert!(checks(&report, "note").contains(&"settings-hidden"), "{report}");
         let mut connection = redis.connect();
         connection.command(&["AUTH", "spillgate", "PASSWORD"]).unwrap();
@@ -247,7 +247,7 @@ fn a_user_with_too_few_rights_is_unsafe() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_an_error() {
+fn an_unreachable_store_is_an_error() {
     let mut redis = RedisServer::start();
     redis.kill();
     for arguments in
@@ -259,7 +259,7 @@ fn what_cannot_be_looked_at_is_an_error() {
     }
 }
 
-/// Runs it on a store, where it finds this and says so by its exit code.
+/// Runs it on a store, and expects this finding and its exit code.
 #[track_caller]
 fn finds(url: &str, check: &str, level: &str) -> Value {
     let report = diagnosis(url);
@@ -274,10 +274,10 @@ fn finds(url: &str, check: &str, level: &str) -> Value {
 
 #[track_caller]
 fn diagnosis(url: &str) -> Value {
-    let (code, said) = doctor(url, &["--json"]);
-    let report: Value = serde_json::from_str(&said).unwrap();
+    let (code, text) = doctor(url, &["--json"]);
+    let report: Value = serde_json::from_str(&text).unwrap();
     let safe = checks(&report, "unsafe").is_empty();
-    assert_eq!((report["safe"].as_bool(), code), (Some(safe), Some(i32::from(!safe))), "{said}");
+    assert_eq!((report["safe"].as_bool(), code), (Some(safe), Some(i32::from(!safe))), "{text}");
     report
 }
 

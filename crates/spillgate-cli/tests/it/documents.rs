@@ -1,5 +1,5 @@
-//! The documents: their commands are typed in order and say what the page promises, their snippets run, and
-//! their tables are the program's.
+//! The documents: their commands are typed in order and print the promised output, their snippets run, and their
+//! tables match the program.
 
 mod lists;
 mod metrics;
@@ -15,32 +15,32 @@ use typed::Ports;
 use crate::server::{Server, TempFile};
 
 #[test]
-fn the_commands_of_choosing_say_what_it_promises() {
+fn the_commands_of_choosing_print_the_promised_output() {
     typed::check("how-to/choose-a-limit");
 }
 
 #[test]
-fn the_commands_of_the_first_limit_say_what_it_promises() {
+fn the_commands_of_the_first_limit_print_the_promised_output() {
     typed::check("learn/first-limit");
 }
 
 #[test]
-fn the_checklist_for_production_says_what_it_promises() {
+fn the_checklist_for_production_prints_the_promised_output() {
     typed::check("how-to/production");
 }
 
 #[test]
-fn the_commands_about_redis_say_what_it_promises() {
+fn the_commands_about_redis_print_the_promised_output() {
     typed::check("how-to/redis");
 }
 
 #[test]
-fn the_commands_of_migration_say_what_it_promises() {
+fn the_commands_of_migration_print_the_promised_output() {
     typed::check("how-to/migrate");
 }
 
 #[test]
-fn the_commands_about_security_say_what_it_promises() {
+fn the_commands_about_security_print_the_promised_output() {
     typed::check("explain/security");
 }
 
@@ -70,7 +70,7 @@ fn the_rust_of_the_service_is_an_example_that_is_run() {
 }
 
 #[test]
-fn the_snippets_over_http_run_as_they_stand() {
+fn the_snippets_over_http_run_unchanged() {
     let printed = run_snippet("sh", "sh", &["-e", "-c"]);
     assert!(
         printed.starts_with("{\"allowed\":true") && printed.contains("{\"results\":["),
@@ -82,12 +82,12 @@ fn the_snippets_over_http_run_as_they_stand() {
 
 #[test]
 #[ignore = "needs node"]
-fn the_snippet_over_http_for_node_runs_as_it_stands() {
+fn the_snippet_over_http_for_node_runs_unchanged() {
     let printed = run_snippet("js", "node", &["--input-type=module", "-e"]);
     assert!(printed.starts_with("come back in 35"), "{printed}");
 }
 
-/// Runs the snippet in a language against a server whose limit is used up; returns what it prints.
+/// Runs the snippet in a language against a server whose limit is used up, and returns its output.
 fn run_snippet(language: &str, program: &str, arguments: &[&str]) -> String {
     let rules = "[[rule]]\nname = \"login\"\nmatch = { route = \"/login\" }\nkey = [\"ip\"]\n\
                  limits = [\"1/hour\"]\n";
@@ -106,9 +106,9 @@ fn run_snippet(language: &str, program: &str, arguments: &[&str]) -> String {
     printed
 }
 
-/// No cluster is here to apply them to; a real Envoy runs the filter that they hold.
+/// There is no cluster to apply them to; a real Envoy runs the filter in them.
 #[test]
-fn the_snippets_for_meshes_are_yaml_and_hold_the_filter_that_envoy_runs() {
+fn the_snippets_for_meshes_are_yaml_with_the_filter_that_envoy_runs() {
     let filter = Page::of("how-to/envoy").blocks("yaml").next().unwrap().to_owned();
     let is_ours = |line: &&str| !line.contains("envoy_grpc");
     let filter = filter.lines().map(str::trim).skip_while(|line| !line.starts_with("typed_config"));

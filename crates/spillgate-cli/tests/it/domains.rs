@@ -1,4 +1,4 @@
-//! `server.domains = "known"`: the same rule at every door.
+//! `server.domains = "known"`: the same rule at every API.
 
 use crate::envoy::client::{Caller, descriptor, in_domain};
 use crate::server::{Server, TempFile};
@@ -19,7 +19,7 @@ fn of_domain(domain: &str) -> String {
 }
 
 #[test]
-fn http_refuses_a_domain_that_no_rule_is_for() {
+fn http_refuses_a_domain_without_rules() {
     let server = server("known", RULES);
     assert_eq!(server.check(&of_domain("web"))["remaining"], 4);
     let refused = server.post("/v1/check", of_domain("wbe").as_bytes());
@@ -28,7 +28,7 @@ fn http_refuses_a_domain_that_no_rule_is_for() {
 }
 
 #[test]
-fn a_batch_with_one_is_refused_whole_and_charges_nothing() {
+fn a_batch_with_an_unknown_domain_is_refused_as_a_whole_and_charges_nothing() {
     let server = server("known", RULES);
     let batch = format!("[{}, {}]", of_domain("web"), of_domain("wbe"));
     let refused = server.post("/v1/check/batch", batch.as_bytes());
@@ -37,7 +37,7 @@ fn a_batch_with_one_is_refused_whole_and_charges_nothing() {
 }
 
 #[test]
-fn resp_refuses_that_question_and_answers_those_around_it() {
+fn resp_refuses_that_command_and_answers_those_around_it() {
     let server = server("known", RULES);
     let mut client = server.resp();
     let mut ask = |domain| format!("{:?}", client.command(&["SG.CHECK", domain, "1", "ip", "::1"]));
@@ -56,9 +56,9 @@ fn grpc_answers_not_found() {
     assert!(error.message().contains(WHY), "{error:?}");
 }
 
-/// Proxies ask in the domain of rules without one: that there is none is the operator's slip.
+/// Forward auth checks in the domain of rules without one. If there are none, the operator made a mistake.
 #[test]
-fn forward_auth_fails_where_no_rule_is_for_proxies() {
+fn forward_auth_fails_without_rules_for_proxies() {
     let ask = |server: &Server| server.client().send("GET", "/v1/auth", b"").unwrap().status;
     assert_eq!(ask(&server("known", RULES)), 500);
     assert_eq!(ask(&server("known", &RULES.replace("domain = \"web\"", ""))), 200);
@@ -66,7 +66,7 @@ fn forward_auth_fails_where_no_rule_is_for_proxies() {
 }
 
 #[test]
-fn a_limit_that_comes_with_the_question_needs_no_rule() {
+fn an_inline_limit_needs_no_rule() {
     let server = server("known", RULES);
     assert_eq!(server.check(r#"{"key": "u1", "limit": {"quota": "5/day"}}"#)["remaining"], 4);
     let answer = server.resp().command(&["CL.THROTTLE", "u1", "4", "5", "86400"]).unwrap();

@@ -1,4 +1,4 @@
-//! Envoy's rate limit service, asked over real sockets.
+//! Envoy's rate limit service, called over real sockets.
 
 pub(crate) mod client;
 mod connections;

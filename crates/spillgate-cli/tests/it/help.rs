@@ -1,4 +1,4 @@
-//! The help texts, as users read them. `SPILLGATE_BLESS=1 cargo test … help` writes them anew.
+//! The help texts, as users read them. `SPILLGATE_BLESS=1 cargo test … help` writes them again.
 
 use std::fs;
 
@@ -24,7 +24,7 @@ const COMMANDS: [&str; 16] = [
 ];
 
 #[test]
-fn the_help_of_every_command_is_as_it_was_read_last() {
+fn the_help_of_every_command_equals_its_reviewed_text() {
     for command in COMMANDS {
         let name = if command.is_empty() { "spillgate" } else { command }.replace(' ', "-");
         let file = format!("{}/tests/it/help/{name}.txt", env!("CARGO_MANIFEST_DIR"));
@@ -32,18 +32,18 @@ fn the_help_of_every_command_is_as_it_was_read_last() {
         if std::env::var_os("SPILLGATE_BLESS").is_some() {
             fs::write(&file, &now).unwrap();
         }
-        let read_last = fs::read_to_string(&file).unwrap_or_default();
-        assert_eq!(now, read_last, "{file}: read it again, and bless it with SPILLGATE_BLESS=1");
+        let reviewed = fs::read_to_string(&file).unwrap_or_default();
+        assert_eq!(now, reviewed, "{file}: review it, and accept it with SPILLGATE_BLESS=1");
     }
 }
 
 #[test]
-fn every_command_has_its_help_read() {
+fn every_command_has_a_reviewed_help() {
     let listed = help("");
     let commands = listed.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
     let names = commands.lines().filter_map(|line| line.split_whitespace().next());
     for name in names.filter(|name| *name != "help") {
-        assert!(COMMANDS.contains(&name), "{name} is not among those whose help is read");
+        assert!(COMMANDS.contains(&name), "{name} has no reviewed help");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the HTTP door promises about checks that it understands.
+//! The answers of the HTTP API to valid checks.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::server::{Server, TempFile, on_both_engines};
 const FIVE_A_MINUTE: &str = r#"{"key":"u1","limit":{"quota":"5/minute"}}"#;
 
 #[test]
-fn five_a_minute_are_allowed_five_times_then_denied_for_at_most_twelve_seconds() {
+fn five_a_minute_allow_five_and_then_deny_for_at_most_twelve_seconds() {
     on_both_engines(&[], |server| {
         for call in 1..=5 {
             assert_eq!(server.check(FIVE_A_MINUTE)["allowed"], true, "call {call}");
@@ -23,7 +23,7 @@ fn five_a_minute_are_allowed_five_times_then_denied_for_at_most_twelve_seconds()
 }
 
 #[test]
-fn an_answer_has_every_field_in_its_order_and_null_for_what_is_not_known() {
+fn an_answer_has_every_field_in_order_and_null_for_unknown_values() {
     on_both_engines(&[], |server| {
         let reply =
             server.post("/v1/check", br#"{"key":"u1","limit":{"quota":"5/minute"},"cost":6}"#);
@@ -39,7 +39,7 @@ fn an_answer_has_every_field_in_its_order_and_null_for_what_is_not_known() {
 }
 
 #[test]
-fn an_answer_of_several_limits_is_json_with_each_in_its_list() {
+fn an_answer_lists_each_of_several_limits() {
     let rules = TempFile::new(
         "several.toml",
         r#"
@@ -58,8 +58,8 @@ fn an_answer_of_several_limits_is_json_with_each_in_its_list() {
     on_both_engines(&["--config", rules.path()], |server| {
         let body = server.post("/v1/check", br#"{"cost":2}"#).body;
         let answer: Value = serde_json::from_str(&body).unwrap();
-        let told = ["rule", "limit", "capacity"].map(|field| &answer[field]);
-        assert_eq!(told, [&json!("first/of.all"), &json!("a_minute"), &json!(5)], "{body}");
+        let fields = ["rule", "limit", "capacity"].map(|field| &answer[field]);
+        assert_eq!(fields, [&json!("first/of.all"), &json!("a_minute"), &json!(5)], "{body}");
         let limits = answer["limits"].as_array().unwrap();
         let names = limits.iter().map(|limit| limit["rule"].as_str().unwrap());
         assert_eq!(names.collect::<Vec<_>>(), ["first/of.all", "first/of.all", "watched"]);
@@ -72,7 +72,7 @@ fn an_answer_of_several_limits_is_json_with_each_in_its_list() {
 }
 
 #[test]
-fn a_request_is_judged_by_the_rules_that_it_meets() {
+fn a_request_is_decided_by_the_rules_that_match_it() {
     on_both_engines(&["--config", rules().path()], |server| {
         let login = r#"{"attributes":{"ip":"203.0.113.7","route":"/login"}}"#;
         let first = server.check(login);
@@ -85,7 +85,7 @@ fn a_request_is_judged_by_the_rules_that_it_meets() {
 }
 
 #[test]
-fn a_request_that_meets_no_rule_is_allowed_and_has_no_numbers() {
+fn an_unmatched_request_is_allowed_and_has_no_numbers() {
     on_both_engines(&["--config", rules().path()], |server| {
         let unmet = json!({
             "allowed": true, "reason": null, "rule": null, "limit": null, "capacity": null, "remaining": null,
@@ -134,23 +134,23 @@ fn a_key_is_another_one_in_another_domain() {
 }
 
 #[test]
-fn a_cost_of_nothing_looks_and_a_cost_above_capacity_is_denied_for_good() {
+fn cost_0_peeks_and_a_cost_above_capacity_is_denied_for_good() {
     on_both_engines(&[], |server| {
         let check = |cost: &str| {
             server.check(&format!(r#"{{"key":"u","limit":{{"quota":"5/minute"}},"cost":{cost}}}"#))
         };
-        let told = |answer: Value| (answer["reason"].clone(), answer["remaining"].clone());
-        assert_eq!(told(check("0")), (json!(null), json!(5)));
-        assert_eq!(told(check("18446744073709551615")), (json!("cost-exceeds-limit"), json!(5)));
-        assert_eq!(told(check(r#"{"requests":3,"tokens":9}"#)), (json!(null), json!(2)));
-        assert_eq!(told(check(r#"{"tokens":9}"#)), (json!(null), json!(2)));
-        assert_eq!(told(check("3")), (json!("limit-exceeded"), json!(2)));
-        assert_eq!(told(check("{}")), (json!(null), json!(2)));
+        let outcome = |answer: Value| (answer["reason"].clone(), answer["remaining"].clone());
+        assert_eq!(outcome(check("0")), (json!(null), json!(5)));
+        assert_eq!(outcome(check("18446744073709551615")), (json!("cost-exceeds-limit"), json!(5)));
+        assert_eq!(outcome(check(r#"{"requests":3,"tokens":9}"#)), (json!(null), json!(2)));
+        assert_eq!(outcome(check(r#"{"tokens":9}"#)), (json!(null), json!(2)));
+        assert_eq!(outcome(check("3")), (json!("limit-exceeded"), json!(2)));
+        assert_eq!(outcome(check("{}")), (json!(null), json!(2)));
     });
 }
 
 #[test]
-fn ready_made_header_fields_come_in_the_style_that_is_asked_for() {
+fn header_fields_come_in_the_requested_style() {
     on_both_engines(&[], |server| {
         let check = |headers: &str| {
             server.check(&format!(
@@ -180,7 +180,7 @@ fn ready_made_header_fields_come_in_the_style_that_is_asked_for() {
 }
 
 #[test]
-fn a_batch_is_answered_in_order_each_judged_alone() {
+fn a_batch_is_answered_in_order_each_check_by_itself() {
     on_both_engines(&["--config", rules().path()], |server| {
         let ad_hoc = |key: &str| json!({"key": key, "limit": {"quota": "1/minute"}});
         let login = json!({"attributes": {"ip": "::1", "route": "/login"}, "cost": 2});
@@ -188,9 +188,9 @@ fn a_batch_is_answered_in_order_each_judged_alone() {
         let reply = server.post("/v1/check/batch", batch.as_bytes());
         assert_eq!(reply.status, 200, "{}", reply.body);
         let reply = reply.json();
-        let verdicts: Vec<&Value> =
+        let decisions: Vec<&Value> =
             reply["results"].as_array().unwrap().iter().map(|one| &one["allowed"]).collect();
-        assert_eq!(verdicts, [true, false, true, true, true, false]);
+        assert_eq!(decisions, [true, false, true, true, true, false]);
     });
 }
 
@@ -236,15 +236,15 @@ fn rules() -> TempFile {
 }
 
 #[test]
-fn a_check_waits_for_room_as_long_as_it_may() {
+fn a_check_waits_for_room_up_to_its_bound() {
     on_both_engines(&[], |server| {
         let check = |quota: &str, wait_ms: u32| {
             let limit = format!(r#"{{"quota":"{quota}","burst":1}}"#);
             server.check(&format!(r#"{{"key":"{quota}","limit":{limit},"wait_ms":{wait_ms}}}"#))
         };
         while check("5/second", 0)["allowed"] == true {}
-        let told = check("5/second", 60_000);
-        assert_eq!((&told["allowed"], &told["retry_after_ms"]), (&json!(true), &json!(0)));
+        let outcome = check("5/second", 60_000);
+        assert_eq!((&outcome["allowed"], &outcome["retry_after_ms"]), (&json!(true), &json!(0)));
         assert_eq!(check("1/hour", 60_000)["allowed"], true);
         assert_eq!(check("1/hour", 60_000)["allowed"], false, "that would take an hour");
     });

@@ -1,4 +1,4 @@
-//! Instances on one store that differ in key secret or ring: each finds out, says so, and takes it back once
+//! Instances on one store that differ in key secret or ring: each one finds out, logs it, and reports agreement once
 //! they agree.
 
 use std::process::Output;
@@ -9,7 +9,7 @@ use spillgate_testkit::{RedisServer, eventually, poll};
 
 use crate::server::{Server, TempFile, run, spillgate};
 
-/// Three secrets on one Redis admitted three times the limit, and no process said a word.
+/// Once, three secrets on one Redis admitted three times the limit without a line in a log.
 #[test]
 fn three_instances_with_three_secrets_warn_of_each_other_until_one_is_left() {
     let redis = RedisServer::start();
@@ -90,9 +90,9 @@ fn a_planned_change_of_ring_raises_no_alarm_and_an_unplanned_one_does() {
     }
 }
 
-/// It has another secret than the fleet if it is not given the fleet's configuration.
+/// The doctor has another secret than the fleet unless it gets the fleet's configuration.
 #[test]
-fn the_doctor_finds_the_secrets_of_others_and_is_not_counted_itself() {
+fn the_doctor_finds_other_secrets_and_is_not_counted_itself() {
     let redis = RedisServer::start();
     let secret = secret(1);
     let file = store(&redis, &format!("key_secret_file = {:?}\n", secret.path()));
@@ -103,8 +103,8 @@ fn the_doctor_finds_the_secrets_of_others_and_is_not_counted_itself() {
     let found = finding(&doctor, "secret-mismatch").unwrap();
     assert_eq!(found["problem"], "1 live instance with another key secret, of 1");
     assert_eq!(live(&redis), 1);
-    let said = server.last_words();
-    assert!(!said.contains("differ"), "{said}");
+    let log = server.last_words();
+    assert!(!log.contains("differ"), "{log}");
 }
 
 /// Both know of each other, and find no difference.
@@ -116,12 +116,12 @@ fn agree(fleet: [Server; 2], part: &str) {
         assert!(!metrics(server).contains("mismatch\"} 1"));
     }
     for server in fleet {
-        let said = server.last_words();
-        assert!(!said.contains("differ"), "{said}");
+        let log = server.last_words();
+        assert!(!log.contains("differ"), "{log}");
     }
 }
 
-/// How many instances the store knows to be alive.
+/// Returns how many instances the store knows to be alive.
 fn live(redis: &RedisServer) -> i64 {
     redis.command(&["ZCARD", "sg1:{control}:nodes"]).integer()
 }
@@ -140,7 +140,7 @@ fn serve(config: &TempFile) -> Server {
     Server::start_command(command.args(["--config", config.path()]))
 }
 
-/// How many of twice the limit one instance admits.
+/// Returns how many of twice the limit one instance admits.
 fn admitted(server: &Server) -> usize {
     let body = r#"{"attributes": {"user": "ann"}}"#;
     (0..2 * LIMIT).filter(|_| server.check(body)["allowed"] == true).count()

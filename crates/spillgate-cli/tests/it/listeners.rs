@@ -1,4 +1,4 @@
-//! What clients of one listener can take from others: memory, files and seats, each up to a bound.
+//! The memory, files and connections that clients of one listener can take: each has a bound.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use crate::server::{LISTENING, Server, TempFile, peak_kib, resident_kib, spillga
 const CHECK: &str = r#"{"attributes":{"user":"u1"}}"#;
 const POLICY: &str = "[[rule]]\nname = \"user\"\nkey = [\"user\"]\nlimits = [\"1000000/second\"]\n";
 
-/// The binary, allowed so many open files.
+/// Returns the binary with a limit on open files.
 fn with_files(files: u32, arguments: &[&str]) -> Command {
     let plain = spillgate(&[&["serve"], &LISTENING[..], arguments].concat());
     let mut command = Command::new("sh");
@@ -42,7 +42,7 @@ fn files_of(server: &Server) -> usize {
 #[test]
 #[cfg(target_os = "linux")]
 fn slow_connections_stop_neither_health_nor_reload_nor_store_nor_good_clients() {
-    // This process holds the other ends.
+    // This process has the other ends.
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let mut store = RedisServer::start();
     let file = TempFile::new("limits.toml", POLICY);
@@ -51,13 +51,13 @@ fn slow_connections_stop_neither_health_nor_reload_nor_store_nor_good_clients() 
         with_files(200, &["--config", file.path(), "--redis", &url])
             .env("SPILLGATE_STORE__TIMEOUT", "1s"),
     );
-    let doors: [(u16, &[u8]); 3] = [
+    let listeners: [(u16, &[u8]); 3] = [
         (server.port, b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Le"),
         (server.grpc_port.unwrap(), b"PRI * HTTP/2.0\r\n"),
         (server.resp_port.unwrap(), b"*3\r\n$11\r\nCL.THRO"),
     ];
     let mut slow = Vec::new();
-    for (port, begun) in doors {
+    for (port, begun) in listeners {
         slow.extend((0..500).filter_map(|_| open(port, begun).ok()));
     }
     // All of them have been accepted or are in the system's queue.
@@ -82,7 +82,7 @@ fn slow_connections_stop_neither_health_nor_reload_nor_store_nor_good_clients() 
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_small_bound_on_files_is_logged_with_the_shares() {
+fn a_low_file_limit_is_logged_with_the_shares() {
     let server = Server::start_command(&mut with_files(200, &[]));
     let log = &server.before_ready;
     assert!(log.contains("may open 200 files"), "{log}");
@@ -90,10 +90,10 @@ fn a_small_bound_on_files_is_logged_with_the_shares() {
     assert!(log.contains("LimitNOFILE"), "{log}");
 }
 
-/// What an idle client of a full listener notices is that its connection closes, as any pool expects.
+/// An idle client of a full listener sees its connection close, as any pool expects.
 #[test]
 #[cfg(target_os = "linux")]
-fn a_full_listener_keeps_the_connections_that_are_used() {
+fn a_full_listener_keeps_the_connections_in_use() {
     let server = Server::start_command(&mut with_files(200, &[]));
     let mut used = server.client();
     for round in 0..40 {
@@ -109,7 +109,7 @@ fn a_full_listener_keeps_the_connections_that_are_used() {
     }
 }
 
-/// Clients that send all but the end of something long; each sends until it is held back.
+/// Opens clients that send all but the end of something long, each until the server stops reading.
 fn unfinished(port: u16, count: usize, bytes: &[u8]) -> Vec<TcpStream> {
     let mut streams = Vec::new();
     for _ in 0..count {
@@ -117,7 +117,7 @@ fn unfinished(port: u16, count: usize, bytes: &[u8]) -> Vec<TcpStream> {
         stream.set_nonblocking(true).unwrap();
         streams.push((stream, 0));
     }
-    // In turns, so that all of them are at it at once.
+    // In turns, so that all of them send at the same time.
     for _ in 0..40 {
         for (stream, sent) in &mut streams {
             if let Ok(more) = stream.write(&bytes[*sent..]) {
@@ -128,7 +128,7 @@ fn unfinished(port: u16, count: usize, bytes: &[u8]) -> Vec<TcpStream> {
     streams.into_iter().map(|(stream, _)| stream).collect()
 }
 
-/// What a listener may buffer in all, with what its connections and the allocator take.
+/// The most that a listener may buffer in all, with the memory of its connections and the allocator.
 const LISTENER_KIB: u64 = 112 * 1024;
 
 #[test]
@@ -145,7 +145,7 @@ fn unfinished_bodies_take_no_more_than_the_listeners_budget() {
     println!("300 unfinished bodies of 1 MiB: {grown} KiB more");
     assert_eq!(server.check(r#"{"key":"u1","limit":{"quota":"5/minute"}}"#)["allowed"], true);
     assert!(grown < LISTENER_KIB, "{grown} KiB");
-    // After the deadline all of them end.
+    // All of them end after the deadline.
     for mut stream in streams {
         stream.set_nonblocking(false).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -171,7 +171,7 @@ fn unfinished_requests_over_resp_take_no_more_than_the_listeners_budget() {
     drop(streams);
 }
 
-/// More than the budget at once, and each of them ends: a few may go beyond it to the end of a message.
+/// Together they exceed the budget, and each of them ends: a few may exceed it until the end of a message.
 #[test]
 fn many_long_bodies_at_once_are_all_answered() {
     let server = Server::start(&[]);

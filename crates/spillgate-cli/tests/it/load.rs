@@ -1,9 +1,9 @@
-//! Slow and silent callers cost the others nothing.
+//! Slow and silent clients do not delay the others.
 
 use crate::server::Server;
 
 #[test]
-fn callers_that_stall_do_not_hold_up_others() {
+fn stalled_callers_do_not_delay_others() {
     let server = Server::start(&[]);
     let stalled: Vec<_> = [
         b"".as_slice(),
@@ -39,7 +39,7 @@ fn a_pipeline_of_requests_is_answered_in_order() {
 }
 
 #[test]
-fn bytes_that_are_no_http_end_only_their_own_connection() {
+fn bytes_that_are_not_http_end_only_their_own_connection() {
     let server = Server::start(&[]);
     let mut client = server.client();
     client.write(b"\x16\x03\x01 this is no HTTP\r\n\r\n").unwrap();
@@ -48,7 +48,7 @@ fn bytes_that_are_no_http_end_only_their_own_connection() {
 }
 
 #[test]
-fn callers_at_once_never_get_more_than_the_limit() {
+fn concurrent_callers_never_get_more_than_the_limit() {
     let server = Server::start(&[]);
     let allowed: usize = std::thread::scope(|scope| {
         let callers: Vec<_> = (0..16)

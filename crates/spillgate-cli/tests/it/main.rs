@@ -1,5 +1,4 @@
-//! The binary as its users have it: started as a process, asked over real sockets, stopped by
-//! signals.
+//! The binary as users have it: started as a process, called over real sockets, stopped by signals.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is")]
 

@@ -1,5 +1,4 @@
-//! `/v1/openapi.json` against the real answers: every field of them is in it, and what it promises is
-//! there.
+//! `/v1/openapi.json` against real answers: it has every field of them, and they have every field that it requires.
 
 use std::process::Command;
 
@@ -15,7 +14,7 @@ fn document(server: &Server) -> Value {
     reply.json()
 }
 
-/// Method, path as documented, path as asked, body, status.
+/// Method, path in the document, path of the call, body, status.
 const CALLS: &[(&str, &str, &str, &str, u16)] = &[
     ("POST", "/v1/check", "/v1/check", r#"{"attributes":{"ip":"a"}}"#, 200),
     ("POST", "/v1/check", "/v1/check", r#"{"key":"k","limit":{"quota":"5/minute"},"cost":9}"#, 200),
@@ -73,14 +72,14 @@ const CALLS: &[(&str, &str, &str, &str, u16)] = &[
     ("DELETE", "/admin/v1/overrides", "/admin/v1/overrides?rule=ip&attr.ip=a", "", 404),
 ];
 
-/// Receipts of nobody's: the calls are answered, and nothing is done. All zero but the version.
+/// A valid receipt that no server issued: the calls are answered, and nothing is done. All zero except the version.
 const RECEIPT: &str = r#"{"receipt":"AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}"#;
 const SETTLED: &str = r#"{"receipt":"AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA","cost":1}"#;
 const RENEWED: &str =
     r#"{"receipt":"AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA","ttl_ms":1000}"#;
 
 #[test]
-fn every_answer_is_as_the_document_says() {
+fn every_answer_fits_the_document() {
     let file = TempFile::new(
         "limits.toml",
         "[[rule]]\nname = \"ip\"\nkey = [\"ip\"]\nlimits = [\"1/hour\"]\n\
@@ -88,18 +87,18 @@ fn every_answer_is_as_the_document_says() {
     );
     let server = Server::start(&["--config", file.path()]);
     let document = document(&server);
-    for (method, path, asked, body, status) in CALLS {
+    for (method, path, called, body, status) in CALLS {
         let operation = &document["paths"][path][method.to_lowercase()];
         let admin = !path.starts_with("/v1/");
         let mut client = if admin { server.operator() } else { server.client() };
-        let reply = client.send(method, asked, body.as_bytes()).unwrap();
-        assert_eq!(reply.status, *status, "{method} {asked} {body}: {}", reply.body);
-        agrees(&document, operation, &reply, &format!("{method} {asked} {body}"));
+        let reply = client.send(method, called, body.as_bytes()).unwrap();
+        assert_eq!(reply.status, *status, "{method} {called} {body}: {}", reply.body);
+        agrees(&document, operation, &reply, &format!("{method} {called} {body}"));
     }
 }
 
 #[test]
-fn refusals_in_an_outage_are_as_the_document_says() {
+fn denials_in_an_outage_fit_the_document() {
     let file = TempFile::new(
         "limits.toml",
         "[[rule]]\nname = \"ip\"\nkey = [\"ip\"]\non_outage = \"deny\"\nlimits = [\"1/hour\"]\n",
@@ -127,12 +126,12 @@ fn every_documented_call_was_made() {
 
 #[test]
 #[ignore = "needs openapi-spec-validator"]
-fn a_validator_that_is_not_ours_takes_the_document() {
+fn a_foreign_validator_accepts_the_document() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let tools = format!("{root}/target/tools/python/bin");
     let file =
         concat!(env!("CARGO_MANIFEST_DIR"), "/../spillgate-server/src/door/http/openapi.json");
-    // By Python and not by its own file, which knows the folder that it was installed in.
+    // By Python and not by its own script, which names the folder that it was installed in.
     let mut validator = Command::new(format!("{tools}/python"));
     let output = validator.args(["-m", "openapi_spec_validator", file]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
@@ -154,7 +153,7 @@ fn agrees(document: &Value, operation: &Value, reply: &Reply, call: &str) {
     }
 }
 
-/// As much of JSON Schema as the document uses of answers.
+/// The part of JSON Schema that the document uses for answers.
 fn fits(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
     if let Some(name) = schema["$ref"].as_str() {
         let schema = document.pointer(name.trim_start_matches('#'));

@@ -1,4 +1,4 @@
-//! Who may use a door: tokens, TLS and certificates.
+//! Access to the APIs: tokens, TLS and certificates.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use crate::server::{Server, TempFile, run, spillgate};
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 #[test]
-fn a_door_with_a_token_answers_only_callers_who_show_it() {
+fn an_api_with_a_token_answers_only_callers_that_send_it() {
     let token = TempFile::new("token", &format!("{TOKEN}\n"));
     let server = Server::start_command(
         spillgate(&["serve", "--http", "127.0.0.1:0"])
@@ -39,22 +39,22 @@ fn a_door_with_a_token_answers_only_callers_who_show_it() {
 }
 
 #[test]
-fn a_token_file_that_holds_none_keeps_it_from_starting() {
+fn an_empty_token_file_prevents_the_start() {
     for text in ["", "short", "0123456789 abcdef0123456789"] {
         let token = TempFile::new("token", text);
         let output = spillgate(&["serve", "--http", "127.0.0.1:0"])
             .env("SPILLGATE_SERVER__DATA_TOKEN_FILE", token.path())
             .output()
             .unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("field `server.data_token_file`"), "{said}");
-        assert!(said.contains("openssl rand -hex 32"), "{said}");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains("field `server.data_token_file`"), "{errors}");
+        assert!(errors.contains("openssl rand -hex 32"), "{errors}");
     }
 }
 
 #[test]
-fn behind_tls_a_door_may_ask_for_a_certificate() {
+fn an_api_with_tls_may_require_a_certificate() {
     let keys = Keys::make();
     let settings = |client_ca: &str| {
         let (cert, key) = (keys.file("server.pem"), keys.file("server.key"));
@@ -75,7 +75,7 @@ fn behind_tls_a_door_may_ask_for_a_certificate() {
 }
 
 #[test]
-fn half_named_tls_files_are_refused() {
+fn a_certificate_without_its_key_is_refused() {
     for (text, complaint) in [
         ("[server.tls]\ncert = \"a\"\n", "key is missing"),
         ("[server.tls]\nkey = \"a\"\n", "cert is missing"),
@@ -84,16 +84,16 @@ fn half_named_tls_files_are_refused() {
     ] {
         let file = TempFile::new("tls.toml", text);
         let output = run(&["serve", "--http", "127.0.0.1:0", "--config", file.path()]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("field `server.tls"), "{said}");
-        assert!(said.contains(complaint), "{said}");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains("field `server.tls"), "{errors}");
+        assert!(errors.contains(complaint), "{errors}");
     }
 }
 
-/// As browsers send it for a page of a stranger: a form, a fetch without CORS, a name that leads here.
+/// As browsers send it for a foreign page: a form, a fetch without CORS, a host name that resolves to this server.
 #[test]
-fn a_page_of_a_stranger_cannot_spend_a_limit_without_a_token() {
+fn a_foreign_page_cannot_spend_a_limit_without_a_token() {
     let server = Server::start(&[]);
     let port = server.port;
     let here = format!("127.0.0.1:{port}");
@@ -132,7 +132,11 @@ fn a_page_of_a_stranger_cannot_spend_a_limit_without_a_token() {
         ("Sec-Fetch-Site", "cross-site"),
         ("X-Forwarded-Uri", "/login"),
     ];
-    assert_eq!(ask("GET", "/v1/auth", &proxied).status, 200, "a proxy asks about a browser");
+    assert_eq!(
+        ask("GET", "/v1/auth", &proxied).status,
+        200,
+        "a proxy describes a browser's request"
+    );
 }
 
 #[test]
@@ -149,9 +153,9 @@ fn with_a_token_a_browser_is_a_caller_like_any_other() {
     assert_eq!(reply.status, 200, "{reply:?}");
 }
 
-/// Over HTTP/1, which is what a browser speaks to a plain port, and over HTTP/2.
+/// Over HTTP/1, which a browser uses on a plain port, and over HTTP/2.
 #[test]
-fn a_page_of_a_stranger_cannot_call_over_grpc() {
+fn a_foreign_page_cannot_call_over_grpc() {
     let server = Server::start(&[]);
     let mut stream =
         std::net::TcpStream::connect(("127.0.0.1", server.grpc_port.unwrap())).unwrap();
@@ -161,7 +165,7 @@ fn a_page_of_a_stranger_cannot_call_over_grpc() {
         )
         .unwrap();
     let mut answer = Vec::new();
-    // It closes, and may do so before it has read all.
+    // The server closes, and may do so before it has read everything.
     let _ = stream.read_to_end(&mut answer);
     assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", answer.escape_ascii());
     let caller = Caller::of(&server);
@@ -172,7 +176,7 @@ fn a_page_of_a_stranger_cannot_call_over_grpc() {
     assert!(caller.ask_as(&[], &ip).is_ok());
 }
 
-/// A certificate authority of our own, with a certificate for the server and one for a client.
+/// A certificate authority of the test, with a certificate for the server and one for a client.
 struct Keys(PathBuf);
 
 impl Keys {
@@ -183,11 +187,11 @@ impl Keys {
         let script = "set -e
             new='openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes'
             $new -x509 -days 2 -subj /CN=ca -keyout ca.key -out ca.pem
-            for who in server client; do
-                $new -subj /CN=$who -keyout $who.key -out $who.csr
-                printf 'subjectAltName=DNS:localhost,IP:127.0.0.1' > $who.ext
-                openssl x509 -req -days 2 -in $who.csr -CA ca.pem -CAkey ca.key -CAcreateserial \
-                    -extfile $who.ext -out $who.pem
+            for name in server client; do
+                           $new -subj /CN=$name -keyout $name.key -out $name.csr
+                           printf 'subjectAltName=DNS:localhost,IP:127.0.0.1' > $name.ext
+                           openssl x509 -req -days 2 -in $name.csr -CA ca.pem -CAkey ca.key -CAcreateserial \
+                               -extfile $name.ext -out $name.pem
             done";
         let made = Command::new("sh").args(["-c", script]).current_dir(&keys.0).output().unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
@@ -198,7 +202,7 @@ impl Keys {
         self.0.join(name).to_str().unwrap().to_owned()
     }
 
-    /// What the server answers to one check, by a client that is not ours.
+    /// Returns the server's answer to one check by a foreign client.
     fn ask(&self, port: u16, with_certificate: bool) -> String {
         let mut command = Command::new("openssl");
         command.args(["s_client", "-quiet", "-verify_return_error", "-connect"]);
@@ -209,7 +213,7 @@ impl Keys {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut client = command.spawn().unwrap();
         let request = "POST /v1/check HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}";
-        // Refused in the handshake, it takes no bytes any more.
+        // A client that was refused in the handshake accepts no more bytes.
         let _ = client.stdin.as_mut().unwrap().write_all(request.as_bytes());
         let mut answer = String::new();
         let _ = client.stdout.take().unwrap().read_to_string(&mut answer);

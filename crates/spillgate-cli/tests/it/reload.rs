@@ -1,4 +1,4 @@
-//! A changed file is in force without a restart; a bad one changes nothing and is told.
+//! A changed file takes effect without a restart; a bad one changes nothing and is reported.
 
 use std::fs;
 use std::io::Write;
@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::server::{Server, TempFile};
 
 #[test]
-fn a_changed_file_is_in_force_within_seconds_and_used_stays_used() {
+fn a_changed_file_takes_effect_within_seconds_and_keeps_used_quota() {
     let file = policy("5/day");
     let server = Server::start(&["--config", file.path()]);
     let answer = server.check(r#"{"attributes":{"user":"u1"}}"#);
@@ -26,7 +26,7 @@ fn a_changed_file_is_in_force_within_seconds_and_used_stays_used() {
 }
 
 #[test]
-fn a_hangup_signal_reads_the_file_again() {
+fn a_hangup_signal_reloads_the_file() {
     let file = policy("5/day");
     let server = Server::start(&["--config", file.path()]);
     fs::write(file.path(), text("7/day")).unwrap();
@@ -48,7 +48,7 @@ fn a_truncated_file_leaves_the_old_rules_in_force() {
     for _ in 0..5 {
         check();
     }
-    // As `: > limits.toml` does.
+    // Truncate the file as `: > limits.toml` does.
     fs::File::create(file.path()).unwrap();
     eventually(|| {
         check();
@@ -66,12 +66,12 @@ fn a_truncated_file_leaves_the_old_rules_in_force() {
 
     fs::write(file.path(), "rules = []\n").unwrap();
     eventually(|| reloads(&server, "applied") == 1);
-    assert_eq!(check(), 6, "no rule is in force on purpose");
+    assert_eq!(check(), 6, "the file has no rules on purpose");
 }
 
-/// The file is cut short and then grows by pieces for 1.5 s: old and new policy deny all of the routes.
+/// The file is truncated and then grows by pieces for 1.5 s: the old and the new policy deny all of the routes.
 #[test]
-fn a_file_that_is_written_slowly_is_never_in_force_by_halves() {
+fn a_slowly_written_file_is_never_in_force_by_halves() {
     let blocks = |comment: &str| {
         let rule = |n: u32| {
             format!(
@@ -107,7 +107,7 @@ fn a_file_that_is_written_slowly_is_never_in_force_by_halves() {
         );
         (admitted, longest_pause)
     });
-    // On a machine that stands still, a writer that paused for two looks looks like one that has ended.
+    // On a stalled machine, a writer that paused for two looks seems to have ended.
     assert!(
         admitted == 0 || longest_pause > Duration::from_millis(400),
         "{admitted} were admitted"
@@ -116,7 +116,7 @@ fn a_file_that_is_written_slowly_is_never_in_force_by_halves() {
     eventually(is_new);
 }
 
-/// In pieces of a twentieth; answers the longest time between two.
+/// Writes in pieces of a twentieth, and returns the longest time between two.
 #[expect(clippy::disallowed_methods, reason = "a writer's own pace, not a time of the limiter's")]
 fn write_slowly(path: &str, text: &[u8]) -> Duration {
     let mut file = fs::File::create(path).unwrap();
@@ -133,7 +133,7 @@ fn write_slowly(path: &str, text: &[u8]) -> Duration {
 }
 
 #[test]
-fn a_file_that_lost_most_of_its_rules_is_in_force_and_warned_about_until_the_next() {
+fn a_file_that_lost_most_rules_is_in_force_with_a_warning_until_the_next() {
     let rules = |names: &[&str]| {
         let rule =
             |name: &&str| format!("[[rule]]\nname = \"{name}\"\nkey = []\nlimits = [\"5/day\"]\n");
@@ -153,7 +153,7 @@ fn a_file_that_lost_most_of_its_rules_is_in_force_and_warned_about_until_the_nex
     eventually(|| ready(&server, "/readyz") == format!("ok\nwarning: {warning}\n"));
     assert!(ready(&server, "/readyz?verbose").contains("policy: 1 rule\n"));
     server.words_until(warning);
-    // A refused file changes nothing of that.
+    // A refused file does not change that.
     fs::write(file.path(), "").unwrap();
     eventually(|| reloads(&server, "refused") == 1);
     assert!(ready(&server, "/readyz").contains(warning));
@@ -162,7 +162,7 @@ fn a_file_that_lost_most_of_its_rules_is_in_force_and_warned_about_until_the_nex
 }
 
 #[test]
-fn a_start_without_rules_is_valid_and_warned_about_unless_it_is_said() {
+fn a_start_without_rules_has_a_warning_unless_the_file_says_so() {
     let file = TempFile::new("limits.toml", "");
     let mut server = Server::start(&["--config", file.path()]);
     server.words_until("it has no rules, so only inline limits are enforced");
@@ -178,7 +178,7 @@ fn a_start_without_rules_is_valid_and_warned_about_unless_it_is_said() {
 }
 
 #[test]
-fn a_bad_file_leaves_the_old_policy_and_says_why() {
+fn a_bad_file_leaves_the_old_policy_and_logs_the_reason() {
     let file = policy("5/day");
     let mut server = Server::start(&["--config", file.path()]);
     fs::write(file.path(), text("5/fortnight")).unwrap();
@@ -189,7 +189,7 @@ fn a_bad_file_leaves_the_old_policy_and_says_why() {
     eventually(|| capacity(&server) == 6);
 }
 
-/// Both rules change together: an answer that shows one of each has seen half a policy.
+/// Both rules change together: an answer with one of each saw half a policy.
 #[test]
 fn under_load_no_request_fails_and_none_sees_half_a_policy() {
     let both = |count: u32| {
@@ -212,25 +212,25 @@ fn under_load_no_request_fails_and_none_sees_half_a_policy() {
                 eventually(|| server.check(PEEK)["capacity"] == count);
             }
         });
-        // Whether or not they went well, the callers end.
+        // The callers end even if the changes failed.
         let changed = changes.join();
         stop.store(true, Ordering::Relaxed);
         changed.unwrap();
-        let asked: u32 = callers.into_iter().map(|caller| caller.join().unwrap()).sum();
-        assert!(asked > 0);
+        let checks: u32 = callers.into_iter().map(|caller| caller.join().unwrap()).sum();
+        assert!(checks > 0);
     });
 }
 
 fn ask_until(stop: &AtomicBool, client: &mut Client) -> u32 {
-    let mut asked = 0;
+    let mut checks = 0;
     while !stop.load(Ordering::Relaxed) {
         let reply = client.post("/v1/check", PEEK.as_bytes()).unwrap();
         assert_eq!(reply.status, 200);
         let answer = reply.json();
         assert_eq!(answer["limits"][0]["capacity"], answer["limits"][1]["capacity"]);
-        asked += 1;
+        checks += 1;
     }
-    asked
+    checks
 }
 
 fn hang_up(server: &Server) {
@@ -238,7 +238,7 @@ fn hang_up(server: &Server) {
     assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().unwrap().success());
 }
 
-/// How many reloads ended so.
+/// Returns how many reloads had this result.
 fn reloads(server: &Server, result: &str) -> u64 {
     let metrics = server.operator().send("GET", "/metrics", b"").unwrap().body;
     let series = format!("spillgate_reloads_total{{result=\"{result}\"}} ");

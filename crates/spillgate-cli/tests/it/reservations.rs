@@ -1,5 +1,5 @@
-//! Reservations through the doors: what each call is answered, who may make them, and what becomes of
-//! slots whose holder dies or sleeps.
+//! Reservations through the APIs: the answer to each call, access to reservations, and permits whose holder dies or
+//! sleeps.
 
 use serde_json::{Value, json};
 use spillgate_testkit::{RedisServer, Reply, eventually};
@@ -28,8 +28,8 @@ fn ask(server: &Server, path: &str, body: &Value) -> (u16, Value) {
 
 fn remaining(server: &Server) -> Vec<u64> {
     let look = server.check(r#"{"attributes":{"user":"ada"},"cost":0}"#);
-    let tiers = look["limits"].as_array().unwrap().iter();
-    tiers.map(|tier| tier["remaining"].as_u64().unwrap()).collect()
+    let limits = look["limits"].as_array().unwrap().iter();
+    limits.map(|limit| limit["remaining"].as_u64().unwrap()).collect()
 }
 
 fn of_ada() -> Value {
@@ -60,7 +60,7 @@ fn over_http_a_reservation_is_made_once_and_settled_once() {
 }
 
 #[test]
-fn over_http_slots_of_a_check_are_renewed_and_released() {
+fn over_http_permits_of_a_check_are_renewed_and_released() {
     on_both_engines(&["--config", policy().path()], |server| {
         let check = r#"{"attributes":{"user":"ada"}}"#;
         let first = server.check(check);
@@ -79,7 +79,7 @@ fn over_http_slots_of_a_check_are_renewed_and_released() {
 }
 
 #[test]
-fn what_is_no_reservation_is_a_400_that_names_its_field() {
+fn an_invalid_reservation_is_a_400_that_names_its_field() {
     let server = Server::start(&[]);
     for (path, body, field, part) in [
         ("/v1/reserve", r#"{"ttl_ms":0}"#, "ttl_ms", "from 1 ms to 24 h"),
@@ -110,12 +110,12 @@ fn what_is_no_reservation_is_a_400_that_names_its_field() {
     }
 }
 
-/// More than a day, of a receipt that no server gave.
+/// More than a day, of a receipt that no server issued.
 const LONG_RENEWAL: &str =
     r#"{"receipt":"AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA","ttl_ms":86400001}"#;
 
 #[test]
-fn an_ended_id_is_refused_over_http_and_resp_and_says_how_it_ended() {
+fn an_ended_id_is_refused_with_its_end_over_http_and_resp() {
     on_both_engines(&["--config", policy().path()], |server| {
         let mut client = server.resp();
         let mut command =
@@ -156,10 +156,10 @@ fn long_renewal_over_resp() -> String {
 }
 
 #[test]
-fn what_no_rule_matches_gets_a_receipt_that_every_call_takes() {
+fn an_unmatched_reservation_has_a_receipt_that_every_call_accepts() {
     on_both_engines(&["--config", policy().path()], |server| {
-        let nobody = json!({"attributes": {"path": "/"}, "ttl_ms": 60000, "id": "job"});
-        let (status, decision) = ask(server, "/v1/reserve", &nobody);
+        let unmatched = json!({"attributes": {"path": "/"}, "ttl_ms": 60000, "id": "job"});
+        let (status, decision) = ask(server, "/v1/reserve", &unmatched);
         assert_eq!((status, &decision["allowed"]), (200, &json!(true)), "{decision}");
         let receipt = decision["receipt"].as_str().unwrap();
         for (path, field, value) in [
@@ -182,11 +182,11 @@ fn what_no_rule_matches_gets_a_receipt_that_every_call_takes() {
     });
 }
 
-/// As the room of one subject: a hundredth of 256 MiB.
+/// The room of one subject: a hundredth of 256 MiB.
 const SUBJECT_BYTES: u64 = (256 << 20) / 100;
 
 #[test]
-fn at_the_bound_one_subject_is_refused_as_overloaded_and_others_go_on() {
+fn at_the_bound_one_subject_is_overloaded_and_others_go_on() {
     let file = policy();
     let server = Server::start(&["--config", file.path()]);
     let mut client = server.resp();
@@ -246,13 +246,13 @@ fn over_resp_a_reservation_is_made_once_and_settled_once() {
         assert_eq!(again[6].text(), receipt);
         let conflict = ask("SG.RESERVE default 2 60000 job user ada");
         assert!(format!("{conflict:?}").contains("CONFLICT"), "{conflict:?}");
-        for (line, told) in [
+        for (line, expected) in [
             (format!("SG.RENEW {receipt} 60000"), "done"),
             (format!("SG.SETTLE {receipt} tokens=50"), "done"),
             (format!("SG.SETTLE {receipt} tokens=50"), "repeated"),
             (format!("SG.RENEW {receipt} 60000"), "expired"),
         ] {
-            assert_eq!(ask(&line).text(), told, "{line}");
+            assert_eq!(ask(&line).text(), expected, "{line}");
         }
         assert!(format!("{:?}", ask(&format!("SG.CANCEL {receipt}"))).contains("CONFLICT"));
         assert_eq!(remaining(server), [9, 950, 2]);
@@ -264,7 +264,7 @@ fn over_resp_a_reservation_is_made_once_and_settled_once() {
 }
 
 #[test]
-fn a_receipt_of_one_process_is_good_at_another_and_a_strangers_at_none() {
+fn a_receipt_is_valid_at_another_instance_and_not_at_a_foreign_server() {
     let (redis, file) = (RedisServer::start(), policy());
     let one = Server::start_on(&redis, &["--config", file.path()]);
     let other = Server::start_on(&redis, &["--config", file.path()]);
@@ -282,7 +282,7 @@ fn a_receipt_of_one_process_is_good_at_another_and_a_strangers_at_none() {
 }
 
 #[test]
-fn beyond_loopback_reservations_want_a_secret_of_ones_own() {
+fn beyond_loopback_reservations_need_a_key_secret() {
     let secret = TempFile::new("secret", "000102030405060708090a0b0c0d0e0f");
     for has_secret in [false, true] {
         let mut command = spillgate(&["serve", "--http", "0.0.0.0:0", "--resp", "127.0.0.1:0"]);
@@ -313,7 +313,7 @@ const BRIEF: &str = r#"
 "#;
 
 #[test]
-fn a_holder_that_is_killed_frees_its_slot_within_its_hold() {
+fn a_killed_holder_frees_its_permit_within_its_hold() {
     let (redis, file) = (RedisServer::start(), TempFile::new("limits.toml", BRIEF));
     let holder = Server::start_on(&redis, &["--config", file.path()]);
     let other = Server::start_on(&redis, &["--config", file.path()]);
@@ -328,7 +328,7 @@ fn a_holder_that_is_killed_frees_its_slot_within_its_hold() {
 }
 
 #[test]
-fn a_holder_that_slept_too_long_neither_releases_nor_renews_anothers_slot() {
+fn a_holder_that_slept_too_long_cannot_release_or_renew_the_next_permit() {
     let (redis, file) = (RedisServer::start(), TempFile::new("limits.toml", BRIEF));
     let sleeper = Server::start_on(&redis, &["--config", file.path()]);
     let other = Server::start_on(&redis, &["--config", file.path()]);
@@ -340,14 +340,14 @@ fn a_holder_that_slept_too_long_neither_releases_nor_renews_anothers_slot() {
         taken = other.check("{}");
         taken["allowed"] == true
     });
-    // Long enough for a slow machine to look at it.
+    // Long enough for a slow machine.
     let renewal = json!({"receipt": taken["receipt"], "ttl_ms": 2_000});
     assert_eq!(ask(&other, "/v1/renew", &renewal).0, 200);
     sleeper.resume();
     let renewal = json!({"receipt": held["receipt"], "ttl_ms": 2_000});
     assert_eq!(ask(&sleeper, "/v1/renew", &renewal), (200, json!({"result": "expired"})));
     assert_eq!(ask(&sleeper, "/v1/release", &receipt), (200, json!({"result": "expired"})));
-    // What the other took is still its own, to release once.
+    // The other caller still holds its permit, and releases it once.
     let taken = json!({"receipt": taken["receipt"]});
     let released = ask(&other, "/v1/release", &taken);
     let was_slow = json!({"result": "expired"});

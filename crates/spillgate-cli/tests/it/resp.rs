@@ -1,4 +1,4 @@
-//! The RESP door: as Redis clients see it, and as strangers try it.
+//! The RESP API, with Redis clients and with arbitrary bytes.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,15 +14,15 @@ mod guard;
 mod load;
 mod password;
 
-/// All that the door says to these bytes before it closes.
+/// Sends bytes, and returns everything that the server answers before it closes the connection.
 fn exchange(server: &Server, bytes: &[u8]) -> String {
     let mut stream = raw(server);
     stream.write_all(bytes).unwrap();
-    // The end of what we send: all is answered, then the door closes.
+    // The input ends: the server answers everything and closes.
     stream.shutdown(std::net::Shutdown::Write).unwrap();
-    let mut said = String::new();
-    stream.read_to_string(&mut said).unwrap();
-    said
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).unwrap();
+    answers
 }
 
 fn raw(server: &Server) -> TcpStream {
@@ -31,7 +31,7 @@ fn raw(server: &Server) -> TcpStream {
     stream
 }
 
-/// The numbers of an answer.
+/// Returns the numbers of an answer.
 #[track_caller]
 fn numbers(reply: Reply) -> Vec<i64> {
     match reply {
@@ -40,7 +40,7 @@ fn numbers(reply: Reply) -> Vec<i64> {
     }
 }
 
-/// The first three as they are; the seconds of the others may have gone down a little by now.
+/// Compares the first three numbers; the seconds of the others may have decreased a little.
 #[track_caller]
 fn assert_answer(found: &[i64], expected: [i64; 5]) {
     assert_eq!(found[..3], expected[..3], "{found:?}");
@@ -50,8 +50,8 @@ fn assert_answer(found: &[i64], expected: [i64; 5]) {
     }
 }
 
-/// Seconds between two steps of a story on a machine busy with something else.
+/// The most seconds between two steps on a machine busy with something else.
 const SLOWEST: i64 = 30;
 
-/// Far longer than any answer takes, short enough to see which test hangs.
+/// Far longer than any answer takes, and short enough to see which test hangs.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! The store's scripts, printed and loaded.
+//! The scripts of the store, printed and loaded.
 
 use std::process::Stdio;
 
@@ -11,18 +11,22 @@ fn text(bytes: Vec<u8>) -> String {
 }
 
 #[test]
-fn the_printed_scripts_have_the_printed_sha1s_and_loading_them_is_seen_by_the_server() {
+fn the_printed_scripts_have_the_printed_sha1s_and_load() {
     let server = RedisServer::start();
     let loaded = run(&["scripts", "load", "--redis", &server.url()]);
-    let told = text(loaded.stdout);
-    let shas: Vec<&str> = told.trim().rsplit(' ').take(2).collect();
-    assert_eq!((loaded.status.code(), shas[0].len(), shas[1].len()), (Some(0), 40, 40), "{told}");
+    let printed_text = text(loaded.stdout);
+    let shas: Vec<&str> = printed_text.trim().rsplit(' ').take(2).collect();
+    assert_eq!(
+        (loaded.status.code(), shas[0].len(), shas[1].len()),
+        (Some(0), 40, 40),
+        "{printed_text}"
+    );
     assert_ne!(shas[0], shas[1]);
     for (sha, which) in [(shas[1], &[][..]), (shas[0], &["--leases"])] {
         let there = server.command(&["SCRIPT", "EXISTS", sha]);
         assert_eq!(format!("{there:?}"), "Array([Integer(1)])", "{which:?}");
         let printed = run(&[&["scripts", "print"], which].concat());
-        assert!(text(printed.stderr).contains(sha), "the marked script is the one loaded");
+        assert!(text(printed.stderr).contains(sha), "the marked script is the one that loads");
         let script = text(printed.stdout);
         let again = server.command(&["SCRIPT", "LOAD", script.as_str()]);
         assert_eq!(format!("{again:?}"), format!("Bulk({:?})", sha.as_bytes()), "byte for byte");
@@ -45,12 +49,12 @@ fn a_reader_that_leaves_early_is_no_error() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_told_and_the_others_have_it() {
+fn an_unreachable_server_is_reported_and_the_others_have_the_scripts() {
     let server = RedisServer::start();
     let absent = format!("redis://127.0.0.1:{}", free_port());
     let output = run(&["scripts", "load", "--redis", &absent, "--redis", &server.url()]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(output.stdout).contains(&server.port().to_string()));
-    let said = text(output.stderr);
-    assert!(said.contains("1 of 2 servers do not have the scripts"), "{said}");
+    let errors = text(output.stderr);
+    assert!(errors.contains("1 of 2 servers do not have the scripts"), "{errors}");
 }

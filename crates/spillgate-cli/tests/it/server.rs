@@ -1,4 +1,4 @@
-//! A running `spillgate serve`, and other runs of the binary.
+//! Starts `spillgate serve`, and runs other commands of the binary.
 
 mod words;
 
@@ -14,20 +14,20 @@ use spillgate_testkit::{Connection, Process, RedisServer};
 use crate::client::{Client, Reply};
 use words::Words;
 
-/// The binary, deaf to whatever settings this process's environment holds.
+/// Returns the binary with arguments, without the settings in this process's environment.
 pub(crate) fn spillgate(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_spillgate"));
     command.args(arguments);
     without_settings(&mut command);
-    // Several servers run at once: none on the usual port unless a test says so.
+    // Several servers run at once: none on the usual port unless a test asks for it.
     command.env("SPILLGATE_SERVER__GRPC", "127.0.0.1:0");
-    // Doors that a test does not ask for would meet those of the next one.
+    // Listeners that a test does not need would collide with those of the next test.
     command.env("SPILLGATE_SERVER__RESP", "off");
     command.env("SPILLGATE_SERVER__ADMIN", "off");
     command
 }
 
-/// Takes the variables of settings, and those that only tests read, out of a command's environment.
+/// Removes the variables of settings, and those that only tests read, from a command's environment.
 pub(crate) fn without_settings(command: &mut Command) {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SPILLGATE_")) {
         command.env_remove(name);
@@ -43,16 +43,16 @@ pub(crate) fn run(arguments: &[&str]) -> Output {
 pub(crate) struct Server {
     process: Process,
     words: Words,
-    /// What it said before that: nothing, unless something is amiss.
+    /// The log before the server was ready; empty unless there was a problem.
     pub(crate) before_ready: String,
-    /// The line that says where it listens.
+    /// The line with the addresses of the listeners.
     pub(crate) ready: String,
     pub(crate) port: u16,
-    /// Of the gRPC door, if it is open.
+    /// The port of the gRPC API, if it is on.
     pub(crate) grpc_port: Option<u16>,
-    /// The RESP door's, unless it is off.
+    /// The port of the RESP API, unless it is off.
     pub(crate) resp_port: Option<u16>,
-    /// The admin door's, unless it is off.
+    /// The port of the admin API, unless it is off.
     pub(crate) admin_port: Option<u16>,
 }
 
@@ -62,7 +62,7 @@ impl Server {
         Server::start_command(&mut spillgate(&[&["serve"], &LISTENING[..], arguments].concat()))
     }
 
-    /// With a patience that a machine busy with something else does not use up.
+    /// Starts a server on a store, with time-outs long enough for a busy machine.
     #[track_caller]
     pub(crate) fn start_on(store: &RedisServer, arguments: &[&str]) -> Server {
         let store = store.url();
@@ -75,10 +75,10 @@ impl Server {
     pub(crate) fn start_command(command: &mut Command) -> Server {
         let mut process = Process::start(command.stdout(Stdio::null()).stderr(Stdio::piped()));
         let words = Words::of(process.stderr().unwrap());
-        let said = words.until(|line| port_of("HTTP", line).is_some());
-        let said = said.unwrap_or_else(|said| panic!("the server did not start; it said: {said}"));
-        let ready = said.split_inclusive('\n').next_back().unwrap().to_owned();
-        let before_ready = said[..said.len() - ready.len()].to_owned();
+        let text = words.until(|line| port_of("HTTP", line).is_some());
+        let text = text.unwrap_or_else(|text| panic!("the server did not start; its log: {text}"));
+        let ready = text.split_inclusive('\n').next_back().unwrap().to_owned();
+        let before_ready = text[..text.len() - ready.len()].to_owned();
         let port = port_of("HTTP", &ready).unwrap();
         let grpc_port = port_of("gRPC", &ready);
         let resp_port = port_of("RESP", &ready);
@@ -90,13 +90,13 @@ impl Server {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// A connection to the RESP door.
+    /// Opens a connection to the RESP API.
     #[track_caller]
     pub(crate) fn resp(&self) -> Connection {
         Connection::open(self.resp_port.unwrap()).unwrap()
     }
 
-    /// A client of the admin door.
+    /// Opens a client of the admin API.
     #[track_caller]
     pub(crate) fn operator(&self) -> Client {
         Client::connect(self.admin_port.unwrap()).unwrap()
@@ -115,7 +115,7 @@ impl Server {
         self.process.pid()
     }
 
-    /// The verdict on one check.
+    /// Returns the decision on one check.
     #[track_caller]
     pub(crate) fn check(&self, body: &str) -> Value {
         let reply = self.post("/v1/check", body.as_bytes());
@@ -123,35 +123,35 @@ impl Server {
         reply.json()
     }
 
-    /// SIGKILL.
+    /// Kills the server by SIGKILL.
     pub(crate) fn kill(mut self) {
         self.process.kill();
     }
 
-    /// SIGSTOP.
+    /// Pauses the server by SIGSTOP.
     pub(crate) fn pause(&self) {
         self.process.pause();
     }
 
-    /// SIGCONT.
+    /// Resumes the server by SIGCONT.
     pub(crate) fn resume(&self) {
         self.process.resume();
     }
 
-    /// SIGTERM, and how it ended.
+    /// Sends SIGTERM, and returns the exit status.
     #[track_caller]
     pub(crate) fn stop(mut self) -> ExitStatus {
         self.process.terminate(Duration::from_secs(15))
     }
 
-    /// What it says next, up to the line that has this in it.
+    /// Returns the log up to the next line that contains `part`.
     #[track_caller]
     pub(crate) fn words_until(&mut self, part: &str) -> String {
-        let said = self.words.until(|line| line.contains(part));
-        said.unwrap_or_else(|said| panic!("it never said {part:?}: {said}"))
+        let text = self.words.until(|line| line.contains(part));
+        text.unwrap_or_else(|text| panic!("the log never had {part:?}: {text}"))
     }
 
-    /// SIGTERM, and all that it said after its first line.
+    /// Sends SIGTERM, and returns the rest of the log.
     #[track_caller]
     pub(crate) fn last_words(mut self) -> String {
         self.process.terminate(Duration::from_secs(15));
@@ -159,24 +159,24 @@ impl Server {
     }
 }
 
-/// Every door, each on a free port.
+/// Every listener on a free port.
 pub(crate) const LISTENING: [&str; 6] =
     ["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
 
-/// Where a door listens, by the line that the server began with.
-pub(crate) fn port_of(door: &str, ready: &str) -> Option<u16> {
-    let address = ready.split_once(&format!("{door} on "))?.1.split(',').next()?;
+/// Returns the port of a listener, from the line with the addresses.
+pub(crate) fn port_of(listener: &str, ready: &str) -> Option<u16> {
+    let address = ready.split_once(&format!("{listener} on "))?.1.split(',').next()?;
     address.rsplit_once(':')?.1.trim_end().parse().ok()
 }
 
-/// The same story with state in memory and in a real Redis.
+/// Runs a story with state in memory and in a real Redis.
 pub(crate) fn on_both_engines(arguments: &[&str], story: impl Fn(&Server)) {
     story(&Server::start(arguments));
     let redis = RedisServer::start();
     story(&Server::start_on(&redis, arguments));
 }
 
-/// What a process has in memory.
+/// Returns the memory of a process.
 #[cfg(target_os = "linux")]
 #[track_caller]
 pub(crate) fn resident_kib(pid: u32) -> u64 {
@@ -185,7 +185,7 @@ pub(crate) fn resident_kib(pid: u32) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// The most that a process has in memory for a while.
+/// Returns the peak memory of a process during a time.
 #[cfg(target_os = "linux")]
 #[track_caller]
 pub(crate) fn peak_kib(pid: u32, during: Duration) -> u64 {
@@ -198,7 +198,7 @@ pub(crate) fn peak_kib(pid: u32, during: Duration) -> u64 {
     peak
 }
 
-/// A file that is gone at the end of the test.
+/// A file that is removed at the end of the test.
 pub(crate) struct TempFile(PathBuf);
 
 impl TempFile {

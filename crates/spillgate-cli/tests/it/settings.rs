@@ -1,4 +1,4 @@
-//! Settings: three places with one meaning, and every mistake told with its place and the way out.
+//! Settings: three sources with one meaning, and every mistake reported with its place and remedy.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use spillgate_testkit::{Process, RedisServer, free_port};
 use crate::server::{Server, TempFile, spillgate};
 
 #[test]
-fn it_listens_on_loopback_and_keeps_state_in_memory_unless_told_otherwise() {
+fn the_defaults_listen_on_loopback_and_keep_state_in_memory() {
     let server = Server::start(&[]);
     assert_eq!(
         server.ready,
@@ -26,7 +26,7 @@ fn it_listens_on_loopback_and_keeps_state_in_memory_unless_told_otherwise() {
 }
 
 #[test]
-fn flags_go_over_the_environment_and_the_environment_over_the_file() {
+fn flags_override_the_environment_which_overrides_the_file() {
     let file = TempFile::new(
         "settings.toml",
         "[server]\nhttp = \"127.0.0.1:1\"\n[store]\nurl = \"redis://in-file:1\"\n",
@@ -52,7 +52,7 @@ fn flags_go_over_the_environment_and_the_environment_over_the_file() {
     );
 }
 
-/// A file, and how the complaint about it begins behind its name.
+/// A file, and the beginning of the complaint behind the file's name.
 const BAD_FILES: &[(&str, &str)] = &[
     (
         "[server]\nhttp = \"8080\"\n",
@@ -180,25 +180,25 @@ const BAD_FILES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn a_bad_file_keeps_it_from_starting_with_file_line_field_and_remedy() {
+fn a_bad_file_prevents_the_start_with_file_line_field_and_remedy() {
     for (text, complaint) in BAD_FILES {
         let file = TempFile::new("settings.toml", text);
-        let said = refusal(&["serve", "--config", file.path(), "--http", "127.0.0.1:0"], &[]);
+        let errors = refusal(&["serve", "--config", file.path(), "--http", "127.0.0.1:0"], &[]);
         assert!(
-            said.starts_with(&format!("spillgate: {}{complaint}", file.path())),
-            "{text:?}: {said}"
+            errors.starts_with(&format!("spillgate: {}{complaint}", file.path())),
+            "{text:?}: {errors}"
         );
     }
 }
 
 #[test]
-fn every_mistake_is_told_at_once() {
+fn all_mistakes_are_reported_at_once() {
     let file = TempFile::new("settings.toml", "[server]\nhttp = \"a\"\n[store]\ntimeout = \"b\"\n");
     assert_eq!(refusal(&["serve", "--config", file.path()], &[]).lines().count(), 2);
 }
 
 #[test]
-fn a_bad_variable_is_named_with_the_closest_and_those_of_kubernetes_are_left_alone() {
+fn a_bad_variable_is_reported_with_the_closest_name_and_kubernetes_variables_are_ignored() {
     let complain =
         |name: &str, value: &str| refusal(&["serve", "--http", "127.0.0.1:0"], &[(name, value)]);
     assert!(complain("SPILLGATE_STORE__TIMEOUT", "soon").starts_with(
@@ -208,11 +208,11 @@ fn a_bad_variable_is_named_with_the_closest_and_those_of_kubernetes_are_left_alo
     assert!(
         complain("SPILLGATE_TELEMETRY__OTLP", "x").contains("is no address of a collector; write")
     );
-    let said = complain("SPILLGATE_STORE_URL", "redis://user:hunter2@127.0.0.1");
+    let errors = complain("SPILLGATE_STORE_URL", "redis://user:hunter2@127.0.0.1");
     let expected = "spillgate: environment, SPILLGATE_STORE_URL: field `store_url`: no such setting; did \
                     you mean SPILLGATE_STORE__URL?";
-    assert!(said.starts_with(expected), "{said}");
-    assert!(!said.contains("hunter2"), "{said}");
+    assert!(errors.starts_with(expected), "{errors}");
+    assert!(!errors.contains("hunter2"), "{errors}");
     assert!(complain("SPILLGATE_FOO__BAR", "x").contains("field `foo.bar`: no such setting"));
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0"]);
     command.env("SPILLGATE_SERVICE_HOST", "10.0.0.1").env("SPILLGATE_PORT", "tcp://10.0.0.1:8080");
@@ -221,16 +221,19 @@ fn a_bad_variable_is_named_with_the_closest_and_those_of_kubernetes_are_left_alo
 
 #[test]
 fn a_missing_file_is_named() {
-    let said = refusal(&["serve", "--config", "/nowhere/limits.toml"], &[]);
-    assert!(said.starts_with("spillgate: cannot read /nowhere/limits.toml: "), "{said}");
+    let errors = refusal(&["serve", "--config", "/nowhere/limits.toml"], &[]);
+    assert!(errors.starts_with("spillgate: cannot read /nowhere/limits.toml: "), "{errors}");
 }
 
 #[test]
-fn a_door_open_to_other_machines_is_refused_unless_it_is_said_to_be_insecure() {
-    let said = refusal(&["serve", "--http", "0.0.0.0:0"], &[]);
-    assert!(said.contains("field `server.http`: 0.0.0.0:0 is open to other machines"), "{said}");
+fn a_public_address_is_refused_unless_insecure_is_set() {
+    let errors = refusal(&["serve", "--http", "0.0.0.0:0"], &[]);
+    assert!(
+        errors.contains("field `server.http`: 0.0.0.0:0 is open to other machines"),
+        "{errors}"
+    );
     for remedy in ["data_token_file", "client_ca", "insecure = true under [server]"] {
-        assert!(said.contains(remedy), "{said}");
+        assert!(errors.contains(remedy), "{errors}");
     }
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0"]);
     Server::start_command(command.env("SPILLGATE_SERVER__INSECURE", "true"));
@@ -241,16 +244,19 @@ fn a_door_open_to_other_machines_is_refused_unless_it_is_said_to_be_insecure() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_named_with_the_way_out() {
+fn a_port_in_use_is_reported_with_a_remedy() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = other.local_addr().unwrap();
-    let said = refusal(&["serve", "--http", &taken.to_string()], &[]);
-    assert!(said.contains(&format!("cannot listen on {taken}: another process uses it")), "{said}");
-    assert!(said.contains("choose a free port with --http"), "{said}");
+    let errors = refusal(&["serve", "--http", &taken.to_string()], &[]);
+    assert!(
+        errors.contains(&format!("cannot listen on {taken}: another process uses it")),
+        "{errors}"
+    );
+    assert!(errors.contains("choose a free port with --http"), "{errors}");
 }
 
 #[test]
-fn a_store_that_is_out_of_reach_does_not_keep_it_from_serving() {
+fn an_unreachable_store_does_not_prevent_serving() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     let server = Server::start(&["--redis", &url]);
     let answer = server.check(r#"{"key":"u1","limit":{"quota":"16/second"}}"#);
@@ -264,24 +270,24 @@ fn credentials_are_never_printed() {
     assert!(server.ready.contains("store: redis://127.0.0.1:"), "{}", server.ready);
     server.check(r#"{"key":"u1","limit":{"quota":"5/minute"}}"#);
     let ready = server.ready.clone();
-    let said = ready + &server.last_words();
-    assert!(!said.contains("hunter2") && !said.contains("user"), "{said}");
+    let errors = ready + &server.last_words();
+    assert!(!errors.contains("hunter2") && !errors.contains("user"), "{errors}");
 
     let file =
         TempFile::new("settings.toml", "[store]\nurl = \"redis://user:hunter2@host\" nonsense\n");
-    for said in [
+    for errors in [
         refusal(&["serve", "--config", file.path()], &[]),
         refusal(&["serve", "--redis", "nonsense://user:hunter2@host"], &[]),
         refusal(&["serve", "--redis", "redis://user:hunter2@host:99999"], &[]),
         refusal(&["serve", "--redis", "user:hunter2@host"], &[]),
     ] {
-        assert!(!said.contains("hunter2"), "{said}");
+        assert!(!errors.contains("hunter2"), "{errors}");
     }
 }
 
-/// A store that is named at a later place is the store: nobody has to unset another first.
+/// A store from a later source replaces an earlier one: the operator need not unset that.
 #[test]
-fn another_kind_of_store_goes_over_the_one_of_the_file() {
+fn another_kind_of_store_replaces_the_one_of_the_file() {
     let file = TempFile::new("settings.toml", "[store]\ncluster = [\"redis://in-file:1\"]\n");
     let serve = |name: &str, value: &str| {
         let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--config", file.path()]);
@@ -308,16 +314,17 @@ fn a_secret_file_holds_32_hexadecimal_digits() {
     let good = TempFile::new("secret", "000102030405060708090a0b0c0d0e0f\n");
     Server::start_command(spillgate(&["serve", "--http", "127.0.0.1:0"]).env(name, good.path()));
     let bad = TempFile::new("secret", "password");
-    let said = refusal(&["serve", "--http", "127.0.0.1:0"], &[(name, bad.path())]);
+    let errors = refusal(&["serve", "--http", "127.0.0.1:0"], &[(name, bad.path())]);
     assert!(
-        said.contains("field `store.key_secret_file`: ") && said.contains("openssl rand -hex 16"),
-        "{said}"
+        errors.contains("field `store.key_secret_file`: ")
+            && errors.contains("openssl rand -hex 16"),
+        "{errors}"
     );
-    assert!(!said.contains("password"), "{said}");
+    assert!(!errors.contains("password"), "{errors}");
 }
 
 #[test]
-fn the_secret_before_is_a_secret_too_or_the_one_that_everybody_has() {
+fn the_previous_secret_is_a_secret_or_the_default() {
     let redis = RedisServer::start();
     let arguments = ["serve", "--http", "127.0.0.1:0", "--redis", &redis.url()];
     let name = "SPILLGATE_STORE__SECRET_PREVIOUS_FILE";
@@ -326,28 +333,28 @@ fn the_secret_before_is_a_secret_too_or_the_one_that_everybody_has() {
         Server::start_command(spillgate(&arguments).env(name, good.path()));
     }
     let bad = TempFile::new("secret", "password");
-    let said = refusal(&arguments, &[(name, bad.path())]);
+    let errors = refusal(&arguments, &[(name, bad.path())]);
     assert!(
-        said.contains("field `store.secret_previous_file`: ") && said.contains("`shared`"),
-        "{said}"
+        errors.contains("field `store.secret_previous_file`: ") && errors.contains("`shared`"),
+        "{errors}"
     );
-    assert!(!said.contains("password"), "{said}");
-    let said = refusal(&arguments[..3], &[(name, bad.path())]);
+    assert!(!errors.contains("password"), "{errors}");
+    let errors = refusal(&arguments[..3], &[(name, bad.path())]);
     assert!(
-        said.contains("field `store.secret_previous_file`"),
-        "state in memory has none: {said}"
+        errors.contains("field `store.secret_previous_file`"),
+        "state in memory has none: {errors}"
     );
 }
 
 #[test]
-fn a_certificate_that_is_not_there_is_named() {
+fn a_missing_certificate_is_named() {
     let settings = "[store]\nurl = \"rediss://a\"\ntls = { ca = \"/nowhere/ca.pem\" }\n";
     let file = TempFile::new("settings.toml", settings);
-    let said = refusal(&["serve", "--config", file.path()], &[]);
-    assert!(said.contains("field `store.tls.ca`: cannot read /nowhere/ca.pem: "), "{said}");
+    let errors = refusal(&["serve", "--config", file.path()], &[]);
+    assert!(errors.contains("field `store.tls.ca`: cannot read /nowhere/ca.pem: "), "{errors}");
 }
 
-/// What it says when it does not start.
+/// Returns the errors of a server that does not start.
 #[track_caller]
 fn refusal(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let mut command = spillgate(arguments);
@@ -356,10 +363,10 @@ fn refusal(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let status = process
         .wait(Duration::from_secs(10))
         .unwrap_or_else(|| panic!("{arguments:?} {environment:?} started"));
-    let mut said = String::new();
-    process.stderr().unwrap().read_to_string(&mut said).unwrap();
-    assert_eq!(status.code(), Some(2), "{said}");
-    said
+    let mut errors = String::new();
+    process.stderr().unwrap().read_to_string(&mut errors).unwrap();
+    assert_eq!(status.code(), Some(2), "{errors}");
+    errors
 }
 
 /// Every setting, by the lists in the source of the server.

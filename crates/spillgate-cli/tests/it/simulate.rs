@@ -1,4 +1,4 @@
-//! `spillgate simulate`: logs in every format, verdicts, conditions, and the figures of the documentation.
+//! `spillgate simulate`: logs in every format, decisions, conditions, and the figures of the documentation.
 
 use std::fs;
 use std::io::Write;
@@ -48,7 +48,7 @@ const CSV: &str = "Time;Remote_Addr;url
 ";
 
 #[test]
-fn a_log_is_told_apart_and_judged_alike_whatever_its_format() {
+fn every_format_is_detected_and_gets_the_same_decisions() {
     let rules = TempFile::new("limits.toml", RULES);
     for (text, format) in [(COMBINED, "combined log"), (JSON, "JSON lines"), (CSV, "CSV")] {
         let log = TempFile::new("access.log", text);
@@ -70,8 +70,8 @@ fn a_log_is_told_apart_and_judged_alike_whatever_its_format() {
         let policy = &report["policies"][0];
         assert_eq!((&policy["requests"], &policy["denied"]), (&5.into(), &1.into()), "{report}");
         let login = &policy["rules"][0];
-        assert_eq!((&login["met"], &login["refused"]), (&3.into(), &1.into()), "{report}");
-        assert_eq!(policy["refused_most"][0]["subject"], "ip=203.0.113.7");
+        assert_eq!((&login["matched"], &login["denied"]), (&3.into(), &1.into()), "{report}");
+        assert_eq!(policy["denied_most"][0]["subject"], "ip=203.0.113.7");
         assert_eq!(
             (&input["from"], &input["to"]),
             (&"2000-10-10T20:55:35Z".into(), &"2000-10-10T20:55:36Z".into())
@@ -94,22 +94,22 @@ fn standard_input_and_packed_logs_are_read_too() {
 }
 
 #[test]
-fn people_read_who_would_be_refused_by_what() {
+fn the_text_shows_denied_subjects_and_rules() {
     let (rules, log) = (TempFile::new("limits.toml", RULES), TempFile::new("access.log", COMBINED));
     let output = run(&["simulate", "--config", rules.path(), log.path()]);
-    let said = String::from_utf8(output.stdout).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
     for part in [
         "6 lines, combined log",
         "left out: 1 line that could not be read, such as",
-        "of 5 requests 4 (80.0 %) are allowed, 1 (20.0 %) refused",
+        "of 5 requests 4 (80.0 %) are allowed, 1 (20.0 %) denied",
         "login  2/1m token-bucket",
         "ip=203.0.113.7",
-        "everybody by all (sliding-log): at most 4 requests in any 1 m",
+        "all requests by all (sliding-log): at most 4 requests in any 1 m",
         "times are whole seconds",
     ] {
-        assert!(said.contains(part), "{part:?} is not in:\n{said}");
+        assert!(text.contains(part), "{part:?} is not in:\n{text}");
     }
-    // Nobody watches, so no bar moves.
+    // The error output is no terminal, so no bar is drawn.
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -122,43 +122,43 @@ fn a_condition_that_holds_fails_the_run() {
         simulate(&[&["--config", rules.path(), log.path()], &flags[..]].concat()).status.code()
     };
     for (condition, expected) in [
-        ("refused>19.9%", 1),
-        ("refused>20%", 0),
-        ("refused(login)>33%", 1),
-        ("refused(all)>0", 0),
-        ("subjects-refused>=1", 1),
-        ("subjects-refused(login)>1", 0),
+        ("denied>19.9%", 1),
+        ("denied>20%", 0),
+        ("denied(login)>33%", 1),
+        ("denied(all)>0", 0),
+        ("subjects-denied>=1", 1),
+        ("subjects-denied(login)>1", 0),
         ("malformed>0", 1),
         ("late>0", 0),
         ("unmatched=0", 1),
-        ("never>0", 0),
+        ("cost-exceeds-limit>0", 0),
     ] {
         assert_eq!(code(&[condition]), Some(expected), "{condition}");
     }
-    assert_eq!(code(&["refused>50%", "malformed>0"]), Some(1));
+    assert_eq!(code(&["denied>50%", "malformed>0"]), Some(1));
 }
 
 #[test]
-fn two_policies_see_the_same_traffic_and_their_differences_are_told() {
+fn two_policies_get_the_same_traffic_and_their_differences_are_shown() {
     let looser = RULES.replace("2/minute", "3/minute");
     let (rules, looser) =
         (TempFile::new("limits.toml", RULES), TempFile::new("today.toml", &looser));
     let log = TempFile::new("access.log", COMBINED);
     let against = ["--config", rules.path(), "--against", looser.path(), log.path()];
-    let (code, report) = simulate_json(&[&against[..], &["--fail-if", "newly-refused>0"]].concat());
+    let (code, report) = simulate_json(&[&against[..], &["--fail-if", "newly-denied>0"]].concat());
     let difference = &report["policies"][1]["against_first"];
-    assert_eq!((code, &difference["only_first_refuses"]), (Some(1), &1.into()), "{report}");
-    // The one that passes the looser rule uses up what the last would have had.
-    assert_eq!(difference["only_this_refuses"], 1);
+    assert_eq!((code, &difference["only_first_denies"]), (Some(1), &1.into()), "{report}");
+    // The looser rule admits a request that uses quota which the last one would have had.
+    assert_eq!(difference["only_this_denies"], 1);
     assert_eq!(difference["subjects"][0]["subject"], "ip=203.0.113.7");
     assert_eq!(
-        simulate_json(&[&against[..], &["--fail-if", "newly-refused>1"]].concat()).0,
+        simulate_json(&[&against[..], &["--fail-if", "newly-denied>1"]].concat()).0,
         Some(0)
     );
 }
 
 #[test]
-fn whatever_is_wrong_is_told_with_its_place_and_a_remedy() {
+fn every_error_has_its_place_and_a_remedy() {
     let rules = TempFile::new("limits.toml", RULES);
     let log = TempFile::new("access.log", COMBINED);
     let unknown = TempFile::new("strange.log", "Oct 10 host sshd: a line of syslog\n");
@@ -168,18 +168,18 @@ fn whatever_is_wrong_is_told_with_its_place_and_a_remedy() {
     let with = ["--config", rules.path()];
     let cases: &[(&[&str], &[&str])] = &[
         (&["/nowhere.log"], &["cannot read /nowhere.log"]),
-        (&[unknown.path()], &[unknown.path(), "no format known here", "--format"]),
+        (&[unknown.path()], &[unknown.path(), "no known format", "--format"]),
         (&[log.path(), "--strict"], &["access.log:3: ", "--strict"]),
-        (&[log.path(), "--map", "user=account"], &["--map", "no rule asks for user", "path, ip"]),
+        (
+            &[log.path(), "--map", "user=account"],
+            &["--map", "no rule uses attribute user", "path, ip"],
+        ),
         (&[log.path(), "--map", "ip=account"], &["no field \"account\"", "user-agent"]),
         (&[log.path(), "--map", "ip"], &["ATTRIBUTE=FIELD"]),
         (&[log.path(), "--format", "syslog"], &["common, combined, json, csv"]),
-        (
-            &[log.path(), "--fail-if", "refused(nobody)>0"],
-            &["no rule is called nobody", "login, all"],
-        ),
-        (&[log.path(), "--fail-if", "newly-refused>0"], &["--against FILE"]),
-        (&[log.path(), "--fail-if", "refused"], &["refused>1%"]),
+        (&[log.path(), "--fail-if", "denied(absent)>0"], &["no rule absent", "login, all"]),
+        (&[log.path(), "--fail-if", "newly-denied>0"], &["--against FILE"]),
+        (&[log.path(), "--fail-if", "denied"], &["denied>1%"]),
         (&[log.path(), "--svg", "/nowhere/a.svg"], &["cannot write /nowhere/a.svg"]),
         (&[log.path(), "--against", bad_rules.path()], &["bad.toml:4"]),
         (&[log.path(), "--against", no_rules.path()], &["has no rules"]),
@@ -188,10 +188,10 @@ fn whatever_is_wrong_is_told_with_its_place_and_a_remedy() {
     ];
     for (flags, parts) in cases {
         let output = simulate(&[&with[..], flags].concat());
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {text}");
         for part in *parts {
-            assert!(said.contains(part), "{flags:?}: {part:?} is not in: {said}");
+            assert!(text.contains(part), "{flags:?}: {part:?} is not in: {text}");
         }
     }
     let output = simulate(&[log.path()]);
@@ -199,18 +199,18 @@ fn whatever_is_wrong_is_told_with_its_place_and_a_remedy() {
 }
 
 #[test]
-fn a_rule_that_nothing_met_says_which_field_it_lacks() {
+fn an_unmatched_rule_names_the_field_it_lacks() {
     let rules = "[[rule]]\nname = \"tenant\"\nkey = [\"tenant\"]\nlimits = [\"1/s\"]\n";
     let (rules, log) = (TempFile::new("limits.toml", rules), TempFile::new("access.log", COMBINED));
     let output = simulate(&["--config", rules.path(), log.path()]);
-    let said = String::from_utf8(output.stdout).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
     assert!(
-        said.contains(
-            "tenant was never met: nothing told tenant; name the field: --map tenant=FIELD"
+        text.contains(
+            "tenant never matched: no request has tenant; name the field: --map tenant=FIELD"
         ),
-        "{said}"
+        "{text}"
     );
-    assert!(said.contains("5 (100 %) met no rule"), "{said}");
+    assert!(text.contains("5 (100 %) matched no rule"), "{text}");
 }
 
 #[test]
@@ -220,12 +220,16 @@ fn costs_are_read_in_their_unit() {
     let (rules, log) = (TempFile::new("limits.toml", rules), TempFile::new("usage.csv", log));
     let with = ["--config", rules.path(), "--cost-from", "tokens=usage", log.path()];
     let policy = &simulate_json(&with).1["policies"][0];
-    assert_eq!((&policy["denied"], &policy["never"]), (&1.into(), &1.into()), "{policy}");
+    assert_eq!(
+        (&policy["denied"], &policy["cost_exceeds_limit"]),
+        (&2.into(), &1.into()),
+        "{policy}"
+    );
     assert_eq!(policy["rules"][0]["limits"][0]["charged"], 100, "{policy}");
 }
 
 #[test]
-fn a_value_of_csv_may_hold_line_breaks_and_a_quote_that_is_not_closed_spoils_no_other_line() {
+fn a_csv_value_may_hold_line_breaks_and_an_open_quote_spoils_no_other_line() {
     let log = "time,user,agent\n\
         1,ann,\"a\nb \"\"c\"\"\r\nd\"\n\
         2,ann,\"open\n\
@@ -245,7 +249,7 @@ fn a_value_of_csv_may_hold_line_breaks_and_a_quote_that_is_not_closed_spoils_no_
 }
 
 #[test]
-fn seconds_are_spread_where_that_is_asked_for() {
+fn seconds_are_spread_with_the_flag() {
     let line = COMBINED.lines().next().unwrap().replace(":36 -", ":00 -");
     let text: String = (0..60)
         .flat_map(|second| vec![line.replace(":00 -", &format!(":{second:02} -")) + "\n"; 10])
@@ -259,7 +263,7 @@ fn seconds_are_spread_where_that_is_asked_for() {
 }
 
 #[test]
-fn a_boundary_attack_doubles_a_fixed_window_and_no_log() {
+fn a_boundary_burst_doubles_a_fixed_window_and_no_log() {
     let (_, report) = simulate_json(&[
         "--quota",
         "100/minute",
@@ -312,9 +316,9 @@ const FIGURES: [(&str, &[&str]); 3] = [
 ];
 const ALGORITHMS: &str = "fixed-window,sliding-window,sliding-log,token-bucket";
 
-/// `SPILLGATE_BLESS=1 cargo test … simulate` draws them anew: look at them before they are committed.
+/// `SPILLGATE_BLESS=1 cargo test … simulate` draws them again: look at them before you commit them.
 #[test]
-fn the_figures_of_the_documentation_are_what_is_drawn() {
+fn the_figures_of_the_documentation_match_the_program() {
     let page = fs::read_to_string(format!("{DOCS}/explain/algorithms.md")).unwrap();
     for (name, flags) in FIGURES {
         let drawn = TempFile::new("drawn.svg", "");
@@ -340,7 +344,7 @@ fn the_figures_of_the_documentation_are_what_is_drawn() {
 }
 
 #[test]
-fn a_page_is_one_file_that_asks_for_nothing_and_runs_nothing() {
+fn a_page_is_one_file_that_loads_and_runs_nothing() {
     let hostile = COMBINED.replace("203.0.113.7", "<script>alert(1)</script>&\"x");
     let (rules, log) = (TempFile::new("limits.toml", RULES), TempFile::new("access.log", &hostile));
     let page = TempFile::new("report.html", "");
@@ -364,7 +368,7 @@ fn simulate_json(flags: &[&str]) -> (Option<i32>, Value) {
     (output.status.code(), serde_json::from_slice(&output.stdout).unwrap())
 }
 
-/// A gzip file that holds some bytes as they are, by another hand than the one that is tested.
+/// Returns a gzip file that stores bytes uncompressed, made without the library under test.
 fn gzip_stored(bytes: &[u8]) -> Vec<u8> {
     let length = u16::try_from(bytes.len()).unwrap();
     let mut crc = !0_u32;

@@ -1,5 +1,5 @@
-//! A server at half of what it can do, for as long as one wishes: memory, descriptors, the keys of its store
-//! and the time that answers take stay as they are. `./evidence soak` does so for an hour, the gate for a moment.
+//! A server at half of its peak load: its memory, descriptors, keys and response times must not grow. `./evidence
+//! soak` runs it for an hour, the gate for a moment.
 #![cfg(target_os = "linux")]
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
@@ -20,19 +20,19 @@ mod drift;
 use drift::{Sample, drift};
 
 #[test]
-fn a_server_at_half_load_stays_as_it_is() {
+fn a_server_at_half_load_does_not_grow() {
     let minutes: Option<u64> = std::env::var(MINUTES).ok().map(|text| text.parse().unwrap());
     let store = RedisServer::start();
     let policy = TempFile::new("soak.toml", POLICY);
     let server = Server::start_on(&store, &["--config", policy.path()]);
     let peak = peak(&server, if minutes.is_some() { 5 } else { 1 });
     let load = Load::begin(&server, peak / 2);
-    // What there is to fill is filled: the limits' time, and a pause for what they leave.
+    // Fill all buffers first: wait for the limits' windows, and for the state that they leave behind.
     sleep(if minutes.is_some() { Duration::from_secs(30) } else { Duration::from_millis(500) });
-    load.told();
+    load.take();
 
     let every = minutes.map_or(Duration::from_millis(100), Duration::from_secs);
-    println!("{peak} a second at most; {} a second from here on", peak / 2);
+    println!("peak {peak} a second; {} a second from here on", peak / 2);
     println!("{}", Sample::HEAD);
     let samples: Vec<Sample> = (1..=if minutes.is_some() { SAMPLES } else { 10 })
         .map(|number| {
@@ -44,14 +44,14 @@ fn a_server_at_half_load_stays_as_it_is() {
         .collect();
     load.end();
     let grown = drift(&samples);
-    // In a moment nothing can be said of time.
+    // A moment is too short for a statement about growth.
     assert!(minutes.is_none() || grown.is_empty(), "{}", grown.join("\n"));
     assert!(samples.iter().all(|sample| sample.answers > 0), "{samples:?}");
     assert!(server.stop().success());
 }
 
 fn look(server: &Server, store: &RedisServer, load: &Load, at_s: u64) -> Sample {
-    let mut taken_us = load.told();
+    let mut taken_us = load.take();
     taken_us.sort_unstable();
     let at =
         |hundredths: usize| taken_us.get(taken_us.len() * hundredths / 100).copied().unwrap_or(0);
@@ -74,11 +74,11 @@ fn resident_kib(pid: u32) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// What is answered in a second, where everybody asks as soon as they have an answer.
+/// Returns the answers in a second if every caller asks again as soon as it is answered.
 fn peak(server: &Server, seconds: u64) -> u64 {
     let load = Load::begin(server, u64::MAX);
     sleep(Duration::from_secs(seconds));
-    let answers = load.told().len() as u64;
+    let answers = load.take().len() as u64;
     load.end();
     answers / seconds
 }
@@ -86,13 +86,13 @@ fn peak(server: &Server, seconds: u64) -> u64 {
 /// Callers, half of them over HTTP and half over RESP.
 struct Load {
     stop: Arc<AtomicBool>,
-    /// How long each answer took since somebody last asked.
+    /// The time that each answer took since the last call of `take`.
     taken_us: Arc<Mutex<Vec<u64>>>,
     callers: Vec<JoinHandle<()>>,
 }
 
 impl Load {
-    /// So many questions a second, or as many as are answered.
+    /// Starts callers that make `a_second` calls a second, or as many as are answered.
     fn begin(server: &Server, a_second: u64) -> Load {
         let (stop, taken_us) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<u64>>>::default());
         let next = Arc::new(AtomicU64::new(0));
@@ -110,8 +110,8 @@ impl Load {
         Load { stop, callers, taken_us }
     }
 
-    /// How long the answers took that came since this was asked last.
-    fn told(&self) -> Vec<u64> {
+    /// Returns the times of all answers since the last call.
+    fn take(&self) -> Vec<u64> {
         std::mem::take(&mut *self.taken_us.lock().unwrap())
     }
 
@@ -125,10 +125,10 @@ fn by_http(
     mut client: Client,
     pause_us: u64,
     stop: &AtomicBool,
-    told: &Mutex<Vec<u64>>,
+    times: &Mutex<Vec<u64>>,
     next: &AtomicU64,
 ) {
-    paced(pause_us, stop, told, || {
+    paced(pause_us, stop, times, || {
         let body = format!(r#"{{"attributes":{{"user":"{}"}}}}"#, user(next));
         let reply = client.post("/v1/check", body.as_bytes()).unwrap();
         assert_eq!(reply.status, 200, "{}", reply.body);
@@ -139,18 +139,18 @@ fn by_resp(
     mut resp: Connection,
     pause_us: u64,
     stop: &AtomicBool,
-    told: &Mutex<Vec<u64>>,
+    times: &Mutex<Vec<u64>>,
     next: &AtomicU64,
 ) {
-    paced(pause_us, stop, told, || {
+    paced(pause_us, stop, times, || {
         let user = user(next);
         let reply = resp.command(&["SG.CHECK", "default", "1", "user", &user]).unwrap();
         assert!(matches!(reply, spillgate_testkit::Reply::Array(_)), "{reply:?}");
     });
 }
 
-/// By a timetable, so that a slow answer is followed by those that it held up, and its wait is seen.
-fn paced(pause_us: u64, stop: &AtomicBool, told: &Mutex<Vec<u64>>, mut ask: impl FnMut()) {
+/// Follows a timetable, so that a slow answer delays those behind it, and their wait counts.
+fn paced(pause_us: u64, stop: &AtomicBool, times: &Mutex<Vec<u64>>, mut ask: impl FnMut()) {
     let mut due_us = monotonic_us();
     while !stop.load(Ordering::Relaxed) {
         let now_us = monotonic_us();
@@ -160,12 +160,12 @@ fn paced(pause_us: u64, stop: &AtomicBool, told: &Mutex<Vec<u64>>, mut ask: impl
         let began_us = if pause_us > 0 { due_us } else { now_us };
         ask();
         let ended_us = monotonic_us();
-        told.lock().unwrap().push(ended_us.saturating_sub(began_us));
+        times.lock().unwrap().push(ended_us.saturating_sub(began_us));
         due_us = (due_us + pause_us).max(ended_us.saturating_sub(BEHIND_MOST_US));
     }
 }
 
-/// One of a thousand who come again, or somebody who never does.
+/// Returns one of a thousand users that come again, or one that never does.
 fn user(next: &AtomicU64) -> String {
     let number = next.fetch_add(1, Ordering::Relaxed);
     if number.is_multiple_of(4) {
@@ -176,12 +176,12 @@ fn user(next: &AtomicU64) -> String {
 }
 
 const MINUTES: &str = "SPILLGATE_SOAK_MINUTES";
-/// So many at equal distances: an hour has one for each minute.
+/// Samples at equal distances: an hour has one for each minute.
 const SAMPLES: u64 = 60;
 const CALLERS: u64 = 8;
-/// A stall is caught up with for so long.
+/// The most of a stall that is caught up.
 const BEHIND_MOST_US: u64 = 100_000;
-/// An algorithm each, over a few seconds: whoever comes once is soon forgotten.
+/// One rule for each algorithm, over a few seconds: a user that comes once is soon forgotten.
 const POLICY: &str = r#"
     [[rule]]
     name = "user"

@@ -1,4 +1,4 @@
-//! A log that no process reads costs lines: no caller waits for it, nor does the end of the service.
+//! A log that no process reads loses lines: it delays neither callers nor the end of the service.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -20,7 +20,7 @@ struct Stalled {
 }
 
 impl Stalled {
-    /// Asks, and reloads at 10 Hz a file that is refused. Its store is away, so decisions have something to log too.
+    /// Makes checks, and reloads at 10 Hz a file that is refused. The store is down, so decisions log something too.
     fn after(reloads: u32) -> Stalled {
         let policy = TempFile::new("limits.toml", "");
         let store = format!("redis://127.0.0.1:{}", free_port());
@@ -63,7 +63,7 @@ impl Stalled {
     }
 }
 
-/// The metric.
+/// Returns the metric of dropped lines.
 #[track_caller]
 fn dropped(admin_port: u16) -> u64 {
     let reply = Client::connect(admin_port).unwrap().send("GET", "/metrics", b"").unwrap();
@@ -100,10 +100,10 @@ fn a_stalled_log_delays_no_answer_and_reports_dropped_lines_when_it_recovers() {
 }
 
 #[test]
-fn a_stalled_log_does_not_keep_the_service_from_ending() {
+fn a_stalled_log_does_not_prevent_the_end() {
     let mut stalled = Stalled::after(FILLED_BY / 4);
     assert_eq!(stalled.process.terminate(Duration::from_secs(15)).code(), Some(0));
-    // The pipe was full to the end.
+    // The pipe was full until the end.
     drop(stalled.log);
 }
 

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT: no new callers, an answer for those who asked, exit code 0.
+//! SIGTERM and SIGINT: no new callers, an answer for every request that was accepted, exit code 0.
 
 use std::io;
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::server::{Server, spillgate};
 const BODY: &[u8] = br#"{"key":"u1","limit":{"quota":"5/minute"}}"#;
 
 #[test]
-fn under_load_every_request_that_was_taken_is_answered_and_the_exit_code_is_0() {
+fn under_load_every_accepted_request_is_answered_and_the_exit_code_is_0() {
     let server = Server::start(&[]);
     let port = server.port;
     let answered = AtomicU32::new(0);
@@ -23,19 +23,19 @@ fn under_load_every_request_that_was_taken_is_answered_and_the_exit_code_is_0() 
             scope.spawn(|| {
                 while let Ok(mut client) = Client::connect(port) {
                     let new = stopping.load(Ordering::SeqCst);
-                    match ask_until_told_to_leave(&mut client, &answered) {
+                    match ask_until_connection_closes(&mut client, &answered) {
                         Ok(()) => assert!(
                             stopping.load(Ordering::SeqCst),
                             "told to leave before the signal"
                         ),
-                        // Connected by the system before the listener was gone, but never taken.
+                        // The system accepted the connection before the listener closed, but the server never did.
                         Err(_) if new => return,
                         Err(error) => panic!("a request was taken and not answered: {error}"),
                     }
                 }
             })
         });
-        // Callers that have all failed say so when they are joined.
+        // Callers that have all failed report it when they are joined.
         while answered.load(Ordering::Relaxed) < 200
             && !callers.iter().all(|caller| caller.is_finished())
         {
@@ -47,7 +47,7 @@ fn under_load_every_request_that_was_taken_is_answered_and_the_exit_code_is_0() 
     assert_eq!(status.code(), Some(0));
 }
 
-fn ask_until_told_to_leave(client: &mut Client, answered: &AtomicU32) -> io::Result<()> {
+fn ask_until_connection_closes(client: &mut Client, answered: &AtomicU32) -> io::Result<()> {
     loop {
         let reply = client.post("/v1/check", BODY)?;
         assert_eq!(reply.status, 200);
@@ -59,12 +59,12 @@ fn ask_until_told_to_leave(client: &mut Client, answered: &AtomicU32) -> io::Res
 }
 
 #[test]
-fn whoever_waits_for_room_at_the_signal_is_refused_and_answered() {
+fn a_waiting_caller_is_denied_and_answered_at_the_signal() {
     let server = Server::start(&[]);
     let body = |wait_ms: u32| {
         format!(r#"{{"key":"u","limit":{{"quota":"1/hour"}},"wait_ms":{wait_ms}}}"#).into_bytes()
     };
-    // A wait that cannot fit is refused at once, and one for a slot lasts as long as it may.
+    // A wait that cannot succeed is denied at once, and one for a permit lasts as long as it may.
     assert_eq!(server.post("/v1/check", &body(60_000)).json()["allowed"], true);
     assert_eq!(server.post("/v1/check", &body(60_000)).json()["allowed"], false);
     let slot = br#"{"key":"s","limit":{"quota":"1","algorithm":"concurrency","max_hold":"1h"},"wait_ms":60000}"#;
@@ -81,13 +81,13 @@ fn whoever_waits_for_room_at_the_signal_is_refused_and_answered() {
 }
 
 #[test]
-fn a_request_that_is_half_sent_at_the_signal_is_answered() {
+fn a_half_sent_request_at_the_signal_is_answered() {
     let server = Server::start(&[]);
     let mut client = server.client();
     let head =
         format!("POST /v1/check HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", BODY.len());
     client.write(head.as_bytes()).unwrap();
-    // Answered, so the server has accepted the connection above as well.
+    // An answer here shows that the server has accepted the connection above as well.
     server.check("{}");
     let port = server.port;
     let status = std::thread::scope(|scope| {
@@ -104,7 +104,7 @@ fn a_request_that_is_half_sent_at_the_signal_is_answered() {
 }
 
 #[test]
-fn silent_callers_do_not_keep_it_from_ending() {
+fn silent_callers_do_not_prevent_the_end() {
     let server = Server::start(&[]);
     let mut silent: Vec<Client> = (0..20).map(|_| server.client()).collect();
     for client in &mut silent {
@@ -116,7 +116,7 @@ fn silent_callers_do_not_keep_it_from_ending() {
 }
 
 #[test]
-fn the_keyboards_interrupt_ends_it_as_well() {
+fn sigint_ends_the_server_too() {
     let mut server = Process::start(
         spillgate(&["serve", "--http", "127.0.0.1:0"]).stderr(std::process::Stdio::piped()),
     );

@@ -1,4 +1,4 @@
-//! Every kind of store that settings can name, for real: each answers, is looked at, and takes the
+//! Every kind of store that settings can name, for real: each one answers, is checked by the doctor, and loads the
 //! script, node by node.
 
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use spillgate_testkit::{ClientCertificate, Cluster, RedisServer, Sentinels, TlsS
 use crate::server::{Server, TempFile, run, spillgate};
 
 #[test]
-fn a_watched_primary_decides_and_its_replicas_take_the_script_too() {
+fn a_primary_under_sentinels_decides_and_its_replicas_load_the_script() {
     let watched = Sentinels::start(1, 2);
     let name = Sentinels::NAME;
     let file =
@@ -21,7 +21,7 @@ fn a_watched_primary_decides_and_its_replicas_take_the_script_too() {
 }
 
 #[test]
-fn a_cluster_decides_and_every_node_is_looked_at() {
+fn a_cluster_decides_and_every_node_is_checked() {
     let cluster = Cluster::start(3, 1);
     let file = store(&format!("cluster = {:?}\n", cluster.urls()));
     decides(&file);
@@ -30,7 +30,7 @@ fn a_cluster_decides_and_every_node_is_looked_at() {
 }
 
 #[test]
-fn a_ring_decides_and_every_node_is_looked_at() {
+fn a_ring_decides_and_every_node_is_checked() {
     let nodes = [RedisServer::start(), RedisServer::start()];
     let file = store(&ring(&nodes));
     decides(&file);
@@ -38,9 +38,9 @@ fn a_ring_decides_and_every_node_is_looked_at() {
     assert_eq!(loaded(&file), 2);
 }
 
-/// The old ring's process is still at work: both count the same calls.
+/// An instance with the old ring still runs: both count the same calls.
 #[test]
-fn a_ring_takes_the_place_of_another_in_the_settings() {
+fn a_ring_replaces_another_in_the_settings() {
     let nodes = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
     let old = store(&ring(&nodes[..2]));
     let (a, b, c) = (nodes[0].url(), nodes[1].url(), nodes[2].url());
@@ -51,14 +51,14 @@ fn a_ring_takes_the_place_of_another_in_the_settings() {
     let (old, new) = (serve(&old), serve(&new));
     for user in 0..20 {
         let body = format!(r#"{{"key": "u{user}", "limit": {{"quota": "2/day"}}}}"#);
-        let verdicts =
+        let decisions =
             [&old, &new, &old, &new].map(|server| server.check(&body)["allowed"].clone());
-        assert_eq!(verdicts, [true, true, false, false], "u{user}");
+        assert_eq!(decisions, [true, true, false, false], "u{user}");
     }
 }
 
 #[test]
-fn limits_begin_empty_after_a_loss_where_the_settings_say_so() {
+fn limits_are_exhausted_after_a_state_loss_if_the_settings_choose_it() {
     let redis = RedisServer::start();
     let file = store(&format!("url = \"{}\"\non_state_loss = \"exhausted\"\n", redis.url()));
     let server = serve(&file);
@@ -69,19 +69,19 @@ fn limits_begin_empty_after_a_loss_where_the_settings_say_so() {
 }
 
 #[test]
-fn a_node_of_a_ring_that_is_down_is_told_and_the_others_are_looked_at() {
+fn a_down_node_of_a_ring_is_reported_and_the_others_are_checked() {
     let mut nodes = [RedisServer::start(), RedisServer::start()];
     let file = store(&ring(&nodes));
     nodes[1].kill();
     assert_eq!(looked_at(&file), ["a"]);
     let output = run(&["scripts", "load", "--config", file.path()]);
-    let said = String::from_utf8(output.stderr).unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(said.contains("b: ") && said.contains("1 of 2 servers"), "{said}");
+    assert!(errors.contains("b: ") && errors.contains("1 of 2 servers"), "{errors}");
 }
 
 #[test]
-fn a_store_behind_tls_decides_and_is_shown_who_we_are() {
+fn a_store_behind_tls_decides_and_gets_the_clients_certificate() {
     let redis = TlsServer::start(ClientCertificate::Required);
     let certificates = &redis.certificates;
     let file = store(&format!(
@@ -94,16 +94,16 @@ fn a_store_behind_tls_decides_and_is_shown_who_we_are() {
     decides(&file);
     assert_eq!(looked_at(&file).len(), 1);
     assert_eq!(loaded(&file), 1);
-    let stranger = store(&format!(
+    let unknown = store(&format!(
         "url = \"{}\"\ntls = {{ ca = {:?} }}\n",
         redis.url(),
         certificates.authority()
     ));
-    assert_eq!(run(&["scripts", "load", "--config", stranger.path()]).status.code(), Some(2));
+    assert_eq!(run(&["scripts", "load", "--config", unknown.path()]).status.code(), Some(2));
 }
 
 #[test]
-fn a_clock_of_ours_connections_and_expected_processes_are_taken() {
+fn the_settings_for_clock_connections_and_instances_take_effect() {
     let redis = RedisServer::start();
     let file = store(&format!(
         "url = \"{}\"\nclock = \"client\"\nconnections = 2\nexpected_instances = 4\n",
@@ -114,9 +114,9 @@ fn a_clock_of_ours_connections_and_expected_processes_are_taken() {
     assert!(!report["findings"].to_string().contains("local-share"), "{report}");
 }
 
-/// What an operator says to one process, every process of a Cluster's fleet does.
+/// An override set at one instance holds at every instance of a Cluster's fleet.
 #[test]
-fn an_override_set_at_one_process_holds_at_another_on_a_cluster() {
+fn an_override_set_at_one_instance_holds_at_another_on_a_cluster() {
     let cluster = Cluster::start(3, 0);
     let file = TempFile::new(
         "fleet.toml",
@@ -135,7 +135,7 @@ fn an_override_set_at_one_process_holds_at_another_on_a_cluster() {
     let reply = here.operator().send("PUT", "/admin/v1/overrides", body.as_bytes()).unwrap();
     assert_eq!(reply.status, 200, "{}", reply.body);
     let held = poll(Duration::from_secs(30), || (limits(&there) == 50).then_some(()));
-    assert!(held.is_some(), "it never held there");
+    assert!(held.is_some(), "the override never held there");
     assert_eq!(limits(&here), 50);
 }
 
@@ -157,7 +157,7 @@ fn serve(config: &TempFile) -> Server {
     Server::start_command(command.args(["--config", config.path()]))
 }
 
-/// Many subjects, so that every node has some.
+/// Uses many subjects, so that every node has some.
 #[track_caller]
 fn decides(config: &TempFile) {
     let server = serve(config);
@@ -173,7 +173,7 @@ fn decides(config: &TempFile) {
     }
 }
 
-/// The servers that `doctor` reached.
+/// Returns the servers that `doctor` reached.
 #[track_caller]
 fn looked_at(config: &TempFile) -> Vec<String> {
     let report = diagnosis(config);
@@ -187,7 +187,7 @@ fn diagnosis(config: &TempFile) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// How many servers took the script.
+/// Returns how many servers loaded the script.
 #[track_caller]
 fn loaded(config: &TempFile) -> usize {
     let output = run(&["scripts", "load", "--config", config.path()]);

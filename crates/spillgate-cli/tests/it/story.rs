@@ -1,50 +1,50 @@
-//! The same story through every door, on both engines: the same decisions, whoever tells it. What a door
-//! cannot express is said in [`DOORS`], and nothing else is left out.
+//! The same story through every API, with both stores: every API makes the same decisions. [`APIS`] lists the
+//! chapters that an API cannot express; all others run.
 
+mod apis;
 mod chapters;
-mod doors;
 
+use apis::APIS;
 use chapters::CHAPTERS;
-use doors::DOORS;
 
 use crate::server::{Server, TempFile};
 use spillgate_testkit::RedisServer;
 
-/// One question, as every door can ask it.
-pub(crate) struct Asked<'q> {
+/// A request that every API can make.
+pub(crate) struct Check<'q> {
     pub(crate) ip: &'q str,
     pub(crate) path: &'q str,
-    /// By unit; one request unless said otherwise.
+    /// The cost by unit; one request by default.
     pub(crate) cost: &'q [(&'q str, u64)],
 }
 
-/// What a door answered.
+/// The answer of an API.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Answer {
     /// `allowed`, `denied` or `denied for good`.
     pub(crate) decision: &'static str,
     pub(crate) remaining: Option<u64>,
-    /// In the door's own resolution, rounded up.
+    /// In the API's own resolution, rounded up.
     pub(crate) retry_after_ms: Option<u64>,
 }
 
-/// A server with the rules of all chapters, and the address of this telling's client.
+/// A server with the rules of all chapters, and the address of this run's client.
 pub(crate) struct Scene<'s> {
     pub(crate) server: &'s Server,
     pub(crate) rules: &'s TempFile,
-    pub(crate) door: &'s doors::Door,
+    pub(crate) api: &'s apis::Api,
     pub(crate) ip: String,
 }
 
 impl Scene<'_> {
     #[track_caller]
-    pub(crate) fn ask(&self, path: &str) -> Told {
+    pub(crate) fn ask(&self, path: &str) -> Answer {
         self.ask_at(path, &[("requests", 1)])
     }
 
     #[track_caller]
-    pub(crate) fn ask_at(&self, path: &str, cost: &[(&str, u64)]) -> Told {
-        (self.door.ask)(self.server, &Asked { ip: &self.ip, path, cost })
+    pub(crate) fn ask_at(&self, path: &str, cost: &[(&str, u64)]) -> Answer {
+        (self.api.ask)(self.server, &Check { ip: &self.ip, path, cost })
     }
 
     #[track_caller]
@@ -54,41 +54,41 @@ impl Scene<'_> {
 }
 
 #[test]
-fn every_door_tells_the_same_story_in_memory() {
-    tell(Server::start);
+fn every_api_makes_the_same_decisions_in_memory() {
+    run_chapters(Server::start);
 }
 
 #[test]
-fn every_door_tells_the_same_story_on_redis() {
+fn every_api_makes_the_same_decisions_on_redis() {
     let redis = RedisServer::start();
-    tell(|arguments| Server::start_on(&redis, arguments));
+    run_chapters(|arguments| Server::start_on(&redis, arguments));
 }
 
-#[expect(clippy::print_stdout, reason = "a chapter that fails is the one told last")]
-fn tell(start: impl Fn(&[&str]) -> Server) {
-    for (number, door) in (1..).zip(DOORS) {
-        // A chapter changes the rules, so each door has its own.
+#[expect(clippy::print_stdout, reason = "the chapter that is printed last is the one that failed")]
+fn run_chapters(start: impl Fn(&[&str]) -> Server) {
+    for (number, api) in (1..).zip(APIS) {
+        // A chapter changes the rules, so each API has its own.
         let rules = TempFile::new("story.toml", chapters::RULES);
         let server = start(&["--config", rules.path()]);
         let scene =
-            Scene { server: &server, rules: &rules, door, ip: format!("203.0.113.{number}") };
+            Scene { server: &server, rules: &rules, api, ip: format!("203.0.113.{number}") };
         for (name, chapter) in CHAPTERS {
-            if door.cannot.iter().any(|(cannot, _)| cannot == name) {
+            if api.cannot.iter().any(|(cannot, _)| cannot == name) {
                 continue;
             }
-            println!("{} {name}", door.name);
+            println!("{} {name}", api.name);
             chapter(&scene);
         }
     }
 }
 
 #[test]
-fn what_a_door_cannot_tell_is_a_chapter_and_has_a_reason() {
-    for door in DOORS {
-        for (chapter, why) in door.cannot {
-            assert!(CHAPTERS.iter().any(|(name, _)| name == chapter), "{}: {chapter}", door.name);
+fn every_exception_is_a_chapter_and_has_a_reason() {
+    for api in APIS {
+        for (chapter, why) in api.cannot {
+            assert!(CHAPTERS.iter().any(|(name, _)| name == chapter), "{}: {chapter}", api.name);
             assert!(!why.is_empty());
-            println!("{:<14} {chapter:<30} not told: {why}", door.name);
+            println!("{:<14} {chapter:<30} left out: {why}", api.name);
         }
     }
 }

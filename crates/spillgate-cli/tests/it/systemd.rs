@@ -1,4 +1,4 @@
-//! What a service manager is told over `NOTIFY_SOCKET`, and what systemd says of the unit.
+//! The messages to a service manager over `NOTIFY_SOCKET`, and systemd's check of the unit.
 
 use std::fs;
 use std::os::linux::net::SocketAddrExt;
@@ -12,7 +12,7 @@ use crate::server::{LISTENING, Server, TempFile, spillgate};
 
 const GOOD: &str = "[[rule]]\nname = \"a\"\nkey = []\nlimits = [\"5/minute\"]\n";
 
-/// The manager's end.
+/// The manager's end of the socket.
 struct Manager(UnixDatagram);
 
 impl Manager {
@@ -22,9 +22,9 @@ impl Manager {
         Manager(socket)
     }
 
-    /// The fields of the next message.
+    /// Returns the fields of the next message.
     #[track_caller]
-    fn told(&self) -> Vec<String> {
+    fn message(&self) -> Vec<String> {
         let mut bytes = [0; 4096];
         let length = self.0.recv(&mut bytes).unwrap();
         String::from_utf8_lossy(&bytes[..length]).lines().map(str::to_owned).collect()
@@ -42,56 +42,57 @@ fn hang_up(server: &Server) {
 }
 
 #[test]
-fn the_manager_hears_of_the_start_of_each_reload_and_of_the_end() {
+fn the_manager_gets_the_start_each_reload_and_the_end() {
     let folder = TempFile::new("notify", "");
     fs::remove_file(folder.path()).unwrap();
     let manager = Manager::at(&SocketAddr::from_pathname(folder.path()).unwrap());
     let file = TempFile::new("limits.toml", GOOD);
     let server = start(folder.path(), &["--config", file.path()]);
-    let ready = manager.told();
+    let ready = manager.message();
     assert_eq!(ready[0], "READY=1");
     assert!(ready[1].starts_with("STATUS=HTTP on http://127.0.0.1:"), "{ready:?}");
 
     let before = monotonic_us();
     hang_up(&server);
-    let reloading = manager.told();
+    let reloading = manager.message();
     assert_eq!(reloading[0], "RELOADING=1");
     let at: u64 = reloading[1].strip_prefix("MONOTONIC_USEC=").unwrap().parse().unwrap();
     assert!((before..=monotonic_us()).contains(&at), "{at} is not between {before} and now");
-    let again = manager.told();
+    let again = manager.message();
     assert_eq!(again[0], "READY=1");
     assert!(again[1].ends_with(": 1 rule in force"), "{again:?}");
 
     fs::write(file.path(), "[[rule]]\n").unwrap();
     hang_up(&server);
-    // The file may have been found changed before the signal came.
-    let refused = std::iter::repeat_with(|| manager.told()).find(|told| told[0] == "READY=1");
+    // The changed file may have been found before the signal came.
+    let refused =
+        std::iter::repeat_with(|| manager.message()).find(|message| message[0] == "READY=1");
     let refused = refused.unwrap();
     assert!(refused[1].starts_with("STATUS=the policy in force stays: "), "{refused:?}");
     assert_eq!(refused.len(), 2, "{refused:?}");
 
     assert_eq!(server.stop().code(), Some(0));
-    let mut last = manager.told();
+    let mut last = manager.message();
     while last != ["STOPPING=1"] {
-        last = manager.told();
+        last = manager.message();
     }
 }
 
 #[test]
-fn a_manager_without_a_path_is_told_too_and_a_reload_without_a_file_ends() {
+fn an_abstract_socket_works_too_and_a_reload_without_a_file_ends() {
     let name = format!("spillgate-test-{}", std::process::id());
     let manager = Manager::at(&SocketAddr::from_abstract_name(&name).unwrap());
     let server = start(&format!("@{name}"), &[]);
-    assert_eq!(manager.told()[0], "READY=1");
+    assert_eq!(manager.message()[0], "READY=1");
     hang_up(&server);
-    assert_eq!(manager.told()[0], "RELOADING=1");
-    assert_eq!(manager.told()[0], "READY=1");
+    assert_eq!(manager.message()[0], "RELOADING=1");
+    assert_eq!(manager.message()[0], "READY=1");
     assert_eq!(server.stop().code(), Some(0));
-    assert_eq!(manager.told(), ["STOPPING=1"]);
+    assert_eq!(manager.message(), ["STOPPING=1"]);
 }
 
 #[test]
-fn a_manager_that_is_not_there_keeps_nobody_from_starting() {
+fn a_missing_manager_does_not_prevent_the_start() {
     let server = start("/nowhere/notify", &[]);
     assert_eq!(server.check("{}")["allowed"], true);
     assert_eq!(server.stop().code(), Some(0));
@@ -99,7 +100,7 @@ fn a_manager_that_is_not_there_keeps_nobody_from_starting() {
 
 #[test]
 #[ignore = "needs systemd-analyze"]
-fn systemd_takes_the_unit() {
+fn systemd_accepts_the_unit() {
     let unit = fs::read_to_string(unit()).unwrap();
     // The program of the unit need not be installed on this machine.
     let unit = unit.replace("/usr/bin/spillgate", env!("CARGO_BIN_EXE_spillgate"));
@@ -108,27 +109,27 @@ fn systemd_takes_the_unit() {
     let file = folder.join("spillgate.service");
     fs::write(&file, unit).unwrap();
     let output = Command::new("systemd-analyze").arg("verify").arg(&file).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     let exposure = Command::new("systemd-analyze")
         .args(["security", "--offline=true", "--threshold=15", "--no-pager"])
         .arg(&file)
         .output()
         .unwrap();
     fs::remove_dir_all(&folder).unwrap();
-    let of_unit: Vec<&str> = said.lines().filter(|line| line.contains("spillgate")).collect();
-    assert!(output.status.success() && of_unit.is_empty(), "{said}");
+    let of_unit: Vec<&str> = errors.lines().filter(|line| line.contains("spillgate")).collect();
+    assert!(output.status.success() && of_unit.is_empty(), "{errors}");
     let table = String::from_utf8_lossy(&exposure.stdout).into_owned();
     println!("{}", table.lines().last().unwrap_or_default());
     assert!(exposure.status.success(), "exposed more than 1.5 of 10: {table}");
 }
 
 #[test]
-fn the_unit_starts_the_server_as_its_flags_are() {
+fn the_unit_starts_the_server_with_valid_flags() {
     let unit = fs::read_to_string(unit()).unwrap();
     let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
     let words: Vec<&str> = start.split_whitespace().collect();
     assert_eq!(words[..2], ["/usr/bin/spillgate", "serve"]);
-    // Asked for help it would not start: every flag is known before that is looked at.
+    // With --help it does not start, but every flag is parsed before.
     let output = spillgate(&[&words[1..], &["--help"]].concat()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

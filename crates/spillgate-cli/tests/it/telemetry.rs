@@ -1,4 +1,4 @@
-//! What the log tells, and what neither log nor metrics nor the store ever tell.
+//! The contents of the log, and the values that are never in log, metrics or store.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -19,7 +19,7 @@ fn metrics(server: &Server) -> String {
 }
 
 #[test]
-fn an_outage_is_told_once_when_it_begins_and_once_when_it_ends() {
+fn an_outage_is_logged_once_at_its_start_and_once_at_its_end() {
     let file = TempFile::new("limits.toml", RULES);
     let mut redis = RedisServer::start();
     let mut server = Server::start(&["--config", file.path(), "--redis", &redis.url()]);
@@ -29,7 +29,7 @@ fn an_outage_is_told_once_when_it_begins_and_once_when_it_ends() {
         metrics(server).lines().any(|known| known.starts_with(line) && known.ends_with(" 1"))
     };
     ask(&server);
-    // A machine that stood still meanwhile has told of an outage already.
+    // A machine that stalled meanwhile has logged an outage already.
     if server.before_ready.contains("degraded: ") {
         server.words_until("no longer degraded");
     }
@@ -39,9 +39,9 @@ fn an_outage_is_told_once_when_it_begins_and_once_when_it_ends() {
         shows(&server, "spillgate_breaker_open{shard=")
             && shows(&server, "spillgate_degraded{shard=")
     });
-    let told = metrics(&server);
-    assert!(told.contains("spillgate_overshoot_bound{rule=\"api\"} "), "{told}");
-    assert!(told.contains("spillgate_overshoot_observed{rule=\"api\"} "), "{told}");
+    let families = metrics(&server);
+    assert!(families.contains("spillgate_overshoot_bound{rule=\"api\"} "), "{families}");
+    assert!(families.contains("spillgate_overshoot_observed{rule=\"api\"} "), "{families}");
     let mut words = server.words_until("each rule's on_outage decides for this shard's subjects");
     redis.restart();
     eventually(|| {
@@ -60,7 +60,7 @@ fn an_outage_is_told_once_when_it_begins_and_once_when_it_ends() {
 }
 
 #[test]
-fn a_store_that_lost_its_state_is_told_of() {
+fn a_state_loss_is_logged() {
     let redis = RedisServer::start();
     let mut server = Server::start_on(&redis, &[]);
     // The first heartbeat learns what there is to lose.
@@ -72,7 +72,7 @@ fn a_store_that_lost_its_state_is_told_of() {
 }
 
 #[test]
-fn what_operators_set_is_told_without_its_subject() {
+fn runtime_changes_are_logged_without_the_subject() {
     let file = TempFile::new("limits.toml", RULES);
     let server = Server::start(&["--config", file.path()]);
     let set = |method: &str, path: &str, body: String| {
@@ -90,25 +90,25 @@ fn what_operators_set_is_told_without_its_subject() {
         "spillgate: warning: an operator set the rule's mode rule=\"api\" mode=\"off\"",
         "spillgate: the mode set while running was taken back rule=\"api\"",
     ] {
-        assert_eq!(words.lines().filter(|said| *said == line).count(), 1, "{line}\n{words}");
+        assert_eq!(words.lines().filter(|found| *found == line).count(), 1, "{line}\n{words}");
     }
     assert!(!words.contains("canary"), "{words}");
 }
 
 #[test]
-fn the_log_is_written_as_the_settings_say() {
+fn the_log_is_written_as_the_settings_choose() {
     let url = format!("redis://127.0.0.1:{}", spillgate_testkit::free_port());
-    let said = |variables: &[(&str, &str)]| {
+    let log_of = |variables: &[(&str, &str)]| {
         let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--redis", &url]);
         command.envs(variables.iter().copied()).stderr(Stdio::piped());
         let mut server = Process::start(&mut command);
         std::thread::sleep(Duration::from_secs(3));
         server.terminate(Duration::from_secs(15));
-        let mut said = String::new();
-        server.stderr().unwrap().read_to_string(&mut said).unwrap();
-        said
+        let mut log = String::new();
+        server.stderr().unwrap().read_to_string(&mut log).unwrap();
+        log
     };
-    let json = said(&[("SPILLGATE_TELEMETRY__LOG__FORMAT", "json")]);
+    let json = log_of(&[("SPILLGATE_TELEMETRY__LOG__FORMAT", "json")]);
     let lines: Vec<serde_json::Value> = json
         .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{json}")))
@@ -120,11 +120,11 @@ fn the_log_is_written_as_the_settings_say() {
         lines.iter().any(|line| line["level"] == "WARN" && line["shard"].is_string()),
         "{json}"
     );
-    let off = said(&[("SPILLGATE_TELEMETRY__LOG", "off")]);
+    let off = log_of(&[("SPILLGATE_TELEMETRY__LOG", "off")]);
     assert_eq!(off.lines().count(), 1, "{off}");
 }
 
-// Values that callers send, planted at every door and in every way that ends in trouble.
+// Values of callers, planted at every API and in every way that ends in an error.
 #[test]
 fn no_value_of_a_caller_is_in_the_log_the_metrics_or_the_store() {
     let file = TempFile::new("limits.toml", RULES);
@@ -149,7 +149,7 @@ fn no_value_of_a_caller_is_in_the_log_the_metrics_or_the_store() {
         let values = [("tenant", "canary-tenant"), ("user", "canary-user")];
         let metadata = [("x-canary", "canary"), ("traceparent", "canary")];
         caller.ask_as(&metadata, &[descriptor(&values)]).unwrap();
-        // None of ours, and an error of the operator's.
+        // An invalid descriptor, which is an error of the operator.
         let _ = caller.ask_as(&metadata, &[descriptor(&[("", "canary")])]);
         let _ = caller.try_ask(Request::new(in_domain("canary-domain", &[descriptor(&values)])));
         let path = "/admin/v1/explain?attr.tenant=canary-tenant&attr.user=canary-user";
@@ -171,7 +171,7 @@ fn no_value_of_a_caller_is_in_the_log_the_metrics_or_the_store() {
     }
 }
 
-/// Every key and all that it holds.
+/// Returns every key with its value.
 fn dump(redis: &RedisServer) -> String {
     let Reply::Array(keys) = redis.command(&["KEYS", "*"]) else { panic!("KEYS answers a list") };
     let keys: Vec<String> = keys.iter().map(|key| key.text().to_owned()).collect();

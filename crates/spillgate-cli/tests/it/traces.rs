@@ -1,4 +1,4 @@
-//! Traces, as a collector gets them.
+//! Traces, as a collector receives them.
 #![cfg(feature = "otlp")]
 
 use std::collections::BTreeMap;
@@ -21,9 +21,9 @@ use tonic::{Request, Response, Status};
 use crate::envoy::client::{Caller, descriptor};
 use crate::server::{Server, TempFile, spillgate};
 
-/// A collector, and all that it was sent.
+/// A collector, and all spans that it received.
 struct Collector {
-    // Its task ends with it.
+    // The collector's task ends with the runtime.
     _runtime: tokio::runtime::Runtime,
     url: String,
     spans: Spans,
@@ -57,7 +57,7 @@ impl Collector {
         Collector { _runtime: runtime, url, spans }
     }
 
-    /// Asks a server of these settings something, and returns the spans of it all.
+    /// Starts a server with these settings, makes calls, and returns their spans.
     #[track_caller]
     fn after(&self, sample: &str, ask: impl FnOnce(&Server)) -> Vec<Span> {
         let redis = RedisServer::start();
@@ -68,25 +68,25 @@ impl Collector {
         let file = TempFile::new("traced.toml", &settings);
         let server = Server::start_on(&redis, &["--config", file.path()]);
         ask(&server);
-        // It sends what it has left before it ends.
+        // The server sends the remaining spans before it ends.
         assert!(server.stop().success());
         std::mem::take(&mut *self.spans.0.lock().unwrap())
     }
 }
 
-/// What a span says, as text.
-fn said(span: &Span) -> BTreeMap<&str, String> {
+/// Returns the attributes of a span as text.
+fn attributes(span: &Span) -> BTreeMap<&str, String> {
     let text = |value: &Value| match value {
         Value::StringValue(text) => text.clone(),
         Value::IntValue(number) => number.to_string(),
         Value::BoolValue(flag) => flag.to_string(),
         other => panic!("{other:?}"),
     };
-    let said = span
+    let attributes = span
         .attributes
         .iter()
         .filter_map(|pair| Some((pair.key.as_str(), text(pair.value.as_ref()?.value.as_ref()?))));
-    said.collect()
+    attributes.collect()
 }
 
 fn ask_as(server: &Server, traceparent: &str) {
@@ -96,7 +96,7 @@ fn ask_as(server: &Server, traceparent: &str) {
 }
 
 #[test]
-fn a_request_is_a_span_with_its_calls_to_the_store_within() {
+fn a_request_is_a_span_with_its_store_calls_inside() {
     let spans = Collector::start().after("100%", |server| {
         server.post("/v1/check", QUESTION);
         server.post("/v1/check", QUESTION);
@@ -107,38 +107,43 @@ fn a_request_is_a_span_with_its_calls_to_the_store_within() {
         server.client().send("GET", "/v1/auth", b"").unwrap();
         server.client().send("GET", "/v1/openapi.json", b"").unwrap();
     });
-    let doors: Vec<&Span> =
+    let requests: Vec<&Span> =
         spans.iter().filter(|span| span.kind == SpanKind::Server as i32).collect();
-    let names: Vec<&str> = doors.iter().map(|span| span.name.as_str()).collect();
+    let names: Vec<&str> = requests.iter().map(|span| span.name.as_str()).collect();
     let grpc = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
     let expected = ["/v1/check", "/v1/check", "/v1/check/batch", grpc, "RESP", "/v1/auth"];
     assert_eq!(names, expected);
-    let allowed: Vec<_> = doors.iter().map(|span| said(span).remove("spillgate.allowed")).collect();
+    let allowed: Vec<_> =
+        requests.iter().map(|span| attributes(span).remove("spillgate.allowed")).collect();
     let [yes, no] = ["true", "false"].map(|word| Some(word.to_owned()));
     let some_denied = [&yes, &no, &None, &no, &no, &yes];
     assert_eq!(allowed.iter().collect::<Vec<_>>(), some_denied);
-    assert_eq!(said(doors[0])["spillgate.rule"], "one");
-    assert_eq!(said(doors[0])["spillgate.source"], "store");
-    assert_eq!(said(doors[2])["spillgate.questions"], "2");
-    assert_eq!(said(doors[2])["spillgate.refused"], "2");
+    assert_eq!(attributes(requests[0])["spillgate.rule"], "one");
+    assert_eq!(attributes(requests[0])["spillgate.source"], "store");
+    assert_eq!(attributes(requests[2])["spillgate.questions"], "2");
+    assert_eq!(attributes(requests[2])["spillgate.refused"], "2");
     let calls: Vec<&Span> = spans.iter().filter(|span| span.name == "store").collect();
-    let of = |door: &Span| {
-        let within = |call: &&&Span| call.parent_span_id == door.span_id;
+    let of = |request: &Span| {
+        let within = |call: &&&Span| call.parent_span_id == request.span_id;
         let within: Vec<_> = calls.iter().filter(within).collect();
-        assert!(within.iter().all(|call| call.trace_id == door.trace_id));
+        assert!(within.iter().all(|call| call.trace_id == request.trace_id));
         within.len()
     };
-    // The second refusal, and what followed, was known here.
-    assert_eq!(of(doors[0]), 1);
-    assert_eq!(of(doors[1]), 1);
-    assert_eq!(calls.len(), doors.iter().map(|door| of(door)).sum::<usize>(), "{spans:#?}");
-    assert_eq!(said(calls[0])["db.system.name"], "redis");
-    assert!(doors.iter().all(|door| door.parent_span_id.is_empty()));
+    // The second denial, and the calls after it, needed no store.
+    assert_eq!(of(requests[0]), 1);
+    assert_eq!(of(requests[1]), 1);
+    assert_eq!(
+        calls.len(),
+        requests.iter().map(|request| of(request)).sum::<usize>(),
+        "{spans:#?}"
+    );
+    assert_eq!(attributes(calls[0])["db.system.name"], "redis");
+    assert!(requests.iter().all(|request| request.parent_span_id.is_empty()));
     assert!(!format!("{spans:?}").contains("canary"), "{spans:#?}");
 }
 
 #[test]
-fn a_caller_who_has_drawn_is_followed_and_others_have_the_chance_of_the_settings() {
+fn a_sampled_caller_is_followed_and_others_are_sampled_by_the_settings() {
     let ids = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7";
     let spans = Collector::start().after("0%", |server| {
         server.post("/v1/check", QUESTION);
@@ -146,22 +151,23 @@ fn a_caller_who_has_drawn_is_followed_and_others_have_the_chance_of_the_settings
         ask_as(server, "nonsense");
         ask_as(server, &format!("00-{ids}-01"));
     });
-    let [door] = &spans.iter().filter(|span| span.name != "store").collect::<Vec<_>>()[..] else {
+    let [request] = &spans.iter().filter(|span| span.name != "store").collect::<Vec<_>>()[..]
+    else {
         panic!("{spans:#?}");
     };
-    assert_eq!(door.trace_id, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes());
-    assert_eq!(door.parent_span_id, 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes());
+    assert_eq!(request.trace_id, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes());
+    assert_eq!(request.parent_span_id, 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes());
     let spans = Collector::start().after("100%", |server| ask_as(server, &format!("00-{ids}-00")));
     assert_eq!(spans, []);
 }
 
 #[test]
-fn a_collector_that_is_not_there_is_told_of_once_and_holds_nothing_up() {
+fn an_unreachable_collector_is_logged_once_and_delays_nothing() {
     let collector = format!("http://127.0.0.1:{}", free_port());
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
     command.env("SPILLGATE_TELEMETRY__OTLP", collector);
     command.env("SPILLGATE_TELEMETRY__OTLP__SAMPLE", "100%");
-    // How long spans are gathered, as OpenTelemetry has it.
+    // The time for which spans are gathered, by OpenTelemetry's variable.
     let server = Server::start_command(command.env("OTEL_BSP_SCHEDULE_DELAY", "50"));
     let metrics = || server.operator().send("GET", "/metrics", b"").unwrap().body;
     let failed = |spans: u32| format!("spillgate_spans_total{{result=\"failed\"}} {spans}\n");
@@ -172,13 +178,13 @@ fn a_collector_that_is_not_there_is_told_of_once_and_holds_nothing_up() {
     assert!(metrics().contains("spillgate_spans_total{result=\"ended\"} 2\n"));
     assert!(metrics().contains("spillgate_spans_total{result=\"sent\"} 0\n"));
     let words = server.last_words();
-    let told = words.lines().filter(|line| line.contains("the collector takes no traces"));
-    assert_eq!(told.count(), 1, "{words}");
+    let reports = words.lines().filter(|line| line.contains("the collector takes no traces"));
+    assert_eq!(reports.count(), 1, "{words}");
 }
 
 #[test]
-fn a_collector_that_answers_nothing_delays_neither_requests_nor_the_end() {
-    // Its backlog takes connections, and nobody reads them.
+fn a_silent_collector_delays_neither_requests_nor_the_end() {
+    // Its backlog accepts connections, and no one reads them.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let collector = format!("http://{}", silent.local_addr().unwrap());
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
@@ -198,7 +204,7 @@ fn a_collector_that_answers_nothing_delays_neither_requests_nor_the_end() {
     assert!(count("dropped") > 0, "{metrics}");
     let waiting = count("ended") - count("sent") - count("failed") - count("dropped");
     assert!(waiting <= 2_048, "{waiting} wait");
-    // Within the fixture's patience, which is longer than ours.
+    // Within the fixture's patience, which is longer than the exporter's.
     assert!(server.stop().success());
     drop(silent);
 }

@@ -1,4 +1,4 @@
-//! `spillgate validate`: every problem with its place, or the order of the rules and what is odd about them.
+//! `spillgate validate`: every problem with its place, or the order of the rules and the findings of the linter.
 
 mod against;
 mod bytes;
@@ -41,24 +41,24 @@ limits = ["50/minute"]
 "#;
 
 #[test]
-fn a_good_file_is_ok_with_the_order_in_which_its_rules_are_judged() {
-    let (code, said) = validate(&[], GOOD);
-    assert_eq!(code, Some(0), "{said}");
-    let lines: Vec<&str> = said.lines().collect();
-    assert!(lines[0].ends_with("limits.toml: ok, 4 rules, 1 override"), "{said}");
+fn a_good_file_is_ok_with_the_order_of_its_rules() {
+    let (code, printed) = validate(&[], GOOD);
+    assert_eq!(code, Some(0), "{printed}");
+    let lines: Vec<&str> = printed.lines().collect();
+    assert!(lines[0].ends_with("limits.toml: ok, 4 rules, 1 override"), "{printed}");
     let starts =
-        ["Judged in this order", "  1. tenant, ", "  2. login, ", "  3. user, ", "  4. all, "];
+        ["Evaluated in this order", "  1. tenant, ", "  2. login, ", "  3. user, ", "  4. all, "];
     for (line, start) in lines[1..].iter().zip(starts) {
-        assert!(line.starts_with(start), "{said}");
+        assert!(line.starts_with(start), "{printed}");
     }
-    assert!(lines[4].ends_with("(as wide as login, which comes first in the file)"), "{said}");
+    assert!(lines[4].ends_with("(as wide as login, which comes first in the file)"), "{printed}");
     assert_eq!(lines.len(), 6);
 }
 
 #[test]
 fn a_good_file_is_ok_as_json_too() {
-    let (code, said) = validate(&["--json"], GOOD);
-    let report: Value = serde_json::from_str(&said).unwrap();
+    let (code, printed) = validate(&["--json"], GOOD);
+    let report: Value = serde_json::from_str(&printed).unwrap();
     assert_eq!(code, Some(0));
     assert_eq!(
         (&report["ok"], &report["rules"], &report["overrides"]),
@@ -69,21 +69,21 @@ fn a_good_file_is_ok_as_json_too() {
 }
 
 #[test]
-fn every_problem_is_told_with_its_place() {
+fn every_problem_has_its_place() {
     let bad = "[server]\nhttp = \"here\"\n[store]\ntimeout = \"soon\"\n[[rule]]\nname = \"a\"\nkey = []\nlimits = [\"5/fortnight\"]\n";
-    let (code, said) = validate(&[], bad);
-    assert_eq!(code, Some(1), "{said}");
+    let (code, printed) = validate(&[], bad);
+    assert_eq!(code, Some(1), "{printed}");
     let places: Vec<&str> =
-        said.lines().map(|line| line.split("limits.toml").nth(1).unwrap()).collect();
-    assert_eq!(places.len(), 3, "{said}");
+        printed.lines().map(|line| line.split("limits.toml").nth(1).unwrap()).collect();
+    assert_eq!(places.len(), 3, "{printed}");
     for (place, start) in
         places.iter().zip([":2: field `server.http`: ", ":4: field `store.timeout`: ", ":8: "])
     {
-        assert!(place.starts_with(start), "{said}");
+        assert!(place.starts_with(start), "{printed}");
     }
 
-    let (code, said) = validate(&["--json"], bad);
-    let report: Value = serde_json::from_str(&said).unwrap();
+    let (code, printed) = validate(&["--json"], bad);
+    let report: Value = serde_json::from_str(&printed).unwrap();
     assert_eq!((code, &report["ok"]), (Some(1), &false.into()));
     let lines: Vec<&Value> =
         report["problems"].as_array().unwrap().iter().map(|problem| &problem["line"]).collect();
@@ -93,29 +93,29 @@ fn every_problem_is_told_with_its_place() {
 
 #[test]
 fn an_empty_file_is_ok() {
-    let (code, said) = validate(&[], "");
+    let (code, printed) = validate(&[], "");
     assert_eq!(code, Some(0));
-    assert!(said.ends_with(": ok, 0 rules, 0 overrides\n"), "{said}");
+    assert!(printed.ends_with(": ok, 0 rules, 0 overrides\n"), "{printed}");
 }
 
 #[test]
-fn warnings_fail_only_where_they_are_denied() {
+fn warnings_fail_only_with_the_flag() {
     let odd = "[[rule]]\nname = \"a\"\nkey = []\nlimits = [\"unlimited\"]\n";
-    let (code, said) = validate(&[], odd);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains(":4: warning limits-nothing: rule \"a\": "), "{said}");
-    assert!(said.ends_with("1 warning, 0 notes\n"), "{said}");
+    let (code, printed) = validate(&[], odd);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains(":4: warning limits-nothing: rule \"a\": "), "{printed}");
+    assert!(printed.ends_with("1 warning, 0 notes\n"), "{printed}");
     assert_eq!(validate(&["--deny", "warnings"], odd).0, Some(1));
     assert_eq!(validate(&["--deny", "warnings", "--json"], odd).0, Some(1));
     // A note is no warning.
     let noted = "[[rule]]\nname = \"a\"\nkey = []\nlimits = [\"1/month\"]\n";
-    let (code, said) = validate(&["--deny", "warnings"], noted);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.ends_with("0 warnings, 1 note\n"), "{said}");
+    let (code, printed) = validate(&["--deny", "warnings"], noted);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.ends_with("0 warnings, 1 note\n"), "{printed}");
 }
 
 #[test]
-fn what_fails_open_and_closed_is_seen_at_a_glance() {
+fn rules_that_fail_open_and_closed_are_listed() {
     let rule = |name: &str, more: &str| {
         format!("[[rule]]\nname = \"{name}\"\nkey = []\nlimits = [\"9/s\"]\n{more}\n")
     };
@@ -126,21 +126,21 @@ fn what_fails_open_and_closed_is_seen_at_a_glance() {
         rule("d", "mode = \"shadow\"\non_outage = \"allow\""),
         rule("e", "mode = \"off\""),
     ];
-    let (_, said) = validate(&[], &file.concat());
+    let (_, printed) = validate(&[], &file.concat());
     for line in [
         "Open while the store is out of reach (allow): a",
         "Closed while the store is out of reach (deny): b",
-        "Only watching (shadow): d",
+        "Not enforced (shadow): d",
         "Off: e",
     ] {
-        assert!(said.lines().any(|said| said == line), "{line}: {said}");
+        assert!(printed.lines().any(|printed| printed == line), "{line}: {printed}");
     }
     let report: Value = serde_json::from_str(&validate(&["--json"], &file.concat()).1).unwrap();
     assert_eq!(report["on_outage"]["local"], serde_json::json!(["c"]));
 }
 
 #[test]
-fn rules_that_share_a_shard_are_judged_in_one_call() {
+fn rules_that_share_a_shard_are_evaluated_in_one_call() {
     let file = r#"
 [[rule]]
 name = "tenant"
@@ -156,19 +156,22 @@ key = ["tenant", "user"]
 anchor = ["tenant"]
 limits = ["5/s"]
 "#;
-    let (_, said) = validate(&[], file);
-    let lines: Vec<&str> = said.lines().filter(|line| line.contains(". ")).collect();
-    assert!(lines[0].starts_with("  1. tenant, ") && lines[1].starts_with("  2. user, "), "{said}");
-    assert!(lines[1].ends_with("in one call with tenant"), "{said}");
-    assert!(lines[2].ends_with("(as wide as tenant, which comes first in the file)"), "{said}");
+    let (_, printed) = validate(&[], file);
+    let lines: Vec<&str> = printed.lines().filter(|line| line.contains(". ")).collect();
+    assert!(
+        lines[0].starts_with("  1. tenant, ") && lines[1].starts_with("  2. user, "),
+        "{printed}"
+    );
+    assert!(lines[1].ends_with("in one call with tenant"), "{printed}");
+    assert!(lines[2].ends_with("(as wide as tenant, which comes first in the file)"), "{printed}");
 }
 
 #[test]
 fn a_file_that_cannot_be_read_is_exit_code_2() {
     let output = run(&["validate", "/nowhere/limits.toml"]);
     assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.starts_with("spillgate: cannot read /nowhere/limits.toml: "), "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(printed.starts_with("spillgate: cannot read /nowhere/limits.toml: "), "{printed}");
 }
 
 fn validate(flags: &[&str], text: &str) -> (Option<i32>, String) {

@@ -4,17 +4,17 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Pace, SUBJECTS_MAX, Scenario, Yardstick};
+use super::{Baseline, Pace, SUBJECTS_MAX, Scenario};
 use crate::flag::{attribute, choice};
 use crate::simulate::duration::positive;
 use crate::simulate::{Rate, rate};
 
-/// Puts a load to the limiter or to a server, and tells how fast it answered, and what.
+/// Makes calls to the limiter or to a server, and reports its speed and its decisions.
 ///
-/// Without --url it asks the library in this process, over the store of --redis or --config, or in
-/// memory. Calls are made on time whatever the answers, and times count from when a call was due: a
-/// target that stands still for a second makes late all that was due meanwhile, as for users.
-/// Ctrl-C ends it early and tells what was answered so far.
+/// Without --url it checks the library in this process, over the store of --redis or --config, or in
+/// memory. Calls are made on time even while answers are late, and times count from when a call was
+/// due: if the target stalls for a second, every call of that second is late, as for users.
+/// Ctrl-C ends it early and reports the answers so far.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct BenchArgs {
@@ -22,35 +22,35 @@ pub struct BenchArgs {
     #[arg(value_name = "SCENARIO", default_value = "steady", value_parser = scenario)]
     pub(crate) scenario: Scenario,
 
-    /// So many calls in all: 20000 (a second), 90/minute; or max: each caller asks when answered
+    /// Calls in all: 20000 (a second), 90/minute; or max: each caller calls again when answered
     #[arg(long, value_name = "RATE", default_value = "10000", value_parser = pace)]
     pub(crate) rate: Pace,
 
-    /// For how long each contender is asked: 500ms, 10s, 5m
+    /// How long each target is called: 500ms, 10s, 5m
     #[arg(long = "duration", value_name = "TIME", default_value = "10s", value_parser = length)]
     pub(crate) duration_us: u64,
 
-    /// So many calls wait for answers at most
+    /// The most calls that wait for answers at once
     #[arg(long, value_name = "NUMBER", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) callers: u32,
 
-    /// To the store [default: as set], or to the door [default: 8; http:// one for each caller]
+    /// To the store [default: as set], or to the server [default: 8; http:// one for each caller]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) connections: Option<u32>,
 
-    /// How many ask [default: 1000; zipf 100000; many-tenants 1000000]
+    /// How many subjects [default: 1000; zipf 100000; many-tenants 1000000]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=SUBJECTS_MAX))]
     pub(crate) subjects: Option<u64>,
 
-    /// Other numbers, other chances; the same number, the same calls
+    /// Seeds the random order of subjects; the same number makes the same calls
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(crate) seed: u64,
 
-    /// The limit of each subject, which comes with the question [default: 100/second]
+    /// The inline limit of each subject [default: 100/second]
     #[arg(long)]
     pub(crate) quota: Option<String>,
 
-    /// How much may pass at once; token buckets only [default: the quota's count]
+    /// How many calls pass at once; token buckets only [default: the quota's count]
     #[arg(long, value_name = "NUMBER")]
     pub(crate) burst: Option<u64>,
 
@@ -58,7 +58,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) algorithm: Option<String>,
 
-    /// Ask by rules instead, of --config or of the server: this attribute is the subject
+    /// Check by the rules of --config or of the server instead: this attribute is the subject
     #[arg(long, value_name = "ATTRIBUTE", conflicts_with_all = ["quota", "burst", "algorithm", "against"])]
     pub(crate) by: Option<String>,
 
@@ -70,11 +70,11 @@ pub struct BenchArgs {
     #[arg(long, requires = "by")]
     pub(crate) domain: Option<String>,
 
-    /// A door: http://HOST:PORT, grpc://HOST:PORT (Envoy), resp://[:PASSWORD@]HOST:PORT
+    /// A server: http://HOST:PORT, grpc://HOST:PORT (Envoy), resp://[:PASSWORD@]HOST:PORT
     #[arg(long, value_name = "URL", conflicts_with_all = ["redis", "config"])]
     pub(crate) url: Option<String>,
 
-    /// The file with the door's token, if it asks for one
+    /// The file with the server's token, if it requires one
     #[arg(long, value_name = "FILE", requires = "url")]
     pub(crate) token_file: Option<PathBuf>,
 
@@ -86,9 +86,9 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Ask these the same in turns: evalsha, redis (INCR), governor
-    #[arg(long, value_name = "YARDSTICKS", value_delimiter = ',', value_parser = yardstick)]
-    pub(crate) against: Vec<Yardstick>,
+    /// Call these baselines in turns: evalsha, redis (INCR), governor
+    #[arg(long, value_name = "BASELINES", value_delimiter = ',', value_parser = baseline)]
+    pub(crate) against: Vec<Baseline>,
 
     /// How long an answer may take
     #[arg(long = "timeout", value_name = "TIME", default_value = "1s", value_parser = patience)]
@@ -107,20 +107,20 @@ fn scenario(text: &str) -> Result<Scenario, String> {
     choice(text, &Scenario::NAMES)
 }
 
-fn yardstick(text: &str) -> Result<Yardstick, String> {
-    choice(text, &Yardstick::NAMES)
+fn baseline(text: &str) -> Result<Baseline, String> {
+    choice(text, &Baseline::NAMES)
 }
 
 fn pace(text: &str) -> Result<Pace, String> {
-    let help = "write so many a second such as 20000, so many in so long such as 90/minute, or max";
+    let help = "write calls a second such as 20000, calls in a period such as 90/minute, or max";
     if text == "max" {
         return Ok(Pace::Max);
     }
-    let told = match text.replace('_', "").parse() {
+    let parsed = match text.replace('_', "").parse() {
         Ok(count) => Rate { count, period_us: 1_000_000 },
         Err(_) => rate(text).map_err(|_| help.to_owned())?,
     };
-    if told.count == 0 { Err(help.to_owned()) } else { Ok(Pace::At(told)) }
+    if parsed.count == 0 { Err(help.to_owned()) } else { Ok(Pace::At(parsed)) }
 }
 
 fn length(text: &str) -> Result<u64, String> {
@@ -137,10 +137,10 @@ fn patience(text: &str) -> Result<u64, String> {
     })
 }
 
-/// Shorter ones measure the start.
+/// A shorter run measures mostly the start.
 const LENGTH_MIN_US: u64 = 100_000;
 const LENGTH_MAX_US: u64 = 86_400_000_000;
-/// A caller that waits longer for a verdict has left.
+/// A caller that waits longer for a decision has left.
 const PATIENCE_MAX_US: u64 = 60_000_000;
 
 const EXAMPLES: &str = "\
@@ -153,15 +153,15 @@ Examples:
   spillgate bench failover --rate 2000 --json
 
 Scenarios: steady: evenly spaced, subjects in turn; burst: all of a second in its first tenth;
-  hot-key: nine of ten calls for one subject; zipf: the n-th of many asks 1/n as often as the first;
-  many-tenants: a million subjects, all alike; failover: steady, while a redis-server started for
-  this is killed and comes back empty.
+  hot-key: nine of ten calls for one subject; zipf: the n-th subject makes 1/n as many calls as
+  the first; many-tenants: a million subjects, all alike; failover: steady, while a redis-server
+  started for this is killed and comes back empty.
 
-Yardsticks are asked in turns with the limiter, by the same clients, and ratios are medians of five
+Baselines are called in turns with the limiter, by the same clients, and ratios are medians of five
   pairs: evalsha is the shortest correct token bucket, redis an INCR that limits nothing, governor
   a keyed limiter in this process.
 
-Exit codes: 0 measured, however slow, 3 error.";
+Exit codes: 0 measured, however slow, 2 error.";
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,9 @@
-//! Makes the calls: at their times whatever the answers ([`open_loop`]), or as fast as answers come
+//! Makes the calls: at their due times even while answers are late ([`open_loop`]), or as fast as answers arrive
 //! ([`closed_loop`]).
 //!
-//! In the open loop a time counts from when the call was due. A target that stands still for a second makes
-//! late all that was due meanwhile, as it would for users; a generator that waits with the target and counts
-//! from when it sent at last would see one slow call. (Coordinated omission.)
+//! In the open loop a time counts from when the call was due. If the target stalls for a second, every call of that
+//! second is late, as it would be for users. A generator that waits with the target and counts from when it finally
+//! sent would report one slow call. (Coordinated omission.)
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,21 +15,21 @@ use tokio::time::{Instant, timeout};
 use super::schedule::{Arrival, Subjects};
 use super::tally::{Answer, Recorder, Times};
 
-/// What both loops go by.
+/// The settings of both loops.
 #[derive(Clone)]
 pub(super) struct Terms {
-    /// So many calls wait for answers at most.
+    /// The most calls that wait for answers at once.
     pub(super) callers: usize,
-    /// When no more calls are made.
+    /// No call is made after this time.
     pub(super) length: Duration,
     /// How long an answer may take.
     pub(super) patience: Duration,
-    /// Becomes true when somebody wants no more.
+    /// Becomes true when the run is to end early.
     pub(super) stop: watch::Receiver<bool>,
 }
 
-/// Makes each call when it is due or, while all callers wait, as soon as one is free. What is still to be
-/// sent at the end is counted as waiting until then. `sleep_until` waits for an instant.
+/// Makes each call when it is due or, while all callers wait, as soon as one is free. Calls that are still unsent at
+/// the end count as waiting until then. `sleep_until` waits for an instant.
 pub(super) async fn open_loop<A, F>(
     terms: Terms,
     mut arrivals: impl Iterator<Item = Arrival>,
@@ -53,7 +53,7 @@ pub(super) async fn open_loop<A, F>(
             () = stopped(&mut stop) => break Some(arrival),
             caller = async {
                 sleep_until(due).await;
-                Arc::clone(&free).acquire_owned().await.expect("nobody closes it")
+                Arc::clone(&free).acquire_owned().await.expect("the semaphore is never closed")
             } => caller,
         };
         let sent = Instant::now();
@@ -78,11 +78,11 @@ pub(super) async fn open_loop<A, F>(
     for arrival in waiting.into_iter().chain(arrivals).take_while(|it| it.at_ns < over_ns) {
         recorder.add_unsent(over_ns - arrival.at_ns);
     }
-    // Each gives up at the end of its patience.
+    // Waits for all callers: each gives up at the end of its patience.
     let _ = free.acquire_many(terms.callers as u32).await;
 }
 
-/// Callers that each ask again as soon as they are answered.
+/// Runs callers that each call again as soon as they are answered.
 pub(super) async fn closed_loop<A, F>(
     terms: Terms,
     subjects: impl Fn(u64) -> Subjects,
@@ -103,14 +103,14 @@ pub(super) async fn closed_loop<A, F>(
             let mut calls: u32 = 0;
             while sent_ns < length_ns && !*stop.borrow() {
                 let answer = timeout(patience, ask(subjects.draw())).await;
-                // The clock is read once a call: in memory reading it is a good part of one.
+                // One reading of the clock serves two calls: in memory a reading is a good part of a call.
                 let answered_ns = since(start, Instant::now());
                 let times = Times { due_ns: sent_ns, sent_ns, answered_ns };
                 recorder.add(caller, times, answer.unwrap_or(Answer::TimedOut));
                 sent_ns = answered_ns;
                 calls = calls.wrapping_add(1);
                 if calls.is_multiple_of(TURN) {
-                    // Answers from memory never let anybody else have a turn.
+                    // Calls in memory never wait, so the task would not let others run.
                     tokio::task::yield_now().await;
                     sent_ns = since(start, Instant::now());
                 }
@@ -120,8 +120,8 @@ pub(super) async fn closed_loop<A, F>(
     while callers.join_next().await.is_some() {}
 }
 
-/// Waits for an instant more exactly than the runtime's timer, whose tick is a millisecond: for a thread that
-/// does nothing else.
+/// Waits for an instant more exactly than the runtime's timer, whose tick is a millisecond. It blocks the thread for
+/// the last part, so it needs a thread that does nothing else.
 pub(super) async fn sleep_exactly(until: Instant) {
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -137,7 +137,7 @@ pub(super) async fn sleep_exactly(until: Instant) {
 
 pub(super) async fn stopped(stop: &mut watch::Receiver<bool>) {
     if stop.wait_for(|stop| *stop).await.is_err() {
-        // Nobody is left who could stop it.
+        // The sender was dropped, so a stop can no longer come.
         std::future::pending::<()>().await;
     }
 }
@@ -146,11 +146,11 @@ fn since(start: Instant, now: Instant) -> u64 {
     now.saturating_duration_since(start).as_nanos() as u64
 }
 
-/// Of the runtime's timer, and as much for it to be heard.
+/// Twice the tick of the runtime's timer: one until it fires, one until the task runs.
 const TICK: Duration = Duration::from_millis(2);
-/// What the last call of all may be late by, since the thread that sends wakes a little late.
+/// How late the last call may be sent, since the sending thread wakes a little late.
 const GRACE: Duration = Duration::from_millis(20);
-/// So many calls of one caller before others have theirs.
+/// A caller makes this many calls before it lets other tasks run.
 const TURN: u32 = 64;
 
 #[cfg(test)]
@@ -169,9 +169,9 @@ mod tests {
         Terms { callers, length: Duration::from_secs(2), patience, stop }
     }
 
-    /// A thousand calls a second for two seconds of virtual time, of a target that answers at once but
-    /// between two instants, when it stands still.
-    async fn asked_of_a_stalling_target(callers: usize, stall_ms: (u64, u64)) -> Tally {
+    /// Makes a thousand calls a second for two seconds of virtual time to a target that answers at once, except
+    /// between two instants, when it stalls.
+    async fn calls_to_a_stalling_target(callers: usize, stall_ms: (u64, u64)) -> Tally {
         let (_keep, stop) = watch::channel(false);
         let recorder = Arc::new(Recorder::new());
         let start = Instant::now();
@@ -193,12 +193,12 @@ mod tests {
         tally.latency.value_at_quantile(quantile) / 1_000_000
     }
 
-    // With one caller a single call is slow by itself: who counts from when a call was sent sees one of
-    // 2,000, and a p99 of nothing.
+    // With one caller a single call is slow by itself: a generator that counts from when a call was sent would see
+    // one slow call of 2,000, and a p99 of nothing.
     #[tokio::test(start_paused = true)]
-    async fn a_target_that_stands_still_makes_late_all_that_is_due_meanwhile() {
+    async fn a_stalled_target_makes_every_call_due_meanwhile_late() {
         for callers in [1, 10, 2_000] {
-            let tally = asked_of_a_stalling_target(callers, (1_000, 1_500)).await;
+            let tally = calls_to_a_stalling_target(callers, (1_000, 1_500)).await;
             assert_eq!((tally.sent, tally.allowed, tally.unsent), (2_000, 2_000, 0));
             let (p50, p80, p99) = (ms(&tally, 0.5), ms(&tally, 0.8), ms(&tally, 0.99));
             assert!(p50 <= 1, "{callers} callers: {p50} ms");
@@ -209,7 +209,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn calls_that_are_never_sent_count_as_waiting_until_the_end() {
-        let tally = asked_of_a_stalling_target(4, (1_000, 3_000)).await;
+        let tally = calls_to_a_stalling_target(4, (1_000, 3_000)).await;
         assert_eq!((tally.sent, tally.unsent), (1_004, 996));
         assert_eq!(tally.latency.len(), 2_000);
         let p75 = ms(&tally, 0.75);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_does_not_come_is_waited_for_no_longer_than_told() {
+    async fn a_call_without_an_answer_times_out_at_its_patience() {
         let (_keep, stop) = watch::channel(false);
         let terms = Terms { patience: Duration::from_millis(100), ..terms(1_000, stop) };
         let recorder = Arc::new(Recorder::new());
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_stops_it_keeps_what_was_answered_so_far() {
+    async fn a_stopped_run_keeps_the_answers_so_far() {
         let (stopper, stop) = watch::channel(false);
         let recorder = Arc::new(Recorder::new());
         let rate = Rate { count: 1_000, period_us: 1_000_000 };
@@ -246,11 +246,11 @@ mod tests {
         open_loop(terms(8, stop), arrivals, &recorder, ask, tokio::time::sleep_until).await;
         let tally = recorder.collect();
         assert!((499..=502).contains(&tally.denied), "{}", tally.denied);
-        assert!(tally.unsent <= 1, "what was not due yet is not missing: {}", tally.unsent);
+        assert!(tally.unsent <= 1, "calls that were not due yet are not missing: {}", tally.unsent);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn callers_of_a_closed_loop_ask_again_when_they_are_answered() {
+    async fn callers_of_a_closed_loop_call_again_when_they_are_answered() {
         let (_keep, stop) = watch::channel(false);
         let recorder = Arc::new(Recorder::new());
         let schedule = schedule(Pace::Max);
@@ -261,7 +261,7 @@ mod tests {
         let subjects = move |caller| schedule.subjects_of_caller(caller);
         closed_loop(terms(5, stop), subjects, &recorder, ask).await;
         let tally = recorder.collect();
-        // The timer's tick makes of 10 ms up to 11.
+        // The timer's tick turns 10 ms into up to 11.
         assert!((900..=1_000).contains(&tally.allowed), "{}", tally.allowed);
         assert!((9..=11).contains(&ms(&tally, 0.99)));
     }

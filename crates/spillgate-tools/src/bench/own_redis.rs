@@ -1,4 +1,4 @@
-//! A redis-server of our own, to be killed: nobody else's is.
+//! Runs a redis-server that the failover scenario may kill, so that no other server is killed.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::Failure;
 
-/// In memory only, on a free port of this machine; killed when it is dropped.
+/// A redis-server in memory, on a free port of this machine; killed when it is dropped.
 pub(super) struct OwnRedis {
     process: Child,
     port: u16,
@@ -31,17 +31,17 @@ impl OwnRedis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// SIGKILL: all that it held is lost.
+    /// Kills the server by SIGKILL: all that it held is lost.
     pub(super) fn kill(&mut self) {
         // It may have ended by itself.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
-    /// Where it was, and empty.
+    /// Starts an empty server on the same port.
     pub(super) async fn restart(&mut self) -> Result<(), Failure> {
         let again = OwnRedis::start_on(self.port).await?;
-        // The old process has ended; what is dropped here is its name.
+        // The old process has ended already; dropping its handle kills nothing.
         *self = again;
         Ok(())
     }
@@ -54,19 +54,19 @@ impl OwnRedis {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // Ctrl-C is for the bench, which tells what it has and then ends this one.
+            // Ctrl-C reaches the bench only: it reports its results and then ends this server.
             .process_group(0)
             .spawn();
         let process = process.map_err(|error| match error.kind() {
             ErrorKind::NotFound => format!(
-                "failover kills a {PROGRAM} that it started itself, and there is none on PATH; install one \
-                 (Debian: apt-get install redis-server)"
+                "failover kills a {PROGRAM} that it started itself, and there is none on PATH; install it \
+                     (Debian: apt-get install redis-server)"
             ),
             _ => format!("{PROGRAM}: {error}"),
         })?;
         let mut redis = OwnRedis { process, port };
-        for _ in 0..LOOKS {
-            if is_there(port) {
+        for _ in 0..PATIENCE.as_millis() / BETWEEN_LOOKS.as_millis() {
+            if answers_ping(port) {
                 return Ok(redis);
             }
             if let Some(status) = redis.process.try_wait()? {
@@ -74,7 +74,11 @@ impl OwnRedis {
             }
             tokio::time::sleep(BETWEEN_LOOKS).await;
         }
-        Err(format!("{PROGRAM} on port {port} did not answer within {LOOKS} looks").into())
+        Err(format!(
+            "{PROGRAM} on port {port} did not answer PING within {} s; is the machine busy?",
+            PATIENCE.as_secs()
+        )
+        .into())
     }
 }
 
@@ -84,8 +88,8 @@ impl Drop for OwnRedis {
     }
 }
 
-fn is_there(port: u16) -> bool {
-    let asked = || -> std::io::Result<bool> {
+fn answers_ping(port: u16) -> bool {
+    let ping = || -> std::io::Result<bool> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut stream = TcpStream::connect_timeout(&address, BETWEEN_LOOKS)?;
         stream.set_read_timeout(Some(BETWEEN_LOOKS))?;
@@ -94,12 +98,12 @@ fn is_there(port: u16) -> bool {
         stream.read_exact(&mut reply)?;
         Ok(&reply == b"+PONG")
     };
-    asked().unwrap_or(false)
+    ping().unwrap_or(false)
 }
 
 const PROGRAM: &str = "redis-server";
-/// Losing a free port to somebody else is rare already.
+/// Another process rarely takes a free port in between, so a few tries suffice.
 const PORTS_TRIED: usize = 3;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
-/// Ten seconds of them.
-const LOOKS: usize = 400;
+/// The server must answer within this time.
+const PATIENCE: Duration = Duration::from_secs(10);

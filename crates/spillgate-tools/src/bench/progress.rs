@@ -1,4 +1,4 @@
-//! How far it is, on the error output of somebody who watches.
+//! A progress bar on the error output, if that is a terminal.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -6,11 +6,11 @@ use super::report::time;
 use super::run::Slice;
 use crate::plot::grouped;
 
-/// A bar that moves; nothing where nobody watches.
+/// A bar that moves on a terminal; prints nothing elsewhere.
 pub(super) struct Progress {
     is_watched: bool,
     length_us: u64,
-    /// Of the runs before this one.
+    /// The length of the runs before this one.
     before_us: u64,
 }
 
@@ -19,19 +19,19 @@ impl Progress {
         Progress { is_watched: io::stderr().is_terminal(), length_us, before_us: 0 }
     }
 
-    /// The last moments of a run that goes on.
-    pub(super) fn tell(&self, name: &str, slice: &Slice) {
+    /// Redraws the bar with the figures of the last slice.
+    pub(super) fn show(&self, name: &str, slice: &Slice) {
         if self.is_watched {
             self.write(&bar(name, self.before_us + slice.until_us, self.length_us, slice));
         }
     }
 
-    /// The next run begins.
+    /// Begins the next run.
     pub(super) fn next(&mut self, length_us: u64) {
         self.before_us += length_us;
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn end(&self) {
         if self.is_watched {
             self.write("");
@@ -39,7 +39,7 @@ impl Progress {
     }
 
     fn write(&self, words: &str) {
-        // Nobody to tell when even this cannot be written.
+        // A bar that cannot be written is not worth an error.
         let _ = write!(io::stderr(), "\r{words}\x1b[K");
         let _ = io::stderr().flush();
     }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_is_as_full_as_what_is_done_and_tells_the_last_moments() {
+    fn a_bar_shows_the_progress_and_the_last_slice() {
         let slice = Slice {
             from_us: 400_000,
             until_us: 500_000,

@@ -1,4 +1,4 @@
-//! What a bench found, in words and columns, as JSON, as charts.
+//! The results of a bench: as text, as JSON, as charts.
 
 use std::fmt;
 
@@ -13,39 +13,39 @@ use crate::plot::grouped;
 pub(super) mod charts;
 mod text;
 
-/// All of it.
+/// The whole report; its fields are those of `--json`.
 #[derive(Serialize)]
 pub(super) struct Report {
     pub(super) scenario: &'static str,
     pub(super) subjects: u64,
     pub(super) seed: u64,
-    /// `open`: calls are made at their times, whatever the answers; `closed`: each caller asks again when it
-    /// is answered, so that a slow target is asked less.
+    /// `open`: calls are made at their due times even while answers are late. `closed`: each caller calls again when
+    /// it is answered, so that a slow target gets fewer calls.
     #[serde(rename = "loop")]
     pub(super) kind: &'static str,
-    /// As it was told.
+    /// The rate as the flag gave it.
     pub(super) rate: String,
     pub(super) duration_ms: u64,
     pub(super) callers: usize,
-    /// What was asked.
-    pub(super) question: String,
-    /// Somebody wanted no more before it was done.
+    /// The limit or the rules that were checked.
+    pub(super) checks: String,
+    /// Whether the run ended early.
     pub(super) stopped: bool,
-    /// What was done to the store, and when.
+    /// The faults of the store, and when they happened.
     pub(super) events: Vec<Event>,
-    /// Ours first.
+    /// The limiter or service first, then the baselines.
     pub(super) contenders: Vec<Contender>,
-    /// Ours to each yardstick.
+    /// The limiter or service divided by each baseline.
     pub(super) ratios: Vec<Ratio>,
 }
 
 #[derive(Clone, Serialize)]
 pub(super) struct Event {
     pub(super) at_ms: u64,
-    pub(super) what: &'static str,
+    pub(super) event: &'static str,
 }
 
-/// What one contender did.
+/// The results of one target.
 #[derive(Serialize)]
 pub(super) struct Contender {
     pub(super) name: &'static str,
@@ -65,10 +65,10 @@ pub(super) struct Contender {
     pub(super) over_time: Vec<Moment>,
 }
 
-/// Decisions by who made them.
+/// Decisions by source.
 pub(super) struct BySource([u64; SOURCES.len() + 1]);
 
-/// In nanoseconds.
+/// Quantiles in nanoseconds.
 #[derive(Clone, Copy, Serialize)]
 pub(super) struct Quantiles {
     pub(super) p50_ns: u64,
@@ -79,7 +79,7 @@ pub(super) struct Quantiles {
     pub(super) max_ns: u64,
 }
 
-/// A short while, one behind the other.
+/// The figures of a short interval.
 #[derive(Clone, Copy, Serialize)]
 pub(super) struct Moment {
     pub(super) from_ms: u64,
@@ -91,7 +91,7 @@ pub(super) struct Moment {
     pub(super) p99_ns: u64,
 }
 
-/// Ours to a yardstick, in each pair of runs: the median, and between which two they all are.
+/// The limiter or service divided by a baseline in each pair of runs: the median and the range.
 #[derive(Serialize)]
 pub(super) struct Ratio {
     pub(super) to: &'static str,
@@ -101,7 +101,7 @@ pub(super) struct Ratio {
     pub(super) p99: Option<Spread>,
 }
 
-/// In thousandths.
+/// Ratios in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spread {
     median: u64,
@@ -109,7 +109,7 @@ pub(super) struct Spread {
     max: u64,
 }
 
-/// What a run of a round comes to.
+/// The figures of one run.
 #[derive(Clone, Copy)]
 pub(super) struct Figures {
     pub(super) per_second: u64,
@@ -176,9 +176,9 @@ impl Quantiles {
 }
 
 impl BySource {
-    /// Those that decided, with their words.
+    /// Returns the sources with at least one decision, each with its name.
     fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let words = SOURCES.iter().map(|source| source.name()).chain(["not told"]);
+        let words = SOURCES.iter().map(|source| source.name()).chain([UNKNOWN_SOURCE]);
         words.zip(self.0).filter(|(_, count)| *count > 0)
     }
 }
@@ -190,7 +190,7 @@ impl Serialize for BySource {
 }
 
 impl Ratio {
-    /// Of runs side by side.
+    /// Divides the figures of runs that took turns.
     pub(super) fn new(to: &'static str, ours: &[Figures], theirs: &[Figures]) -> Ratio {
         let spread = |of: fn(&Figures) -> u64| {
             Spread::of(ours.iter().zip(theirs).map(|(ours, theirs)| (of(ours), of(theirs))))
@@ -206,7 +206,7 @@ impl Ratio {
 }
 
 impl Spread {
-    /// Nothing of pairs that have nothing to divide by.
+    /// Returns `None` if every divisor is 0.
     fn of(pairs: impl Iterator<Item = (u64, u64)>) -> Option<Spread> {
         let ratio = |(ours, theirs): (u64, u64)| {
             let thousandths = (u128::from(ours) * 1_000).checked_div(u128::from(theirs))?;
@@ -240,13 +240,13 @@ impl fmt::Display for Spread {
     }
 }
 
-/// A number of which so many digits stand behind the point.
+/// Returns a number with `digits` digits behind the point.
 fn decimal(number: u64, digits: u32) -> String {
     let one = 10_u64.pow(digits);
     format!("{}.{:0width$}", number / one, number % one, width = digits as usize)
 }
 
-/// Nanoseconds in the unit that fits, with three digits.
+/// Returns nanoseconds in the unit that fits, with three digits.
 pub(super) fn time(ns: u64) -> String {
     let (unit, word) = match ns {
         0..1_000 => return format!("{ns} ns"),
@@ -261,13 +261,16 @@ pub(super) fn time(ns: u64) -> String {
     }
 }
 
+/// The source of decisions whose answer does not name one.
+pub(super) const UNKNOWN_SOURCE: &str = "unknown";
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn times_have_three_digits_and_a_unit() {
-        for (ns, told) in [
+        for (ns, expected) in [
             (0, "0 ns"),
             (999, "999 ns"),
             (1_000, "1.00 µs"),
@@ -277,7 +280,7 @@ mod tests {
             (12_000_000_000, "12.0 s"),
             (3_600_000_000_000, "3,600 s"),
         ] {
-            assert_eq!(time(ns), told);
+            assert_eq!(time(ns), expected);
         }
     }
 
@@ -288,7 +291,7 @@ mod tests {
         let ratio = Ratio::new("evalsha", &ours, &theirs);
         assert_eq!(ratio.rate, Some(Spread { median: 2_000, min: 1_000, max: 3_000 }));
         assert_eq!(ratio.rate.unwrap().to_string(), "2.00 (1.00-3.00)");
-        assert_eq!(ratio.p99, None, "nothing is nothing's part");
+        assert_eq!(ratio.p99, None, "a baseline of 0 has no ratio");
         let json = serde_json::to_value(&ratio).unwrap();
         assert_eq!(json["rate"]["median"], 2.0);
     }

@@ -1,4 +1,4 @@
-//! One contender under load for a while, and what came of it over time.
+//! Runs one target under load, and counts its answers over time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::tally::{Recorder, Tally};
 use super::target::Target;
 use crate::Failure;
 
-/// What it came to.
+/// The results of a run.
 pub(super) struct Ran {
     pub(super) tally: Tally,
     pub(super) slices: Vec<Slice>,
@@ -21,7 +21,7 @@ pub(super) struct Ran {
     pub(super) length_us: u64,
 }
 
-/// A short while of it.
+/// The figures of a short interval of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slice {
     /// Since the start of its run.
@@ -30,7 +30,7 @@ pub(super) struct Slice {
     pub(super) allowed: u64,
     pub(super) denied: u64,
     pub(super) errors: u64,
-    /// Of the answers of this while, in nanoseconds.
+    /// Quantiles of the answers of this interval, in nanoseconds.
     pub(super) p50_ns: u64,
     pub(super) p99_ns: u64,
 }
@@ -41,12 +41,12 @@ impl Slice {
     }
 }
 
-/// Puts the calls of a schedule to a target, and tells every while how it goes.
+/// Makes the calls of a schedule to a target, and passes each slice to `show`.
 pub(super) async fn run(
     target: &Arc<Target>,
     schedule: &Schedule,
     terms: Terms,
-    mut tell: impl FnMut(&Slice),
+    mut show: impl FnMut(&Slice),
 ) -> Result<Ran, Failure> {
     let recorder = Arc::new(Recorder::new());
     let begun = Instant::now();
@@ -73,14 +73,14 @@ pub(super) async fn run(
         };
         from_us = slice.until_us;
         tally.take(&mut part);
-        tell(&slice);
+        show(&slice);
         slices.push(slice);
     }
     let length_us = since_begun().min(terms.length.as_micros() as u64).max(1);
     Ok(Ran { tally, slices, length_us })
 }
 
-/// Starts the loop that fits; the receiver hears when the last answer is there.
+/// Starts the loop that fits the schedule; the receiver returns when the last answer has arrived.
 fn begin(
     target: &Arc<Target>,
     schedule: &Schedule,
@@ -116,17 +116,17 @@ fn begin(
     Ok(over)
 }
 
-/// So many in so long, by the second.
+/// Returns a rate per second from a count in a number of microseconds.
 pub(super) fn per_second(count: u64, us: u64) -> u64 {
     u64::try_from(u128::from(count) * 1_000_000 / u128::from(us.max(1))).unwrap_or(u64::MAX)
 }
 
-/// What runs are told by: whether somebody wants no more.
+/// Returns whether the run is to end early.
 pub(super) fn is_stopped(stop: &watch::Receiver<bool>) -> bool {
     *stop.borrow()
 }
 
 /// As many points as a chart shows well.
 const SLICES: u32 = 150;
-/// Shorter ones hold too few calls for a quantile, and cost more than they tell.
+/// A shorter slice holds too few calls for a quantile.
 const SLICE_MIN: Duration = Duration::from_millis(50);

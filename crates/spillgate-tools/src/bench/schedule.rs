@@ -1,4 +1,4 @@
-//! Who asks when: pure, and the same for the same seed on every machine.
+//! Decides which subject calls when: a pure function of the seed, the same on every machine.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::plot::grouped;
 use crate::simulate::{Rate, duration, random::Random};
 
-/// What the load is like.
+/// The pattern of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scenario {
     /// Evenly spaced, the subjects in turn.
@@ -15,16 +15,16 @@ pub(crate) enum Scenario {
     Burst,
     /// Nine of ten calls are for one subject.
     HotKey,
-    /// Of many subjects the n-th asks 1/n as often as the first.
+    /// Of many subjects the n-th calls 1/n as often as the first.
     Zipf,
-    /// Subjects without number, all alike.
+    /// A million subjects, all equally likely.
     ManyTenants,
     /// Steady, while the store is killed and comes back empty.
     Failover,
 }
 
 impl Scenario {
-    /// As the command line takes them.
+    /// The scenarios by their names on the command line.
     pub(crate) const NAMES: [(&str, Scenario); 6] = [
         ("steady", Scenario::Steady),
         ("burst", Scenario::Burst),
@@ -39,7 +39,7 @@ impl Scenario {
         named.map_or("", |(name, _)| name)
     }
 
-    /// How many subjects it has, unless told otherwise.
+    /// Returns the number of subjects without --subjects.
     fn subjects(self) -> u64 {
         match self {
             Scenario::Steady | Scenario::Burst | Scenario::HotKey | Scenario::Failover => 1_000,
@@ -52,9 +52,9 @@ impl Scenario {
 /// How often calls are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// At times that the answers have no say in: an open loop.
+    /// At due times that do not depend on the answers: an open loop.
     At(Rate),
-    /// Each caller asks again when it is answered: a closed loop.
+    /// Each caller calls again when it is answered: a closed loop.
     Max,
 }
 
@@ -83,13 +83,13 @@ pub(super) struct Schedule {
     ranks: Ranks,
 }
 
-/// The n-th is the sum of what the first n subjects weigh.
+/// Running totals of the subjects' weights: entry n is the sum of the first n + 1. Only Zipf has them.
 type Ranks = Option<Arc<[u64]>>;
 
-/// One call that is to be made.
+/// One call that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
-    /// Since the start.
+    /// Nanoseconds since the start.
     pub(super) at_ns: u64,
     pub(super) subject: u64,
 }
@@ -110,33 +110,33 @@ impl Schedule {
                 > u128::from(RATE_MAX) * u128::from(rate.period_us)
         {
             return Err(format!(
-                "--rate: no more than {RATE_MAX} a second can be sent on time; say less, or \
-                 --rate max for as many as are answered"
+                "--rate: at most {RATE_MAX} calls a second can be sent on time; lower the rate, or write \
+                 --rate max for as many calls as are answered"
             ));
         }
         match schedule.count() {
             0 if pace != Pace::Max => Err(format!(
-                "--rate: there is no call within {}; say a higher rate or a longer --duration",
+                "--rate: there is no call within {}; raise the rate, or write a longer --duration",
                 duration::shown(length_us)
             )),
             _ => Ok(schedule),
         }
     }
 
-    /// The same for a part of the time, with chances of its own.
+    /// Returns the schedule of one of several equal parts of the time, with a seed of its own.
     pub(super) fn part(&self, parts: u64, number: u64) -> Schedule {
         let seed = self.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9));
         Schedule { length_us: self.length_us / parts, seed, ..self.clone() }
     }
 
-    /// How many calls; 0 where answers set the pace.
+    /// Returns the number of calls; 0 if the answers set the pace.
     pub(super) fn count(&self) -> u64 {
         let Pace::At(rate) = self.pace else { return 0 };
         let whole = u128::from(self.length_us) * u128::from(rate.count);
         u64::try_from(whole / u128::from(rate.period_us)).unwrap_or(u64::MAX)
     }
 
-    /// Every call in order of time; none where answers set the pace.
+    /// Returns every call in order of time; none if the answers set the pace.
     pub(super) fn arrivals(&self) -> impl Iterator<Item = Arrival> + Send + use<> {
         let mut subjects = self.subjects_of_caller(0);
         let mut random = Random::new(!self.seed);
@@ -147,13 +147,13 @@ impl Schedule {
         })
     }
 
-    /// The subjects of one of several callers, without end.
+    /// Returns the endless sequence of subjects of one of several callers.
     pub(super) fn subjects_of_caller(&self, caller: u64) -> Subjects {
         Subjects {
             scenario: self.scenario,
             subjects: self.subjects,
             ranks: self.ranks.clone(),
-            // Callers that go round in turn are not to go round in step.
+            // Callers start apart, so that they do not call for the same subject at the same time.
             next: caller.wrapping_mul(7_919),
             random: Random::new(self.seed.wrapping_add(caller)),
         }
@@ -164,7 +164,7 @@ impl Schedule {
         match self.scenario {
             Scenario::Steady | Scenario::Failover => begins,
             Scenario::Burst => begins / SECOND_NS * SECOND_NS + begins % SECOND_NS / 10,
-            // Somewhere in its own slot of time: uneven, in order, and as many as told.
+            // At a random instant within its slot: uneven, in order, and exactly as many calls as asked for.
             Scenario::HotKey | Scenario::Zipf | Scenario::ManyTenants => {
                 begins + random.below(self.slot_ns(number + 1) - begins)
             }
@@ -178,7 +178,7 @@ impl Schedule {
     }
 }
 
-/// Whom the next calls are for.
+/// The subjects of the next calls.
 #[derive(Clone, Debug)]
 pub(super) struct Subjects {
     scenario: Scenario,
@@ -218,11 +218,11 @@ fn ranks(subjects: u64) -> Arc<[u64]> {
 }
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// How often the first of many subjects is drawn, against 1 for the last of so many.
+/// The weight of the first Zipf subject. The last of 10,000,000 still weighs more than 400, so rounding is no matter.
 const HEAVIEST: u64 = 1 << 32;
-/// One thread hands out the calls, a microsecond each.
+/// One thread sends all calls, and each takes it a microsecond.
 const RATE_MAX: u64 = 1_000_000;
-/// The most subjects that there may be: eight bytes each with `zipf`.
+/// The most subjects of a schedule. With `zipf` each takes eight bytes.
 pub(crate) const SUBJECTS_MAX: u64 = 10_000_000;
 
 #[cfg(test)]
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn every_scenario_makes_the_calls_told_in_order_and_the_same_for_the_same_seed() {
+    fn every_scenario_makes_the_requested_calls_in_order_and_repeats_them_for_its_seed() {
         for (name, scenario) in Scenario::NAMES {
             let all = arrivals(scenario, 7);
             assert_eq!(all.len(), 60_000, "{name}");
@@ -274,12 +274,12 @@ mod tests {
     #[test]
     fn nine_of_ten_calls_are_for_the_hot_key() {
         assert!((890..910).contains(&share_of_first(&arrivals(Scenario::HotKey, 3))));
-        let lone = Schedule { subjects: 1, ..schedule(Scenario::HotKey, 100, 3) };
-        assert!(lone.arrivals().all(|arrival| arrival.subject == 0));
+        let single = Schedule { subjects: 1, ..schedule(Scenario::HotKey, 100, 3) };
+        assert!(single.arrivals().all(|arrival| arrival.subject == 0));
     }
 
     #[test]
-    fn the_first_zipf_subject_asks_twice_as_often_as_the_second_and_tenants_are_alike() {
+    fn the_first_zipf_subject_calls_twice_as_often_as_the_second_and_tenants_are_alike() {
         let all = arrivals(Scenario::Zipf, 3);
         let of = |subject| all.iter().filter(|arrival| arrival.subject == subject).count();
         assert!(of(0).abs_diff(2 * of(1)) * 10 < of(0), "{} {}", of(0), of(1));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_of_a_closed_loop_ask_for_subjects_of_their_own() {
+    fn callers_of_a_closed_loop_have_subjects_of_their_own() {
         let schedule = schedule(Scenario::Zipf, 100, 3);
         let drawn = |caller| {
             let mut subjects = schedule.subjects_of_caller(caller);

@@ -1,4 +1,4 @@
-//! What came of the calls, counted while they are made.
+//! Counts the results of calls while they are made.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,19 +6,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use hdrhistogram::Histogram;
 use spillgate::Source;
 
-/// What one call came to.
+/// The result of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// And who decided, if it was told.
+    /// Allowed, and the source of the decision if the answer names it.
     Allowed(Option<Source>),
+    /// Denied, and the source of the decision if the answer names it.
     Denied(Option<Source>),
-    /// No decision, and why.
+    /// No decision, and the reason.
     Failed(String),
-    /// None within the time that a call may take.
+    /// No answer within the time that a call may take.
     TimedOut,
 }
 
-/// When a call was to be made, was made, and was answered; since the start.
+/// When a call was due, was sent, and was answered, in nanoseconds since the start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     pub(super) due_ns: u64,
@@ -26,23 +27,23 @@ pub(super) struct Times {
     pub(super) answered_ns: u64,
 }
 
-/// How many of what, and how long it took.
+/// The counts and times of calls.
 #[derive(Clone)]
 pub(super) struct Tally {
     pub(super) sent: u64,
     pub(super) allowed: u64,
     pub(super) denied: u64,
-    /// In the order of [`SOURCES`], then of decisions whose source was not told.
+    /// In the order of [`SOURCES`], then the decisions whose answer names no source.
     pub(super) by_source: [u64; SOURCES.len() + 1],
     pub(super) timed_out: u64,
-    /// Why others got no decision; a few reasons, then [`OTHER_REASONS`].
+    /// Calls without a decision by reason: the first few reasons, then [`OTHER_REASONS`].
     pub(super) failed: BTreeMap<String, u64>,
-    /// Due before the end, and never sent: all callers waited for answers.
+    /// Calls that were due before the end and never sent, since all callers waited for answers.
     pub(super) unsent: u64,
-    /// From when a call was due until its answer, in nanoseconds. Of calls that were never sent, until the
-    /// end; of those that failed at once, nothing.
+    /// From when a call was due until its answer, in nanoseconds. Calls that were never sent count until the end.
+    /// Calls that failed at once are not in it.
     pub(super) latency: Histogram<u64>,
-    /// How much later than due a call was sent.
+    /// How much later than due a call was sent, in nanoseconds.
     pub(super) late: Histogram<u64>,
 }
 
@@ -69,7 +70,7 @@ impl Tally {
         self.timed_out + self.failed.values().sum::<u64>()
     }
 
-    /// Decisions, whatever the verdict.
+    /// Returns the number of decisions, allowed or denied.
     pub(super) fn answered(&self) -> u64 {
         self.allowed + self.denied
     }
@@ -92,7 +93,7 @@ impl Tally {
             }
             Answer::Failed(why) => {
                 self.fail(why, 1);
-                // Quick failures would make the target look quick.
+                // Failures are fast; in the histogram they would make the target look fast.
                 return;
             }
         };
@@ -109,7 +110,7 @@ impl Tally {
             times;
     }
 
-    /// Takes over all of another, which is empty then.
+    /// Adds all counts of another tally, and empties that one.
     pub(super) fn take(&mut self, other: &mut Tally) {
         self.sent += std::mem::take(&mut other.sent);
         self.allowed += std::mem::take(&mut other.allowed);
@@ -131,7 +132,7 @@ impl Tally {
     }
 }
 
-/// Where callers leave what they were answered; in parts, so that they seldom meet.
+/// Counts the calls of all callers, in parts with a lock each, so that callers seldom wait for each other.
 pub(super) struct Recorder {
     parts: Vec<Mutex<Tally>>,
 }
@@ -141,19 +142,19 @@ impl Recorder {
         Recorder { parts: (0..PARTS).map(|_| Mutex::new(Tally::new())).collect() }
     }
 
-    /// `number` is the caller's or the call's.
+    /// Adds a call. `number`, the caller's or the call's, chooses the part.
     pub(super) fn add(&self, number: u64, times: Times, answer: Answer) {
         held(&self.parts[number as usize % PARTS]).add(times, answer);
     }
 
-    /// A call that was due so long ago, and will not be made.
+    /// Adds a call that was due `waited_ns` ago and will not be made.
     pub(super) fn add_unsent(&self, waited_ns: u64) {
         let mut part = held(&self.parts[0]);
         part.unsent += 1;
         part.latency.saturating_record(waited_ns);
     }
 
-    /// All since the last time.
+    /// Takes all counts since the last call of this function.
     pub(super) fn collect(&self) -> Tally {
         let mut all = Tally::new();
         self.parts.iter().for_each(|part| all.take(&mut held(part)));
@@ -165,17 +166,17 @@ fn held(part: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
     part.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// In the order of trust.
+/// The sources, best first.
 pub(super) const SOURCES: [Source; 5] =
     [Source::Store, Source::Lease, Source::DenialCache, Source::Fallback, Source::OutagePolicy];
 
-/// As it stands in the list of reasons.
+/// The last entry of the list of reasons.
 const OTHER_REASONS: &str = "others";
-/// What a person reads.
+/// As many reasons as a person reads.
 const REASONS_MAX: usize = 8;
-/// More than there are cores, in most places where this runs.
+/// Usually as many as there are cores, or more.
 const PARTS: usize = 8;
-/// Nobody waits for longer: an hour.
+/// An hour, longer than any call waits.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
 #[cfg(test)]
@@ -185,7 +186,7 @@ mod tests {
     const TIMES: Times = Times { due_ns: 0, sent_ns: 10, answered_ns: 1_000 };
 
     #[test]
-    fn what_failed_at_once_is_counted_and_makes_nothing_look_quick() {
+    fn a_fast_failure_is_counted_but_not_timed() {
         let recorder = Recorder::new();
         recorder.add(1, Times { answered_ns: 20, ..TIMES }, Answer::Failed("refused".into()));
         recorder.add(2, TIMES, Answer::Denied(None));

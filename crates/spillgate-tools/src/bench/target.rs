@@ -1,5 +1,5 @@
-//! What is asked: the limiter in this process, a door, or a yardstick. Each takes a subject and gives an
-//! [`Answer`].
+//! The targets of a bench: the limiter in this process, an API of the service, or a baseline. Each takes a subject
+//! and returns an [`Answer`].
 
 use std::fmt;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use super::OpenLimiter;
 use super::tally::Answer;
 use crate::Failure;
 
+mod baseline;
 mod grpc;
 mod http;
 mod line;
 mod resp;
-mod yardstick;
 
+pub(crate) use baseline::Baseline;
+use baseline::{Evalsha, Governor, Incr};
 use grpc::Grpc;
 use http::Http;
 use line::Line;
 use resp::Resp;
-pub(crate) use yardstick::Yardstick;
-use yardstick::{Evalsha, Governor, Incr};
 
-/// Whoever is asked.
+/// A limiter or a baseline that is measured.
 pub(super) enum Target {
     Library(Box<Library>),
     Http(Http),
@@ -36,35 +36,36 @@ pub(super) enum Target {
     Governor(Governor),
 }
 
-/// What is asked of each subject.
+/// The checks that are made for each subject.
 #[derive(Clone)]
-pub(super) enum Question {
-    /// A limit that comes with the question.
-    AdHoc(AdHoc),
+pub(super) enum Checks {
+    /// Against an inline limit.
+    InlineLimit(InlineLimit),
+    /// By rules that the target has already.
     ByRules(ByRules),
 }
 
-/// A limit, and the words for it.
+/// An inline limit, and the parameters that it was made of.
 #[derive(Clone)]
-pub(super) struct AdHoc {
+pub(super) struct InlineLimit {
     pub(super) quota: String,
     pub(super) burst: Option<u64>,
     pub(super) algorithm: Option<String>,
     pub(super) limit: Limit,
 }
 
-/// Rules that whoever is asked has already.
+/// A check by the rules of the target.
 #[derive(Clone)]
 pub(super) struct ByRules {
     pub(super) domain: String,
-    /// Which attribute is the subject.
+    /// The attribute that holds the subject.
     pub(super) by: String,
     pub(super) with: Vec<(String, String)>,
 }
 
-/// How whoever is asked over a network is reached.
+/// How a target is reached over a network.
 #[derive(Clone)]
-pub(super) struct Way {
+pub(super) struct Endpoint {
     pub(super) url: String,
     pub(super) connections: usize,
     pub(super) patience: Duration,
@@ -72,63 +73,61 @@ pub(super) struct Way {
 }
 
 impl Target {
-    /// The limiter of this process, over any store. One that is out of reach is told at once: what
-    /// decides without it is not what was to be measured.
-    pub(super) async fn library(
-        opened: OpenLimiter,
-        question: Question,
-    ) -> Result<Target, Failure> {
+    /// Returns the limiter of this process over any store. A store that is out of reach is an error: otherwise the
+    /// bench would measure the local fallback.
+    pub(super) async fn library(opened: OpenLimiter, checks: Checks) -> Result<Target, Failure> {
         if let Some((name, why)) = opened.limiter.probe(0).await.unreachable().next() {
             return Err(format!(
                 "{name}: {why}; start it, or name another with --redis, or leave --redis out for memory"
             )
             .into());
         }
-        Ok(Target::Library(Box::new(Library { opened, question })))
+        Ok(Target::Library(Box::new(Library { opened, checks })))
     }
 
-    /// A door, by its URL.
-    pub(super) async fn door(way: Way, question: Question) -> Result<Target, Failure> {
-        let scheme = way.url.split_once("://").map(|(scheme, _)| scheme);
+    /// Connects to an API of the service, by its URL.
+    pub(super) async fn service(endpoint: Endpoint, checks: Checks) -> Result<Target, Failure> {
+        let scheme = endpoint.url.split_once("://").map(|(scheme, _)| scheme);
         match scheme {
-            Some("http") => Http::connect(way, &question).await.map(Target::Http),
-            Some("grpc") => Grpc::connect(way, question).await.map(Target::Grpc),
-            Some("resp") => Resp::connect(way, question).await.map(Target::Resp),
+            Some("http") => Http::connect(endpoint, &checks).await.map(Target::Http),
+            Some("grpc") => Grpc::connect(endpoint, checks).await.map(Target::Grpc),
+            Some("resp") => Resp::connect(endpoint, checks).await.map(Target::Resp),
             Some("redis" | "rediss" | "unix") => Err(format!(
-                "--url: {} is a store, and --url is for doors of `spillgate serve`; write --redis for the \
-                 limiter over that store, or resp:// for the door for Redis clients",
-                without_password(&way.url)
+                "--url: {} is a store, and --url is for an API of `spillgate serve`; write --redis for the \
+                 limiter over that store, or resp:// for the API for Redis clients",
+                without_password(&endpoint.url)
             )
             .into()),
             _ => Err(format!(
-                "--url: {} is no door; write http://127.0.0.1:8080, grpc://127.0.0.1:8081 or \
+                "--url: {} is no API of Spillgate; write http://127.0.0.1:8080, grpc://127.0.0.1:8081 or \
                  resp://127.0.0.1:6380, without TLS",
-                without_password(&way.url)
+                without_password(&endpoint.url)
             )
             .into()),
         }
     }
 
-    pub(super) async fn yardstick(
-        yardstick: Yardstick,
-        redis: Option<Way>,
+    /// Opens a baseline for this limit; `redis` is the server that the limiter uses too.
+    pub(super) async fn baseline(
+        baseline: Baseline,
+        redis: Option<Endpoint>,
         limit: &Limit,
     ) -> Result<Target, Failure> {
         let bucket = limit.algorithm() == Algorithm::TokenBucket && limit.window().is_some();
-        if yardstick != Yardstick::Redis && !bucket {
-            let name = yardstick.name();
+        if baseline != Baseline::Redis && !bucket {
+            let name = baseline.name();
             return Err(format!(
-                "--against {name}: it is a token bucket, and so must be the limit; leave --algorithm out"
+                "--against {name}: it is a token bucket, so the limit must be one too; leave out --algorithm"
             )
             .into());
         }
         let redis = redis.map(Line::new).transpose()?.ok_or_else(|| {
-            format!("--against {}: name the one Redis that both ask: --redis URL", yardstick.name())
+            format!("--against {}: name the one Redis that both use: --redis URL", baseline.name())
         });
-        Ok(match yardstick {
-            Yardstick::Evalsha => Target::Evalsha(Evalsha::open(redis?, limit)),
-            Yardstick::Redis => Target::Incr(Incr::open(redis?)),
-            Yardstick::Governor => Target::Governor(Governor::new(limit)),
+        Ok(match baseline {
+            Baseline::Evalsha => Target::Evalsha(Evalsha::open(redis?, limit)),
+            Baseline::Redis => Target::Incr(Incr::open(redis?)),
+            Baseline::Governor => Target::Governor(Governor::new(limit)),
         })
     }
 
@@ -144,20 +143,20 @@ impl Target {
         }
     }
 
-    /// For tables.
+    /// The name in tables.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Target::Library(_) => "library",
             Target::Http(_) => "http",
             Target::Grpc(_) => "grpc",
             Target::Resp(_) => "resp",
-            Target::Evalsha(_) => Yardstick::Evalsha.name(),
-            Target::Incr(_) => Yardstick::Redis.name(),
-            Target::Governor(_) => Yardstick::Governor.name(),
+            Target::Evalsha(_) => Baseline::Evalsha.name(),
+            Target::Incr(_) => Baseline::Redis.name(),
+            Target::Governor(_) => Baseline::Governor.name(),
         }
     }
 
-    /// Where it is.
+    /// A description for people, with the place of the state.
     pub(super) fn place(&self) -> String {
         match self {
             Target::Library(library) => match library.opened.store.as_str() {
@@ -175,7 +174,7 @@ impl Target {
         }
     }
 
-    /// Gives back what it holds, and takes away what would stay in a store for ever.
+    /// Returns unspent lease tokens, and deletes the keys that would stay in the store for ever.
     pub(super) async fn close(&self, subjects: u64) {
         match self {
             Target::Library(library) => library.opened.limiter.end_leases().await,
@@ -188,16 +187,18 @@ impl Target {
 /// The limiter of this process.
 pub(super) struct Library {
     opened: OpenLimiter,
-    question: Question,
+    checks: Checks,
 }
 
 impl Library {
     async fn ask(&self, subject: u64) -> Answer {
         let key = key(subject);
         let limiter = &self.opened.limiter;
-        let decision = match &self.question {
-            Question::AdHoc(AdHoc { limit, .. }) => limiter.check_limit(&key, limit, 1).await,
-            Question::ByRules(ByRules { domain, by, with }) => {
+        let decision = match &self.checks {
+            Checks::InlineLimit(InlineLimit { limit, .. }) => {
+                limiter.check_limit(&key, limit, 1).await
+            }
+            Checks::ByRules(ByRules { domain, by, with }) => {
                 let request = Request::new().in_domain(domain).with(by, &key);
                 let request = with
                     .iter()
@@ -212,35 +213,35 @@ impl Library {
     }
 }
 
-impl Question {
+impl Checks {
     pub(super) fn limit(&self) -> Option<&Limit> {
         match self {
-            Question::AdHoc(ad_hoc) => Some(&ad_hoc.limit),
-            Question::ByRules(_) => None,
+            Checks::InlineLimit(inline) => Some(&inline.limit),
+            Checks::ByRules(_) => None,
         }
     }
 }
 
-impl fmt::Display for Question {
+impl fmt::Display for Checks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Question::AdHoc(AdHoc { limit, .. }) => {
-                write!(f, "{limit} each ({})", limit.algorithm().name())
+            Checks::InlineLimit(InlineLimit { limit, .. }) => {
+                write!(f, "{limit} per subject ({})", limit.algorithm().name())
             }
-            Question::ByRules(ByRules { domain, by, with }) => {
-                write!(f, "by the rules of {domain}, {by} the subject")?;
+            Checks::ByRules(ByRules { domain, by, with }) => {
+                write!(f, "by the rules of domain {domain}, subject {by}")?;
                 with.iter().try_for_each(|(name, value)| write!(f, ", {name}={value}"))
             }
         }
     }
 }
 
-impl AdHoc {
+impl InlineLimit {
     pub(super) fn new(
         quota: &str,
         burst: Option<u64>,
         algorithm: Option<&str>,
-    ) -> Result<AdHoc, Failure> {
+    ) -> Result<InlineLimit, Failure> {
         let mut spec = LimitSpec::new(quota);
         if let Some(burst) = burst {
             spec = spec.burst(burst);
@@ -250,10 +251,10 @@ impl AdHoc {
         }
         let limit = spec.build().map_err(|error| format!("--{}: {error}", error.field()))?;
         let (quota, algorithm) = (quota.to_owned(), algorithm.map(str::to_owned));
-        Ok(AdHoc { quota, burst, algorithm, limit })
+        Ok(InlineLimit { quota, burst, algorithm, limit })
     }
 
-    /// How long a bucket takes for a token, in thousandths of a microsecond.
+    /// Returns the nanoseconds that a bucket takes to refill one token.
     fn interval_ns(&self) -> Option<u64> {
         interval_ns(&self.limit)
     }
@@ -264,17 +265,17 @@ fn interval_ns(limit: &Limit) -> Option<u64> {
     u64::try_from(ns).ok()
 }
 
-/// Who a subject is, to everybody who is asked.
+/// Returns the name of a subject, the same for every target.
 fn key(subject: u64) -> String {
     format!("user-{subject}")
 }
 
-/// The source of a decision, by its word.
+/// Returns the source of a decision by its name.
 fn source(word: &str) -> Option<spillgate::Source> {
     super::tally::SOURCES.into_iter().find(|source| source.name() == word)
 }
 
-/// What may be shown of an address.
+/// Returns a URL without its password.
 fn without_password(url: &str) -> String {
     match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
@@ -282,7 +283,7 @@ fn without_password(url: &str) -> String {
     }
 }
 
-/// The host and the port of `scheme://host:port`.
+/// Returns the host and the port of `scheme://host:port`.
 fn host_and_port(url: &str) -> Result<(String, u16), Failure> {
     let place = url.split_once("://").map_or(url, |(_, place)| place).trim_end_matches('/');
     let found = place.rsplit_once(':').and_then(|(host, port)| {
@@ -299,7 +300,7 @@ fn host_and_port(url: &str) -> Result<(String, u16), Failure> {
     })
 }
 
-/// A connection to a door, if it comes in time.
+/// Opens a TCP connection within `patience`.
 async fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream, String> {
     let stream = timeout(patience, TcpStream::connect((host, port))).await;
     let stream = stream.map_err(|_| format!("no connection within {patience:?}"))?;
@@ -308,7 +309,7 @@ async fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream,
     Ok(stream)
 }
 
-/// What to do about a door that is not there.
+/// Returns the error of an API that is out of reach, with its remedy.
 fn unreachable(url: &str, why: &dyn std::fmt::Display) -> Failure {
     let url = without_password(url);
     format!("{url}: {why}; start it with `spillgate serve`, or name another with --url").into()
@@ -331,8 +332,8 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_what_a_bucket_takes_for_a_token() {
-        let of = |quota, burst| AdHoc::new(quota, burst, None).unwrap().interval_ns();
+    fn an_interval_is_the_refill_time_of_one_token() {
+        let of = |quota, burst| InlineLimit::new(quota, burst, None).unwrap().interval_ns();
         assert_eq!(of("100/second", None), Some(10_000_000));
         assert_eq!(of("3/second", Some(300)), Some(333_333_333));
         assert_eq!(of("unlimited", None), None);

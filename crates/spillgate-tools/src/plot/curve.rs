@@ -5,18 +5,18 @@ use std::fmt;
 use super::scale::{Scale, grouped, number_ticks};
 use super::{ABOVE_AREA, BELOW, CHART, Ink, LEFT, RIGHT, Shape, Tenths, Text, text};
 
-/// Lines over the same points, which stand evenly apart whatever they are.
+/// Lines over the same points, which are drawn at equal distances.
 #[derive(Clone, Debug)]
 pub(crate) struct Curve {
     pub(crate) title: String,
-    /// What the values count.
+    /// The unit of the values.
     pub(crate) counts: String,
-    /// What the points are called.
+    /// The labels of the points.
     pub(crate) points: Vec<String>,
     pub(crate) lines: Vec<Line>,
 }
 
-/// One of them: a value for each point.
+/// One line of a curve: a value for each point.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) label: String,
@@ -59,7 +59,7 @@ impl Curve {
         writeln!(f, "<path class=\"axis\" d=\"M{LEFT},{ground}H{RIGHT}\"/>")
     }
 
-    /// Where a point is: half a step from the edges, in tenths of a pixel.
+    /// Returns the position of a point in tenths of a pixel: the first and the last are half a step from the edges.
     fn along(&self, number: u64) -> u64 {
         let steps = 2 * (self.points.len() as u64).max(1);
         LEFT * 10 + (RIGHT - LEFT) * 10 * (2 * number + 1) / steps

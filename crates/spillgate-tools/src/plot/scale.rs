@@ -1,10 +1,10 @@
-//! From values to places, and the values that are written at an axis.
+//! Converts values to positions, and chooses the values that an axis shows.
 
 use jiff::Timestamp;
 
 use super::{Span, Written};
 
-/// A range of values, and the places of its ends.
+/// A range of values, and the positions of its ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale {
     values: (u64, u64),
@@ -16,7 +16,7 @@ impl Scale {
         Scale { values: (values.0, values.1.max(values.0 + 1)), places }
     }
 
-    /// Where a value is; what lies outside is at the nearer end.
+    /// Returns the position of a value; a value outside the range is at the nearer end.
     pub(super) fn place(self, value: u64) -> u64 {
         let ((low, high), (from, to)) = (self.values, self.places);
         let part = |length: u64| {
@@ -27,7 +27,7 @@ impl Scale {
     }
 }
 
-/// From 0 to at least a little above the largest value: round numbers, evenly apart, at most six.
+/// Returns at most six round numbers at equal distances, from 0 to at least a little above the largest value.
 pub(super) fn number_ticks(most: u64) -> Vec<u64> {
     let top = most.saturating_add(most / 20).max(1);
     let mut step = 1_u64;
@@ -44,12 +44,12 @@ pub(super) fn number_ticks(most: u64) -> Vec<u64> {
     (0..=top.div_ceil(step)).map(|number| number * step).collect()
 }
 
-/// Round instants of a span with their words, nine at most.
+/// Returns at most nine round instants of a span, with their labels.
 pub(super) fn instant_ticks(span: Span) -> Vec<(u64, String)> {
     let length_us = span.to_us - span.from_us;
     let step_us = STEPS_US.into_iter().find(|step_us| length_us / step_us <= 8);
     let step_us = step_us.unwrap_or_else(|| length_us / 8 + 1);
-    // The clock's round instants, or those since the start.
+    // Round instants of the clock, or round times since the start.
     let zero_us = match span.written {
         Written::SinceStart => span.from_us,
         Written::ByClock => span.from_us.next_multiple_of(step_us),
@@ -63,7 +63,7 @@ pub(super) fn instant_ticks(span: Span) -> Vec<(u64, String)> {
     ticks.map(|at_us| (at_us, words(at_us))).collect()
 }
 
-/// `1,234,567`.
+/// Returns a number with commas between thousands: `1,234,567`.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let groups = digits.as_bytes().rchunks(3).rev();
@@ -71,7 +71,7 @@ pub(crate) fn grouped(number: u64) -> String {
     groups.join(",")
 }
 
-/// `90 s` as `1:30`, days and the parts of seconds with their units.
+/// Returns `90 s` as `1:30`; days, and fractions of seconds, have their units.
 fn since_start(us: u64) -> String {
     let (seconds, part_us) = (us / 1_000_000, us % 1_000_000);
     let (minutes, hours) = (seconds / 60, seconds / 3_600);
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_at_an_axis_are_round_few_and_reach_above_the_largest() {
+    fn axis_numbers_are_round_few_and_reach_above_the_largest_value() {
         assert_eq!(number_ticks(0), [0, 1]);
         assert_eq!(number_ticks(3), [0, 1, 2, 3]);
         assert_eq!(number_ticks(100), [0, 50, 100, 150]);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn instants_at_an_axis_are_round_and_few() {
+    fn axis_instants_are_round_and_few() {
         let labels = |from_us, to_us, written| -> Vec<String> {
             let span = Span { from_us, to_us, written };
             instant_ticks(span).into_iter().map(|(_, label)| label).collect()

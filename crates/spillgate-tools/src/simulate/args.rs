@@ -8,12 +8,12 @@ use super::duration::{self, positive};
 use super::{Condition, Format, Mapping, Rate, SUBJECTS_MAX, Shape, condition, mapping, rate};
 use crate::flag::{attribute, choice};
 
-/// Replays an access log, or made-up traffic, and tells whom rules would refuse.
+/// Replays an access log or made-up traffic, and reports the denied requests.
 ///
-/// Time is the log's own: a day is over in seconds, and every verdict is the one that
-/// `spillgate serve` would have given. Logs are in the Common or Combined format, JSON lines or CSV,
-/// packed by gzip or not; which it is shows by itself. Paths, addresses and methods are spelled as
-/// the forward-auth door spells them. Nothing is asked of any server or store.
+/// Time is the log's own: a day takes seconds to replay, and every decision is the one that
+/// `spillgate serve` would have made. Logs are in the Common or Combined format, JSON lines or CSV,
+/// plain or packed by gzip; the format is detected. Paths, addresses and methods are normalised as
+/// by the forward-auth API. No server and no store is contacted.
 #[derive(Args, Debug)]
 #[command(
     after_help = EXAMPLES,
@@ -26,11 +26,11 @@ pub struct SimulateArgs {
     #[arg(value_name = "LOG")]
     pub(crate) logs: Vec<String>,
 
-    /// The rules to try, as `spillgate serve` would take them
+    /// The rules to try, as `spillgate serve` would load them
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Other rules, for the same traffic: what they decide otherwise is shown
+    /// Other rules for the same traffic, to show where they decide differently
     #[arg(long, value_name = "FILE")]
     pub(crate) against: Option<PathBuf>,
 
@@ -38,7 +38,7 @@ pub struct SimulateArgs {
     #[arg(long)]
     pub(crate) quota: Option<String>,
 
-    /// How much may pass at once; token buckets only [default: the quota's count]
+    /// How many requests pass at once; token buckets only [default: the quota's count]
     #[arg(long, value_name = "NUMBER", requires = "quota")]
     pub(crate) burst: Option<u64>,
 
@@ -46,7 +46,7 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "NAMES", requires = "quota", value_delimiter = ',')]
     pub(crate) algorithm: Vec<String>,
 
-    /// The attributes that say whom it limits [default: ip]
+    /// The attributes that name the subject [default: ip]
     #[arg(long, value_name = "NAMES", requires = "quota", value_delimiter = ',')]
     pub(crate) key: Vec<String>,
 
@@ -54,19 +54,19 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "SHAPE", value_parser = shape)]
     pub(crate) pattern: Option<Shape>,
 
-    /// How often it asks in all: 50/second [default: fit for the first limit]
+    /// How many requests in all: 50/second [default: fits the first limit]
     #[arg(long, value_name = "QUOTA", requires = "pattern", value_parser = rate)]
     pub(crate) rate: Option<Rate>,
 
-    /// For how long: 10m, 1h30m, 7d [default: fit for the first limit]
+    /// For how long: 10m, 1h30m, 7d [default: fits the first limit]
     #[arg(long = "for", value_name = "TIME", requires = "pattern", value_parser = positive)]
     pub(crate) length_us: Option<u64>,
 
-    /// How many ask [default: 1; bursty 5; zipf 1000]
+    /// How many subjects [default: 1; bursty 5; zipf 1000]
     #[arg(long, value_name = "NUMBER", requires = "pattern", value_parser = clap::value_parser!(u64).range(1..=SUBJECTS_MAX))]
     pub(crate) subjects: Option<u64>,
 
-    /// Other numbers, other chances; the same number, the same traffic
+    /// Seeds the random traffic; the same number makes the same requests
     #[arg(long, value_name = "NUMBER", requires = "pattern", default_value_t = 1)]
     pub(crate) seed: u64,
 
@@ -78,23 +78,23 @@ pub struct SimulateArgs {
     #[arg(long)]
     pub(crate) domain: Option<String>,
 
-    /// common, combined, json or csv [default: as it looks]
+    /// common, combined, json or csv [default: detected]
     #[arg(long, value_name = "NAME", requires = "logs", value_parser = format)]
     pub(crate) format: Option<Format>,
 
-    /// Where an attribute, or the time, is told: user=account.id; usual names need none
+    /// The field of an attribute, or of the time: user=account.id; usual names need none
     #[arg(long, value_name = "ATTRIBUTE=FIELD", requires = "logs", value_parser = mapping)]
     pub(crate) map: Vec<Mapping>,
 
-    /// A field that tells a cost besides one request, in the unit of its name, or tokens=FIELD
+    /// A field with a cost besides one request, in the unit of its name, or tokens=FIELD
     #[arg(long, value_name = "[UNIT=]FIELD", requires = "logs")]
     pub(crate) cost_from: Option<String>,
 
-    /// How much later than its place a line may come and still be judged in order
+    /// How much later than in order a line may come and still be put in order
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration::parse)]
     pub(crate) delay: u64,
 
-    /// Spread requests of one second over it, where a log tells whole seconds only
+    /// Spread the requests of one second over it, for a log that has whole seconds only
     #[arg(long, requires = "logs")]
     pub(crate) spread: bool,
 
@@ -102,11 +102,11 @@ pub struct SimulateArgs {
     #[arg(long, requires = "logs")]
     pub(crate) strict: bool,
 
-    /// Draw what this subject was let do in any one window, against its limit: ip=203.0.113.7
+    /// Draw this subject's allowed requests in any one window, beside its limit: ip=203.0.113.7
     #[arg(long, value_name = "NAME=VALUE", value_parser = attribute)]
     pub(crate) follow: Vec<(String, String)>,
 
-    /// So many of the most refused subjects
+    /// How many of the most denied subjects to show
     #[arg(long, value_name = "NUMBER", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     pub(crate) top: u16,
 
@@ -114,15 +114,15 @@ pub struct SimulateArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Draw it into this file
+    /// Draw charts into this file
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
 
-    /// Write a page of it, all in this one file
+    /// Write a page with charts, complete in this one file
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 
-    /// Exit 1 if this holds of the first policy; once for each
+    /// Exit 1 if this holds for the first policy; may be repeated
     #[arg(long, value_name = "CONDITION", value_parser = condition)]
     pub(crate) fail_if: Vec<Condition>,
 }
@@ -138,21 +138,22 @@ fn format(text: &str) -> Result<Format, String> {
 const EXAMPLES: &str = "\
 Examples:
   spillgate simulate --config limits.toml access.log.1.gz access.log
-  spillgate simulate --config limits.toml --against today.toml --fail-if 'newly-refused>0' a.log
+  spillgate simulate --config limits.toml --against today.toml --fail-if 'newly-denied>0' a.log
   spillgate simulate --config limits.toml --map tenant=org.id --cost-from tokens=usage app.json
   spillgate simulate --quota 100/minute --key user access.log --html report.html
   spillgate simulate --quota 9/s --algorithm fixed-window,sliding-log --pattern boundary --svg a.svg
   kubectl logs deploy/web | spillgate simulate --config limits.toml -
 
 Fields: by name, a.b.c within JSON, #3 for the third column of CSV, query:NAME for a parameter of
-  the request's query. Attributes that rules ask for, and time.
+  the request's query. They hold the attributes of the rules, and time.
 
 Patterns: bursty sends twice the capacity at once, boundary a burst before and after the end of a
-  window; with zipf the n-th of many subjects asks 1/n as often as the first.
+  window; with zipf the n-th subject makes 1/n as many requests as the first.
 
 Conditions: NAME or NAME(RULE), one of > >= < <= =, and a number or, of all requests, a percentage.
-  refused, never, would-refuse (by rules in the shadow), subjects-refused    of all, or of one rule
-  unmatched (met no rule), malformed and late (lines)                        of all
-  newly-refused, newly-allowed (against --against)                           of all
+  denied, cost-exceeds-limit (a part of denied), subjects-denied,
+  would-deny (by shadow rules)                                               of all, or of one rule
+  unmatched (matched no rule), malformed and late (lines)                    of all
+  newly-denied, newly-allowed (against --against)                           of all
 
-Exit codes: 0 done, 1 a condition of --fail-if holds, 3 error.";
+Exit codes: 0 done, 1 a condition of --fail-if holds, 2 error.";

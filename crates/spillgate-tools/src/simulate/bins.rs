@@ -1,6 +1,6 @@
-//! Counts over time in a bounded number of bins: when they do not suffice, neighbours are joined.
+//! Counts over time in a bounded number of bins. When the bins are used up, neighbours are joined.
 
-/// Two counts for each of so many spans of time, one behind the other.
+/// Two counts for each of several consecutive spans of time.
 #[derive(Clone, Debug)]
 pub(super) struct Bins {
     width: usize,
@@ -10,7 +10,7 @@ pub(super) struct Bins {
     join: Join,
 }
 
-/// What two bins are together.
+/// How two bins are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Join {
     Sum,
@@ -22,7 +22,7 @@ impl Bins {
         Bins { width: 0, first: 0, values: Vec::new(), join }
     }
 
-    /// Adds to the bin of an instant, which is never before one that was added to earlier.
+    /// Adds counts to the bin of an instant, which must not be before the last one.
     #[inline]
     pub(super) fn add(&mut self, at_us: u64, counts: [u64; 2]) {
         let place = self.place(at_us);
@@ -30,18 +30,18 @@ impl Bins {
         *bin = self.join.of(*bin, counts);
     }
 
-    /// Adds to each bin from one instant to another, which is no earlier.
+    /// Adds counts to each bin from one instant to another, which is no earlier.
     pub(super) fn cover(&mut self, (from_us, to_us): (u64, u64), counts: [u64; 2]) {
         self.place(from_us);
         let last = self.place(to_us);
-        // Not before: the second may have joined bins.
+        // Read again: the second call may have joined bins, which moves the first.
         let first = self.place(from_us);
         for bin in &mut self.values[first..=last] {
             *bin = self.join.of(*bin, counts);
         }
     }
 
-    /// The same in so many bins at most, or the widest that there are.
+    /// Returns the same counts in at most `bins_max` bins, or in the widest bins that there are.
     pub(super) fn joined(&self, bins_max: usize) -> Bins {
         let mut joined = self.clone();
         while joined.values.len() > bins_max && joined.width + 1 < WIDTHS_US.len() {
@@ -50,12 +50,12 @@ impl Bins {
         joined
     }
 
-    /// How long a bin is.
+    /// Returns the length of a bin.
     pub(super) fn width_us(&self) -> u64 {
         WIDTHS_US[self.width]
     }
 
-    /// Each bin's beginning and counts, in order.
+    /// Returns each bin's beginning and counts, in order.
     pub(super) fn all(&self) -> impl ExactSizeIterator<Item = (u64, [u64; 2])> {
         let width_us = self.width_us();
         self.values
@@ -64,7 +64,7 @@ impl Bins {
             .map(move |(place, counts)| ((self.first + place as u64) * width_us, *counts))
     }
 
-    /// The place of an instant's bin, which is there from now on.
+    /// Returns the place of an instant's bin, which it adds if needed.
     fn place(&mut self, at_us: u64) -> usize {
         if self.values.is_empty() {
             self.first = at_us / self.width_us();
@@ -78,7 +78,7 @@ impl Bins {
                 return place as usize;
             }
             if self.width + 1 == WIDTHS_US.len() {
-                // Nothing that limits count lasts longer.
+                // Half a year a bin: no limit has a longer window.
                 return self.values.len() - 1;
             }
             self.widen();
@@ -110,10 +110,10 @@ impl Join {
     }
 }
 
-/// Finer than any chart, and each at least a fifth as many when joined.
+/// Finer than any chart. Joining leaves at least a seventh of the bins.
 const BINS_MAX: usize = 2_000;
 
-/// Each divides the next, so that bins end where wider ones do: up to half a year.
+/// Each divides the next, so that narrow bins end where wider ones do: up to half a year.
 const WIDTHS_US: [u64; 22] = [
     1_000,
     2_000,
@@ -149,9 +149,9 @@ mod tests {
         assert!(WIDTHS_US.windows(2).all(|pair| pair[1] % pair[0] == 0 && pair[1] / pair[0] <= 7));
     }
 
-    // A bin holds what was added within it, whatever the bins were before.
+    /// A bin holds the counts of its instants, however often bins were joined before.
     #[test]
-    fn nothing_is_lost_or_moved_however_long_it_goes_on() {
+    fn joining_bins_neither_loses_nor_moves_a_count() {
         for seed in 0..100 {
             let mut random = Random::new(seed);
             let mut bins = Bins::new(Join::Sum);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_of_two_bins_is_the_larger() {
+    fn joining_by_most_keeps_the_larger_count() {
         let mut bins = Bins::new(Join::Most);
         bins.add(0, [5, 1]);
         bins.add(1_000, [3, 2]);

@@ -1,13 +1,13 @@
-//! `--fail-if`: what a pipeline refuses to go on with, such as `refused>1%` or `refused(login)>0`.
+//! `--fail-if`: the conditions under which a pipeline stops, such as `denied>1%` or `denied(login)>0`.
 
 use std::fmt;
 
 use super::report::Report;
 
-/// A count, and what it must not be.
+/// A count, a comparison and a bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Condition {
-    /// As somebody wrote it.
+    /// The condition as the flag gave it.
     text: String,
     metric: Metric,
     rule: Option<String>,
@@ -15,7 +15,7 @@ pub(crate) struct Condition {
     bound: Amount,
 }
 
-/// A decimal number: its digits, how many of them stand behind the point, and whether it is a percentage.
+/// A decimal number: its digits, how many of them are behind the point, and whether it is a percentage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Amount {
     digits: u64,
@@ -34,14 +34,14 @@ enum Comparison {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Metric {
-    Refused,
-    Never,
-    SubjectsRefused,
-    WouldRefuse,
+    Denied,
+    CostExceedsLimit,
+    SubjectsDenied,
+    WouldDeny,
     Unmatched,
     Malformed,
     Late,
-    NewlyRefused,
+    NewlyDenied,
     NewlyAllowed,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn condition(text: &str) -> Result<Condition, String> {
     let (sign, comparison) = COMPARISONS
         .into_iter()
         .find(|(sign, _)| plain.contains(sign))
-        .ok_or_else(|| format!("{text:?} compares nothing; {EXAMPLE}"))?;
+        .ok_or_else(|| format!("{text:?} has no comparison; {EXAMPLE}"))?;
     let (left, right) = plain.split_once(sign).unwrap_or_default();
     let (name, rule) = match left.split_once('(') {
         Some((name, rest)) => {
@@ -63,72 +63,72 @@ pub(crate) fn condition(text: &str) -> Result<Condition, String> {
     let metric = METRICS.iter().find(|(known, _)| *known == name).map(|(_, metric)| *metric);
     let metric = metric.ok_or_else(|| {
         let names: Vec<&str> = METRICS.iter().map(|(name, _)| *name).collect();
-        format!("{name:?} is nothing that is counted; there are {}", names.join(", "))
+        format!("{name:?} is not a count; the counts are {}", names.join(", "))
     })?;
     if rule.is_some() && !metric.has_rules() {
         return Err(format!("{name} is not counted by rule; leave out the rule's name"));
     }
     let bound = Amount::parse(right).ok_or_else(|| format!("{right:?} is no number; {EXAMPLE}"))?;
-    if bound.percent && metric == Metric::SubjectsRefused {
-        return Err("how many subjects there are is not counted; leave out the %".to_owned());
+    if bound.percent && metric == Metric::SubjectsDenied {
+        return Err("subjects-denied is no percentage, since subjects are not counted in all; leave out the %".to_owned());
     }
     let rule = rule.map(str::to_owned);
     Ok(Condition { text: text.to_owned(), metric, rule, comparison, bound })
 }
 
 impl Condition {
-    /// Refuses a condition on what these policies do not have.
+    /// Refuses a condition about a rule or a policy that is not there.
     pub(super) fn check(&self, rules: &[&str], policies: usize) -> Result<(), String> {
         if let Some(rule) = &self.rule
             && !rules.contains(&rule.as_str())
         {
             return Err(format!(
-                "--fail-if {}: no rule is called {rule}; there are {}",
+                "--fail-if {}: there is no rule {rule}; the rules are {}",
                 self.text,
                 rules.join(", ")
             ));
         }
-        let compares = matches!(self.metric, Metric::NewlyRefused | Metric::NewlyAllowed);
+        let compares = matches!(self.metric, Metric::NewlyDenied | Metric::NewlyAllowed);
         if compares && policies < 2 {
             return Err(format!(
-                "--fail-if {}: compared to what? Name it: --against FILE",
+                "--fail-if {}: it compares two policies; name the other one: --against FILE",
                 self.text
             ));
         }
         Ok(())
     }
 
-    /// Whether it holds of the first policy.
+    /// Returns whether the condition holds for the first policy.
     pub(super) fn holds(&self, report: &Report) -> bool {
         let (count, of) = self.count(report);
         self.comparison.holds(count, of, self.bound)
     }
 
-    /// What it counts, and of how many.
+    /// Returns the count, and the number that a percentage refers to.
     fn count(&self, report: &Report) -> (u64, u64) {
         let policy = &report.policies[0];
         let rule =
             self.rule.as_ref().and_then(|name| policy.rules.iter().find(|rule| rule.rule == *name));
         let difference = report.policies.get(1).and_then(|other| other.against_first.as_ref());
         match (self.metric, rule) {
-            (Metric::Refused, Some(rule)) => (rule.refused, rule.met),
-            (Metric::Refused, None) => (policy.denied + policy.never, policy.requests),
-            (Metric::Never, Some(rule)) => (rule.never, rule.met),
-            (Metric::Never, None) => (policy.never, policy.requests),
-            (Metric::WouldRefuse, Some(rule)) => (rule.would_refuse, rule.met),
-            (Metric::WouldRefuse, None) => {
-                (policy.rules.iter().map(|rule| rule.would_refuse).sum(), policy.requests)
+            (Metric::Denied, Some(rule)) => (rule.denied, rule.matched),
+            (Metric::Denied, None) => (policy.denied, policy.requests),
+            (Metric::CostExceedsLimit, Some(rule)) => (rule.cost_exceeds_limit, rule.matched),
+            (Metric::CostExceedsLimit, None) => (policy.cost_exceeds_limit, policy.requests),
+            (Metric::WouldDeny, Some(rule)) => (rule.would_deny, rule.matched),
+            (Metric::WouldDeny, None) => {
+                (policy.rules.iter().map(|rule| rule.would_deny).sum(), policy.requests)
             }
-            (Metric::SubjectsRefused, Some(rule)) => (rule.subjects_refused, 0),
-            (Metric::SubjectsRefused, None) => (policy.subjects_refused, 0),
+            (Metric::SubjectsDenied, Some(rule)) => (rule.subjects_denied, 0),
+            (Metric::SubjectsDenied, None) => (policy.subjects_denied, 0),
             (Metric::Unmatched, _) => (policy.unmatched, policy.requests),
             (Metric::Malformed, _) => (report.input.malformed, report.input.lines),
             (Metric::Late, _) => (report.input.late, report.input.lines),
-            (Metric::NewlyRefused, _) => {
-                (difference.map_or(0, |difference| difference.only_first_refuses), policy.requests)
+            (Metric::NewlyDenied, _) => {
+                (difference.map_or(0, |difference| difference.only_first_denies), policy.requests)
             }
             (Metric::NewlyAllowed, _) => {
-                (difference.map_or(0, |difference| difference.only_this_refuses), policy.requests)
+                (difference.map_or(0, |difference| difference.only_this_denies), policy.requests)
             }
         }
     }
@@ -144,7 +144,7 @@ impl Metric {
     fn has_rules(self) -> bool {
         matches!(
             self,
-            Metric::Refused | Metric::Never | Metric::SubjectsRefused | Metric::WouldRefuse
+            Metric::Denied | Metric::CostExceedsLimit | Metric::SubjectsDenied | Metric::WouldDeny
         )
     }
 }
@@ -182,17 +182,17 @@ impl Amount {
 }
 
 const METRICS: [(&str, Metric); 9] = [
-    ("refused", Metric::Refused),
-    ("never", Metric::Never),
-    ("subjects-refused", Metric::SubjectsRefused),
-    ("would-refuse", Metric::WouldRefuse),
+    ("denied", Metric::Denied),
+    ("cost-exceeds-limit", Metric::CostExceedsLimit),
+    ("subjects-denied", Metric::SubjectsDenied),
+    ("would-deny", Metric::WouldDeny),
     ("unmatched", Metric::Unmatched),
     ("malformed", Metric::Malformed),
     ("late", Metric::Late),
-    ("newly-refused", Metric::NewlyRefused),
+    ("newly-denied", Metric::NewlyDenied),
     ("newly-allowed", Metric::NewlyAllowed),
 ];
-/// Those of two signs first.
+/// The longer signs first, since `>` is in `>=`.
 const COMPARISONS: [(&str, Comparison); 5] = [
     (">=", Comparison::AtLeast),
     ("<=", Comparison::AtMost),
@@ -200,7 +200,7 @@ const COMPARISONS: [(&str, Comparison); 5] = [
     ("<", Comparison::Below),
     ("=", Comparison::Equal),
 ];
-const EXAMPLE: &str = "write for example refused>1%, refused(login)>0 or subjects-refused>10";
+const EXAMPLE: &str = "write for example denied>1%, denied(login)>0 or subjects-denied>10";
 
 #[cfg(test)]
 mod tests {
@@ -209,29 +209,29 @@ mod tests {
     #[test]
     fn a_condition_is_a_count_a_comparison_and_a_number() {
         for text in [
-            "refused>1%",
-            "refused(login)>=0.5 %",
-            "subjects-refused(a/b) > 1_000",
+            "denied>1%",
+            "denied(login)>=0.5 %",
+            "subjects-denied(a/b) > 1_000",
             "malformed=0",
-            "newly-refused>0",
+            "newly-denied>0",
         ] {
             assert_eq!(condition(text).unwrap().to_string(), text);
         }
-        for (text, told) in [
-            ("", "compares nothing"),
-            ("refused", "compares nothing"),
-            ("refused>", "no number"),
-            ("refused>-1", "no number"),
-            ("refused>1.", "no number"),
-            ("refused>1e3", "no number"),
-            ("refused()>1", "names no rule"),
-            ("refused(login>1", "names no rule"),
-            ("denied>1", "there are refused, never"),
+        for (text, expected) in [
+            ("", "has no comparison"),
+            ("denied", "has no comparison"),
+            ("denied>", "no number"),
+            ("denied>-1", "no number"),
+            ("denied>1.", "no number"),
+            ("denied>1e3", "no number"),
+            ("denied()>1", "names no rule"),
+            ("denied(login>1", "names no rule"),
+            ("refused>1", "the counts are denied, cost-exceeds-limit"),
             ("malformed(login)>1", "not counted by rule"),
-            ("subjects-refused>1%", "leave out the %"),
+            ("subjects-denied>1%", "leave out the %"),
         ] {
             let error = condition(text).unwrap_err();
-            assert!(error.contains(told), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 
@@ -241,10 +241,10 @@ mod tests {
             let condition = condition(text).unwrap();
             condition.comparison.holds(count, of, condition.bound)
         };
-        assert!(!holds("refused>1%", 100, 10_000) && holds("refused>1%", 101, 10_000));
-        assert!(holds("refused>=1%", 100, 10_000) && holds("refused<=1%", 100, 10_000));
-        assert!(holds("refused>0.01%", 2, 10_000) && !holds("refused>0.02%", 2, 10_000));
-        assert!(!holds("refused>0%", 0, 0) && holds("refused=0", 0, 0));
-        assert!(holds("refused>99.999999999%", u64::MAX, u64::MAX));
+        assert!(!holds("denied>1%", 100, 10_000) && holds("denied>1%", 101, 10_000));
+        assert!(holds("denied>=1%", 100, 10_000) && holds("denied<=1%", 100, 10_000));
+        assert!(holds("denied>0.01%", 2, 10_000) && !holds("denied>0.02%", 2, 10_000));
+        assert!(!holds("denied>0%", 0, 0) && holds("denied=0", 0, 0));
+        assert!(holds("denied>99.999999999%", u64::MAX, u64::MAX));
     }
 }

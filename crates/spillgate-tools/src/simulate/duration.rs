@@ -1,6 +1,6 @@
-//! Lengths of time, as people write and read them.
+//! Reads and writes lengths of time: `90s`, `1 m 30 s`.
 
-/// `90s`, `5m`, `1h30m`, `2d`, `250ms`: microseconds of it.
+/// Reads a length of time such as `90s`, `5m`, `1h30m`, `2d` or `250ms`, and returns its microseconds.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let wrong =
         || format!("{text:?} is no length of time; write for example 500ms, 90s, 10m, 1h30m or 2d");
@@ -21,12 +21,12 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
 /// Reads a length of time above zero.
 pub(crate) fn positive(text: &str) -> Result<u64, String> {
     parse(text).and_then(|us| match us {
-        0 => Err("some time it takes".to_owned()),
+        0 => Err("write a time greater than 0, for example 10s".to_owned()),
         us => Ok(us),
     })
 }
 
-/// The two largest units of it that are not 0: `1 d 6 h`, `250 ms`, `0 s`.
+/// Returns the two largest units that are not 0: `1 d 6 h`, `250 ms`, `0 s`.
 pub(crate) fn shown(us: u64) -> String {
     let mut rest = us;
     let mut parts = Vec::new();
@@ -49,7 +49,7 @@ const UNITS: [(&str, u64); 6] = [
     ("ms", 1_000),
     ("us", 1),
 ];
-/// Ten years: limits count no longer.
+/// Ten years, longer than the window of any limit.
 const LONGEST_US: u64 = 3_660 * 86_400_000_000;
 
 #[cfg(test)]

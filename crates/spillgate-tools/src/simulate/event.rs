@@ -1,37 +1,37 @@
-//! What a log or a pattern says happened: an instant, and values of the attributes that matter.
+//! Requests of a log or a pattern: an instant, and the values of the attributes that rules need.
 
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
 use spillgate::{Cost, Request};
 
-/// One request that was made. Its values lie behind each other in one piece, most without a heap.
+/// One request. Its values are stored one behind the other in one buffer, most without a heap allocation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Event {
     pub(super) at_us: u64,
-    /// What it costs in [`Vocabulary::cost_unit`], where that is read from the log.
+    /// The cost in [`Vocabulary::cost_unit`], if it is read from the log.
     pub(super) cost: Option<u64>,
     ends: SmallVec<[(u16, u32); 6]>,
     bytes: SmallVec<[u8; 64]>,
 }
 
-/// The attributes that rules ask for, by number.
+/// The attributes that rules need, by number.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Vocabulary {
     names: Vec<String>,
     domain: Option<String>,
-    /// The unit of costs that are read.
+    /// The unit of costs that the log holds.
     cost_unit: Option<String>,
 }
 
 impl Event {
-    /// One of which nothing is known but when.
+    /// Returns an event with nothing but an instant.
     #[cfg(test)]
     pub(super) fn at(at_us: u64) -> Event {
         Event { at_us, ..Event::default() }
     }
 
-    /// As if nothing was known of it; what it had taken of memory it keeps.
+    /// Empties the event, and keeps its memory.
     pub(super) fn clear(&mut self) {
         self.at_us = 0;
         self.cost = None;
@@ -39,7 +39,7 @@ impl Event {
         self.bytes.clear();
     }
 
-    /// One value more. Of one attribute the first counts.
+    /// Adds a value, unless the attribute has one: the first value counts.
     pub(super) fn add(&mut self, attribute: usize, value: &[u8]) {
         if self.value(attribute).is_some() {
             return;
@@ -61,7 +61,7 @@ impl Event {
         })
     }
 
-    /// The question that a door would make of it.
+    /// Returns the request that an API would make of the event.
     pub(super) fn request<'e>(&'e self, words: &'e Vocabulary) -> Request<'e> {
         let mut request = Request::new();
         if let Some(domain) = &words.domain {
@@ -78,7 +78,7 @@ impl Event {
         }
     }
 
-    /// What it costs in a unit.
+    /// Returns the event's cost in a unit.
     pub(super) fn cost_in(&self, unit: &str, words: &Vocabulary) -> u64 {
         match (self.cost, &words.cost_unit) {
             (Some(amount), Some(known)) if known == unit => amount,
@@ -88,13 +88,13 @@ impl Event {
 }
 
 impl Vocabulary {
-    /// Without attributes; for requests of this domain, and costs that are read in this unit.
+    /// Returns a vocabulary without attributes, for requests of this domain and costs in this unit.
     pub(super) fn new(domain: Option<&str>, cost_unit: Option<&str>) -> Vocabulary {
-        let [domain, cost_unit] = [domain, cost_unit].map(|told| told.map(str::to_owned));
+        let [domain, cost_unit] = [domain, cost_unit].map(|name| name.map(str::to_owned));
         Vocabulary { names: Vec::new(), domain, cost_unit }
     }
 
-    /// Takes a name in, unless it is there; answers its number.
+    /// Adds a name, unless it is there already, and returns its number.
     pub(super) fn learn(&mut self, name: &str) -> usize {
         self.number(name).unwrap_or_else(|| {
             self.names.push(name.to_owned());

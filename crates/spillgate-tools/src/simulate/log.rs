@@ -1,4 +1,4 @@
-//! Access logs: from lines in one of several formats to events in the order of their instants.
+//! Reads access logs: lines in one of several formats become events in the order of their instants.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,17 +25,17 @@ use fields::{QUERY, Wanted, shown};
 use json::Json;
 use lines::{LINE_MAX, Line, Lines};
 
-/// How lines are written.
+/// The format of a log's lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// Common or Combined: Apache's and nginx's own.
+    /// Common or Combined, the formats of Apache and nginx.
     Clf,
     Json,
     Csv,
 }
 
 impl Format {
-    /// As `--format` takes them.
+    /// The formats by their names on the command line.
     pub(crate) const NAMES: [(&str, Format); 4] = [
         ("common", Format::Clf),
         ("combined", Format::Clf),
@@ -44,22 +44,22 @@ impl Format {
     ];
 }
 
-/// What is to be read, and how.
+/// The logs to read, and how to read them.
 pub(super) struct Logs {
-    /// In this order; `-` is the standard input.
+    /// Files in the order in which they are read; `-` is the standard input.
     pub(super) files: Vec<String>,
-    /// As it looks, unless somebody says.
+    /// The format, if a flag names it; else it is detected.
     pub(super) format: Option<Format>,
     pub(super) mappings: Vec<Mapping>,
     pub(super) cost_field: Option<String>,
     pub(super) delay_us: u64,
     pub(super) spread: Spread,
     pub(super) unreadable: Unreadable,
-    /// The bytes read so far, packed or not.
+    /// The bytes read so far, before unpacking.
     pub(super) bytes_read: Arc<AtomicU64>,
 }
 
-/// What to do about a line that says nothing.
+/// How to treat a line that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unreadable {
     Count,
@@ -67,13 +67,13 @@ pub(super) enum Unreadable {
     Refuse,
 }
 
-/// What was found in the logs besides events.
+/// Facts about the logs besides their events.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Found {
-    /// `combined log`, or what the formats of several files are.
+    /// The formats of the files, each once: `combined log`.
     pub(super) formats: Vec<&'static str>,
     pub(super) lines: u64,
-    /// Lines that say nothing: how many, and the first few.
+    /// Lines that could not be read: their number, and the first few.
     pub(super) malformed: u64,
     pub(super) examples: Vec<Malformed>,
     pub(super) sorted: u64,
@@ -87,32 +87,32 @@ pub(super) struct Found {
 pub(super) struct Malformed {
     pub(super) file: String,
     pub(super) line: u64,
-    pub(super) what: Cow<'static, str>,
+    pub(super) problem: Cow<'static, str>,
     pub(super) text: String,
 }
 
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Malformed { file, line, what, text } = self;
+        let Malformed { file, line, problem, text } = self;
         let file = if file == "-" { "standard input" } else { file };
-        write!(f, "{file}:{line}: {what}: {text}")
+        write!(f, "{file}:{line}: {problem}: {text}")
     }
 }
 
 impl Logs {
-    /// Gives every event of the logs in order; each is swapped for one that is no longer needed.
+    /// Passes every event of the logs to `emit`, in order. `emit` may swap an event for one that is no longer needed.
     pub(super) fn read(
         &self,
         words: &Vocabulary,
-        give: &mut dyn FnMut(&mut Event),
+        emit: &mut dyn FnMut(&mut Event),
     ) -> Result<Found, Failure> {
-        let mut wanted = Wanted::of(words, &self.mappings, self.cost_field.as_deref());
+        let mut wanted = Wanted::new(words, &self.mappings, self.cost_field.as_deref());
         let mut order = Order::new(self.delay_us, self.spread);
         let mut found = Found { whole_seconds: true, ..Found::default() };
         for file in &self.files {
-            self.read_file(file, &mut wanted, &mut order, &mut found, give)?;
+            self.read_file(file, &mut wanted, &mut order, &mut found, emit)?;
         }
-        order.finish(give);
+        order.finish(emit);
         (found.sorted, found.late) = (order.sorted, order.late);
         Ok(found)
     }
@@ -123,7 +123,7 @@ impl Logs {
         wanted: &mut Wanted,
         order: &mut Order,
         found: &mut Found,
-        give: &mut dyn FnMut(&mut Event),
+        emit: &mut dyn FnMut(&mut Event),
     ) -> Result<(), Failure> {
         let name = if file == "-" { "the standard input" } else { file };
         let unreadable = |error: std::io::Error| format!("cannot read {name}: {error}");
@@ -165,12 +165,12 @@ impl Logs {
                 }
             };
             found.lines += 1;
-            let Err(what) = read else {
+            let Err(problem) = read else {
                 found.whole_seconds &= event.at_us.is_multiple_of(1_000_000);
-                order.take(&mut event, &mut *give);
+                order.take(&mut event, &mut *emit);
                 continue;
             };
-            let malformed = Malformed { file: file.to_owned(), line: lines.number, what, text };
+            let malformed = Malformed { file: file.to_owned(), line: lines.number, problem, text };
             if self.unreadable == Unreadable::Refuse {
                 return Err(format!("{malformed}; leave out --strict to skip such lines").into());
             }
@@ -192,7 +192,7 @@ enum Reader {
 }
 
 impl Reader {
-    /// A reader of lines from here on; the one that names columns is read now.
+    /// Returns a reader of the lines from here on. For CSV it reads the line with the columns now.
     fn new(
         format: Format,
         lines: &mut Lines,
@@ -201,11 +201,11 @@ impl Reader {
     ) -> Result<Reader, String> {
         match format {
             Format::Clf => {
-                let told = wanted
+                let unknown = wanted
                     .fields
                     .iter()
-                    .find(|field| field.is_told && !clf::FIELDS.contains(&field.name.as_str()));
-                match told {
+                    .find(|field| field.is_mapped && !clf::FIELDS.contains(&field.name.as_str()));
+                match unknown {
                     None => Ok(Reader::Clf),
                     Some(field) => Err(format!(
                         "{file}: --map: this format has no field {:?}; it has {}, and {QUERY}NAME",
@@ -222,13 +222,14 @@ impl Reader {
                         Some(Line::Whole(line)) => break line.to_vec(),
                         _ => {
                             return Err(format!(
-                                "{file}: the first line, which is to name columns, is too long"
+                                "{file}: the first line, which names the columns, is longer than {LINE_MAX} bytes"
                             ));
                         }
                     }
                 };
-                let csv = Csv::of_header(&header, wanted);
-                csv.map(Reader::Csv).map_err(|what| format!("{file}:{}: {what}", lines.number))
+                let csv = Csv::from_header(&header, wanted);
+                csv.map(Reader::Csv)
+                    .map_err(|problem| format!("{file}:{}: {problem}", lines.number))
             }
         }
     }
@@ -236,7 +237,7 @@ impl Reader {
     /// Returns whether a record goes on in the next line.
     #[inline]
     fn is_open(&self, line: &[u8]) -> bool {
-        // Quotes come in pairs in nearly every line: counting them is much faster than cutting the line twice.
+        // Nearly every line has an even number of quotes. Counting them is much faster than splitting the line twice.
         let is_odd = || memchr::memchr_iter(b'"', line).count() % 2 == 1;
         matches!(self, Reader::Csv(csv) if is_odd() && csv.quotes(line) == Quotes::Open)
     }
@@ -278,7 +279,7 @@ impl Reader {
     }
 }
 
-/// What the first lines look like.
+/// Detects the format from the first lines.
 fn recognise(first: &[Vec<u8>], wanted: &Wanted) -> Option<Format> {
     let full = || first.iter().filter(|line| !line.trim_ascii().is_empty());
     if full().any(|line| clf::recognise(line).is_some()) {
@@ -296,14 +297,14 @@ fn unknown(file: &str, first: &[Vec<u8>]) -> String {
     let remedy = match line.as_bytes() {
         [b'[', ..] => "if it is one JSON array, write one object a line: jq -c '.[]'",
         _ => {
-            "say which it is with --format common, combined, json or csv; a CSV file names its \
-             columns on its first line, the time's as time or by --map time=COLUMN"
+            "name the format with --format common, combined, json or csv; a CSV file names its \
+             columns on its first line, that of the time as time or by --map time=COLUMN"
         }
     };
-    format!("{file} is in no format known here, it begins {line:?}; {remedy}")
+    format!("{file} is in no known format, its first line is {line:?}; {remedy}")
 }
 
-/// Reads `--map`: an attribute, or `time`, and the field that it is told by.
+/// Reads `--map`: an attribute, or `time`, and the field that holds it.
 pub(crate) fn mapping(text: &str) -> Result<Mapping, String> {
     let parts = text
         .split_once('=')
@@ -315,10 +316,10 @@ pub(crate) fn mapping(text: &str) -> Result<Mapping, String> {
         );
     };
     if attribute == TIME && field.starts_with(QUERY) {
-        return Err("the time is no parameter of a query; name a field".to_owned());
+        return Err("the time cannot be a query parameter; name a field".to_owned());
     }
     Ok(Mapping { attribute: attribute.to_owned(), field: field.to_owned() })
 }
 
-/// Enough to see what is wrong.
+/// A few examples show the problem.
 const EXAMPLES_MAX: usize = 5;

@@ -1,36 +1,36 @@
-//! Events in the order of their instants, though their lines stand in another.
+//! Puts events in the order of their instants.
 //!
-//! A server writes a line when a request has ended, some servers with the instant at which it began. So
-//! an event is held until one has been read that is later by the whole delay. What comes later than that
-//! is judged when it comes, as a limiter would have: time never goes back.
+//! A server writes a line when a request ends, and some servers log when it began. So each event is held until an
+//! event later by the whole delay has been read. An event that comes later than that is moved to the newest instant
+//! that was emitted: time never goes back, as for a limiter.
 
 use std::collections::VecDeque;
 
 use super::event::Event;
 
-/// Holds events back until none that was earlier can come.
+/// Holds events until no earlier one can come.
 #[derive(Debug)]
 pub(super) struct Order {
     delay_us: u64,
     spread: Spread,
-    /// Those held, by their instants; of one instant in the order of their lines.
+    /// The held events by their instants; those of one instant in the order of their lines.
     held: VecDeque<(u64, u32)>,
     events: Vec<Event>,
     free: Vec<u32>,
     newest_us: u64,
-    given_us: u64,
-    /// Of the second that is being spread: its instant, how many it has, how many were given.
+    emitted_us: u64,
+    /// The second that is being spread: its instant, its number of events, and how many of them were emitted.
     run: (u64, u64, u64),
-    /// How many came after a later one, and could be put in their place.
+    /// How many events came after a later one and were put in order.
     pub(super) sorted: u64,
-    /// How many came too late for that.
+    /// How many events came too late for that.
     pub(super) late: u64,
 }
 
-/// What to do where many events have one instant because the log tells whole seconds only.
+/// How to treat the events of one instant, if the log has whole seconds only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spread {
-    /// They are judged at that instant.
+    /// All of them happen at that instant.
     No,
     /// They are spread evenly over the second.
     OverTheSecond,
@@ -45,16 +45,16 @@ impl Order {
             events: Vec::new(),
             free: Vec::new(),
             newest_us: 0,
-            given_us: 0,
+            emitted_us: 0,
             run: (0, 0, 0),
             sorted: 0,
             late: 0,
         }
     }
 
-    /// Takes an event, whose place it swaps for an old one's, and gives those whose time has come.
-    pub(super) fn take(&mut self, event: &mut Event, mut give: impl FnMut(&mut Event)) {
-        let at_us = event.at_us.max(self.given_us);
+    /// Takes an event, and emits those that are due. The caller's event is swapped for one that is no longer needed.
+    pub(super) fn take(&mut self, event: &mut Event, mut emit: impl FnMut(&mut Event)) {
+        let at_us = event.at_us.max(self.emitted_us);
         if at_us > event.at_us {
             self.late += 1;
         } else if at_us < self.newest_us {
@@ -75,33 +75,33 @@ impl Order {
             _ => self.held.push_back((at_us, slot)),
         }
         while self.held.front().is_some_and(|(held_us, _)| self.is_due(*held_us)) {
-            self.give_first(&mut give);
+            self.emit_first(&mut emit);
         }
     }
 
-    /// Gives all that are left.
-    pub(super) fn finish(&mut self, mut give: impl FnMut(&mut Event)) {
+    /// Emits all events that are left.
+    pub(super) fn finish(&mut self, mut emit: impl FnMut(&mut Event)) {
         while !self.held.is_empty() {
-            self.give_first(&mut give);
+            self.emit_first(&mut emit);
         }
     }
 
     fn is_due(&self, held_us: u64) -> bool {
         let delay_us = match self.spread {
             Spread::No => self.delay_us,
-            // All of a second are to be there before the first is given.
+            // All events of a second must be known before the first is emitted.
             Spread::OverTheSecond => self.delay_us.max(1),
         };
         held_us + delay_us <= self.newest_us || self.held.len() > HELD_MAX
     }
 
-    fn give_first(&mut self, give: &mut impl FnMut(&mut Event)) {
+    fn emit_first(&mut self, emit: &mut impl FnMut(&mut Event)) {
         let Some((at_us, slot)) = self.held.pop_front() else { return };
         let spread_us = self.spread_us(at_us);
-        self.given_us = self.given_us.max(at_us + spread_us);
+        self.emitted_us = self.emitted_us.max(at_us + spread_us);
         let event = &mut self.events[slot as usize];
-        event.at_us = self.given_us;
-        give(event);
+        event.at_us = self.emitted_us;
+        emit(event);
         self.free.push(slot);
     }
 
@@ -113,54 +113,54 @@ impl Order {
             let alike = self.held.iter().take_while(|(held_us, _)| *held_us == at_us).count();
             self.run = (at_us, alike as u64 + 1, 0);
         }
-        let (_, count, given) = &mut self.run;
-        let spread_us = 1_000_000 * *given / *count;
-        *given += 1;
+        let (_, count, emitted) = &mut self.run;
+        let spread_us = 1_000_000 * *emitted / *count;
+        *emitted += 1;
         spread_us
     }
 }
 
-/// Ten seconds of six thousand requests each. More in that time, and what comes out of order is late sooner.
+/// Ten seconds at 6,500 requests a second. At a higher rate, events out of order are late sooner.
 const HELD_MAX: usize = 65_536;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The instants as given, and how many were sorted and late.
+    /// Returns the instants as emitted, and how many events were sorted and late.
     fn ordered(delay_us: u64, spread: Spread, instants: &[u64]) -> (Vec<u64>, u64, u64) {
         let mut order = Order::new(delay_us, spread);
-        let mut given = Vec::new();
+        let mut emitted = Vec::new();
         for at_us in instants {
             let mut event = Event::at(*at_us);
-            order.take(&mut event, |event| given.push(event.at_us));
+            order.take(&mut event, |event| emitted.push(event.at_us));
         }
-        order.finish(|event| given.push(event.at_us));
-        (given, order.sorted, order.late)
+        order.finish(|event| emitted.push(event.at_us));
+        (emitted, order.sorted, order.late)
     }
 
     #[test]
     fn lines_within_the_delay_are_put_in_order() {
-        let (given, sorted, late) = ordered(10, Spread::No, &[5, 3, 4, 12, 9, 30, 21]);
-        assert_eq!((given, sorted, late), (vec![3, 4, 5, 9, 12, 21, 30], 4, 0));
+        let (emitted, sorted, late) = ordered(10, Spread::No, &[5, 3, 4, 12, 9, 30, 21]);
+        assert_eq!((emitted, sorted, late), (vec![3, 4, 5, 9, 12, 21, 30], 4, 0));
     }
 
     #[test]
-    fn a_line_beyond_the_delay_is_judged_when_it_comes() {
-        let (given, sorted, late) = ordered(10, Spread::No, &[5, 7, 30, 6]);
-        assert_eq!((given, sorted, late), (vec![5, 7, 7, 30], 0, 1));
+    fn a_line_beyond_the_delay_counts_when_it_comes() {
+        let (emitted, sorted, late) = ordered(10, Spread::No, &[5, 7, 30, 6]);
+        assert_eq!((emitted, sorted, late), (vec![5, 7, 7, 30], 0, 1));
     }
 
     #[test]
-    fn time_never_goes_back_whatever_is_read() {
+    fn time_never_goes_back_in_any_input() {
         for seed in 0..200 {
             let mut random = super::super::random::Random::new(seed);
             let unit = [1, 1_000, 1_000_000][random.below(3) as usize];
             let instants: Vec<u64> = (0..300).map(|_| random.below(1_000) * unit).collect();
             let spread = [Spread::No, Spread::OverTheSecond][random.below(2) as usize];
-            let (given, _, _) = ordered(random.below(300) * unit, spread, &instants);
-            assert!(given.is_sorted(), "seed {seed}");
-            assert_eq!(given.len(), instants.len());
+            let (emitted, _, _) = ordered(random.below(300) * unit, spread, &instants);
+            assert!(emitted.is_sorted(), "seed {seed}");
+            assert_eq!(emitted.len(), instants.len());
         }
     }
 
@@ -168,7 +168,7 @@ mod tests {
     fn whole_seconds_are_spread_evenly() {
         let second = 1_000_000;
         let instants = [second, second, second, second, 2 * second, 3 * second, 3 * second];
-        let (given, _, _) = ordered(0, Spread::OverTheSecond, &instants);
+        let (emitted, _, _) = ordered(0, Spread::OverTheSecond, &instants);
         let expected = [
             second,
             second + 250_000,
@@ -178,6 +178,6 @@ mod tests {
             3 * second,
             3 * second + 500_000,
         ];
-        assert_eq!(given, expected);
+        assert_eq!(emitted, expected);
     }
 }

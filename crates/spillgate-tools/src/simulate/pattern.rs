@@ -1,26 +1,26 @@
-//! Made-up traffic: who asks when. The same seed makes the same, on every machine.
+//! Makes up traffic: which subject makes a request when. The same seed makes the same traffic on every machine.
 
 use super::duration;
 use super::event::{Event, Vocabulary};
 use super::random::Random;
 
-/// What the traffic is like.
+/// The shape of the traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// Evenly spaced, the subjects in turn.
     Steady,
-    /// Bursts of twice the capacity, of one subject each, at chance times.
+    /// Bursts of twice the capacity, of one subject each, at random times.
     Bursty,
-    /// One subject uses the capacity up right before a window's end and again right after it.
+    /// One subject uses the whole capacity right before a window's end and again right after it.
     Boundary,
     /// More by day than by night.
     Diurnal,
-    /// Of many subjects the n-th asks 1/n as often as the first.
+    /// Of many subjects the n-th makes 1/n as many requests as the first.
     Zipf,
 }
 
 impl Shape {
-    /// As `--pattern` takes them.
+    /// The shapes by their names on the command line.
     pub(crate) const NAMES: [(&str, Shape); 5] = [
         ("steady", Shape::Steady),
         ("bursty", Shape::Bursty),
@@ -43,29 +43,29 @@ pub(super) struct Pattern {
     length_us: u64,
     subjects: u64,
     seed: u64,
-    /// What the shape is cut to.
+    /// The limit that sizes the traffic.
     limit: Reference,
     /// Attributes that all requests have.
     with: Vec<(String, String)>,
 }
 
-/// So many in so long.
+/// A number of requests in a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rate {
     pub(crate) count: u64,
     pub(crate) period_us: u64,
 }
 
-/// The limit that a pattern is to try: what passes at once, and how soon that comes back.
+/// The limit that sizes a pattern: its capacity, and the time in which that refills.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reference {
     pub(super) capacity: u64,
     pub(super) window_us: u64,
 }
 
-/// What somebody said of a pattern; the rest follows from its shape and the limit.
+/// The flags of a pattern. Their defaults follow from the shape and the limit.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Options {
     pub(super) rate: Option<Rate>,
     pub(super) length_us: Option<u64>,
     pub(super) subjects: Option<u64>,
@@ -74,13 +74,13 @@ pub(super) struct Told {
 }
 
 impl Pattern {
-    pub(super) fn new(shape: Shape, limit: Reference, told: Told) -> Result<Pattern, String> {
-        let subjects = told.subjects.unwrap_or(match shape {
+    pub(super) fn new(shape: Shape, limit: Reference, options: Options) -> Result<Pattern, String> {
+        let subjects = options.subjects.unwrap_or(match shape {
             Shape::Bursty => 5,
             Shape::Zipf => 1_000,
             Shape::Steady | Shape::Boundary | Shape::Diurnal => 1,
         });
-        // In tenths of what the limit lets pass in the long run.
+        // In tenths of the rate that the limit admits in the long run.
         let tenths = match shape {
             Shape::Steady => 12 * subjects,
             Shape::Bursty => 5 * subjects,
@@ -88,22 +88,22 @@ impl Pattern {
             Shape::Diurnal => 8 * subjects,
             Shape::Zipf => 200,
         };
-        let rate = told.rate.unwrap_or(Rate {
+        let rate = options.rate.unwrap_or(Rate {
             count: limit.capacity.saturating_mul(tenths).max(1),
             period_us: limit.window_us.saturating_mul(10),
         });
-        let length_us = told.length_us.unwrap_or(match shape {
-            // Until the last attack has left the last window.
+        let length_us = options.length_us.unwrap_or(match shape {
+            // Until the last burst has left the last window.
             Shape::Boundary => 6 * limit.window_us + limit.window_us / 5,
             Shape::Diurnal => DAY_US,
             Shape::Steady | Shape::Bursty | Shape::Zipf => 20 * limit.window_us,
         });
-        let Told { seed, with, .. } = told;
+        let Options { seed, with, .. } = options;
         let pattern = Pattern { shape, rate, length_us, subjects, seed, limit, with };
         match pattern.count() {
             0..=EVENTS_MAX => Ok(pattern),
             count => Err(format!(
-                "{} at this rate for {} is {count} requests; say a lower --rate or a shorter --for",
+                "{} at this rate for {} is {count} requests, at most {EVENTS_MAX}; lower --rate, or write a shorter --for",
                 shape.name(),
                 duration::shown(length_us)
             )),
@@ -116,19 +116,19 @@ impl Pattern {
         format!("made-up traffic: {name}, {subjects}, {length}, seed {}", self.seed)
     }
 
-    /// When it begins and ends.
+    /// Returns the instants at which it begins and ends.
     pub(super) fn span_us(&self) -> (u64, u64) {
         (START_US, START_US + self.length_us)
     }
 
-    /// Roughly how many requests it will be.
+    /// Returns the approximate number of requests.
     pub(super) fn count(&self) -> u128 {
         let whole = u128::from(self.length_us) * u128::from(self.rate.count);
         whole / u128::from(self.rate.period_us.max(1))
     }
 
-    /// Gives every event in order; each may be swapped for an old one.
-    pub(super) fn make(&self, words: &Vocabulary, give: &mut dyn FnMut(&mut Event)) {
+    /// Passes every event to `emit`, in order. `emit` may swap an event for one that is no longer needed.
+    pub(super) fn make(&self, words: &Vocabulary, emit: &mut dyn FnMut(&mut Event)) {
         let mut event = Event::default();
         let mut ask = |at_us: u64, subject: u64| {
             event.clear();
@@ -139,7 +139,7 @@ impl Pattern {
                     None => event.add(number, value_of(name, subject).as_bytes()),
                 }
             }
-            give(&mut event);
+            emit(&mut event);
         };
         let mut random = Random::new(self.seed);
         match self.shape {
@@ -176,7 +176,7 @@ impl Pattern {
         }
     }
 
-    /// Every second window is left alone, so that the next attack finds a full allowance.
+    /// Every second window has no requests, so that the next burst finds a full quota.
     fn make_boundary(&self, ask: &mut impl FnMut(u64, u64)) {
         let Reference { capacity, window_us } = self.limit;
         let near_us = window_us / 20;
@@ -225,14 +225,14 @@ impl Pattern {
         }
     }
 
-    /// When the request of this number is made, if all come evenly.
+    /// Returns when the request of this number is due, if all come evenly.
     fn time_of(&self, number: u64) -> u64 {
         let us = u128::from(number) * u128::from(self.rate.period_us) / u128::from(self.rate.count);
         u64::try_from(us).unwrap_or(u64::MAX)
     }
 }
 
-/// What a subject is called.
+/// Returns the value of an attribute of a subject.
 pub(super) fn value_of(attribute: &str, subject: u64) -> String {
     match attribute {
         "ip" => {
@@ -247,11 +247,11 @@ pub(super) fn value_of(attribute: &str, subject: u64) -> String {
 const START_US: u64 = 1_704_067_200_000_000;
 const DAY_US: u64 = 86_400_000_000;
 const HOUR_US: u64 = 3_600_000_000;
-/// An hour of running at a million a second.
+/// A replay at a million requests a second takes an hour.
 const EVENTS_MAX: u128 = 4_000_000_000;
-/// How often the first of many subjects is drawn, against 1 for the last of so many.
+/// The weight of the first Zipf subject. The last of 10,000,000 still weighs more than 400, so rounding is no matter.
 const HEAVIEST: u64 = 1 << 32;
-/// What a service of one time zone sees, by hour.
+/// The traffic of a service in one time zone, by hour.
 const BY_HOUR: [u64; 24] = [
     45, 32, 25, 20, 18, 20, 32, 55, 85, 115, 135, 145, 150, 145, 140, 140, 145, 155, 170, 190, 200,
     180, 130, 80,
@@ -266,12 +266,12 @@ mod tests {
 
     const LIMIT: Reference = Reference { capacity: 100, window_us: 60_000_000 };
 
-    /// The instants since the start, and the subjects.
-    fn made(shape: Shape, told: Told) -> Vec<(u64, Vec<u8>)> {
+    /// Returns the instants since the start, and the subjects.
+    fn made(shape: Shape, options: Options) -> Vec<(u64, Vec<u8>)> {
         let mut words = Vocabulary::default();
         words.learn("ip");
         let mut all = Vec::new();
-        let pattern = Pattern::new(shape, LIMIT, told).unwrap();
+        let pattern = Pattern::new(shape, LIMIT, options).unwrap();
         pattern.make(&words, &mut |event| {
             all.push((event.at_us - START_US, event.value(0).unwrap().to_vec()));
         });
@@ -282,12 +282,12 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_is_the_same_for_the_same_seed_and_about_as_much_as_told() {
+    fn every_shape_repeats_for_its_seed_and_makes_about_the_requested_number() {
         for (_, shape) in Shape::NAMES {
-            let told = || Told { seed: 7, ..Told::default() };
-            let all = made(shape, told());
-            assert_eq!(all, made(shape, told()));
-            let expected = Pattern::new(shape, LIMIT, told()).unwrap().count();
+            let options = || Options { seed: 7, ..Options::default() };
+            let all = made(shape, options());
+            assert_eq!(all, made(shape, options()));
+            let expected = Pattern::new(shape, LIMIT, options()).unwrap().count();
             let count = all.len() as u128;
             assert!(
                 count * 10 > expected * 7 && count * 10 < expected * 13,
@@ -297,8 +297,8 @@ mod tests {
     }
 
     #[test]
-    fn a_boundary_attack_is_two_bursts_around_the_end_of_a_window() {
-        let all = made(Shape::Boundary, Told::default());
+    fn the_boundary_shape_is_two_bursts_around_the_end_of_a_window() {
+        let all = made(Shape::Boundary, Options::default());
         assert_eq!(all.len(), 600);
         let before =
             all.iter().filter(|(at_us, _)| (57_000_000..60_000_000).contains(at_us)).count();
@@ -308,9 +308,9 @@ mod tests {
     }
 
     #[test]
-    fn of_zipf_subjects_the_second_asks_half_as_often_as_the_first() {
-        let told = Told { length_us: Some(86_400_000_000), ..Told::default() };
-        let all = made(Shape::Zipf, told);
+    fn the_second_zipf_subject_makes_half_as_many_requests_as_the_first() {
+        let options = Options { length_us: Some(86_400_000_000), ..Options::default() };
+        let all = made(Shape::Zipf, options);
         let count =
             |name: &str| all.iter().filter(|(_, subject)| subject == name.as_bytes()).count();
         let (first, second, tenth) = (count("10.0.0.1"), count("10.0.0.2"), count("10.0.0.10"));
@@ -319,12 +319,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_without_end_is_refused() {
-        let told = Told {
+    fn a_pattern_with_too_many_requests_is_refused() {
+        let options = Options {
             rate: Some(Rate { count: 1_000_000_000, period_us: 1_000 }),
             length_us: Some(DAY_US),
-            ..Told::default()
+            ..Options::default()
         };
-        assert!(Pattern::new(Shape::Steady, LIMIT, told).unwrap_err().contains("--rate"));
+        assert!(Pattern::new(Shape::Steady, LIMIT, options).unwrap_err().contains("--rate"));
     }
 }

@@ -1,4 +1,4 @@
-//! How far it is, on the error output of somebody who watches.
+//! A progress bar on the error output, if that is a terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::plot::grouped;
 
-/// A bar that moves; nothing where nobody watches.
+/// A bar that moves on a terminal; prints nothing elsewhere.
 pub(super) struct Progress {
     bytes_read: Arc<AtomicU64>,
     total: Total,
@@ -14,12 +14,12 @@ pub(super) struct Progress {
     is_watched: bool,
 }
 
-/// What there is to do.
+/// The size of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Total {
     Bytes(u64),
     Events(u64),
-    /// A pipe's end is not known.
+    /// The length of a pipe is not known.
     Unknown,
 }
 
@@ -28,8 +28,8 @@ impl Progress {
         Progress { bytes_read, total, shown: None, is_watched: io::stderr().is_terminal() }
     }
 
-    /// So many events were judged.
-    pub(super) fn tell(&mut self, events: u64) {
+    /// Redraws the bar after this many events, if it changed.
+    pub(super) fn show(&mut self, events: u64) {
         if !self.is_watched {
             return;
         }
@@ -44,7 +44,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn end(self) {
         if self.shown.is_some() {
             self.write("");
@@ -52,7 +52,7 @@ impl Progress {
     }
 
     fn write(&self, words: &str) {
-        // Nobody to tell when even this cannot be written.
+        // A bar that cannot be written is not worth an error.
         let _ = write!(io::stderr(), "\r{words}\x1b[K");
         let _ = io::stderr().flush();
     }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_is_as_full_as_what_is_done() {
+    fn a_bar_shows_the_progress() {
         let words = bar(Total::Bytes(1_000), per_mille(500, 1_000), 1_234);
         assert_eq!(words, format!("{}{}  50 %  1,234 requests", "█".repeat(15), "░".repeat(15)));
         assert!(bar(Total::Events(7), per_mille(9, 7), 9).contains("100 %"));

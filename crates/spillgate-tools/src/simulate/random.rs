@@ -1,6 +1,6 @@
-//! Numbers that one seed fixes, the same on every machine (SplitMix64).
+//! Random numbers that follow from a seed, the same on every machine (SplitMix64).
 
-/// A source of such numbers.
+/// A sequence of random numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -16,7 +16,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `bound`, all as likely; 0 where there is nothing below it.
+    /// Returns a number below `bound`, all equally likely; 0 if `bound` is 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }

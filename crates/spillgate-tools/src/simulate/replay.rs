@@ -1,7 +1,7 @@
-//! The replay: each event put to a limiter of each policy, at its own instant.
+//! Replays events: passes each one, at its own instant, to a limiter of each policy.
 //!
-//! The limiters are the product's own, with a clock that is set, so that the verdicts are those that
-//! `spillgate serve` would have given. One thread reads or makes events, another judges them.
+//! The limiters are the product's own, with a clock that the replay sets, so that they decide as `spillgate serve`
+//! would have. One thread reads or makes events; another decides them.
 
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
@@ -11,62 +11,61 @@ use spillgate::internals::time::Clock;
 use spillgate::{Limiter, Policy, Reason};
 
 use super::event::{Event, Vocabulary};
-use super::tally::{Refused, Tally};
+use super::tally::{Denied, Tally};
 use crate::Failure;
 
-/// One policy on trial.
+/// A policy to replay.
 pub(super) struct Contender {
     pub(super) name: String,
     pub(super) policy: Policy,
 }
 
-/// What came of all policies.
+/// The results of all policies.
 pub(super) struct Outcome {
     pub(super) judged: Vec<Judged>,
     /// The instants of the first and the last event.
     pub(super) span_us: Option<(u64, u64)>,
     /// Which attributes of the vocabulary any event had.
-    pub(super) told: Vec<bool>,
+    pub(super) present: Vec<bool>,
 }
 
-/// What came of one.
+/// The results of one policy.
 pub(super) struct Judged {
     pub(super) name: String,
     pub(super) tally: Tally,
-    /// The most subjects' limits that were held at once.
-    pub(super) tiers_most: usize,
-    /// Live state that was let go for want of room: its verdicts may be too kind.
-    pub(super) forgotten: u64,
-    /// Against the first policy; nothing of itself.
+    /// The most counters that were held at once.
+    pub(super) max_counters: usize,
+    /// Counters in use that were evicted for want of room. Their subjects may have been admitted too often.
+    pub(super) evicted: u64,
+    /// The difference from the first policy; empty for the first itself.
     pub(super) difference: Difference,
     #[cfg(test)]
-    pub(super) verdicts: Vec<super::tests::Told>,
+    pub(super) verdicts: Vec<super::tests::Answer>,
 }
 
-/// Where a policy and the first do not agree.
+/// Where a policy and the first one decide differently.
 pub(super) struct Difference {
-    /// Refused by the first and not by this one.
-    pub(super) only_first_refuses: u64,
-    pub(super) only_this_refuses: u64,
-    /// Who is refused by the first only.
-    pub(super) subjects: Refused,
+    /// Denied by the first policy and not by this one.
+    pub(super) only_first_denies: u64,
+    pub(super) only_this_denies: u64,
+    /// The subjects that only the first policy denies.
+    pub(super) subjects: Denied,
 }
 
-/// A policy at work.
+/// A policy with its limiter and its counts.
 struct Judge {
     name: String,
     limiter: Limiter,
     clock: Clock,
     tally: Tally,
-    tiers_most: usize,
+    max_counters: usize,
     difference: Difference,
-    /// What was told of each event.
+    /// The decision of each event.
     #[cfg(test)]
-    verdicts: Vec<super::tests::Told>,
+    verdicts: Vec<super::tests::Answer>,
 }
 
-/// Judges every event that `source` gives, by every contender. `watch` sees how many there were, again and
-/// again.
+/// Passes every event of `source` to every policy. `watch` gets the number of events so far, again and again.
 pub(super) fn replay<F: Send>(
     contenders: Vec<Contender>,
     follow: &[(String, String)],
@@ -77,25 +76,25 @@ pub(super) fn replay<F: Send>(
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let mut judges = runtime.block_on(judges(contenders, follow, words))?;
     let mut span_us = None;
-    let mut told = vec![false; words.names().len()];
+    let mut present = vec![false; words.names().len()];
     let (full, batches) = sync_channel(BATCHES);
     let (used, free) = channel();
     let found = thread::scope(|scope| {
-        // Failures are for people, and words can go from one thread to another.
+        // A failure is no `Send`; its text is.
         let reader = scope.spawn(move || {
             let mut sender = Batches { full, free, batch: Vec::new(), length: 0 };
             let found =
-                source(&mut |event| sender.give(event)).map_err(|failure| failure.to_string());
+                source(&mut |event| sender.add(event)).map_err(|failure| failure.to_string());
             sender.send();
             found
         });
-        // No decision waits in memory: this thread only polls.
+        // A decision in memory never waits, so this only polls.
         runtime.block_on(async {
             let mut count = 0;
             for (batch, length) in batches {
                 for event in &batch[..length] {
-                    if told.contains(&false) {
-                        event.values().for_each(|(attribute, _)| told[attribute] = true);
+                    if present.contains(&false) {
+                        event.values().for_each(|(attribute, _)| present[attribute] = true);
                     }
                     judge_by_all(&mut judges, event, words).await;
                 }
@@ -103,19 +102,19 @@ pub(super) fn replay<F: Send>(
                     span_us =
                         Some((span_us.map_or(first.at_us, |(from_us, _)| from_us), last.at_us));
                 }
-                judges.iter_mut().for_each(Judge::look);
+                judges.iter_mut().for_each(Judge::note_counters);
                 count += length as u64;
                 watch(count);
-                // Whoever reads may have ended by now.
+                // The reader may have ended by now.
                 let _ = used.send(batch);
             }
         });
         reader.join().map_err(|_| {
-            Failure::from("reading the log failed in a way that is a fault of this program")
+            Failure::from("the thread that reads the log panicked: this is a bug, please report it")
         })
     })??;
     let judged = judges.into_iter().map(Judge::end).collect();
-    Ok((found, Outcome { judged, span_us, told }))
+    Ok((found, Outcome { judged, span_us, present }))
 }
 
 async fn judges(
@@ -137,7 +136,7 @@ async fn judges(
             limiter,
             clock,
             tally,
-            tiers_most: 0,
+            max_counters: 0,
             difference,
             #[cfg(test)]
             verdicts: Vec::new(),
@@ -156,7 +155,7 @@ async fn judge_by_all(judges: &mut [Judge], event: &Event, words: &Vocabulary) {
 }
 
 impl Judge {
-    /// The verdict, and the rule that matters most to it.
+    /// Returns the reason of a denial, and the rule of the deciding limit.
     async fn judge(
         &mut self,
         event: &Event,
@@ -166,27 +165,27 @@ impl Judge {
         let decision = self.limiter.check(&event.request(words)).await;
         self.tally.note(event, &decision, words);
         #[cfg(test)]
-        self.verdicts.push(super::tests::told(event.at_us, &decision));
+        self.verdicts.push(super::tests::answer(event.at_us, &decision));
         (decision.reason(), decision.top().map(|tier| tier.position().0))
     }
 
-    /// How much is held, from time to time: it is a sum over the engine's tables.
-    fn look(&mut self) {
+    /// Notes how many counters are held. It is called now and then, since it sums over the engine's tables.
+    fn note_counters(&mut self) {
         if let Engine::Memory(memory) = self.limiter.engine() {
-            self.tiers_most = self.tiers_most.max(memory.len());
+            self.max_counters = self.max_counters.max(memory.len());
         }
     }
 
     fn end(self) -> Judged {
-        let forgotten = match self.limiter.engine() {
+        let evicted = match self.limiter.engine() {
             Engine::Memory(memory) => memory.evictions().live + memory.evictions().overflowed,
             Engine::Redis(_) => 0,
         };
         Judged {
             name: self.name,
             tally: self.tally,
-            tiers_most: self.tiers_most,
-            forgotten,
+            max_counters: self.max_counters,
+            evicted,
             difference: self.difference,
             #[cfg(test)]
             verdicts: self.verdicts,
@@ -196,7 +195,7 @@ impl Judge {
 
 impl Difference {
     fn new(rules: usize) -> Difference {
-        Difference { only_first_refuses: 0, only_this_refuses: 0, subjects: Refused::new(rules) }
+        Difference { only_first_denies: 0, only_this_denies: 0, subjects: Denied::new(rules) }
     }
 
     fn note(
@@ -209,18 +208,18 @@ impl Difference {
     ) {
         match (first.is_none(), this.is_none()) {
             (false, true) => {
-                self.only_first_refuses += 1;
+                self.only_first_denies += 1;
                 if let Some(rule) = by {
-                    tally.name_refused(rule, event, &mut self.subjects);
+                    tally.name_denied(rule, event, &mut self.subjects);
                 }
             }
-            (true, false) => self.only_this_refuses += 1,
+            (true, false) => self.only_this_denies += 1,
             _ => {}
         }
     }
 }
 
-/// Events on their way from one thread to the other, many at a time, their places used again.
+/// Sends events from one thread to the other, many at a time, and uses their memory again.
 struct Batches {
     full: SyncSender<(Vec<Event>, usize)>,
     free: Receiver<Vec<Event>>,
@@ -229,7 +228,7 @@ struct Batches {
 }
 
 impl Batches {
-    fn give(&mut self, event: &mut Event) {
+    fn add(&mut self, event: &mut Event) {
         if self.batch.is_empty() {
             let used = self.free.try_recv();
             self.batch = used.unwrap_or_else(|_| vec![Event::default(); BATCH]);
@@ -244,12 +243,12 @@ impl Batches {
     fn send(&mut self) {
         let batch = std::mem::take(&mut self.batch);
         let length = std::mem::take(&mut self.length);
-        // Nobody listens any more only if the judging thread has failed, which is told there.
+        // The receiver is gone only if the other thread has failed, which reports it.
         let _ = self.full.send((batch, length));
     }
 }
 
-/// Enough that the threads seldom wake each other, and little enough for the processor's cache.
+/// Large enough that the threads seldom wake each other, and small enough for the processor's cache.
 const BATCH: usize = 1_024;
-/// How many may wait to be judged.
+/// The most batches that wait for decisions.
 const BATCHES: usize = 8;

@@ -1,4 +1,4 @@
-//! What came of it, as numbers for programs; as words for people in [`text`].
+//! The results as numbers for programs; [`text`] writes them for people.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -14,7 +14,7 @@ pub(super) mod charts;
 pub(super) mod html;
 mod text;
 
-/// The whole of it.
+/// The whole report; its fields are those of `--json`.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) input: Input,
@@ -22,7 +22,7 @@ pub(super) struct Report {
     pub(super) conditions: Vec<ConditionReport>,
 }
 
-/// What was replayed.
+/// The traffic that was replayed.
 #[derive(Debug, Serialize)]
 pub(super) struct Input {
     pub(super) source: String,
@@ -47,19 +47,20 @@ pub(super) struct PolicyReport {
     pub(super) requests: u64,
     pub(super) allowed: u64,
     pub(super) denied: u64,
-    pub(super) never: u64,
+    /// Of these, the requests that cost more than a limit can ever hold.
+    pub(super) cost_exceeds_limit: u64,
     pub(super) unmatched: u64,
-    pub(super) subjects_refused: u64,
-    /// Whether there were more refused subjects than are counted.
-    pub(super) subjects_refused_at_least: bool,
-    pub(super) tiers_most: usize,
-    pub(super) forgotten: u64,
+    pub(super) subjects_denied: u64,
+    /// Whether more subjects were denied than are counted.
+    pub(super) subjects_denied_at_least: bool,
+    pub(super) max_counters: usize,
+    pub(super) evicted: u64,
     pub(super) rules: Vec<RuleReport>,
-    pub(super) refused_most: Vec<SubjectReport>,
+    pub(super) denied_most: Vec<SubjectReport>,
     pub(super) worst_times: Vec<WorstTime>,
     pub(super) followed: Vec<FollowedReport>,
     pub(super) against_first: Option<DifferenceReport>,
-    /// Requests and refusals over time.
+    /// Requests and denials over time.
     #[serde(skip)]
     pub(super) over_time: Bins,
 }
@@ -67,13 +68,13 @@ pub(super) struct PolicyReport {
 #[derive(Debug, Serialize)]
 pub(super) struct RuleReport {
     pub(super) rule: String,
-    pub(super) met: u64,
-    pub(super) refused: u64,
-    pub(super) never: u64,
-    pub(super) would_refuse: u64,
-    pub(super) subjects_refused: u64,
+    pub(super) matched: u64,
+    pub(super) denied: u64,
+    pub(super) cost_exceeds_limit: u64,
+    pub(super) would_deny: u64,
+    pub(super) subjects_denied: u64,
     pub(super) limits: Vec<LimitReport>,
-    /// Of a rule that nothing met: the attributes that nothing tells.
+    /// If no request matched the rule: its attributes that no request has.
     pub(super) unknown_attributes: Vec<String>,
 }
 
@@ -82,9 +83,9 @@ pub(super) struct LimitReport {
     pub(super) limit: String,
     pub(super) algorithm: &'static str,
     pub(super) unit: String,
-    pub(super) refused: u64,
+    pub(super) denied: u64,
     pub(super) charged: u64,
-    /// How full it was at half of the decisions, at 99 of a hundred, and at the most, in percent.
+    /// Its fill at half of the decisions, at 99 of a hundred, and at most, in percent.
     pub(super) fill_median: Option<usize>,
     pub(super) fill_p99: Option<usize>,
     pub(super) fill_most: Option<usize>,
@@ -94,9 +95,9 @@ pub(super) struct LimitReport {
 pub(super) struct SubjectReport {
     pub(super) rule: String,
     pub(super) subject: String,
-    /// How often it was refused for sure, and how often at the most.
-    pub(super) refused: u64,
-    pub(super) refused_at_most: u64,
+    /// How often it was denied for certain, and how often at most.
+    pub(super) denied: u64,
+    pub(super) denied_at_most: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -104,7 +105,7 @@ pub(super) struct WorstTime {
     pub(super) from: String,
     pub(super) seconds: u64,
     pub(super) requests: u64,
-    pub(super) refused: u64,
+    pub(super) denied: u64,
     #[serde(skip)]
     pub(super) width_us: u64,
 }
@@ -117,10 +118,10 @@ pub(super) struct FollowedReport {
     pub(super) subject: String,
     pub(super) capacity: u64,
     pub(super) window_ms: u64,
-    /// The most that was admitted in any window that long, and when such a one ended.
+    /// The most that was admitted in any window of this length, and when such a window ended.
     pub(super) admitted_most: u64,
     pub(super) at: String,
-    /// Whether there was more in a window than is counted.
+    /// Whether a window had more entries than are counted.
     pub(super) lost_count: bool,
     #[serde(skip)]
     pub(super) unit: String,
@@ -130,9 +131,9 @@ pub(super) struct FollowedReport {
 
 #[derive(Debug, Serialize)]
 pub(super) struct DifferenceReport {
-    pub(super) only_first_refuses: u64,
-    pub(super) only_this_refuses: u64,
-    /// Who is refused by the first only.
+    pub(super) only_first_denies: u64,
+    pub(super) only_this_denies: u64,
+    /// The subjects that only the first policy denies.
     pub(super) subjects: Vec<SubjectReport>,
 }
 
@@ -142,17 +143,17 @@ pub(super) struct ConditionReport {
     pub(super) holds: bool,
 }
 
-/// What was replayed, before it is known what came of it.
+/// The traffic that was replayed, before its results are known.
 pub(super) struct Replayed {
     pub(super) source: String,
     pub(super) found: Found,
     pub(super) is_made_up: bool,
-    /// From when to when a pattern is made; a log's span is that of its events.
+    /// The span of a pattern. The span of a log is that of its events.
     pub(super) span_us: Option<(u64, u64)>,
 }
 
 impl Report {
-    /// The report on policies, as they were written, with so many subjects at the top.
+    /// Returns the report on policies, in their order, with at most `top` subjects.
     pub(super) fn new(
         replayed: Replayed,
         outcome: Outcome,
@@ -176,9 +177,9 @@ impl Report {
             span_us,
             is_made_up,
         };
-        let told = words.names().iter().zip(&outcome.told);
+        let present = words.names().iter().zip(&outcome.present);
         let unknown: Vec<&str> =
-            told.filter(|(_, told)| !**told).map(|(name, _)| name.as_str()).collect();
+            present.filter(|(_, present)| !**present).map(|(name, _)| name.as_str()).collect();
         let first_rules: Vec<String> = policies
             .iter()
             .take(1)
@@ -203,11 +204,11 @@ impl PolicyReport {
         first_rules: Option<&[String]>,
         top: usize,
     ) -> PolicyReport {
-        let Judged { name, tally, tiers_most, forgotten, difference, .. } = judged;
+        let Judged { name, tally, max_counters, evicted, difference, .. } = judged;
         let rule_name = |number: usize| tally.rules[number].name.clone();
         let rules = policy.rules().zip(&tally.rules).enumerate();
         let rules = rules.map(|(number, (rule, counts))| RuleReport {
-            unknown_attributes: match counts.met {
+            unknown_attributes: match counts.matched {
                 0 => {
                     rule.needs().filter(|name| unknown.contains(name)).map(str::to_owned).collect()
                 }
@@ -215,30 +216,30 @@ impl PolicyReport {
             },
             limits: limits(rule, counts),
             rule: counts.name.clone(),
-            met: counts.met,
-            refused: counts.refused,
-            never: counts.never,
-            would_refuse: counts.would_refuse,
-            subjects_refused: tally.refused.subjects_of(number),
+            matched: counts.matched,
+            denied: counts.denied,
+            cost_exceeds_limit: counts.cost_exceeds_limit,
+            would_deny: counts.would_deny,
+            subjects_denied: tally.subjects.subjects_of(number),
         });
         PolicyReport {
             policy: name,
             requests: tally.requests,
-            allowed: tally.requests - tally.denied - tally.never,
+            allowed: tally.requests - tally.denied,
             denied: tally.denied,
-            never: tally.never,
+            cost_exceeds_limit: tally.cost_exceeds_limit,
             unmatched: tally.unmatched,
-            subjects_refused: tally.refused.subjects(),
-            subjects_refused_at_least: tally.refused.is_full(),
-            tiers_most,
-            forgotten,
+            subjects_denied: tally.subjects.subjects(),
+            subjects_denied_at_least: tally.subjects.is_full(),
+            max_counters,
+            evicted,
             rules: rules.collect(),
-            refused_most: subjects(tally.refused.most(top), rule_name),
+            denied_most: subjects(tally.subjects.most(top), rule_name),
             worst_times: worst_times(&tally.over_time, top.min(WORST_TIMES_MAX)),
             followed: tally.followed.iter().filter_map(|one| followed(one, policy)).collect(),
             against_first: first_rules.map(|names| DifferenceReport {
-                only_first_refuses: difference.only_first_refuses,
-                only_this_refuses: difference.only_this_refuses,
+                only_first_denies: difference.only_first_denies,
+                only_this_denies: difference.only_this_denies,
                 subjects: subjects(difference.subjects.most(top), |number| names[number].clone()),
             }),
             over_time: tally.over_time,
@@ -255,7 +256,7 @@ fn limits(rule: &spillgate::Rule, counts: &RuleTally) -> Vec<LimitReport> {
             limit: limit.name().map_or_else(|| limit.to_string(), |name| format!("{name} {limit}")),
             algorithm: limit.algorithm().name(),
             unit: limit.unit().to_owned(),
-            refused: counted.map_or(0, |counted| counted.refused),
+            denied: counted.map_or(0, |counted| counted.denied),
             charged: counted.map_or(0, |counted| counted.charged),
             fill_median: fill(50),
             fill_p99: fill(99),
@@ -287,35 +288,35 @@ fn subjects(places: Vec<Place>, rule: impl Fn(usize) -> String) -> Vec<SubjectRe
     let report = |place: Place| SubjectReport {
         rule: rule(place.rule),
         subject: place.name.into(),
-        refused: place.count - place.error,
-        refused_at_most: place.count,
+        denied: place.count - place.error,
+        denied_at_most: place.count,
     };
     places.into_iter().map(report).collect()
 }
 
-/// The spans of time with the most refusals.
+/// Returns the spans of time with the most denials.
 fn worst_times(over_time: &Bins, number: usize) -> Vec<WorstTime> {
     let over_time = over_time.joined(WORST_OF);
     let width_us = over_time.width_us();
-    let mut refusing: Vec<_> = over_time.all().filter(|(_, [_, refused])| *refused > 0).collect();
-    refusing.sort_by_key(|(from_us, [_, refused])| (std::cmp::Reverse(*refused), *from_us));
-    let report = |(from_us, [requests, refused]): (u64, [u64; 2])| WorstTime {
+    let mut denying: Vec<_> = over_time.all().filter(|(_, [_, denied])| *denied > 0).collect();
+    denying.sort_by_key(|(from_us, [_, denied])| (std::cmp::Reverse(*denied), *from_us));
+    let report = |(from_us, [requests, denied]): (u64, [u64; 2])| WorstTime {
         from: instant(from_us),
         seconds: width_us.div_ceil(1_000_000),
         requests,
-        refused,
+        denied,
         width_us,
     };
-    refusing.into_iter().take(number).map(report).collect()
+    denying.into_iter().take(number).map(report).collect()
 }
 
-/// `2026-11-03T12:00:00Z`, with as many digits behind the second as it takes.
+/// Returns `2026-11-03T12:00:00Z`, with as many fractional digits as needed.
 fn instant(us: u64) -> String {
     let at = i64::try_from(us).ok().and_then(|us| Timestamp::from_microsecond(us).ok());
     at.map(|at| at.to_string()).unwrap_or_default()
 }
 
-/// A part of a whole in percent, to a tenth: never 0 % of something, nor 100 % of less than all.
+/// Returns a part of a whole in percent, to a tenth: never 0 % of something, nor 100 % of less than all.
 pub(super) fn percent(part: u64, whole: u64) -> String {
     if part == 0 || whole == 0 {
         return "0 %".to_owned();
@@ -331,9 +332,9 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// How finely worst times are told apart: what is shorter than a hundredth or so is chance.
+/// The most spans that are compared; shorter ones differ by chance.
 const WORST_OF: usize = 150;
-/// More say little.
+/// More would not help.
 const WORST_TIMES_MAX: usize = 5;
 
 #[cfg(test)]
@@ -341,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percentage_is_never_nothing_of_something() {
+    fn a_small_part_is_not_shown_as_0_percent() {
         for (part, whole, expected) in [
             (0, 10, "0 %"),
             (0, 0, "0 %"),

@@ -1,4 +1,4 @@
-//! What became of the traffic under one policy: by rule, by limit, by subject, over time.
+//! Counts the decisions of one policy: by rule, by limit, by subject, over time.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -7,23 +7,25 @@ use spillgate::{Decision, LimitDecision, Policy, Reason, Rule};
 use super::bins::{Bins, Join};
 use super::event::{Event, Vocabulary};
 
+mod denied;
 mod followed;
-mod refused;
 
+pub(super) use denied::{Denied, Place};
 pub(super) use followed::Followed;
-pub(super) use refused::{Place, Refused};
 
 /// The counts of one policy.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub(super) requests: u64,
     pub(super) denied: u64,
-    pub(super) never: u64,
-    /// Requests that met no rule, and so were allowed.
+    /// Of these, the requests that cost more than a limit can ever hold.
+    pub(super) cost_exceeds_limit: u64,
+    /// Requests that matched no rule, and so were allowed.
     pub(super) unmatched: u64,
     pub(super) rules: Vec<RuleTally>,
-    pub(super) refused: Refused,
-    /// Requests, and those of them that were refused.
+    /// The denied subjects.
+    pub(super) subjects: Denied,
+    /// Requests over time, and those of them that were denied.
     pub(super) over_time: Bins,
     pub(super) followed: Vec<Followed>,
     follow: Vec<(String, String)>,
@@ -33,51 +35,51 @@ pub(super) struct Tally {
 #[derive(Debug)]
 pub(super) struct RuleTally {
     pub(super) name: String,
-    /// The attributes that say who is limited.
+    /// The attributes that name the subject.
     key: Vec<String>,
-    /// The same in the vocabulary's numbers; nothing if one of them is not in it.
+    /// The key's numbers in the vocabulary; `None` if an attribute is not in it.
     key_numbers: Option<Vec<usize>>,
-    /// Requests that met it.
-    pub(super) met: u64,
-    pub(super) refused: u64,
-    /// Of these, those that cost more than a limit can ever hold.
-    pub(super) never: u64,
-    /// What it would have refused, or was charged for without room, where it has no say.
-    pub(super) would_refuse: u64,
-    /// None before it is met.
+    /// Requests that matched it.
+    pub(super) matched: u64,
+    pub(super) denied: u64,
+    /// Of these, the requests that cost more than a limit can ever hold.
+    pub(super) cost_exceeds_limit: u64,
+    /// Requests that a shadow or post-paid limit had no room for.
+    pub(super) would_deny: u64,
+    /// Empty until a request matches the rule.
     pub(super) limits: Vec<LimitTally>,
 }
 
 /// The counts of one limit.
 #[derive(Clone, Debug)]
 pub(super) struct LimitTally {
-    pub(super) refused: u64,
-    /// What was charged, in the limit's unit.
+    pub(super) denied: u64,
+    /// The sum of the charges, in the limit's unit.
     pub(super) charged: u64,
-    /// How often it was so full, in hundredths of its capacity, right after a decision.
+    /// How often it had each fill after a decision, in hundredths of its capacity.
     fill: Vec<u64>,
 }
 
-/// How one decision came out for one rule.
+/// The result of one decision for one rule.
 #[derive(Clone, Copy, Default)]
 struct Outcome {
-    refuses: bool,
-    never: bool,
-    would_refuse: bool,
+    denies: bool,
+    cost_exceeds_limit: bool,
+    would_deny: bool,
 }
 
 impl Tally {
-    /// Of a policy. Subjects are followed who have all values of `follow`, and the one subject of each rule
-    /// that is for all together.
+    /// Returns a tally for a policy. It follows the subjects with all values of `follow`, and the subject of each
+    /// rule without key attributes.
     pub(super) fn new(policy: &Policy, words: &Vocabulary, follow: &[(String, String)]) -> Tally {
         let rules: Vec<RuleTally> =
             policy.rules().map(|rule| RuleTally::new(rule, words)).collect();
         Tally {
             requests: 0,
             denied: 0,
-            never: 0,
+            cost_exceeds_limit: 0,
             unmatched: 0,
-            refused: Refused::new(rules.len()),
+            subjects: Denied::new(rules.len()),
             rules,
             over_time: Bins::new(Join::Sum),
             followed: Vec::new(),
@@ -89,11 +91,8 @@ impl Tally {
     pub(super) fn note(&mut self, event: &Event, decision: &Decision, words: &Vocabulary) {
         let allowed = decision.allowed();
         self.requests += 1;
-        match decision.reason() {
-            None => {}
-            Some(reason) if reason.is_permanent() => self.never += 1,
-            Some(_) => self.denied += 1,
-        }
+        self.denied += u64::from(!allowed);
+        self.cost_exceeds_limit += u64::from(decision.reason() == Some(Reason::CostExceedsLimit));
         self.over_time.add(event.at_us, [1, u64::from(!allowed)]);
         let mut tiers = decision.limits().peekable();
         if tiers.peek().is_none() {
@@ -109,13 +108,13 @@ impl Tally {
         }
     }
 
-    /// Counts somebody elsewhere as this tally would under a rule.
-    pub(super) fn name_refused(&self, rule: usize, event: &Event, refused: &mut Refused) {
+    /// Counts a denied subject elsewhere, under the name that this tally gives it.
+    pub(super) fn name_denied(&self, rule: usize, event: &Event, denied: &mut Denied) {
         let named = &self.rules[rule];
-        refused.add(rule, named.hash(rule, event), || named.subject(event));
+        denied.add(rule, named.hash(rule, event), || named.subject(event));
     }
 
-    /// The traffic ended at this instant.
+    /// Ends the traffic at this instant.
     pub(super) fn finish(&mut self, at_us: u64) {
         self.followed.iter_mut().for_each(|followed| followed.advance(at_us));
     }
@@ -132,19 +131,19 @@ impl Tally {
         let cost = event.cost_in(tier.unit(), words);
         let rule = &mut self.rules[number];
         while rule.limits.len() <= place {
-            rule.limits.push(LimitTally { refused: 0, charged: 0, fill: vec![0; FILL_STEPS + 1] });
+            rule.limits.push(LimitTally { denied: 0, charged: 0, fill: vec![0; FILL_STEPS + 1] });
         }
         let limit = &mut rule.limits[place];
-        let refuses = !tier.allowed();
-        // A rule in the shadow is judged only where all others allow.
+        let denies = !tier.allowed();
+        // Shadow rules count only if the enforced decision is allowed.
         if tier.shadow() || tier.advisory() {
-            outcome.would_refuse |= refuses && allowed;
+            outcome.would_deny |= denies && allowed;
         } else {
-            outcome.refuses |= refuses;
-            outcome.never |= tier.reason().is_some_and(Reason::is_permanent);
-            limit.refused += u64::from(refuses);
+            outcome.denies |= denies;
+            outcome.cost_exceeds_limit |= tier.reason() == Some(Reason::CostExceedsLimit);
+            limit.denied += u64::from(denies);
         }
-        let charged = allowed && (!refuses || tier.advisory());
+        let charged = allowed && (!denies || tier.advisory());
         if charged {
             limit.charged = limit.charged.saturating_add(cost);
         }
@@ -159,13 +158,13 @@ impl Tally {
 
     fn note_rule(&mut self, number: usize, event: &Event, outcome: Outcome) {
         let rule = &mut self.rules[number];
-        rule.met += 1;
-        rule.refused += u64::from(outcome.refuses);
-        rule.never += u64::from(outcome.never);
-        rule.would_refuse += u64::from(outcome.would_refuse);
-        if outcome.refuses {
+        rule.matched += 1;
+        rule.denied += u64::from(outcome.denies);
+        rule.cost_exceeds_limit += u64::from(outcome.cost_exceeds_limit);
+        rule.would_deny += u64::from(outcome.would_deny);
+        if outcome.denies {
             let hash = rule.hash(number, event);
-            self.refused.add(number, hash, || rule.subject(event));
+            self.subjects.add(number, hash, || rule.subject(event));
         }
     }
 
@@ -173,8 +172,8 @@ impl Tally {
         let rule = &self.rules[number];
         let Some(key) = &rule.key_numbers else { return false };
         rule.key.iter().zip(key).all(|(name, number)| {
-            let told = self.follow.iter().find(|(known, _)| known == name);
-            told.is_some_and(|(_, value)| event.value(*number) == Some(value.as_bytes()))
+            let given = self.follow.iter().find(|(known, _)| known == name);
+            given.is_some_and(|(_, value)| event.value(*number) == Some(value.as_bytes()))
         })
     }
 
@@ -204,10 +203,10 @@ impl RuleTally {
             name: rule.name().to_owned(),
             key_numbers: key.iter().map(|name| words.number(name)).collect(),
             key,
-            met: 0,
-            refused: 0,
-            never: 0,
-            would_refuse: 0,
+            matched: 0,
+            denied: 0,
+            cost_exceeds_limit: 0,
+            would_deny: 0,
             limits: Vec::new(),
         }
     }
@@ -219,14 +218,14 @@ impl RuleTally {
     }
 
     fn hash(&self, number: usize, event: &Event) -> u64 {
-        // Of a fixed key, so that a run can be repeated.
+        // A fixed key, so that a run can be repeated.
         let mut hasher = DefaultHasher::new();
         number.hash(&mut hasher);
         self.values(event).for_each(|(_, value)| value.hash(&mut hasher));
         hasher.finish()
     }
 
-    /// Who it is about: `ip=203.0.113.7 user=ann`, the long cut short.
+    /// Returns the subject's name, `ip=203.0.113.7 user=ann`, with long values cut.
     fn subject(&self, event: &Event) -> String {
         let named = self.values(event).map(|(name, value)| {
             let text = String::from_utf8_lossy(value);
@@ -236,12 +235,13 @@ impl RuleTally {
             format!("{name}={kept}{end}")
         });
         let named: Vec<String> = named.collect();
-        if named.is_empty() { EVERYBODY.to_owned() } else { named.join(" ") }
+        if named.is_empty() { ALL_REQUESTS.to_owned() } else { named.join(" ") }
     }
 }
 
 impl LimitTally {
-    /// How full it was at so many of a hundred decisions, at most, in hundredths; nothing if no decision told.
+    /// Returns the fill, in hundredths, that `percentile` of a hundred decisions did not exceed; `None` if no
+    /// decision had a fill.
     pub(super) fn fill_at(&self, percentile: u64) -> Option<usize> {
         let total: u64 = self.fill.iter().sum();
         let wanted = (u128::from(total) * u128::from(percentile)).div_ceil(100) as u64;
@@ -253,22 +253,22 @@ impl LimitTally {
     }
 }
 
-/// Hundredths.
+/// A fill is counted in hundredths.
 const FILL_STEPS: usize = 100;
-/// Charts that a page still shows well.
+/// As many charts as a page shows well.
 const FOLLOWED_MAX: usize = 8;
-/// Of a value, in what people read.
+/// The most characters of a value in a subject's name.
 const VALUE_MAX: usize = 80;
-/// The subject of a rule without key attributes.
-const EVERYBODY: &str = "everybody";
+/// The name of the subject of a rule without key attributes.
+const ALL_REQUESTS: &str = "all requests";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_percentile_is_the_fill_that_so_many_decisions_did_not_exceed() {
-        let mut limit = LimitTally { refused: 0, charged: 0, fill: vec![0; 101] };
+    fn a_percentile_is_the_fill_that_the_given_share_of_decisions_did_not_exceed() {
+        let mut limit = LimitTally { denied: 0, charged: 0, fill: vec![0; 101] };
         assert_eq!(limit.fill_at(50), None);
         limit.fill[10] = 98;
         limit.fill[70] = 1;

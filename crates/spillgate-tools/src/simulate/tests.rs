@@ -1,4 +1,4 @@
-//! The replay of a log against the memory engine asked one by one.
+//! Compares the replay of a log with checks of the memory engine one by one.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use super::order::Spread;
 use super::random::Random;
 use super::replay::{Contender, Judged, replay};
 
-/// What a decision says.
-pub(super) type Told = (u64, Option<Reason>, Option<usize>, Option<u64>, Option<u64>);
+/// The instant, reason, rule of the deciding limit, remaining quota and wait of a decision.
+pub(super) type Answer = (u64, Option<Reason>, Option<usize>, Option<u64>, Option<u64>);
 
-pub(super) fn told(at_us: u64, decision: &Decision) -> Told {
+pub(super) fn answer(at_us: u64, decision: &Decision) -> Answer {
     let top = decision.top();
     let retry_us = decision.retry_after().map(|wait| wait.as_micros() as u64);
     (at_us, decision.reason(), top.map(|tier| tier.position().0), decision.remaining(), retry_us)
 }
 
-/// One made-up request, as a log tells it and as a caller would ask it.
-struct Asked {
+/// One made-up request.
+struct MadeUp {
     at_us: u64,
     ip: u64,
     user: Option<u64>,
@@ -30,7 +30,7 @@ struct Asked {
     tokens: u64,
 }
 
-/// What a path is written as, and its one spelling.
+/// Paths as a log writes them, and normalised.
 const PATHS: [(&str, &str); 4] = [
     ("/login", "/login"),
     ("//login?next=/", "/login"),
@@ -80,54 +80,54 @@ const POLICIES: [&str; 3] = [
 ];
 
 #[test]
-fn the_verdicts_on_a_log_are_those_of_the_engine_asked_one_by_one() {
+fn a_replayed_log_gets_the_decisions_of_the_engine() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let mut refused = 0;
+    let mut denied = 0;
     for seed in 0..60 {
         let mut random = Random::new(seed);
         let delay_us = [0, 2_000_000, 20_000_000][random.below(3) as usize];
-        let (text, asked) = log_in_some_order(&mut random, delay_us);
+        let (text, requests) = log_in_some_order(&mut random, delay_us);
         for policy in POLICIES {
-            let expected = runtime.block_on(one_by_one(policy, &asked));
+            let expected = runtime.block_on(one_by_one(policy, &requests));
             let judged = replayed(policy, &text, delay_us);
             assert_eq!(judged.verdicts, expected, "seed {seed}: {policy}");
-            refused += expected.iter().filter(|told| told.1.is_some()).count();
-            assert_eq!(judged.tally.requests, asked.len() as u64);
-            assert_eq!(judged.forgotten, 0);
+            denied += expected.iter().filter(|answer| answer.1.is_some()).count();
+            assert_eq!(judged.tally.requests, requests.len() as u64);
+            assert_eq!(judged.evicted, 0);
         }
     }
-    assert!(refused > 10_000, "{refused} refusals are no test");
+    assert!(denied > 10_000, "only {denied} denials: too few for a test");
 }
 
-/// JSON lines, no later than the delay allows; and the requests in the order of their instants.
-fn log_in_some_order(random: &mut Random, delay_us: u64) -> (String, Vec<Asked>) {
+/// Returns JSON lines, none later than the delay allows, and the requests in the order of their instants.
+fn log_in_some_order(random: &mut Random, delay_us: u64) -> (String, Vec<MadeUp>) {
     let mut at_us = 1_700_000_000_000_000 + random.below(1 << 40);
     let mut lines = Vec::new();
     for _ in 0..400 {
         at_us += [0, random.below(1_000), random.below(400_000)][random.below(3) as usize];
         let (written, path) = PATHS[random.below(4) as usize];
         let user = Some(random.below(3)).filter(|_| random.below(5) > 0);
-        let asked = Asked { at_us, ip: random.below(4), user, path, tokens: random.below(400) };
+        let request = MadeUp { at_us, ip: random.below(4), user, path, tokens: random.below(400) };
         let user = user.map_or("-".to_owned(), |user| format!("u{user}"));
         let line = format!(
-            r#"{{"at":{at_us},"who":{{"addr":"::ffff:10.0.0.{}","name":"{user}"}},"uri":"{written}","used":{}}}"#,
-            asked.ip, asked.tokens
+            r#"{{"at":{at_us},"client":{{"addr":"::ffff:10.0.0.{}","name":"{user}"}},"uri":"{written}","used":{}}}"#,
+            request.ip, request.tokens
         );
-        lines.push((at_us + random.below(delay_us.max(1)), line, asked));
+        lines.push((at_us + random.below(delay_us.max(1)), line, request));
     }
     lines.sort_by_key(|(written_us, _, _)| *written_us);
     let text = lines.iter().map(|(_, line, _)| format!("{line}\n")).collect();
-    let mut asked: Vec<Asked> = lines.into_iter().map(|(_, _, asked)| asked).collect();
-    asked.sort_by_key(|asked| asked.at_us);
-    (text, asked)
+    let mut requests: Vec<MadeUp> = lines.into_iter().map(|(_, _, request)| request).collect();
+    requests.sort_by_key(|request| request.at_us);
+    (text, requests)
 }
 
-async fn one_by_one(policy: &str, asked: &[Asked]) -> Vec<Told> {
+async fn one_by_one(policy: &str, requests: &[MadeUp]) -> Vec<Answer> {
     let clock = Clock::given(0);
     let policy = Policy::from_toml(policy).unwrap();
     let limiter = Limiter::builder().policy(policy).clock(clock.clone()).build().await.unwrap();
     let mut all = Vec::new();
-    for one in asked {
+    for one in requests {
         clock.set(one.at_us);
         let mut request = Request::new()
             .with("ip", format!("10.0.0.{}", one.ip))
@@ -136,7 +136,7 @@ async fn one_by_one(policy: &str, asked: &[Asked]) -> Vec<Told> {
         if let Some(user) = one.user {
             request = request.with("user", format!("u{user}"));
         }
-        all.push(told(one.at_us, &limiter.check(&request).await));
+        all.push(answer(one.at_us, &limiter.check(&request).await));
     }
     all
 }
@@ -148,7 +148,7 @@ fn replayed(policy: &str, text: &str, delay_us: u64) -> Judged {
     for name in policy.rules().flat_map(spillgate::Rule::needs) {
         words.learn(name);
     }
-    let maps = ["time=at", "ip=who.addr", "user=who.name"].map(|text| mapping(text).unwrap());
+    let maps = ["time=at", "ip=client.addr", "user=client.name"].map(|text| mapping(text).unwrap());
     let logs = Logs {
         files: vec![file.name()],
         format: None,
@@ -161,13 +161,13 @@ fn replayed(policy: &str, text: &str, delay_us: u64) -> Judged {
     };
     let contender = Contender { name: "it".to_owned(), policy };
     let (found, mut outcome) =
-        replay(vec![contender], &[], &words, |give| logs.read(&words, give), |_| {}).unwrap();
+        replay(vec![contender], &[], &words, |emit| logs.read(&words, emit), |_| {}).unwrap();
     assert_eq!((found.malformed, found.late), (0, 0));
     file.remove();
     outcome.judged.remove(0)
 }
 
-/// A file that is gone once it was read.
+/// A temporary file, which `remove` deletes.
 struct Temporary(std::path::PathBuf);
 
 fn tempfile(text: &str) -> Temporary {

@@ -1,5 +1,4 @@
-//! What a new file does to the state that the old one left: which tiers start afresh, and which are read
-//! again under new numbers.
+//! Compares a new policy with the one in force: which counters start empty, and which are read under new parameters.
 
 use std::collections::HashMap;
 
@@ -8,62 +7,66 @@ use spillgate::{Limit, Policy, Rule};
 
 use super::rules::tag;
 
-/// What becomes of one tier, or of all tiers of a rule.
+/// The effect of a new policy on one counter, or on all counters of a rule.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Fate {
+pub(super) struct StateChange {
     pub(super) rule: String,
-    /// Absent if it is about all limits of the rule.
+    /// Absent if all limits of the rule are affected.
     pub(super) limit: Option<String>,
-    pub(super) fate: What,
-    pub(super) why: String,
+    pub(super) effect: Effect,
+    pub(super) reason: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum What {
-    /// Nobody has used anything of it yet.
-    StartsAfresh,
-    /// What was used stays used, under new numbers.
+pub(super) enum Effect {
+    /// Its quota is full.
+    StartsFull,
+    /// The quota that was used stays used, under new parameters.
     ReadAgain,
-    /// It is counted no more, and forgotten in its time.
+    /// It is counted no more, and its state expires.
     Ends,
 }
 
-impl Fate {
+impl StateChange {
     pub(super) fn for_people(&self) -> String {
         let limit = self.limit.as_ref().map_or(String::new(), |limit| format!(", limit {limit:?}"));
-        let fate = match self.fate {
-            What::StartsAfresh => "starts afresh",
-            What::ReadAgain => "is read again on live state",
-            What::Ends => "ends",
+        let effect = match self.effect {
+            Effect::StartsFull => "starts full",
+            Effect::ReadAgain => "is read again on live state",
+            Effect::Ends => "ends",
         };
-        format!("rule {:?}{limit} {fate}: {}", self.rule, self.why)
+        format!("rule {:?}{limit} {effect}: {}", self.rule, self.reason)
     }
 }
 
-/// What differs, in the order of the new file; what ends, last.
-pub(super) fn fates(old: &Policy, new: &Policy) -> Vec<Fate> {
-    let mut fates = Vec::new();
+/// Returns the changes in the order of the new file; counters that end are last.
+pub(super) fn state_changes(old: &Policy, new: &Policy) -> Vec<StateChange> {
+    let mut changes = Vec::new();
     for rule in new.rules() {
-        let of_all =
-            |fate, why: String| Fate { rule: rule.name().to_owned(), limit: None, fate, why };
+        let of_all = |effect, reason| StateChange {
+            rule: rule.name().to_owned(),
+            limit: None,
+            effect,
+            reason,
+        };
         match old.rule(rule.name()) {
-            None => fates.push(of_all(What::StartsAfresh, new_rule(old, new, rule))),
+            None => changes.push(of_all(Effect::StartsFull, new_rule(old, new, rule))),
             Some(before) => match moved(before, rule) {
-                Some(why) => fates.push(of_all(What::StartsAfresh, why)),
-                None => fates.extend(of_limits(before, rule)),
+                Some(reason) => changes.push(of_all(Effect::StartsFull, reason)),
+                None => changes.extend(of_limits(before, rule)),
             },
         }
     }
     let gone = old.rules().filter(|rule| new.rule(rule.name()).is_none());
-    fates.extend(gone.map(|rule| {
-        let why = "the new file has no rule of that name".to_owned();
-        Fate { rule: rule.name().to_owned(), limit: None, fate: What::Ends, why }
+    changes.extend(gone.map(|rule| {
+        let reason = "the new file has no rule of that name".to_owned();
+        StateChange { rule: rule.name().to_owned(), limit: None, effect: Effect::Ends, reason }
     }));
-    fates
+    changes
 }
 
-/// Why none of a rule's state is found again, if none is.
+/// Returns why a rule's counters have other keys, so that none of its state is found; `None` if they have the same.
 fn moved(old: &Rule, new: &Rule) -> Option<String> {
     let (old_key, new_key) = (old.key().collect::<Vec<_>>(), new.key().collect::<Vec<_>>());
     if old.domain() != new.domain() {
@@ -96,62 +99,62 @@ fn new_rule(old: &Policy, new: &Policy, rule: &Rule) -> String {
     }
 }
 
-fn of_limits(old: &Rule, new: &Rule) -> Vec<Fate> {
+fn of_limits(old: &Rule, new: &Rule) -> Vec<StateChange> {
     let before: HashMap<String, &Limit> = named(old).collect();
     let after: HashMap<String, &Limit> = named(new).collect();
-    let fate = |limit: String, fate, why| Fate {
+    let change = |limit: String, effect, reason| StateChange {
         rule: new.name().to_owned(),
         limit: Some(limit),
-        fate,
-        why,
+        effect,
+        reason,
     };
-    let mut fates = Vec::new();
+    let mut changes = Vec::new();
     for (name, limit) in named(new) {
         match before.get(&name) {
             None => {
-                let why = "the old file's rule has no limit of that name".to_owned();
-                fates.push(fate(name, What::StartsAfresh, why));
+                let reason = "the old file's rule has no limit of that name".to_owned();
+                changes.push(change(name, Effect::StartsFull, reason));
             }
-            Some(earlier) => {
-                fates.extend(changed(earlier, limit).map(|(what, why)| fate(name, what, why)))
-            }
+            Some(earlier) => changes.extend(
+                changed(earlier, limit).map(|(effect, reason)| change(name, effect, reason)),
+            ),
         }
     }
     for (name, limit) in named(old).filter(|(_, limit)| keeps_state(limit)) {
         if !after.contains_key(&name) {
-            fates.push(fate(name, What::Ends, format!("{limit} is not in the new file")));
+            changes.push(change(name, Effect::Ends, format!("{limit} is not in the new file")));
         }
     }
-    fates
+    changes
 }
 
-fn changed(old: &Limit, new: &Limit) -> Option<(What, String)> {
+fn changed(old: &Limit, new: &Limit) -> Option<(Effect, String)> {
     let described = |limit: &Limit| {
         let unit =
             if limit.unit() == "requests" { String::new() } else { format!(" {}", limit.unit()) };
         format!("{limit}{unit} {}", limit.algorithm())
     };
-    let why = format!("it was {} and is {}", described(old), described(new));
+    let reason = format!("it was {} and is {}", described(old), described(new));
     match (keeps_state(old), keeps_state(new)) {
         (false, false) => None,
-        (true, false) => Some((What::Ends, why)),
-        (false, true) => Some((What::StartsAfresh, why)),
-        (true, true) if old.algorithm() != new.algorithm() => Some((What::StartsAfresh, why)),
+        (true, false) => Some((Effect::Ends, reason)),
+        (false, true) => Some((Effect::StartsFull, reason)),
+        (true, true) if old.algorithm() != new.algorithm() => Some((Effect::StartsFull, reason)),
         (true, true) if old == new => None,
         (true, true) if old.unit() != new.unit() => Some((
-            What::ReadAgain,
-            format!("{why}: what was used of one unit counts as used of the other"),
+            Effect::ReadAgain,
+            format!("{reason}: quota used of one unit counts as used of the other"),
         )),
-        (true, true) => Some((What::ReadAgain, format!("{why}; what was used stays used"))),
+        (true, true) => Some((Effect::ReadAgain, format!("{reason}; used quota stays used"))),
     }
 }
 
-/// `unlimited` and `block` keep no state.
+/// Returns whether a limit keeps state; an unlimited one and one that blocks do not.
 fn keeps_state(limit: &Limit) -> bool {
     limit.capacity().is_some_and(|capacity| capacity > 0)
 }
 
-/// By the names that their state goes by: a limit without one goes by its position.
+/// Returns the limits by the names of their state: a limit without a name has its position.
 fn named(rule: &Rule) -> impl Iterator<Item = (String, &Limit)> {
     let limits = rule.limits().enumerate();
     limits.map(|(at, limit)| (limit.name().map_or_else(|| at.to_string(), str::to_owned), limit))

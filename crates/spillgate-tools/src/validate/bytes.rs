@@ -1,9 +1,9 @@
-//! What the state of a rule's subjects takes, as measured: about so much, with every limit in use.
+//! Estimates the memory of a rule's state from measurements, with every limit in use.
 
 use serde::Serialize;
 use spillgate::{Algorithm, Limit, Rule};
 
-/// What so many subjects of one rule take.
+/// The estimated state of a number of subjects of one rule.
 #[derive(Serialize)]
 pub(super) struct Bytes<'a> {
     pub(super) rule: &'a str,
@@ -13,7 +13,7 @@ pub(super) struct Bytes<'a> {
 
 impl Bytes<'_> {
     pub(super) fn of(rule: &Rule, subjects: u64) -> Bytes<'_> {
-        // A key of none is one subject.
+        // A rule without key attributes has one subject.
         let subjects = if rule.key().len() == 0 { 1 } else { subjects };
         let kept = || rule.limits().filter(|limit| limit.capacity().is_some_and(|most| most > 0));
         let records = kept().count() as u64;
@@ -33,7 +33,7 @@ impl Bytes<'_> {
     }
 }
 
-/// The calls of a log and slots lie beside the value that holds the rest.
+/// A sliding log, and the permits of a concurrency limit, have keys beside that of the other counters.
 fn has_own_key(limit: &Limit) -> bool {
     matches!(limit.algorithm(), Algorithm::SlidingLog | Algorithm::Concurrency)
 }
@@ -47,7 +47,7 @@ fn slot_bytes(limit: &Limit) -> u64 {
     SLOT_BYTES + own + entries_bytes(limit, HOLD_BYTES_IN_MEMORY)
 }
 
-/// Full: of every call that a log admits, and of every slot; the others have none.
+/// Returns the bytes of a full limit's entries: the calls of a log, or the held permits.
 fn entries_bytes(limit: &Limit, hold_bytes: u64) -> u64 {
     let each = match limit.algorithm() {
         Algorithm::SlidingLog => LOG_ENTRY_BYTES,
@@ -57,11 +57,11 @@ fn entries_bytes(limit: &Limit, hold_bytes: u64) -> u64 {
     limit.capacity().unwrap_or(0).saturating_mul(each)
 }
 
-/// `1.5 MB`, in powers of ten.
+/// Returns bytes in powers of ten: `1.5 MB`.
 pub(super) fn readable(bytes: u64) -> String {
     let unit = UNITS.iter().rev().find(|(size, _)| bytes >= *size);
     let Some((size, name)) = unit else { return format!("{bytes} bytes") };
-    // Three digits are as much as is known.
+    // The estimate is no more exact than three digits.
     let tenths = bytes / (size / 10);
     if tenths >= 100 {
         format!("{} {name}", tenths / 10)
@@ -73,20 +73,20 @@ pub(super) fn readable(bytes: u64) -> String {
 const UNITS: [(u64, &str); 4] =
     [(1_000, "KB"), (1_000_000, "MB"), (1_000_000_000, "GB"), (1_000_000_000_000, "TB")];
 
-/// A key of ours in Redis, its place in the table and its expiry included.
+/// A key of Spillgate in Redis, with its entry in the table of keys and its expiry.
 const KEY_BYTES: u64 = 150;
-/// One tier in a value.
+/// One counter in a value.
 const RECORD_BYTES: u64 = 30;
-/// One call in a log: six to eight bytes, and what strings grow ahead.
+/// One call in a log: six to eight bytes, and the spare room of its string.
 pub(super) const LOG_ENTRY_BYTES: u64 = 8;
-/// One slot that is held, by its name and by its end.
+/// One held permit, by its name and by its end.
 const HOLD_BYTES: u64 = 330;
-/// The same in the memory engine, most of it the record by which it is released: 1,000 to 1,180 with the slot's
-/// tier, measured over 100,000 subjects.
+/// One held permit in the memory engine, most of it the record by which it is released: 1,000 to 1,180 bytes with its
+/// counter, measured over 100,000 subjects.
 const HOLD_BYTES_IN_MEMORY: u64 = 1_000;
-/// A log of few calls in the memory engine: 300 to 480 with its tier.
+/// A log of few calls in the memory engine: 300 to 480 bytes with its counter.
 const LOG_BYTES_IN_MEMORY: u64 = 300;
-/// One tier in the memory engine.
+/// One counter in the memory engine.
 const SLOT_BYTES: u64 = 96;
 
 #[cfg(test)]

@@ -1,27 +1,27 @@
-//! What the linter finds in a file that loads: where, what is so, and what would mend it.
+//! The findings of the linter: the place, the problem and the remedy.
 
 use serde::Serialize;
 
-/// One thing that somebody should know, or mend.
+/// A finding about a file that loads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
-    /// The name of the lint; it stays the same.
+    /// The name of the lint, which never changes.
     pub(super) code: &'static str,
     pub(super) level: Level,
     pub(super) line: usize,
-    /// Absent where it is about no single rule.
+    /// Absent if it is not about a single rule.
     pub(super) rule: Option<String>,
-    pub(super) what: String,
+    pub(super) problem: String,
     pub(super) remedy: String,
 }
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
-    /// Hardly what was meant.
+    /// Probably a mistake.
     Warning,
-    /// Right, and not to everybody's surprise.
+    /// Correct, but it may surprise.
     Note,
 }
 
@@ -37,13 +37,13 @@ impl Level {
 impl Finding {
     /// Returns the finding as a line of a log, which has its level beside it.
     pub(super) fn for_log(&self, file: &str) -> String {
-        let Finding { code, line, what, remedy, .. } = self;
-        format!("{file}:{line}: {code}: {}{what}; {remedy}", self.place())
+        let Finding { code, line, problem, remedy, .. } = self;
+        format!("{file}:{line}: {code}: {}{problem}; {remedy}", self.place())
     }
 
     pub(super) fn for_people(&self, file: &str) -> String {
-        let Finding { code, level, line, what, remedy, .. } = self;
-        format!("{file}:{line}: {} {code}: {}{what}; {remedy}", level.name(), self.place())
+        let Finding { code, level, line, problem, remedy, .. } = self;
+        format!("{file}:{line}: {} {code}: {}{problem}; {remedy}", level.name(), self.place())
     }
 
     fn place(&self) -> String {

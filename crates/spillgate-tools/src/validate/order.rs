@@ -1,4 +1,4 @@
-//! In which order rules are judged where they lie on several shards.
+//! The order in which rules on several shards are evaluated.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -8,19 +8,18 @@ use spillgate::{Policy, Rule};
 
 use super::rules::{each_of, tag};
 
-/// A rule in its place.
+/// A rule in the order of evaluation.
 #[derive(Serialize)]
 pub(super) struct Placed<'a> {
     rule: &'a str,
     domain: &'a str,
     key: Vec<&'a str>,
     limits: Vec<String>,
-    /// The rule before it, if that one's subject is as wide: then their places in the file decide.
+    /// The rule before it, if both subjects are equally wide; their order in the file decides then.
     ties_with: Option<&'a str>,
-    /// The first rules, [`NAMED_MAX`] at most, that are judged with it in one call: their tiers lie on
-    /// one shard.
+    /// The first [`NAMED_MAX`] rules that are evaluated in the same call, since their counters are on the same shard.
     together_with: Vec<&'a str>,
-    /// How many rules more are judged in that call.
+    /// The number of further rules in that call.
     together_with_more: usize,
 }
 
@@ -41,23 +40,23 @@ impl Placed<'_> {
     }
 }
 
-/// Rules whose tiers of one request share a shard.
+/// Rules whose counters of one request share a shard.
 struct Group<'a> {
     domain: &'a str,
-    /// With their places in the file.
+    /// The rules with their positions in the file.
     rules: Vec<(usize, &'a Rule)>,
 }
 
 impl Group<'_> {
-    /// As wide as its widest rule: fewer key attributes are wider, and of two that are as wide the later in
-    /// the file.
+    /// Returns the width of its widest rule: fewer key attributes are wider, and among equals the later one in the
+    /// file.
     fn width(&self) -> (Reverse<usize>, usize) {
         let widths = self.rules.iter().map(|(place, rule)| (Reverse(rule.key().len()), *place));
         widths.max().unwrap_or_default()
     }
 }
 
-/// Domain by domain, the widest group last, as a request meets them.
+/// Returns the rules domain by domain, the widest group last, in the order of evaluation.
 pub(super) fn order(policy: &Policy) -> Vec<Placed<'_>> {
     let mut groups = groups(policy);
     groups.sort_by_key(|group| (group.domain, group.width()));
@@ -107,8 +106,8 @@ fn widest<'a>(group: &Group<'a>) -> Option<&'a str> {
     widest.map(|(_, rule)| rule.name())
 }
 
-/// Each rule of a call names its companions, so all of their names would take memory and output by the
-/// square of the rules: 10,000 rules of one key took 1.6 GB and printed 690 MB.
+/// The number of companions that a rule names. With all of them, memory and output would grow by the square of the
+/// rules: 10,000 rules of one key took 1.6 GB and printed 690 MB.
 const NAMED_MAX: usize = 8;
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! How rules lie to each other: whose requests are whose, and which share a call.
+//! Relations between rules: which one matches the requests of another, and which ones share a call.
 
 use spillgate::{Mode, Pattern, Rule};
 
-/// Whether it can refuse a request.
+/// Returns whether the rule can deny a request.
 pub(super) fn decides(rule: &Rule) -> bool {
     rule.mode() == Mode::Enforce
 }
 
-/// Whether every request that meets `narrow` meets `wide` too, even if it lacks an attribute.
+/// Returns whether every request that matches `narrow` matches `wide` too, even if it lacks the attribute `lacking`.
 pub(super) fn covers(wide: &Rule, narrow: &Rule, lacking: Option<&str>) -> bool {
     let has = |attribute: &str| {
         Some(attribute) != lacking && narrow.needs().any(|needed| needed == attribute)
@@ -16,20 +16,20 @@ pub(super) fn covers(wide: &Rule, narrow: &Rule, lacking: Option<&str>) -> bool 
         && wide.key().all(has)
         && wide.matches().all(|(attribute, wanted)| {
             let wanted: Vec<Pattern<'_>> = wanted.collect();
-            let anything = wanted.contains(&Pattern::Prefix(b""));
-            let said = narrow.matches().find(|(said, _)| *said == attribute);
+            let any_value = wanted.contains(&Pattern::Prefix(b""));
+            let narrow_patterns = narrow.matches().find(|(name, _)| *name == attribute);
             has(attribute)
-                && (anything
-                    || said.is_some_and(|(_, mut said)| {
-                        said.all(|said| wanted.iter().any(|wanted| holds(*wanted, said)))
+                && (any_value
+                    || narrow_patterns.is_some_and(|(_, mut patterns)| {
+                        patterns.all(|pattern| wanted.iter().any(|wanted| holds(*wanted, pattern)))
                     }))
         })
 }
 
-/// Whether one request can meet both.
+/// Returns whether one request can match both rules.
 pub(super) fn can_meet(one: &Rule, other: &Rule) -> bool {
     let apart = |(attribute, patterns): (&str, Vec<Pattern<'_>>)| {
-        let others = other.matches().find(|(said, _)| *said == attribute);
+        let others = other.matches().find(|(name, _)| *name == attribute);
         others.is_some_and(|(_, mut others)| {
             others.all(|other| !patterns.iter().any(|one| holds(*one, other) || holds(other, *one)))
         })
@@ -38,7 +38,7 @@ pub(super) fn can_meet(one: &Rule, other: &Rule) -> bool {
         && !one.matches().map(|(attribute, patterns)| (attribute, patterns.collect())).any(apart)
 }
 
-/// Whether whatever fits `narrow` fits `wide`.
+/// Returns whether every value that matches `narrow` matches `wide`.
 pub(super) fn holds(wide: Pattern<'_>, narrow: Pattern<'_>) -> bool {
     match (wide, narrow) {
         (Pattern::Exact(wide), Pattern::Exact(narrow)) => wide == narrow,
@@ -49,7 +49,7 @@ pub(super) fn holds(wide: Pattern<'_>, narrow: Pattern<'_>) -> bool {
     }
 }
 
-/// The attributes whose values say on which shard a request's tiers of this rule are.
+/// Returns the attributes whose values decide the shard of the rule's counters.
 pub(super) fn tag(rule: &Rule) -> Vec<&str> {
     match rule.anchor() {
         Some(anchor) => anchor.collect(),
@@ -57,10 +57,10 @@ pub(super) fn tag(rule: &Rule) -> Vec<&str> {
     }
 }
 
-/// Attributes as people say whom a tier is for.
+/// Returns the subjects of these attributes in words.
 pub(super) fn each_of(attributes: &[&str]) -> String {
     match attributes {
-        [] => "for all together".to_owned(),
+        [] => "for all requests".to_owned(),
         attributes => format!("for each {}", attributes.join(", ")),
     }
 }
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_covers_another_where_it_asks_for_no_more() {
+    fn a_rule_covers_another_that_needs_no_less() {
         check(("", ""), ("path = '/a'", "'ip'"), true, true);
         check(("path = '/a*'", ""), ("path = '/a/b'", "'ip'"), true, true);
         check(("path = '/a*'", ""), ("path = '/a/b*'", "'ip'"), true, true);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_lacks_does_not_help_to_cover_it() {
+    fn an_absent_attribute_does_not_help_to_cover() {
         let policy = policy(&[("", "'ip'"), ("", "'ip', 'user'")]);
         let [wide, narrow] = ["0", "1"].map(|name| policy.rule(name).unwrap());
         assert!(covers(wide, narrow, Some("user")));

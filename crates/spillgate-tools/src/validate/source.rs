@@ -1,6 +1,6 @@
-//! Where in the file things stand, and how they are worded, which a policy does not remember.
+//! Finds the lines and the wording of rules in a file, which a policy does not keep.
 //!
-//! The file has been found to load, so what does not look as expected is just left out.
+//! The file is known to load, so an unexpected value is simply left out.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -8,11 +8,11 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The file's rules, in its order, and its overrides.
+/// The rules of a file, in its order, and its overrides.
 #[derive(Debug, Default)]
 pub(super) struct Source {
     pub(super) rules: Vec<Entry>,
-    /// By the names of their rules.
+    /// The overrides by the names of their rules.
     pub(super) overrides: HashMap<Box<str>, Vec<Entry>>,
 }
 
@@ -20,23 +20,23 @@ pub(super) struct Source {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) line: usize,
-    /// Its fields and their lines.
+    /// The fields and their lines.
     fields: Vec<(Box<str>, usize)>,
     pub(super) limits: Vec<Wording>,
-    /// Of an override: attributes and values.
+    /// The attributes and values of an override.
     pub(super) subject: Vec<(Box<str>, Box<str>)>,
-    /// Of a rule, as written.
+    /// The local share of a rule, as written.
     pub(super) local_share: Option<Box<str>>,
 }
 
-/// One limit as written.
+/// A limit as written.
 #[derive(Debug, Default)]
 pub(super) struct Wording {
     pub(super) line: usize,
     pub(super) quota: Box<str>,
     pub(super) name: Option<Box<str>>,
     pub(super) algorithm: Option<Box<str>>,
-    /// All else that it says, in the order of the fields' names.
+    /// All other fields, in the order of their names.
     others: Vec<(Box<str>, Box<str>)>,
 }
 
@@ -61,29 +61,29 @@ impl Source {
 }
 
 impl Entry {
-    /// Where a field stands, or the entry begins.
+    /// Returns the line of a field, or of the entry's beginning.
     pub(super) fn line_of(&self, field: &str) -> usize {
         let found = self.fields.iter().find(|(name, _)| **name == *field);
         found.map_or(self.line, |(_, line)| *line)
     }
 
-    /// Where the limit of a position stands.
+    /// Returns the line of a limit.
     pub(super) fn line_of_limit(&self, position: usize) -> usize {
         self.limits.get(position).map_or_else(|| self.line_of("limits"), |limit| limit.line)
     }
 }
 
 impl Wording {
-    /// Whether both say the same, whatever their names.
-    pub(super) fn says_the_same(&self, other: &Wording) -> bool {
+    /// Returns whether both are the same apart from their names.
+    pub(super) fn equals(&self, other: &Wording) -> bool {
         self.quota == other.quota
             && self.algorithm == other.algorithm
             && self.others == other.others
     }
 }
 
-/// Each entry by itself: as a tree, a file takes fifty times its size. What looks like a head inside a
-/// text of several lines is none, so a file with such texts stays whole.
+/// Splits a text into its entries, since a parsed file takes fifty times its size. A multi-line string may contain
+/// text that looks like a head, so a file with such strings stays whole.
 fn pieces(text: &str) -> Vec<&str> {
     if text.contains("\"\"\"") || text.contains("'''") {
         return vec![text];
@@ -94,7 +94,7 @@ fn pieces(text: &str) -> Vec<&str> {
     cuts.windows(2).map(|cut| &text[cut[0]..cut[1]]).collect()
 }
 
-/// With the rules that they name.
+/// Returns the entries with the names of their rules.
 fn entries(
     table: &DeTable<'_>,
     name: &str,
@@ -103,7 +103,7 @@ fn entries(
     let tables = table.get(name).and_then(|value| value.get_ref().as_array());
     let entry = |value: &Spanned<DeValue<'_>>| {
         let fields = value.get_ref().as_table()?;
-        let rule = fields.get("rule").map(said).unwrap_or_default();
+        let rule = fields.get("rule").map(written).unwrap_or_default();
         Some((rule, entry(fields, lines.of(value.span()), lines)))
     };
     let entries: Vec<_> = tables.into_iter().flatten().filter_map(entry).collect();
@@ -122,41 +122,43 @@ fn entry(table: &DeTable<'_>, line: usize, lines: &mut Lines<'_>) -> Entry {
         line,
         fields,
         limits: limits.into_iter().flatten().map(|limit| wording(limit, lines)).collect(),
-        subject: subject.map(|(key, value)| (key.get_ref().as_ref().into(), said(value))).collect(),
-        local_share: table.get("local_share").map(said),
+        subject: subject
+            .map(|(key, value)| (key.get_ref().as_ref().into(), written(value)))
+            .collect(),
+        local_share: table.get("local_share").map(written),
     }
 }
 
 fn wording(limit: &Spanned<DeValue<'_>>, lines: &mut Lines<'_>) -> Wording {
     let line = lines.of(limit.span());
     let Some(table) = limit.get_ref().as_table() else {
-        return Wording { line, quota: said(limit), ..Wording::default() };
+        return Wording { line, quota: written(limit), ..Wording::default() };
     };
     let mut wording = Wording { line, ..Wording::default() };
     for (key, value) in table {
         match key.get_ref().as_ref() {
-            "quota" => wording.quota = said(value),
-            "name" => wording.name = Some(said(value)),
-            "algorithm" => wording.algorithm = Some(said(value)),
-            other => wording.others.push((other.into(), said(value))),
+            "quota" => wording.quota = written(value),
+            "name" => wording.name = Some(written(value)),
+            "algorithm" => wording.algorithm = Some(written(value)),
+            other => wording.others.push((other.into(), written(value))),
         }
     }
     wording.others.sort_unstable();
     wording
 }
 
-/// A plain value as written; of a literal such as `{ exact = "a*" }` what it says.
-fn said(value: &Spanned<DeValue<'_>>) -> Box<str> {
+/// Returns a plain value as written, and the content of a table such as `{ exact = "a*" }`.
+fn written(value: &Spanned<DeValue<'_>>) -> Box<str> {
     match value.get_ref() {
         DeValue::String(text) => text.as_ref().into(),
         DeValue::Integer(number) => number.as_str().into(),
         DeValue::Float(number) => number.as_str().into(),
-        DeValue::Table(table) => table.values().next().map(said).unwrap_or_default(),
+        DeValue::Table(table) => table.values().next().map(written).unwrap_or_default(),
         _ => Box::default(),
     }
 }
 
-/// Counts the lines of a piece, once where it is asked in order.
+/// Counts the lines of a piece. Calls in order count each line once.
 struct Lines<'t> {
     piece: &'t str,
     at: usize,
@@ -204,7 +206,7 @@ limits = ["5/minute"]
 "#;
 
     #[test]
-    fn everything_has_its_line_and_its_words() {
+    fn everything_has_its_line_and_its_wording() {
         for text in [FILE.to_owned(), format!("{FILE}# '''\n")] {
             let source = Source::of(&text);
             let ([rule], [over]) = (&source.rules[..], &source.overrides["a"][..]) else {
@@ -219,8 +221,8 @@ limits = ["5/minute"]
             );
             assert_eq!((over.line, over.line_of("rule")), (15, 17));
             assert_eq!(over.subject, [("tenant".into(), "a*".into())]);
-            assert!(rule.limits[0].says_the_same(&over.limits[0]));
-            assert!(!rule.limits[1].says_the_same(&over.limits[0]));
+            assert!(rule.limits[0].equals(&over.limits[0]));
+            assert!(!rule.limits[1].equals(&over.limits[0]));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The dashboard's files and its events. Chromium drives it in tests/doors/dashboard.sh.
+//! The files and the events of the dashboard. Chromium drives it in tests/doors/dashboard.sh.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use super::{api_rule, decision};
 use crate::server::{Server, TempFile};
 
 #[test]
-fn its_files_need_no_token_name_no_stranger_and_run_nothing_else() {
+fn the_files_need_no_token_and_load_nothing_from_elsewhere() {
     let token = TempFile::new("token", "0123456789abcdef0123456789abcdef\n");
     let config = format!("[server]\nadmin_token_file = \"{}\"\n", token.path());
     let config = TempFile::new("limits.toml", &config);
@@ -33,15 +33,15 @@ fn its_files_need_no_token_name_no_stranger_and_run_nothing_else() {
         );
         assert_eq!(file.header("x-content-type-options"), Some("nosniff"));
         let without_namespace = file.body.replace("http://www.w3.org/2000/svg", "");
-        for stranger in ["http:", "https:", "innerHTML", "style=\"", "onclick=\"", "eval("] {
-            assert!(!without_namespace.contains(stranger), "{stranger} in {path}");
+        for foreign in ["http:", "https:", "innerHTML", "style=\"", "onclick=\"", "eval("] {
+            assert!(!without_namespace.contains(foreign), "{foreign} in {path}");
         }
     }
     assert_eq!(get("/admin/v1/events").status, 401);
     assert_eq!(server.operator().send("POST", "/", b"").unwrap().status, 405);
 }
 
-/// A listener, and the status that it was answered with.
+/// Opens a stream of events, and returns the status of the answer.
 fn listen(server: &Server) -> (u16, BufReader<TcpStream>) {
     let port = server.admin_port.unwrap();
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -66,7 +66,7 @@ fn next_event(listener: &mut BufReader<TcpStream>) -> Value {
 }
 
 #[test]
-fn events_tell_what_changes_second_by_second() {
+fn events_show_changes_every_second() {
     let file = api_rule();
     let server = Server::start(&["--config", file.path()]);
     let (status, mut listener) = listen(&server);
@@ -92,7 +92,7 @@ fn events_tell_what_changes_second_by_second() {
 }
 
 #[test]
-fn listeners_are_few_and_give_their_places_back() {
+fn event_streams_are_few_and_end_with_their_client() {
     let server = Server::start(&[]);
     let listeners: Vec<_> = (0..32).map(|_| listen(&server)).collect();
     assert!(listeners.iter().all(|(status, _)| *status == 200));
@@ -102,7 +102,7 @@ fn listeners_are_few_and_give_their_places_back() {
 }
 
 #[test]
-fn a_server_that_stops_ends_the_streams() {
+fn a_stopping_server_ends_the_streams() {
     let server = Server::start(&[]);
     let (_, mut listener) = listen(&server);
     next_event(&mut listener);

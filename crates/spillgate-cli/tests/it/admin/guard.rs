@@ -1,4 +1,4 @@
-//! Who may use it.
+//! Access to the admin API.
 
 use std::process::Stdio;
 
@@ -17,7 +17,7 @@ const GUARDED: [(&str, &str); 6] = [
 ];
 
 #[test]
-fn without_a_token_a_page_of_a_stranger_is_refused_and_a_program_of_this_machine_is_not() {
+fn without_a_token_foreign_pages_are_refused_and_local_programs_are_not() {
     let server = Server::start(&[]);
     let port = server.admin_port.unwrap();
     let status = |method: &str, path: &str, headers: &[(&str, &str)]| {
@@ -44,7 +44,7 @@ fn without_a_token_a_page_of_a_stranger_is_refused_and_a_program_of_this_machine
 }
 
 #[test]
-fn with_a_token_only_who_shows_it_is_answered_but_for_health_and_metrics() {
+fn with_a_token_only_health_and_metrics_answer_without_it() {
     let token = TempFile::new("token", &format!("{TOKEN}\n"));
     let server = Server::start_command(
         spillgate(&["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
@@ -66,15 +66,18 @@ fn with_a_token_only_who_shows_it_is_answered_but_for_health_and_metrics() {
 }
 
 #[test]
-fn beyond_loopback_it_does_not_start_without_a_token_insecure_or_not() {
+fn a_public_admin_address_needs_a_token_even_if_insecure() {
     let file = TempFile::new("settings.toml", "[server]\ninsecure = true\n");
     let arguments =
         ["serve", "--http", "127.0.0.1:0", "--admin", "0.0.0.0:0", "--config", file.path()];
     let output = run(&arguments);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("field `server.admin`: 0.0.0.0:0 is open to other machines"), "{said}");
-    assert!(said.contains("admin_token_file"), "{said}");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(
+        errors.contains("field `server.admin`: 0.0.0.0:0 is open to other machines"),
+        "{errors}"
+    );
+    assert!(errors.contains("admin_token_file"), "{errors}");
 
     let token = TempFile::new("token", TOKEN);
     Server::start_command(
@@ -83,7 +86,7 @@ fn beyond_loopback_it_does_not_start_without_a_token_insecure_or_not() {
 }
 
 #[test]
-fn an_admin_door_that_is_off_does_not_listen() {
+fn an_admin_api_that_is_off_does_not_listen() {
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--admin", "off"]);
     let server = Server::start_command(&mut command);
     assert_eq!(server.admin_port, None);
@@ -91,12 +94,12 @@ fn an_admin_door_that_is_off_does_not_listen() {
 }
 
 #[test]
-fn a_door_that_finds_its_port_taken_says_so_and_how_to_choose_another() {
+fn a_port_in_use_is_reported_with_a_remedy() {
     let server = Server::start(&[]);
     let taken = format!("127.0.0.1:{}", server.admin_port.unwrap());
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--admin", &taken]);
     let mut process = Process::start(command.stderr(Stdio::piped()));
-    let mut said = String::new();
-    std::io::Read::read_to_string(&mut process.stderr().unwrap(), &mut said).unwrap();
-    assert!(said.contains("choose a free port with --admin 127.0.0.1:0"), "{said}");
+    let mut errors = String::new();
+    std::io::Read::read_to_string(&mut process.stderr().unwrap(), &mut errors).unwrap();
+    assert!(errors.contains("choose a free port with --admin 127.0.0.1:0"), "{errors}");
 }

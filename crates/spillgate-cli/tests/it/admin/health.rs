@@ -1,4 +1,4 @@
-//! Health: a store that is away, or hangs, takes no process out of service.
+//! Health: a store that is down or hangs takes no instance out of service.
 
 use spillgate_testkit::{RedisServer, eventually, free_port};
 
@@ -11,18 +11,18 @@ fn health(server: &Server, path: &str) -> (u16, String) {
 }
 
 #[test]
-fn a_process_is_ready_with_its_store_up_hung_and_gone() {
+fn an_instance_is_ready_with_its_store_up_hung_and_down() {
     let mut redis = RedisServer::start();
     let server = Server::start(&["--redis", &redis.url()]);
     let ready = |store: &str| {
         for path in ["/livez", "/readyz"] {
             assert_eq!(health(&server, path), (200, "ok\n".to_owned()), "{path}, {store}");
         }
-        // A store that came back is known once the connection is made anew.
+        // The instance notices a restarted store once it has a new connection.
         eventually(|| {
-            let (status, told) = health(&server, "/readyz?verbose");
+            let (status, answer) = health(&server, "/readyz?verbose");
             status == 200
-                && told.starts_with(&format!("ok\npolicy: 0 rules\nstore: {store}\nshard "))
+                && answer.starts_with(&format!("ok\npolicy: 0 rules\nstore: {store}\nshard "))
         });
     };
     ready("answers");
@@ -35,23 +35,23 @@ fn a_process_is_ready_with_its_store_up_hung_and_gone() {
 }
 
 #[test]
-fn a_process_whose_store_was_never_there_is_ready() {
+fn an_instance_is_ready_though_its_store_was_never_up() {
     let server = Server::start(&["--redis", &format!("redis://127.0.0.1:{}", free_port())]);
     assert_eq!(health(&server, "/readyz").0, 200);
     eventually(|| health(&server, "/readyz?verbose").1.contains("Connection refused"));
-    let said = health(&server, "/readyz?verbose").1;
-    assert!(said.contains("store: does not answer"), "{said}");
-    assert!(said.contains(": Connection refused"), "{said}");
+    let answer = health(&server, "/readyz?verbose").1;
+    assert!(answer.contains("store: does not answer"), "{answer}");
+    assert!(answer.contains(": Connection refused"), "{answer}");
 }
 
 #[test]
-fn with_state_in_memory_the_store_always_answers() {
+fn a_memory_store_always_answers() {
     let server = Server::start(&[]);
     assert_eq!(health(&server, "/readyz?verbose").1, "ok\npolicy: 0 rules\nstore: answers\n");
 }
 
 #[test]
-fn an_unknown_path_and_a_wrong_method_say_what_there_is() {
+fn an_unknown_path_or_method_lists_the_known_ones() {
     let server = Server::start(&[]);
     for (method, path, status) in
         [("GET", "/health", 404), ("POST", "/livez", 405), ("PATCH", "/admin/v1/rules", 405)]

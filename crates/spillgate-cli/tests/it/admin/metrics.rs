@@ -1,4 +1,4 @@
-//! What there is to count, and that Prometheus can read it.
+//! The metrics, and that Prometheus can read them.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 use spillgate_testkit::RedisServer;
 
-use super::{api_rule, decision, refused, told};
+use super::{api_rule, decision, expect_ok, refused};
 use crate::envoy::client::{Caller, descriptor};
 use crate::server::{Server, TempFile, on_both_engines};
 
@@ -22,7 +22,7 @@ fn expect(metrics: &str, line: &str) {
 }
 
 #[test]
-fn decisions_are_counted_by_rule_and_no_subject_is_a_label() {
+fn decisions_are_counted_by_rule_and_name_no_subject() {
     let file = TempFile::new(
         "limits.toml",
         "[[rule]]\nname = \"api\"\nkey = [\"tenant\", \"user\"]\nlimits = [\"2/hour\", \"9/day\"]\n\
@@ -59,7 +59,7 @@ fn decisions_are_counted_by_rule_and_no_subject_is_a_label() {
 }
 
 #[test]
-fn counts_go_on_through_a_reload_and_a_mode() {
+fn counts_continue_through_a_reload_and_a_mode_change() {
     let file = api_rule();
     let server = Server::start(&["--config", file.path()]);
     decision(&server);
@@ -73,7 +73,7 @@ fn counts_go_on_through_a_reload_and_a_mode() {
     spillgate_testkit::eventually(|| {
         metrics(&server).contains("spillgate_reloads_total{result=\"refused\"} 1\n")
     });
-    told(&server, "PUT", "/admin/v1/rules/api/mode", &json!({"mode": "enforce"}));
+    expect_ok(&server, "PUT", "/admin/v1/rules/api/mode", &json!({"mode": "enforce"}));
     decision(&server);
     let line =
         "domain=\"default\",rule=\"api\",decision=\"allowed\",reason=\"\",source=\"store\"} 2";
@@ -82,7 +82,7 @@ fn counts_go_on_through_a_reload_and_a_mode() {
 }
 
 #[test]
-fn decisions_without_the_store_and_its_errors_are_counted() {
+fn decisions_without_the_store_and_store_errors_are_counted() {
     let file = api_rule();
     let mut redis = RedisServer::start();
     let server = Server::start(&["--config", file.path(), "--redis", &redis.url()]);
@@ -98,7 +98,7 @@ fn decisions_without_the_store_and_its_errors_are_counted() {
     assert!(metrics.contains("spillgate_store_seconds_count{shard="), "{metrics}");
 }
 
-/// gRPC calls and waiting checks were decided, and `decision_seconds` had none of them.
+/// Once, gRPC calls and waiting checks were missing in `decision_seconds`.
 #[test]
 fn every_api_counts_its_decisions_in_decision_seconds() {
     let file = TempFile::new(
@@ -134,7 +134,8 @@ fn promtool_accepts_the_metrics() {
             .unwrap();
         promtool.stdin.take().unwrap().write_all(metrics(server).as_bytes()).unwrap();
         let output = promtool.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert!(output.status.success() && said.is_empty(), "{said}");
+        let output_text =
+            String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success() && output_text.is_empty(), "{output_text}");
     });
 }

@@ -1,23 +1,23 @@
-//! Other limits for some subjects, set while running.
+//! Overrides that operators set at run time.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use spillgate_testkit::eventually;
 
-use super::{ann, api_rule, decision, refused, told};
+use super::{ann, api_rule, decision, expect_ok, refused};
 use crate::server::{Server, on_both_engines};
 
 const PATH: &str = "/admin/v1/overrides";
 
 #[test]
-fn a_subject_is_blocked_raised_listed_and_let_go() {
+fn a_subject_is_blocked_raised_listed_and_unblocked() {
     let file = api_rule();
     on_both_engines(&["--config", file.path()], |server| {
         let set = |limits: Value| {
             let body = json!({"rule": "api", "subject": {"tenant": "acme"}, "limits": limits});
             assert_eq!(
-                told(server, "PUT", PATH, &body),
+                expect_ok(server, "PUT", PATH, &body),
                 json!({"result": "done", "pending_shards": []})
             );
         };
@@ -25,7 +25,7 @@ fn a_subject_is_blocked_raised_listed_and_let_go() {
         assert_eq!(decision(server), "blocked");
         set(json!([{"quota": "3/hour", "burst": 5}]));
         assert_eq!(
-            told(
+            expect_ok(
                 server,
                 "GET",
                 "/admin/v1/state?rule=api&attr.tenant=acme&attr.user=ann",
@@ -34,7 +34,7 @@ fn a_subject_is_blocked_raised_listed_and_let_go() {
             5
         );
 
-        let listed = told(server, "GET", PATH, &Value::Null);
+        let listed = expect_ok(server, "GET", PATH, &Value::Null);
         let [entry] = listed["overrides"].as_array().unwrap().as_slice() else {
             panic!("{listed}")
         };
@@ -46,8 +46,8 @@ fn a_subject_is_blocked_raised_listed_and_let_go() {
         assert_eq!((&entry["expires_at"], &entry["not_in_force"]), (&Value::Null, &Value::Null));
         assert!(entry["written_at"].as_str().unwrap().ends_with('Z'), "{entry}");
 
-        told(server, "DELETE", &format!("{PATH}?rule=api&attr.tenant=acme"), &Value::Null);
-        assert_eq!(told(server, "GET", PATH, &Value::Null), json!({"overrides": []}));
+        expect_ok(server, "DELETE", &format!("{PATH}?rule=api&attr.tenant=acme"), &Value::Null);
+        assert_eq!(expect_ok(server, "GET", PATH, &Value::Null), json!({"overrides": []}));
         let (status, ..) =
             refused(server, "DELETE", &format!("{PATH}?rule=api&attr.tenant=acme"), "");
         assert_eq!(status, 404);
@@ -55,23 +55,23 @@ fn a_subject_is_blocked_raised_listed_and_let_go() {
 }
 
 #[test]
-fn an_override_ends_by_itself() {
+fn an_override_expires() {
     let file = api_rule();
     on_both_engines(&["--config", file.path()], |server| {
         let soon = jiff::Timestamp::now() + Duration::from_secs(2);
         let body = json!({"rule": "api", "subject": ann(), "limits": ["block"], "expires_at": soon.to_string()});
-        told(server, "PUT", PATH, &body);
+        expect_ok(server, "PUT", PATH, &body);
         assert_eq!(decision(server), "blocked");
         eventually(|| decision(server) != "blocked");
     });
 }
 
 #[test]
-fn what_cannot_be_an_override_is_told_with_its_field() {
+fn an_invalid_override_names_its_field() {
     let file = api_rule();
     let server = Server::start(&["--config", file.path()]);
     let tenant = r#""subject":{"tenant":"acme"}"#;
-    for (body, status, field, says) in [
+    for (body, status, field, part) in [
         (format!(r#"{{"rule":"api",{tenant}}}"#), 400, "limits", "missing field"),
         (format!(r#"{{"rule":"api",{tenant},"limits":"block"}}"#), 400, "limits", "an array"),
         (format!(r#"{{"rule":"api",{tenant},"limits":[]}}"#), 400, "limits", "write 1 to 64"),
@@ -110,6 +110,6 @@ fn what_cannot_be_an_override_is_told_with_its_field() {
     ] {
         let (answered, named, detail) = refused(&server, "PUT", PATH, &body);
         assert_eq!((answered, named.as_str()), (status, field), "{body}: {detail}");
-        assert!(detail.contains(says), "{body}: {detail}");
+        assert!(detail.contains(part), "{body}: {detail}");
     }
 }

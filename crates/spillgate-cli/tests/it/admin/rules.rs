@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{api_rule, decision, refused, told};
+use super::{api_rule, decision, expect_ok, refused};
 use crate::server::{Server, TempFile, on_both_engines};
 
 #[test]
@@ -26,27 +26,27 @@ fn rules_are_listed_with_limits_and_modes() {
         }],
         "without_rule": [],
     });
-    assert_eq!(told(&server, "GET", "/admin/v1/rules", &Value::Null), rules);
+    assert_eq!(expect_ok(&server, "GET", "/admin/v1/rules", &Value::Null), rules);
 }
 
 #[test]
-fn a_rule_is_switched_off_and_on_again_while_running() {
+fn a_rule_is_switched_off_and_on_at_run_time() {
     let file = api_rule();
     on_both_engines(&["--config", file.path()], |server| {
         let mode = |rule: usize| {
-            told(server, "GET", "/admin/v1/rules", &Value::Null)["rules"][rule]["mode"].clone()
+            expect_ok(server, "GET", "/admin/v1/rules", &Value::Null)["rules"][rule]["mode"].clone()
         };
         while decision(server) == "allowed" {}
         let done = json!({"result": "done", "pending_shards": []});
         let off = json!({"mode": "off", "expires_at": "2199-01-01T00:00:00Z"});
-        assert_eq!(told(server, "PUT", "/admin/v1/rules/api/mode", &off), done);
+        assert_eq!(expect_ok(server, "PUT", "/admin/v1/rules/api/mode", &off), done);
         assert_eq!(decision(server), "allowed");
         assert_eq!(
             mode(0),
             json!({"rule": "api", "in_force": "off", "written": "enforce", "runtime": "off",
                 "expires_at": "2199-01-01T00:00:00Z"})
         );
-        assert_eq!(told(server, "DELETE", "/admin/v1/rules/api/mode", &Value::Null), done);
+        assert_eq!(expect_ok(server, "DELETE", "/admin/v1/rules/api/mode", &Value::Null), done);
         assert_eq!(
             (decision(server), mode(0)["in_force"].clone()),
             ("limit-exceeded".to_owned(), json!("enforce"))
@@ -55,22 +55,22 @@ fn a_rule_is_switched_off_and_on_again_while_running() {
 }
 
 #[test]
-fn a_rule_with_a_slash_in_its_name_is_found_written_either_way() {
+fn a_rule_with_a_slash_in_its_name_has_two_paths() {
     let file =
         TempFile::new("limits.toml", "[[rule]]\nname = \"a/b\"\nkey = []\nlimits = [\"1/hour\"]\n");
     let server = Server::start(&["--config", file.path()]);
     for path in ["/admin/v1/rules/a/b/mode", "/admin/v1/rules/a%2Fb/mode"] {
-        told(&server, "PUT", path, &json!({"mode": "shadow"}));
-        told(&server, "DELETE", path, &Value::Null);
+        expect_ok(&server, "PUT", path, &json!({"mode": "shadow"}));
+        expect_ok(&server, "DELETE", path, &Value::Null);
     }
 }
 
 #[test]
-fn what_cannot_be_a_mode_is_told_with_its_field() {
+fn an_invalid_mode_names_its_field() {
     let file = api_rule();
     let server = Server::start(&["--config", file.path()]);
     let path = "/admin/v1/rules/api/mode";
-    for (path, body, status, field, says) in [
+    for (path, body, status, field, part) in [
         (path, "{", 400, "", "no JSON"),
         (path, "{}", 400, "mode", "missing field"),
         (path, r#"{"mode":"on"}"#, 400, "mode", "write enforce, shadow or off"),
@@ -83,7 +83,7 @@ fn what_cannot_be_a_mode_is_told_with_its_field() {
     ] {
         let (answered, named, detail) = refused(&server, "PUT", path, body);
         assert_eq!((answered, named.as_str()), (status, field), "{path} {body}: {detail}");
-        assert!(detail.contains(says), "{path} {body}: {detail}");
+        assert!(detail.contains(part), "{path} {body}: {detail}");
     }
     let (status, _, detail) = refused(&server, "DELETE", path, "");
     assert_eq!(status, 404, "{detail}");

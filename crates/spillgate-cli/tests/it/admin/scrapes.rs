@@ -1,4 +1,4 @@
-//! Scrapers and probes take no time from decisions, and nothing from the store.
+//! Scrapes and probes delay no decision, and send nothing to the store.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -15,15 +15,15 @@ const RULES: usize = 2_000;
 const SCRAPERS: usize = 32;
 const CALLERS: usize = 2;
 
-/// Latencies of checks, in microseconds and in order, and how long the callers asked.
-struct Asked {
+/// The latencies of checks, in microseconds and sorted, and the time of the whole run.
+struct Checks {
     latencies_us: Vec<u64>,
     took_us: u64,
 }
 
-impl Asked {
-    /// Two callers that ask one after another, for a while.
-    fn of(port: u16, lasting: Duration) -> Asked {
+impl Checks {
+    /// Makes checks from two callers, each one after the other, for a while.
+    fn run(port: u16, lasting: Duration) -> Checks {
         let began_us = monotonic_us();
         let until_us = began_us + lasting.as_micros() as u64;
         let ask = |caller: usize| {
@@ -34,7 +34,7 @@ impl Asked {
                 rule = (rule + 7) % RULES;
                 let sent_us = monotonic_us();
                 assert_eq!(
-                    client.post("/v1/check", question(rule).as_bytes()).unwrap().status,
+                    client.post("/v1/check", check_body(rule).as_bytes()).unwrap().status,
                     200
                 );
                 latencies_us.push(monotonic_us() - sent_us);
@@ -47,7 +47,7 @@ impl Asked {
             callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect()
         });
         latencies_us.sort_unstable();
-        Asked { latencies_us, took_us: monotonic_us() - began_us }
+        Checks { latencies_us, took_us: monotonic_us() - began_us }
     }
 
     fn p50_us(&self) -> u64 {
@@ -59,12 +59,12 @@ impl Asked {
     }
 }
 
-fn question(rule: usize) -> String {
+fn check_body(rule: usize) -> String {
     format!(r#"{{"attributes":{{"route":"r{rule}","user":"u"}}}}"#)
 }
 
 #[test]
-fn scrapers_share_a_rendering_a_second_and_leave_decisions_their_time() {
+fn scrapes_share_a_rendering_a_second_and_do_not_slow_decisions() {
     let rules = (0..RULES).fold(String::new(), |mut rules, rule| {
         write!(
             rules,
@@ -76,13 +76,13 @@ fn scrapers_share_a_rendering_a_second_and_leave_decisions_their_time() {
     });
     let file = TempFile::new("limits.toml", &rules);
     let server = Server::start(&["--config", file.path()]);
-    // Each rule has counts to show.
+    // Every rule must have counts to show.
     for first in [0, RULES / 2] {
-        let questions: Vec<String> = (first..first + RULES / 2).map(question).collect();
-        let batch = format!("[{}]", questions.join(","));
+        let bodies_of_checks: Vec<String> = (first..first + RULES / 2).map(check_body).collect();
+        let batch = format!("[{}]", bodies_of_checks.join(","));
         assert_eq!(server.post("/v1/check/batch", batch.as_bytes()).status, 200);
     }
-    let alone = Asked::of(server.port, Duration::from_secs(3));
+    let alone = Checks::run(server.port, Duration::from_secs(3));
     let (stop, admin_port) = (AtomicBool::new(false), server.admin_port.unwrap());
     let scrape = || {
         let mut client = Client::connect(admin_port).unwrap();
@@ -98,7 +98,7 @@ fn scrapers_share_a_rendering_a_second_and_leave_decisions_their_time() {
     let began_us = monotonic_us();
     let (beside, scrapes, bodies) = std::thread::scope(|scope| {
         let scrapers: Vec<_> = (0..SCRAPERS).map(|_| scope.spawn(scrape)).collect();
-        let beside = Asked::of(server.port, Duration::from_secs(5));
+        let beside = Checks::run(server.port, Duration::from_secs(5));
         stop.store(true, Ordering::Relaxed);
         let scraped = scrapers.into_iter().map(|scraper| scraper.join().unwrap());
         let (mut scrapes, mut bodies) = (0, HashSet::new());
@@ -119,7 +119,7 @@ fn scrapers_share_a_rendering_a_second_and_leave_decisions_their_time() {
         bodies.len(),
         bodies.iter().map(String::len).max().unwrap_or(0),
     );
-    // Counts grow all the time, so each rendering is another text.
+    // Counts grow all the time, so each rendering has its own text.
     assert!(bodies.len() as u64 <= seconds + 1, "{} renderings in {seconds} s", bodies.len());
     assert!(scrapes >= SCRAPERS, "{scrapes} scrapes");
     assert!(3 * beside.per_second() >= alone.per_second(), "decisions wait for scrapers");
@@ -145,11 +145,11 @@ fn a_verbose_probe_sends_no_command_to_the_store() {
     assert!(sent < PROBES, "{sent} commands during {PROBES} probes");
 }
 
-/// At some six commands of upkeep a second, a machine has minutes for them.
+/// Upkeep sends some six commands a second, so these probes may take minutes on a slow machine.
 const PROBES: u64 = 2_000;
 
 #[test]
-fn a_verbose_probe_shows_addresses_of_the_store_only_to_operators() {
+fn a_verbose_probe_shows_store_addresses_only_to_operators() {
     let redis = RedisServer::start();
     let token = TempFile::new("token", "0123456789abcdef0123456789abcdef");
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);

@@ -1,19 +1,19 @@
-//! How a rule stands for one subject, and setting that right.
+//! The state of a rule for one subject, and its correction.
 
 use serde_json::{Value, json};
 
-use super::{ann, api_rule, decision, refused, told};
+use super::{ann, api_rule, decision, expect_ok, refused};
 use crate::server::{Server, on_both_engines};
 
 const OF_ANN: &str = "/admin/v1/state?rule=api&attr.tenant=acme&attr.user=ann";
 
 #[test]
-fn a_look_tells_the_numbers_and_charges_nothing() {
+fn a_look_shows_the_numbers_and_charges_nothing() {
     let file = api_rule();
     on_both_engines(&["--config", file.path()], |server| {
         assert_eq!(decision(server), "allowed");
         for _ in 0..3 {
-            let state = told(server, "GET", OF_ANN, &Value::Null);
+            let state = expect_ok(server, "GET", OF_ANN, &Value::Null);
             assert_eq!(
                 (&state["allowed"], &state["rule"], &state["remaining"], &state["capacity"]),
                 (&json!(true), &json!("api"), &json!(1), &json!(2)),
@@ -24,42 +24,42 @@ fn a_look_tells_the_numbers_and_charges_nothing() {
 }
 
 #[test]
-fn a_subject_is_charged_given_back_to_and_forgotten() {
+fn a_subject_is_charged_refunded_and_reset() {
     let file = api_rule();
     on_both_engines(&["--config", file.path()], |server| {
-        let change = |what: &str, amount: Value| {
-            let body = json!({"rule": "api", "subject": ann(), what: amount});
-            told(server, "POST", "/admin/v1/state", &body)["remaining"].clone()
+        let change = |field: &str, amount: Value| {
+            let body = json!({"rule": "api", "subject": ann(), field: amount});
+            expect_ok(server, "POST", "/admin/v1/state", &body)["remaining"].clone()
         };
         assert_eq!(change("charge", json!(2)), 0);
         assert_eq!(decision(server), "limit-exceeded");
         assert_eq!(change("refund", json!({"requests": 1})), 1);
         assert_eq!(decision(server), "allowed");
         assert_eq!(decision(server), "limit-exceeded");
-        told(server, "DELETE", OF_ANN, &Value::Null);
+        expect_ok(server, "DELETE", OF_ANN, &Value::Null);
         assert_eq!(decision(server), "allowed");
     });
 }
 
 #[test]
-fn a_whole_rule_is_forgotten_only_in_so_many_words() {
+fn a_whole_rule_is_reset_only_with_all_in_the_request() {
     let file = api_rule();
     on_both_engines(&["--config", file.path()], |server| {
         while decision(server) == "allowed" {}
         let (status, field, detail) = refused(server, "DELETE", "/admin/v1/state?rule=api", "");
         assert_eq!((status, field.as_str()), (400, "subject"), "{detail}");
         assert_eq!(decision(server), "limit-exceeded");
-        told(server, "DELETE", "/admin/v1/state?rule=api&all=true", &Value::Null);
+        expect_ok(server, "DELETE", "/admin/v1/state?rule=api&all=true", &Value::Null);
         assert_eq!(decision(server), "allowed");
     });
 }
 
 #[test]
-fn what_names_no_subject_is_told_with_its_field() {
+fn a_request_without_a_subject_names_its_field() {
     let file = api_rule();
     let server = Server::start(&["--config", file.path()]);
     let ask = |query: &str| refused(&server, "GET", &format!("/admin/v1/state{query}"), "");
-    for (query, status, field, says) in [
+    for (query, status, field, part) in [
         ("", 400, "rule", "missing"),
         ("?rule=api", 400, "subject", "tenant"),
         ("?rule=api&attr.tenant=acme", 400, "subject", "user"),
@@ -70,12 +70,12 @@ fn what_names_no_subject_is_told_with_its_field() {
     ] {
         let (answered, named, detail) = ask(query);
         assert_eq!((answered, named.as_str()), (status, field), "{query}: {detail}");
-        assert!(detail.contains(says), "{query}: {detail}");
+        assert!(detail.contains(part), "{query}: {detail}");
     }
     let post = |body: &str| refused(&server, "POST", "/admin/v1/state", body);
     let with =
         |change: &str| format!(r#"{{"rule":"api","subject":{{"tenant":"a","user":"b"}}{change}}}"#);
-    for (body, field, says) in [
+    for (body, field, part) in [
         (with(""), "charge", "missing"),
         (with(r#","charge":1,"refund":1"#), "refund", "charge is there too"),
         (with(r#","charge":-1"#), "charge", "whole number"),
@@ -85,7 +85,7 @@ fn what_names_no_subject_is_told_with_its_field() {
     ] {
         let (status, named, detail) = post(&body);
         assert_eq!((status, named.as_str()), (400, field), "{body}: {detail}");
-        assert!(detail.contains(says), "{body}: {detail}");
+        assert!(detail.contains(part), "{body}: {detail}");
     }
 }
 
@@ -97,7 +97,7 @@ fn a_body_above_the_bound_is_refused() {
 }
 
 #[test]
-fn a_store_that_is_away_is_told_and_nothing_is_made_up() {
+fn an_unavailable_store_is_reported_and_no_numbers_are_invented() {
     let file = api_rule();
     let url = format!("redis://127.0.0.1:{}", spillgate_testkit::free_port());
     let server = Server::start(&["--config", file.path(), "--redis", &url]);

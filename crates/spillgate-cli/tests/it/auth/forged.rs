@@ -1,11 +1,11 @@
-//! What a client can write is not believed: method, host and URI come from the one source that the
-//! proxy speaks through, the address from the hops that are trusted.
+//! A client's own header fields are not trusted: method, host and URI come from the one configured source, and the
+//! address from the trusted hops.
 
 use super::{HOST, ask, behind_a_proxy};
 use crate::server::{Server, TempFile};
 
-/// Lines that would meet a rule that refuses, if they were believed, and the source that believes them.
-const TELLING: &[(&str, &str, &str)] = &[
+/// Header fields that would match a denying rule if they were trusted, and the source that trusts them.
+const FORGED: &[(&str, &str, &str)] = &[
     ("x-forwarded", "X-Forwarded-Method", "DELETE"),
     ("x-forwarded", "X-Forwarded-Host", "admin.example"),
     ("x-forwarded", "X-Forwarded-Uri", "/x?key=stolen"),
@@ -24,10 +24,10 @@ const TELLING: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn only_the_named_source_is_believed() {
+fn only_the_configured_source_is_trusted() {
     for original in ["x-forwarded", "x-original", "request"] {
         let server = behind_a_proxy(original, "");
-        for (source, name, value) in TELLING {
+        for (source, name, value) in FORGED {
             let lines = [HOST, (name, value)];
             let lines = if *name == "Host" { &lines[1..] } else { &lines[..] };
             let believed = *source == original;
@@ -42,7 +42,7 @@ fn only_the_named_source_is_believed() {
 }
 
 #[test]
-fn of_several_lines_the_nearest_proxys_counts() {
+fn the_nearest_proxys_line_counts() {
     let server = behind_a_proxy("x-forwarded", "");
     let status = |name: &str, lines: &[&str]| {
         let lines: Vec<_> =
@@ -56,7 +56,7 @@ fn of_several_lines_the_nearest_proxys_counts() {
 }
 
 #[test]
-fn a_peer_that_is_not_trusted_is_believed_nothing() {
+fn no_header_of_an_untrusted_peer_is_trusted() {
     for original in ["x-forwarded", "x-original", "request"] {
         let file = TempFile::new(
             "auth.toml",
@@ -67,7 +67,7 @@ fn a_peer_that_is_not_trusted_is_believed_nothing() {
             ),
         );
         let server = Server::start(&["--config", file.path()]);
-        for (_, name, value) in TELLING {
+        for (_, name, value) in FORGED {
             let lines = [HOST, (name, value)];
             let lines = if *name == "Host" { &lines[1..] } else { &lines[..] };
             let status = ask(&server, "DELETE", "/v1/auth/x?key=stolen", lines).status;
@@ -77,7 +77,7 @@ fn a_peer_that_is_not_trusted_is_believed_nothing() {
 }
 
 #[test]
-fn the_address_is_the_last_hop_that_nobody_vouches_for() {
+fn the_address_is_the_last_untrusted_hop() {
     let file = TempFile::new(
         "auth.toml",
         "[server]\ntrusted_proxies = [\"127.0.0.1\", \"10.0.0.0/8\"]\n\
@@ -92,7 +92,7 @@ fn the_address_is_the_last_hop_that_nobody_vouches_for() {
         ask(&server, "GET", "/v1/auth", &lines).status
     };
     assert_eq!(status(&["203.0.113.7"]), 200);
-    // The same client, whatever it writes before its own address, and through whichever proxies.
+    // The same client, with any addresses before its own, and through any of the proxies.
     for forwarded in [
         &["203.0.113.7"] as &[_],
         &["6.6.6.6, 203.0.113.7"],

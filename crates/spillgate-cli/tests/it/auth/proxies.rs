@@ -1,4 +1,4 @@
-//! Real proxies before the real server, configured by deploy/proxies/ and by the pages of docs/.
+//! Real proxies in front of the real server, configured by deploy/proxies/ and by the pages of docs/.
 
 mod caddy;
 mod envoy;
@@ -17,13 +17,13 @@ use spillgate_testkit::{Process, eventually, free_port};
 use crate::client::{Client, Reply};
 use crate::server::{Server, TempFile};
 
-/// What stands before an application: limited by Spillgate, and configured out of the document.
+/// A proxy in front of an application, limited by Spillgate and configured as the document shows.
 struct Rig {
     spillgate: Server,
     application: u16,
-    /// Where the proxy is to listen.
+    /// The port on which the proxy listens.
     port: u16,
-    /// Where the proxy listens for its own questions to Spillgate.
+    /// The port on which the proxy listens for its own calls to Spillgate.
     inner_port: u16,
     folder: Folder,
 }
@@ -42,12 +42,12 @@ impl Rig {
         }
     }
 
-    /// The document's block with this test's addresses.
+    /// Returns a block of the document with this test's addresses.
     fn block(&self, language: &str, holding: &str) -> String {
         self.exchange(&document_block(language, holding))
     }
 
-    /// A file of deploy/proxies/ with this test's addresses.
+    /// Returns a file of deploy/proxies/ with this test's addresses.
     fn recipe(&self, name: &str) -> String {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/proxies");
         self.exchange(&fs::read_to_string(folder.join(name)).unwrap())
@@ -79,8 +79,8 @@ impl Rig {
         proxy
     }
 
-    /// The one story that every proxy must tell.
-    fn tell(&self) {
+    /// Runs the checks that every proxy must pass.
+    fn check_limits(&self) {
         let ask = |path: &str, headers: &[(&str, &str)]| {
             get(&mut Client::connect(self.port).unwrap(), path, headers).unwrap()
         };
@@ -112,9 +112,9 @@ impl Rig {
         assert_eq!(ask("/Login", &[]).status, 200);
     }
 
-    /// A proxy that replaces what the client says of its address; one that appends to it would take
-    /// this test's client, which has the address of a trusted proxy, for one.
-    fn tell_of_the_address(&self) {
+    /// Runs the checks for a proxy that replaces the client's own claim of its address. A proxy that appends to it
+    /// would take this test's client, which has the address of a trusted proxy, for another proxy.
+    fn check_addresses(&self) {
         let mut client = Client::connect(self.port).unwrap();
         let forged = [("X-Forwarded-For", "6.6.6.6")];
         assert_eq!(get(&mut client, "/login", &forged).unwrap().status, 429);
@@ -125,7 +125,7 @@ fn get(client: &mut Client, path: &str, headers: &[(&str, &str)]) -> std::io::Re
     client.send_with("GET", path, &[&[("Host", "app.example")], headers].concat(), b"")
 }
 
-/// An application that says yes to everything; it ends with the test.
+/// Starts an application that answers 200 to every request; it ends with the test.
 fn application() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -134,7 +134,7 @@ fn application() -> u16 {
             let mut stream = stream.unwrap();
             thread::spawn(move || {
                 let mut head = [0; 16 * 1024];
-                // One that breaks off concerns no test.
+                // A client that disconnects concerns no test.
                 let _ = stream.read(&mut head);
                 let _ = stream.write_all(
                     b"HTTP/1.1 200 OK\r\nContent-Length: 15\r\nConnection: close\r\n\r\nthe application",
@@ -145,7 +145,7 @@ fn application() -> u16 {
     port
 }
 
-/// The first block of the documents in a language that holds a text.
+/// Returns the first block in a language of the documents that contains a text.
 fn document_block(language: &str, holding: &str) -> String {
     let document = concat!(
         include_str!("../../../../../docs/reference/forward-auth.md"),
@@ -168,11 +168,11 @@ fn program(variable: &str, name: &str) -> PathBuf {
         .map(|folder| folder.join(name))
         .find(|program| program.is_file());
     named.or(found).unwrap_or_else(|| {
-        panic!("there is no {name}; ./check --full or ./evidence doors installs it")
+        panic!("there is no {name}: run ./check --full or ./evidence doors, which install it")
     })
 }
 
-/// A folder that is gone at the end of the test.
+/// A folder that is removed at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -1,9 +1,9 @@
-//! A path, a host and a method have one spelling, so that no client gets a second limit for another.
+//! Paths, hosts and methods are normalised, so that no client gets a second limit by another spelling.
 
 use super::{HOST, RULES, ask};
 use crate::server::{Server, TempFile};
 
-/// Paths, and whether they are `/login`.
+/// Paths, and whether they equal `/login` once normalised.
 const PATHS: &[(&str, bool)] = &[
     ("/login", true),
     ("/login?x=1", true),
@@ -24,29 +24,29 @@ const PATHS: &[(&str, bool)] = &[
 ];
 
 #[test]
-fn a_path_is_met_however_it_is_written() {
+fn a_path_matches_in_every_spelling() {
     for (original, header) in [("x-forwarded", "X-Forwarded-Uri"), ("x-original", "X-Original-URI")]
     {
         for (path, is_login) in PATHS {
-            met_only_if(*is_login, original, "/v1/auth", &[HOST, (header, path)]);
+            matches_only_if(*is_login, original, "/v1/auth", &[HOST, (header, path)]);
         }
     }
     for (path, is_login) in PATHS.iter().filter(|(path, _)| path.starts_with('/')) {
-        met_only_if(*is_login, "request", &format!("/v1/auth{path}"), &[HOST]);
+        matches_only_if(*is_login, "request", &format!("/v1/auth{path}"), &[HOST]);
     }
 }
 
-/// Asks once; the rule's own numbers tell whether it was met.
+/// Makes one request; the rule's own numbers show whether it matched.
 #[track_caller]
-fn met_only_if(met: bool, original: &str, path: &str, headers: &[(&str, &str)]) {
+fn matches_only_if(expected: bool, original: &str, path: &str, headers: &[(&str, &str)]) {
     let server = server(original);
     let reply = ask(server, "GET", path, headers);
     assert_eq!(reply.status, 200, "{original}: {path} {headers:?}");
-    let told = reply.header("ratelimit-policy").unwrap();
-    assert_eq!(told.contains("\"login\""), met, "{original}: {path} {headers:?}: {told}");
+    let policy = reply.header("ratelimit-policy").unwrap();
+    assert_eq!(policy.contains("\"login\""), expected, "{original}: {path} {headers:?}: {policy}");
 }
 
-/// One for each source: none of these tests refuses.
+/// Starts one server for each source, since no test uses up a limit.
 fn server(original: &str) -> &'static Server {
     use std::sync::OnceLock;
     static SERVERS: [OnceLock<Server>; 3] = [const { OnceLock::new() }; 3];
@@ -68,7 +68,7 @@ fn server(original: &str) -> &'static Server {
 }
 
 #[test]
-fn a_host_is_met_in_any_case_with_and_without_a_port() {
+fn a_host_matches_in_any_case_with_and_without_a_port() {
     for (host, met) in [
         ("admin.example", true),
         ("ADMIN.Example", true),
@@ -92,7 +92,7 @@ fn a_host_is_met_in_any_case_with_and_without_a_port() {
 }
 
 #[test]
-fn a_method_is_met_in_any_case() {
+fn a_method_matches_in_any_case() {
     for method in ["DELETE", "delete", "Delete"] {
         let lines = [HOST, ("X-Forwarded-Method", method)];
         assert_eq!(ask(server("x-forwarded"), "GET", "/v1/auth", &lines).status, 403, "{method}");

@@ -1,4 +1,4 @@
-//! Pages that list all of something: each command with its options, call, and event of the log.
+//! Pages that list everything of a kind: each command with its options, call, and event of the log.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! A document of ours as its blocks and tables.
+//! A document of the project as its blocks and tables.
 
 use std::fs;
 use std::path::Path;
@@ -8,13 +8,13 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// `docs/NAME.md`.
+    /// Reads `docs/NAME.md`.
     #[track_caller]
     pub(super) fn of(name: &str) -> Page {
         Page { text: read(&format!("docs/{name}.md")) }
     }
 
-    /// What stands under a heading of the second level.
+    /// Returns the part under a heading of the second level.
     #[track_caller]
     pub(super) fn section(&self, title: &str) -> Page {
         let head = format!("\n## {title}\n");
@@ -22,7 +22,7 @@ impl Page {
         Page { text: rest.split("\n## ").next().unwrap().to_owned() }
     }
 
-    /// The fenced blocks with their languages, in order.
+    /// Returns the fenced blocks with their languages, in order.
     pub(super) fn all_blocks(&self) -> impl Iterator<Item = (&str, &str)> {
         let fenced = self.text.split("\n```").skip(1).step_by(2);
         fenced.map(|block| block.split_once('\n').unwrap())
@@ -32,7 +32,7 @@ impl Page {
         self.all_blocks().filter(move |(of, _)| *of == language).map(|(_, block)| block)
     }
 
-    /// The rows of its tables, without their heads.
+    /// Returns the rows of its tables, without their heads.
     pub(super) fn rows(&self) -> Vec<Vec<&str>> {
         let mut rows = Vec::new();
         let mut lines = self.text.lines().peekable();
@@ -47,19 +47,19 @@ impl Page {
     }
 }
 
-/// The root of the project.
+/// Returns the root of the project.
 pub(super) fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// A file of the project.
+/// Reads a file of the project.
 #[track_caller]
 pub(super) fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 #[test]
-fn a_page_is_cut_into_sections_blocks_and_rows() {
+fn a_page_is_split_into_sections_blocks_and_rows() {
     let text = "# A\n\n## B\n\n```sh\none\n```\n\n```text\ntwo\n```\n\n| h | i |\n|---|---|\n| `a` | b |\n\n## C\n";
     let page = Page { text: text.to_owned() }.section("B");
     assert_eq!(page.all_blocks().collect::<Vec<_>>(), [("sh", "one"), ("text", "two")]);

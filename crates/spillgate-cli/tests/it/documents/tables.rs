@@ -1,5 +1,4 @@
-//! Tables that tell what the program has: each setting with its default, each bound with its constant, each
-//! check of the doctor.
+//! Tables about the program: each setting with its default, each bound with its constant, each check of the doctor.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,14 +8,14 @@ use super::page::{Page, read};
 use crate::server::run;
 use crate::settings::every_setting;
 
-/// Settings by the lists in the source, fields of rules and the defaults of all by the schema.
+/// Settings come from the lists in the source, the fields of rules and all defaults from the schema.
 #[test]
-fn the_blueprint_tells_every_setting_and_field_with_its_default() {
+fn the_reference_has_every_setting_and_field_with_its_default() {
     let rows = [
         Page::of("reference/settings").section("All settings"),
         Page::of("reference/policy").section("Fields"),
     ];
-    let told: BTreeMap<&str, &str> =
+    let documented: BTreeMap<&str, &str> =
         rows.iter().flat_map(Page::rows).map(|row| (row[0].trim_matches('`'), row[1])).collect();
 
     let schema: Value = serde_json::from_slice(&run(&["validate", "--schema"]).stdout).unwrap();
@@ -31,17 +30,17 @@ fn the_blueprint_tells_every_setting_and_field_with_its_default() {
     assert!(known.len() > 60, "{known:?}");
 
     for name in &known {
-        let default = told.get(name.as_str());
+        let default = documented.get(name.as_str());
         let default = default.unwrap_or_else(|| panic!("docs/reference has no row for {name}"));
         let Some(expected) = default_of(&schema, name) else { continue };
         assert_eq!(*default, format!("`{expected}`"), "the default of {name}");
     }
-    for name in told.keys() {
+    for name in documented.keys() {
         assert!(known.contains(*name), "docs/reference: there is no {name}");
     }
 }
 
-/// The fields of a table, which may stand beside a shorter way to write it.
+/// Returns the fields of a table, which may have a shorter notation too.
 fn properties(node: &Value) -> &serde_json::Map<String, Value> {
     let forms = std::iter::once(node).chain(node["anyOf"].as_array().into_iter().flatten());
     forms.filter_map(|form| form["properties"].as_object()).next().unwrap()
@@ -64,7 +63,7 @@ fn default_of<'s>(schema: &'s Value, name: &str) -> Option<&'s Value> {
 }
 
 #[test]
-fn the_blueprint_names_every_setting_of_the_library() {
+fn the_reference_names_every_setting_of_the_library() {
     let section = Page::of("reference/library").text;
     let source = read("crates/spillgate/src/limiter/builder.rs");
     let mut hidden = false;
@@ -87,21 +86,25 @@ fn the_blueprint_names_every_setting_of_the_library() {
 }
 
 #[test]
-fn the_blueprint_tells_every_bound_as_the_code_has_it() {
+fn the_reference_has_every_bound_of_the_code() {
     let page = Page::of("reference/bounds");
     let rows = page.rows();
     assert!(rows.len() > 50, "{}", rows.len());
     for row in rows {
-        let [what, told, place] = row[..] else { panic!("{row:?}") };
+        let [meaning, documented, place] = row[..] else { panic!("{row:?}") };
         let (file, name) = place.trim_matches('`').split_once("` `").unwrap();
         let source = read(file);
         let found = constant(&source, name);
         let found = found.unwrap_or_else(|| panic!("{file}: no {name} that is a number or a time"));
-        assert_eq!(of_people(told, name), found, "{what}: {told}; {file} {name}");
+        assert_eq!(
+            value_in_text(documented, name),
+            found,
+            "{meaning}: {documented}; {file} {name}"
+        );
     }
 }
 
-/// What a constant is worth: a number, or of a time its microseconds.
+/// Returns the value of a constant: a number, or the microseconds of a time.
 fn constant(source: &str, name: &str) -> Option<u64> {
     let line =
         source.lines().map(str::trim).find(|line| line.contains(&format!("const {name}: ")))?;
@@ -126,9 +129,10 @@ fn constant(source: &str, name: &str) -> Option<u64> {
     }
 }
 
-/// The same of what people read; a time in the unit that the constant's name ends in, microseconds if none.
-fn of_people(told: &str, constant: &str) -> u64 {
-    let (number, unit) = told.split_once(' ').unwrap_or((told, ""));
+/// Returns the value in a document: a number, or a time in the unit that the constant's name ends in, else in
+/// microseconds.
+fn value_in_text(text: &str, constant: &str) -> u64 {
+    let (number, unit) = text.split_once(' ').unwrap_or((text, ""));
     let number: u64 = number.replace(',', "").parse().unwrap();
     let us = match unit {
         "" => return number,
@@ -145,7 +149,7 @@ fn of_people(told: &str, constant: &str) -> u64 {
 }
 
 #[test]
-fn a_constant_is_worth_what_it_says() {
+fn a_constant_has_the_value_of_its_text() {
     let worth = |text: &str| constant(&format!("pub(crate) const A: usize = {text};"), "A");
     assert_eq!(worth("20_000"), Some(20_000));
     assert_eq!(worth("64 * 1024"), Some(65_536));
@@ -153,16 +157,16 @@ fn a_constant_is_worth_what_it_says() {
     assert_eq!(worth("Duration::from_secs(30 * 60)"), Some(1_800_000_000));
     assert_eq!(worth("Duration::from_micros(250)"), Some(250));
     assert_eq!(worth("4 * OTHER"), None);
-    assert_eq!(of_people("30 min", "AGE"), 1_800_000_000);
-    assert_eq!(of_people("5 s", "GONE_MS"), 5_000);
-    assert_eq!(of_people("250 µs", "SPACING"), 250);
-    assert_eq!(of_people("64 KiB", "A"), 65_536);
+    assert_eq!(value_in_text("30 min", "AGE"), 1_800_000_000);
+    assert_eq!(value_in_text("5 s", "GONE_MS"), 5_000);
+    assert_eq!(value_in_text("250 µs", "SPACING"), 250);
+    assert_eq!(value_in_text("64 KiB", "A"), 65_536);
 }
 
 #[test]
-fn the_page_about_redis_tells_every_check_of_the_doctor() {
+fn the_page_about_redis_lists_every_check_of_the_doctor() {
     let page = Page::of("how-to/redis").section("What the doctor finds");
-    let told: BTreeSet<String> =
+    let documented: BTreeSet<String> =
         page.rows().into_iter().map(|row| row[0].trim_matches('`').to_owned()).collect();
     let server = read("crates/spillgate-server/src/doctor/checks.rs");
     let store = read("crates/spillgate-server/src/doctor/store.rs");
@@ -177,5 +181,5 @@ fn the_page_about_redis_tells_every_check_of_the_doctor() {
     let known: BTreeSet<String> =
         on_each.chain(of_all).chain(of_instances).map(str::to_owned).collect();
     assert!(known.len() > 18, "{known:?}");
-    assert_eq!(told, known);
+    assert_eq!(documented, known);
 }

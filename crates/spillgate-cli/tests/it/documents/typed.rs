@@ -1,5 +1,5 @@
-//! Types a page's commands into one shell, with ports of its own, and compares what they say with the blocks
-//! of text behind them, in which `…` stands for anything.
+//! Types a page's commands into one shell, with ports of its own, and compares the output with the blocks of text
+//! behind them, in which `…` stands for any text.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use spillgate_testkit::free_port;
 use super::page::Page;
 use crate::server::{Server, without_settings};
 
-/// Where the documents' ports are in a test.
+/// The ports of this test for those of the documents.
 pub(super) struct Ports([(u16, u16); 5]);
 
 impl Ports {
-    /// Free ones for all.
+    /// Returns free ports for all.
     fn free() -> Ports {
         Ports([8080, 8081, 6380, 8082, 6379].map(|usual| (usual, free_port())))
     }
@@ -30,7 +30,7 @@ impl Ports {
         self.0.iter().find(|(of, _)| *of == usual).unwrap().1
     }
 
-    /// The text with our ports in the place of the usual ones.
+    /// Returns the text with the test's ports instead of the usual ones.
     pub(super) fn exchanged(&self, text: &str) -> String {
         let mut exchanged = String::new();
         let mut digits = String::new();
@@ -51,7 +51,7 @@ impl Ports {
     }
 }
 
-/// A command, and what the page says that it says.
+/// A command, and the output that the page promises.
 struct Step {
     command: String,
     promised: Vec<String>,
@@ -67,16 +67,16 @@ pub(super) fn check(name: &str) {
     for step in &steps {
         script.push_str(&format!("{}\necho; echo '{MARK}'\n", step.command));
     }
-    let said = type_in(&folder.0, &script);
-    let told: Vec<&str> = said.split(MARK).collect();
-    assert_eq!(told.len(), steps.len() + 1, "{name}: it stopped on the way:\n{said}");
-    for (step, told) in steps.iter().zip(told) {
-        let mut lines = told.lines();
+    let output = type_in(&folder.0, &script);
+    let parts: Vec<&str> = output.split(MARK).collect();
+    assert_eq!(parts.len(), steps.len() + 1, "{name}: it stopped on the way:\n{output}");
+    for (step, part) in steps.iter().zip(parts) {
+        let mut lines = part.lines();
         for promised in &step.promised {
             let found = lines.any(|line| holds(line, promised));
             assert!(
                 found,
-                "docs/{name}.md promises {promised:?}, and it said:\n{told}\nto\n{}",
+                "docs/{name}.md promises {promised:?}, and the output is:\n{part}\nto\n{}",
                 step.command
             );
         }
@@ -98,7 +98,7 @@ fn steps(page: &Page, ports: &Ports) -> Vec<Step> {
     steps
 }
 
-/// Whether a line says what is promised, `…` standing for anything.
+/// Returns whether a line equals a promise, in which `…` stands for any text.
 fn holds(line: &str, promised: &str) -> bool {
     let mut rest = line;
     promised.split('…').all(|part| {
@@ -108,8 +108,8 @@ fn holds(line: &str, promised: &str) -> bool {
     })
 }
 
-/// The programs of the page, as this test has them. What runs in the background takes the place of its shell, so
-/// that whoever ends the job ends the server.
+/// Defines the programs of the page for this test. A program in the background replaces its shell, so that ending the
+/// job ends the server.
 fn prelude(ports: &Ports) -> String {
     let [http, grpc, resp, admin] = [8080, 8081, 6380, 8082].map(|usual| ports.port(usual));
     format!(
@@ -135,23 +135,24 @@ spillgate() {{
     )
 }
 
-/// What the script says, and complains of; the end of whatever waits for what never comes.
+/// Returns the output and the errors of the script. A command that waits for ever is ended.
 #[track_caller]
 fn type_in(folder: &Path, script: &str) -> String {
     fs::write(folder.join("typed.sh"), script).unwrap();
-    let said = fs::File::create(folder.join("said")).unwrap();
-    let complained = said.try_clone().unwrap();
+    let output = fs::File::create(folder.join("output")).unwrap();
+    let errors = output.try_clone().unwrap();
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", SECONDS_MAX, "bash", "-m", "typed.sh"]).current_dir(folder);
     without_settings(&mut command);
     command.env("SPILLGATE", env!("CARGO_BIN_EXE_spillgate")).stdin(Stdio::null());
-    let status = command.stdout(said).stderr(complained).status().unwrap();
-    let said = String::from_utf8_lossy(&fs::read(folder.join("said")).unwrap()).replace('\r', "");
-    assert!(status.success(), "it ended with {status}:\n{said}");
-    said
+    let status = command.stdout(output).stderr(errors).status().unwrap();
+    let output =
+        String::from_utf8_lossy(&fs::read(folder.join("output")).unwrap()).replace('\r', "");
+    assert!(status.success(), "it ended with {status}:\n{output}");
+    output
 }
 
-/// A folder that is gone at the end of the test.
+/// A folder that is removed at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -178,6 +179,6 @@ fn a_promise_is_a_line_with_gaps() {
     assert_eq!(ports.exchanged("a:6379 16379 8080"), "a:5 16379 1");
 }
 
-/// Nothing that a command says by itself.
+/// A text that no command prints.
 const MARK: &str = "=== typed ===";
 const SECONDS_MAX: &str = "120";

@@ -1,4 +1,4 @@
-//! A gRPC client for the door, and what a test says to it.
+//! A gRPC client of the API, and its requests.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(crate) use proto::envoy::service::ratelimit::v3::rate_limit_response::{
 pub(crate) use proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 pub(crate) use proto::envoy::r#type::v3::RateLimitUnit;
 
-/// One connection to the door.
+/// One connection to the API.
 pub(crate) struct Caller {
     runtime: tokio::runtime::Runtime,
     channel: Channel,
@@ -48,7 +48,7 @@ impl Caller {
         self.runtime.block_on(future)
     }
 
-    /// The answer, or what it is an error for.
+    /// Returns the answer, or its error.
     pub(crate) fn try_ask(
         &self,
         request: Request<RateLimitRequest>,
@@ -56,7 +56,7 @@ impl Caller {
         self.run(self.call(request))
     }
 
-    /// As [`Caller::ask`], for a test that has a runtime of its own.
+    /// Calls [`Caller::ask`] within the runtime of the test.
     pub(crate) async fn ask_there(&self, descriptors: &[RateLimitDescriptor]) -> RateLimitResponse {
         self.call(Request::new(in_domain("default", descriptors))).await.unwrap()
     }
@@ -76,7 +76,7 @@ impl Caller {
         self.try_ask(Request::new(in_domain("default", descriptors))).unwrap()
     }
 
-    /// As [`Caller::ask`], with what Envoy sends along.
+    /// Calls [`Caller::ask`] with the metadata that Envoy sends.
     pub(crate) fn ask_as(
         &self,
         metadata: &[(&'static str, &str)],
@@ -127,12 +127,12 @@ impl RateLimitDescriptor {
 }
 
 impl RateLimitResponse {
-    /// The codes of the statuses.
+    /// Returns the codes of the statuses.
     pub(crate) fn codes(&self) -> Vec<Code> {
         self.statuses.iter().map(DescriptorStatus::code).collect()
     }
 
-    /// What remains, status by status.
+    /// Returns the remaining quotas, status by status.
     pub(crate) fn remaining(&self) -> Vec<u32> {
         self.statuses.iter().map(|status| status.limit_remaining).collect()
     }

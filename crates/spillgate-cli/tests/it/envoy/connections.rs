@@ -1,4 +1,4 @@
-//! Health, reflection, tokens, TLS, bounds and the way out.
+//! Health, reflection, tokens, TLS, bounds and shutdown.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn of(service: &str) -> HealthCheckRequest {
 }
 
 #[test]
-fn health_is_told_of_the_whole_and_of_the_service() {
+fn health_covers_the_whole_and_the_service() {
     let server = Server::start(&[]);
     let caller = Caller::of(&server);
     let mut health = HealthClient::new(caller.channel());
@@ -34,7 +34,7 @@ fn health_is_told_of_the_whole_and_of_the_service() {
 }
 
 #[test]
-fn who_watches_hears_that_the_server_leaves_before_it_does() {
+fn a_health_watcher_sees_the_server_leave_before_it_ends() {
     let server = Server::start(&[]);
     let caller = Caller::of(&server);
     let mut health = HealthClient::new(caller.channel());
@@ -46,12 +46,12 @@ fn who_watches_hears_that_the_server_leaves_before_it_does() {
     assert_eq!(next(), Some(ServingStatus::Serving));
     let stopping = std::thread::spawn(move || server.stop());
     assert_eq!(next(), Some(ServingStatus::NotServing));
-    assert_eq!(next(), None, "and is let go");
+    assert_eq!(next(), None, "the stream ends");
     assert!(stopping.join().unwrap().success());
 }
 
 #[test]
-fn calls_under_way_at_the_end_are_answered() {
+fn calls_in_progress_at_the_end_are_answered() {
     let server = Server::start(&[]);
     let caller = Caller::of(&server);
     let ip = [descriptor(&[("remote_address", "::1")])];
@@ -60,7 +60,7 @@ fn calls_under_way_at_the_end_are_answered() {
     while !stopping.is_finished() {
         match caller.try_ask(Request::new(in_domain("default", &ip))) {
             Ok(answer) => assert_eq!(answer.overall_code(), Code::Ok),
-            // Found out by the client: the call was never taken. A server's error has no source.
+            // The client found out that the call was never accepted. An error of the server has no source.
             Err(error) => assert!(std::error::Error::source(&error).is_some(), "{error:?}"),
         }
     }
@@ -68,19 +68,19 @@ fn calls_under_way_at_the_end_are_answered() {
 }
 
 #[test]
-fn reflection_tells_the_services() {
+fn reflection_lists_the_services() {
     let server = Server::start(&[]);
     let caller = Caller::of(&server);
     let mut reflection = ServerReflectionClient::new(caller.channel());
     let ask =
         |message| ServerReflectionRequest { host: String::new(), message_request: Some(message) };
-    let asked = [
+    let requests = [
         ask(MessageRequest::ListServices(String::new())),
         ask(MessageRequest::FileContainingSymbol(SERVICE.to_owned())),
     ];
     let answers = caller.run(async {
         let mut answers = reflection
-            .server_reflection_info(tonic::codegen::tokio_stream::iter(asked))
+            .server_reflection_info(tonic::codegen::tokio_stream::iter(requests))
             .await
             .unwrap()
             .into_inner();
@@ -98,7 +98,7 @@ fn reflection_tells_the_services() {
 }
 
 #[test]
-fn a_door_with_a_token_answers_who_shows_it_and_health_probes() {
+fn an_api_with_a_token_answers_its_bearers_and_health_probes() {
     let token = "0123456789abcdef0123456789abcdef";
     let file = TempFile::new("token", token);
     let server = Server::start_command(
@@ -119,7 +119,7 @@ fn a_door_with_a_token_answers_who_shows_it_and_health_probes() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_an_error_and_the_connection_lives() {
+fn an_oversized_message_is_an_error_and_the_connection_stays() {
     let server = Server::start(&[]);
     let caller = Caller::of(&server);
     let long = "x".repeat(2 << 20);
@@ -142,7 +142,7 @@ fn many_calls_share_one_connection() {
 }
 
 #[test]
-fn the_address_may_stand_in_the_doors_table() {
+fn the_address_may_be_in_the_grpc_table() {
     let file = TempFile::new("table.toml", "[server.grpc]\naddress = \"off\"\n");
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--config", file.path()]);
     let server = Server::start_command(command.env_remove("SPILLGATE_SERVER__GRPC"));
@@ -150,10 +150,10 @@ fn the_address_may_stand_in_the_doors_table() {
 }
 
 #[test]
-fn a_choice_that_is_none_is_told_with_the_choices() {
+fn an_invalid_choice_is_reported_with_the_valid_ones() {
     let file = TempFile::new("choice.toml", "[server.grpc]\non_outage_deny = \"error\"\n");
     let output = spillgate(&["serve", "--config", file.path()]).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("\"over-limit\", \"unavailable\"; write one of these"), "{said}");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("\"over-limit\", \"unavailable\"; write one of these"), "{errors}");
 }

@@ -1,4 +1,4 @@
-//! What Envoy relies on, on both engines.
+//! The behaviour that Envoy relies on, with both stores.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tonic::{Code as Status, Request};
 use super::client::{Caller, Code, RateLimitUnit, Unit, descriptor, in_domain};
 use crate::server::{Server, TempFile, on_both_engines};
 
-/// A slow machine is none of these tests' business.
+/// Times long enough for a slow machine.
 const PATIENT: &str = "[store]\ntimeout = \"60s\"\n[server.grpc]\ntimeout = \"60s\"\n";
 
 const POLICY: &str = r#"
@@ -64,7 +64,7 @@ fn on_both(story: impl Fn(&Caller)) {
 }
 
 #[test]
-fn a_call_is_charged_once_unless_an_addend_says_otherwise() {
+fn a_call_is_charged_once_without_an_addend() {
     on_both(|caller| {
         let ip = || descriptor(&[("remote_address", "::1")]);
         assert_eq!(caller.ask(&[ip()]).remaining(), [9]);
@@ -73,14 +73,14 @@ fn a_call_is_charged_once_unless_an_addend_says_otherwise() {
         let mut request = in_domain("default", &[ip(), ip().costing(1)]);
         request.hits_addend = 2;
         let answer = caller.try_ask(Request::new(request)).unwrap();
-        assert_eq!(answer.remaining(), [3, 3], "a tier met twice adds its costs");
+        assert_eq!(answer.remaining(), [3, 3], "a counter matched twice adds its costs");
         let huge = caller.ask(&[ip().costing(u64::MAX)]);
         assert_eq!((huge.overall_code(), huge.statuses[0].reset()), (Code::OverLimit, None));
     });
 }
 
 #[test]
-fn descriptors_are_charged_together_or_not_at_all_each_with_its_status() {
+fn descriptors_are_charged_all_or_none_each_with_its_status() {
     on_both(|caller| {
         let (ip, user) = (descriptor(&[("remote_address", "::1")]), descriptor(&[("user", "a")]));
         let unknown = descriptor(&[("unknown", "x")]);
@@ -92,12 +92,12 @@ fn descriptors_are_charged_together_or_not_at_all_each_with_its_status() {
         assert_eq!(second.overall_code(), Code::OverLimit);
         assert_eq!(second.codes(), [Code::Ok, Code::OverLimit, Code::Ok]);
         assert_eq!(caller.ask(&[ip.costing(0)]).remaining(), [9], "the other was not charged");
-        assert!(second.statuses[0].current_limit.is_none(), "no rule was met");
+        assert!(second.statuses[0].current_limit.is_none(), "no rule matched");
     });
 }
 
 #[test]
-fn a_status_tells_the_limit_and_whole_seconds_rounded_up() {
+fn a_status_has_the_limit_and_whole_seconds_rounded_up() {
     on_both(|caller| {
         let user = descriptor(&[("user", "b")]);
         let answer = caller.ask(std::slice::from_ref(&user));
@@ -122,7 +122,7 @@ fn a_status_tells_the_limit_and_whole_seconds_rounded_up() {
 }
 
 #[test]
-fn a_refusal_carries_headers_and_a_problem_and_an_admission_no_content_type() {
+fn a_denial_has_headers_and_a_problem_and_an_admission_no_content_type() {
     on_both(|caller| {
         let user = [descriptor(&[("user", "c")]).costing(2)];
         let admitted = caller.ask(&user);
@@ -145,7 +145,7 @@ fn a_refusal_carries_headers_and_a_problem_and_an_admission_no_content_type() {
 }
 
 #[test]
-fn rules_that_only_watch_are_in_no_status() {
+fn shadow_rules_are_in_no_status() {
     on_both(|caller| {
         let watched = [descriptor(&[("watched", "x")]).costing(1)];
         for _ in 0..3 {
@@ -158,7 +158,7 @@ fn rules_that_only_watch_are_in_no_status() {
 }
 
 #[test]
-fn bytes_are_charged_when_they_were_sent_and_refuse_the_next_call() {
+fn bytes_are_charged_once_sent_and_deny_the_next_call() {
     on_both(|caller| {
         let bytes = || descriptor(&[("bytes", "x")]);
         assert_eq!(caller.ask(&[bytes().costing(0)]).overall_code(), Code::Ok);
@@ -169,7 +169,7 @@ fn bytes_are_charged_when_they_were_sent_and_refuse_the_next_call() {
 }
 
 #[test]
-fn negative_hits_come_back_only_where_a_rule_says_so() {
+fn negative_hits_are_refunded_only_if_a_rule_allows_it() {
     on_both(|caller| {
         let open = |hits| descriptor(&[("open", "x")]).costing(hits);
         let ip = |hits| descriptor(&[("remote_address", "::2")]).costing(hits);
@@ -181,15 +181,15 @@ fn negative_hits_come_back_only_where_a_rule_says_so() {
 }
 
 #[test]
-fn a_limit_that_comes_along_holds_only_below_the_rules_and_where_that_is_allowed() {
+fn an_inline_limit_counts_only_below_the_rules_and_where_it_is_allowed() {
     on_both(|caller| {
         let user = || descriptor(&[("user", "d")]);
         let limit = |answer: super::client::RateLimitResponse| {
             let limit = answer.statuses[0].current_limit.clone().unwrap();
             (limit.requests_per_unit, limit.unit())
         };
-        let asked = caller.ask(&[user().limited_to(1, RateLimitUnit::Hour)]);
-        assert_eq!(limit(asked), (1, Unit::Hour));
+        let answer = caller.ask(&[user().limited_to(1, RateLimitUnit::Hour)]);
+        assert_eq!(limit(answer), (1, Unit::Hour));
         let above = caller.ask(&[user().limited_to(u32::MAX, RateLimitUnit::Second)]);
         assert_eq!(limit(above), (2, Unit::Minute));
         let none = caller.ask(&[user().limited_to(0, RateLimitUnit::Day)]);
@@ -200,7 +200,7 @@ fn a_limit_that_comes_along_holds_only_below_the_rules_and_where_that_is_allowed
 }
 
 #[test]
-fn what_clients_send_is_judged_whatever_it_is() {
+fn any_input_of_a_client_gets_a_decision() {
     on_both(|caller| {
         let long = "x".repeat(300_000);
         let wild: [&[u8]; 5] = [b"", b"\xff\xfe", b"\0", b"}{*\r\n", long.as_bytes()];
@@ -216,7 +216,7 @@ fn what_clients_send_is_judged_whatever_it_is() {
 }
 
 #[test]
-fn nothing_to_judge_is_allowed() {
+fn a_call_without_descriptors_is_allowed() {
     on_both(|caller| {
         let nothing = caller.ask(&[]);
         assert_eq!((nothing.overall_code(), nothing.statuses.len()), (Code::Ok, 0));
@@ -227,12 +227,12 @@ fn nothing_to_judge_is_allowed() {
         assert_eq!(answer.overall_code(), Code::Ok);
         let unnamed = in_domain("", &[descriptor(&[("user", "x")]).costing(9)]);
         let answer = caller.try_ask(Request::new(unnamed)).unwrap();
-        assert_eq!(answer.overall_code(), Code::OverLimit, "rules without a domain are met");
+        assert_eq!(answer.overall_code(), Code::OverLimit, "rules without a domain match");
     });
 }
 
 #[test]
-fn more_than_any_configuration_has_is_an_error() {
+fn more_than_any_configuration_needs_is_an_error() {
     let server = Server::start(&[]);
     let caller = Caller::of(&server);
     let many = vec![descriptor(&[("a", "b")]); 33];
@@ -246,7 +246,7 @@ fn more_than_any_configuration_has_is_an_error() {
 }
 
 #[test]
-fn domains_that_no_rule_is_for_are_told_apart_where_the_operator_wants_it() {
+fn unknown_domains_are_an_error_if_the_operator_chooses_it() {
     let settings = format!("[server]\ndomains = \"known\"\n{POLICY}");
     let file = TempFile::new("known.toml", &settings);
     let server = Server::start(&["--config", file.path()]);

@@ -1,4 +1,4 @@
-//! Clients that begin messages and do not end them: they take little memory, and for seconds only.
+//! Clients that begin messages and do not end them take little memory, for seconds only.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -21,7 +21,7 @@ const HEALTH: &str = "/grpc.health.v1.Health/Check";
 const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A message of a declared length of which the last byte never comes.
+/// A message of a declared length whose last byte never comes.
 struct Unfinished {
     prefix: Option<Bytes>,
     left: usize,
@@ -59,18 +59,18 @@ async fn connect(port: u16) -> SendRequest<Unfinished> {
     let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     let (client, connection) =
         http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-    // It ends with the test.
+    // The connection ends with the test.
     tokio::spawn(connection);
     client
 }
 
-/// The gRPC status, or none if the call was cut without one.
+/// Returns the gRPC status, or `None` if the call was cut without one.
 fn status(response: hyper::Result<Response<Incoming>>) -> Option<String> {
     let value = response.ok()?.headers().get("grpc-status")?.to_str().unwrap().to_owned();
     Some(value)
 }
 
-/// Sends `calls` unfinished messages on each of some connections; their statuses come when they end.
+/// Sends `calls` unfinished messages on each connection, and returns their statuses when they end.
 async fn flood(
     port: u16,
     path: &'static str,
@@ -100,7 +100,7 @@ async fn statuses(under_way: JoinSet<Option<String>>) -> Vec<Option<String>> {
     timeout(PATIENCE, under_way.join_all()).await.expect("every call ends by a deadline")
 }
 
-/// 250 messages of 4 MiB took a gigabyte, without a token, and kept it.
+/// Once, 250 messages of 4 MiB took a gigabyte, without a token, and kept it.
 #[test]
 fn unfinished_messages_on_the_health_service_are_refused_by_their_length() {
     let token = TempFile::new("token", "0123456789abcdef0123456789abcdef");
@@ -122,12 +122,12 @@ fn unfinished_messages_on_the_health_service_are_refused_by_their_length() {
     assert_eq!(alone, [Some("8".to_owned())]);
     let refused = ended.iter().filter(|status| status.as_deref() == Some("8")).count();
     let cut = ended.iter().filter(|status| status.is_none()).count();
-    // A client that sends on after a refusal may lose its connection, and with it all answers.
+    // A client that sends on after a refusal may lose its connection with all answers.
     assert_eq!(refused + cut, ended.len(), "{ended:?}");
     assert!(grown < 12 * 1024, "{grown} KiB");
 }
 
-/// Refused one by one for ever, they cost the deciding threads 300 MB a second of reading.
+/// Once, refusing them one by one for ever cost the deciding threads 300 MB a second of reading.
 #[test]
 fn a_connection_that_sends_many_oversized_messages_is_closed() {
     let server = Server::start(&[]);
@@ -150,13 +150,13 @@ fn a_connection_that_sends_many_oversized_messages_is_closed() {
             refused
         });
         println!("{path}: {refused} messages refused");
-        // A proxy's connection does not end by a few of them.
+        // A proxy's connection does not end after a few of them.
         assert!(refused >= 10, "{path}: closed after {refused} messages");
         Caller::of(&server).ask(&[descriptor(&[("remote_address", "::1")])]);
     }
 }
 
-/// They took 274 MB on each connection; many connections share the listener's budget.
+/// Once they took 274 MB on each connection; many connections share the listener's budget.
 #[test]
 fn unfinished_messages_on_the_rate_limit_service_take_a_few_mebibytes_and_end() {
     let server = Server::start(&[]);
@@ -195,14 +195,14 @@ fn every_service_gives_a_message_some_seconds() {
             let under_way = flood(server.grpc_port.unwrap(), path, 1, 1, (100, 50)).await;
             statuses(under_way).await
         });
-        // A stream's head is sent before its first message: there the status is in the trailers.
+        // A stream's head is sent before its first message, so the status is in the trailers.
         let late = ended[0].as_deref().is_none_or(|status| status == "4");
         assert!(late, "{path}: {ended:?}");
     }
 }
 
 #[test]
-fn a_client_that_says_nothing_on_the_grpc_port_is_cut() {
+fn a_silent_client_on_the_grpc_port_is_disconnected() {
     let server = Server::start(&[]);
     let runtime = Runtime::new().unwrap();
     runtime.block_on(async {

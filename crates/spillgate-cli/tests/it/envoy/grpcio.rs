@@ -1,4 +1,4 @@
-//! A gRPC client that is not ours and not Rust's: calls, health and reflection.
+//! A foreign gRPC client, in Python: calls, health and reflection.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,11 +8,12 @@ use crate::server::{Server, TempFile};
 const RULES: &str =
     "[[rule]]\nname = \"api\"\ndomain = \"web\"\nkey = [\"user\"]\nlimits = [\"3/day\"]\n";
 
-/// `./check --full` installs grpcio and names the Python that has it.
+/// `./check --full` installs grpcio and sets the variable to a Python that has it.
 #[test]
 #[ignore = "needs grpcio"]
-fn grpcio_tells_its_story() {
-    let python = std::env::var("SPILLGATE_GRPCIO").expect("it names a Python that has grpcio");
+fn grpcio_passes_its_script() {
+    let python =
+        std::env::var("SPILLGATE_GRPCIO").expect("the variable names a Python with grpcio");
     let rules = TempFile::new("grpcio.toml", RULES);
     let server = Server::start(&["--config", rules.path()]);
     let story = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/grpcio.py");

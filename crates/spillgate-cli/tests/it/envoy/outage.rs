@@ -1,4 +1,4 @@
-//! What Envoy is told while the store is out of reach, and how soon.
+//! The answer to Envoy while the store is out of reach, and its delay.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const RULES: &str = r#"
     limits = ["1/day"]
 "#;
 
-/// A server whose store is not there.
+/// Starts a server whose store does not exist.
 fn without_store(settings: &str) -> Server {
     let file = TempFile::new("outage.toml", &format!("{settings}{RULES}"));
     let url = format!("redis://127.0.0.1:{}", free_port());
@@ -35,7 +35,7 @@ fn without_store(settings: &str) -> Server {
 }
 
 #[test]
-fn a_rule_that_denies_in_an_outage_refuses_and_says_why() {
+fn a_rule_that_denies_in_an_outage_denies_with_its_reason() {
     let server = without_store("");
     let caller = Caller::of(&server);
     let refused = caller.ask(&[descriptor(&[("strict", "x")])]);
@@ -57,40 +57,40 @@ fn a_rule_that_denies_in_an_outage_refuses_and_says_why() {
 }
 
 #[test]
-fn an_outage_is_left_to_envoy_only_where_the_operator_says_so() {
+fn an_outage_is_left_to_envoy_only_if_the_operator_chooses_it() {
     let server = without_store("[server.grpc]\non_outage_deny = \"unavailable\"\n");
     let caller = Caller::of(&server);
     let error = caller.ask_as(&[], &[descriptor(&[("strict", "x")])]).unwrap_err();
     assert_eq!(error.code(), Status::Unavailable);
     let both = [descriptor(&[("strict", "x")]), descriptor(&[("local", "y")]).costing(2)];
-    assert_eq!(caller.ask(&both).overall_code(), Code::OverLimit, "a limit refuses as well");
+    assert_eq!(caller.ask(&both).overall_code(), Code::OverLimit, "a limit denies as well");
 }
 
 #[test]
-fn a_store_that_hangs_is_not_waited_for_longer_than_envoy_waits() {
+fn a_hanging_store_is_given_up_before_envoy_gives_up() {
     let redis = RedisServer::start();
     let file = TempFile::new("hang.toml", &format!("[store]\ntimeout = \"60s\"\n{RULES}"));
     let server = Server::start(&["--config", file.path(), "--redis", &redis.url()]);
     let caller = Caller::of(&server);
     let strict = [descriptor(&[("strict", "x")])];
-    // A loaded machine may need more than one try to be in time; looking uses nothing up.
+    // A busy machine may need more than one try to be in time; a look uses no quota.
     let look = [descriptor(&[("strict", "x")]).costing(0)];
     let answered = (0..1_000).any(|_| caller.ask(&look).overall_code() == Code::Ok);
     assert!(answered, "the store answers in time once");
     redis.pause();
-    let asked = std::thread::spawn(move || {
+    let caller_thread = std::thread::spawn(move || {
         for timeout in ["2000000u", "8m"] {
             let answer = caller.ask_as(&[("grpc-timeout", timeout)], &strict);
-            // A loaded machine may take longer than 8 ms for the way there and back.
+            // A busy machine may take longer than 8 ms for the round trip.
             let refused = answer.map(|answer| answer.overall_code() == Code::OverLimit);
             assert!(refused.unwrap_or(true));
         }
     });
     let in_time = (0..400).any(|_| {
         std::thread::sleep(Duration::from_millis(50));
-        asked.is_finished()
+        caller_thread.is_finished()
     });
     assert!(in_time, "20 s, where the store's own time-out is 60 s");
-    asked.join().unwrap();
+    caller_thread.join().unwrap();
     redis.resume();
 }

@@ -1,4 +1,4 @@
-//! Clients that are not ours, as people run them.
+//! Foreign clients of Redis's protocol.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ const INTEGRATIONS: &str = include_str!("../../../../../docs/learn/other-languag
 const PASSWORD: &str = "0123456789abcdef0123456789abcdef";
 
 #[test]
-fn redis_cli_asks_in_both_versions() {
+fn redis_cli_works_in_both_versions() {
     let server = Server::start(&[]);
     let ask = ["CL.THROTTLE", "u1", "2", "1", "60"];
     assert_answer(&integers(&redis_cli(&server, &ask)), [0, 3, 2, -1, 60]);
@@ -38,28 +38,29 @@ fn redis_benchmark_runs_unpipelined_and_pipelined() {
             .args(["-P", pipelined, "--csv", "CL.THROTTLE", "key:__rand_int__", "9", "1", "60"])
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success() && said.contains("CL.THROTTLE"), "{said}");
-        assert!(!said.contains("Error"), "{said}");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && text.contains("CL.THROTTLE"), "{text}");
+        assert!(!text.contains("Error"), "{text}");
     }
-    // 4,000 calls on 100 keys of ten each: every key is used up.
+    // 4,000 calls on 100 keys of ten each use up every key.
     let used_up = redis_cli(&server, &["CL.THROTTLE", "key:000000000007", "9", "1", "60"]);
     assert_eq!(integers(&used_up)[0], 1);
 }
 
 #[test]
-fn the_shell_snippet_of_the_documents_runs_as_it_stands() {
+fn the_shell_snippet_of_the_documents_runs_unchanged() {
     let server = Server::start(&[]);
     let output = Command::new("sh").args(["-e", "-c", &snippet("sh", &server)]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(said, "0\n16\n15\n-1\n2\n1\n-1\n0\n-1\n\n\n");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(text, "0\n16\n15\n-1\n2\n1\n-1\n0\n-1\n\n\n");
 }
 
-/// `./check --full` installs redis-py and names the Python that has it.
+/// `./check --full` installs redis-py and sets the variable to a Python that has it.
 #[test]
 #[ignore = "needs redis-py"]
-fn redis_py_tells_its_story() {
-    let python = std::env::var("SPILLGATE_PYTHON").expect("it names a Python that has redis-py");
+fn redis_py_passes_its_script() {
+    let python =
+        std::env::var("SPILLGATE_PYTHON").expect("the variable names a Python with redis-py");
     let file = TempFile::new("password", PASSWORD);
     let open = Server::start(&[]);
     let guarded = Server::start_command(
@@ -74,7 +75,7 @@ fn redis_py_tells_its_story() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The block of a language under RESP in `docs/learn/other-languages.md`, with the server's own port.
+/// Returns the block of a language under RESP in `docs/learn/other-languages.md`, with the server's own port.
 fn snippet(language: &str, server: &Server) -> String {
     let section = INTEGRATIONS.split_once("## Over RESP").unwrap().1;
     let block = section.split_once(&format!("```{language}\n")).unwrap().1;
@@ -90,9 +91,9 @@ fn redis_cli(server: &Server, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// `1) (integer) 0`, line by line.
-fn integers(said: &str) -> Vec<i64> {
-    said.lines()
+/// Reads the integers of `1) (integer) 0`, line by line.
+fn integers(text: &str) -> Vec<i64> {
+    text.lines()
         .map(|line| line.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap())
         .collect()
 }

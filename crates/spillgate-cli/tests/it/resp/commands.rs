@@ -1,4 +1,4 @@
-//! What each command answers, in both versions of the protocol.
+//! The answers to each command, in both versions of the protocol.
 
 use spillgate_testkit::Reply;
 
@@ -6,7 +6,7 @@ use super::{assert_answer, exchange, numbers};
 use crate::server::{Server, TempFile, on_both_engines};
 
 #[test]
-fn cl_throttle_allows_its_burst_and_one_more_then_says_when_to_come_back() {
+fn cl_throttle_allows_its_burst_and_one_more_then_answers_with_its_wait() {
     on_both_engines(&[], |server| {
         let mut client = server.resp();
         let mut ask = || numbers(client.command(&["CL.THROTTLE", "u1", "2", "1", "60"]).unwrap());
@@ -18,7 +18,7 @@ fn cl_throttle_allows_its_burst_and_one_more_then_says_when_to_come_back() {
 }
 
 #[test]
-fn cl_throttle_of_nothing_is_never_limited_and_of_too_much_never_passes() {
+fn cl_throttle_of_0_is_never_limited_and_above_capacity_never_allowed() {
     let server = Server::start(&[]);
     let mut client = server.resp();
     let mut ask = |quantity: &str| {
@@ -46,7 +46,7 @@ fn throttle_answers_in_throttlecrabs_order() {
 }
 
 #[test]
-fn a_key_is_one_state_at_every_door() {
+fn a_key_is_the_same_counter_at_every_api() {
     on_both_engines(&[], |server| {
         let mut client = server.resp();
         client.command(&["CL.THROTTLE", "u1", "4", "5", "60", "2"]).unwrap();
@@ -73,7 +73,7 @@ limits = ["unlimited"]
 "#;
 
 #[test]
-fn sg_check_asks_the_rules_of_the_policy() {
+fn sg_check_uses_the_rules_of_the_policy() {
     let policy = TempFile::new("resp.toml", POLICY);
     on_both_engines(&["--config", policy.path()], |server| {
         let mut client = server.resp();
@@ -107,7 +107,7 @@ fn sg_check_asks_the_rules_of_the_policy() {
 }
 
 #[test]
-fn a_pipeline_is_answered_in_order_whatever_is_in_it() {
+fn a_pipeline_of_any_commands_is_answered_in_order() {
     on_both_engines(&[], |server| {
         let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
         let mut commands: Vec<Vec<Vec<u8>>> = Vec::new();
@@ -140,23 +140,23 @@ fn a_pipeline_is_answered_in_order_whatever_is_in_it() {
 #[test]
 fn hello_chooses_the_version_and_reset_returns_to_the_second() {
     let server = Server::start(&[]);
-    let said = exchange(
+    let answers = exchange(
         &server,
         b"HELLO 3 SETNAME worker\r\nCLIENT GETNAME\r\nSG.CHECK d 1\r\nRESET\r\nCLIENT GETNAME\r\nHELLO\r\nHELLO 4\r\n",
     );
-    assert!(said.starts_with("%7\r\n$6\r\nserver\r\n$9\r\nspillgate\r\n"), "{said}");
-    assert!(said.contains("$5\r\nproto\r\n:3\r\n"), "{said}");
-    assert!(said.contains(
+    assert!(answers.starts_with("%7\r\n$6\r\nserver\r\n$9\r\nspillgate\r\n"), "{answers}");
+    assert!(answers.contains("$5\r\nproto\r\n:3\r\n"), "{answers}");
+    assert!(answers.contains(
         "$6\r\nworker\r\n*6\r\n:1\r\n:-1\r\n:0\r\n:-1\r\n_\r\n_\r\n+RESET\r\n$-1\r\n*14\r\n"
     ));
-    assert!(said.contains("$5\r\nproto\r\n:2\r\n"), "{said}");
-    assert!(said.ends_with("-NOPROTO unsupported protocol version '4'; there are 2 and 3\r\n"));
+    assert!(answers.contains("$5\r\nproto\r\n:2\r\n"), "{answers}");
+    assert!(answers.ends_with("-NOPROTO unsupported protocol version '4'; there are 2 and 3\r\n"));
 }
 
 #[test]
-fn commands_about_the_connection_are_answered_as_redis_answers_them() {
+fn connection_commands_are_answered_as_by_redis() {
     let server = Server::start(&[]);
-    for (line, said) in [
+    for (line, answers) in [
         ("ping", "+PONG\r\n"),
         ("PING \"a b\"", "$3\r\na b\r\n"),
         ("ECHO a", "$1\r\na\r\n"),
@@ -196,6 +196,6 @@ fn commands_about_the_connection_are_answered_as_redis_answers_them() {
         ),
     ] {
         let answer = exchange(&server, format!("{line}\r\n").as_bytes());
-        assert!(answer.starts_with(said), "{line}: {answer}");
+        assert!(answer.starts_with(answers), "{line}: {answer}");
     }
 }

@@ -1,4 +1,4 @@
-//! Strangers' bytes: each ends at most its own connection, and takes no memory to speak of.
+//! Arbitrary bytes: each connection ends at most itself, and takes hardly any memory.
 
 use std::io::{Read, Write};
 
@@ -8,7 +8,7 @@ use crate::server::{Server, resident_kib};
 const CHECK: &[u8] = b"CL.THROTTLE u1 1000000 1 1\r\n";
 
 #[test]
-fn bytes_that_are_no_request_are_told_so_and_end_their_connection() {
+fn invalid_bytes_get_an_error_and_end_their_connection() {
     let server = Server::start(&[]);
     let mut other = server.resp();
     for (bytes, why) in [
@@ -24,31 +24,31 @@ fn bytes_that_are_no_request_are_told_so_and_end_their_connection() {
     ] {
         let bytes = [CHECK, &bytes, CHECK].concat();
         let mut stream = raw(&server);
-        // It may close before it has taken all.
+        // The server may close before it has read everything.
         let _ = stream.write_all(&bytes);
-        let mut said = Vec::new();
-        let _ = stream.read_to_end(&mut said);
-        let said = String::from_utf8_lossy(&said).into_owned();
-        assert!(said.starts_with("*5\r\n:0\r\n"), "{why}: {said}");
-        assert!(said.contains(&format!("-ERR Protocol error: {why}")), "{why}: {said}");
+        let mut answers = Vec::new();
+        let _ = stream.read_to_end(&mut answers);
+        let answers = String::from_utf8_lossy(&answers).into_owned();
+        assert!(answers.starts_with("*5\r\n:0\r\n"), "{why}: {answers}");
+        assert!(answers.contains(&format!("-ERR Protocol error: {why}")), "{why}: {answers}");
         assert_eq!(other.command(&["PING"]).unwrap().text(), "PONG");
     }
 }
 
-/// Every string of it is in bounds, but not all of them together.
+/// Every string of it is within bounds, but not all of them together.
 fn long_request() -> Vec<u8> {
     let string = [b"$1024\r\n".as_slice(), &[0; 1024], b"\r\n"].concat();
     [b"*200\r\n".as_slice(), &string.repeat(200)].concat()
 }
 
 #[test]
-fn a_bad_argument_ends_nothing() {
+fn a_bad_argument_does_not_end_the_connection() {
     let server = Server::start(&[]);
     let bytes =
         [b"CL.THROTTLE u1 x 1 1\r\n", CHECK, b"\r\n*0\r\n*-1\r\nNONSENSE\r\n", CHECK].concat();
-    let said = exchange(&server, &bytes);
-    assert_eq!(said.matches("*5\r\n").count(), 2, "{said}");
-    assert_eq!(said.matches("-ERR ").count(), 2, "{said}");
+    let answers = exchange(&server, &bytes);
+    assert_eq!(answers.matches("*5\r\n").count(), 2, "{answers}");
+    assert_eq!(answers.matches("-ERR ").count(), 2, "{answers}");
 }
 
 #[test]
@@ -61,9 +61,9 @@ fn a_request_in_single_bytes_is_the_same_request() {
     {
         stream.write_all(&[*byte]).unwrap();
     }
-    let mut said = [0; 33];
-    stream.read_exact(&mut said).unwrap();
-    assert_eq!(&said[..], b"*5\r\n:0\r\n:5\r\n:4\r\n:-1\r\n:12\r\n+PONG\r\n".as_slice());
+    let mut answers = [0; 33];
+    stream.read_exact(&mut answers).unwrap();
+    assert_eq!(&answers[..], b"*5\r\n:0\r\n:5\r\n:4\r\n:-1\r\n:12\r\n+PONG\r\n".as_slice());
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_thousand_declared_lengths_take_no_memory() {
             stream
         })
         .collect();
-    // Answered, so the bytes above have been read.
+    // The answer shows that the bytes above have been read.
     assert!(exchange(&server, CHECK).starts_with("*5\r\n"));
     let grown = resident_kib(server.pid()).saturating_sub(before);
     assert!(grown < 24 * 1024, "{grown} KiB for a thousand connections");
@@ -87,14 +87,14 @@ fn a_thousand_declared_lengths_take_no_memory() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_client_that_reads_no_answers_is_not_read_either() {
+fn a_client_that_reads_no_answers_is_read_no_more() {
     let server = Server::start(&[]);
     let before = resident_kib(server.pid());
     let mut stream = raw(&server);
     stream.set_nonblocking(true).unwrap();
     let flood = b"INFO\r\n".repeat(10_000);
     let mut taken = 0;
-    // What the system's buffers take on both sides, and then no more.
+    // The buffers of the system on both sides fill, and then no more bytes are taken.
     for _ in 0..2_000 {
         match stream.write(&flood) {
             Ok(bytes) => taken += bytes,
@@ -107,7 +107,7 @@ fn a_client_that_reads_no_answers_is_not_read_either() {
     assert!(grown < 16 * 1024, "{grown} KiB for one connection that sent {taken} bytes");
 }
 
-/// A page can have a browser send a form anywhere; its body could be commands.
+/// A page can make a browser send a form anywhere, with a body of commands.
 #[test]
 fn a_browsers_request_ends_its_connection_before_its_body() {
     let server = Server::start(&[]);
@@ -118,9 +118,9 @@ fn a_browsers_request_ends_its_connection_before_its_body() {
              Content-Type: text/plain\r\nContent-Length: {}\r\n\r\n{spend}",
             spend.len()
         );
-        let said = exchange(&server, request.as_bytes());
-        assert!(said.contains("send HTTP requests to the HTTP listener"), "{method}: {said}");
-        assert!(!said.contains("*5"), "{method}: {said}");
+        let answers = exchange(&server, request.as_bytes());
+        assert!(answers.contains("send HTTP requests to the HTTP listener"), "{method}: {answers}");
+        assert!(!answers.contains("*5"), "{method}: {answers}");
     }
     let first = server.resp().command(&["CL.THROTTLE", "victim", "0", "1", "86400"]).unwrap();
     assert_eq!(super::numbers(first)[0], 0, "nothing was charged before");

@@ -1,5 +1,5 @@
-//! Many at once, and the end: silent and slow callers cost the others nothing, and whoever was
-//! charged has an answer.
+//! Many clients at once, and shutdown: silent and slow clients do not delay the others, and every charged caller has
+//! an answer.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use super::{numbers, raw};
 use crate::server::Server;
 
 #[test]
-fn callers_that_stall_do_not_hold_up_others() {
+fn stalled_callers_do_not_delay_others() {
     let server = Server::start(&[]);
     let stalled: Vec<_> = [b"".as_slice(), b"*5\r\n$11\r\nCL.THR", b"CL.THROTTLE u1"]
         .iter()
@@ -31,7 +31,7 @@ fn callers_that_stall_do_not_hold_up_others() {
 }
 
 #[test]
-fn callers_at_once_never_get_more_than_the_limit() {
+fn concurrent_callers_never_get_more_than_the_limit() {
     let server = Server::start(&[]);
     let allowed: usize = std::thread::scope(|scope| {
         let callers: Vec<_> = (0..16)
@@ -50,9 +50,9 @@ fn callers_at_once_never_get_more_than_the_limit() {
     assert_eq!(allowed, 100);
 }
 
-/// The store outlives the server, so it tells what was charged.
+/// The store outlives the server, so it shows the charges.
 #[test]
-fn stopped_under_load_it_has_charged_what_it_answered_and_nothing_else() {
+fn a_stop_under_load_has_charged_exactly_the_answered_calls() {
     let store = RedisServer::start();
     let server = Server::start_on(&store, &[]);
     let port = server.resp_port.unwrap();
@@ -68,7 +68,7 @@ fn stopped_under_load_it_has_charged_what_it_answered_and_nothing_else() {
                 assert!(stopping.load(Ordering::SeqCst), "it ended before the signal");
             })
         });
-        // Callers that have all failed say so when they are joined.
+        // Callers that have all failed report it when they are joined.
         while answered.load(Ordering::SeqCst) < 200
             && !callers.iter().all(|caller| caller.is_finished())
         {
@@ -83,11 +83,11 @@ fn stopped_under_load_it_has_charged_what_it_answered_and_nothing_else() {
     assert_eq!(remaining + 1 + answered.load(Ordering::SeqCst), 1_000_000);
 }
 
-/// So many for so long that nothing comes back meanwhile.
+/// A period so long that no quota returns meanwhile.
 const ASK: [&str; 5] = ["CL.THROTTLE", "hot", "999999", "1", "2000"];
 
 #[test]
-fn silent_callers_do_not_keep_it_from_ending() {
+fn silent_callers_do_not_prevent_the_end() {
     let server = Server::start(&[]);
     let mut silent: Vec<Connection> = (0..20).map(|_| server.resp()).collect();
     for client in &mut silent {
@@ -97,12 +97,12 @@ fn silent_callers_do_not_keep_it_from_ending() {
 }
 
 #[test]
-fn a_pipeline_that_is_half_sent_at_the_signal_is_answered() {
+fn a_half_sent_pipeline_at_the_signal_is_answered() {
     let server = Server::start(&[]);
     let mut stream = raw(&server);
     stream.write_all(b"PING\r\n*1\r\n$4\r\nPI").unwrap();
-    let mut said = [0; 7];
-    stream.read_exact(&mut said).unwrap();
+    let mut answers = [0; 7];
+    stream.read_exact(&mut answers).unwrap();
     let port = server.resp_port.unwrap();
     let status = std::thread::scope(|scope| {
         let stopped = scope.spawn(|| server.stop());
@@ -110,9 +110,9 @@ fn a_pipeline_that_is_half_sent_at_the_signal_is_answered() {
             std::thread::yield_now();
         }
         stream.write_all(b"NG\r\n").unwrap();
-        let mut said = String::new();
-        stream.read_to_string(&mut said).unwrap();
-        assert_eq!(said, "+PONG\r\n");
+        let mut answers = String::new();
+        stream.read_to_string(&mut answers).unwrap();
+        assert_eq!(answers, "+PONG\r\n");
         stopped.join().unwrap()
     });
     assert_eq!(status.code(), Some(0));

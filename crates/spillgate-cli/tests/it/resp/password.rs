@@ -1,4 +1,4 @@
-//! Who may ask.
+//! Access by password.
 
 use std::io::{Read, Write};
 
@@ -14,10 +14,10 @@ fn guarded(variable: &str) -> (Server, TempFile) {
 }
 
 #[test]
-fn nothing_is_asked_before_the_password_is_shown() {
+fn commands_need_the_password_first() {
     for variable in ["SPILLGATE_SERVER__RESP__PASSWORD_FILE", "SPILLGATE_SERVER__DATA_TOKEN_FILE"] {
         let (server, _file) = guarded(variable);
-        let said = exchange(
+        let answers = exchange(
             &server,
             format!(
                 "PING\r\nCL.THROTTLE a 1 1 60\r\nSG.CHECK d 1\r\nECHO a\r\nSELECT 0\r\nGET a\r\n\
@@ -33,52 +33,58 @@ fn nothing_is_asked_before_the_password_is_shown() {
             "+PONG\r\n{}{wrong}{wrong}{no_auth}+OK\r\n*5\r\n:0\r\n:2\r\n:1\r\n",
             no_auth.repeat(5)
         );
-        assert!(said.starts_with(&before), "{said}");
-        assert!(said.contains(&format!("+RESET\r\n{no_auth}{wrong}*14\r\n")), "{said}");
-        // Answers to wrong passwords are late, so some of the two minutes is over.
-        let last = said.rsplit_once("*5\r\n:0\r\n:2\r\n:0\r\n:-1\r\n:").unwrap().1;
+        assert!(answers.starts_with(&before), "{answers}");
+        assert!(answers.contains(&format!("+RESET\r\n{no_auth}{wrong}*14\r\n")), "{answers}");
+        // Answers to wrong passwords are delayed, so some of the two minutes is over.
+        let last = answers.rsplit_once("*5\r\n:0\r\n:2\r\n:0\r\n:-1\r\n:").unwrap().1;
         let reset_s: u64 = last.trim_end().parse().unwrap();
-        assert!((90..=120).contains(&reset_s), "{said}");
+        assert!((90..=120).contains(&reset_s), "{answers}");
     }
 }
 
 #[test]
-fn a_password_file_that_holds_none_keeps_it_from_starting() {
+fn an_empty_password_file_prevents_the_start() {
     let file = TempFile::new("password", "short");
     let output = spillgate(&["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"])
         .env("SPILLGATE_SERVER__RESP__PASSWORD_FILE", file.path())
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("field `server.resp.password_file`"), "{said}");
+    let answers = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{answers}");
+    assert!(answers.contains("field `server.resp.password_file`"), "{answers}");
 }
 
 #[test]
-fn a_door_open_to_other_machines_wants_a_password() {
+fn a_public_resp_address_needs_a_password() {
     let serve = |with: Option<&TempFile>| {
         let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--resp", "0.0.0.0:0"]);
         with.map(|file| command.env("SPILLGATE_SERVER__RESP__PASSWORD_FILE", file.path()));
         command
     };
     let output = serve(None).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("field `server.resp`: 0.0.0.0:0 is open to other machines"), "{said}");
+    let answers = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        answers.contains("field `server.resp`: 0.0.0.0:0 is open to other machines"),
+        "{answers}"
+    );
     let file = TempFile::new("password", PASSWORD);
     Server::start_command(&mut serve(Some(&file)));
 }
 
 #[test]
-fn what_http_sends_is_never_taken_for_commands() {
+fn http_bytes_never_count_as_commands() {
     let server = Server::start(&[]);
     for start in ["POST / HTTP/1.1", "GET / HTTP/1.1\r\nHost: 127.0.0.1", "host: x"] {
         let mut stream = raw(&server);
         let request = format!("{start}\r\nCL.THROTTLE smuggled 0 1 86400\r\n");
         stream.write_all(request.as_bytes()).unwrap();
-        let mut said = String::new();
-        stream.read_to_string(&mut said).unwrap();
-        assert!(said.ends_with("send HTTP requests to the HTTP listener\r\n"), "{start}: {said}");
+        let mut answers = String::new();
+        stream.read_to_string(&mut answers).unwrap();
+        assert!(
+            answers.ends_with("send HTTP requests to the HTTP listener\r\n"),
+            "{start}: {answers}"
+        );
     }
-    let said = exchange(&server, b"CL.THROTTLE smuggled 0 1 86400\r\n");
-    assert!(said.starts_with("*5\r\n:0\r\n"), "{said}");
+    let answers = exchange(&server, b"CL.THROTTLE smuggled 0 1 86400\r\n");
+    assert!(answers.starts_with("*5\r\n:0\r\n"), "{answers}");
 }

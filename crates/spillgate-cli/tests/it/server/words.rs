@@ -1,4 +1,4 @@
-//! What a server says, line by line, never waited for without a bound.
+//! Reads the log of a server, line by line, with a bound on every wait.
 
 use std::io::{BufRead, BufReader};
 use std::process::ChildStderr;
@@ -7,21 +7,21 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The lines of one process, in order.
+/// The lines of a process's log, in order.
 pub(super) struct Words {
     lines: Mutex<Receiver<String>>,
 }
 
 impl Words {
-    /// Reads them as they come, so that no server waits for a test to listen.
-    pub(super) fn of(said: ChildStderr) -> Words {
-        let (told, lines) = channel();
+    /// Reads the lines as they come, so that no server waits for a test to read.
+    pub(super) fn of(log: ChildStderr) -> Words {
+        let (sender, lines) = channel();
         thread::spawn(move || {
-            let mut said = BufReader::new(said);
+            let mut log = BufReader::new(log);
             loop {
                 let mut line = String::new();
-                let is_over = said.read_line(&mut line).map_or(true, |length| length == 0);
-                if is_over || told.send(line).is_err() {
+                let is_over = log.read_line(&mut line).map_or(true, |length| length == 0);
+                if is_over || sender.send(line).is_err() {
                     return;
                 }
             }
@@ -29,8 +29,8 @@ impl Words {
         Words { lines: Mutex::new(lines) }
     }
 
-    /// Its next lines up to the one that `is_last`, which it ends with; otherwise what it said until it
-    /// ended, or until nobody waits any longer.
+    /// Returns the next lines up to and including the one that `is_last`. The error has all lines, if the log ends or
+    /// the wait is over before.
     #[expect(
         clippy::disallowed_methods,
         reason = "a bound on waiting, not a time of the limiter's"
@@ -55,11 +55,11 @@ impl Words {
         }
     }
 
-    /// All that is left, of a process that has ended.
+    /// Returns the remaining lines of a process that has ended.
     pub(super) fn rest(&self) -> String {
         self.until(|_| false).unwrap_or_else(|rest| rest)
     }
 }
 
-/// Far longer than anything takes, short enough to see which test hangs.
+/// Far longer than anything takes, and short enough to see which test hangs.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,8 +1,8 @@
-//! What a server was like again and again, and whether it changed for the worse.
+//! Compares samples of a server over time, and reports growth.
 
 use std::fmt;
 
-/// A server at one moment, and its answers since the one before.
+/// The figures of a server at one moment, and of its answers since the sample before.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sample {
     pub(super) at_s: u64,
@@ -31,8 +31,8 @@ impl fmt::Display for Sample {
     }
 }
 
-/// What grew: the median of the last quarter against that of the first, and how much is let pass. What
-/// leaks grows for as long as one looks; what varies does so about the same middle.
+/// Reports growth: the median of the last quarter beyond that of the first by more than is tolerated. A leak grows
+/// with time; other figures vary about a constant.
 pub(super) fn drift(samples: &[Sample]) -> Vec<String> {
     let quarter = samples.len() / 4;
     let (first, last) = (&samples[..quarter], &samples[samples.len() - quarter..]);
@@ -51,10 +51,10 @@ fn median(samples: &[Sample], of: impl Fn(&Sample) -> u64) -> u64 {
     all.get(all.len() / 2).copied().unwrap_or(0)
 }
 
-/// What of a sample, by how many hundredths it may grow, and by how much more.
+/// A figure, by how many hundredths it may grow, and by how much more.
 type Tolerated = (&'static str, fn(&Sample) -> u64, u64, u64);
 
-/// Answers vary with whatever else the machine does.
+/// Response times vary with the load of the machine.
 const TOLERATED: [Tolerated; 6] = [
     ("resident memory, KiB", |sample| sample.resident_kib, 10, 4_096),
     ("descriptors", |sample| sample.descriptors, 0, 4),
@@ -65,7 +65,7 @@ const TOLERATED: [Tolerated; 6] = [
 ];
 
 #[test]
-fn what_grows_is_told_and_what_varies_is_not() {
+fn growth_is_reported_and_variation_is_not() {
     let of = |number: u64| Sample {
         resident_kib: 50_000 + number % 7 * 300,
         descriptors: 30 + number % 2,
@@ -86,7 +86,7 @@ fn what_grows_is_told_and_what_varies_is_not() {
     for (leak, name) in leaks {
         let mut leaking = steady.clone();
         leaking.iter_mut().zip(0..).for_each(|(sample, number)| leak(sample, number));
-        let told = drift(&leaking);
-        assert!(told.len() == 1 && told[0].starts_with(name), "{told:?}");
+        let reported = drift(&leaking);
+        assert!(reported.len() == 1 && reported[0].starts_with(name), "{reported:?}");
     }
 }

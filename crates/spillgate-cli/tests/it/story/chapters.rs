@@ -1,4 +1,4 @@
-//! The story. Each chapter has rules of its own, found by the path.
+//! The chapters of the story. Each has rules of its own, found by the path.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -19,8 +19,8 @@ key = ["ip"]
 limits = ["2/4s"]
 
 [[rule]]
-name = "tiers"
-match = { path = "/tiers" }
+name = "counters"
+match = { path = "/counters" }
 key = ["ip"]
 limits = ["2/hour", { name = "daily", quota = "100/day" }]
 
@@ -60,7 +60,7 @@ type Chapter = fn(&Scene<'_>);
 
 pub(crate) const CHAPTERS: &[(&str, Chapter)] = &[
     ("exhaust, deny, wait, allow", exhaust),
-    ("two tiers, one exhausted", two_tiers),
+    ("two counters, one exhausted", two_counters),
     ("costs in two units", two_units),
     ("peek", peek),
     ("reset", reset),
@@ -73,9 +73,9 @@ pub(crate) const CHAPTERS: &[(&str, Chapter)] = &[
 fn exhaust(scene: &Scene<'_>) {
     let mut admitted = 0;
     let denied = loop {
-        let told = scene.ask("/exhaust");
-        if told.decision == "denied" {
-            break told;
+        let answer = scene.ask("/exhaust");
+        if answer.decision == "denied" {
+            break answer;
         }
         admitted += 1;
         assert!(admitted < 100, "never denied");
@@ -83,18 +83,18 @@ fn exhaust(scene: &Scene<'_>) {
     assert!(admitted >= 2, "denied after {admitted}");
     let wait_ms = denied.retry_after_ms.unwrap();
     assert!((1..=2_000).contains(&wait_ms), "{denied:?}");
-    // That this wait is enough is the claim.
+    // The claim is that this wait is enough.
     sleep(Duration::from_millis(wait_ms));
     assert_eq!(scene.decision("/exhaust"), "allowed");
 }
 
-fn two_tiers(scene: &Scene<'_>) {
-    let decisions: Vec<&str> = (0..4).map(|_| scene.decision("/tiers")).collect();
+fn two_counters(scene: &Scene<'_>) {
+    let decisions: Vec<&str> = (0..4).map(|_| scene.decision("/counters")).collect();
     assert_eq!(decisions, ["allowed", "allowed", "denied", "denied"]);
-    let state = operate(scene, "GET", &of_client(scene, "tiers"), &Value::Null);
+    let state = operate(scene, "GET", &of_client(scene, "counters"), &Value::Null);
     let remaining: Vec<&Value> =
-        state["limits"].as_array().unwrap().iter().map(|tier| &tier["remaining"]).collect();
-    // The denials charged neither.
+        state["limits"].as_array().unwrap().iter().map(|limit| &limit["remaining"]).collect();
+    // The denials charged neither counter.
     assert_eq!(remaining, [0, 98]);
 }
 
@@ -149,7 +149,7 @@ fn override_with_expiry(scene: &Scene<'_>) {
     let block = json!({"rule": "operated", "subject": {"ip": scene.ip}, "limits": ["block"], "expires_at": end.to_string()});
     operate(scene, "PUT", "/admin/v1/overrides", &block);
     let decision = scene.decision("/operated");
-    // A machine that stood still for as long has seen its end.
+    // A machine that stalled for as long has seen its end.
     assert!(decision == "denied for good" || jiff::Timestamp::now() >= end, "{decision}");
     eventually(|| scene.decision("/operated") == "allowed");
 }

@@ -1,11 +1,11 @@
-//! `--against`: what is said of the state is what becomes of it on a real Redis.
+//! `--against`: the predicted effect on the state is the real one on Redis.
 
 use serde_json::{Value, json};
 use spillgate_testkit::RedisServer;
 
 use crate::server::{Server, TempFile, run};
 
-/// A rule and what is asked of it; what was used is seen by what remains.
+/// A rule; its used quota shows in the remaining quota.
 const OLD: &str = r#"
 [[rule]]
 name = "r"
@@ -13,40 +13,41 @@ key = ["user", "tenant"]
 limits = [{ quota = "10/hour", name = "n" }]
 "#;
 
-/// What the new file says instead, and what becomes of the limit: nothing if it goes on as it is.
+/// The new file's version of a limit, and the effect on its state: `None` if it stays.
 const CHANGES: &[(&str, &str, Option<&str>)] = &[
     ("10/hour", "10/hour", None),
     ("10/hour", "20/hour", Some("read-again")),
     ("10/hour", "9/minute", Some("read-again")),
     ("\"user\", \"tenant\"", "\"tenant\", \"user\"", None),
-    ("\"user\", \"tenant\"", "\"user\"", Some("starts-afresh")),
-    ("key =", "anchor = [\"tenant\"]\nkey =", Some("starts-afresh")),
+    ("\"user\", \"tenant\"", "\"user\"", Some("starts-full")),
+    ("key =", "anchor = [\"tenant\"]\nkey =", Some("starts-full")),
     ("key =", "anchor = [\"tenant\", \"user\"]\nkey =", None),
     ("key =", "mode = \"enforce\"\nkey =", None),
     ("key =", "match = { tenant = \"*\" }\nkey =", None),
-    ("key =", "domain = \"other\"\nkey =", Some("starts-afresh")),
-    ("name = \"r\"", "name = \"s\"", Some("starts-afresh")),
-    ("name = \"n\"", "name = \"m\"", Some("starts-afresh")),
-    (", name = \"n\"", "", Some("starts-afresh")),
-    ("name = \"n\"", "name = \"n\", algorithm = \"fixed-window\"", Some("starts-afresh")),
-    ("name = \"n\"", "name = \"n\", algorithm = \"sliding-log\"", Some("starts-afresh")),
+    ("key =", "domain = \"other\"\nkey =", Some("starts-full")),
+    ("name = \"r\"", "name = \"s\"", Some("starts-full")),
+    ("name = \"n\"", "name = \"m\"", Some("starts-full")),
+    (", name = \"n\"", "", Some("starts-full")),
+    ("name = \"n\"", "name = \"n\", algorithm = \"fixed-window\"", Some("starts-full")),
+    ("name = \"n\"", "name = \"n\", algorithm = \"sliding-log\"", Some("starts-full")),
     ("name = \"n\"", "name = \"n\", burst = 30", Some("read-again")),
     ("name = \"n\"", "name = \"n\", unit = \"tokens\"", Some("read-again")),
 ];
 
 #[test]
-fn what_is_said_to_start_afresh_does_and_the_rest_goes_on() {
+fn state_starts_full_or_stays_as_predicted() {
     let redis = RedisServer::start();
     let old_file = TempFile::new("old.toml", OLD);
     let before = Server::start_on(&redis, &["--config", old_file.path()]);
     for (number, (from, to, expected)) in CHANGES.iter().enumerate() {
         let new = OLD.replacen(from, to, 1);
         let new_file = TempFile::new("new.toml", &new);
-        let fates = fates(&old_file, &new_file);
-        let named = |fate: &Value| fate["fate"] == json!(expected) && fate["why"].is_string();
+        let changes = changes(&old_file, &new_file);
+        let named =
+            |change: &Value| change["effect"] == json!(expected) && change["reason"].is_string();
         match expected {
-            None => assert!(fates.is_empty(), "{new}: {fates:?}"),
-            Some(_) => assert!(fates.iter().any(named), "{new}: {fates:?}"),
+            None => assert!(changes.is_empty(), "{new}: {changes:?}"),
+            Some(_) => assert!(changes.iter().any(named), "{new}: {changes:?}"),
         }
 
         let attributes = json!({"user": format!("u{number}"), "tenant": "t"});
@@ -54,33 +55,33 @@ fn what_is_said_to_start_afresh_does_and_the_rest_goes_on() {
         let after = Server::start_on(&redis, &["--config", new_file.path()]);
         let domain = if new.contains("domain") { "other" } else { "default" };
         let peek = json!({"domain": domain, "attributes": attributes, "cost": 0});
-        let tier = &after.check(&peek.to_string())["limits"][0];
-        let used = tier["capacity"].as_u64().unwrap() - tier["remaining"].as_u64().unwrap();
-        let afresh = *expected == Some("starts-afresh");
-        assert_eq!(used == 0, afresh, "{new}: {used} used; {fates:?}");
+        let limit = &after.check(&peek.to_string())["limits"][0];
+        let used = limit["capacity"].as_u64().unwrap() - limit["remaining"].as_u64().unwrap();
+        let starts_full = *expected == Some("starts-full");
+        assert_eq!(used == 0, starts_full, "{new}: {used} used; {changes:?}");
     }
 }
 
 #[test]
-fn what_is_gone_and_what_is_new_is_told_too() {
+fn removed_and_new_rules_are_reported_too() {
     let old = TempFile::new("old.toml", &format!("{OLD}\n{}", OLD.replace("\"r\"", "\"gone\"")));
     let new = OLD.replace("limits = [", "limits = [{ quota = \"5/day\", name = \"second\" }, ");
     let new = TempFile::new("new.toml", &format!("{new}\n{}", OLD.replace("\"r\"", "\"renamed\"")));
-    let told: Vec<String> = fates(&old, &new)
+    let found: Vec<String> = changes(&old, &new)
         .iter()
-        .map(|fate| format!("{} {} {}", fate["rule"], fate["limit"], fate["fate"]))
+        .map(|change| format!("{} {} {}", change["rule"], change["limit"], change["effect"]))
         .collect();
     assert_eq!(
-        told,
+        found,
         [
-            "\"r\" \"second\" \"starts-afresh\"",
-            "\"renamed\" null \"starts-afresh\"",
+            "\"r\" \"second\" \"starts-full\"",
+            "\"renamed\" null \"starts-full\"",
             "\"gone\" null \"ends\""
         ]
     );
     let output = run(&["validate", "--against", old.path(), new.path()]);
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains("if it is \"gone\" renamed, the old name keeps the state"), "{said}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("if it is \"gone\" renamed, the old name keeps the state"), "{text}");
 }
 
 #[test]
@@ -91,7 +92,7 @@ fn an_old_file_that_does_not_load_is_exit_code_2() {
     assert!(String::from_utf8(output.stderr).unwrap().contains("old.toml:1: "));
 }
 
-fn fates(old: &TempFile, new: &TempFile) -> Vec<Value> {
+fn changes(old: &TempFile, new: &TempFile) -> Vec<Value> {
     let output = run(&["validate", "--json", "--against", old.path(), new.path()]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -1,11 +1,11 @@
-//! `--subjects`: what is said that the state takes is about what it takes in a real Redis.
+//! `--subjects`: the estimated bytes are near the real ones in Redis.
 
 use serde_json::{Value, json};
 use spillgate_testkit::RedisServer;
 
 use crate::server::{Server, TempFile, run};
 
-/// Limits of one rule, and how often each subject asks. Nothing expires before it is weighed.
+/// The limits of a rule, and the calls of each subject. No state expires before it is measured.
 const RULES: &[(&str, u64)] = &[
     (r#""100/day""#, 1),
     (r#""100/day", "3000/day", "9000/day""#, 1),
@@ -16,49 +16,52 @@ const RULES: &[(&str, u64)] = &[
 ];
 
 #[test]
-fn what_subjects_take_in_redis_is_near_what_is_said() {
-    let told: Vec<(&str, u64, u64)> =
-        RULES.iter().map(|(limits, calls)| told(limits, *calls)).collect();
-    for (limits, takes, said) in &told {
-        println!("{limits}: {takes} bytes a subject, {said} said");
+fn the_estimate_is_near_the_bytes_in_redis() {
+    let measured: Vec<(&str, u64, u64)> =
+        RULES.iter().map(|(limits, calls)| measured(limits, *calls)).collect();
+    for (limits, takes, estimated) in &measured {
+        println!("{limits}: {takes} bytes a subject, {estimated} estimated");
     }
-    for (limits, takes, said) in told {
-        assert!(said * 3 > takes * 2 && said * 2 < takes * 3, "{limits}: {takes}, {said} said");
+    for (limits, takes, estimated) in measured {
+        assert!(
+            estimated * 3 > takes * 2 && estimated * 2 < takes * 3,
+            "{limits}: {takes}, {estimated} estimated"
+        );
     }
 }
 
-/// What a subject takes, and what it is said to take.
-fn told(limits: &'static str, calls: u64) -> (&'static str, u64, u64) {
-    // Many where one call is enough, so that tables that grow do not decide.
+/// Returns the real and the estimated bytes of a subject.
+fn measured(limits: &'static str, calls: u64) -> (&'static str, u64, u64) {
+    // Many subjects if one call is enough, so that growing tables do not decide.
     let batches = if calls == 1 { 10 } else { 1 };
     let subjects = batches * BATCH;
     let policy = format!("[[rule]]\nname = \"r\"\nkey = [\"user\"]\nlimits = [{limits}]\n");
     let file = TempFile::new("limits.toml", &policy);
     let output = run(&["validate", "--json", "--subjects", &subjects.to_string(), file.path()]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let said = report["bytes"][0]["in_redis"].as_u64().unwrap();
+    let estimated = report["bytes"][0]["in_redis"].as_u64().unwrap();
 
     let redis = RedisServer::start();
     let server = Server::start_on(&redis, &["--config", file.path()]);
     let ask = |kind: &str| {
         let user = |user| json!({"attributes": {"user": format!("{kind}-{user}")}});
-        let asked: Vec<Value> = (0..BATCH).map(user).collect();
-        let reply = server.post("/v1/check/batch", Value::from(asked).to_string().as_bytes());
+        let checks: Vec<Value> = (0..BATCH).map(user).collect();
+        let reply = server.post("/v1/check/batch", Value::from(checks).to_string().as_bytes());
         assert_eq!(reply.status, 200, "{}", reply.body);
     };
-    // The script, the connections and their buffers are nobody's.
+    // The script, the connections and their buffers belong to no subject.
     ask("other");
     let before = used(&redis);
     for batch in 0..batches {
         (0..calls).for_each(|_| ask(&format!("user-{batch}")));
     }
     let takes = used(&redis) - before;
-    (limits, takes / subjects, said / subjects)
+    (limits, takes / subjects, estimated / subjects)
 }
 
 fn used(redis: &RedisServer) -> u64 {
     redis.info("memory", "used_memory").parse().unwrap()
 }
 
-/// As many as are asked at once.
+/// As many as one batch has.
 const BATCH: u64 = 500;

@@ -1,5 +1,5 @@
-//! Policies with something odd planted in each, and good ones: the first line of each file says what the
-//! linter is to find in it, and where.
+//! Policies with a planted defect, and good ones. The first line of each file names the findings that are expected,
+//! and their lines.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::server::run;
 
-/// Every policy of the corpus.
+/// Returns every policy of the corpus.
 pub(crate) fn policies() -> Vec<PathBuf> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/validate/corpus");
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -24,7 +24,7 @@ fn each_planted_defect_is_found_and_nothing_else() {
     for file in policies() {
         let text = fs::read_to_string(&file).unwrap();
         let planted = text.lines().next().and_then(|line| line.strip_prefix("# finds "));
-        let planted = planted.unwrap_or_else(|| panic!("{file:?} does not say what it is for"));
+        let planted = planted.unwrap_or_else(|| panic!("{file:?} does not name its findings"));
         let found = found(file.to_str().unwrap());
         let found = if found.is_empty() { vec!["nothing".to_owned()] } else { found };
         assert_eq!(found.join(" "), planted, "{file:?}");
@@ -38,7 +38,7 @@ fn each_planted_defect_is_found_and_nothing_else() {
     assert!(codes.len() >= 18, "{codes:?}");
 }
 
-/// `code:line` of each finding, in the order of the file.
+/// Returns `code:line` of each finding, in the order of the file.
 fn found(file: &str) -> Vec<String> {
     let output = run(&["validate", "--json", file]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -46,7 +46,7 @@ fn found(file: &str) -> Vec<String> {
     let findings = report["findings"].as_array().unwrap().iter();
     findings
         .map(|finding| {
-            for text in ["what", "remedy"] {
+            for text in ["problem", "remedy"] {
                 assert!(finding[text].as_str().is_some_and(|text| text.len() > 10), "{finding}");
             }
             format!("{}:{}", finding["code"].as_str().unwrap(), finding["line"])

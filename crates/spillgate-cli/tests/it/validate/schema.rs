@@ -1,5 +1,4 @@
-//! `--schema`: a validator that is not ours takes by it what loads, and refuses what does not for a field
-//! that does not exist.
+//! `--schema`: a foreign validator accepts by it the files that load, and refuses those with an unknown field.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +12,7 @@ use crate::settings::every_setting;
 
 #[test]
 #[ignore = "needs jsonschema"]
-fn every_policy_of_ours_fits_the_schema() {
+fn every_policy_of_the_project_fits_the_schema() {
     let python = python();
     let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let folder = |path: &str| {
@@ -41,7 +40,7 @@ fn every_policy_of_ours_fits_the_schema() {
 
 #[test]
 #[ignore = "needs jsonschema"]
-fn what_the_parser_refuses_as_unknown_the_schema_refuses_too() {
+fn the_schema_refuses_what_the_parser_refuses_as_unknown() {
     let python = python();
     let refused = [
         "[[rules]]\nname = \"a\"\nkey = []\nlimits = [\"1/s\"]\n",
@@ -60,7 +59,7 @@ fn what_the_parser_refuses_as_unknown_the_schema_refuses_too() {
         "[store.tls]\nclient_ca = \"x\"\n",
         "[telemetry]\nlogs = \"info\"\n",
         "[telemetry]\nlog = { levels = \"info\" }\n",
-        // And what has no meaning in a field that exists.
+        // And an invalid value of a known field.
         "[[rule]]\nname = \"a\"\nkey = []\nlimits = [\"1/fortnight\"]\n",
         "[[rule]]\nname = \"a\"\nkey = []\nlimits = []\n",
         "[[rule]]\nname = \"a b\"\nkey = []\nlimits = [\"1/s\"]\n",
@@ -88,10 +87,10 @@ fn the_schema_knows_every_setting() {
     assert!(!knows("server.nothing"));
 }
 
-/// Whether the schema has a setting such as `server.http`.
+/// Returns whether the schema has a setting such as `server.http`.
 pub(crate) fn knows(setting: &str) -> bool {
-    let told = run(&["validate", "--schema"]);
-    let schema: Value = serde_json::from_slice(&told.stdout).unwrap();
+    let printed = run(&["validate", "--schema"]);
+    let schema: Value = serde_json::from_slice(&printed.stdout).unwrap();
     let mut tables = vec![&schema];
     for name in setting.split('.') {
         let forms = tables.iter().flat_map(|table| {
@@ -103,7 +102,7 @@ pub(crate) fn knows(setting: &str) -> bool {
     !tables.is_empty()
 }
 
-/// Every block of TOML in a document that is a file of ours, or a piece of one.
+/// Returns every block of TOML in a document that is a policy, or a part of one.
 fn blocks(document: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut lines = document.lines().map(|line| line.trim_start_matches("/// "));
@@ -117,7 +116,7 @@ fn blocks(document: &str) -> Vec<String> {
     blocks
 }
 
-/// A document, or those of a folder and the folders in it.
+/// Returns a document, or those of a folder and the folders in it.
 fn documents(path: &Path) -> Vec<PathBuf> {
     if path.is_file() {
         let is_document = path.extension().is_some_and(|end| end == "md");
@@ -127,7 +126,7 @@ fn documents(path: &Path) -> Vec<PathBuf> {
     entries.flat_map(|entry| documents(&entry)).collect()
 }
 
-/// What the validator has against each file; nothing if it fits.
+/// Returns the validator's complaints about each file; empty if it fits.
 fn validated(python: &str, files: &[PathBuf]) -> Vec<(PathBuf, String)> {
     let schema = run(&["validate", "--schema"]);
     assert_eq!(schema.status.code(), Some(0));
@@ -136,13 +135,13 @@ fn validated(python: &str, files: &[PathBuf]) -> Vec<(PathBuf, String)> {
     validator.args(["-c", VALIDATOR, schema.path()]).args(files);
     let output = validator.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let told = String::from_utf8(output.stdout).unwrap();
-    let told: Vec<&str> = told.lines().collect();
-    assert_eq!(told.len(), files.len(), "{told:?}");
-    files.iter().cloned().zip(told.into_iter().map(str::to_owned)).collect()
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let printed: Vec<&str> = printed.lines().collect();
+    assert_eq!(printed.len(), files.len(), "{printed:?}");
+    files.iter().cloned().zip(printed.into_iter().map(str::to_owned)).collect()
 }
 
-/// A Python that has the validator and reads TOML.
+/// Returns a Python that has the validator and reads TOML.
 fn python() -> String {
     let own = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/python/bin/python");
     let has = |python: &&str| {

@@ -7,9 +7,9 @@ pub(in crate::bench) fn figure(report: &Report) -> Figure {
     let charts = report.contenders.iter().flat_map(|contender| {
         [rate(report, contender), latency(report, contender)].map(Chart::OverTime)
     });
-    let mut subtitle = vec![report.question.clone(), report.rate.clone()];
+    let mut subtitle = vec![report.checks.clone(), report.rate.clone()];
     subtitle.extend(
-        report.events.iter().map(|event| format!("{} at {} ms", event.what, grouped(event.at_ms))),
+        report.events.iter().map(|event| format!("{} at {} ms", event.event, grouped(event.at_ms))),
     );
     Figure {
         title: format!("spillgate bench {}", report.scenario),
@@ -44,7 +44,7 @@ fn rate(report: &Report, contender: &Contender) -> OverTime {
 }
 
 fn latency(report: &Report, contender: &Contender) -> OverTime {
-    // Calls of nanoseconds would all be none in microseconds.
+    // The unit follows the p99: nanoseconds would all be 0 in microseconds.
     let (unit_ns, unit) = match contender.latency.p99_ns {
         0..20_000 => (1, "ns"),
         20_000..20_000_000 => (1_000, "µs"),
@@ -65,8 +65,8 @@ fn latency(report: &Report, contender: &Contender) -> OverTime {
         counts: format!("{unit}, {from}"),
         span: span(report, contender),
         series: vec![
-            series("99 % answered", Ink::Refused, |moment| moment.p99_ns),
-            series("half answered", Ink::Allowed, |moment| moment.p50_ns),
+            series("p99", Ink::Refused, |moment| moment.p99_ns),
+            series("p50", Ink::Allowed, |moment| moment.p50_ns),
         ],
         bound: None,
     }
@@ -78,9 +78,9 @@ fn span(report: &Report, contender: &Contender) -> Span {
     Span { from_us: 0, to_us, written: Written::SinceStart }
 }
 
-/// Each while's value from its beginning on, and nothing after the last.
+/// Returns each interval's value from its beginning on, and 0 after the last.
 fn steps(contender: &Contender, value: impl Fn(&Moment) -> u64) -> Vec<(u64, u64)> {
-    // The last answers trickle in after the end: too short a while to tell a rate of.
+    // The last answers arrive after the end, in an interval too short for a rate.
     let long = contender.over_time.iter().filter(|moment| moment.until_ms > moment.from_ms + 4);
     let mut steps: Vec<_> = long.map(|moment| (moment.from_ms * 1_000, value(moment))).collect();
     if let Some(last) = contender.over_time.last() {

@@ -1,31 +1,31 @@
-//! The report in words and columns, for a terminal.
+//! The report as text in columns, for a terminal.
 
 use std::fmt;
 
-use super::{Contender, Ratio, Report, time};
+use super::{Contender, Ratio, Report, UNKNOWN_SOURCE, time};
 use crate::counted;
 use crate::plot::grouped;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { scenario, rate, callers, question, .. } = self;
+        let Report { scenario, rate, callers, checks, .. } = self;
         let subjects = match self.subjects {
             1 => "1 subject".to_owned(),
             subjects => format!("{} subjects", grouped(subjects)),
         };
         let callers = counted(*callers, "caller");
-        write!(f, "{scenario}: {subjects}, {question}, {rate} for ")?;
+        write!(f, "{scenario}: {subjects}, {checks}, {rate} for ")?;
         write!(f, "{}, {callers} at most", time(self.duration_ms * 1_000_000))?;
         f.write_str(match self.kind {
-            "open" => "\n  open loop: calls are made on time whatever the answers, and times count from then",
-            _ => "\n  closed loop: each caller asks again when it is answered, so a slow target is asked less, \
+            "open" => "\n  open loop: calls are made on time even while answers are late, and times count from then",
+            _ => "\n  closed loop: each caller calls again when it is answered, so a slow target gets fewer calls, \
                   and its times look better than users would see them",
         })?;
         if self.stopped {
-            f.write_str("\n  stopped before its end: this is what was answered so far")?;
+            f.write_str("\n  stopped before its end: these are the answers so far")?;
         }
         for event in &self.events {
-            write!(f, "\n  at {} {}", time(event.at_ms * 1_000_000), event.what)?;
+            write!(f, "\n  at {} {}", time(event.at_ms * 1_000_000), event.event)?;
         }
         f.write_str("\n")?;
         write_table(f, &self.contenders)?;
@@ -88,15 +88,14 @@ fn write_table(f: &mut fmt::Formatter<'_>, contenders: &[Contender]) -> fmt::Res
 
 fn write_details(f: &mut fmt::Formatter<'_>, contender: &Contender) -> fmt::Result {
     write!(f, "\n{}: {}", contender.name, contender.place)?;
-    let told: Vec<String> = contender
+    let sources: Vec<String> = contender
         .by_source
         .all()
         .map(|(source, count)| format!("{source} {}", grouped(count)))
         .collect();
-    if !told.is_empty()
-        && told != [format!("not told {}", grouped(contender.allowed + contender.denied))]
-    {
-        write!(f, "\n  decided by: {}", told.join(", "))?;
+    let decisions = grouped(contender.allowed + contender.denied);
+    if !sources.is_empty() && sources != [format!("{UNKNOWN_SOURCE} {decisions}")] {
+        write!(f, "\n  decided by: {}", sources.join(", "))?;
     }
     let late = &contender.sent_late;
     if late.max_ns > 0 {
@@ -112,7 +111,7 @@ fn write_details(f: &mut fmt::Formatter<'_>, contender: &Contender) -> fmt::Resu
         write!(
             f,
             "\n  never sent: {}, since all callers waited for answers; counted as waiting until the end. \
-             Say a lower --rate, or more --callers",
+             Lower --rate, or raise --callers",
             grouped(contender.unsent)
         )?;
     }
@@ -125,7 +124,7 @@ fn write_details(f: &mut fmt::Formatter<'_>, contender: &Contender) -> fmt::Resu
     Ok(())
 }
 
-/// What others send must not steer a terminal.
+/// Replaces control characters, so that a reply cannot steer a terminal.
 fn printable(words: &str) -> String {
     words.chars().map(|c| if c.is_control() { '\u{FFFD}' } else { c }).collect()
 }

@@ -1,4 +1,4 @@
-//! Envoy's rate limit service: many questions at once on each connection.
+//! Envoy's rate limit service: many checks at once on each connection.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic_prost::ProstCodec;
 
-use super::{Answer, ByRules, Question, Way, connect, host_and_port, key, unreachable};
+use super::{Answer, ByRules, Checks, Endpoint, connect, host_and_port, key, unreachable};
 use crate::Failure;
 
 mod messages;
@@ -23,7 +23,7 @@ mod messages;
 use messages::{Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 
 pub(in crate::bench) struct Grpc {
-    way: Way,
+    endpoint: Endpoint,
     origin: Uri,
     token: Option<MetadataValue<Ascii>>,
     rules: ByRules,
@@ -33,27 +33,28 @@ pub(in crate::bench) struct Grpc {
 }
 
 impl Grpc {
-    pub(super) async fn connect(way: Way, question: Question) -> Result<Grpc, Failure> {
-        let Question::ByRules(rules) = question else {
-            return Err("--url: Envoy's service decides by rules alone; say which attribute the subject is: \
+    pub(super) async fn connect(endpoint: Endpoint, checks: Checks) -> Result<Grpc, Failure> {
+        let Checks::ByRules(rules) = checks else {
+            return Err("--url: Envoy's service decides by rules alone; name the attribute that is the subject: \
                         --by ip, and what else a rule matches: --with path=/login"
                 .into());
         };
-        let (host, port) = host_and_port(&way.url)?;
-        let origin = format!("http://{}", way.url.trim_start_matches("grpc://")).parse()?;
-        let token = way.token.as_deref().map(str::parse).transpose()?;
+        let (host, port) = host_and_port(&endpoint.url)?;
+        let origin = format!("http://{}", endpoint.url.trim_start_matches("grpc://")).parse()?;
+        let token = endpoint.token.as_deref().map(str::parse).transpose()?;
         let mut connections = Vec::new();
-        for _ in 0..way.connections {
-            let opened =
-                open(&host, port, &way).await.map_err(|why| unreachable(&way.url, &why))?;
+        for _ in 0..endpoint.connections {
+            let opened = open(&host, port, &endpoint)
+                .await
+                .map_err(|why| unreachable(&endpoint.url, &why))?;
             connections.push(Mutex::new(Some(opened)));
         }
-        Ok(Grpc { way, origin, token, rules, connections, next: AtomicUsize::new(0) })
+        Ok(Grpc { endpoint, origin, token, rules, connections, next: AtomicUsize::new(0) })
     }
 
     pub(super) fn place(&self) -> String {
-        let connections = crate::counted(self.way.connections, "connection");
-        format!("{}, {connections}", self.way.url)
+        let connections = crate::counted(self.endpoint.connections, "connection");
+        format!("{}, {connections}", self.endpoint.url)
     }
 
     pub(super) async fn ask(&self, subject: u64) -> Answer {
@@ -78,27 +79,27 @@ impl Grpc {
         }
     }
 
-    /// The next in turn.
+    /// Returns the next connection in turn.
     async fn connection(&self) -> Option<SendRequest<Body>> {
         let next = self.next.fetch_add(1, Ordering::Relaxed) % self.connections.len();
         let mut connection = self.connections[next].lock().await;
         if connection.as_ref().is_none_or(SendRequest::is_closed) {
-            let (host, port) = host_and_port(&self.way.url).ok()?;
-            *connection = open(&host, port, &self.way).await.ok();
+            let (host, port) = host_and_port(&self.endpoint.url).ok()?;
+            *connection = open(&host, port, &self.endpoint).await.ok();
         }
         connection.clone()
     }
 }
 
-async fn open(host: &str, port: u16, way: &Way) -> Result<SendRequest<Body>, String> {
-    let stream = connect(host, port, way.patience).await?;
+async fn open(host: &str, port: u16, endpoint: &Endpoint) -> Result<SendRequest<Body>, String> {
+    let stream = connect(host, port, endpoint.patience).await?;
     let shaken = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
     let (sender, connection) = shaken.map_err(|error| error.to_string())?;
     tokio::spawn(connection);
     Ok(sender)
 }
 
-/// A connection as tonic asks for one.
+/// The service that tonic's client sends requests to.
 struct Channel(SendRequest<Body>);
 
 impl Service<Request<Body>> for Channel {

@@ -1,4 +1,4 @@
-//! `POST /v1/check` over HTTP/1.1: one question at a time on each connection.
+//! `POST /v1/check` over HTTP/1.1: one check at a time on each connection.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -12,49 +12,50 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use super::{Answer, Question, Way, connect, host_and_port, key, source, unreachable};
+use super::{Answer, Checks, Endpoint, connect, host_and_port, key, source, unreachable};
 use crate::Failure;
 
 pub(in crate::bench) struct Http {
-    way: Way,
+    endpoint: Endpoint,
     host: String,
     port: u16,
-    /// A body, but for the subject between.
+    /// A request body without the subject, which goes in between.
     body: (String, String),
     free: Semaphore,
     idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
 }
 
-/// As much of the answer as is counted.
+/// The fields of the answer that are counted.
 #[derive(Deserialize)]
-struct Told<'a> {
+struct CheckAnswer<'a> {
     allowed: bool,
     #[serde(borrow)]
     source: std::borrow::Cow<'a, str>,
 }
 
 impl Http {
-    pub(super) async fn connect(way: Way, question: &Question) -> Result<Http, Failure> {
-        let (host, port) = host_and_port(&way.url)?;
-        let free = Semaphore::new(way.connections);
-        let http = Http { body: body(question), host, port, free, idle: Mutex::default(), way };
-        for _ in 0..http.way.connections {
-            let connection = http.open().await.map_err(|why| unreachable(&http.way.url, &why))?;
+    pub(super) async fn connect(endpoint: Endpoint, checks: &Checks) -> Result<Http, Failure> {
+        let (host, port) = host_and_port(&endpoint.url)?;
+        let free = Semaphore::new(endpoint.connections);
+        let http = Http { body: body(checks), host, port, free, idle: Mutex::default(), endpoint };
+        for _ in 0..http.endpoint.connections {
+            let connection =
+                http.open().await.map_err(|why| unreachable(&http.endpoint.url, &why))?;
             http.put_back(connection);
         }
         Ok(http)
     }
 
     pub(super) fn place(&self) -> String {
-        let connections = crate::counted(self.way.connections, "connection");
-        format!("{}, {connections}", self.way.url)
+        let connections = crate::counted(self.endpoint.connections, "connection");
+        format!("{}, {connections}", self.endpoint.url)
     }
 
     pub(super) async fn ask(&self, subject: u64) -> Answer {
         let Ok(_free) = self.free.acquire().await else { return failed("no connection") };
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         if let Some(mut connection) = idle {
-            // Whoever had it last may have read all of an answer before the connection has noticed.
+            // The last caller may have read its whole answer before the connection notices that it ended.
             if connection.ready().await.is_ok() {
                 return self.ask_on(connection, subject).await;
             }
@@ -68,12 +69,12 @@ impl Http {
     async fn ask_on(&self, mut connection: SendRequest<Full<Bytes>>, subject: u64) -> Answer {
         let body = format!("{}{}{}", self.body.0, key(subject), self.body.1);
         let request = Request::post("/v1/check").header(HOST, &self.host);
-        let request = match &self.way.token {
+        let request = match &self.endpoint.token {
             Some(token) => request.header(AUTHORIZATION, token),
             None => request,
         };
         let Ok(request) = request.body(Full::new(Bytes::from(body))) else {
-            return failed("a host that no header can name");
+            return failed("the host does not fit into a header field");
         };
         let Ok(response) = connection.send_request(request).await else {
             return failed("the connection broke");
@@ -87,10 +88,10 @@ impl Http {
         if !status.is_success() {
             return Answer::Failed(problem(status.as_u16(), &reply));
         }
-        match serde_json::from_slice::<Told<'_>>(&reply) {
-            Ok(told) if told.allowed => Answer::Allowed(source(&told.source)),
-            Ok(told) => Answer::Denied(source(&told.source)),
-            Err(_) => failed("no answer of Spillgate's"),
+        match serde_json::from_slice::<CheckAnswer<'_>>(&reply) {
+            Ok(answer) if answer.allowed => Answer::Allowed(source(&answer.source)),
+            Ok(answer) => Answer::Denied(source(&answer.source)),
+            Err(_) => failed("not an answer of Spillgate"),
         }
     }
 
@@ -99,7 +100,7 @@ impl Http {
     }
 
     async fn open(&self) -> Result<SendRequest<Full<Bytes>>, String> {
-        let stream = connect(&self.host, self.port, self.way.patience).await?;
+        let stream = connect(&self.host, self.port, self.endpoint.patience).await?;
         let shaken = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = shaken.map_err(|error| error.to_string())?;
         tokio::spawn(connection);
@@ -111,7 +112,7 @@ fn failed(why: &str) -> Answer {
     Answer::Failed(why.to_owned())
 }
 
-/// What the door says is wrong.
+/// Returns the status, and the detail of a problem document.
 fn problem(status: u16, reply: &[u8]) -> String {
     let problem: serde_json::Value = serde_json::from_slice(reply).unwrap_or_default();
     match problem["detail"].as_str() {
@@ -120,19 +121,19 @@ fn problem(status: u16, reply: &[u8]) -> String {
     }
 }
 
-fn body(question: &Question) -> (String, String) {
-    let body = match question {
-        Question::AdHoc(ad_hoc) => {
-            let mut limit = json!({ "quota": ad_hoc.quota });
-            if let Some(burst) = ad_hoc.burst {
+fn body(checks: &Checks) -> (String, String) {
+    let body = match checks {
+        Checks::InlineLimit(inline) => {
+            let mut limit = json!({ "quota": inline.quota });
+            if let Some(burst) = inline.burst {
                 limit["burst"] = burst.into();
             }
-            if let Some(algorithm) = &ad_hoc.algorithm {
+            if let Some(algorithm) = &inline.algorithm {
                 limit["algorithm"] = algorithm.as_str().into();
             }
             json!({ "key": SUBJECT, "limit": limit })
         }
-        Question::ByRules(rules) => {
+        Checks::ByRules(rules) => {
             let mut attributes = serde_json::Map::new();
             for (name, value) in &rules.with {
                 attributes.insert(name.clone(), value.as_str().into());
@@ -146,31 +147,31 @@ fn body(question: &Question) -> (String, String) {
     (before.to_owned(), after.to_owned())
 }
 
-/// Stands where the subject goes; nobody is called so.
+/// Stands where the subject goes. No flag contains it by accident.
 const SUBJECT: &str = "@the subject@";
-/// A decision has 64 tiers at most.
+/// A decision has at most 64 limits, far less than this.
 const REPLY_MAX: usize = 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::target::{AdHoc, ByRules};
+    use crate::bench::target::{ByRules, InlineLimit};
 
     #[test]
     fn a_body_holds_the_subject_where_it_belongs() {
-        let whole = |question: &Question| {
-            let (before, after) = body(question);
+        let whole = |checks: &Checks| {
+            let (before, after) = body(checks);
             serde_json::from_str::<serde_json::Value>(&format!("{before}user-7{after}")).unwrap()
         };
-        let ad_hoc = AdHoc::new("5/minute", Some(9), None).unwrap();
+        let inline = InlineLimit::new("5/minute", Some(9), None).unwrap();
         assert_eq!(
-            whole(&Question::AdHoc(ad_hoc)),
+            whole(&Checks::InlineLimit(inline)),
             json!({ "key": "user-7", "limit": { "quota": "5/minute", "burst": 9 } })
         );
         let with = vec![("route".to_owned(), "/a\"b".to_owned())];
         let rules = ByRules { domain: "web".into(), by: "ip".into(), with };
         assert_eq!(
-            whole(&Question::ByRules(rules)),
+            whole(&Checks::ByRules(rules)),
             json!({ "domain": "web", "attributes": { "ip": "user-7", "route": "/a\"b" } })
         );
     }

@@ -1,4 +1,4 @@
-//! Connections to whoever speaks as Redis does, opened again when they break.
+//! Connections to a server of Redis's protocol, opened again when they break.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -6,37 +6,37 @@ use std::sync::{Mutex, PoisonError};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisError};
 
-use super::{Answer, Way, without_password};
+use super::{Answer, Endpoint, without_password};
 use crate::Failure;
 
-/// With the limiter's own settings, but for its deadlines.
+/// Connections with the limiter's own settings, except for its deadlines.
 pub(super) struct Line {
     client: Client,
     config: AsyncConnectionConfig,
     connections: Vec<Mutex<Option<MultiplexedConnection>>>,
     next: AtomicUsize,
-    pub(super) way: Way,
+    pub(super) endpoint: Endpoint,
 }
 
 impl Line {
-    /// Nothing is sent yet.
-    pub(super) fn new(way: Way) -> Result<Line, Failure> {
-        let secured = way.url.starts_with("rediss://");
+    /// Prepares the connections; they are opened at their first use.
+    pub(super) fn new(endpoint: Endpoint) -> Result<Line, Failure> {
+        let secured = endpoint.url.starts_with("rediss://");
         if secured {
-            return Err("--against: yardsticks speak no TLS; compare on a redis:// address".into());
+            return Err("--against: baselines have no TLS; compare on a redis:// address".into());
         }
-        let url = way.url.replacen("resp://", "redis://", 1);
+        let url = endpoint.url.replacen("resp://", "redis://", 1);
         let client = Client::open(url)
-            .map_err(|error| format!("{}: {error}", without_password(&way.url)))?;
+            .map_err(|error| format!("{}: {error}", without_password(&endpoint.url)))?;
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(way.patience))
-            .set_response_timeout(Some(way.patience))
+            .set_connection_timeout(Some(endpoint.patience))
+            .set_response_timeout(Some(endpoint.patience))
             .set_pipeline_buffer_size(PIPELINE);
-        let connections = (0..way.connections).map(|_| Mutex::default()).collect();
-        Ok(Line { client, config, connections, next: AtomicUsize::new(0), way })
+        let connections = (0..endpoint.connections).map(|_| Mutex::default()).collect();
+        Ok(Line { client, config, connections, next: AtomicUsize::new(0), endpoint })
     }
 
-    /// Asks on the next connection in turn.
+    /// Sends a command on the next connection in turn.
     pub(super) async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, RedisError> {
         let next = self.next.fetch_add(1, Ordering::Relaxed) % self.connections.len();
         let open = || self.connections[next].lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,7 +59,7 @@ impl Line {
     }
 }
 
-/// Why there is no decision, in few words: no two errors of a thousand differ by an address.
+/// Returns the reason of an error in few words, without addresses, so that equal failures are counted together.
 pub(super) fn failed(error: &RedisError) -> Answer {
     if error.is_timeout() {
         return Answer::TimedOut;

@@ -1,4 +1,4 @@
-//! The Common and the Combined Log Format of Apache and nginx:
+//! Reads the Common and the Combined Log Format of Apache and nginx:
 //! `203.0.113.7 - ann [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326 "referer" "agent"`.
 
 use std::borrow::Cow;
@@ -10,10 +10,10 @@ use super::instant::instant_us;
 use super::value::{parameter, request_line};
 use crate::simulate::event::Event;
 
-/// One line, cut into its fields.
+/// One line, split into its fields.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Parts<'l> {
-    /// Before the address, where the server writes which of its hosts was asked.
+    /// Before the address, if the server logs which of its hosts the request was for.
     host: &'l [u8],
     ip: &'l [u8],
     ident: &'l [u8],
@@ -26,15 +26,15 @@ struct Parts<'l> {
     agent: &'l [u8],
 }
 
-/// Reads a line into an event, or says what is wrong with it.
+/// Reads a line into an event, or returns the line's problem.
 pub(super) fn read(
     line: &[u8],
     wanted: &Wanted,
     event: &mut Event,
 ) -> Result<(), Cow<'static, str>> {
     let parts = parts(line)?;
-    event.at_us =
-        instant_us(parts.time).ok_or("no time in the brackets, as 10/Oct/2000:13:55:36 -0700")?;
+    event.at_us = instant_us(parts.time)
+        .ok_or("the brackets hold no time such as 10/Oct/2000:13:55:36 -0700")?;
     let (method, target) = request_line(parts.request).unwrap_or_default();
     for Field { name, spelling, attribute, .. } in &wanted.fields {
         let value = match name.as_str() {
@@ -62,13 +62,17 @@ pub(super) fn read(
         event.cost = Some(match (field.as_str(), parts.bytes) {
             ("bytes", b"-") => 0,
             ("bytes", digits) => super::fields::amount(digits)?,
-            _ => return Err("this format has no number but bytes: --cost-from bytes".into()),
+            _ => {
+                return Err(
+                    "this format has no number except bytes: write --cost-from bytes".into()
+                );
+            }
         });
     }
     Ok(())
 }
 
-/// The names of the fields that such a line has.
+/// The names of the fields of such a line.
 pub(super) const FIELDS: [&str; 11] = [
     "ip",
     "ident",
@@ -83,7 +87,7 @@ pub(super) const FIELDS: [&str; 11] = [
     "request",
 ];
 
-/// Whether a line is in this format, and which of the two.
+/// Returns the name of the format, if a line is in one of the two.
 pub(super) fn recognise(line: &[u8]) -> Option<&'static str> {
     let parts = parts(line).ok()?;
     instant_us(parts.time)?;
@@ -96,7 +100,7 @@ fn parts(line: &[u8]) -> Result<Parts<'_>, &'static str> {
     let close = memchr(b']', &line[open..]).ok_or("no time in brackets")? + open;
     parts.time = &line[open + 2..close];
     [parts.host, parts.ip, parts.ident, parts.user] =
-        who(&line[..open]).ok_or("no address before the time")?;
+        client(&line[..open]).ok_or("no address before the time")?;
     let rest = line[close + 1..].trim_ascii_start();
     let (request, rest) = quoted(rest).ok_or("no request in quotes after the time")?;
     parts.request = request;
@@ -110,8 +114,8 @@ fn parts(line: &[u8]) -> Result<Parts<'_>, &'static str> {
     Ok(parts)
 }
 
-/// `address ident user`, and a host before them in a log of several; a user's name may have spaces.
-fn who(text: &[u8]) -> Option<[&[u8]; 4]> {
+/// Splits `address ident user`, with a host before it in a log of several hosts. A user's name may contain spaces.
+fn client(text: &[u8]) -> Option<[&[u8]; 4]> {
     let (first, rest) = word(text);
     if first.is_empty() {
         return None;
@@ -127,7 +131,7 @@ fn who(text: &[u8]) -> Option<[&[u8]; 4]> {
     Some([b"", first, second, after])
 }
 
-/// Up to the next space, and what is behind it.
+/// Splits at the next space.
 fn word(text: &[u8]) -> (&[u8], &[u8]) {
     match memchr(b' ', text) {
         Some(end) => (&text[..end], text[end..].trim_ascii_start()),
@@ -135,7 +139,7 @@ fn word(text: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// What is between quotes, and what is behind them. A backslash takes the meaning of a quote.
+/// Splits behind the text in quotes. A quote after a backslash does not end it.
 fn quoted(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let inside = text.strip_prefix(b"\"")?;
     let mut from = 0;
@@ -148,7 +152,7 @@ fn quoted(text: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// Without the backslashes that a server put before quotes and in place of bytes.
+/// Resolves the escapes that a server writes for quotes and for bytes that cannot be printed.
 fn unescaped(text: &[u8]) -> Cow<'_, [u8]> {
     if memchr(b'\\', text).is_none() {
         return Cow::Borrowed(text);
@@ -195,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn other_servers_lines_are_read_too() {
+    fn lines_of_other_servers_are_read_too() {
         for (line, kind) in [
             (
                 r#"203.0.113.7 - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.0" 200 2326"#,
@@ -219,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_line_says_what_is_missing() {
+    fn an_unreadable_line_names_the_missing_part() {
         for (line, wrong) in [
             ("", "brackets"),
             ("203.0.113.7 - - 10/Oct/2000", "brackets"),
@@ -229,8 +233,8 @@ mod tests {
             ("203.0.113.7 - - [now] \"GET / HTTP/1.1\" 200 1", "brackets"),
         ] {
             let mut event = Event::default();
-            let told = read(line.as_bytes(), &Wanted::default(), &mut event).unwrap_err();
-            assert!(told.contains(wrong), "{line}: {told}");
+            let problem = read(line.as_bytes(), &Wanted::default(), &mut event).unwrap_err();
+            assert!(problem.contains(wrong), "{line}: {problem}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Values with commas between, or tabs, semicolons or bars, and a first line that names them.
+//! Reads values between commas, tabs, semicolons or bars, with a first line that names the columns.
 //!
-//! A record is one line, or several where a quoted value holds line breaks. A quote that is not closed spoils its own
-//! line and not the rest of the file.
+//! A record is one line, or several if a quoted value holds line breaks. A quote that is never closed makes its own
+//! line unreadable, and not the rest of the file.
 
 use std::borrow::Cow;
 
@@ -12,12 +12,12 @@ use super::instant::instant_us;
 use super::value::{parameter, request_line};
 use crate::simulate::event::Event;
 
-/// Which columns are wanted.
+/// The wanted columns.
 #[derive(Debug)]
 pub(super) struct Csv {
     delimiter: u8,
     time: usize,
-    /// Beside each field its column, where there is one.
+    /// The column of each wanted field, if there is one.
     columns: Vec<Option<usize>>,
     cost: Option<usize>,
     request: Option<usize>,
@@ -25,8 +25,8 @@ pub(super) struct Csv {
 }
 
 impl Csv {
-    /// As a first line names them.
-    pub(super) fn of_header(header: &[u8], wanted: &Wanted) -> Result<Csv, String> {
+    /// Finds the wanted columns in the line that names them.
+    pub(super) fn from_header(header: &[u8], wanted: &Wanted) -> Result<Csv, String> {
         let delimiter = delimiter(header);
         let names: Vec<String> = split(header, delimiter)
             .0
@@ -41,12 +41,13 @@ impl Csv {
                 None => names.iter().position(|name| name.eq_ignore_ascii_case(wanted)),
             }
         };
-        let missing =
-            |what: &str| format!("{what}; the columns are {}", shown(names.join(", ").as_bytes()));
+        let missing = |problem: &str| {
+            format!("{problem}; the columns are {}", shown(names.join(", ").as_bytes()))
+        };
         let time = wanted.times.iter().find_map(|name| column(name));
-        let time = time
-            .ok_or_else(|| missing("no column tells the time: name it with --map time=COLUMN"))?;
-        for field in wanted.fields.iter().filter(|field| field.is_told) {
+        let time =
+            time.ok_or_else(|| missing("no column holds the time; name it: --map time=COLUMN"))?;
+        for field in wanted.fields.iter().filter(|field| field.is_mapped) {
             if column(&field.name).is_none() {
                 return Err(missing(&format!("there is no column {:?}", field.name)));
             }
@@ -68,12 +69,12 @@ impl Csv {
         })
     }
 
-    /// Returns whether the last value of a record is in quotes, and where those end.
+    /// Returns how the quotes of a record end.
     pub(super) fn quotes(&self, record: &[u8]) -> Quotes {
         split(record, self.delimiter).1
     }
 
-    /// Reads a record into an event, or says what is wrong with it.
+    /// Reads a record into an event, or returns the record's problem.
     pub(super) fn read(
         &self,
         line: &[u8],
@@ -114,17 +115,17 @@ impl Csv {
     }
 }
 
-/// Whether a line may be one that names columns, the time's among them.
+/// Returns whether a line names columns, that of the time among them.
 pub(super) fn is_header(line: &[u8], wanted: &Wanted) -> bool {
     let (names, _) = split(line, delimiter(line));
-    let tells_time = |name: &Cow<'_, [u8]>| {
+    let holds_time = |name: &Cow<'_, [u8]>| {
         let name = String::from_utf8_lossy(name.trim_ascii()).into_owned();
         wanted.times.iter().any(|time| time.eq_ignore_ascii_case(&name))
     };
-    names.len() > 1 && names.iter().any(tells_time)
+    names.len() > 1 && names.iter().any(holds_time)
 }
 
-/// What stands between the names: the one of them that does so most often.
+/// Returns the delimiter that is most frequent in the header.
 fn delimiter(header: &[u8]) -> u8 {
     let count = |delimiter: &u8| header.iter().filter(|byte| *byte == delimiter).count();
     let most = [b'|', b';', b'\t', b','].into_iter().max_by_key(count);
@@ -136,15 +137,15 @@ type Values<'l> = SmallVec<[Cow<'l, [u8]>; 16]>;
 /// How the quotes of a record end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Quotes {
-    /// Each is closed, and a delimiter or the end of the record follows.
+    /// All are closed, and each is followed by a delimiter or the end of the record.
     Closed,
     /// The last one is open: the value may go on in the next line.
     Open,
-    /// Text follows one that is closed.
+    /// Text follows a closing quote.
     Broken,
 }
 
-/// Cuts a record into its values. Text behind a closed quote is left out.
+/// Splits a record into its values. Text behind a closing quote is left out.
 fn split(record: &[u8], delimiter: u8) -> (Values<'_>, Quotes) {
     let mut values = Values::new();
     let mut quotes = Quotes::Closed;
@@ -176,7 +177,7 @@ fn split(record: &[u8], delimiter: u8) -> (Values<'_>, Quotes) {
     (values, quotes)
 }
 
-/// Returns a value up to the quote that is not doubled, and the text behind that quote if there is one.
+/// Returns the value up to the closing quote, and the text behind that quote; `None` if there is no closing quote.
 fn quoted(inside: &[u8]) -> (Cow<'_, [u8]>, Option<&[u8]>) {
     let mut value: Cow<'_, [u8]> = Cow::Borrowed(b"");
     let mut rest = inside;
@@ -196,7 +197,7 @@ fn quoted(inside: &[u8]) -> (Cow<'_, [u8]>, Option<&[u8]>) {
     }
 }
 
-/// Wider tables are no logs.
+/// A table with more columns is not a log.
 const COLUMNS_MAX: usize = 1_024;
 
 #[cfg(test)]
@@ -205,7 +206,7 @@ mod tests {
     use crate::simulate::log::fields::wanted;
 
     #[test]
-    fn a_line_is_cut_at_delimiters_outside_quotes() {
+    fn a_line_is_split_at_delimiters_outside_quotes() {
         let cut = |line: &str| -> Vec<String> {
             let (values, _) = split(line.as_bytes(), b',');
             values.iter().map(|value| String::from_utf8_lossy(value).into_owned()).collect()
@@ -260,7 +261,7 @@ mod tests {
         ] {
             let wanted = some(&maps);
             let mut event = Event::default();
-            let csv = Csv::of_header(header.as_bytes(), &wanted).unwrap();
+            let csv = Csv::from_header(header.as_bytes(), &wanted).unwrap();
             csv.read(line.as_bytes(), &wanted, &mut event).unwrap();
             assert_eq!((event.at_us, event.cost), (971_211_336_000_000, Some(7)), "{header}");
             let values = (event.value(0), event.value(1));
@@ -269,12 +270,16 @@ mod tests {
     }
 
     #[test]
-    fn a_column_that_is_not_there_is_told_with_those_that_are() {
-        let told = Csv::of_header(b"when,ip,tokens", &some(&[])).unwrap_err();
-        assert!(told.contains("--map time=COLUMN") && told.contains("when, ip, tokens"), "{told}");
-        let told = Csv::of_header(b"time,ip,tokens", &some(&[("tenant", "acct")])).unwrap_err();
-        assert!(told.contains("no column \"acct\""), "{told}");
-        let told = Csv::of_header(b"time,ip", &some(&[])).unwrap_err();
-        assert!(told.contains("no column \"tokens\""), "{told}");
+    fn a_missing_column_is_reported_with_the_columns_there_are() {
+        let problem = |header: &[u8], maps| Csv::from_header(header, &some(maps)).unwrap_err();
+        let found = problem(b"when,ip,tokens", &[]);
+        assert!(
+            found.contains("--map time=COLUMN") && found.contains("when, ip, tokens"),
+            "{found}"
+        );
+        let found = problem(b"time,ip,tokens", &[("tenant", "acct")]);
+        assert!(found.contains("no column \"acct\""), "{found}");
+        let found = problem(b"time,ip", &[]);
+        assert!(found.contains("no column \"tokens\""), "{found}");
     }
 }

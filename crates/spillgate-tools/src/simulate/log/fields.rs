@@ -1,31 +1,31 @@
-//! Which fields of a log are wanted, and for which attributes.
+//! Finds the fields of a log that are wanted, and the attribute that each is for.
 
 use std::borrow::Cow;
 
 use super::value::{Spelling, names_of};
 use crate::simulate::event::Vocabulary;
 
-/// What is to be read of each line. Of several fields for one attribute the first that is there counts.
+/// The fields to read of each line. If several are for one attribute, the first one present counts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wanted {
     pub(super) fields: Vec<Field>,
-    /// Parameters of the target's query.
+    /// Parameters of the query of the request's target.
     pub(super) parameters: Vec<Field>,
     pub(super) times: Vec<String>,
     pub(super) cost: Option<String>,
 }
 
-/// One field for one attribute.
+/// A field that holds an attribute.
 #[derive(Clone, Debug)]
 pub(super) struct Field {
     pub(super) name: String,
     pub(super) spelling: Spelling,
     pub(super) attribute: usize,
-    /// As somebody said it, rather than as it is usually called.
-    pub(super) is_told: bool,
+    /// Whether `--map` names the field, rather than the table of usual names.
+    pub(super) is_mapped: bool,
 }
 
-/// Where somebody says that an attribute, or the time, is found: `--map user=account.id`.
+/// A `--map` flag: the field of an attribute or of the time, as in `user=account.id`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub(crate) attribute: String,
@@ -33,12 +33,12 @@ pub(crate) struct Mapping {
 }
 
 impl Wanted {
-    /// The fields for the attributes of the vocabulary, as they are usually called unless mapped.
-    pub(super) fn of(words: &Vocabulary, mappings: &[Mapping], cost: Option<&str>) -> Wanted {
+    /// Returns the fields of the attributes of the vocabulary: those of `--map`, else those of the usual names.
+    pub(super) fn new(words: &Vocabulary, mappings: &[Mapping], cost: Option<&str>) -> Wanted {
         let mut wanted = Wanted { cost: cost.map(str::to_owned), ..Wanted::default() };
         for (attribute, name) in words.names().iter().enumerate() {
-            let told = told_fields(name, mappings);
-            if told.is_empty() {
+            let mapped = mapped_fields(name, mappings);
+            if mapped.is_empty() {
                 let usual = names_of(name).unwrap_or_default().iter().copied();
                 let usual =
                     usual.chain(Some(name.as_str()).filter(|name| names_of(name).is_none()));
@@ -46,11 +46,11 @@ impl Wanted {
                     name: field.to_owned(),
                     spelling: Spelling::of(name, field),
                     attribute,
-                    is_told: false,
+                    is_mapped: false,
                 }));
                 continue;
             }
-            for field in told {
+            for field in mapped {
                 let parameter = field.strip_prefix(QUERY);
                 let kind =
                     if parameter.is_some() { &mut wanted.parameters } else { &mut wanted.fields };
@@ -58,11 +58,11 @@ impl Wanted {
                     name: parameter.unwrap_or(field).to_owned(),
                     spelling: Spelling::of(name, field),
                     attribute,
-                    is_told: true,
+                    is_mapped: true,
                 });
             }
         }
-        wanted.times = told_fields(TIME, mappings).into_iter().map(str::to_owned).collect();
+        wanted.times = mapped_fields(TIME, mappings).into_iter().map(str::to_owned).collect();
         if wanted.times.is_empty() {
             wanted.times =
                 names_of(TIME).unwrap_or_default().iter().map(|&name| name.to_owned()).collect();
@@ -71,30 +71,30 @@ impl Wanted {
     }
 }
 
-fn told_fields<'m>(attribute: &str, mappings: &'m [Mapping]) -> Vec<&'m str> {
-    let told = mappings.iter().filter(|mapping| mapping.attribute == attribute);
-    told.map(|mapping| mapping.field.as_str()).collect()
+fn mapped_fields<'m>(attribute: &str, mappings: &'m [Mapping]) -> Vec<&'m str> {
+    let mapped = mappings.iter().filter(|mapping| mapping.attribute == attribute);
+    mapped.map(|mapping| mapping.field.as_str()).collect()
 }
 
-/// A whole number of something, a fraction of it cut.
+/// Reads a whole number, and drops its fraction.
 pub(super) fn amount(text: &[u8]) -> Result<u64, Cow<'static, str>> {
     let whole = text.split(|byte| *byte == b'.').next().unwrap_or_default();
     let parsed = std::str::from_utf8(whole).ok().and_then(|digits| digits.parse::<u64>().ok());
     parsed.ok_or_else(|| format!("{:?} is no cost; a cost is a whole number", shown(text)).into())
 }
 
-/// The beginning of what somebody wrote, fit for a message.
+/// Returns the beginning of a foreign text, without control characters, for a message.
 pub(super) fn shown(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(&text[..text.len().min(60)]);
     text.chars().map(|c| if c.is_control() { '\u{FFFD}' } else { c }).collect()
 }
 
-/// The name under which the time's field is mapped.
+/// The name by which `--map` names the time.
 pub(crate) const TIME: &str = "time";
-/// Before the name of a query's parameter.
+/// The prefix of the name of a query parameter.
 pub(super) const QUERY: &str = "query:";
 
-/// What a test wants: attributes of these names, by these fields.
+/// Returns the wanted fields of these attributes and mappings, for tests.
 #[cfg(test)]
 pub(super) fn wanted(names: &[&str], maps: &[(&str, &str)], cost: Option<&str>) -> Wanted {
     let mut words = Vocabulary::default();
@@ -106,5 +106,5 @@ pub(super) fn wanted(names: &[&str], maps: &[(&str, &str)], cost: Option<&str>) 
         field: (*field).into(),
     };
     let maps: Vec<Mapping> = maps.iter().map(mapping).collect();
-    Wanted::of(&words, &maps, cost)
+    Wanted::new(&words, &maps, cost)
 }

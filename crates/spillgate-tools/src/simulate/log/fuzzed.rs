@@ -1,6 +1,6 @@
-//! What holds of any line of any log.
+//! Checks any line of any log, for fuzzing.
 //!
-//! An input is one byte that says the format, then a first line, and the others.
+//! An input is one byte that chooses the format, then the first line, then the others.
 
 use super::{Format, Reader, Wanted, clf, mapping};
 use crate::simulate::event::{Event, Vocabulary};
@@ -8,8 +8,8 @@ use crate::simulate::log::csv::Csv;
 use crate::simulate::log::instant::instant_us;
 use crate::simulate::log::json::Json;
 
-/// Panics if a line is read in two ways, tells an instant that limits cannot count, or an address,
-/// path or method in a second spelling.
+/// Panics if two reads of a line differ, if an instant is too late for limits, or if an address, path or method is
+/// not normalised.
 pub fn holds(input: &[u8]) {
     let Some((choice, rest)) = input.split_first() else { return };
     instants_hold(rest);
@@ -24,14 +24,14 @@ pub fn holds(input: &[u8]) {
     let maps = ["tenant=a.b", "tenant=query:t", "user=#2"].map(|text| mapping(text).expect("ours"));
     let maps = &maps[..usize::from(choice >> 4) % (maps.len() + 1)];
     let cost = (choice & 8 > 0).then_some("bytes");
-    let wanted = Wanted::of(&words, maps, cost);
+    let wanted = Wanted::new(&words, maps, cost);
     let mut lines = rest.split(|byte| *byte == b'\n');
     let reader = match Format::NAMES[usize::from(choice % 4)].1 {
         Format::Clf => Reader::Clf,
         Format::Json => Reader::Json(Json::new(&wanted)),
-        Format::Csv => match Csv::of_header(lines.next().unwrap_or_default(), &wanted) {
+        Format::Csv => match Csv::from_header(lines.next().unwrap_or_default(), &wanted) {
             Ok(csv) => Reader::Csv(csv),
-            Err(told) => return assert!(!told.is_empty()),
+            Err(problem) => return assert!(!problem.is_empty()),
         },
     };
     for line in lines.take(100) {
@@ -41,15 +41,15 @@ pub fn holds(input: &[u8]) {
 
 fn line_holds(reader: &Reader, line: &[u8], wanted: &Wanted, words: &Vocabulary) {
     let (mut event, mut again) = (Event::default(), Event::default());
-    let told = reader.read(line, wanted, &mut event);
-    assert_eq!(told, reader.read(line, wanted, &mut again));
-    if let Err(told) = told {
-        return assert!(!told.is_empty());
+    let read = reader.read(line, wanted, &mut event);
+    assert_eq!(read, reader.read(line, wanted, &mut again));
+    if let Err(problem) = read {
+        return assert!(!problem.is_empty());
     }
     assert!(event.at_us < 1 << 53);
     assert!(event.values().eq(again.values()));
     for (attribute, value) in event.values() {
-        // A parameter may be empty, and a host be nothing but its port.
+        // A parameter may be empty, and a host may be only a port.
         let may_be_empty = ["tenant", "host"].contains(&words.name(attribute));
         assert!(!value.is_empty() || may_be_empty);
         match words.name(attribute) {
@@ -64,7 +64,7 @@ fn line_holds(reader: &Reader, line: &[u8], wanted: &Wanted, words: &Vocabulary)
     }
 }
 
-/// Every instant that another reader of RFC 3339 knows is read as that one reads it.
+/// Checks every instant that jiff reads as RFC 3339: both readers must agree.
 fn instants_hold(text: &[u8]) {
     let ours = instant_us(text);
     let text = std::str::from_utf8(text).unwrap_or_default();

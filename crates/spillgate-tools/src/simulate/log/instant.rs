@@ -1,10 +1,10 @@
-//! Instants as logs write them: `10/Oct/2000:13:55:36 -0700`, RFC 3339, or a number since the epoch.
+//! Reads instants in the formats of logs: `10/Oct/2000:13:55:36 -0700`, RFC 3339, or a number since the epoch.
 
 use jiff::civil::DateTime;
 use jiff::tz::Offset;
 
-/// Microseconds since the epoch, whichever way it is written; nothing if it is none of them, before
-/// the epoch, or later than limits can count.
+/// Reads an instant in any of the formats, and returns its microseconds since the epoch. Returns `None` for other
+/// text, and for instants before the epoch or later than limits can count.
 pub(super) fn instant_us(text: &[u8]) -> Option<u64> {
     let text = text.trim_ascii();
     let us = match text {
@@ -15,7 +15,7 @@ pub(super) fn instant_us(text: &[u8]) -> Option<u64> {
     u64::try_from(us).ok().filter(|us| *us < LATEST_US)
 }
 
-/// `10/Oct/2000:13:55:36 -0700`, as Apache and nginx write it.
+/// Reads `10/Oct/2000:13:55:36 -0700`, the format of Apache and nginx.
 fn clf_us(text: &[u8]) -> Option<i64> {
     let [d1, d2, b'/', m1, m2, m3, b'/', year @ .., b':', h1, h2, b':', n1, n2, b':', s1, s2] =
         text.get(..20)?
@@ -32,8 +32,8 @@ fn clf_us(text: &[u8]) -> Option<i64> {
     Some(seconds(date, time, offset)? * 1_000_000)
 }
 
-/// `2026-11-03T12:00:00.25+01:00`; a space may stand for the `T`, a comma for the point, and without
-/// an offset it is UTC.
+/// Reads `2026-11-03T12:00:00.25+01:00`. A space may replace the `T`, and a comma the point; without an offset it is
+/// UTC.
 fn rfc3339_us(text: &[u8]) -> Option<i64> {
     let [y1, y2, y3, y4, b'-', m1, m2, b'-', d1, d2, between, h1, h2, b':', n1, n2, b':', s1, s2] =
         text.get(..19)?
@@ -59,8 +59,8 @@ fn rfc3339_us(text: &[u8]) -> Option<i64> {
     Some(seconds(date, time, offset)? * 1_000_000 + fraction_us)
 }
 
-/// Seconds, milliseconds, microseconds or nanoseconds: today's differ by three digits each, and so
-/// do all from 1973 to 2255.
+/// Reads seconds, milliseconds, microseconds or nanoseconds. Their magnitudes differ by three digits each, which
+/// tells them apart from 1973 to 2255.
 fn epoch_us(text: &[u8]) -> Option<i64> {
     let (whole, after) = match text.iter().position(|byte| *byte == b'.') {
         Some(point) => (&text[..point], &text[point + 1..]),
@@ -78,7 +78,7 @@ fn epoch_us(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// The first digits after a point, as so many; further ones are cut.
+/// Returns the first `places` digits behind a point as a number; further digits are dropped.
 fn fraction(digits: &[u8], places: usize) -> Option<i64> {
     let kept = &digits[..digits.len().min(places)];
     if !digits.iter().all(u8::is_ascii_digit) {
@@ -88,7 +88,7 @@ fn fraction(digits: &[u8], places: usize) -> Option<i64> {
     Some((kept.len()..places).fold(value, |value, _| value * 10))
 }
 
-/// `+0100`, `+01:00`, `-07`.
+/// Reads an offset: `+0100`, `+01:00`, `-07`.
 fn offset(zone: &[u8]) -> Option<Offset> {
     let (sign, digits) = match zone {
         [b'+', digits @ ..] => (1, digits),
@@ -118,7 +118,7 @@ fn number(digits: &[u8]) -> Option<i64> {
 fn seconds(date: (i64, i64, i64), time: (i64, i64, i64), offset: Offset) -> Option<i64> {
     let small = |number: i64| i8::try_from(number).ok();
     let ((year, month, day), (hour, minute, second)) = (date, time);
-    // A leap second is the second before it.
+    // A leap second counts as the second before it.
     let second = if second == 60 { 59 } else { second };
     let (year, month, day) = (i16::try_from(year).ok()?, small(month)?, small(day)?);
     let (hour, minute, second) = (small(hour)?, small(minute)?, small(second)?);
@@ -130,7 +130,7 @@ const MONTHS: [[u8; 3]; 12] = [
     *b"Jan", *b"Feb", *b"Mar", *b"Apr", *b"May", *b"Jun", *b"Jul", *b"Aug", *b"Sep", *b"Oct",
     *b"Nov", *b"Dec",
 ];
-/// Algorithms count below 2^53 µs: some day of the year 2255. A year before, so that all waits fit.
+/// Algorithms count below 2^53 µs, some day of the year 2255. The bound is a year before, so that all waits fit.
 const LATEST_US: u64 = 8_975_000_000_000_000;
 const SECONDS_BELOW: i64 = 100_000_000_000;
 const MILLIS_BELOW: i64 = SECONDS_BELOW * 1_000;
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_instant_is_the_same_however_it_is_written() {
+    fn an_instant_is_the_same_in_every_format() {
         for text in [
             "10/Oct/2000:13:55:36 -0700",
             "10/Oct/2000:20:55:36 +0000",
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_instant_is_refused() {
+    fn other_text_is_no_instant() {
         for text in [
             "",
             "-",

@@ -1,4 +1,4 @@
-//! One JSON object a line. Only what is wanted is looked at; the rest is skipped over.
+//! Reads one JSON object a line. It parses only the wanted fields and skips the rest.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,21 +11,21 @@ use super::instant::instant_us;
 use super::value::{parameter, request_line};
 use crate::simulate::event::Event;
 
-/// Where in an object the wanted fields are, and what was found there in one line.
+/// The places of the wanted fields in an object. Each has a slot, in which its value is noted.
 #[derive(Debug)]
 pub(super) struct Json {
     root: Node,
     slots: usize,
-    /// Beside each wanted field its slot.
+    /// The slot of each wanted field.
     fields: Vec<usize>,
     times: Vec<usize>,
     cost: Option<usize>,
     request: usize,
-    /// The slots of the request's target, for its parameters.
+    /// The slots of the request's target, for its query parameters.
     targets: Vec<usize>,
 }
 
-/// A key that leads to what is wanted: it is wanted itself, or something below it.
+/// A key on the way to a wanted field, or of the field itself.
 #[derive(Debug, Default)]
 struct Node {
     slot: Option<usize>,
@@ -54,7 +54,7 @@ impl Json {
         json
     }
 
-    /// Reads a line into an event, or says what is wrong with it.
+    /// Reads a line into an event, or returns the line's problem.
     pub(super) fn read(
         &self,
         line: &[u8],
@@ -68,7 +68,7 @@ impl Json {
             .and_then(|()| deserializer.end())
             .map_err(|error| wrong(&error))?;
         let time = self.times.iter().find_map(|slot| found[*slot]);
-        let time = text(time.ok_or("no field tells the time; name it: --map time=FIELD")?);
+        let time = text(time.ok_or("no field holds the time; name it: --map time=FIELD")?);
         event.at_us = instant_us(&time).ok_or_else(|| {
             format!("{:?} is no time; write RFC 3339 or seconds since 1970", shown(&time))
         })?;
@@ -89,8 +89,8 @@ impl Json {
             }
         }
         if !wanted.parameters.is_empty() {
-            let told = self.targets.iter().find_map(|slot| found[*slot]).map(text);
-            let target = told.as_deref().unwrap_or(target);
+            let found = self.targets.iter().find_map(|slot| found[*slot]).map(text);
+            let target = found.as_deref().unwrap_or(target);
             for Field { name, attribute, .. } in &wanted.parameters {
                 if let Some(value) = parameter(target, name) {
                     event.add(*attribute, value.as_bytes());
@@ -103,7 +103,7 @@ impl Json {
         Ok(())
     }
 
-    /// The slot of a field. A name with points in it is a path, and may be a key as it is.
+    /// Returns the slot of a field. A name with points is a path; it may also be one key as a whole.
     fn slot(&mut self, name: &str) -> usize {
         if let Some(known) = self.root.find(name) {
             return known;
@@ -137,7 +137,7 @@ impl Node {
 
 type Found<'l> = smallvec::SmallVec<[Option<&'l str>; 64]>;
 
-/// Looks at an object for what is below a node.
+/// Visits an object for the fields below a node.
 struct Object<'n, 'f, 'l> {
     node: &'n Node,
     found: &'f mut Found<'l>,
@@ -174,7 +174,7 @@ impl<'l> Visitor<'l> for Object<'_, '_, 'l> {
     }
 }
 
-/// Which child a key leads to.
+/// Finds the child of a key.
 struct Key<'n>(&'n Node);
 
 impl<'n, 'l> serde::de::DeserializeSeed<'l> for Key<'n> {
@@ -197,7 +197,7 @@ impl<'n> Visitor<'_> for Key<'n> {
     }
 }
 
-/// A value's own bytes: of a string what it says, of all else what was written.
+/// Returns the bytes of a value: the content of a string, any other value as it is written.
 fn text(raw: &str) -> Cow<'_, [u8]> {
     let Some(inside) = raw.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
         return Cow::Borrowed(raw.as_bytes());
@@ -212,10 +212,10 @@ fn text(raw: &str) -> Cow<'_, [u8]> {
 }
 
 fn wrong(error: &serde_json::Error) -> Cow<'static, str> {
-    // Its line is always the first, and its column is the reader's to find.
-    let told = error.to_string();
-    let told = told.split(" at line ").next().unwrap_or_default();
-    format!("no JSON object: {told} at column {}", error.column()).into()
+    // The line in the error is always the first; only the column helps.
+    let problem = error.to_string();
+    let problem = problem.split(" at line ").next().unwrap_or_default();
+    format!("no JSON object: {problem} at column {}", error.column()).into()
 }
 
 #[cfg(test)]
@@ -232,13 +232,13 @@ mod tests {
         let mut event = Event::default();
         Json::new(&wanted)
             .read(line.as_bytes(), &wanted, &mut event)
-            .map_err(|told| told.to_string())?;
+            .map_err(|problem| problem.to_string())?;
         let value =
             |number| String::from_utf8_lossy(event.value(number).unwrap_or(b"?")).into_owned();
         Ok((event.at_us, (0..names.len()).map(value).collect()))
     }
 
-    const WHO_WHAT: [&str; 3] = ["ip", "method", "path"];
+    const CLIENT_AND_TARGET: [&str; 3] = ["ip", "method", "path"];
 
     #[test]
     fn the_lines_of_well_known_servers_need_no_mapping() {
@@ -249,14 +249,14 @@ mod tests {
             r#"{"timestamp":"2000-10-10T20:55:36Z","httpRequest":{"remoteIp":"203.0.113.7","requestMethod":"GET","requestUrl":"https://x.example/a?b"}}"#,
             r#"{"@timestamp":"2000-10-10T20:55:36Z","client.ip":"203.0.113.7","http":{"request":{"method":"get"}},"url":{"path":"/a"}}"#,
         ] {
-            let (at_us, values) = read(&WHO_WHAT, &[], line).expect(line);
+            let (at_us, values) = read(&CLIENT_AND_TARGET, &[], line).expect(line);
             assert_eq!(at_us, 971_211_336_000_000, "{line}");
             assert_eq!(values, ["203.0.113.7", "GET", "/a"], "{line}");
         }
     }
 
     #[test]
-    fn a_mapping_goes_as_deep_as_its_points() {
+    fn a_mapping_descends_as_deep_as_its_points() {
         let line = r#"{"at":971211336000,"a":{"b":{"c":"deep \u00e9"},"n":12.50},"ip":"::1","uri":"/x?user=ann"}"#;
         let maps = [("time", "at"), ("tenant", "a.b.c"), ("price", "a.n"), ("user", "query:user")];
         let (at_us, values) = read(&["tenant", "price", "user"], &maps, line).unwrap();
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn an_unreadable_line_names_the_problem() {
         for (line, wrong) in [
             ("", "no JSON object"),
             ("[1]", "no JSON object"),
@@ -275,8 +275,8 @@ mod tests {
             (r#"{"time":"soon"}"#, "\"soon\" is no time"),
             (r#"{"time":{"a":1}}"#, "--map time=FIELD"),
         ] {
-            let told = read(&["ip"], &[], line).unwrap_err();
-            assert!(told.contains(wrong), "{line}: {told}");
+            let problem = read(&["ip"], &[], line).unwrap_err();
+            assert!(problem.contains(wrong), "{line}: {problem}");
         }
     }
 }

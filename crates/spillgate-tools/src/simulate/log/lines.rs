@@ -1,4 +1,4 @@
-//! Lines out of a file, a pipe, or either of them packed by gzip; no line longer than a bound is held.
+//! Reads lines of a file or a pipe, plain or packed by gzip. It never holds a line longer than a bound.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,11 +14,11 @@ pub(super) struct Lines {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Where the line begins that was read last.
+    /// Where the last line begins.
     last: usize,
-    /// The number of that line.
+    /// The number of the last line.
     pub(super) number: u64,
-    /// How many lines were joined to it.
+    /// How many lines were joined to the last one.
     joined: u64,
     is_over: bool,
 }
@@ -27,21 +27,21 @@ pub(super) struct Lines {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line<'l> {
     Whole(&'l [u8]),
-    /// It has more than [`LINE_MAX`] bytes.
+    /// A line of more than [`LINE_MAX`] bytes.
     TooLong,
 }
 
 impl Lines {
-    /// A file, or the standard input by the name `-`; `read` counts its bytes as they are read.
+    /// Opens a file, or the standard input by the name `-`. `read` counts the bytes as they are read.
     pub(super) fn open(name: &str, read: Arc<AtomicU64>) -> io::Result<Lines> {
         let input: Box<dyn Read + Send> = match name {
             "-" => Box::new(io::stdin()),
             file => Box::new(File::open(file)?),
         };
-        Lines::of(Box::new(Counted { input, read }))
+        Lines::new(Box::new(Counted { input, read }))
     }
 
-    pub(super) fn of(mut input: Box<dyn Read + Send>) -> io::Result<Lines> {
+    pub(super) fn new(mut input: Box<dyn Read + Send>) -> io::Result<Lines> {
         let mut first = [0; 6];
         let mut length = 0;
         while length < first.len() {
@@ -65,7 +65,7 @@ impl Lines {
         Ok(Lines { input, buffer, start: 0, end: 0, last: 0, number, joined: 0, is_over: false })
     }
 
-    /// The next line; nothing after the last.
+    /// Returns the next line, or `None` after the last.
     pub(super) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
         let mut too_long = false;
         let mut looked = 0;
@@ -78,7 +78,7 @@ impl Lines {
             }
             looked = self.end - self.start;
             if looked > LINE_MAX {
-                // What is known of it is let go: only its end matters.
+                // Drop the line so far; only its end is still of use.
                 (too_long, self.start, self.end, looked) = (true, 0, 0, 0);
             }
             if !self.is_over {
@@ -93,9 +93,9 @@ impl Lines {
         }
     }
 
-    /// Joins lines to the one that was read last: as few as make `is_whole` true, with their breaks. Returns `None` if
-    /// `is_whole` returns `None`, or if they are too many or too long; then the next line is read as if none had been
-    /// joined.
+    /// Joins further lines to the last one until `is_whole` returns true, and returns them with their breaks. Returns
+    /// `None` if `is_whole` returns `None`, or if the lines are too many or too long; the next line is then read as
+    /// if none had been joined.
     pub(super) fn join(
         &mut self,
         mut is_whole: impl FnMut(&[u8]) -> Option<bool>,
@@ -129,7 +129,7 @@ impl Lines {
         Ok(None)
     }
 
-    /// The first lines as they will be read, for a look at what they are.
+    /// Returns the first lines without consuming them, to detect the format.
     pub(super) fn peek(&mut self) -> io::Result<Vec<Vec<u8>>> {
         while self.end < PEEKED && !self.is_over {
             self.fill()?;
@@ -167,7 +167,7 @@ fn without_return(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Counts bytes on their way, for whoever shows how far it is.
+/// Counts the bytes that are read, for the progress bar.
 struct Counted {
     input: Box<dyn Read + Send>,
     read: Arc<AtomicU64>,
@@ -181,16 +181,16 @@ impl Read for Counted {
     }
 }
 
-/// Longer than any server lets a request's head be.
+/// More than any server accepts as the head of a request.
 pub(super) const LINE_MAX: usize = 64 * 1024;
-/// More lines than a value in quotes holds.
+/// More lines than a quoted value of a log holds.
 const JOINED_MAX: u64 = 100;
 const BUFFER: usize = 4 * LINE_MAX;
 const PEEKED: usize = LINE_MAX;
 const PEEKED_LINES: usize = 20;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// How other packers begin their files, and what to do then.
+/// The first bytes of files of other packers, and the remedy.
 const PACKED: [(&[u8], &str); 4] = [
     (
         b"\x28\xb5\x2f\xfd",
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     fn lines(bytes: Vec<u8>) -> Vec<Option<Vec<u8>>> {
-        let mut lines = Lines::of(Box::new(io::Cursor::new(bytes))).unwrap();
+        let mut lines = Lines::new(Box::new(io::Cursor::new(bytes))).unwrap();
         let mut all = Vec::new();
         while let Some(line) = lines.next().unwrap() {
             all.push(match line {
@@ -229,12 +229,12 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_those_of_another_reader_packed_or_not() {
+    fn packed_and_plain_files_have_the_same_lines() {
         let text = b"one\n\ntwo\r\n\nthree".to_vec();
         let expected = ["one", "", "two", "", "three"].map(|line| Some(line.as_bytes().to_vec()));
         assert_eq!(lines(text.clone()), expected);
         assert_eq!(lines(packed(&text)), expected);
-        // Two packed files behind each other are one.
+        // Two packed files one behind the other are one file.
         let two = [packed(b"one\n\ntwo\r\n"), packed(b"\nthree")].concat();
         assert_eq!(lines(two), expected);
         assert_eq!(lines(b"\xef\xbb\xbfone\n".to_vec()), [Some(b"one".to_vec())]);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_one_line_and_its_neighbours_are_whole() {
+    fn an_overlong_line_counts_as_one_and_leaves_its_neighbours_whole() {
         for excess in [1, LINE_MAX, 3 * LINE_MAX, 9 * LINE_MAX + 7] {
             let long = vec![b'x'; LINE_MAX + excess];
             let text = [b"before\n".as_slice(), &long, b"\nafter\n", &long].concat();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_joined_until_they_are_whole_and_read_again_if_they_never_are() {
+    fn lines_are_joined_until_whole_and_read_again_if_they_never_are() {
         let text = |end: &str| [b"a(\n\nb\r\n".repeat(2), end.as_bytes().to_vec()].concat();
         let joined_to = |lines: &mut Lines, end: u8| {
             let is_whole = |record: &[u8]| match record.last() {
@@ -269,7 +269,7 @@ mod tests {
             };
             (lines.number, line)
         };
-        let of = |text: Vec<u8>| Lines::of(Box::new(io::Cursor::new(text))).unwrap();
+        let of = |text: Vec<u8>| Lines::new(Box::new(io::Cursor::new(text))).unwrap();
         for (end, whole) in [(")\nlast", true), (")", true), ("!\nlast", false), ("", false)] {
             let mut lines = of(text(end));
             assert_eq!(next(&mut lines), (1, b"a(".to_vec()));
@@ -291,16 +291,16 @@ mod tests {
     }
 
     #[test]
-    fn other_packers_are_told_apart() {
-        let refused = Lines::of(Box::new(io::Cursor::new(b"\x28\xb5\x2f\xfd....".to_vec())));
+    fn files_of_other_packers_are_refused_with_a_remedy() {
+        let refused = Lines::new(Box::new(io::Cursor::new(b"\x28\xb5\x2f\xfd....".to_vec())));
         assert!(refused.err().unwrap().to_string().contains("zstd -dc"));
     }
 
     #[test]
-    fn a_packed_file_that_was_cut_is_an_error() {
+    fn a_truncated_packed_file_is_an_error() {
         let whole = packed(&b"a line\n".repeat(1_000));
         let mut lines =
-            Lines::of(Box::new(io::Cursor::new(whole[..whole.len() - 9].to_vec()))).unwrap();
+            Lines::new(Box::new(io::Cursor::new(whole[..whole.len() - 9].to_vec()))).unwrap();
         let end = loop {
             match lines.next() {
                 Ok(Some(_)) => {}

@@ -1,5 +1,4 @@
-//! What becomes of a field's value on its way to an attribute: one spelling, the one that the doors of
-//! `spillgate serve` give it.
+//! Normalises the value of a field for its attribute, as the APIs of `spillgate serve` do.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -8,7 +7,7 @@ use spillgate::{ByIp, normalised_host, normalised_path};
 
 use crate::simulate::event::Event;
 
-/// Which spelling.
+/// How a value is normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spelling {
     Address,
@@ -19,7 +18,7 @@ pub(super) enum Spelling {
 }
 
 impl Spelling {
-    /// As the attribute says, else as the field that it comes from.
+    /// Returns the normalisation of the attribute, else that of the field that holds it.
     pub(super) fn of(attribute: &str, field: &str) -> Spelling {
         match Spelling::of_name(attribute) {
             Spelling::AsItIs => Spelling::of_name(well_known(field).unwrap_or(field)),
@@ -37,7 +36,7 @@ impl Spelling {
         }
     }
 
-    /// Gives the event this attribute. What logs write where there is nothing is no value.
+    /// Adds the normalised value to the event. An empty value, or the `-` that logs write for none, is not added.
     pub(super) fn add(self, value: &[u8], attribute: usize, event: &mut Event) {
         if value.is_empty() || value == b"-" {
             return;
@@ -52,7 +51,7 @@ impl Spelling {
     }
 }
 
-/// The parts of `GET /path HTTP/1.1`: method and target. What strangers send instead has neither.
+/// Splits `GET /path HTTP/1.1` into method and target. Returns `None` for bytes that are no request line.
 pub(super) fn request_line(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let space = memchr::memchr(b' ', line)?;
     let (method, target) = (&line[..space], &line[space + 1..]);
@@ -65,32 +64,32 @@ pub(super) fn request_line(line: &[u8]) -> Option<(&[u8], &[u8])> {
     (is_method && !target.is_empty()).then_some((method, target))
 }
 
-/// A parameter of a target's query; of one that stands twice the first.
+/// Returns a parameter of a target's query; if it is there twice, the first.
 pub(super) fn parameter<'t>(target: &'t [u8], name: &str) -> Option<Cow<'t, str>> {
     let query = &target[memchr::memchr(b'?', target)? + 1..];
     let query = query.split(|byte| *byte == b'#').next().unwrap_or_default();
     form_urlencoded::parse(query).find(|(known, _)| known == name).map(|(_, value)| value)
 }
 
-/// What an attribute of this name, or a field, is also called; the first name is the attribute's.
+/// Returns the usual names of an attribute's field; the first is the attribute's own name.
 pub(super) fn names_of(attribute: &str) -> Option<&'static [&'static str]> {
     WELL_KNOWN.iter().find(|names| names[0] == attribute).copied()
 }
 
-/// The attribute that a field of this name is usually for.
+/// Returns the attribute that a field of this name usually holds.
 fn well_known(field: &str) -> Option<&'static str> {
     WELL_KNOWN.iter().find(|names| names.contains(&field)).map(|names| names[0])
 }
 
-/// An address as a door would tell it: IPv6 by its prefix of 64 bits, without a port. What is none,
-/// such as a name that a server looked up, stays.
+/// Normalises an address as an API does: without a port, IPv6 by its prefix of 64 bits. Other text, such as a host
+/// name that a server looked up, stays as it is.
 fn address(value: &[u8]) -> Cow<'_, [u8]> {
     let text = std::str::from_utf8(value).unwrap_or_default();
     let bare = text.strip_prefix('[').and_then(|rest| rest.split_once(']')).map(|(bare, _)| bare);
     let parsed = bare.unwrap_or(text).parse::<IpAddr>().ok();
     match parsed.or_else(|| text.parse().ok().map(|with_port: std::net::SocketAddr| with_port.ip()))
     {
-        // The only way to write one is without zeros in front.
+        // IPv4 without leading zeros has only one notation.
         Some(IpAddr::V4(_)) if bare.is_none() && !text.contains(':') => Cow::Borrowed(value),
         Some(address) => Cow::Owned(ByIp::direct().attribute(address).into_bytes()),
         None => Cow::Borrowed(value),
@@ -104,7 +103,7 @@ fn upper_case(value: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// What nginx, Apache, Caddy, Traefik, Envoy, HAProxy and the clouds call it, the attribute's own name first.
+/// The names in nginx, Apache, Caddy, Traefik, Envoy, HAProxy and the clouds, the attribute's own name first.
 const WELL_KNOWN: [&[&str]; 10] = [
     &[
         "time",
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_spelled_as_at_the_doors() {
+    fn values_are_normalised_as_by_the_apis() {
         for (spelling, written, expected) in [
             (Spelling::Address, "203.0.113.7", "203.0.113.7"),
             (Spelling::Address, "203.0.113.7:4711", "203.0.113.7"),
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spelling_follows_the_attribute_and_else_the_field() {
+    fn the_attribute_decides_the_normalisation_and_else_the_field() {
         assert_eq!(Spelling::of("ip", "anything"), Spelling::Address);
         assert_eq!(Spelling::of("route", "request_uri"), Spelling::Path);
         assert_eq!(Spelling::of("route", "handler"), Spelling::AsItIs);

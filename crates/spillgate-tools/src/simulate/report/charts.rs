@@ -5,8 +5,8 @@ use crate::plot::{Bound, Chart, Figure, Ink, OverTime, Ranking, Series, Shape, S
 use crate::simulate::bins::Bins;
 use crate::simulate::duration;
 
-/// One figure for a file: each followed subject's window; of a single policy also requests over time and
-/// who is refused most.
+/// Returns the figure for a file: each followed subject's window; for a single policy also requests over time and the
+/// most denied subjects.
 pub(in crate::simulate) fn figure(report: &Report) -> Figure {
     let one = report.policies.len() == 1;
     let mut charts = followed(report);
@@ -19,7 +19,7 @@ pub(in crate::simulate) fn figure(report: &Report) -> Figure {
     Figure { title: title(report), subtitle: subtitle(report), charts }
 }
 
-/// Every chart there is, for a page.
+/// Returns the figure for a page, with every chart.
 pub(super) fn all(report: &Report) -> Figure {
     let charts = followed(report).into_iter().chain(over_time(report)).chain(rankings(report));
     Figure { title: title(report), subtitle: subtitle(report), charts: charts.collect() }
@@ -51,12 +51,12 @@ fn window_chart(report: &Report, policy: &PolicyReport, followed: &FollowedRepor
     let window = duration::shown(followed.window_ms * 1_000);
     let FollowedReport { subject, rule, limit, algorithm, unit, .. } = followed;
     let steps = |number: usize| steps(report, &followed.bins, |counts| counts[number]);
-    let whose = match policy.rules.len() {
+    let subject = match policy.rules.len() {
         1 => subject.clone(),
         _ => format!("{subject}, by {rule}"),
     };
     OverTime {
-        title: format!("{algorithm}, {limit}: {whose}"),
+        title: format!("{algorithm}, {limit}: {subject}"),
         counts: format!("{unit} in the last {window}"),
         span: span(report),
         series: vec![
@@ -95,11 +95,11 @@ fn over_time(report: &Report) -> Vec<Chart> {
             counts: format!("requests in {width}"),
             span: span(report),
             series: vec![
-                series("refused", Ink::Refused, steps(report, bins, |[requests, _]| requests)),
+                series("denied", Ink::Refused, steps(report, bins, |[requests, _]| requests)),
                 series(
                     "admitted",
                     Ink::Allowed,
-                    steps(report, bins, |[requests, refused]| requests - refused),
+                    steps(report, bins, |[requests, denied]| requests - denied),
                 ),
             ],
             bound: None,
@@ -109,23 +109,23 @@ fn over_time(report: &Report) -> Vec<Chart> {
 }
 
 fn rankings(report: &Report) -> Vec<Chart> {
-    let refusing = report.policies.iter().filter(|policy| !policy.refused_most.is_empty());
+    let denying = report.policies.iter().filter(|policy| !policy.denied_most.is_empty());
     let chart = |policy: &PolicyReport| {
         let several = policy.rules.len() > 1;
-        let rows = policy.refused_most.iter().map(|subject| {
+        let rows = policy.denied_most.iter().map(|subject| {
             let name = match several {
                 true => format!("{} {}", subject.rule, subject.subject),
                 false => subject.subject.clone(),
             };
-            (name, subject.refused)
+            (name, subject.denied)
         });
         Chart::Ranking(Ranking {
-            title: format!("{}: refused most", policy.policy),
+            title: format!("{}: denied most", policy.policy),
             rows: rows.collect(),
             ink: Ink::Refused,
         })
     };
-    refusing.map(chart).collect()
+    denying.map(chart).collect()
 }
 
 fn span(report: &Report) -> Span {
@@ -134,7 +134,7 @@ fn span(report: &Report) -> Span {
     Span { from_us, to_us: to_us.max(from_us + 1_000), written }
 }
 
-/// The values of bins as steps: nothing before the first, nothing after the last.
+/// Returns the values of bins as steps, with 0 before the first and after the last.
 fn steps(report: &Report, bins: &Bins, value: impl Fn([u64; 2]) -> u64) -> Vec<(u64, u64)> {
     let Span { from_us, to_us, .. } = span(report);
     let mut steps = vec![(from_us, 0)];
@@ -149,5 +149,5 @@ fn steps(report: &Report, bins: &Bins, value: impl Fn([u64; 2]) -> u64) -> Vec<(
     steps
 }
 
-/// A column of two pixels each: finer ones blur.
+/// Columns of two pixels; finer ones blur.
 const BINS_DRAWN: usize = 400;

@@ -1,14 +1,14 @@
-//! The report as one page that needs nothing else: no script, no font, no network.
+//! The report as one complete page: no script, no font, no network.
 
 use std::fmt::{self, Write};
 
 use super::{PolicyReport, Report, charts, percent};
 use crate::plot::{Text, grouped};
 
-/// The page.
+/// Returns the page.
 pub(in crate::simulate) fn page(report: &Report) -> String {
     let mut page = String::new();
-    // A string takes all that is written.
+    // Writing to a string cannot fail.
     let _ = write_page(&mut page, report);
     page
 }
@@ -22,7 +22,7 @@ fn write_page(page: &mut String, report: &Report) -> fmt::Result {
         "<title>spillgate simulate: {}</title>\n<style>{STYLE}</style>",
         Text(&report.input.source)
     )?;
-    writeln!(page, "<main>\n<h1>What the policy would do</h1>")?;
+    writeln!(page, "<main>\n<h1>Decisions of the policy</h1>")?;
     write!(page, "<pre>")?;
     for line in report.input.to_string().lines() {
         writeln!(page, "{}", Text(line))?;
@@ -40,23 +40,22 @@ fn write_page(page: &mut String, report: &Report) -> fmt::Result {
 }
 
 fn write_policy(page: &mut String, policy: &PolicyReport) -> fmt::Result {
-    let refused = policy.denied + policy.never;
     writeln!(page, "<h2>{}</h2>", Text(&policy.policy))?;
     writeln!(
         page,
-        "<p>Of {} requests {} are allowed and <b>{}</b> ({}) refused; {} met no rule.</p>",
+        "<p>Of {} requests {} are allowed and <b>{}</b> ({}) denied; {} matched no rule.</p>",
         grouped(policy.requests),
         grouped(policy.allowed),
-        grouped(refused),
-        percent(refused, policy.requests),
+        grouped(policy.denied),
+        percent(policy.denied, policy.requests),
         grouped(policy.unmatched)
     )?;
     if let Some(difference) = &policy.against_first {
         writeln!(
             page,
-            "<p>The first policy alone refuses {}, this one alone {}.</p>",
-            grouped(difference.only_first_refuses),
-            grouped(difference.only_this_refuses)
+            "<p>Only the first policy denies {}, only this one {}.</p>",
+            grouped(difference.only_first_denies),
+            grouped(difference.only_this_denies)
         )?;
     }
     let rules = policy.rules.iter().flat_map(|rule| {
@@ -67,10 +66,10 @@ fn write_policy(page: &mut String, policy: &PolicyReport) -> fmt::Result {
             [
                 rule.rule.clone(),
                 name,
-                grouped(rule.met),
-                grouped(limit.refused),
-                percent(limit.refused, rule.met),
-                grouped(rule.subjects_refused),
+                grouped(rule.matched),
+                grouped(limit.denied),
+                percent(limit.denied, rule.matched),
+                grouped(rule.subjects_denied),
                 fill(limit.fill_median),
                 fill(limit.fill_p99),
                 fill(limit.fill_most),
@@ -80,25 +79,24 @@ fn write_policy(page: &mut String, policy: &PolicyReport) -> fmt::Result {
     let heads = [
         "rule",
         "limit",
-        "met",
-        "refused",
-        "of met",
-        "subjects refused",
-        "fill: half",
-        "99 %",
-        "most",
+        "matched",
+        "denied",
+        "of matched",
+        "subjects denied",
+        "fill: p50",
+        "p99",
+        "max",
     ];
     write_table(page, heads, 2, rules)?;
-    let subjects = policy.refused_most.iter();
-    let subjects =
-        subjects.map(|one| [one.rule.clone(), one.subject.clone(), grouped(one.refused)]);
-    write_table(page, ["rule", "refused most", "refused"], 2, subjects)?;
+    let subjects = policy.denied_most.iter();
+    let subjects = subjects.map(|one| [one.rule.clone(), one.subject.clone(), grouped(one.denied)]);
+    write_table(page, ["rule", "denied most", "denied"], 2, subjects)?;
     let worst = policy.worst_times.iter();
-    let worst = worst.map(|one| [one.from.clone(), grouped(one.requests), grouped(one.refused)]);
-    write_table(page, ["most refusals from", "requests", "refused"], 1, worst)
+    let worst = worst.map(|one| [one.from.clone(), grouped(one.requests), grouped(one.denied)]);
+    write_table(page, ["most denials from", "requests", "denied"], 1, worst)
 }
 
-/// A table, its first columns words and the others numbers; nothing if there are no rows.
+/// Writes a table, the first columns as text and the others as numbers; writes nothing without rows.
 fn write_table<const N: usize>(
     page: &mut String,
     heads: [&str; N],

@@ -1,4 +1,4 @@
-//! The report in words and columns, for a terminal.
+//! The report as text in columns, for a terminal.
 
 use std::fmt;
 
@@ -51,12 +51,15 @@ impl fmt::Display for Input {
         }
         if self.late > 0 {
             let late = lines(self.late);
-            write!(f, "\n  late: {late}, judged as if made when they came; --delay waits longer")?;
+            write!(
+                f,
+                "\n  late: {late}, decided as if made when they came; a longer --delay orders them"
+            )?;
         }
         if self.whole_seconds {
             f.write_str(
-                "\n  times are whole seconds: what was made within one is judged at once, so short limits look \
-                 tighter than they are; --spread spreads it",
+                "\n  times are whole seconds: the requests of one are decided at once, so short limits look \
+                 tighter than they are; --spread spreads them",
             )?;
         }
         Ok(())
@@ -65,52 +68,51 @@ impl fmt::Display for Input {
 
 impl fmt::Display for PolicyReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let refused = self.denied + self.never;
         let of = |part| format!("{} ({})", grouped(part), percent(part, self.requests));
         write!(f, "{}: of {} requests", self.policy, grouped(self.requests))?;
-        write!(f, " {} are allowed, {} refused", of(self.allowed), of(refused))?;
-        if self.never > 0 {
+        write!(f, " {} are allowed, {} denied", of(self.allowed), of(self.denied))?;
+        if self.cost_exceeds_limit > 0 {
             write!(
                 f,
                 "\n  {} of these can never be allowed: they cost more than a limit holds",
-                grouped(self.never)
+                grouped(self.cost_exceeds_limit)
             )?;
         }
         if self.unmatched > 0 {
-            write!(f, "\n  {} met no rule", of(self.unmatched))?;
+            write!(f, "\n  {} matched no rule", of(self.unmatched))?;
         }
         write_rules(f, &self.rules)?;
         for rule in self.rules.iter().filter(|rule| !rule.unknown_attributes.is_empty()) {
             let unknown = rule.unknown_attributes.join(", ");
             write!(
                 f,
-                "\n  {} was never met: nothing told {unknown}; name the field: --map {unknown}=FIELD",
+                "\n  {} never matched: no request has {unknown}; name the field: --map {unknown}=FIELD",
                 rule.rule
             )?;
         }
-        if !self.refused_most.is_empty() {
-            let at_least = if self.subjects_refused_at_least { "at least " } else { "" };
-            let all = counted(self.subjects_refused as usize, "subject");
-            write!(f, "\n\n  Refused most, of {at_least}{all}")?;
+        if !self.denied_most.is_empty() {
+            let at_least = if self.subjects_denied_at_least { "at least " } else { "" };
+            let all = counted(self.subjects_denied as usize, "subject");
+            write!(f, "\n\n  Denied most, of {at_least}{all}")?;
         }
-        for subject in &self.refused_most {
-            let about = if subject.refused_at_most > subject.refused { " or more" } else { "" };
+        for subject in &self.denied_most {
+            let about = if subject.denied_at_most > subject.denied { " or more" } else { "" };
             write!(
                 f,
                 "\n  {:>12}  {}  {}{about}",
-                grouped(subject.refused),
+                grouped(subject.denied),
                 subject.rule,
                 subject.subject
             )?;
         }
         if let Some(worst) = self.worst_times.first() {
-            write!(f, "\n\n  Most refusals in {}", duration::shown(worst.width_us))?;
+            write!(f, "\n\n  Most denials in {}", duration::shown(worst.width_us))?;
         }
         for worst in &self.worst_times {
             write!(
                 f,
                 "\n  {:>12}  from {}, of {}",
-                grouped(worst.refused),
+                grouped(worst.denied),
                 worst.from,
                 grouped(worst.requests)
             )?;
@@ -124,23 +126,23 @@ impl fmt::Display for PolicyReport {
                 "\n\n  {subject} by {rule} ({algorithm}): at most {most} {unit} in any {window}, at {at}; the limit is {capacity}"
             )?;
             if followed.lost_count {
-                f.write_str("; there were more than a million at once, so this may be too few")?;
+                f.write_str("; a window had more than a million entries, so this may be too few")?;
             }
         }
-        if self.forgotten > 0 {
+        if self.evicted > 0 {
             write!(
                 f,
-                "\n\n  There were more subjects than fit: {} were forgotten, and what they are told is too kind",
-                grouped(self.forgotten)
+                "\n\n  There were more subjects than fit: {} were evicted, and may have been admitted too often",
+                grouped(self.evicted)
             )?;
         }
         Ok(())
     }
 }
 
-/// One line for each limit of each rule that was met; the columns as wide as what is in them.
+/// Writes one line for each limit of each rule, in columns as wide as their content.
 fn write_rules(f: &mut fmt::Formatter<'_>, rules: &[RuleReport]) -> fmt::Result {
-    let heads = ["rule", "limit", "met", "refused", "", "subjects", "fill: half", "99 %", "most"];
+    let heads = ["rule", "limit", "matched", "denied", "", "subjects", "fill: p50", "p99", "max"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for rule in rules.iter().take(RULES_MAX) {
         for (number, limit) in rule.limits.iter().enumerate() {
@@ -163,9 +165,9 @@ fn write_rules(f: &mut fmt::Formatter<'_>, rules: &[RuleReport]) -> fmt::Result 
     if rules.len() > RULES_MAX {
         write!(f, "\n  and {} more rules: see --json", rules.len() - RULES_MAX)?;
     }
-    for rule in rules.iter().filter(|rule| rule.would_refuse > 0) {
-        let would = grouped(rule.would_refuse);
-        write!(f, "\n  {} has no say here; it would have refused {would}", rule.rule)?;
+    for rule in rules.iter().filter(|rule| rule.would_deny > 0) {
+        let would = grouped(rule.would_deny);
+        write!(f, "\n  {} is a shadow rule; it would have denied {would}", rule.rule)?;
     }
     Ok(())
 }
@@ -176,10 +178,10 @@ fn row(rule: &RuleReport, limit: &LimitReport, is_first: bool) -> Vec<String> {
     vec![
         once(rule.rule.clone()),
         format!("{} {}", limit.limit, limit.algorithm),
-        once(grouped(rule.met)),
-        grouped(limit.refused),
-        percent(limit.refused, rule.met),
-        once(grouped(rule.subjects_refused)),
+        once(grouped(rule.matched)),
+        grouped(limit.denied),
+        percent(limit.denied, rule.matched),
+        once(grouped(rule.subjects_denied)),
         fill(limit.fill_median),
         fill(limit.fill_p99),
         fill(limit.fill_most),
@@ -192,13 +194,13 @@ fn write_difference(
     this: &str,
     difference: &DifferenceReport,
 ) -> fmt::Result {
-    let (only_first, only_this) = (difference.only_first_refuses, difference.only_this_refuses);
+    let (only_first, only_this) = (difference.only_first_denies, difference.only_this_denies);
     if (only_first, only_this) == (0, 0) {
-        return write!(f, "\n\n  {first} and {this} refuse the same requests");
+        return write!(f, "\n\n  {first} and {this} deny the same requests");
     }
     write!(
         f,
-        "\n\n  Only {first} refuses {}; only {this} refuses {}",
+        "\n\n  Only {first} denies {}; only {this} denies {}",
         grouped(only_first),
         grouped(only_this)
     )?;
@@ -206,7 +208,7 @@ fn write_difference(
         write!(
             f,
             "\n  {:>12}  {}  {}, by {first} only",
-            grouped(subject.refused),
+            grouped(subject.denied),
             subject.rule,
             subject.subject
         )?;
@@ -218,5 +220,5 @@ fn lines(count: u64) -> String {
     format!("{} line{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
-/// What a person looks through.
+/// As many rules as a person looks through.
 const RULES_MAX: usize = 40;

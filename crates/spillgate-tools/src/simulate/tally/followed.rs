@@ -1,10 +1,10 @@
-//! One subject under one limit: how much it was let do in any one window, against what the limit says.
+//! Follows one subject under one limit: how much was admitted in any one window, beside the limit.
 
 use std::collections::VecDeque;
 
 use super::super::bins::{Bins, Join};
 
-/// What a followed subject asked for and got, in the window that ends at each instant.
+/// The costs that a subject asked for, and those that were admitted, in the window that ends at each instant.
 #[derive(Debug)]
 pub(in crate::simulate) struct Followed {
     pub(in crate::simulate) rule: usize,
@@ -14,17 +14,17 @@ pub(in crate::simulate) struct Followed {
     window_us: u64,
     asked: Window,
     admitted: Window,
-    /// Since when they are as they are.
+    /// The instant since which the sums are unchanged.
     since_us: u64,
-    /// The most of admitted and asked for, in every window that ends within a bin.
+    /// The most that was admitted, and the most that was asked for, in every window that ends within a bin.
     pub(in crate::simulate) bins: Bins,
-    /// The most that was admitted in any window, and when that was so.
+    /// The most that was admitted in any window, and when that window ended.
     pub(in crate::simulate) peak: (u64, u64),
-    /// Whether too much was admitted in one window to know it all.
+    /// Whether a window had too many entries to keep.
     pub(in crate::simulate) lost_count: bool,
 }
 
-/// What was counted in the last window, by instant.
+/// The costs of the last window, by instant.
 #[derive(Debug, Default)]
 struct Window {
     entries: VecDeque<(u64, u64)>,
@@ -57,7 +57,7 @@ impl Followed {
         self.window_us
     }
 
-    /// It asked for `cost`, and got it or not.
+    /// Counts a request of this cost, admitted or not.
     pub(super) fn note(&mut self, at_us: u64, cost: u64, allowed: bool) {
         self.advance(at_us);
         self.asked.add(at_us, cost);
@@ -74,7 +74,7 @@ impl Followed {
         self.bins.add(at_us, [self.admitted.sum, self.asked.sum]);
     }
 
-    /// Time goes by: what left the window shows in the bins in between.
+    /// Moves on to an instant, and records in the bins when entries leave the window.
     pub(super) fn advance(&mut self, at_us: u64) {
         while let Some(leaves_us) = self.leaves_us().filter(|leaves_us| *leaves_us <= at_us) {
             self.stay_until(leaves_us);
@@ -84,7 +84,7 @@ impl Followed {
         self.stay_until(at_us);
     }
 
-    /// Nothing comes and nothing leaves until then.
+    /// Records unchanged sums up to an instant.
     fn stay_until(&mut self, at_us: u64) {
         if self.asked.sum > 0 && self.since_us < at_us {
             self.bins.cover((self.since_us, at_us - 1), [self.admitted.sum, self.asked.sum]);
@@ -92,7 +92,7 @@ impl Followed {
         self.since_us = at_us;
     }
 
-    /// When something leaves the window next.
+    /// Returns when the next entry leaves the window.
     fn leaves_us(&self) -> Option<u64> {
         self.asked.entries.front().map(|(at_us, _)| at_us + self.window_us)
     }
@@ -107,7 +107,7 @@ impl Window {
         }
     }
 
-    /// A window is half open: what was exactly one ago is in it no more.
+    /// Drops the entries that have left. A window is half open: an entry exactly one window ago is not in it.
     fn forget(&mut self, at_us: u64, window_us: u64) {
         while let Some((_, cost)) =
             self.entries.front().copied().filter(|(entry_us, _)| entry_us + window_us <= at_us)
@@ -118,7 +118,7 @@ impl Window {
     }
 }
 
-/// 16 MB; instants that are the same are one.
+/// At most 16 MB; requests of one instant share an entry.
 const ENTRIES_MAX: usize = 1 << 20;
 
 #[cfg(test)]

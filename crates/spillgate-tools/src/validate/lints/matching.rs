@@ -1,4 +1,4 @@
-//! Rules that no request meets, and conditions that say nothing.
+//! Finds rules that no request matches, and patterns without effect.
 
 use std::net::IpAddr;
 
@@ -6,39 +6,43 @@ use spillgate::{ByIp, Pattern, normalised_path};
 
 use super::super::finding::Level;
 use super::super::rules::{decides, holds};
-use super::{COMPARED_MAX, Found, Looked};
+use super::{COMPARED_MAX, Checked, Found};
 
-pub(super) fn never_matches(looked: &Looked<'_>) -> Vec<Found> {
-    let attributes_max = looked.service.attributes_max;
+pub(super) fn never_matches(checked: &Checked<'_>) -> Vec<Found> {
+    let attributes_max = checked.service.attributes_max;
     let mut found = Vec::new();
-    for written in looked.rules() {
+    for written in checked.rules() {
         let mut needs: Vec<&str> = written.rule.needs().collect();
         needs.sort_unstable();
         needs.dedup();
         if needs.len() > attributes_max {
-            let what = format!(
-                "no request meets it: it needs {} attributes, and a request has {attributes_max} at most",
+            let problem = format!(
+                "no request matches it: it needs {} attributes, and a request has at most {attributes_max}",
                 needs.len()
             );
-            found.push(written.warning(written.entry.line, what, "ask for fewer"));
+            found.push(written.warning(
+                written.entry.line,
+                problem,
+                "write fewer attributes in match and key",
+            ));
         }
         for (attribute, patterns) in written.rule.matches() {
             for pattern in patterns {
                 let Some(spelling) = why_never(attribute, pattern) else { continue };
-                let what = format!(
-                    "{attribute} is never {}, as proxies and the middleware tell it",
-                    told(pattern)
+                let problem = format!(
+                    "{attribute} is never {}: proxies and the middleware normalise it",
+                    shown(pattern)
                 );
-                found.push(written.warning(written.entry.line_of("match"), what, spelling));
+                found.push(written.warning(written.entry.line_of("match"), problem, spelling));
             }
         }
     }
     found
 }
 
-pub(super) fn pattern_covered(looked: &Looked<'_>) -> Vec<Found> {
+pub(super) fn pattern_covered(checked: &Checked<'_>) -> Vec<Found> {
     let mut found = Vec::new();
-    for written in looked.rules() {
+    for written in checked.rules() {
         for (attribute, patterns) in written.rule.matches() {
             let patterns: Vec<Pattern<'_>> = patterns.take(COMPARED_MAX).collect();
             for (at, pattern) in patterns.iter().enumerate() {
@@ -47,13 +51,13 @@ pub(super) fn pattern_covered(looked: &Looked<'_>) -> Vec<Found> {
                     holds(**other, *pattern) && if same { *other_at < at } else { true }
                 });
                 if let Some((_, wider)) = wider {
-                    let what = format!(
-                        "of {attribute}, {} is among {} already",
-                        told(*pattern),
-                        told(*wider)
+                    let problem = format!(
+                        "{} of {attribute} is part of {} already",
+                        shown(*pattern),
+                        shown(*wider)
                     );
                     let line = written.entry.line_of("match");
-                    found.push(written.note(line, what, "leave it out"));
+                    found.push(written.note(line, problem, "leave it out"));
                 }
             }
         }
@@ -61,32 +65,32 @@ pub(super) fn pattern_covered(looked: &Looked<'_>) -> Vec<Found> {
     found
 }
 
-pub(super) fn nothing_enforced(looked: &Looked<'_>) -> Vec<Found> {
-    let first = looked.rules().next();
-    let first = first.filter(|_| !looked.policy.rules().any(decides));
+pub(super) fn nothing_enforced(checked: &Checked<'_>) -> Vec<Found> {
+    let first = checked.rules().next();
+    let first = first.filter(|_| !checked.policy.rules().any(decides));
     let finding = first.map(|written| Found {
         level: Level::Warning,
         line: written.entry.line_of("mode"),
         rule: None,
-        what: "every rule is in shadow or off, so nobody is refused".to_owned(),
-        remedy: "set mode = \"enforce\" where it has been watched long enough".to_owned(),
+        problem: "every rule is in shadow or off, so no request is denied".to_owned(),
+        remedy: "set mode = \"enforce\" once a rule was in shadow long enough".to_owned(),
     });
     finding.into_iter().collect()
 }
 
-/// So that silence is not taken for an answer.
-pub(super) fn not_compared(looked: &Looked<'_>) -> Vec<Found> {
-    let first = looked.rules().nth(COMPARED_MAX);
+/// Reports rules that were not compared, so that no finding does not look like no problem.
+pub(super) fn not_compared(checked: &Checked<'_>) -> Vec<Found> {
+    let first = checked.rules().nth(COMPARED_MAX);
     let finding = first.map(|written| {
-        let what = format!(
-            "from here on rules are not compared with each other: {COMPARED_MAX} before it are"
+        let problem = format!(
+            "rules from here on are not compared with each other: only the first {COMPARED_MAX} are"
         );
-        written.note(written.entry.line, what, "validate them in a file of their own")
+        written.note(written.entry.line, problem, "validate them in a file of their own")
     });
     finding.into_iter().collect()
 }
 
-/// How an attribute is spelt that is never as the pattern has it; nothing if it can be.
+/// Returns how to write a value that the normalised attribute never has; `None` if it can have it.
 fn why_never(attribute: &str, pattern: Pattern<'_>) -> Option<&'static str> {
     let (Pattern::Exact(bytes) | Pattern::Prefix(bytes)) = pattern;
     let text = std::str::from_utf8(bytes).ok()?;
@@ -115,7 +119,7 @@ fn is_host(text: &str) -> bool {
 }
 
 fn is_path(text: &str, pattern: Pattern<'_>) -> bool {
-    // The last part of a prefix may go on: "/.w*" is the head of "/.well-known".
+    // A prefix may end within a segment: "/.w*" is the beginning of "/.well-known".
     let whole = match pattern {
         Pattern::Exact(_) => text,
         Pattern::Prefix(_) => &text[..text.rfind('/').map_or(0, |slash| slash + 1)],
@@ -131,7 +135,7 @@ fn is_address(text: &str, pattern: Pattern<'_>) -> bool {
     address.is_ok_and(|address| ByIp::direct().attribute(address) == text)
 }
 
-fn told(pattern: Pattern<'_>) -> String {
+fn shown(pattern: Pattern<'_>) -> String {
     match pattern {
         Pattern::Exact(value) => format!("{:?}", String::from_utf8_lossy(value)),
         Pattern::Prefix(value) => format!("\"{}*\"", String::from_utf8_lossy(value).escape_debug()),

@@ -1,37 +1,38 @@
-//! Overrides that change nothing.
+//! Finds overrides without effect.
 
 use spillgate::Pattern;
 
 use super::super::rules::holds;
-use super::{Found, Looked};
+use super::{Checked, Found};
 
-pub(super) fn never_met(looked: &Looked<'_>) -> Vec<Found> {
+pub(super) fn never_met(checked: &Checked<'_>) -> Vec<Found> {
     let mut found = Vec::new();
-    for written in looked.rules() {
-        for entry in looked.overrides_of(written.rule) {
+    for written in checked.rules() {
+        for entry in checked.overrides_of(written.rule) {
             let misfit = entry.subject.iter().find(|(attribute, value)| {
-                let wanted = written.rule.matches().find(|(asked, _)| **asked == **attribute);
+                let wanted = written.rule.matches().find(|(name, _)| **name == **attribute);
                 wanted.is_some_and(|(_, mut patterns)| {
                     !patterns.any(|pattern| holds(pattern, Pattern::Exact(value.as_bytes())))
                 })
             });
             if let Some((attribute, value)) = misfit {
-                let what = format!(
-                    "no request meets this override: the rule's match leaves {attribute} = {value:?} out"
+                let problem = format!(
+                    "no request matches this override: the rule's match excludes {attribute} = {value:?}"
                 );
                 let line = entry.line_of("subject");
-                found.push(written.warning(line, what, "correct one of them, or leave it out"));
+                found.push(written.warning(line, problem, "correct one of them, or leave it out"));
             }
         }
     }
     found
 }
 
-pub(super) fn changes_nothing(looked: &Looked<'_>) -> Vec<Found> {
+pub(super) fn changes_nothing(checked: &Checked<'_>) -> Vec<Found> {
     let mut found = Vec::new();
-    for written in looked.rules() {
-        // Beside others it may stand between one of fewer attributes and a subject.
-        let mut overrides = looked.overrides_of(written.rule);
+    for written in checked.rules() {
+        // An override beside others may still have an effect: for some subjects it precedes one with fewer
+        // attributes.
+        let mut overrides = checked.overrides_of(written.rule);
         let (Some(entry), None) = (overrides.next(), overrides.next()) else { continue };
         let names: Vec<Option<&str>> = written.rule.limits().map(|limit| limit.name()).collect();
         let same = entry.limits.iter().enumerate().all(|(at, wording)| {
@@ -40,12 +41,12 @@ pub(super) fn changes_nothing(looked: &Looked<'_>) -> Vec<Found> {
                 name => names.iter().position(|own| *own == name),
             };
             let replaced = replaced.and_then(|place| written.entry.limits.get(place));
-            replaced.is_some_and(|replaced| replaced.says_the_same(wording))
+            replaced.is_some_and(|replaced| replaced.equals(wording))
         });
         if same {
-            let what = "this override says what the rule says";
+            let problem = "this override has the same limits as the rule";
             let line = entry.line_of("limits");
-            found.push(written.warning(line, what, "write other limits, or leave it out"));
+            found.push(written.warning(line, problem, "write other limits, or leave it out"));
         }
     }
     found

@@ -1,15 +1,15 @@
-//! Decisions that take more than one shard.
+//! Finds decisions that need more than one shard.
 
 use spillgate::Mode;
 
 use super::super::rules::{can_meet, each_of, tag};
-use super::{Found, Looked};
+use super::{Checked, Found};
 
-pub(super) fn spans_shards(looked: &Looked<'_>) -> Vec<Found> {
-    if !looked.service.has_several_shards {
+pub(super) fn spans_shards(checked: &Checked<'_>) -> Vec<Found> {
+    if !checked.service.has_several_shards {
         return Vec::new();
     }
-    let rules = looked.compared();
+    let rules = checked.compared();
     let rules: Vec<_> = rules.iter().filter(|written| written.rule.mode() != Mode::Off).collect();
     let mut found = Vec::new();
     for (at, written) in rules.iter().enumerate() {
@@ -23,12 +23,12 @@ pub(super) fn spans_shards(looked: &Looked<'_>) -> Vec<Found> {
                 0 => String::new(),
                 more => format!(" and {more} more"),
             };
-            let what = format!(
-                "its tiers lie {} by themselves, on another shard than those of rule {first:?}{others}, so such a request takes one round trip after the other",
+            let problem = format!(
+                "its counters are sharded {}, and those of rule {first:?}{others} otherwise, so such a request takes one round trip after the other",
                 each_of(&tag(rule))
             );
-            let remedy = "give both an anchor that they share, or parallel = true where latency counts for more than who is charged for a moment";
-            found.push(written.note(written.entry.line, what, remedy));
+            let remedy = "give both rules the same anchor, or set parallel = true if latency matters more than a short provisional charge";
+            found.push(written.note(written.entry.line, problem, remedy));
         }
     }
     found

@@ -4,13 +4,13 @@ use super::{Rig, program};
 
 #[test]
 #[ignore = "needs caddy"]
-fn caddy_limits_as_the_document_says() {
+fn caddy_limits_as_documented() {
     let caddy = program("SPILLGATE_CADDY", "caddy");
     let rig = Rig::new("x-forwarded");
     let site = rig.recipe("caddy/fail-open.Caddyfile");
     let file =
         rig.folder.write("Caddyfile", &format!("{{\n\tadmin off\n\tauto_https off\n}}\n{site}"));
     let _caddy = rig.start(&caddy, &["run", "--adapter", "caddyfile", "--config", &file]);
-    rig.tell();
-    rig.tell_of_the_address();
+    rig.check_limits();
+    rig.check_addresses();
 }

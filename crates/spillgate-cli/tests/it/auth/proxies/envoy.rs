@@ -4,7 +4,7 @@ use super::{Rig, program};
 
 #[test]
 #[ignore = "needs envoy"]
-fn envoy_ext_authz_limits_as_the_document_says() {
+fn envoy_ext_authz_limits_as_documented() {
     let envoy = program("SPILLGATE_ENVOY", "envoy");
     let rig = Rig::new("request");
     let filter = rig.block("yaml", "ext_authz").replace('\n', "\n          ");
@@ -42,5 +42,5 @@ fn envoy_ext_authz_limits_as_the_document_says() {
         &envoy,
         &["--concurrency", "1", "--use-dynamic-base-id", "--log-level", "warn", "-c", &file],
     );
-    rig.tell();
+    rig.check_limits();
 }

@@ -1,4 +1,4 @@
-//! nginx: `auth_request`, which knows 401 and 403 only.
+//! nginx: `auth_request`, which accepts only 401 and 403 as denials.
 
 use std::path::Path;
 
@@ -8,18 +8,18 @@ use super::{Client, Rig, get, program};
 
 #[test]
 #[ignore = "needs nginx"]
-fn nginx_limits_as_the_document_says() {
+fn nginx_limits_as_documented() {
     let nginx = program("SPILLGATE_NGINX", "nginx");
     let rig = Rig::new("x-original");
     let _nginx = start(&rig, &nginx);
-    rig.tell();
-    rig.tell_of_the_address();
+    rig.check_limits();
+    rig.check_addresses();
 }
 
-/// Fields are the client's: with 101 of them the answer was 431, and of that `auth_request` makes 500.
+/// The fields are the client's: with 101 of them the answer was 431, which `auth_request` turns into 500.
 #[test]
 #[ignore = "needs nginx"]
-fn nginx_asks_about_a_request_of_many_fields_as_about_any_other() {
+fn nginx_limits_a_request_of_many_fields_like_any_other() {
     let nginx = program("SPILLGATE_NGINX", "nginx");
     let rig = Rig::new("x-original");
     let _nginx = start(&rig, &nginx);
@@ -33,7 +33,7 @@ fn nginx_asks_about_a_request_of_many_fields_as_about_any_other() {
     }
     assert_eq!(ask("/login", 240), 429);
     assert_eq!(ask("/other", 240), 200);
-    // Beyond the bound no request passes, whether the client has used up a limit or not.
+    // Beyond the bound no request passes, with or without quota.
     for path in ["/login", "/other"] {
         assert_eq!(ask(path, 300), 503, "{path}");
     }
@@ -42,7 +42,7 @@ fn nginx_asks_about_a_request_of_many_fields_as_about_any_other() {
 
 #[test]
 #[ignore = "needs nginx"]
-fn nginx_allows_requests_while_spillgate_is_away_where_it_fails_open() {
+fn nginx_fails_open_while_spillgate_is_down() {
     let nginx = program("SPILLGATE_NGINX", "nginx");
     let rig = Rig::new("x-original");
     let _nginx = start_with(&rig, &nginx, &rig.recipe("nginx/fail-open.conf"));

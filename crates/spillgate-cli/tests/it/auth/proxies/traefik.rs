@@ -4,7 +4,7 @@ use super::{Rig, program};
 
 #[test]
 #[ignore = "needs traefik"]
-fn traefik_limits_as_the_document_says() {
+fn traefik_limits_as_documented() {
     let traefik = program("SPILLGATE_TRAEFIK", "traefik");
     let rig = Rig::new("x-forwarded");
     let dynamic = rig.folder.write("dynamic.yaml", &rig.recipe("traefik/fail-open.yaml"));
@@ -12,11 +12,11 @@ fn traefik_limits_as_the_document_says() {
     let fixed = rig.recipe("traefik/static.yaml").replace("/etc/traefik/spillgate.yaml", &dynamic);
     let fixed = rig.folder.write("traefik.yaml", &fixed);
     let _traefik = rig.start(&traefik, &["--configFile", &fixed]);
-    // It listens before it has read its rules.
+    // Traefik listens before it has read its rules.
     spillgate_testkit::eventually(|| {
         super::get(&mut crate::client::Client::connect(port).unwrap(), "/up", &[])
             .is_ok_and(|reply| reply.status == 200)
     });
-    rig.tell();
-    rig.tell_of_the_address();
+    rig.check_limits();
+    rig.check_addresses();
 }

@@ -1,30 +1,26 @@
-//! How each door asks and answers.
+//! Calls each API, and reads its answers.
 
 use serde_json::{Map, Value};
 use spillgate_testkit::Reply;
 
-use super::{Asked, Told};
+use super::{Answer, Check};
 use crate::envoy::client::{Caller, Code, descriptor};
 use crate::server::Server;
 
-/// One way in.
-pub(crate) struct Door {
+/// One API.
+pub(crate) struct Api {
     pub(crate) name: &'static str,
-    pub(crate) ask: fn(&Server, &Asked<'_>) -> Told,
-    /// The chapters that it has no words for, and why.
+    pub(crate) ask: fn(&Server, &Check<'_>) -> Answer,
+    /// The chapters that it cannot express, and the reasons.
     pub(crate) cannot: &'static [(&'static str, &'static str)],
 }
 
-pub(crate) const DOORS: &[Door] = &[
-    Door { name: "HTTP", ask: http, cannot: &[] },
-    Door { name: "HTTP batch", ask: http_batch, cannot: &[] },
-    Door { name: "RESP", ask: resp, cannot: &[] },
-    Door {
-        name: "gRPC",
-        ask: grpc,
-        cannot: &[("costs in two units", "an addend counts requests")],
-    },
-    Door {
+pub(crate) const APIS: &[Api] = &[
+    Api { name: "HTTP", ask: http, cannot: &[] },
+    Api { name: "HTTP batch", ask: http_batch, cannot: &[] },
+    Api { name: "RESP", ask: resp, cannot: &[] },
+    Api { name: "gRPC", ask: grpc, cannot: &[("costs in two units", "an addend counts requests")] },
+    Api {
         name: "forward auth",
         ask: forward_auth,
         cannot: &[
@@ -34,36 +30,36 @@ pub(crate) const DOORS: &[Door] = &[
     },
 ];
 
-fn http(server: &Server, asked: &Asked<'_>) -> Told {
-    told(&server.check(&check(asked).to_string()))
+fn http(server: &Server, check: &Check<'_>) -> Answer {
+    answer(&server.check(&body(check).to_string()))
 }
 
-fn http_batch(server: &Server, asked: &Asked<'_>) -> Told {
-    let batch = Value::Array(vec![check(asked)]).to_string();
-    told(&server.post("/v1/check/batch", batch.as_bytes()).json()["results"][0])
+fn http_batch(server: &Server, check: &Check<'_>) -> Answer {
+    let batch = Value::Array(vec![body(check)]).to_string();
+    answer(&server.post("/v1/check/batch", batch.as_bytes()).json()["results"][0])
 }
 
-fn check(asked: &Asked<'_>) -> Value {
+fn body(check: &Check<'_>) -> Value {
     let cost: Map<String, Value> =
-        asked.cost.iter().map(|(unit, amount)| ((*unit).to_owned(), (*amount).into())).collect();
-    serde_json::json!({"attributes": {"ip": asked.ip, "path": asked.path}, "cost": cost})
+        check.cost.iter().map(|(unit, amount)| ((*unit).to_owned(), (*amount).into())).collect();
+    serde_json::json!({"attributes": {"ip": check.ip, "path": check.path}, "cost": cost})
 }
 
-fn told(answer: &Value) -> Told {
+fn answer(answer: &Value) -> Answer {
     let decision = match answer["reason"].as_str() {
         None => "allowed",
         Some("limit-exceeded") => "denied",
         Some(_) => "denied for good",
     };
     let number = |name: &str| answer[name].as_u64();
-    Told { decision, remaining: number("remaining"), retry_after_ms: number("retry_after_ms") }
+    Answer { decision, remaining: number("remaining"), retry_after_ms: number("retry_after_ms") }
 }
 
-fn resp(server: &Server, asked: &Asked<'_>) -> Told {
+fn resp(server: &Server, check: &Check<'_>) -> Answer {
     let cost: Vec<String> =
-        asked.cost.iter().map(|(unit, amount)| format!("{unit}={amount}")).collect();
+        check.cost.iter().map(|(unit, amount)| format!("{unit}={amount}")).collect();
     let cost = cost.join(",");
-    let command = ["SG.CHECK", "default", &cost, "ip", asked.ip, "path", asked.path];
+    let command = ["SG.CHECK", "default", &cost, "ip", check.ip, "path", check.path];
     let reply = server.resp().command(&command).unwrap();
     let Reply::Array(fields) = reply else { panic!("{command:?}: {reply:?}") };
     let known = |field: usize| u64::try_from(fields[field].integer()).ok();
@@ -73,12 +69,12 @@ fn resp(server: &Server, asked: &Asked<'_>) -> Told {
         (0, _) => "denied",
         _ => panic!("{command:?}: {fields:?}"),
     };
-    Told { decision, remaining: known(1), retry_after_ms: known(2) }
+    Answer { decision, remaining: known(1), retry_after_ms: known(2) }
 }
 
-fn grpc(server: &Server, asked: &Asked<'_>) -> Told {
-    let [("requests", hits)] = *asked.cost else { panic!("an addend counts requests") };
-    let entries = [("ip", asked.ip), ("path", asked.path)];
+fn grpc(server: &Server, check: &Check<'_>) -> Answer {
+    let [("requests", hits)] = *check.cost else { panic!("an addend counts requests") };
+    let entries = [("ip", check.ip), ("path", check.path)];
     let answer = Caller::of(server).ask(&[descriptor(&entries).costing(hits)]);
     let [status] = &answer.statuses[..] else { panic!("{answer:?}") };
     assert_eq!(answer.overall_code(), status.code());
@@ -89,16 +85,16 @@ fn grpc(server: &Server, asked: &Asked<'_>) -> Told {
         Some(_) => "denied",
         None => "denied for good",
     };
-    Told {
+    Answer {
         decision,
         remaining: status.current_limit.as_ref().map(|_| status.limit_remaining.into()),
         retry_after_ms: if allowed { Some(0) } else { wait },
     }
 }
 
-fn forward_auth(server: &Server, asked: &Asked<'_>) -> Told {
-    assert_eq!(asked.cost, [("requests", 1)], "a proxy's request costs one request");
-    let headers = [("Host", "h"), ("X-Forwarded-For", asked.ip), ("X-Forwarded-Uri", asked.path)];
+fn forward_auth(server: &Server, check: &Check<'_>) -> Answer {
+    assert_eq!(check.cost, [("requests", 1)], "a proxy's request costs one request");
+    let headers = [("Host", "h"), ("X-Forwarded-For", check.ip), ("X-Forwarded-Uri", check.path)];
     let reply = server.client().send_with("GET", "/v1/auth", &headers, b"").unwrap();
     let wait_ms = reply.header("retry-after").map(|wait| wait.parse::<u64>().unwrap() * 1_000);
     let decision = match (reply.status, wait_ms) {
@@ -110,5 +106,5 @@ fn forward_auth(server: &Server, asked: &Asked<'_>) -> Told {
     let remaining = reply.header("ratelimit").and_then(|field| {
         field.split(";r=").nth(1)?.split(|end: char| !end.is_ascii_digit()).next()?.parse().ok()
     });
-    Told { decision, remaining, retry_after_ms: wait_ms.or((decision == "allowed").then_some(0)) }
+    Answer { decision, remaining, retry_after_ms: wait_ms.or((decision == "allowed").then_some(0)) }
 }

@@ -1,4 +1,4 @@
-//! What ours is held against: asked the same, at the same times, by the same clients.
+//! Baselines that a limiter is compared with: the same subjects, at the same times, by the same clients.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -10,39 +10,39 @@ use spillgate::Limit;
 use super::line::{self, Line};
 use super::{Answer, interval_ns, key};
 
-/// As `--against` takes them.
+/// The baselines of `--against`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Yardstick {
+pub(crate) enum Baseline {
     /// The shortest correct token bucket, one script call for each check.
     Evalsha,
-    /// INCR, one for each check: what a store answers at best.
+    /// INCR, one for each check: the best that a store can answer.
     Redis,
     /// A well-known limiter of one process.
     Governor,
 }
 
-impl Yardstick {
-    pub(crate) const NAMES: [(&str, Yardstick); 3] = [
-        ("evalsha", Yardstick::Evalsha),
-        ("redis", Yardstick::Redis),
-        ("governor", Yardstick::Governor),
+impl Baseline {
+    pub(crate) const NAMES: [(&str, Baseline); 3] = [
+        ("evalsha", Baseline::Evalsha),
+        ("redis", Baseline::Redis),
+        ("governor", Baseline::Governor),
     ];
 
     pub(in crate::bench) fn name(self) -> &'static str {
-        let named = Yardstick::NAMES.iter().find(|(_, yardstick)| *yardstick == self);
+        let named = Baseline::NAMES.iter().find(|(_, baseline)| *baseline == self);
         named.map_or("", |(name, _)| name)
     }
 
-    /// Whether it is asked of a Redis.
+    /// Returns whether it runs on a Redis.
     pub(in crate::bench) fn is_remote(self) -> bool {
-        self != Yardstick::Governor
+        self != Baseline::Governor
     }
 }
 
 pub(in crate::bench) struct Evalsha {
     line: Line,
     sha: String,
-    /// What a token takes, and what a full bucket does, in microseconds.
+    /// Microseconds to refill one token, and to refill the whole bucket.
     interval_us: String,
     burst_us: String,
 }
@@ -96,7 +96,7 @@ impl Incr {
         }
     }
 
-    /// Its counts have no end of their own.
+    /// Deletes the counts, since INCR sets no expiry.
     pub(super) async fn clean(&self, subjects: u64) {
         let mut unlink = Cmd::new();
         for subject in 0..subjects {
@@ -105,7 +105,7 @@ impl Incr {
             }
             unlink.arg(own_key("count", subject));
             let whole = (subject + 1).is_multiple_of(UNLINKED_AT_ONCE) || subject + 1 == subjects;
-            // A store that is gone has forgotten them.
+            // A store that is gone has lost them.
             if whole && self.line.ask::<i64>(&unlink).await.is_err() {
                 return;
             }
@@ -133,15 +133,15 @@ impl Governor {
     }
 }
 
-/// Of the yardsticks alone: no key of the limiter begins so.
+/// Returns a key with the prefix of baselines, which no key of the limiter has.
 fn own_key(kind: &str, subject: u64) -> String {
     format!("spillgate-bench:{kind}:{}", key(subject))
 }
 
 const UNLINKED_AT_ONCE: u64 = 1_000;
 
-/// One instant per key: when the bucket will be full again. ARGV: microseconds per token, and per burst.
-/// Returns whether it is allowed, and the microseconds to wait or the tokens left.
+/// One instant per key: when the bucket will be full again. ARGV: microseconds per token, and per burst. Returns 1 if
+/// allowed, else 0; then the tokens left, or the microseconds to wait.
 const TOKEN_BUCKET: &str = "
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

@@ -1,22 +1,22 @@
-//! Words of quotas that mean something else than they seem to.
+//! Finds quotas whose month or year is not the calendar's.
 
 use spillgate::{Algorithm, Limit};
 
 use super::super::source::Wording;
-use super::{Found, Looked, Written};
+use super::{Checked, Found, Written};
 
-pub(super) fn nominal_months(looked: &Looked<'_>) -> Vec<Found> {
-    nominal(looked, "/month", "a month is 30 days here")
+pub(super) fn nominal_months(checked: &Checked<'_>) -> Vec<Found> {
+    nominal(checked, "/month", "a month is 30 days here")
 }
 
-pub(super) fn nominal_years(looked: &Looked<'_>) -> Vec<Found> {
-    nominal(looked, "/year", "a year is 365 days here")
+pub(super) fn nominal_years(checked: &Checked<'_>) -> Vec<Found> {
+    nominal(checked, "/year", "a year is 365 days here")
 }
 
-/// Only windows of the calendar are as long as theirs.
-fn nominal(looked: &Looked<'_>, unit: &str, what: &str) -> Vec<Found> {
+/// Only the windows of `fixed-window` follow the calendar.
+fn nominal(checked: &Checked<'_>, unit: &str, problem: &str) -> Vec<Found> {
     let mut found = Vec::new();
-    for written in looked.rules() {
+    for written in checked.rules() {
         let limits: Vec<&Limit> = written.rule.limits().collect();
         let own = written
             .entry
@@ -24,7 +24,7 @@ fn nominal(looked: &Looked<'_>, unit: &str, what: &str) -> Vec<Found> {
             .iter()
             .zip(&limits)
             .map(|(wording, limit)| (wording, limit.algorithm()));
-        let overriding = looked.overrides_of(written.rule).flat_map(|entry| {
+        let overriding = checked.overrides_of(written.rule).flat_map(|entry| {
             entry
                 .limits
                 .iter()
@@ -34,12 +34,12 @@ fn nominal(looked: &Looked<'_>, unit: &str, what: &str) -> Vec<Found> {
         let nominal = own.chain(overriding).filter(|(wording, algorithm)| {
             wording.quota.ends_with(unit) && *algorithm != Algorithm::FixedWindow
         });
-        found.extend(nominal.map(|(wording, _)| note(written, wording, what)));
+        found.extend(nominal.map(|(wording, _)| note(written, wording, problem)));
     }
     found
 }
 
-/// Of an override's limit: its own, or that of the rule's limit in whose place it is.
+/// Returns the algorithm of an override's limit: its own, or that of the rule's limit that it replaces.
 fn algorithm_of(wording: &Wording, position: usize, limits: &[&Limit]) -> Algorithm {
     let named = |name: &str| {
         let mut limits = limits.iter().enumerate();
@@ -53,8 +53,8 @@ fn algorithm_of(wording: &Wording, position: usize, limits: &[&Limit]) -> Algori
     own.or_else(|| replaced.map(Limit::algorithm)).unwrap_or(Algorithm::TokenBucket)
 }
 
-fn note(written: Written<'_>, wording: &Wording, what: &str) -> Found {
+fn note(written: Written<'_>, wording: &Wording, problem: &str) -> Found {
     let remedy =
-        "write algorithm = \"fixed-window\" for the calendar's, or a number of days to say so";
-    written.note(wording.line, format!("{:?}: {what}", wording.quota), remedy)
+        "write algorithm = \"fixed-window\" for calendar windows, or write the number of days";
+    written.note(wording.line, format!("{:?}: {problem}", wording.quota), remedy)
 }

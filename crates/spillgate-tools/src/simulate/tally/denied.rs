@@ -1,16 +1,15 @@
-//! Who is refused how often, in memory of a fixed size.
+//! Counts how often each subject is denied, in memory of a fixed size.
 //!
-//! The most refused are kept as in the limiter's own watch on its top subjects (Space-Saving in buckets):
-//! one that is not known takes the place, and the count, of the lightest in its bucket, and the count it
-//! took over is its error.
+//! It keeps the most denied subjects like the limiter's own list of top subjects (Space-Saving in buckets): a new
+//! subject takes the place and the count of the lightest one in its bucket, and the count it took over is its error.
 
 use std::collections::HashSet;
 
-/// Counts of refused subjects.
+/// The counts of denied subjects.
 #[derive(Debug)]
-pub(in crate::simulate) struct Refused {
+pub(in crate::simulate) struct Denied {
     places: Vec<Place>,
-    /// The hashes of all that were ever refused, up to [`DISTINCT_MAX`].
+    /// The hashes of all subjects that were ever denied, up to [`DISTINCT_MAX`].
     known: HashSet<u64>,
     by_rule: Vec<u64>,
 }
@@ -20,18 +19,18 @@ pub(in crate::simulate) struct Refused {
 pub(in crate::simulate) struct Place {
     hash: u64,
     pub(in crate::simulate) rule: usize,
-    /// How often it was refused; so much more may be others'.
+    /// How often it was denied; up to `error` of these may be other subjects'.
     pub(in crate::simulate) count: u64,
     pub(in crate::simulate) error: u64,
     pub(in crate::simulate) name: Box<str>,
 }
 
-impl Refused {
-    pub(in crate::simulate) fn new(rules: usize) -> Refused {
-        Refused { places: Vec::new(), known: HashSet::new(), by_rule: vec![0; rules] }
+impl Denied {
+    pub(in crate::simulate) fn new(rules: usize) -> Denied {
+        Denied { places: Vec::new(), known: HashSet::new(), by_rule: vec![0; rules] }
     }
 
-    /// Counts a refusal by a rule, of the subject with this hash; its name is asked for if it is new here.
+    /// Counts a denial by a rule, of the subject with this hash. `name` is called only if the subject is new here.
     pub(super) fn add(&mut self, rule: usize, hash: u64, name: impl FnOnce() -> String) {
         if self.known.len() < DISTINCT_MAX && self.known.insert(hash) {
             self.by_rule[rule] += 1;
@@ -50,22 +49,22 @@ impl Refused {
         *lightest = Place { hash, rule, count: error + 1, error, name: name().into() };
     }
 
-    /// How many subjects a rule refused.
+    /// Returns how many subjects a rule denied.
     pub(in crate::simulate) fn subjects_of(&self, rule: usize) -> u64 {
         self.by_rule[rule]
     }
 
-    /// How many subjects were refused by any, each counted for each rule.
+    /// Returns how many subjects were denied by any rule, each counted once for each rule.
     pub(in crate::simulate) fn subjects(&self) -> u64 {
         self.known.len() as u64
     }
 
-    /// Whether there were more than are counted.
+    /// Returns whether there were more subjects than are counted.
     pub(in crate::simulate) fn is_full(&self) -> bool {
         self.known.len() == DISTINCT_MAX
     }
 
-    /// Those who were refused most often for sure.
+    /// Returns the subjects that were denied most often for certain.
     pub(in crate::simulate) fn most(&self, number: usize) -> Vec<Place> {
         let mut all: Vec<&Place> = self.places.iter().filter(|place| place.count > 0).collect();
         let order = |place: &&Place| (std::cmp::Reverse(place.count - place.error), place.rule);
@@ -74,7 +73,7 @@ impl Refused {
     }
 }
 
-/// 16,384 places: below some thousands of refused subjects every count is exact.
+/// 16,384 places: every count is exact below some thousands of denied subjects.
 const BUCKETS: usize = 1_024;
 const BUCKET: usize = 16;
 /// A million, at some 18 bytes each.
@@ -91,30 +90,30 @@ mod tests {
 
     #[test]
     fn few_subjects_are_counted_exactly() {
-        let mut refused = Refused::new(2);
+        let mut denied = Denied::new(2);
         for subject in 1..=3_000 {
             for _ in 0..subject % 5 + 1 {
-                refused.add(subject as usize % 2, hash(subject), || subject.to_string());
+                denied.add(subject as usize % 2, hash(subject), || subject.to_string());
             }
         }
-        assert_eq!((refused.subjects_of(0), refused.subjects_of(1)), (1_500, 1_500));
-        let all = refused.most(9_999);
-        assert_eq!((all.len(), refused.subjects()), (3_000, 3_000));
+        assert_eq!((denied.subjects_of(0), denied.subjects_of(1)), (1_500, 1_500));
+        let all = denied.most(9_999);
+        assert_eq!((all.len(), denied.subjects()), (3_000, 3_000));
         for Place { count, error, name, .. } in all {
             assert_eq!((count, error), (name.parse::<u64>().unwrap() % 5 + 1, 0));
         }
     }
 
     #[test]
-    fn heavy_subjects_are_found_among_countless_others() {
-        let mut refused = Refused::new(1);
+    fn heavy_subjects_are_found_among_400000_others() {
+        let mut denied = Denied::new(1);
         for other in 0..400_000 {
-            refused.add(0, hash(1_000 + other), || format!("other-{other}"));
+            denied.add(0, hash(1_000 + other), || format!("other-{other}"));
             if other % 400 == 0 {
-                (0..10).for_each(|heavy| refused.add(0, hash(heavy), || format!("heavy-{heavy}")));
+                (0..10).for_each(|heavy| denied.add(0, hash(heavy), || format!("heavy-{heavy}")));
             }
         }
-        let most = refused.most(10);
+        let most = denied.most(10);
         assert!(most.iter().all(|place| place.name.starts_with("heavy")), "{most:?}");
         assert!(
             most.iter().all(|place| place.count >= 1_000 && place.count - place.error <= 1_000)

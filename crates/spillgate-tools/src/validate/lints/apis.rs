@@ -1,0 +1,58 @@
+//! Finds rules that do not work at some API of the service.
+
+use spillgate::{Algorithm, Mode};
+
+use super::super::finding::Level;
+use super::super::rules::decides;
+use super::{Checked, Found};
+
+/// Forward auth is called by a proxy. Unless that proxy is trusted, every request has the proxy's address.
+pub(super) fn address_of_proxy(checked: &Checked<'_>) -> Vec<Found> {
+    let auth_is_set = checked.line_set("server.auth").is_some();
+    if !auth_is_set || checked.line_set("server.trusted_proxies").is_some() {
+        return Vec::new();
+    }
+    let by_address = checked.rules().filter(|written| {
+        decides(written.rule) && written.rule.key().any(|attribute| attribute == "ip")
+    });
+    let found = by_address.map(|written| {
+        let problem =
+            "no proxy is trusted, so at /v1/auth every client has the proxy's own address";
+        let remedy =
+            "name the proxies' networks: trusted_proxies = [\"10.0.0.0/8\"] under [server]";
+        written.warning(written.entry.line_of("key"), problem, remedy)
+    });
+    found.collect()
+}
+
+/// Forward auth checks in the domain `default`, so that domain needs rules.
+pub(super) fn auth_without_rules(checked: &Checked<'_>) -> Vec<Found> {
+    let auth = checked.line_set("server.auth");
+    let has_rules = checked.policy.has_domain("default");
+    let found = auth.filter(|_| !has_rules && checked.policy.rules().len() > 0).map(|line| Found {
+        level: Level::Warning,
+        line,
+        rule: None,
+        problem: "forward auth checks in the domain \"default\", and no rule has that domain"
+            .to_owned(),
+        remedy: "leave the domain out of the rules for proxies".to_owned(),
+    });
+    found.into_iter().collect()
+}
+
+/// Only some APIs release the permits of a concurrency limit.
+pub(super) fn permits_end_at_max_hold(checked: &Checked<'_>) -> Vec<Found> {
+    let mut found = Vec::new();
+    for written in checked.rules().filter(|written| written.rule.mode() != Mode::Off) {
+        for (position, limit) in written.rule.limits().enumerate() {
+            if limit.algorithm() == Algorithm::Concurrency && limit.capacity().is_some() {
+                let problem = format!(
+                    "forward auth, Envoy's rate limit service and CL.THROTTLE cannot release the permits of {limit}: they end at `max_hold` only"
+                );
+                let remedy = "use HTTP, SG.RESERVE or the library, which can release, or make `max_hold` as long as a call takes";
+                found.push(written.note(written.entry.line_of_limit(position), problem, remedy));
+            }
+        }
+    }
+    found
+}
