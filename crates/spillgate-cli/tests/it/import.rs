@@ -1,4 +1,4 @@
-//! Other limiters' configurations as ours: what comes out loads, and decides as before.
+//! Configurations of other limiters: the imported policy loads and decides as before, or a note names the difference.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,46 +8,52 @@ use spillgate::Policy;
 use crate::envoy::client::{Caller, Code, descriptor, in_domain};
 use crate::server::{Server, TempFile, run};
 
-/// Writes what comes out instead of comparing.
+/// Writes the expected files instead of comparing.
 const WRITE: &str = "SPILLGATE_WRITE_IMPORTS";
 
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/import").join(name)
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/import")
 }
 
-/// The policy, and the remarks without the file's name.
-fn import(name: &str) -> (String, String) {
-    let file = fixture(&format!("{name}.yaml"));
+/// Imports a file, and returns the policy, and the notes without the file's name, with the exit code.
+fn import(file: &Path) -> (String, String) {
     let file = file.to_str().unwrap();
     let output = run(&["import", "envoy", file]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    let remarks = said.replace(&format!("spillgate: {file}:"), "");
-    (String::from_utf8(output.stdout).unwrap(), remarks)
+    let notes =
+        String::from_utf8(output.stderr).unwrap().replace(&format!("spillgate: {file}:"), "");
+    let code = output.status.code().unwrap();
+    (String::from_utf8(output.stdout).unwrap(), format!("{notes}exit code {code}\n"))
 }
 
+/// The peer's own configurations are in `envoyproxy/`.
 #[test]
-fn each_configuration_comes_out_as_it_should_and_loads() {
-    for name in ["databases", "messaging", "edge", "everything"] {
-        let (policy, remarks) = import(name);
+fn every_configuration_has_its_policy_notes_and_exit_code() {
+    let mut files = Vec::new();
+    for folder in [folder(), folder().join("envoyproxy")] {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        files.extend(entries.filter(|path| path.extension().is_some_and(|it| it == "yaml")));
+    }
+    assert!(files.len() > 30, "{} configurations", files.len());
+    for file in files {
+        let (policy, notes) = import(&file);
         Policy::from_toml(&policy).unwrap();
-        for (extension, text) in [("toml", policy), ("notes", remarks)] {
-            let file = fixture(&format!("{name}.{extension}"));
+        for (extension, text) in [("toml", policy), ("notes", notes)] {
+            let file = file.with_extension(extension);
             if std::env::var_os(WRITE).is_some() {
                 fs::write(&file, &text).unwrap();
             }
             let expected = fs::read_to_string(&file).unwrap();
-            assert_eq!(text, expected, "{name}.{extension}: {WRITE}=1 writes it anew");
+            assert_eq!(text, expected, "{}: {WRITE}=1 writes it again", file.display());
         }
     }
 }
 
-/// A descriptor, and what it is told, call by call.
+/// A descriptor, and the codes of its calls.
 type Calls<'a> = (&'a [(&'a str, &'a str)], &'a [Code]);
 
-/// Starts the door on what came out, and asks it.
-fn story(name: &str, domain: &str, calls: &[Calls<'_>]) {
-    let file = TempFile::new("imported.toml", &import(name).0);
+/// Starts a server with an imported policy, and makes calls.
+fn expect_codes(name: &str, domain: &str, calls: &[Calls<'_>]) {
+    let file = TempFile::new("imported.toml", &import(&folder().join(name)).0);
     let server = Server::start(&["--config", file.path()]);
     let caller = Caller::of(&server);
     for (entries, expected) in calls {
@@ -61,10 +67,10 @@ fn story(name: &str, domain: &str, calls: &[Calls<'_>]) {
 }
 
 #[test]
-fn a_rule_is_only_for_descriptors_with_just_its_entries() {
+fn a_rule_matches_only_descriptors_with_exactly_its_entries() {
     let marketing = &[("message_type", "marketing"), ("to_number", "1")];
-    story(
-        "messaging",
+    expect_codes(
+        "messaging.yaml",
         "messaging",
         &[
             (marketing, &[Code::Ok, Code::Ok, Code::Ok, Code::Ok, Code::Ok, Code::OverLimit]),
@@ -76,10 +82,10 @@ fn a_rule_is_only_for_descriptors_with_just_its_entries() {
 }
 
 #[test]
-fn named_values_take_the_place_of_the_general_limit() {
+fn given_values_replace_the_general_limit() {
     let to = |value| [("remote_address", value)];
-    story(
-        "edge",
+    expect_codes(
+        "edge.yaml",
         "edge_proxy_per_ip",
         &[
             (&to("50.0.0.5"), &[Code::OverLimit]),
@@ -89,11 +95,32 @@ fn named_values_take_the_place_of_the_general_limit() {
     );
 }
 
+/// A shared threshold of ten over all values of a wildcard, and one for each value without it.
 #[test]
-fn a_mistake_is_told_with_its_line() {
+fn values_of_a_wildcard_share_a_threshold_only_if_it_is_shared() {
+    let (shared, own) = (|file| [("files", file)], |file| [("files_no_share", file)]);
+    expect_codes(
+        "envoyproxy/example-11-1.yaml",
+        "example11",
+        &[
+            (&shared("files/a.pdf"), &[Code::Ok; 5]),
+            (&shared("files/b.csv"), &[Code::Ok; 5]),
+            (&shared("files/c.txt"), &[Code::OverLimit]),
+            (&own("files_no_share/a.pdf"), &[Code::Ok; 10]),
+            (&own("files_no_share/a.pdf"), &[Code::OverLimit]),
+            (&own("files_no_share/b.csv"), &[Code::Ok; 10]),
+        ],
+    );
+}
+
+#[test]
+fn an_invalid_configuration_is_exit_code_2_with_its_line() {
     for (text, expected) in [
-        ("descriptors: []\n", ":1: there is no domain; name it"),
-        ("domain: a\ndescriptors:\n  - value: b\n", ":3: a descriptor has a key; write it"),
+        ("descriptors: []\n", ":1: there is no domain; write for example domain: web"),
+        (
+            "domain: a\ndescriptors:\n  - value: b\n",
+            ":3: there is no key; write for example key: path",
+        ),
         ("domain: a\ndescriptors: 5\n", ":2: descriptors is no list"),
         (
             "domain: a\ndescriptors:\n  - key: b\n    colour: red\n",
@@ -103,14 +130,36 @@ fn a_mistake_is_told_with_its_line() {
             "domain: a\ndescriptors:\n  - key: b\n    rate_limit:\n      unit: fortnight\n",
             ":5: \"fortnight\" is no unit; write one of second, minute",
         ),
-        ("domain: a\ndescriptors:\n  - key: b\n  - key: b\n", ":4: this key and value stand"),
+        (
+            "domain: a\ndescriptors:\n  - key: b\n  - key: b\n",
+            ":4: this key and value are in the list",
+        ),
+        (
+            "domain: a\ndescriptors:\n  - key: b\n    value: c\n    share_threshold: true\n",
+            ":3: share_threshold needs a value with a *, got \"c\"",
+        ),
+        (
+            "domain: a\n---\ndomain: b\n",
+            ":1: a file has one document with domain and descriptors, got 2",
+        ),
         ("domain: [\n", ": cannot be read as YAML: "),
     ] {
         let file = TempFile::new("bad.yaml", text);
         let output = run(&["import", "envoy", file.path()]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains(expected), "{text}: {said}");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains(expected), "{text}: {errors}");
         assert!(output.stdout.is_empty());
     }
+}
+
+/// An entry that YAML merges from an anchor is read as if it were written out.
+#[test]
+fn merged_fields_are_read() {
+    let text = "domain: a\ndescriptors:\n  - key: b\n    rate_limit: &hourly { unit: hour, requests_per_unit: 5 }\n  \
+                - key: c\n    rate_limit: { <<: *hourly, requests_per_unit: 7 }\n";
+    let file = TempFile::new("merged.yaml", text);
+    let (policy, notes) = import(Path::new(file.path()));
+    assert_eq!(notes, "exit code 0\n");
+    assert!(policy.contains("\"5/hour\"") && policy.contains("\"7/hour\""), "{policy}");
 }

@@ -1,30 +1,45 @@
-//! From the configuration of envoyproxy/ratelimit (domain, nested descriptors, YAML) to rules.
+//! Converts a configuration of envoyproxy/ratelimit (domain, nested descriptors, YAML) to rules.
 //!
-//! A path of keys through its tree is a rule: it holds for descriptors with just these entries, which
-//! the attribute `envoy.entries` tells. Nodes on the same path that name values are overrides of the
-//! node that does not. Nothing here knows the rest of the program, so that it can be fuzzed alone.
+//! A path of keys through the descriptors becomes a rule. It matches requests with exactly these keys, which the
+//! attribute `envoy.entries` lists. A path with the same keys and given values becomes an override of that rule. Nothing
+//! here depends on other modules of the program, so that it can be fuzzed alone.
+//!
+//! No construct is dropped without a note: each one is translated, or a note names its line.
 
 use std::fmt;
 
 mod copies;
+#[cfg(test)]
+mod differential;
 mod rules;
 mod tree;
 
-/// The policy, and what of it is not as it was.
+/// The policy, and notes on lines of the configuration.
 #[derive(Debug)]
 pub(crate) struct Imported {
     pub(crate) policy: String,
     pub(crate) notes: Vec<Note>,
 }
 
-/// A remark on a line of the file.
+/// A note on a line of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
     line: usize,
+    kind: Kind,
     message: String,
 }
 
-/// The rules that a file says, or what is wrong with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The translation is exact, and may surprise.
+    Remark,
+    /// A construct is left out, or will be decided differently.
+    Difference,
+    /// The configuration is invalid.
+    Error,
+}
+
+/// Returns the policy, or an error if the text is no valid configuration.
 pub(crate) fn import(text: &str) -> Result<Imported, Note> {
     let mut notes = Vec::new();
     let tree = tree::read(text, &mut notes)?;
@@ -34,8 +49,21 @@ pub(crate) fn import(text: &str) -> Result<Imported, Note> {
 }
 
 impl Note {
-    fn new(line: usize, message: impl Into<String>) -> Note {
-        Note { line, message: message.into() }
+    fn remark(line: usize, message: impl Into<String>) -> Note {
+        Note { line, kind: Kind::Remark, message: message.into() }
+    }
+
+    fn difference(line: usize, message: impl Into<String>) -> Note {
+        Note { line, kind: Kind::Difference, message: message.into() }
+    }
+
+    fn error(line: usize, message: impl Into<String>) -> Note {
+        Note { line, kind: Kind::Error, message: message.into() }
+    }
+
+    /// Returns whether the policy differs from the configuration here.
+    pub(crate) fn is_difference(&self) -> bool {
+        self.kind == Kind::Difference
     }
 }
 

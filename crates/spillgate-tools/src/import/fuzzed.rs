@@ -1,17 +1,17 @@
-//! What holds of any configuration of envoyproxy/ratelimit that somebody wants to import.
+//! Checks the import of any configuration of envoyproxy/ratelimit, for fuzzing.
 
 use spillgate::Policy;
 
 use super::envoy;
 
-/// Panics if a file is told of at a line that it has not, or imported in two ways.
+/// Panics if two imports differ, if a note names no line, or if the policy is no TOML.
 pub fn holds(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let again = envoy::import(text);
     match envoy::import(text) {
         Ok(imported) => {
             assert!(again.is_ok_and(|again| again.policy == imported.policy));
-            // What cannot be said in this version is refused by the policy, in so many words.
+            // The policy may refuse a rule that this version cannot express, but never the syntax.
             if let Err(error) = Policy::from_toml(&imported.policy) {
                 assert!(!error.message().starts_with("not TOML"), "{error}\n{}", imported.policy);
             }

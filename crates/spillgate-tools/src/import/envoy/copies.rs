@@ -1,22 +1,22 @@
-//! What a short file may make of itself: the loader keeps a copy of whatever has an anchor, and makes another
-//! wherever an alias stands for it, so that anchors within anchors and aliases of aliases multiply.
+//! Bounds the size of a YAML file with anchors. The loader keeps a copy of each value with an anchor, and makes
+//! another copy for each alias, so a short file with anchors within anchors can take any amount of memory.
 
 use std::collections::BTreeMap;
 
 use saphyr_parser::Event;
 
-/// Counts the nodes of such copies before they are made.
+/// Counts the nodes of these copies before the loader makes them.
 #[derive(Default)]
 pub(super) struct Copies {
-    /// The lists and mappings around what comes next: each its anchor, or 0, and how many nodes it holds so far.
+    /// The open lists and mappings: the anchor of each, or 0, and its number of nodes so far.
     open: Vec<(usize, usize)>,
-    /// Of what has an anchor.
+    /// The number of nodes of each value with an anchor.
     nodes: BTreeMap<usize, usize>,
     made: usize,
 }
 
 impl Copies {
-    /// Takes note of what the file says next; answers why it goes too far, if it does.
+    /// Counts an event. Returns the reason if the file goes beyond a bound.
     pub(super) fn note(&mut self, event: &Event<'_>) -> Result<(), &'static str> {
         match event {
             Event::SequenceStart(anchor, _) | Event::MappingStart(anchor, _) => {
@@ -36,15 +36,17 @@ impl Copies {
             _ => {}
         }
         if self.open.len() > NESTED_MAX {
-            return Err("nested deeper than any limit is");
+            return Err("nested too deeply: a descriptor has at most 32 entries");
         }
         if self.made > COPIED_MAX {
-            return Err("its anchors and aliases stand for too much; write out what they repeat");
+            return Err(
+                "its anchors and aliases expand to more than 1,000 values; write out the values they repeat",
+            );
         }
         Ok(())
     }
 
-    /// What is around it holds it as well, and what has an anchor is copied.
+    /// Adds the nodes of a finished value to the value around it, and counts a copy if it has an anchor.
     fn close(&mut self, anchor: usize, nodes: usize) {
         if let Some((_, around)) = self.open.last_mut() {
             *around += nodes;
@@ -56,9 +58,9 @@ impl Copies {
     }
 }
 
-/// Lists and mappings: two for each entry of the deepest descriptor, and as many again.
+/// Lists and mappings: two for each entry of the deepest descriptor, doubled.
 const NESTED_MAX: usize = 128;
-/// Nodes: some hundred limits with all that they may say.
+/// Nodes: enough for some hundred limits with all their fields.
 const COPIED_MAX: usize = 1_000;
 
 #[cfg(test)]
@@ -67,7 +69,7 @@ mod tests {
 
     use super::*;
 
-    fn made_of(text: &str) -> Result<usize, &'static str> {
+    fn copied_nodes(text: &str) -> Result<usize, &'static str> {
         let mut copies = Copies::default();
         for event in Parser::new_from_str(text) {
             copies.note(&event.expect("YAML").0)?;
@@ -76,18 +78,18 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_made_for_each_anchor_and_each_alias() {
-        assert_eq!(made_of("a: [1, 2]"), Ok(0));
-        assert_eq!(made_of("a: &a [1, 2]\nb: *a\nc: *a"), Ok(9));
-        assert_eq!(made_of("a: &a [1, &b {c: 2}]\nb: *b"), Ok(5 + 3 + 3));
-        assert_eq!(made_of("a: &a 1\nb: &b [*a, *a]\nc: *b"), Ok(1 + 2 + 3 + 3));
+    fn each_anchor_and_each_alias_makes_a_copy() {
+        assert_eq!(copied_nodes("a: [1, 2]"), Ok(0));
+        assert_eq!(copied_nodes("a: &a [1, 2]\nb: *a\nc: *a"), Ok(9));
+        assert_eq!(copied_nodes("a: &a [1, &b {c: 2}]\nb: *b"), Ok(5 + 3 + 3));
+        assert_eq!(copied_nodes("a: &a 1\nb: &b [*a, *a]\nc: *b"), Ok(1 + 2 + 3 + 3));
     }
 
     #[test]
     fn anchors_within_anchors_are_refused_before_they_fill_the_memory() {
         let nested = |levels: usize| format!("{}1{}", "&a [".repeat(levels), "]".repeat(levels));
-        assert_eq!(made_of(&nested(40)), Ok((2..=41).sum()));
-        assert!(made_of(&nested(50)).is_err_and(|why| why.contains("anchors and aliases")));
-        assert!(made_of(&"[".repeat(130)).is_err_and(|why| why.contains("nested")));
+        assert_eq!(copied_nodes(&nested(40)), Ok((2..=41).sum()));
+        assert!(copied_nodes(&nested(50)).is_err_and(|why| why.contains("anchors and aliases")));
+        assert!(copied_nodes(&"[".repeat(130)).is_err_and(|why| why.contains("nested")));
     }
 }

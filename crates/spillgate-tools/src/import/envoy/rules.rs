@@ -1,26 +1,41 @@
-//! Rules and overrides out of the limits of a tree.
+//! Writes rules and overrides for the limits of a configuration.
 
 use std::fmt::Write;
 
 use super::Note;
 use super::tree::{Entry, Limit, Node, Tree, Value};
 
+/// Returns the policy in TOML.
 pub(super) fn write(tree: &Tree, notes: &mut Vec<Note>) -> String {
+    let nodes: Vec<&Node> = tree.nodes.iter().filter(|node| is_expressible(node, notes)).collect();
+    for (place, node) in nodes.iter().enumerate() {
+        note_hidden(&nodes, place, node, notes);
+    }
+    // First the most general node of each path, then the others as overrides of it.
     let mut rules: Vec<Rule<'_>> = Vec::new();
-    for node in &tree.nodes {
-        note_what_it_hides(node, &tree.nodes, notes);
-        if !tree.nodes.iter().any(|other| is_base_of(other, node)) {
+    for node in &nodes {
+        if !nodes.iter().any(|other| is_base_of(other, node)) {
             rules.push(Rule::new(node, &rules));
         }
     }
-    for node in &tree.nodes {
+    for node in &nodes {
         let Some(base) = rules.iter_mut().find(|rule| is_base_of(rule.node, node)) else {
             continue;
         };
-        if let Err(why) = base.add_override(node) {
-            let message = format!("{why}, so this is a rule of its own, and both count");
-            notes.push(Note::new(node.line, message));
+        if let Err(reason) = base.add_override(node) {
+            let message = format!(
+                "{} becomes a rule of its own, so both it and rule {:?} are charged, where envoyproxy/ratelimit charges \
+                 one: {reason}",
+                path(&node.entries),
+                base.name
+            );
+            notes.push(Note::difference(node.line, message));
             rules.push(Rule::new(node, &rules));
+        }
+    }
+    for rule in &rules {
+        for node in &rule.overrides {
+            note_other_rules(&rules, rule, node, notes);
         }
     }
     let mut policy = String::from(HEAD);
@@ -28,7 +43,38 @@ pub(super) fn write(tree: &Tree, notes: &mut Vec<Note>) -> String {
     policy
 }
 
-/// A node that is a rule, and those on the same path that name values.
+/// Notes each further rule that matches an override's values, since the override replaces the limits of one rule only.
+fn note_other_rules(rules: &[Rule<'_>], own: &Rule<'_>, node: &Node, notes: &mut Vec<Note>) {
+    let others = rules.iter().filter(|rule| rule.name != own.name && is_base_of(rule.node, node));
+    notes.extend(others.map(|rule| {
+        let message = format!(
+            "{} becomes an override of rule {:?}, and rule {:?} is charged too, where envoyproxy/ratelimit charges one",
+            path(&node.entries),
+            own.name,
+            rule.name
+        );
+        Note::difference(node.line, message)
+    }));
+}
+
+/// Returns whether a rule can match the node's values, and notes the limit that is left out if none can.
+fn is_expressible(node: &Node, notes: &mut Vec<Note>) -> bool {
+    let wildcard = node.entries.iter().find_map(|entry| match &entry.value {
+        Value::Wildcard(written) => Some(written),
+        Value::Any | Value::Exact(_) | Value::Prefix { .. } => None,
+    });
+    let Some(written) = wildcard else { return true };
+    let lost = if node.limit == Limit::Unlimited { "exemption" } else { "limit" };
+    let message = format!(
+        "the {lost} of {} is left out: {written} has a * before its end, and a match has exact values and values with \
+         a * at the end; list the values, or choose a longer or shorter prefix",
+        path(&node.entries)
+    );
+    notes.push(Note::difference(node.line, message));
+    false
+}
+
+/// A node that becomes a rule, and the nodes that become its overrides.
 struct Rule<'t> {
     node: &'t Node,
     name: String,
@@ -38,7 +84,7 @@ struct Rule<'t> {
 impl<'t> Rule<'t> {
     fn new(node: &'t Node, earlier: &[Rule<'_>]) -> Rule<'t> {
         let given = node.name.clone().filter(|name| !name.is_empty());
-        let wanted = fitting(&given.unwrap_or_else(|| path(&node.entries)));
+        let wanted = valid_name(&given.unwrap_or_else(|| path(&node.entries)));
         let numbered = (2..).map(|number| format!("{wanted}-{number}"));
         let mut names = std::iter::once(wanted.clone()).chain(numbered);
         let free = names.find(|name| earlier.iter().all(|rule| rule.name != *name));
@@ -46,24 +92,26 @@ impl<'t> Rule<'t> {
         Rule { node, name, overrides: Vec::new() }
     }
 
+    /// Makes a node an override of the rule, or returns why it cannot be one.
     fn add_override(&mut self, node: &'t Node) -> Result<(), &'static str> {
         let is_prefix = |entry: &Entry| matches!(entry.value, Value::Prefix { .. });
         let is_shared = |entry: &Entry| matches!(entry.value, Value::Prefix { shared: true, .. });
         if node.entries.iter().any(is_prefix) {
-            return Err("an override names whole values");
+            return Err("an override has exact values");
         }
         if self.node.entries.iter().any(is_shared) {
-            return Err("values that share one limit are not told apart");
+            return Err("the rule has one counter for all values");
         }
-        if node.shadow != self.node.shadow {
-            return Err("only whole rules are watched");
+        // Shadow mode does not matter to an exemption.
+        if node.shadow != self.node.shadow && node.limit != Limit::Unlimited {
+            return Err("shadow mode is set for whole rules");
         }
         let ties = |other: &&&Node| {
-            let (theirs, ours) = (named(other), named(node));
+            let (theirs, ours) = (exact_keys(other), exact_keys(node));
             theirs != ours && theirs.len() == ours.len()
         };
         if self.overrides.iter().any(|other| ties(&other)) {
-            return Err("another value elsewhere on this path weighs the same");
+            return Err("an override with as many other attributes has no precedence");
         }
         self.overrides.push(node);
         Ok(())
@@ -76,7 +124,7 @@ impl<'t> Rule<'t> {
         let mut key = Vec::new();
         for Entry { key: name, value } in entries {
             match value {
-                Value::Any => {}
+                Value::Any | Value::Wildcard(_) => {}
                 Value::Exact(value) => {
                     matches.push(format!("{} = {}", quoted(name), literal(value)))
                 }
@@ -97,7 +145,7 @@ impl<'t> Rule<'t> {
         for node in &self.overrides {
             let exact = |entry: &Entry| match &entry.value {
                 Value::Exact(value) => Some(format!("{} = {}", quoted(&entry.key), literal(value))),
-                Value::Any | Value::Prefix { .. } => None,
+                Value::Any | Value::Prefix { .. } | Value::Wildcard(_) => None,
             };
             let subject: Vec<String> = node.entries.iter().filter_map(exact).collect();
             policy.extend([
@@ -109,7 +157,7 @@ impl<'t> Rule<'t> {
     }
 }
 
-/// Whether every descriptor that `node` is for would meet `base` as well, were it not for `node`.
+/// Returns whether `base` matches every descriptor that `node` matches, apart from precedence.
 fn is_base_of(base: &Node, node: &Node) -> bool {
     base.entries != node.entries
         && base.entries.len() == node.entries.len()
@@ -130,38 +178,56 @@ fn covers(general: &Value, special: &Value) -> bool {
     }
 }
 
-/// There a value that has a node of its own hides what lies below the same key without a value.
-fn note_what_it_hides(node: &Node, nodes: &[Node], notes: &mut Vec<Note>) {
-    for other in nodes {
+/// Notes the limits that the node at `place` hides in envoyproxy/ratelimit, and not in the policy.
+///
+/// At each level envoyproxy/ratelimit follows one descriptor: one with the exact value, else the first in the file whose
+/// wildcard matches, else one without a value. Limits below the others do not apply to such a request. Rules apply
+/// independently of each other, except that an override replaces the limits of its rule.
+fn note_hidden(nodes: &[&Node], place: usize, node: &Node, notes: &mut Vec<Note>) {
+    for (other_place, other) in nodes.iter().enumerate() {
         let differs = |(entry, base): (&Entry, &Entry)| entry != base;
         let Some(at) = node.entries.iter().zip(&other.entries).position(differs) else { continue };
-        let (entry, base) = (&node.entries[at], &other.entries[at]);
-        let keys_below = |entries: &[Entry]| -> Vec<String> {
-            entries[at + 1..].iter().map(|entry| entry.key.clone()).collect()
-        };
-        let has_its_own = |known: &Node| {
+        let (entry, hidden) = (&node.entries[at], &other.entries[at]);
+        if entry.key != hidden.key || !precedes(&entry.value, &hidden.value, place < other_place) {
+            continue;
+        }
+        // A node with the same entries below replaces the hidden limit: it is an override of it, or noted otherwise.
+        let replaces = |known: &&&Node| {
             known.entries.starts_with(&node.entries[..=at])
-                && keys_below(&known.entries) == keys_below(&other.entries)
+                && known.entries[at + 1..] == other.entries[at + 1..]
         };
-        let hides = entry.key == base.key && base.value == Value::Any;
-        if hides && !nodes.iter().any(has_its_own) {
-            let (value, general) = (path(&node.entries[..=at]), path(&other.entries));
-            let note = Note::new(
-                node.line,
-                format!(
-                    "{value} hides {general} there, and not here: for that, write an override \
-                     that says \"unlimited\""
-                ),
-            );
-            if notes.iter().all(|known| known.message != note.message) {
-                notes.push(note);
-            }
+        if nodes.iter().any(|known| replaces(&known)) {
+            continue;
+        }
+        let note = Note::difference(
+            node.line,
+            format!(
+                "{} also applies to descriptors with {}, where envoyproxy/ratelimit does not apply it; add an override \
+                 \"unlimited\" for them if that matters",
+                path(&other.entries),
+                path(&node.entries[..=at])
+            ),
+        );
+        if notes.iter().all(|known| known.message != note.message) {
+            notes.push(note);
         }
     }
 }
 
-/// The keys whose values a node names.
-fn named(node: &Node) -> Vec<&str> {
+/// Returns whether envoyproxy/ratelimit prefers `value` to `other` for requests that match both.
+fn precedes(value: &Value, other: &Value, is_earlier: bool) -> bool {
+    match (value, other) {
+        (Value::Exact(_) | Value::Prefix { .. }, Value::Any) => true,
+        (Value::Exact(value), Value::Prefix { text, .. }) => value.starts_with(text.as_str()),
+        (Value::Prefix { text, .. }, Value::Prefix { text: other, .. }) => {
+            is_earlier && (text.starts_with(other.as_str()) || other.starts_with(text.as_str()))
+        }
+        _ => false,
+    }
+}
+
+/// Returns the keys for which a node has exact values.
+fn exact_keys(node: &Node) -> Vec<&str> {
     let exact = node.entries.iter().filter(|entry| matches!(entry.value, Value::Exact(_)));
     exact.map(|entry| entry.key.as_str()).collect()
 }
@@ -169,29 +235,29 @@ fn named(node: &Node) -> Vec<&str> {
 fn limit(limit: &Limit) -> String {
     match limit {
         Limit::Unlimited => "\"unlimited\"".to_owned(),
-        Limit::Nothing => "\"block\"".to_owned(),
+        Limit::Block => "\"block\"".to_owned(),
         Limit::Count { count, window } => {
             format!("{{ quota = \"{count}/{window}\", algorithm = \"fixed-window\" }}")
         }
     }
 }
 
-/// `message_type.marketing/to_number`.
+/// Returns a path in one line: `message_type.marketing/to_number`.
 fn path(entries: &[Entry]) -> String {
     let step = |entry: &Entry| match &entry.value {
-        Value::Any => entry.key.clone(),
+        Value::Any | Value::Wildcard(_) => entry.key.clone(),
         Value::Exact(value) | Value::Prefix { text: value, .. } => format!("{}.{value}", entry.key),
     };
     entries.iter().map(step).collect::<Vec<_>>().join("/")
 }
 
-/// What may be a rule's name, with room for a number behind it.
-fn fitting(name: &str) -> String {
+/// Replaces the characters that a rule's name may not have, and leaves room for a number behind it.
+fn valid_name(name: &str) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/' | '-');
     name.chars().map(|c| if fits(c) { c } else { '_' }).take(NAME_MAX).collect()
 }
 
-/// A text that is compared whole, stars and all.
+/// Returns a pattern that equals the whole text, with any `*` in it.
 fn literal(text: &str) -> String {
     match text.contains('*') {
         true => format!("{{ exact = {} }}", quoted(text)),
@@ -199,14 +265,14 @@ fn literal(text: &str) -> String {
     }
 }
 
-/// A TOML string.
+/// Returns a TOML string.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
         match c {
             '"' | '\\' => quoted.extend(['\\', c]),
             c if c.is_control() => {
-                // Writing to a String does not fail.
+                // Writing to a String cannot fail.
                 let _ = write!(quoted, "\\u{:04X}", u32::from(c));
             }
             c => quoted.push(c),
@@ -217,9 +283,9 @@ fn quoted(text: &str) -> String {
 
 const HEAD: &str = "\
 # The rules of a configuration of envoyproxy/ratelimit. `envoy.entries` lists the keys of a
-# descriptor, so each rule is for descriptors with just its entries.
+# descriptor, so each rule matches descriptors with exactly its entries.
 ";
-/// What the gRPC door calls the keys of a descriptor's entries.
+/// The attribute of the gRPC API that lists the keys of a descriptor's entries.
 const ENTRIES: &str = "envoy.entries";
-/// Names have 64 bytes.
+/// A name may have 64 bytes.
 const NAME_MAX: usize = 56;
