@@ -98,33 +98,33 @@ class Rig:
         self.proxy()
         user = {"x-user": "ada"}
         first, second, third = (self.get("/", user) for _ in range(3))
-        self.claim("two calls an hour pass", [first[0], second[0]] == [200, 200])
-        self.claim("the third is a 429", third[0] == 429 and "x-envoy-ratelimited" in third[1])
-        self.claim("an admission tells what is left", '"user";r=1;t=' in first[1].get("ratelimit", ""))
-        self.claim("Envoy tells it its own way, too", third[1].get("x-ratelimit-remaining") == "0"
+        self.claim("two calls an hour are allowed", [first[0], second[0]] == [200, 200])
+        self.claim("the third is denied with 429", third[0] == 429 and "x-envoy-ratelimited" in third[1])
+        self.claim("an allowed response has the remaining quota", '"user";r=1;t=' in first[1].get("ratelimit", ""))
+        self.claim("it has Envoy's own headers too", third[1].get("x-ratelimit-remaining") == "0"
                    and third[1].get("x-ratelimit-limit", "").startswith("2, 2;w=3600"))
         wait = int(third[1].get("retry-after", "0"))
-        self.claim("a refusal says when to come back", 1 <= wait <= 1800)
-        self.claim("a refusal is a problem, once", third[1].get("content-type") == "application/problem+json"
+        self.claim("a denial has the seconds to wait", 1 <= wait <= 1800)
+        self.claim("a denial has one problem as its body", third[1].get("content-type") == "application/problem+json"
                    and b"quota-exceeded" in third[2])
-        self.claim("another user is not concerned", self.get("/", {"x-user": "bob"})[0] == 200)
+        self.claim("another user is allowed", self.get("/", {"x-user": "bob"})[0] == 200)
         watched = [self.get("/", {"x-watched": "x"}) for _ in range(3)]
-        self.claim("a shadow rule denies no request, unseen",
+        self.claim("a shadow rule denies no request and adds no header",
                    all(code == 200 and "ratelimit" not in headers for code, headers, _ in watched))
-        self.claim("a value that is no UTF-8 is judged",
+        self.claim("a value that is not UTF-8 is decided on",
                    [self.get("/", {"x-user": b"\xff\xfe"})[0] for _ in range(3)] == [200, 200, 429])
         download = {"x-download": "x"}
-        self.claim("a download passes, whatever its size", self.get("/download", download)[0] == 200)
-        self.claim("its bytes refuse the next one",
+        self.claim("a download of any size is allowed", self.get("/download", download)[0] == 200)
+        self.claim("its bytes deny the next one",
                    eventually(lambda: self.get("/download", download)[0] == 429))
 
         stop(server)
-        self.claim("without us Envoy admits", self.get("/", user)[0] == 200)
+        self.claim("Envoy allows requests while spillgate is stopped", self.get("/", user)[0] == 200)
         self.serve(["--redis", f"redis://127.0.0.1:{free_port()}"], self.grpc)
         strict = {"x-strict": "x"}
-        self.claim("an outage closes a rule that says so",
+        self.claim("a rule with on_outage = deny denies in an outage",
                    eventually(lambda: self.get("/", strict)[1].get("x-spillgate-source") == "outage-policy"))
-        self.claim("as a 429 with a problem", b"temporary-reduced-capacity" in self.get("/", strict)[2])
+        self.claim("it denies with 429 and a problem", b"temporary-reduced-capacity" in self.get("/", strict)[2])
         return self.holds
 
     def serve(self, arguments, port=0):

@@ -253,8 +253,8 @@ def drive(page, world):
     page.click("#confirm-yes")
     page.until("document.querySelector('#rules-said.bad')?.textContent")
     trouble = page.say("document.getElementById('rules-said').textContent")
-    heard = page.say("document.getElementById('facts').textContent")
-    page.until(f"document.getElementById('facts').textContent !== {json.dumps(heard)}")
+    facts = page.say("document.getElementById('facts').textContent")
+    page.until(f"document.getElementById('facts').textContent !== {json.dumps(facts)}")
     assert page.say("document.getElementById('rules-said').textContent") == trouble, trouble
     world.start_redis()
     page.until("document.getElementById('status').textContent === 'healthy' && document.getElementById('banner').hidden")

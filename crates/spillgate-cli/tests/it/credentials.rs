@@ -186,7 +186,7 @@ fn new_certificates_for_the_store_are_used_by_the_next_connection() {
     eventually(|| server.check(QUESTION)["source"] == "store");
 }
 
-/// Starts a server whose every API requires a password.
+/// Starts a server that requires a password at every API.
 fn guarded() -> (Server, TempFile) {
     let token = TempFile::new("token", OLD);
     let mut command = spillgate(&["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]);

@@ -24,10 +24,9 @@ fn under_load_every_accepted_request_is_answered_and_the_exit_code_is_0() {
                 while let Ok(mut client) = Client::connect(port) {
                     let new = stopping.load(Ordering::SeqCst);
                     match ask_until_connection_closes(&mut client, &answered) {
-                        Ok(()) => assert!(
-                            stopping.load(Ordering::SeqCst),
-                            "told to leave before the signal"
-                        ),
+                        Ok(()) => {
+                            assert!(stopping.load(Ordering::SeqCst), "closed before the signal")
+                        }
                         // The system accepted the connection before the listener closed, but the server never did.
                         Err(_) if new => return,
                         Err(error) => panic!("a request was taken and not answered: {error}"),

@@ -60,7 +60,7 @@ fn rfc3339_us(text: &[u8]) -> Option<i64> {
 }
 
 /// Reads seconds, milliseconds, microseconds or nanoseconds. Their magnitudes differ by three digits each, which
-/// tells them apart from 1973 to 2255.
+/// distinguishes them from 1973 to 2255.
 fn epoch_us(text: &[u8]) -> Option<i64> {
     let (whole, after) = match text.iter().position(|byte| *byte == b'.') {
         Some(point) => (&text[..point], &text[point + 1..]),
